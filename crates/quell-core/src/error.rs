@@ -1,0 +1,150 @@
+//! The one error of the public surface: opaque, with a kind, the field at fault, and its sources.
+//!
+//! # Design
+//! Callers decide on the *kind* (retry? give up? unknown?), people read the message. A tree of
+//! public variants per store would freeze internals into the API, so stores keep private enums and
+//! hand them over as the source.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// The result of Quell's fallible functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What sort of thing went wrong, and so what a caller can do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The input breaks a rule; nothing was written. [`Error::field`] names it (R40).
+    Invalid,
+    /// What was asked for does not exist.
+    NotFound,
+    /// The job is in a state from which this move does not exist.
+    IllegalMove,
+    /// Another process holds what is needed; trying again later helps (R35).
+    Contention,
+    /// The store cannot be reached, or failed before it did anything.
+    Unavailable,
+    /// The connection broke after the commit was sent: it happened, or it did not (R1).
+    UnknownOutcome,
+    /// The store lacks a capability that the call needs; nothing was written (R18).
+    Unsupported,
+    /// The store is full: nothing was written.
+    Full,
+    /// The store may not be written by this process.
+    ReadOnly,
+    /// The store was written by a newer Quell than this one.
+    Newer,
+    /// The file or schema is not Quell's.
+    Foreign,
+    /// What the store holds breaks an invariant.
+    Corrupt,
+    /// The client or worker was shut down.
+    Closed,
+    /// A defect in Quell itself.
+    Internal,
+}
+
+/// What went wrong, where, and what to do about it.
+///
+/// ```
+/// use quell_core::{ErrorKind, Key};
+///
+/// let error = Key::new("").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Invalid);
+/// assert_eq!(error.field(), Some("key"));
+/// assert!(!error.is_retryable());
+/// ```
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    field: Option<&'static str>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind`; `message` says what, where and what to do.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error { kind, message: message.into(), field: None, source: None }
+    }
+
+    /// Bad input in `field` (R40).
+    pub fn invalid(field: &'static str, message: impl Into<String>) -> Self {
+        Error { field: Some(field), ..Error::new(ErrorKind::Invalid, message) }
+    }
+
+    /// The same error with the one that caused it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The same error, said to be about `place`, for example `triggers[3]`.
+    #[must_use]
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
+    /// What sort of thing went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The input field at fault, for [`ErrorKind::Invalid`].
+    #[must_use]
+    pub fn field(&self) -> Option<&'static str> {
+        self.field
+    }
+
+    /// Whether the same call may succeed later, with nothing written by this one.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind, ErrorKind::Contention | ErrorKind::Unavailable | ErrorKind::Full)
+    }
+
+    /// Whether it is unknown if the call took effect (R1): retry only with an idempotency or
+    /// dedup key.
+    #[must_use]
+    pub fn is_unknown_outcome(&self) -> bool {
+        self.kind == ErrorKind::UnknownOutcome
+    }
+
+    /// The same error for another of the callers that shared one call; sources become text.
+    #[must_use]
+    pub fn share(&self) -> Error {
+        Error {
+            kind: self.kind,
+            message: self.message.clone(),
+            field: self.field,
+            source: self.source.as_ref().map(|source| chain(source.as_ref()).into()),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// An error and all its sources on one line.
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        next = source.source();
+    }
+    text
+}

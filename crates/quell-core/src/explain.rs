@@ -1,0 +1,157 @@
+//! What happened and why, for people (R15).
+//!
+//! A store gathers an [`Explanation`]; its `Display` is what `quell explain` prints.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::window::DueReason;
+use crate::{Attempt, Job, JobId, JobState, TriggerId};
+
+/// Everything known of one job: which triggers it took, why it was due when it was, which attempts
+/// ran and what they did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The trigger that was asked about, if it was one.
+    pub trigger: Option<TriggerId>,
+    /// The job that took it.
+    pub job: Job,
+    /// Its attempts, oldest first.
+    pub attempts: Vec<Attempt>,
+    /// Jobs of its key that failed and joined it (R12).
+    pub absorbed: Vec<JobId>,
+    /// The open window of its key, if that is another job.
+    pub open_window: Option<JobId>,
+    /// What the keys of its task look like.
+    pub keys: Option<KeyAdvice>,
+}
+
+/// How well the debounce of a task gathers, over its newest keyed jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyAdvice {
+    /// How many jobs were looked at.
+    pub jobs: u64,
+    /// How many triggers they took.
+    pub triggers: u64,
+}
+
+impl KeyAdvice {
+    /// The most jobs that a store looks at.
+    pub const SAMPLE: u64 = 1_000;
+
+    /// Whether keys differ on almost every trigger, so that the debounce does nothing.
+    #[must_use]
+    pub fn is_useless(&self) -> bool {
+        self.jobs >= 50 && self.triggers.saturating_mul(20) < self.jobs.saturating_mul(21)
+    }
+}
+
+/// Why a job is due when it is, in words.
+#[must_use]
+pub fn describe_reason(reason: DueReason) -> &'static str {
+    match reason {
+        DueReason::Immediate => "at once: nothing asked it to wait",
+        DueReason::Delayed => "the delay that a trigger asked for",
+        DueReason::Quiet => "the quiet period (min) after the last trigger",
+        DueReason::Max => "the longest delay (max) after the first trigger",
+        DueReason::MaxTriggers => "the number of triggers reached max_triggers",
+        DueReason::CollectFull => "collect reached its cap",
+        DueReason::Flushed => "someone flushed the window",
+        DueReason::Leading => "the leading edge: the key was quiet before",
+        DueReason::Throttled => "the throttle: one period after the start before it",
+        DueReason::Backoff => "the backoff after a failed attempt",
+        DueReason::Snoozed => "the handler asked to be run later",
+        DueReason::Released => "a worker gave it back when it shut down",
+        DueReason::Lapsed => "its lease lapsed and it was taken back",
+        DueReason::Redriven => "someone put the dead job back",
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let job = &self.job;
+        if let Some(trigger) = self.trigger {
+            writeln!(f, "trigger {trigger} was taken by job {}", job.id)?;
+        }
+        writeln!(f, "job {} of task {} in queue {}: {}", job.id, job.task, job.queue, job.state)?;
+        if let Some(key) = &job.key {
+            writeln!(f, "  key        {key}")?;
+        }
+        self.fmt_triggers(f)?;
+        let (due, reason) = (job.window.due_at, describe_reason(job.window.reason));
+        writeln!(f, "  due        {due}: {reason}")?;
+        if job.waits {
+            writeln!(f, "  waits      an attempt of its key is running")?;
+        }
+        self.fmt_attempts(f)?;
+        for absorbed in &self.absorbed {
+            writeln!(f, "  absorbed   job {absorbed}, which failed")?;
+        }
+        if let Some(heir) = job.absorbed_by {
+            writeln!(f, "  absorbed   by job {heir}: see it for what happened next")?;
+        }
+        if let Some(window) = self.open_window {
+            writeln!(f, "  window     job {window} gathers newer triggers of the key")?;
+        }
+        self.fmt_end(f)
+    }
+}
+
+impl Explanation {
+    fn fmt_triggers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let job = &self.job;
+        let window = &job.window;
+        match window.triggers {
+            1 => {
+                writeln!(f, "  trigger    {}, accepted {}", job.newest_trigger(), window.first_at)?
+            }
+            count => writeln!(
+                f,
+                "  triggers   {count} ({}.1 to {}), first {}, last {}",
+                job.id,
+                job.newest_trigger(),
+                window.first_at,
+                window.last_at
+            )?,
+        }
+        if job.suppressed > 0 {
+            writeln!(f, "  not run    {} of them, by the leading edge's choice", job.suppressed)?;
+        }
+        Ok(())
+    }
+
+    fn fmt_attempts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for attempt in &self.attempts {
+            let (token, worker, start) = (attempt.token.get(), &attempt.worker, attempt.started_at);
+            write!(f, "  attempt {token:<2} {start} on {worker}: ")?;
+            match (attempt.outcome, attempt.ended_at) {
+                (Some(outcome), Some(end)) => {
+                    write!(f, "{} after {:?}", outcome.name(), end.since(start))?;
+                }
+                (Some(outcome), None) => f.write_str(outcome.name())?,
+                (None, _) => f.write_str("running")?,
+            }
+            match &attempt.error {
+                Some(error) => writeln!(f, ": {}", error.replace('\n', "\n             "))?,
+                None => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fmt_end(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (JobState::Cancelled, Some(reason)) = (self.job.state, &self.job.error) {
+            writeln!(f, "  cancelled  {reason}")?;
+        }
+        match self.keys {
+            Some(keys) if keys.is_useless() => writeln!(
+                f,
+                "  note       the keys of this task differ on almost every trigger ({} triggers in \
+                 {} jobs): its debounce does nothing. Look at the key function.",
+                keys.triggers, keys.jobs
+            ),
+            Some(_) | None => Ok(()),
+        }
+    }
+}

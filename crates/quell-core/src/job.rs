@@ -1,0 +1,467 @@
+//! A job, its states, and the moves between them.
+//!
+//! No other move exists (SPEC "Words"); each function here is one of them and refuses the rest.
+//! Stores that keep rows load a [`Job`], call the move, and write it back; where they restate a
+//! move in their own language, tests compare the two.
+
+use serde::{Deserialize, Serialize};
+
+use crate::edge::Edge;
+use crate::store::{FailureKind, Outcome, SettledAs};
+use crate::window::{DueReason, Window};
+use crate::{
+    Error, ErrorKind, Fold, JobId, Key, LeaseToken, Payload, QueueName, Result, TaskName,
+    Timestamp, TriggerId, WorkerId,
+};
+
+/// Where a job is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// It waits to be due, gathering triggers where it has a debounce key.
+    Scheduled,
+    /// A worker holds its lease.
+    Running,
+    /// An attempt ended well.
+    Succeeded,
+    /// Buried: it waits for someone to redrive or discard it.
+    Dead,
+    /// Ended on request.
+    Cancelled,
+    /// It failed and joined a newer window of its key (R12).
+    Absorbed,
+}
+
+impl JobState {
+    /// Every state, in the order of their codes.
+    pub const ALL: [JobState; 6] = [
+        JobState::Scheduled,
+        JobState::Running,
+        JobState::Succeeded,
+        JobState::Dead,
+        JobState::Cancelled,
+        JobState::Absorbed,
+    ];
+
+    /// The number that stores keep for it; it never changes.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The state with this number.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Whether no attempt will come any more, unless someone redrives it.
+    #[must_use]
+    pub fn is_ended(self) -> bool {
+        !matches!(self, JobState::Scheduled | JobState::Running)
+    }
+
+    /// Whether the contract knows the move from `self` to `to`.
+    #[must_use]
+    pub fn may_become(self, to: JobState) -> bool {
+        match self {
+            JobState::Scheduled => {
+                matches!(to, JobState::Running | JobState::Cancelled | JobState::Absorbed)
+            }
+            JobState::Running => to != JobState::Running,
+            JobState::Dead => to == JobState::Scheduled,
+            JobState::Succeeded | JobState::Cancelled | JobState::Absorbed => false,
+        }
+    }
+
+    /// The state's name, as shown and as used in metric labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            JobState::Scheduled => "scheduled",
+            JobState::Running => "running",
+            JobState::Succeeded => "succeeded",
+            JobState::Dead => "dead",
+            JobState::Cancelled => "cancelled",
+            JobState::Absorbed => "absorbed",
+        }
+    }
+}
+
+impl std::fmt::Display for JobState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a keyed job keeps of its policy, for the moves that no trigger brings one to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// How payloads are folded.
+    pub fold: Fold,
+    /// Which end of the burst runs.
+    pub edge: Edge,
+    /// The throttle's period, where the edge is [`Edge::Throttle`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period: Option<std::time::Duration>,
+    /// Whether attempts of one key may run at the same time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overlap: bool,
+}
+
+/// The unit that runs: one trigger, or the many that a debounce window gathered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// The task it runs.
+    pub task: TaskName,
+    /// The queue it waits in.
+    pub queue: QueueName,
+    /// Its debounce key, if any.
+    pub key: Option<Key>,
+    /// Higher runs first.
+    pub priority: i16,
+    /// Where it is in its life.
+    pub state: JobState,
+    /// The folded payload of its triggers.
+    pub payload: Payload,
+    /// Its triggers' times and when it is due.
+    pub window: Window,
+    /// What it keeps of its policy.
+    pub shape: Shape,
+    /// Whether an attempt of its key runs, so that it may not start (R11).
+    pub waits: bool,
+    /// Triggers that a leading edge recorded here and did not run (R13).
+    pub suppressed: u64,
+    /// Attempts spent since it was accepted, joined or redriven.
+    pub attempt: u32,
+    /// The key's failures in a row; it sets the backoff (R12).
+    pub failures: u32,
+    /// Every start there ever was: the lease token of the current or last one.
+    pub starts: u64,
+    /// How often its lease lapsed.
+    pub lapses: u32,
+    /// The worker of the current or last attempt.
+    pub worker: Option<WorkerId>,
+    /// When the lease lapses, while it runs.
+    pub lease_until: Option<Timestamp>,
+    /// The start of the current or last attempt.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// The window that took it in, once absorbed.
+    pub absorbed_by: Option<JobId>,
+    /// What the last failed attempt said.
+    pub error: Option<String>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum AttemptOutcome {
+    /// The handler returned well.
+    Succeeded,
+    /// The handler returned an error.
+    Failed,
+    /// The handler panicked.
+    Panicked,
+    /// The attempt took longer than its timeout.
+    TimedOut,
+    /// The handler asked to be run later.
+    Snoozed,
+    /// A shutdown gave the job back.
+    Released,
+    /// The lease lapsed.
+    Lapsed,
+    /// The job was cancelled.
+    Cancelled,
+}
+
+impl AttemptOutcome {
+    /// Every outcome, in the order of their codes.
+    pub const ALL: [AttemptOutcome; 8] = [
+        AttemptOutcome::Succeeded,
+        AttemptOutcome::Failed,
+        AttemptOutcome::Panicked,
+        AttemptOutcome::TimedOut,
+        AttemptOutcome::Snoozed,
+        AttemptOutcome::Released,
+        AttemptOutcome::Lapsed,
+        AttemptOutcome::Cancelled,
+    ];
+
+    /// The number that stores keep for it; it never changes.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The outcome with this number.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// The outcome's name, as shown and as used in metric labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            AttemptOutcome::Succeeded => "succeeded",
+            AttemptOutcome::Failed => "failed",
+            AttemptOutcome::Panicked => "panicked",
+            AttemptOutcome::TimedOut => "timed_out",
+            AttemptOutcome::Snoozed => "snoozed",
+            AttemptOutcome::Released => "released",
+            AttemptOutcome::Lapsed => "lapsed",
+            AttemptOutcome::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// One attempt on record (R15, R25).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// The job's start that it was, from 1: its lease token.
+    pub token: LeaseToken,
+    /// Who ran it.
+    pub worker: WorkerId,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it ended; none while it runs.
+    pub ended_at: Option<Timestamp>,
+    /// How it ended; none while it runs.
+    pub outcome: Option<AttemptOutcome>,
+    /// What the error said, with its sources.
+    pub error: Option<String>,
+}
+
+impl Job {
+    /// The id of the newest trigger it counted.
+    #[must_use]
+    pub fn newest_trigger(&self) -> TriggerId {
+        TriggerId { job: self.id, seq: self.window.triggers }
+    }
+
+    /// Whether it is a window that triggers of its key join.
+    #[must_use]
+    pub fn is_open_window(&self) -> bool {
+        self.state == JobState::Scheduled && self.key.is_some()
+    }
+
+    /// Whether a worker may start it at `now`.
+    #[must_use]
+    pub fn may_start(&self, now: Timestamp) -> bool {
+        self.state == JobState::Scheduled && !self.waits && self.window.due_at <= now
+    }
+
+    /// Whether `token` is the fence of its running attempt and the lease has not lapsed (R21).
+    #[must_use]
+    pub fn is_held_by(&self, token: LeaseToken, now: Timestamp) -> bool {
+        self.state == JobState::Running
+            && self.starts == token.get()
+            && self.lease_until.is_some_and(|until| now < until)
+    }
+
+    /// scheduled → running, under a fresh lease.
+    ///
+    /// # Panics
+    /// When [`Job::may_start`] says no: the store's claim is broken, and the call must not go on.
+    pub fn start(&mut self, now: Timestamp, worker: &WorkerId, lease: std::time::Duration) {
+        assert!(self.may_start(now), "job {} was started before it might", self.id);
+        self.state = JobState::Running;
+        self.starts = self.starts.saturating_add(1);
+        self.attempt = self.attempt.saturating_add(1);
+        self.worker = Some(worker.clone());
+        self.started_at = Some(now);
+        self.lease_until = Some(now + lease);
+    }
+
+    /// Ends the running attempt; `heir` is the key's newer open window, if there is one (R12).
+    ///
+    /// The caller has checked the fence with [`Job::is_held_by`].
+    ///
+    /// # Panics
+    /// When the job does not run, or `heir` is not the open window of its key.
+    pub fn settle(
+        &mut self,
+        now: Timestamp,
+        outcome: &Outcome,
+        heir: Option<&mut Job>,
+    ) -> SettledAs {
+        assert!(self.state == JobState::Running, "job {} is settled but does not run", self.id);
+        self.lease_until = None;
+        match outcome {
+            Outcome::Succeeded => {
+                self.failures = 0;
+                self.end(now, JobState::Succeeded);
+                SettledAs::Succeeded
+            }
+            Outcome::Cancelled { reason } => {
+                self.error = Some(reason.clone());
+                self.end(now, JobState::Cancelled);
+                SettledAs::Cancelled
+            }
+            Outcome::Failed(failure) => {
+                self.failures = self.failures.saturating_add(1);
+                self.error = Some(failure.error.clone());
+                match failure.kind {
+                    FailureKind::Permanent => self.bury(now),
+                    FailureKind::Transient { backoff, last } => {
+                        let due = now + backoff;
+                        if last && heir.is_none() {
+                            self.bury(now)
+                        } else {
+                            self.go_back(now, due, DueReason::Backoff, heir)
+                        }
+                    }
+                }
+            }
+            Outcome::Snoozed { delay } => {
+                self.attempt = self.attempt.saturating_sub(1);
+                self.go_back(now, now + *delay, DueReason::Snoozed, heir)
+            }
+            Outcome::Released => {
+                self.attempt = self.attempt.saturating_sub(1);
+                self.go_back(now, now, DueReason::Released, heir)
+            }
+        }
+    }
+
+    /// running → scheduled because the lease lapsed (R21); no attempt is spent.
+    ///
+    /// # Panics
+    /// When the job does not run, or `heir` is not the open window of its key.
+    pub fn lapse(&mut self, now: Timestamp, heir: Option<&mut Job>) -> SettledAs {
+        assert!(self.state == JobState::Running, "job {} lapsed but does not run", self.id);
+        self.lease_until = None;
+        self.lapses = self.lapses.saturating_add(1);
+        self.attempt = self.attempt.saturating_sub(1);
+        self.go_back(now, now, DueReason::Lapsed, heir)
+    }
+
+    /// Ends a job that waits or runs, on request.
+    ///
+    /// # Errors
+    /// [`ErrorKind::IllegalMove`] when it has ended already.
+    pub fn cancel(&mut self, now: Timestamp, reason: &str) -> Result<()> {
+        self.check_move(JobState::Cancelled)?;
+        self.lease_until = None;
+        self.error = Some(reason.to_owned());
+        self.end(now, JobState::Cancelled);
+        Ok(())
+    }
+
+    /// dead → scheduled with fresh attempts, or into the key's open window (R26).
+    ///
+    /// # Errors
+    /// [`ErrorKind::IllegalMove`] when it is not dead.
+    ///
+    /// # Panics
+    /// When `heir` is not the open window of its key.
+    pub fn redrive(&mut self, now: Timestamp, heir: Option<&mut Job>) -> Result<SettledAs> {
+        self.check_move(JobState::Scheduled)?;
+        self.attempt = 0;
+        self.failures = 0;
+        self.ended_at = None;
+        Ok(self.go_back(now, now, DueReason::Redriven, heir))
+    }
+
+    /// Back to scheduled, or into the newer window of its key: there is only ever one (R12).
+    fn go_back(
+        &mut self,
+        now: Timestamp,
+        not_before: Timestamp,
+        reason: DueReason,
+        heir: Option<&mut Job>,
+    ) -> SettledAs {
+        let not_before = not_before.max(self.throttled_until());
+        let Some(heir) = heir else {
+            self.state = JobState::Scheduled;
+            self.window = self.window.requeue(not_before, reason);
+            return SettledAs::Scheduled { due: self.window.due_at };
+        };
+        assert!(
+            heir.is_open_window() && heir.key == self.key && heir.task == self.task,
+            "job {} cannot be absorbed by job {}",
+            self.id,
+            heir.id
+        );
+        heir.window = heir.window.absorb(&self.window, not_before);
+        heir.payload = heir.shape.fold.absorb(&self.payload, &heir.payload);
+        heir.priority = heir.priority.max(self.priority);
+        heir.failures = heir.failures.max(self.failures);
+        heir.suppressed = heir.suppressed.saturating_add(self.suppressed);
+        self.absorbed_by = Some(heir.id);
+        self.end(now, JobState::Absorbed);
+        SettledAs::Absorbed { by: heir.id, due: heir.window.due_at }
+    }
+
+    /// R13: a throttled key starts at most once per period, retries among them.
+    fn throttled_until(&self) -> Timestamp {
+        match (self.shape.edge, self.shape.period, self.started_at) {
+            (Edge::Throttle, Some(period), Some(started_at)) => started_at + period,
+            _ => Timestamp::MIN,
+        }
+    }
+
+    fn bury(&mut self, now: Timestamp) -> SettledAs {
+        self.end(now, JobState::Dead);
+        SettledAs::Dead
+    }
+
+    fn end(&mut self, now: Timestamp, state: JobState) {
+        self.state = state;
+        self.waits = false;
+        self.ended_at = Some(now);
+    }
+
+    fn check_move(&self, to: JobState) -> Result<()> {
+        if self.state.may_become(to) {
+            return Ok(());
+        }
+        let (id, from) = (self.id, self.state);
+        Err(Error::new(
+            ErrorKind::IllegalMove,
+            format!("job {id} is {from}: it cannot become {to}"),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_moves_of_the_contract_exist() {
+        use JobState::{Absorbed, Cancelled, Dead, Running, Scheduled, Succeeded};
+        let moves = [
+            (Scheduled, Running),
+            (Scheduled, Cancelled),
+            (Scheduled, Absorbed),
+            (Running, Scheduled),
+            (Running, Succeeded),
+            (Running, Dead),
+            (Running, Cancelled),
+            (Running, Absorbed),
+            (Dead, Scheduled),
+        ];
+        for from in JobState::ALL {
+            for to in JobState::ALL {
+                // A redrive may join an open window, which the dead job reaches by way of scheduled.
+                assert_eq!(from.may_become(to), moves.contains(&(from, to)), "{from} to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn codes_round_trip() {
+        for state in JobState::ALL {
+            assert_eq!(JobState::from_code(state.code()), Some(state));
+        }
+        for outcome in AttemptOutcome::ALL {
+            assert_eq!(AttemptOutcome::from_code(outcome.code()), Some(outcome));
+        }
+    }
+}

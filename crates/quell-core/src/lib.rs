@@ -1,0 +1,48 @@
+//! The rules of Quell, as pure functions and plain structs.
+//!
+//! Everything here is a function from (state, event, now) to state: the debounce window
+//! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
+//! ([`retry`]), dedup ([`dedup`]), adaptive polling ([`poll`]) and the moves between job states
+//! ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
+//! rules' own store: the oracle that every other store is compared with.
+//!
+//! Invariant: this crate knows no clock, no runtime and no I/O. Whatever needs the time takes `now`.
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::wildcard_enum_match_arm)]
+#![cfg_attr(
+    test,
+    expect(clippy::arithmetic_side_effects, reason = "test arithmetic may overflow loudly")
+)]
+
+pub mod dedup;
+pub mod edge;
+mod error;
+mod explain;
+pub mod history;
+mod id;
+pub mod job;
+mod memory;
+pub mod payload;
+pub mod poll;
+pub mod retry;
+mod store;
+mod time;
+pub mod trigger;
+mod wake;
+pub mod window;
+
+pub use error::{Error, ErrorKind, Result};
+pub use explain::{Explanation, KeyAdvice, describe_reason};
+pub use id::{
+    JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, TaskName, TriggerId, WorkerId,
+};
+pub use job::{Attempt, AttemptOutcome, Job, JobState};
+pub use memory::MemoryStore;
+pub use payload::{Fold, Payload};
+pub use store::{
+    Capabilities, Claim, Claimed, ClaimedJob, Counts, ExplainTarget, Failure, FailureKind,
+    JobFilter, Lapsed, Lease, NextDue, Outcome, QueueInfo, QueueSettings, Retention, Settled,
+    SettledAs, Settlement, Store,
+};
+pub use time::Timestamp;
+pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};
+pub use wake::{WakeHub, Wakeup, Wakeups};

@@ -1,0 +1,3 @@
+use crate::*;
+#[derive(Debug)]
+pub struct MemoryStore;

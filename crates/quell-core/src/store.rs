@@ -1,0 +1,438 @@
+//! The one door to the world: what every store does, in batches, one atomic step per call.
+//!
+//! Callers are the client's batcher, the worker and the operator's tools; implementors are
+//! [`MemoryStore`](crate::MemoryStore) and one crate per engine. A store takes the time as a
+//! parameter: `None` means its own clock (production), `Some` is virtual time (tests).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::window::Thresholds;
+use crate::{
+    Attempt, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken, Payload, Priority,
+    QueueName, Receipt, Result, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
+};
+
+/// What a store does natively. What it lacks is refused clearly or done by a documented fallback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent promise")]
+pub struct Capabilities {
+    /// Conditional writes, so dedup keys are exact (R18).
+    pub dedup: bool,
+    /// Triggers inside the caller's own transaction (R4).
+    pub transactions: bool,
+    /// Wake-ups are pushed to other processes (R34).
+    pub push: bool,
+    /// Higher priority first (R30).
+    pub priorities: bool,
+    /// Limits hold across processes (R31).
+    pub exact_limits: bool,
+    /// Jobs can be listed and filtered.
+    pub listing: bool,
+}
+
+/// A worker's wish for jobs of one queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The queue.
+    pub queue: QueueName,
+    /// The tasks that the worker knows; no other is handed out (R28).
+    pub tasks: Arc<[TaskName]>,
+    /// Who asks.
+    pub worker: WorkerId,
+    /// At most this many.
+    pub limit: usize,
+    /// How long each lease holds.
+    pub lease: Duration,
+}
+
+/// What a claim brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The store time of the claim: every job in it started then.
+    pub now: Timestamp,
+    /// The jobs, in the order of R30.
+    pub jobs: Vec<ClaimedJob>,
+    /// When to look again.
+    pub next: NextDue,
+}
+
+/// A job with a fresh lease, as its worker needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedJob {
+    /// The job.
+    pub id: JobId,
+    /// The fence of this attempt.
+    pub token: LeaseToken,
+    /// The task to run.
+    pub task: TaskName,
+    /// Its debounce key, if any.
+    pub key: Option<Key>,
+    /// The folded payload.
+    pub payload: Payload,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// The failures in a row before it.
+    pub failures: u32,
+    /// How many triggers it covers.
+    pub triggers: u64,
+    /// The first of them.
+    pub first_at: Timestamp,
+    /// When it was due.
+    pub due_at: Timestamp,
+    /// When the lease lapses.
+    pub lease_until: Timestamp,
+}
+
+/// When something will be to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextDue {
+    /// The store's time of the answer, for callers whose clocks are wrong (R38).
+    pub now: Timestamp,
+    /// The earliest due time among jobs that may start; none when there are none.
+    pub due: Option<Timestamp>,
+    /// The earliest end of a lease; none when nothing runs.
+    pub lapse: Option<Timestamp>,
+}
+
+/// The right to run one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Lease {
+    /// The job.
+    pub job: JobId,
+    /// The fence.
+    pub token: LeaseToken,
+}
+
+/// The end of an attempt, as a worker reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The attempt's right.
+    pub lease: Lease,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It ended well.
+    Succeeded,
+    /// It failed (R24, R25).
+    Failed(Failure),
+    /// The handler asked to be run again after `delay`; no attempt is spent.
+    Snoozed {
+        /// How long to wait.
+        delay: Duration,
+    },
+    /// The worker gave it back unfinished; no attempt is spent (R29).
+    Released,
+    /// The handler ended the job without success.
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What it said, with its sources; stores cut it at [`Failure::MAX_ERROR_BYTES`].
+    pub error: String,
+    /// How the attempt ended.
+    pub ended: crate::AttemptOutcome,
+    /// What follows.
+    pub kind: FailureKind,
+}
+
+impl Failure {
+    /// The most of an error's text that is kept, in bytes.
+    pub const MAX_ERROR_BYTES: usize = 16 << 10;
+}
+
+/// What follows a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// It is tried again after `backoff`, unless this was the last attempt (R24).
+    Transient {
+        /// The wait before the next attempt.
+        backoff: Duration,
+        /// Whether the attempts are used up.
+        last: bool,
+    },
+    /// No retry can help: buried at once (R25).
+    Permanent,
+}
+
+/// The store's answer to one settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// Whose attempt.
+    pub lease: Lease,
+    /// What became of the job.
+    pub became: SettledAs,
+}
+
+/// What a settlement or a lapse made of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SettledAs {
+    /// It succeeded.
+    Succeeded,
+    /// It will run again.
+    Scheduled {
+        /// When.
+        due: Timestamp,
+    },
+    /// A newer window of its key took it in (R12).
+    Absorbed {
+        /// That window.
+        by: JobId,
+        /// When it is due.
+        due: Timestamp,
+    },
+    /// It was buried.
+    Dead,
+    /// It was cancelled.
+    Cancelled,
+    /// The lease had lapsed or was another's: nothing was changed (R21).
+    Refused,
+}
+
+/// A lease that was taken back (R21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lapsed {
+    /// Whose attempt.
+    pub lease: Lease,
+    /// What became of the job.
+    pub became: SettledAs,
+}
+
+/// Live settings of a queue (R31–R33); they take hold at the next poll.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueueSettings {
+    /// At most this many attempts of the queue at once, across all processes; none for no limit.
+    pub concurrency: Option<u32>,
+    /// Whether claims get nothing.
+    pub paused: bool,
+    /// The debounce thresholds of tasks that name none (R14).
+    pub debounce: Option<Thresholds>,
+}
+
+/// A queue as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueInfo {
+    /// Its name.
+    pub name: QueueName,
+    /// Its settings.
+    pub settings: QueueSettings,
+}
+
+/// How many jobs there are, by queue, task and state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// The queue.
+    pub queue: QueueName,
+    /// The task.
+    pub task: TaskName,
+    /// The state.
+    pub state: JobState,
+    /// How many.
+    pub jobs: u64,
+}
+
+/// Which jobs to list, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobFilter {
+    /// Only of this task.
+    pub task: Option<TaskName>,
+    /// Only of this queue.
+    pub queue: Option<QueueName>,
+    /// Only in this state.
+    pub state: Option<JobState>,
+    /// Only of this debounce key.
+    pub key: Option<Key>,
+    /// Only ids below this one: the last of the page before.
+    pub before: Option<JobId>,
+    /// At most this many; 0 means [`JobFilter::DEFAULT_PAGE`], and no page is larger than
+    /// [`JobFilter::MAX_PAGE`].
+    pub limit: usize,
+}
+
+impl JobFilter {
+    /// The size of a page where none is asked for.
+    pub const DEFAULT_PAGE: usize = 50;
+    /// The size of the largest page.
+    pub const MAX_PAGE: usize = 200;
+
+    /// The size of the page that is meant.
+    #[must_use]
+    pub fn page(&self) -> usize {
+        if self.limit == 0 { Self::DEFAULT_PAGE } else { self.limit.min(Self::MAX_PAGE) }
+    }
+}
+
+/// What to explain (R15).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExplainTarget {
+    /// A job.
+    Job(JobId),
+    /// The job that took this trigger.
+    Trigger(TriggerId),
+    /// The newest job of a key; of any task where none is named.
+    Key {
+        /// The task.
+        task: Option<TaskName>,
+        /// The debounce key.
+        key: Key,
+    },
+}
+
+/// How long ended jobs are kept (R37); none means for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Succeeded, cancelled and absorbed jobs.
+    pub succeeded: Option<Duration>,
+    /// Dead jobs.
+    pub dead: Option<Duration>,
+}
+
+impl Default for Retention {
+    /// An hour for succeeded jobs, for ever for dead ones.
+    fn default() -> Self {
+        Retention { succeeded: Some(Duration::from_secs(3_600)), dead: None }
+    }
+}
+
+/// The engine below clients and workers.
+///
+/// Each method is one atomic step: all of it happens or none, except that an error of kind
+/// [`UnknownOutcome`](crate::ErrorKind::UnknownOutcome) says nothing about which. Dropping a
+/// returned future leaves the step's outcome unknown in the same way.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug + 'static {
+    /// What the store does natively.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Accepts batches, each whole or not at all; receipts come in the same order (R1–R9, R16).
+    ///
+    /// The caller has validated the batches.
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>>;
+
+    /// Starts due jobs, in the order of R30, under fresh leases.
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed>;
+
+    /// Extends leases to `lease` from now; returns the new end, or none for one that was lost (R21).
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>>;
+
+    /// Ends attempts; answers come in the same order (R12, R21, R24, R25).
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>>;
+
+    /// Takes back at most `limit` leases that lapsed (R21).
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>>;
+
+    /// When something will be to do in `queue` for a worker that knows `tasks`.
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue>;
+
+    /// A stream of hints that something may be due earlier than a worker thinks (R34). A hint may
+    /// be lost or false; polling is the safety net.
+    fn wakeups(&self) -> Wakeups;
+
+    /// The queues there are, with their settings.
+    async fn queues(&self) -> Result<Vec<QueueInfo>>;
+
+    /// Sets a queue's settings; makes the queue where there is none (R32).
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()>;
+
+    /// One job, or none where its id is unknown or its row was pruned.
+    async fn job(&self, id: JobId) -> Result<Option<Job>>;
+
+    /// Jobs that match, newest first, one page.
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>>;
+
+    /// How many jobs there are.
+    async fn counts(&self) -> Result<Vec<Counts>>;
+
+    /// The attempts of a job, oldest first.
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>>;
+
+    /// What happened to a trigger, job or key, and why (R15); none where nothing is known of it.
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>>;
+
+    /// Makes the open window of a key due now (R7); none where no window is open.
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>>;
+
+    /// Cancels the open window of a key (R7); none where no window is open.
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>>;
+
+    /// Cancels a job that waits or runs.
+    ///
+    /// Fails with `NotFound` for an unknown job and `IllegalMove` for one that has ended.
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()>;
+
+    /// Puts a dead job back with fresh attempts, or into its key's open window (R26).
+    ///
+    /// Fails with `NotFound` for an unknown job and `IllegalMove` for one that is not dead.
+    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs>;
+
+    /// Removes at most `limit` ended jobs past their retention, expired dedup keys and key
+    /// memories; returns how many jobs went (R37).
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64>;
+}
+
+/// The priority that claims compare first; an alias kept beside the trait that orders by it.
+pub(crate) fn order(
+    priority: Priority,
+    due: Timestamp,
+    id: JobId,
+) -> (std::cmp::Reverse<Priority>, Timestamp, JobId) {
+    (std::cmp::Reverse(priority), due, id)
+}
+
+/// The answer for a job that is not there.
+#[must_use]
+pub(crate) fn no_such_job(id: JobId) -> Error {
+    Error::new(
+        crate::ErrorKind::NotFound,
+        format!("job {id} is unknown: it never was, or was removed after its retention"),
+    )
+}

@@ -1,0 +1,292 @@
+//! What a caller asks for and what it is told: triggers, batches, receipts (R1–R5, R40).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dedup::Dedup;
+use crate::payload::{Fold, MAX_PAYLOAD_BYTES};
+use crate::window::{Debounce, Step};
+use crate::{Error, JobId, Key, Payload, QueueName, Result, TaskName, Timestamp, TriggerId};
+
+/// Higher runs first (R30). 0 unless asked for.
+pub type Priority = i16;
+
+/// When a trigger asks to run, before any debounce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// As soon as the rules allow.
+    #[default]
+    Now,
+    /// No earlier than this long after acceptance.
+    After(Duration),
+    /// No earlier than this moment of store time.
+    At(Timestamp),
+}
+
+impl When {
+    /// The earliest moment for a trigger accepted at `now`; [`Timestamp::MIN`] for [`When::Now`].
+    #[must_use]
+    pub fn earliest(self, now: Timestamp) -> Timestamp {
+        match self {
+            When::Now => Timestamp::MIN,
+            When::After(delay) => now + delay,
+            When::At(at) => at,
+        }
+    }
+}
+
+/// The debounce of a keyed trigger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keyed {
+    /// Triggers of one task with one key share a window.
+    pub key: Key,
+    /// The window's rule.
+    pub debounce: Debounce,
+    /// How its payloads become one.
+    pub fold: Fold,
+}
+
+/// One request to run a task, as a store takes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewTrigger {
+    /// The task to run.
+    pub task: TaskName,
+    /// The queue its job waits in.
+    pub queue: QueueName,
+    /// The task's arguments.
+    pub payload: Payload,
+    /// Higher runs first.
+    pub priority: Priority,
+    /// When to run at the earliest.
+    pub when: When,
+    /// The debounce; none makes the trigger its own job (R9).
+    pub keyed: Option<Keyed>,
+    /// The dedup key, if any (R16).
+    pub dedup: Option<Dedup>,
+}
+
+impl NewTrigger {
+    /// A trigger without options.
+    #[must_use]
+    pub fn new(task: TaskName, queue: QueueName, payload: Payload) -> Self {
+        let (priority, when, keyed, dedup) = (0, When::Now, None, None);
+        NewTrigger { task, queue, payload, priority, when, keyed, dedup }
+    }
+
+    /// The trigger as its window sees it, accepted at `now`.
+    #[must_use]
+    pub fn step(&self, debounce: &Debounce, fold: &Fold, now: Timestamp) -> Step {
+        let collect_cap = match fold {
+            Fold::Collect { cap } => Some(*cap),
+            Fold::Last | Fold::First | Fold::Merge | Fold::Accumulate { .. } => None,
+        };
+        Step {
+            at: now,
+            asked: self.when.earliest(now),
+            thresholds: debounce.thresholds,
+            max_triggers: debounce.max_triggers,
+            collect_cap,
+        }
+    }
+
+    /// Refuses what no store may be given (R40).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
+    pub fn validate(&self, limits: &Limits) -> Result<()> {
+        let bytes = self.payload.as_str().len();
+        if bytes > limits.payload_bytes {
+            return Err(Error::invalid(
+                "payload",
+                format!(
+                    "payload has {bytes} bytes, the limit is {}: send a reference instead",
+                    limits.payload_bytes
+                ),
+            ));
+        }
+        if matches!(self.when, When::After(delay) if delay.is_zero()) {
+            return Err(Error::invalid("delay", "delay is zero: leave it out to run at once"));
+        }
+        if let Some(keyed) = &self.keyed {
+            if keyed.debounce.max_triggers == Some(0) {
+                return Err(Error::invalid("max_triggers", "max_triggers is 0: give 1 or more"));
+            }
+            if matches!(keyed.fold, Fold::Collect { cap: 0 }) {
+                return Err(Error::invalid("collect", "the cap of collect is 0: give 1 or more"));
+            }
+        }
+        self.dedup.as_ref().map_or(Ok(()), Dedup::validate)
+    }
+}
+
+/// Triggers that are accepted together or not at all (R5).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// In order; receipts come back in the same order.
+    pub triggers: Vec<NewTrigger>,
+    /// A dedup key for the batch as a whole (R17); it belongs to the first trigger's task.
+    pub dedup: Option<Dedup>,
+}
+
+impl Batch {
+    /// A batch of one.
+    #[must_use]
+    pub fn one(trigger: NewTrigger) -> Self {
+        Batch { triggers: vec![trigger], dedup: None }
+    }
+
+    /// Refuses the whole batch for one bad member, naming its index (R5).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the member and the field.
+    pub fn validate(&self, limits: &Limits) -> Result<()> {
+        let count = self.triggers.len();
+        if count > limits.batch {
+            return Err(Error::invalid(
+                "triggers",
+                format!("batch has {count} triggers, the limit is {}: split it", limits.batch),
+            ));
+        }
+        for (index, trigger) in self.triggers.iter().enumerate() {
+            let checked = trigger.validate(limits);
+            checked.map_err(|e| if count > 1 { e.at(format!("triggers[{index}]")) } else { e })?;
+        }
+        self.dedup.as_ref().map_or(Ok(()), Dedup::validate)
+    }
+}
+
+/// Bounds on what a caller may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest payload, in bytes.
+    pub payload_bytes: usize,
+    /// The most triggers in one batch.
+    pub batch: usize,
+}
+
+impl Default for Limits {
+    /// 1 MiB and 10,000 triggers.
+    fn default() -> Self {
+        Limits { payload_bytes: MAX_PAYLOAD_BYTES, batch: 10_000 }
+    }
+}
+
+/// What became of a trigger (R3). All but the last two say that it was accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "receipt")]
+#[non_exhaustive]
+pub enum Receipt {
+    /// It made a job of its own, or opened a window.
+    Accepted {
+        /// The job.
+        job: JobId,
+        /// The trigger's own id.
+        trigger: TriggerId,
+        /// When the job is due.
+        due: Timestamp,
+    },
+    /// It joined an open window, or was debounced away by a leading edge.
+    Debounced {
+        /// The job that took it.
+        job: JobId,
+        /// The trigger's own id.
+        trigger: TriggerId,
+        /// How many triggers that job has gathered.
+        triggers: u64,
+        /// When the job is due.
+        due: Timestamp,
+    },
+    /// Its dedup key is taken (R16): nothing was written.
+    Duplicate {
+        /// The job that holds the key.
+        job: JobId,
+    },
+    /// It waits in the caller's transaction and counts from the commit (R4).
+    Pending,
+}
+
+impl Receipt {
+    /// The job that took the trigger; none while it is [`Receipt::Pending`].
+    #[must_use]
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Receipt::Accepted { job, .. }
+            | Receipt::Debounced { job, .. }
+            | Receipt::Duplicate { job } => Some(*job),
+            Receipt::Pending => None,
+        }
+    }
+
+    /// The trigger's own id, where it was accepted.
+    #[must_use]
+    pub fn trigger(&self) -> Option<TriggerId> {
+        match self {
+            Receipt::Accepted { trigger, .. } | Receipt::Debounced { trigger, .. } => {
+                Some(*trigger)
+            }
+            Receipt::Duplicate { .. } | Receipt::Pending => None,
+        }
+    }
+
+    /// The word for metrics and logs.
+    #[must_use]
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Receipt::Accepted { .. } => "accepted",
+            Receipt::Debounced { .. } => "debounced",
+            Receipt::Duplicate { .. } => "duplicate",
+            Receipt::Pending => "pending",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::Thresholds;
+
+    fn trigger() -> NewTrigger {
+        NewTrigger::new(
+            TaskName::new("t").unwrap(),
+            QueueName::new("q").unwrap(),
+            Payload::from_stored("1"),
+        )
+    }
+
+    #[test]
+    fn r05_an_invalid_member_refuses_the_batch_by_index() {
+        let bad = NewTrigger { when: When::After(Duration::ZERO), ..trigger() };
+        let batch = Batch { triggers: vec![trigger(), bad], dedup: None };
+        let error = batch.validate(&Limits::default()).unwrap_err();
+        assert_eq!(error.field(), Some("delay"));
+        assert!(error.to_string().starts_with("triggers[1]: "), "{error}");
+    }
+
+    #[test]
+    fn r40_each_bound_holds_at_n_and_fails_at_n_plus_one() {
+        let limits = Limits { payload_bytes: 3, batch: 2 };
+        let sized =
+            |n: usize| NewTrigger { payload: Payload::from_stored("9".repeat(n)), ..trigger() };
+        assert!(sized(3).validate(&limits).is_ok());
+        assert_eq!(sized(4).validate(&limits).unwrap_err().field(), Some("payload"));
+        let batch = |n| Batch { triggers: vec![trigger(); n], dedup: None };
+        assert!(batch(2).validate(&limits).is_ok());
+        assert_eq!(batch(3).validate(&limits).unwrap_err().field(), Some("triggers"));
+    }
+
+    #[test]
+    fn r40_zero_counts_are_refused_by_field() {
+        let debounce = Debounce::new(Thresholds::DEFAULT);
+        let keyed = |debounce, fold| {
+            let key = Key::new("k").unwrap();
+            NewTrigger { keyed: Some(Keyed { key, debounce, fold }), ..trigger() }
+        };
+        let none = keyed(Debounce { max_triggers: Some(0), ..debounce }, Fold::Last);
+        let capless = keyed(debounce, Fold::Collect { cap: 0 });
+        let limits = Limits::default();
+        assert_eq!(none.validate(&limits).unwrap_err().field(), Some("max_triggers"));
+        assert_eq!(capless.validate(&limits).unwrap_err().field(), Some("collect"));
+    }
+}
