@@ -1,1 +1,68 @@
+//! Durable background tasks that run **once per burst**.
+//!
+//! Triggers of one task and key that come in a burst share one run; Quell debounces,
+//! deduplicates, limits, retries and records them, and keeps that promise through crashes.
+//!
+//! ```
+//! use std::time::Duration;
+//! use quell::{Ctx, Key, Policy, Quell, Task, TaskError};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Reindex { page: u32 }
+//!
+//! impl Task for Reindex {
+//!     const NAME: &'static str = "reindex";
+//!     type Output = ();
+//!     fn policy() -> Policy {
+//!         Policy::default().debounce(Duration::from_millis(5)..=Duration::from_millis(50))
+//!     }
+//!     fn debounce_key(&self) -> Option<Key> { Key::new(self.page.to_string()).ok() }
+//! }
+//!
+//! async fn reindex(task: Reindex, ctx: Ctx<tokio::sync::mpsc::Sender<u64>>) -> Result<(), TaskError> {
+//!     Ok(ctx.state().send(ctx.triggers()).await?)
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> quell::Result<()> {
+//! let quell = Quell::open("memory:").await?;
+//! quell.trigger_many((0..3).map(|_| Reindex { page: 7 })).await?;
+//! let (sender, mut runs) = tokio::sync::mpsc::channel(9);
+//! let done = async { assert_eq!(runs.recv().await, Some(3)) };
+//! quell.worker(sender).register(reindex).run_until(done).await
+//! # }
+//! ```
+//!
+//! Start with [`Task`] and [`Quell`]; [`testing`] runs a worker in virtual time. The promises,
+//! rule by rule, are in `docs/semantics.md`.
 
+mod batcher;
+mod call;
+mod client;
+mod clock;
+mod ctx;
+mod handler;
+mod metrics;
+mod policy;
+mod task;
+pub mod testing;
+mod worker;
+
+pub use call::{Trigger, TriggerMany};
+pub use client::{Quell, QuellBuilder};
+pub use clock::{Clock, SystemClock};
+pub use ctx::Ctx;
+pub use handler::{Collected, Handler, Input};
+pub use policy::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, Policy, TaskPolicy};
+pub use quell_core::dedup::{Dedup, HoldUntil};
+pub use quell_core::edge::Edge;
+pub use quell_core::poll::PollSettings;
+pub use quell_core::retry::{Jitter, Retry};
+pub use quell_core::trigger::Keyed;
+pub use quell_core::window::{Debounce, DueReason, Thresholds, Window};
+pub use quell_core::*;
+#[cfg(feature = "sqlite")]
+pub use quell_sqlite as sqlite;
+pub use task::{Task, TaskError};
+pub use worker::WorkerBuilder;

@@ -1,0 +1,244 @@
+//! One call with its options: what `quell.trigger(…)` and `quell.trigger_many(…)` return.
+//!
+//! An option that cannot be meant is refused when the call is awaited, before anything is written.
+
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::window::Thresholds;
+use quell_core::{
+    Batch, Error, ErrorKind, Key, NewTrigger, Priority, Receipt, Result, Timestamp, When,
+};
+
+use crate::{Quell, Task};
+
+/// A trigger that is sent when awaited.
+///
+/// ```
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Invoice { number: u32 }
+/// # impl quell::Task for Invoice { const NAME: &'static str = "invoice"; type Output = (); }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> quell::Result<()> {
+/// # let quell = quell::Quell::open("memory:").await?;
+/// use std::time::Duration;
+/// use quell::Receipt;
+///
+/// let first = quell.trigger(Invoice { number: 7 }).dedup("invoice-7").await?;
+/// let again = quell.trigger(Invoice { number: 7 }).dedup("invoice-7").await?;
+/// assert_eq!(again, Receipt::Duplicate { job: first.job().unwrap() });
+///
+/// let tomorrow = Duration::from_secs(24 * 3600);
+/// quell.trigger(Invoice { number: 8 }).delay(tomorrow).priority(5).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a trigger is sent when it is awaited"]
+pub struct Trigger<'a, T> {
+    quell: &'a Quell,
+    trigger: Result<NewTrigger>,
+    task: PhantomData<fn() -> T>,
+}
+
+impl<'a, T: Task> Trigger<'a, T> {
+    pub(crate) fn new(quell: &'a Quell, task: T) -> Self {
+        Trigger { quell, trigger: quell.prepare(&task), task: PhantomData }
+    }
+
+    /// At most one trigger of the task with this key is accepted for an hour, or as
+    /// [`Trigger::dedup_until`] says (R16).
+    pub fn dedup(self, key: impl AsRef<str>) -> Self {
+        let key = dedup_key(key.as_ref());
+        self.change(|trigger| {
+            let until = trigger.dedup.as_ref().map_or_else(HoldUntil::default, |d| d.until);
+            trigger.dedup = Some(Dedup { key: key?, until });
+            Ok(())
+        })
+    }
+
+    /// How long the dedup key is taken; give the key first.
+    pub fn dedup_until(self, until: HoldUntil) -> Self {
+        self.change(|trigger| match &mut trigger.dedup {
+            Some(dedup) => {
+                dedup.until = until;
+                Ok(())
+            }
+            None => Err(Error::invalid("dedup", "dedup_until without a dedup key: give it first")),
+        })
+    }
+
+    /// No earlier than this long after acceptance; a window's bound still holds (R7).
+    pub fn delay(self, delay: Duration) -> Self {
+        self.change(|trigger| {
+            trigger.when = When::After(delay);
+            Ok(())
+        })
+    }
+
+    /// No earlier than this moment of store time; a window's bound still holds (R7).
+    pub fn run_at(self, at: Timestamp) -> Self {
+        self.change(|trigger| {
+            trigger.when = When::At(at);
+            Ok(())
+        })
+    }
+
+    /// Its priority, in place of the policy's (R30).
+    pub fn priority(self, priority: Priority) -> Self {
+        self.change(|trigger| {
+            trigger.priority = priority;
+            Ok(())
+        })
+    }
+
+    /// Its own job, ready at once, whatever its key says. It joins no window and keeps no other
+    /// attempt of the key from running.
+    pub fn no_debounce(self) -> Self {
+        self.change(|trigger| {
+            trigger.keyed = None;
+            Ok(())
+        })
+    }
+
+    /// Its own thresholds: `min` counts for its own step, `max` from the window's first (R7).
+    pub fn debounce(self, min_to_max: RangeInclusive<Duration>) -> Self {
+        self.change(|trigger| {
+            let Some(keyed) = &mut trigger.keyed else {
+                return Err(Error::invalid("debounce", "debounce of a trigger without a key"));
+            };
+            keyed.debounce.thresholds = Thresholds::new(*min_to_max.start(), *min_to_max.end())?;
+            keyed.debounce.from_default = false;
+            Ok(())
+        })
+    }
+
+    /// Sends it inside the caller's own transaction (R4): it counts from the commit and vanishes
+    /// with a rollback. The receipt is [`Receipt::Pending`]: what the trigger joined is decided
+    /// after the commit.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when the transaction's database is not the store's kind; else
+    /// what the database says.
+    #[cfg(feature = "sqlite")]
+    pub async fn within(self, tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>) -> Result<Receipt> {
+        within(self.quell, Batch::one(self.trigger?), tx).await?;
+        Ok(Receipt::Pending)
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut NewTrigger) -> Result<()>) -> Self {
+        self.trigger = self.trigger.and_then(|mut trigger| {
+            change(&mut trigger)?;
+            Ok(trigger)
+        });
+        self
+    }
+}
+
+impl<'a, T: Task> IntoFuture for Trigger<'a, T> {
+    type Output = Result<Receipt>;
+    type IntoFuture = BoxFuture<'a, Result<Receipt>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Trigger { quell, trigger, .. } = self;
+        Box::pin(async move {
+            let receipts = quell.enqueue(Batch::one(trigger?)).await?;
+            receipts.into_iter().next().ok_or_else(no_receipt)
+        })
+    }
+}
+
+/// Many triggers of one task that are sent, all or none, when awaited (R5).
+///
+/// ```
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Index { page: u32 }
+/// # impl quell::Task for Index { const NAME: &'static str = "index"; type Output = (); }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> quell::Result<()> {
+/// # let quell = quell::Quell::open("memory:").await?;
+/// let receipts = quell.trigger_many((1..=3).map(|page| Index { page })).await?;
+/// assert_eq!(receipts.len(), 3);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "triggers are sent when they are awaited"]
+pub struct TriggerMany<'a> {
+    quell: &'a Quell,
+    batch: Result<Batch>,
+}
+
+impl<'a> TriggerMany<'a> {
+    pub(crate) fn new<T: Task>(quell: &'a Quell, tasks: impl IntoIterator<Item = T>) -> Self {
+        let triggers = tasks.into_iter().enumerate().map(|(index, task)| {
+            quell.prepare(&task).map_err(|error| error.at(format!("triggers[{index}]")))
+        });
+        let batch = triggers.collect::<Result<Vec<_>>>();
+        TriggerMany { quell, batch: batch.map(|triggers| Batch { triggers, dedup: None }) }
+    }
+
+    /// One dedup key for the batch as a whole (R17): while it is taken, each member of a later
+    /// batch is a duplicate.
+    pub fn dedup(mut self, key: impl AsRef<str>, until: HoldUntil) -> Self {
+        self.batch = self.batch.and_then(|mut batch| {
+            batch.dedup = Some(Dedup { key: dedup_key(key.as_ref())?, until });
+            Ok(batch)
+        });
+        self
+    }
+
+    /// Sends them inside the caller's own transaction, as [`Trigger::within`] does; one
+    /// [`Receipt::Pending`] each.
+    ///
+    /// # Errors
+    /// As for [`Trigger::within`].
+    #[cfg(feature = "sqlite")]
+    pub async fn within(
+        self,
+        tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
+    ) -> Result<Vec<Receipt>> {
+        let batch = self.batch?;
+        let count = batch.triggers.len();
+        within(self.quell, batch, tx).await?;
+        Ok(vec![Receipt::Pending; count])
+    }
+}
+
+impl<'a> IntoFuture for TriggerMany<'a> {
+    type Output = Result<Vec<Receipt>>;
+    type IntoFuture = BoxFuture<'a, Result<Vec<Receipt>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.quell.enqueue(self.batch?).await })
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn within(
+    quell: &Quell,
+    batch: Batch,
+    tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
+) -> Result<()> {
+    batch.validate(quell.limits())?;
+    if !quell.store().capabilities().transactions {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "the store lacks the capability `transactions`: trigger outside the transaction",
+        ));
+    }
+    quell_sqlite::trigger_in(tx, &batch).await
+}
+
+/// Names the option at fault, where a bad debounce key names `key`.
+fn dedup_key(text: &str) -> Result<Key> {
+    Key::new(text).map_err(|error| Error::invalid("dedup", format!("dedup {error}")))
+}
+
+fn no_receipt() -> Error {
+    Error::new(ErrorKind::Internal, "the store answered a trigger without a receipt")
+}

@@ -1,0 +1,291 @@
+//! The handle that an application holds: it triggers tasks and makes workers.
+
+use std::any::TypeId;
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use quell_core::history::{Event, Sink};
+use quell_core::window::Thresholds;
+use quell_core::{
+    Batch, Error, ErrorKind, JobId, Key, Limits, MemoryStore, NewTrigger, Payload, Receipt, Result,
+    Store, TaskName,
+};
+
+use crate::batcher::Batcher;
+use crate::call::{Trigger, TriggerMany};
+use crate::{Clock, SystemClock, Task, TaskPolicy, WorkerBuilder};
+
+/// Triggers tasks and makes workers. Clones are cheap and share one batcher.
+///
+/// ```
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Hello { name: String }
+/// # impl quell::Task for Hello { const NAME: &'static str = "hello"; type Output = (); }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> quell::Result<()> {
+/// use quell::{Quell, Receipt};
+///
+/// let quell = Quell::open("memory:").await?;
+/// let receipt = quell.trigger(Hello { name: "you".into() }).await?;
+/// assert!(matches!(receipt, Receipt::Accepted { .. }));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Quell {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    batcher: Batcher,
+    limits: Limits,
+    thresholds: Thresholds,
+    history: Option<Sink>,
+    next_op: AtomicU64,
+    policies: RwLock<HashMap<TypeId, Arc<TaskPolicy>>>,
+}
+
+/// Settings of a [`Quell`] that few need to change.
+#[derive(Debug)]
+#[must_use]
+pub struct QuellBuilder {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    limits: Limits,
+    thresholds: Option<RangeInclusive<Duration>>,
+    history: Option<Sink>,
+}
+
+impl QuellBuilder {
+    /// Time, for tests; the machine's by default.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Bounds on what callers may send.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The thresholds of debounced tasks that name none, unless their queue does (R14).
+    pub fn debounce(mut self, min_to_max: RangeInclusive<Duration>) -> Self {
+        self.thresholds = Some(min_to_max);
+        self
+    }
+
+    /// Where the event history goes. Set it on the store too for the events that only it sees.
+    pub fn history(mut self, sink: Sink) -> Self {
+        self.history = Some(sink);
+        self
+    }
+
+    /// Makes the handle; call it inside a tokio runtime, on which its batcher will run.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when the default thresholds cannot be meant.
+    pub fn build(self) -> Result<Quell> {
+        let thresholds = match self.thresholds {
+            Some(range) => Thresholds::new(*range.start(), *range.end())?,
+            None => Thresholds::DEFAULT,
+        };
+        let batcher = Batcher::start(Arc::clone(&self.store), Arc::clone(&self.clock));
+        Ok(Quell {
+            shared: Arc::new(Shared {
+                store: self.store,
+                clock: self.clock,
+                batcher,
+                limits: self.limits,
+                thresholds,
+                history: self.history,
+                next_op: AtomicU64::new(1),
+                policies: RwLock::default(),
+            }),
+        })
+    }
+}
+
+impl Quell {
+    /// Opens the store behind a URL: `sqlite://FILE` (made when missing) or `memory:`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a URL no feature of this build knows, else what the store says.
+    #[cfg_attr(
+        not(feature = "sqlite"),
+        expect(clippy::unused_async, reason = "the signature is the same with every feature")
+    )]
+    pub async fn open(url: &str) -> Result<Quell> {
+        match url.split_once(':').map(|(scheme, _)| scheme) {
+            Some("memory") => {
+                let clock = Arc::new(SystemClock::for_store());
+                let store = Arc::new(MemoryStore::new(clock.now()));
+                Quell::with_store(store).clock(clock).build()
+            }
+            #[cfg(feature = "sqlite")]
+            Some("sqlite") => {
+                let store = quell_sqlite::SqliteStore::open(url).await?;
+                Quell::with_store(Arc::new(store)).build()
+            }
+            Some(_) | None => Err(Error::invalid(
+                "url",
+                format!(
+                    "store url {url:?} is not known to this build: use sqlite://FILE or memory:"
+                ),
+            )),
+        }
+    }
+
+    /// Starts from a store that is already open.
+    pub fn with_store(store: Arc<dyn Store>) -> QuellBuilder {
+        QuellBuilder {
+            store,
+            clock: Arc::new(SystemClock::new()),
+            limits: Limits::default(),
+            thresholds: None,
+            history: None,
+        }
+    }
+
+    /// Triggers a task; `.await` the answer, after options if any.
+    ///
+    /// Returns once the trigger is durable (R1). If the future is dropped before that, the trigger
+    /// may or may not have been accepted.
+    pub fn trigger<T: Task>(&self, task: T) -> Trigger<'_, T> {
+        Trigger::new(self, task)
+    }
+
+    /// Triggers a task once per item, all or none, in order (R5).
+    pub fn trigger_many<T: Task>(&self, tasks: impl IntoIterator<Item = T>) -> TriggerMany<'_> {
+        TriggerMany::new(self, tasks)
+    }
+
+    /// Makes a worker whose handlers share `state`.
+    pub fn worker<S: Send + Sync + 'static>(&self, state: S) -> WorkerBuilder<S> {
+        WorkerBuilder::new(self.clone(), state)
+    }
+
+    /// Triggers without types: for servers and bridges whose tasks are declared at run time. Rides
+    /// in the same store calls as everyone else's triggers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] names the member and field (R40); else what the store says.
+    pub async fn enqueue(&self, batch: Batch) -> Result<Vec<Receipt>> {
+        batch.validate(&self.shared.limits)?;
+        if batch.triggers.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.check_dedup(&batch)?;
+        let Some(history) = &self.shared.history else {
+            return self.shared.batcher.enqueue(batch).await;
+        };
+        let count = u64::try_from(batch.triggers.len()).unwrap_or(u64::MAX);
+        let first = self.shared.next_op.fetch_add(count, Ordering::Relaxed);
+        for (op, trigger) in (first..).zip(&batch.triggers) {
+            history.record(&invoked(op, trigger));
+        }
+        let answer = self.shared.batcher.enqueue(batch).await;
+        match &answer {
+            Ok(receipts) => (first..).zip(receipts).for_each(|(op, receipt)| {
+                history.record(&Event::TriggerOk { op, receipt: receipt.clone() });
+            }),
+            Err(error) => {
+                let ops = first..first.saturating_add(count);
+                ops.for_each(|op| history.record(&Event::failed(op, error)));
+            }
+        }
+        answer
+    }
+
+    /// Makes the open window of a key due now (R7); none where no window is open.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn flush<T: Task>(&self, key: &Key) -> Result<Option<JobId>> {
+        let task = TaskName::new(T::NAME)?;
+        self.shared.store.flush(self.shared.clock.store_time(), &task, key).await
+    }
+
+    /// Cancels the open window of a key (R7); none where no window is open.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn cancel_key<T: Task>(&self, key: &Key) -> Result<Option<JobId>> {
+        let task = TaskName::new(T::NAME)?;
+        self.shared.store.cancel_key(self.shared.clock.store_time(), &task, key).await
+    }
+
+    /// The store, for an operator's reads and writes.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    /// The thresholds of debounced tasks that name none (R14).
+    #[must_use]
+    pub fn default_thresholds(&self) -> Thresholds {
+        self.shared.thresholds
+    }
+
+    pub(crate) fn history(&self) -> Option<&Sink> {
+        self.shared.history.as_ref()
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    /// A trigger for `task` under its policy.
+    pub(crate) fn prepare<T: Task>(&self, task: &T) -> Result<NewTrigger> {
+        let policy = self.task_policy::<T>()?;
+        Ok(policy.trigger(Payload::encode(task)?, task.debounce_key()))
+    }
+
+    /// The task's policy, checked once per process.
+    pub(crate) fn task_policy<T: Task>(&self) -> Result<Arc<TaskPolicy>> {
+        let id = TypeId::of::<T>();
+        let policies = &self.shared.policies;
+        if let Some(known) = policies.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+            return Ok(Arc::clone(known));
+        }
+        let name = TaskName::new(T::NAME)?;
+        let policy = Arc::new(TaskPolicy::new(name, &T::policy(), self.shared.thresholds)?);
+        let mut known = policies.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(known.entry(id).or_insert(policy)))
+    }
+
+    /// R18: a dedup key that the store cannot keep is refused before anything is written.
+    fn check_dedup(&self, batch: &Batch) -> Result<()> {
+        let asked =
+            batch.dedup.is_some() || batch.triggers.iter().any(|trigger| trigger.dedup.is_some());
+        if asked && !self.shared.store.capabilities().dedup {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the store lacks the capability `dedup`: leave the dedup key out or change stores",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn invoked(op: u64, trigger: &NewTrigger) -> Event {
+    Event::TriggerInvoke {
+        op,
+        task: trigger.task.clone(),
+        key: trigger.keyed.as_ref().map(|keyed| keyed.key.clone()),
+        dedup: trigger.dedup.as_ref().map(|dedup| dedup.key.clone()),
+    }
+}

@@ -1,0 +1,68 @@
+//! Time as clients and workers see it; stores keep their own (R38).
+//!
+//! Production has [`SystemClock`]. Tests have the virtual clock of
+//! [`testing`](crate::testing), which also tells the store what time it is.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::BoxFuture;
+use quell_core::Timestamp;
+
+/// A source of time and of sleep.
+pub trait Clock: Debug + Send + Sync + 'static {
+    /// The clock's own time. It never goes back.
+    fn now(&self) -> Timestamp;
+
+    /// What stores are told the time is; none lets a store use its own clock.
+    fn store_time(&self) -> Option<Timestamp>;
+
+    /// Sleeps until the clock's own time is `at`. Dropping the future is safe.
+    fn sleep_until(&self, at: Timestamp) -> BoxFuture<'static, ()>;
+}
+
+/// The machine's clock: wall time at the start, then monotonic.
+#[derive(Debug)]
+pub struct SystemClock {
+    started: Instant,
+    started_at: Timestamp,
+    tells_stores: bool,
+}
+
+impl SystemClock {
+    /// A clock that starts now.
+    #[must_use]
+    pub fn new() -> Self {
+        let epoch = Timestamp::from_micros(0);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        SystemClock { started: Instant::now(), started_at: epoch + wall, tells_stores: false }
+    }
+
+    /// A clock that also tells stores the time: for a store without one, such as
+    /// [`MemoryStore`](crate::MemoryStore).
+    #[must_use]
+    pub fn for_store() -> Self {
+        SystemClock { tells_stores: true, ..SystemClock::new() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        SystemClock::new()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        self.started_at + self.started.elapsed()
+    }
+
+    fn store_time(&self) -> Option<Timestamp> {
+        self.tells_stores.then(|| self.now())
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> BoxFuture<'static, ()> {
+        let wait = at.since(self.now());
+        Box::pin(tokio::time::sleep(wait))
+    }
+}

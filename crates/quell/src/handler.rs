@@ -1,0 +1,187 @@
+//! How a user's function becomes something a worker can call.
+//!
+//! A handler is `async fn(T, Ctx<S>) -> Result<T::Output, TaskError>`. Its first argument is the
+//! task, or [`Collected`] of it where the policy collects every payload. Below the worker all
+//! handlers look the same: payload in, answer out.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use quell_core::{Error, Fold, Payload, Result};
+
+use crate::task::{Answer, TaskError};
+use crate::{Ctx, Task};
+
+/// Every payload of a window, oldest first: the argument of a handler whose task collects
+/// ([`Fold::Collect`]).
+///
+/// ```
+/// use quell::{Collected, Ctx, TaskError};
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Mail { to: String }
+/// # impl quell::Task for Mail { const NAME: &'static str = "mail"; type Output = (); }
+///
+/// async fn send_digest(mails: Collected<Mail>, ctx: Ctx<()>) -> Result<(), TaskError> {
+///     for mail in mails.iter() {
+///         assert!(!mail.to.is_empty());
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Collected<T>(Vec<T>);
+
+impl<T> Deref for Collected<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> IntoIterator for Collected<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+/// What a handler takes first: a task, or [`Collected`] tasks.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a handler's first argument",
+    label = "not a task",
+    note = "it must implement `quell::Task`, or be `quell::Collected<T>` where `T` does"
+)]
+pub trait Input: Sized + Send + 'static {
+    /// The task whose jobs the handler runs.
+    type Task: Task;
+    /// Whether it takes every payload of a window.
+    const COLLECTED: bool;
+
+    /// Parses a job's payload.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the payload does not fit.
+    fn decode(payload: &Payload) -> Result<Self>;
+}
+
+impl<T: Task> Input for T {
+    type Task = T;
+    const COLLECTED: bool = false;
+
+    fn decode(payload: &Payload) -> Result<Self> {
+        payload.decode()
+    }
+}
+
+impl<T: Task> Input for Collected<T> {
+    type Task = T;
+    const COLLECTED: bool = true;
+
+    fn decode(payload: &Payload) -> Result<Self> {
+        payload.decode().map(Collected)
+    }
+}
+
+/// A function that runs jobs of one task: `async fn(T, Ctx<S>) -> Result<T::Output, TaskError>`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler for a worker with state `{S}`",
+    label = "not a handler",
+    note = "a handler is `async fn(task: T, ctx: quell::Ctx<{S}>) -> Result<T::Output, quell::TaskError>`, \
+            where `T` implements `quell::Task`"
+)]
+pub trait Handler<S, I: Input>: Send + Sync + 'static {
+    /// Runs one attempt.
+    fn call(
+        &self,
+        input: I,
+        ctx: Ctx<S>,
+    ) -> impl Future<Output = Result<<I::Task as Task>::Output, TaskError>> + Send;
+}
+
+impl<F, Fut, S, I> Handler<S, I> for F
+where
+    F: Fn(I, Ctx<S>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<<I::Task as Task>::Output, TaskError>> + Send,
+    I: Input,
+{
+    fn call(
+        &self,
+        input: I,
+        ctx: Ctx<S>,
+    ) -> impl Future<Output = Result<<I::Task as Task>::Output, TaskError>> + Send {
+        self(input, ctx)
+    }
+}
+
+/// A handler as the worker sees it.
+pub(crate) struct AnyHandler<S>(Arc<Erased<S>>);
+
+type Erased<S> = dyn Fn(Payload, Ctx<S>) -> Ended + Send + Sync;
+type Ended = BoxFuture<'static, Result<(), TaskError>>;
+
+impl<S> Clone for AnyHandler<S> {
+    fn clone(&self) -> Self {
+        AnyHandler(Arc::clone(&self.0))
+    }
+}
+
+impl<S> fmt::Debug for AnyHandler<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnyHandler")
+    }
+}
+
+impl<S: Send + Sync + 'static> AnyHandler<S> {
+    /// A handler that takes its task.
+    pub(crate) fn typed<I: Input, H: Handler<S, I>>(handler: H) -> Self {
+        let handler = Arc::new(handler);
+        AnyHandler(Arc::new(move |payload: Payload, ctx: Ctx<S>| {
+            let handler = Arc::clone(&handler);
+            Box::pin(async move {
+                // A payload that does not fit will not fit on the next attempt either.
+                let input = I::decode(&payload).map_err(TaskError::permanent)?;
+                handler.call(input, ctx).await.map(drop)
+            })
+        }))
+    }
+
+    /// A handler that takes the bare payload.
+    pub(crate) fn raw<F, Fut>(handler: F) -> Self
+    where
+        F: Fn(Payload, Ctx<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), TaskError>> + Send + 'static,
+    {
+        AnyHandler(Arc::new(move |payload, ctx| Box::pin(handler(payload, ctx))))
+    }
+
+    pub(crate) fn call(&self, payload: Payload, ctx: Ctx<S>) -> Ended {
+        (self.0)(payload, ctx)
+    }
+}
+
+/// Refuses a handler whose argument does not match how its task folds payloads.
+pub(crate) fn check_input<I: Input>(fold: &Fold) -> Result<()> {
+    let name = <I::Task as Task>::NAME;
+    match (matches!(fold, Fold::Collect { .. }), I::COLLECTED) {
+        (true, false) => Err(Error::invalid(
+            "fold",
+            format!("task {name} collects its payloads: its handler takes `Collected<T>`"),
+        )),
+        (false, true) => Err(Error::invalid(
+            "fold",
+            format!("the handler of task {name} takes `Collected<T>`: set `Fold::Collect`"),
+        )),
+        (true, true) | (false, false) => Ok(()),
+    }
+}
+
+/// What the worker settles with, from what a handler answered.
+pub(crate) fn answer(result: Result<(), TaskError>) -> Option<Answer> {
+    result.err().map(|TaskError(answer)| answer)
+}

@@ -1,0 +1,287 @@
+//! How a task wants to be run: queue, debounce, retry, timeout.
+//!
+//! A [`Policy`] is what a user writes; a [`TaskPolicy`] is the same, checked once, with a name. Every
+//! trigger is made by one, so the client never checks a policy on its hot path.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use quell_core::edge::Edge;
+use quell_core::retry::{Jitter, Retry};
+use quell_core::trigger::Keyed;
+use quell_core::window::{Debounce, Thresholds};
+use quell_core::{Error, Fold, Key, NewTrigger, Payload, Priority, QueueName, Result, TaskName};
+
+/// The queue of a task that names none.
+pub const DEFAULT_QUEUE: &str = "default";
+/// The timeout of a task that names none.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// How a task wants to be run. Each setting has a default that is safe to leave alone.
+///
+/// ```
+/// use std::time::Duration;
+/// use quell::{Fold, Policy};
+///
+/// let secs = Duration::from_secs;
+/// let policy = Policy::queue("billing")
+///     .debounce(secs(10)..=secs(60))
+///     .max_triggers(500)
+///     .fold(Fold::Merge)
+///     .attempts(5)
+///     .min_backoff(secs(30))
+///     .timeout(secs(120));
+/// assert!(policy.validate().is_ok());
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Policy {
+    queue: String,
+    priority: Priority,
+    thresholds: Option<(Duration, Duration)>,
+    throttle: Option<Duration>,
+    max_triggers: Option<u32>,
+    edge: Edge,
+    overlap: bool,
+    fold: Fold,
+    retry: Retry,
+    timeout: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy::queue(DEFAULT_QUEUE)
+    }
+}
+
+impl Policy {
+    /// The defaults, in this queue.
+    pub fn queue(name: impl Into<String>) -> Self {
+        Policy {
+            queue: name.into(),
+            priority: 0,
+            thresholds: None,
+            throttle: None,
+            max_triggers: None,
+            edge: Edge::Trailing,
+            overlap: false,
+            fold: Fold::Last,
+            retry: Retry::default(),
+            timeout: DEFAULT_TIMEOUT,
+        }
+    }
+
+    /// Higher runs first among jobs that are due (R30). 0 by default.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Quiet period and longest delay of keyed triggers (R6–R8): `min..=max`.
+    pub fn debounce(mut self, min_to_max: RangeInclusive<Duration>) -> Self {
+        let (min, max) = min_to_max.into_inner();
+        self.thresholds = Some((min, max));
+        self
+    }
+
+    /// At most one start per key and `period` (R13), in place of a debounce.
+    pub fn throttle(mut self, period: Duration) -> Self {
+        self.throttle = Some(period);
+        self
+    }
+
+    /// The number of triggers at which a window is due at once (R7).
+    pub fn max_triggers(mut self, triggers: u32) -> Self {
+        self.max_triggers = Some(triggers);
+        self
+    }
+
+    /// Which end of a burst runs (R13). Trailing by default.
+    pub fn edge(mut self, edge: Edge) -> Self {
+        self.edge = edge;
+        self
+    }
+
+    /// Lets attempts of one key run at the same time (turns R11 off).
+    pub fn overlap(mut self) -> Self {
+        self.overlap = true;
+        self
+    }
+
+    /// How the payloads of a window become one (R10). The last one by default.
+    pub fn fold(mut self, fold: Fold) -> Self {
+        self.fold = fold;
+        self
+    }
+
+    /// Attempts in all, the first among them (R24). 20 by default.
+    pub fn attempts(mut self, max_attempts: u32) -> Self {
+        self.retry.max_attempts = max_attempts;
+        self
+    }
+
+    /// The first backoff; it doubles with every failure (R24). 1 s by default.
+    pub fn min_backoff(mut self, backoff: Duration) -> Self {
+        self.retry.min_backoff = backoff;
+        self
+    }
+
+    /// No backoff is longer (R24). 1 h by default.
+    pub fn max_backoff(mut self, backoff: Duration) -> Self {
+        self.retry.max_backoff = backoff;
+        self
+    }
+
+    /// How backoffs are spread (R24). [`Jitter::Equal`] by default.
+    pub fn jitter(mut self, jitter: Jitter) -> Self {
+        self.retry.jitter = jitter;
+        self
+    }
+
+    /// An attempt that takes longer has failed. 10 min by default.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Refuses what cannot be meant (R40).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
+    pub fn validate(&self) -> Result<()> {
+        self.keyed_debounce(Thresholds::DEFAULT)?;
+        self.retry.validate()?;
+        QueueName::new(&self.queue)?;
+        if self.timeout.is_zero() {
+            return Err(Error::invalid("timeout", "timeout is zero: give a duration"));
+        }
+        Ok(())
+    }
+
+    /// The debounce of keyed triggers; `default` are the process's thresholds (R14).
+    fn keyed_debounce(&self, default: Thresholds) -> Result<Debounce> {
+        let base = match (self.throttle, self.thresholds) {
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid(
+                    "throttle",
+                    "throttle and debounce exclude each other: choose one",
+                ));
+            }
+            (Some(_), None) if self.edge != Edge::Trailing => {
+                return Err(Error::invalid("edge", "throttle has no edges: leave edge out"));
+            }
+            (Some(period), None) => Debounce::throttle(period)?,
+            (None, Some((min, max))) => {
+                Debounce { edge: self.edge, ..Debounce::new(Thresholds::new(min, max)?) }
+            }
+            (None, None) => Debounce { edge: self.edge, ..Debounce::with_default(default) },
+        };
+        if self.max_triggers == Some(0) {
+            return Err(Error::invalid("max_triggers", "max_triggers is 0: give 1 or more"));
+        }
+        if matches!(self.fold, Fold::Collect { cap: 0 }) {
+            return Err(Error::invalid("collect", "the cap of collect is 0: give 1 or more"));
+        }
+        Ok(Debounce { max_triggers: self.max_triggers, overlap: self.overlap, ..base })
+    }
+
+    /// A trigger of `task` under this policy; with `key` it is debounced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as for [`Policy::validate`].
+    pub fn trigger(
+        &self,
+        task: TaskName,
+        payload: Payload,
+        key: Option<Key>,
+    ) -> Result<NewTrigger> {
+        Ok(TaskPolicy::new(task, self, Thresholds::DEFAULT)?.trigger(payload, key))
+    }
+}
+
+/// A task's name with its policy, checked.
+///
+/// ```
+/// use quell::{Payload, Policy, TaskName, TaskPolicy, Thresholds};
+///
+/// let task = TaskPolicy::new(TaskName::new("mail")?, &Policy::default(), Thresholds::DEFAULT)?;
+/// let trigger = task.trigger(Payload::encode("hello")?, None);
+/// assert_eq!(trigger.queue.as_str(), "default");
+/// # Ok::<(), quell::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TaskPolicy {
+    name: TaskName,
+    queue: QueueName,
+    priority: Priority,
+    debounce: Debounce,
+    fold: Fold,
+    retry: Retry,
+    timeout: Duration,
+}
+
+impl TaskPolicy {
+    /// Checks `policy`; `default` are the thresholds of a policy that names none (R14).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as for [`Policy::validate`].
+    pub fn new(name: TaskName, policy: &Policy, default: Thresholds) -> Result<Self> {
+        policy.validate().map_err(|error| error.at(format!("task {name}")))?;
+        Ok(TaskPolicy {
+            queue: QueueName::new(&policy.queue)?,
+            priority: policy.priority,
+            debounce: policy.keyed_debounce(default)?,
+            fold: policy.fold.clone(),
+            retry: policy.retry,
+            timeout: policy.timeout,
+            name,
+        })
+    }
+
+    /// The task's name.
+    #[must_use]
+    pub fn name(&self) -> &TaskName {
+        &self.name
+    }
+
+    /// The task's queue.
+    #[must_use]
+    pub fn queue(&self) -> &QueueName {
+        &self.queue
+    }
+
+    /// The task's retry rule.
+    #[must_use]
+    pub fn retry(&self) -> &Retry {
+        &self.retry
+    }
+
+    /// How long one attempt may take.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// The debounce of keyed triggers.
+    #[must_use]
+    pub fn debounce(&self) -> &Debounce {
+        &self.debounce
+    }
+
+    /// How payloads are folded.
+    #[must_use]
+    pub fn fold(&self) -> &Fold {
+        &self.fold
+    }
+
+    /// A trigger of the task; with `key` it is debounced.
+    #[must_use]
+    pub fn trigger(&self, payload: Payload, key: Option<Key>) -> NewTrigger {
+        let keyed = key.map(|key| Keyed { key, debounce: self.debounce, fold: self.fold.clone() });
+        NewTrigger {
+            priority: self.priority,
+            keyed,
+            ..NewTrigger::new(self.name.clone(), self.queue.clone(), payload)
+        }
+    }
+}

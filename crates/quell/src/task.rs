@@ -1,0 +1,135 @@
+//! What a user declares: a task, and the errors its handler may answer with.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use quell_core::Key;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Policy;
+
+/// A named handler's arguments and policy. The type is the payload, so the key function sees the
+/// same arguments as the handler.
+///
+/// It needs no store and no worker, so it can live in a crate that producers share.
+///
+/// ```
+/// use std::time::Duration;
+/// use quell::{Key, Policy, Task};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct UpdateCustomer {
+///     customer_id: u64,
+/// }
+///
+/// impl Task for UpdateCustomer {
+///     const NAME: &'static str = "customer_meter.update_customer";
+///     type Output = ();
+///
+///     fn policy() -> Policy {
+///         let secs = Duration::from_secs;
+///         Policy::queue("billing").attempts(2).min_backoff(secs(30)).debounce(secs(10)..=secs(60))
+///     }
+///
+///     fn debounce_key(&self) -> Option<Key> {
+///         Key::new(self.customer_id.to_string()).ok()
+///     }
+/// }
+/// ```
+pub trait Task: Serialize + DeserializeOwned + Send + 'static {
+    /// The task's name: letters, digits, `_`, `-`, `.`, `:` and `/`. It is stored with every job,
+    /// so renaming it strands the jobs of the old name.
+    const NAME: &'static str;
+
+    /// What the handler returns.
+    type Output: Serialize + Send + 'static;
+
+    /// How the task wants to be run.
+    fn policy() -> Policy {
+        Policy::default()
+    }
+
+    /// Triggers of one key share a window; none runs on its own, at once (R9).
+    fn debounce_key(&self) -> Option<Key> {
+        None
+    }
+}
+
+/// Why a handler did not succeed, and what should follow.
+///
+/// Any error becomes a transient failure with `?`. The other answers are made by name:
+///
+/// ```
+/// use std::time::Duration;
+/// use quell::TaskError;
+///
+/// fn charge(status: u16) -> Result<(), TaskError> {
+///     match status {
+///         200 => Ok(()),
+///         429 => Err(TaskError::retry_after(Duration::from_secs(60), "rate limited")),
+///         400..=499 => Err(TaskError::permanent(format!("refused with {status}"))),
+///         _ => Err(TaskError::retry(format!("answered {status}"))),
+///     }
+/// }
+/// # assert!(charge(200).is_ok() && charge(429).is_err() && charge(404).is_err());
+/// # assert!(charge(500).is_err());
+/// ```
+#[derive(Debug)]
+pub struct TaskError(pub(crate) Answer);
+
+/// What a handler that did not succeed asks for.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Retry { delay: Option<Duration>, error: String },
+    Permanent { error: String },
+    Snooze { delay: Duration },
+    Cancel { reason: String },
+}
+
+impl TaskError {
+    /// A transient failure: tried again after the policy's backoff (R24).
+    pub fn retry(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        TaskError(Answer::Retry { delay: None, error: chain(error.into().as_ref()) })
+    }
+
+    /// A transient failure: tried again after `delay` (R24).
+    pub fn retry_after(delay: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        TaskError(Answer::Retry { delay: Some(delay), error: chain(error.into().as_ref()) })
+    }
+
+    /// No retry can help: the job is buried at once (R25).
+    pub fn permanent(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        TaskError(Answer::Permanent { error: chain(error.into().as_ref()) })
+    }
+
+    /// Not yet: run again after `delay`; no attempt is spent (R24).
+    #[must_use]
+    pub fn snooze(delay: Duration) -> Self {
+        TaskError(Answer::Snooze { delay })
+    }
+
+    /// The work is no longer wanted: the job ends cancelled.
+    pub fn cancel(reason: impl Into<String>) -> Self {
+        TaskError(Answer::Cancel { reason: reason.into() })
+    }
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for TaskError {
+    fn from(error: E) -> Self {
+        TaskError::retry(error)
+    }
+}
+
+/// An error and all its sources, one per line.
+fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text.push_str("\ncaused by: ");
+        text.push_str(&source.to_string());
+        next = source.source();
+    }
+    text
+}

@@ -1,0 +1,110 @@
+//! One attempt: calls the handler, bounds its time, catches its panic, names what came of it.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use quell_core::retry::Retry;
+use quell_core::{AttemptOutcome, Failure, FailureKind, Lease, Outcome, Payload, Settlement};
+use tokio_util::sync::CancellationToken;
+
+use crate::handler::{AnyHandler, answer};
+use crate::task::Answer;
+use crate::{Clock, Ctx};
+
+/// What an attempt needs besides its context.
+#[derive(Debug)]
+pub(crate) struct Attempt<S> {
+    pub(crate) lease: Lease,
+    pub(crate) handler: AnyHandler<S>,
+    pub(crate) payload: Payload,
+    pub(crate) timeout: Duration,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) cancelled: CancellationToken,
+    pub(crate) spent: Spent,
+}
+
+/// What decides on a retry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spent {
+    pub(crate) retry: Retry,
+    pub(crate) attempt: u32,
+    pub(crate) failures: u32,
+}
+
+/// An attempt's end and how it is counted.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) settlement: Settlement,
+    pub(crate) counted: AttemptOutcome,
+}
+
+impl<S: Send + Sync + 'static> Attempt<S> {
+    /// Runs the attempt to its end.
+    pub(crate) async fn run(self, ctx: Ctx<S>) -> Ended {
+        let Attempt { lease, handler, payload, timeout, clock, cancelled, spent } = self;
+        let deadline = clock.sleep_until(clock.now() + timeout);
+        let body = AssertUnwindSafe(async move { handler.call(payload, ctx).await }).catch_unwind();
+        let outcome = tokio::select! {
+            biased;
+            ended = body => match ended {
+                Ok(result) => spent.outcome(answer(result)),
+                Err(panic) => spent.failure(AttemptOutcome::Panicked, panic_text(&*panic), None),
+            },
+            () = deadline => {
+                cancelled.cancel();
+                let error = format!("the attempt took longer than its timeout of {timeout:?}");
+                spent.failure(AttemptOutcome::TimedOut, error, None)
+            }
+        };
+        let counted = counted(&outcome);
+        Ended { settlement: Settlement { lease, outcome }, counted }
+    }
+}
+
+impl Spent {
+    fn outcome(&self, answer: Option<Answer>) -> Outcome {
+        match answer {
+            None => Outcome::Succeeded,
+            Some(Answer::Retry { delay, error }) => {
+                self.failure(AttemptOutcome::Failed, error, delay)
+            }
+            Some(Answer::Permanent { error }) => Outcome::Failed(Failure {
+                error,
+                ended: AttemptOutcome::Failed,
+                kind: FailureKind::Permanent,
+            }),
+            Some(Answer::Snooze { delay }) => Outcome::Snoozed { delay },
+            Some(Answer::Cancel { reason }) => Outcome::Cancelled { reason },
+        }
+    }
+
+    /// A transient failure: R24's backoff, unless the handler asked for its own delay.
+    fn failure(&self, ended: AttemptOutcome, error: String, delay: Option<Duration>) -> Outcome {
+        let failures = self.failures.saturating_add(1);
+        let backoff = delay.unwrap_or_else(|| self.retry.backoff(failures, fastrand::f64()));
+        let last = self.attempt >= self.retry.max_attempts;
+        Outcome::Failed(Failure { error, ended, kind: FailureKind::Transient { backoff, last } })
+    }
+}
+
+/// How metrics and the history count an outcome.
+pub(crate) fn counted(outcome: &Outcome) -> AttemptOutcome {
+    match outcome {
+        Outcome::Failed(failure) => failure.ended,
+        Outcome::Snoozed { .. } => AttemptOutcome::Snoozed,
+        Outcome::Released => AttemptOutcome::Released,
+        Outcome::Cancelled { .. } => AttemptOutcome::Cancelled,
+        _ => AttemptOutcome::Succeeded,
+    }
+}
+
+/// What a panic said, where it said something.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&'static str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the handler panicked: {}", text.unwrap_or("(no message)"))
+}

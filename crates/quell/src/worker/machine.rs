@@ -1,0 +1,631 @@
+//! The worker's mind: a state machine without I/O.
+//!
+//! Whatever happens arrives as one [`Event`]; [`Machine::apply`] changes state and answers with
+//! [`Command`]s for the runner. Only one thing happens at a time, so a test can feed it any story.
+//! It knows no store and no clock: `now` is the worker's own monotonic time, and store times are
+//! brought to it by the distance that the last answer showed, so both clocks may be wrong (R38).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use quell_core::poll::{PollInterval, PollSettings, Polled};
+use quell_core::{
+    Claimed, ClaimedJob, Error, ErrorKind, Lapsed, Lease, NextDue, Outcome, QueueName, Result,
+    Settled, SettledAs, Settlement, Timestamp, Wakeup,
+};
+use tracing::{debug, info, warn};
+
+use crate::metrics;
+
+/// The most settlements in one store call.
+const SETTLE_BATCH: usize = 1_000;
+/// The most leases that one call takes back.
+pub(crate) const REAP_BATCH: usize = 1_000;
+/// Between two looks for lapsed leases, at least.
+const REAP_PAUSE: Duration = Duration::from_millis(100);
+/// The wait before a store call that failed is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// Between two removals of ended jobs; the first comes one pause after the start.
+const PRUNE_PAUSE: Duration = Duration::from_secs(60);
+
+/// The bounds a worker keeps.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) concurrency: usize,
+    pub(crate) prefetch: usize,
+    pub(crate) lease: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) poll: PollSettings,
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A hint from the store, or from a full look that a hint asked for.
+    Woken(Wakeup),
+    /// The time that [`Machine::next_wake`] named has come.
+    Tick,
+    /// A claim was answered.
+    Claimed { queue: usize, limit: usize, asked_at: Timestamp, answer: Result<Claimed> },
+    /// Attempts ended.
+    Ended(Vec<Settlement>),
+    /// Settlements were answered.
+    Settled { sent: Vec<Settlement>, answer: Result<Vec<Settled>> },
+    /// Renewals were answered.
+    Renewed { leases: Vec<Lease>, asked_at: Timestamp, answer: Result<Vec<Option<Timestamp>>> },
+    /// Lapsed leases were taken back.
+    Reaped(Result<Vec<Lapsed>>),
+    /// Ended jobs were removed.
+    Pruned(Result<u64>),
+    /// The worker is asked to stop.
+    Shutdown,
+}
+
+/// Something to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Claim {
+        queue: usize,
+        limit: usize,
+    },
+    Start(Box<ClaimedJob>),
+    Settle(Vec<Settlement>),
+    Renew(Vec<Lease>),
+    Reap,
+    Prune,
+    /// Tell the handler that its attempt no longer counts.
+    Cancel(Lease),
+    /// Drop the handler.
+    Abort(Lease),
+}
+
+/// Where a held lease is in its short life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    Running,
+    Ended,
+}
+
+/// A lease that this worker holds.
+#[derive(Debug)]
+struct Held {
+    stage: Stage,
+    /// The worker's own time after which the lease may have lapsed.
+    until: Timestamp,
+    /// Whether the handler was told that the lease is lost.
+    lost: bool,
+}
+
+/// One queue's poller.
+#[derive(Debug)]
+struct Poller {
+    queue: QueueName,
+    interval: PollInterval,
+    /// When to look next, in the worker's time.
+    look_at: Timestamp,
+    /// A hint that came while a claim was under way, in store time.
+    hint: Option<Timestamp>,
+    claiming: Option<usize>,
+    /// Something was due but a limit kept it back; a settlement may free it.
+    limited: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Working,
+    /// Attempts may end until the deadline; after it they are given back.
+    Draining {
+        deadline: Timestamp,
+    },
+    /// Only settlements are left.
+    GivingBack {
+        deadline: Timestamp,
+    },
+}
+
+/// All the state of one worker.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    bounds: Bounds,
+    phase: Phase,
+    pollers: Vec<Poller>,
+    next_poller: usize,
+    held: BTreeMap<Lease, Held>,
+    waiting: VecDeque<ClaimedJob>,
+    running: usize,
+    ended_since_claim: usize,
+    unsettled: Vec<Settlement>,
+    settling: bool,
+    settle_at: Timestamp,
+    renewing: bool,
+    renew_at: Option<Timestamp>,
+    reaping: bool,
+    reap_at: Option<Timestamp>,
+    reaped_at: Timestamp,
+    pruning: bool,
+    prune_at: Timestamp,
+    /// Store time minus worker time, in microseconds, as the last answer showed it.
+    store_ahead: i64,
+    random: fastrand::Rng,
+}
+
+impl Machine {
+    pub(crate) fn new(bounds: Bounds, queues: Vec<QueueName>, now: Timestamp, seed: u64) -> Self {
+        let pollers = queues
+            .into_iter()
+            .map(|queue| Poller {
+                queue,
+                interval: PollInterval::new(bounds.poll),
+                look_at: now,
+                hint: None,
+                claiming: None,
+                limited: false,
+            })
+            .collect();
+        Machine {
+            phase: Phase::Working,
+            pollers,
+            next_poller: 0,
+            held: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            running: 0,
+            ended_since_claim: 0,
+            unsettled: Vec::new(),
+            settling: false,
+            settle_at: now,
+            renewing: false,
+            renew_at: None,
+            reaping: false,
+            reap_at: Some(now),
+            reaped_at: now.before(REAP_PAUSE),
+            pruning: false,
+            prune_at: now + PRUNE_PAUSE,
+            store_ahead: 0,
+            random: fastrand::Rng::with_seed(seed),
+            bounds,
+        }
+    }
+
+    /// Takes an event in and says what to do about it.
+    pub(crate) fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Command> {
+        let mut commands = Vec::new();
+        match event {
+            Event::Woken(wakeup) => self.on_woken(&wakeup, now),
+            Event::Tick => {}
+            Event::Claimed { queue, limit, asked_at, answer } => {
+                self.on_claimed(queue, limit, asked_at, answer, now);
+            }
+            Event::Ended(settlements) => self.on_ended(settlements),
+            Event::Settled { sent, answer } => self.on_settled(sent, answer, now),
+            Event::Renewed { leases, asked_at, answer } => {
+                self.on_renewed(&leases, asked_at, answer, now, &mut commands);
+            }
+            Event::Reaped(answer) => self.on_reaped(answer, now),
+            Event::Pruned(answer) => self.on_pruned(answer, now),
+            Event::Shutdown => self.on_shutdown(now),
+        }
+        self.plan(now, &mut commands);
+        commands
+    }
+
+    /// When to apply a [`Event::Tick`], at the latest.
+    pub(crate) fn next_wake(&self) -> Option<Timestamp> {
+        let mut wakes = vec![];
+        match self.phase {
+            Phase::Working => {
+                if self.room() > 0 {
+                    let idle = self.pollers.iter().filter(|poller| poller.claiming.is_none());
+                    wakes.extend(idle.map(|poller| poller.look_at));
+                }
+                wakes.extend((!self.pruning).then_some(self.prune_at));
+                wakes.extend(self.reap_at.filter(|_| !self.reaping));
+            }
+            Phase::Draining { deadline } | Phase::GivingBack { deadline } => wakes.push(deadline),
+        }
+        if !self.held.is_empty() {
+            wakes.extend(self.renew_at.filter(|_| !self.renewing));
+            let running = self.held.values().filter(|held| !held.lost);
+            wakes.extend(running.map(|held| held.until).min());
+        }
+        if !self.unsettled.is_empty() && !self.settling {
+            wakes.push(self.settle_at);
+        }
+        wakes.into_iter().min()
+    }
+
+    /// Whether everything is over and the worker may return.
+    pub(crate) fn is_done(&self) -> bool {
+        let stopping = self.phase != Phase::Working;
+        let claiming = self.pollers.iter().any(|poller| poller.claiming.is_some());
+        stopping && self.held.is_empty() && !claiming && !self.settling
+    }
+
+    /// Whether nothing is under way but handlers, of which it says how many run.
+    pub(crate) fn at_rest(&self) -> Option<usize> {
+        let claiming = self.pollers.iter().any(|poller| poller.claiming.is_some());
+        let busy = claiming || self.settling || self.renewing || self.reaping || self.pruning;
+        (!busy && self.unsettled.is_empty()).then_some(self.running)
+    }
+
+    /// The queue behind an index that a command named.
+    pub(crate) fn queue(&self, index: usize) -> Option<&QueueName> {
+        self.pollers.get(index).map(|poller| &poller.queue)
+    }
+
+    /// The worker's time as the store would say it.
+    pub(crate) fn store_time(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_micros(now.as_micros().saturating_add(self.store_ahead))
+    }
+
+    fn local_time(&self, store_time: Timestamp) -> Timestamp {
+        Timestamp::from_micros(store_time.as_micros().saturating_sub(self.store_ahead))
+    }
+
+    /// How many more jobs the worker may hold: free slots, and as many in advance as it finished
+    /// since its last claim, so slow handlers prefetch nothing and fast ones never wait.
+    fn room(&self) -> usize {
+        let reserved: usize = self.pollers.iter().filter_map(|poller| poller.claiming).sum();
+        let ahead = self.ended_since_claim.min(self.bounds.prefetch);
+        let capacity = self.bounds.concurrency.saturating_add(ahead);
+        capacity.saturating_sub(self.running + self.waiting.len() + reserved)
+    }
+
+    fn on_woken(&mut self, wakeup: &Wakeup, now: Timestamp) {
+        let at = self.local_time(wakeup.due).max(now);
+        for poller in &mut self.pollers {
+            if wakeup.queue.as_ref().is_some_and(|queue| *queue != poller.queue) {
+                continue;
+            }
+            if poller.claiming.is_some() {
+                let hint = poller.hint.get_or_insert(wakeup.due);
+                *hint = wakeup.due.min(*hint);
+            } else {
+                poller.look_at = poller.look_at.min(at);
+            }
+        }
+    }
+
+    fn on_claimed(
+        &mut self,
+        queue: usize,
+        limit: usize,
+        asked_at: Timestamp,
+        answer: Result<Claimed>,
+        now: Timestamp,
+    ) {
+        if let Ok(claimed) = &answer {
+            self.learn_store_time(claimed.next.now, now);
+        }
+        let polled = self.poll_again(queue, limit, &answer, now);
+        let Some(claimed) = polled.and(answer.ok()) else { return };
+        self.look_for_lapses(&claimed.next, now);
+        let until = asked_at + self.bounds.lease;
+        for job in claimed.jobs {
+            let lease = Lease { job: job.id, token: job.token };
+            self.held.insert(lease, Held { stage: Stage::Waiting, until, lost: false });
+            self.waiting.push_back(job);
+        }
+        if !self.held.is_empty() && self.renew_at.is_none() {
+            self.renew_at = Some(asked_at + self.bounds.lease / 3);
+        }
+        if self.phase != Phase::Working {
+            self.give_back_waiting();
+        }
+    }
+
+    /// Adapts the poll interval and sets when the queue is looked at again (R34, R35).
+    fn poll_again(
+        &mut self,
+        queue: usize,
+        limit: usize,
+        answer: &Result<Claimed>,
+        now: Timestamp,
+    ) -> Option<()> {
+        let random = self.random.f64();
+        let ahead = self.store_ahead;
+        let poller = self.pollers.get_mut(queue)?;
+        poller.claiming = None;
+        let polled = match answer {
+            Ok(_) => Polled::Clean,
+            Err(error) if error.kind() == ErrorKind::Contention => Polled::Contended,
+            Err(_) => Polled::Failed,
+        };
+        if poller.interval.on(polled, now) {
+            let interval = poller.interval.current(now);
+            metrics::interval(&poller.queue, interval);
+            info!(queue = %poller.queue, interval_ms = interval.as_millis(), "poll interval changed");
+        }
+        if polled == Polled::Contended {
+            metrics::contended(&poller.queue);
+        }
+        let poll_at = now + poller.interval.sleep(now, random);
+        poller.limited = false;
+        poller.look_at = match answer {
+            Ok(claimed) => {
+                metrics::polled(&poller.queue, claimed.jobs.len());
+                match claimed.next.due {
+                    _ if claimed.jobs.len() >= limit => now,
+                    Some(due) if due <= claimed.next.now => {
+                        poller.limited = true;
+                        poll_at
+                    }
+                    Some(due) => poll_at.min(now + due.since(claimed.next.now)),
+                    None => poll_at,
+                }
+            }
+            Err(error) => {
+                warn!(queue = %poller.queue, %error, "poll failed, trying again");
+                poll_at
+            }
+        };
+        if let Some(hint) = poller.hint.take() {
+            let hint = Timestamp::from_micros(hint.as_micros().saturating_sub(ahead));
+            poller.look_at = poller.look_at.min(hint.max(now));
+        }
+        Some(())
+    }
+
+    fn learn_store_time(&mut self, store_now: Timestamp, now: Timestamp) {
+        self.store_ahead = store_now.as_micros().saturating_sub(now.as_micros());
+    }
+
+    fn look_for_lapses(&mut self, next: &NextDue, now: Timestamp) {
+        if let Some(lapse) = next.lapse {
+            let at = (now + lapse.since(next.now)).max(self.reaped_at + REAP_PAUSE);
+            self.reap_at = Some(self.reap_at.map_or(at, |known| known.min(at)));
+        }
+    }
+
+    fn on_ended(&mut self, settlements: Vec<Settlement>) {
+        for settlement in settlements {
+            let Some(held) = self.held.get_mut(&settlement.lease) else { continue };
+            // A handler that was given back after the grace time may still report its end.
+            if held.stage == Stage::Running {
+                held.stage = Stage::Ended;
+                self.running = self.running.saturating_sub(1);
+                self.ended_since_claim = self.ended_since_claim.saturating_add(1);
+                self.unsettled.push(settlement);
+            }
+        }
+    }
+
+    fn on_settled(&mut self, sent: Vec<Settlement>, answer: Result<Vec<Settled>>, now: Timestamp) {
+        self.settling = false;
+        match answer {
+            Ok(settled) => {
+                for one in settled {
+                    self.held.remove(&one.lease);
+                    if one.became == SettledAs::Refused {
+                        metrics::lease_lost();
+                        let (job, token) = (one.lease.job, one.lease.token.get());
+                        warn!(%job, token, "lease was lost: what the attempt reported does not count");
+                    }
+                }
+                self.look_at_limited(now);
+            }
+            Err(error) => self.settle_again(sent, &error, now),
+        }
+    }
+
+    /// A settlement freed a slot, of the queue or of a key: what a limit kept back may go.
+    fn look_at_limited(&mut self, now: Timestamp) {
+        for poller in self.pollers.iter_mut().filter(|poller| poller.limited) {
+            poller.look_at = now;
+        }
+    }
+
+    /// Settlements are fenced, so sending one twice is safe; one whose lease has lapsed is dropped,
+    /// and the job runs again (R21).
+    fn settle_again(&mut self, sent: Vec<Settlement>, error: &Error, now: Timestamp) {
+        let hopeless = !(error.is_retryable() || error.is_unknown_outcome());
+        let held = &mut self.held;
+        let (keep, lapsed): (Vec<_>, Vec<_>) = sent
+            .into_iter()
+            .partition(|one| !hopeless && held.get(&one.lease).is_some_and(|h| now < h.until));
+        for one in &lapsed {
+            held.remove(&one.lease);
+        }
+        warn!(%error, kept = keep.len(), dropped = lapsed.len(), "attempts could not be settled");
+        self.unsettled.splice(0..0, keep);
+        self.settle_at = now + RETRY_PAUSE;
+    }
+
+    fn on_renewed(
+        &mut self,
+        leases: &[Lease],
+        asked_at: Timestamp,
+        answer: Result<Vec<Option<Timestamp>>>,
+        now: Timestamp,
+        commands: &mut Vec<Command>,
+    ) {
+        self.renewing = false;
+        let third = self.bounds.lease / 3;
+        match answer {
+            Ok(renewed) => {
+                for (lease, until) in leases.iter().zip(renewed) {
+                    let Some(held) = self.held.get_mut(lease) else { continue };
+                    match until {
+                        Some(_) => held.until = asked_at + self.bounds.lease,
+                        None => lose(*lease, held, commands),
+                    }
+                }
+                self.renew_at = Some(asked_at + third);
+            }
+            Err(error) => {
+                warn!(%error, leases = leases.len(), "leases could not be renewed, trying again");
+                self.renew_at = Some(now + RETRY_PAUSE.min(third));
+            }
+        }
+    }
+
+    fn on_reaped(&mut self, answer: Result<Vec<Lapsed>>, now: Timestamp) {
+        self.reaping = false;
+        self.reaped_at = now;
+        match answer {
+            Ok(lapsed) => {
+                for one in &lapsed {
+                    warn!(job = %one.lease.job, token = one.lease.token.get(), "lease lapsed, job taken back");
+                }
+                if !lapsed.is_empty() {
+                    self.pollers.iter_mut().for_each(|poller| poller.look_at = now);
+                }
+                self.reap_at = (lapsed.len() >= REAP_BATCH).then_some(now);
+            }
+            Err(error) => {
+                debug!(%error, "lapsed leases could not be taken back, trying again");
+                self.reap_at = Some(now + self.bounds.poll.base);
+            }
+        }
+    }
+
+    fn on_pruned(&mut self, answer: Result<u64>, now: Timestamp) {
+        self.pruning = false;
+        self.prune_at = now + PRUNE_PAUSE;
+        match answer {
+            // A full batch: there is more.
+            Ok(removed) if removed >= super::PRUNE_BATCH as u64 => self.prune_at = now,
+            Ok(_) => {}
+            Err(error) => debug!(%error, "ended jobs could not be removed, trying again"),
+        }
+    }
+
+    /// R29: stops claiming at once and gives back what has not started.
+    fn on_shutdown(&mut self, now: Timestamp) {
+        if self.phase == Phase::Working {
+            self.phase = Phase::Draining { deadline: now + self.bounds.grace };
+            self.give_back_waiting();
+        }
+    }
+
+    fn give_back_waiting(&mut self) {
+        for job in std::mem::take(&mut self.waiting) {
+            let lease = Lease { job: job.id, token: job.token };
+            if let Some(held) = self.held.get_mut(&lease) {
+                held.stage = Stage::Ended;
+            }
+            self.unsettled.push(Settlement { lease, outcome: Outcome::Released });
+        }
+    }
+
+    fn plan(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        self.plan_losses(now, commands);
+        self.plan_stop(now, commands);
+        if self.phase == Phase::Working {
+            self.plan_starts(commands);
+            self.plan_claims(now, commands);
+            self.plan_upkeep(now, commands);
+        }
+        self.plan_settle(now, commands);
+        self.plan_renew(now, commands);
+    }
+
+    /// R21: a handler whose lease may have lapsed is told, even when the store cannot be asked.
+    fn plan_losses(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        for (lease, held) in &mut self.held {
+            if held.until <= now {
+                lose(*lease, held, commands);
+            }
+        }
+    }
+
+    /// R29: after the grace time, attempts are given back without being spent.
+    fn plan_stop(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        match self.phase {
+            Phase::Draining { deadline } if deadline <= now => {
+                for (lease, held) in &mut self.held {
+                    if held.stage == Stage::Running {
+                        held.stage = Stage::Ended;
+                        commands.push(Command::Cancel(*lease));
+                        commands.push(Command::Abort(*lease));
+                        let outcome = Outcome::Released;
+                        self.unsettled.push(Settlement { lease: *lease, outcome });
+                    }
+                }
+                self.running = 0;
+                self.phase = Phase::GivingBack { deadline: now + self.bounds.lease };
+            }
+            Phase::GivingBack { deadline } if deadline <= now => {
+                warn!(leases = self.held.len(), "store did not answer: leases are left to lapse");
+                self.held.clear();
+                self.unsettled.clear();
+                self.settling = false;
+                self.pollers.iter_mut().for_each(|poller| poller.claiming = None);
+            }
+            Phase::Working | Phase::Draining { .. } | Phase::GivingBack { .. } => {}
+        }
+    }
+
+    fn plan_starts(&mut self, commands: &mut Vec<Command>) {
+        while self.running < self.bounds.concurrency {
+            let Some(job) = self.waiting.pop_front() else { return };
+            let lease = Lease { job: job.id, token: job.token };
+            let Some(held) = self.held.get_mut(&lease) else { continue };
+            held.stage = Stage::Running;
+            self.running += 1;
+            commands.push(Command::Start(Box::new(job)));
+        }
+    }
+
+    fn plan_claims(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        let queues = self.pollers.len();
+        for step in 0..queues {
+            let index = (self.next_poller + step) % queues;
+            let room = self.room();
+            if room == 0 {
+                self.next_poller = index;
+                return;
+            }
+            let Some(poller) = self.pollers.get_mut(index) else { return };
+            if poller.claiming.is_none() && poller.look_at <= now {
+                poller.claiming = Some(room);
+                commands.push(Command::Claim { queue: index, limit: room });
+                self.ended_since_claim = 0;
+            }
+        }
+    }
+
+    fn plan_upkeep(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if !self.reaping && self.reap_at.is_some_and(|at| at <= now) {
+            self.reaping = true;
+            self.reap_at = None;
+            commands.push(Command::Reap);
+        }
+        if !self.pruning && self.prune_at <= now {
+            self.pruning = true;
+            commands.push(Command::Prune);
+        }
+    }
+
+    /// One settlement call is under way at a time; the next gathers meanwhile.
+    fn plan_settle(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if self.settling || self.unsettled.is_empty() || now < self.settle_at {
+            return;
+        }
+        self.settling = true;
+        let rest = self.unsettled.split_off(self.unsettled.len().min(SETTLE_BATCH));
+        commands.push(Command::Settle(std::mem::replace(&mut self.unsettled, rest)));
+    }
+
+    fn plan_renew(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if self.held.is_empty() {
+            self.renew_at = None;
+        } else if !self.renewing && self.renew_at.is_some_and(|at| at <= now) {
+            self.renewing = true;
+            let leases = self.held.iter().filter(|(_, held)| !held.lost).map(|(lease, _)| *lease);
+            commands.push(Command::Renew(leases.collect()));
+        }
+    }
+}
+
+/// Tells a handler, once, that its lease is lost.
+fn lose(lease: Lease, held: &mut Held, commands: &mut Vec<Command>) {
+    if !held.lost {
+        held.lost = true;
+        commands.push(Command::Cancel(lease));
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -1,0 +1,294 @@
+//! Stories told to the machine, event by event.
+
+use super::*;
+use quell_core::{JobId, Key, LeaseToken, Payload, TaskName};
+
+const LEASE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A machine with a clock of its own.
+struct Story {
+    machine: Machine,
+    now: Timestamp,
+    next_job: u64,
+}
+
+impl Story {
+    fn new(concurrency: usize, prefetch: usize) -> Self {
+        let now = Timestamp::from_secs(1_000);
+        let poll = PollSettings::default();
+        let bounds = Bounds { concurrency, prefetch, lease: LEASE, grace: GRACE, poll };
+        let queues = vec![QueueName::new("q").unwrap()];
+        Story { machine: Machine::new(bounds, queues, now, 7), now, next_job: 1 }
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Command> {
+        self.machine.apply(event, self.now)
+    }
+
+    /// Lets time pass to the next wake and ticks.
+    fn wake(&mut self) -> Vec<Command> {
+        self.now = self.machine.next_wake().expect("the machine waits for something").max(self.now);
+        self.tell(Event::Tick)
+    }
+
+    /// Answers the claim that is under way with this many jobs, in the worker's own time.
+    fn claimed(&mut self, jobs: usize, limit: usize, due: Option<Timestamp>) -> Vec<Command> {
+        let jobs = (0..jobs).map(|_| self.job()).collect();
+        let next = NextDue { now: self.now, due, lapse: None };
+        let claimed = Claimed { now: self.now, jobs, next };
+        let (asked_at, answer) = (self.now, Ok(claimed));
+        self.tell(Event::Claimed { queue: 0, limit, asked_at, answer })
+    }
+
+    fn job(&mut self) -> ClaimedJob {
+        let id = JobId::new(self.next_job);
+        self.next_job += 1;
+        ClaimedJob {
+            id,
+            token: LeaseToken::new(1),
+            task: TaskName::new("t").unwrap(),
+            key: Some(Key::new("k").unwrap()),
+            payload: Payload::from_stored("1"),
+            attempt: 1,
+            failures: 0,
+            triggers: 1,
+            first_at: self.now,
+            due_at: self.now,
+            lease_until: self.now + LEASE,
+        }
+    }
+
+    fn ended(&mut self, jobs: &[u64]) -> Vec<Command> {
+        self.tell(Event::Ended(jobs.iter().map(|job| succeeded(*job)).collect()))
+    }
+
+    fn settled(&mut self, sent: Vec<Settlement>) -> Vec<Command> {
+        let became = SettledAs::Succeeded;
+        let answer = Ok(sent.iter().map(|one| Settled { lease: one.lease, became }).collect());
+        self.tell(Event::Settled { sent, answer })
+    }
+
+    /// Ends the upkeep that a fresh worker starts with.
+    fn started(concurrency: usize, prefetch: usize) -> (Self, usize) {
+        let mut story = Story::new(concurrency, prefetch);
+        let commands = story.tell(Event::Tick);
+        assert!(commands.iter().any(|command| matches!(command, Command::Reap)));
+        story.tell(Event::Reaped(Ok(vec![])));
+        (story, claim_limit(&commands).expect("a fresh worker claims"))
+    }
+}
+
+fn lease(job: u64) -> Lease {
+    Lease { job: JobId::new(job), token: LeaseToken::new(1) }
+}
+
+fn succeeded(job: u64) -> Settlement {
+    Settlement { lease: lease(job), outcome: Outcome::Succeeded }
+}
+
+fn claim_limit(commands: &[Command]) -> Option<usize> {
+    commands.iter().find_map(|command| match command {
+        Command::Claim { limit, .. } => Some(*limit),
+        _ => None,
+    })
+}
+
+fn starts(commands: &[Command]) -> usize {
+    commands.iter().filter(|command| matches!(command, Command::Start(_))).count()
+}
+
+fn settlements(commands: Vec<Command>) -> Vec<Settlement> {
+    let sent = commands.into_iter().find_map(|command| match command {
+        Command::Settle(sent) => Some(sent),
+        _ => None,
+    });
+    sent.expect("a settlement call")
+}
+
+#[test]
+fn r31_a_worker_never_claims_past_its_free_slots_and_prefetch() {
+    let (mut story, limit) = Story::started(4, 100);
+    assert_eq!(limit, 4, "nothing has finished yet, so nothing is taken ahead");
+    let commands = story.claimed(4, 4, None);
+    assert_eq!(starts(&commands), 4);
+    assert_eq!(claim_limit(&commands), None, "no slot is free");
+    let commands = story.ended(&[1, 2]);
+    assert_eq!(claim_limit(&commands), Some(4), "two free slots, and two ahead of time");
+}
+
+#[test]
+fn r34_it_sleeps_exactly_to_the_due_time() {
+    let (mut story, limit) = Story::started(1, 0);
+    let due = story.now + Duration::from_micros(500_001);
+    story.claimed(0, limit, Some(due));
+    assert_eq!(story.machine.next_wake(), Some(due));
+    assert_eq!(claim_limit(&story.wake()), Some(1));
+}
+
+#[test]
+fn r34_a_hint_brings_the_next_look_forward_also_while_a_claim_is_under_way() {
+    let (mut story, limit) = Story::started(1, 0);
+    let hint = |due| Event::Woken(Wakeup { queue: None, due });
+    assert_eq!(claim_limit(&story.tell(hint(Timestamp::MIN))), None, "a claim is under way");
+    assert_eq!(claim_limit(&story.claimed(0, limit, None)), Some(1), "the hint was kept");
+    story.claimed(0, limit, None);
+    let due = story.now + Duration::from_millis(3);
+    story.tell(hint(due));
+    assert_eq!(story.machine.next_wake(), Some(due));
+    let elsewhere = Some(QueueName::new("other").unwrap());
+    story.tell(Event::Woken(Wakeup { queue: elsewhere, due: Timestamp::MIN }));
+    assert_eq!(story.machine.next_wake(), Some(due));
+}
+
+#[test]
+fn r35_contention_doubles_the_pause_and_other_errors_do_not() {
+    let (mut story, limit) = Story::started(1, 0);
+    let mut pauses = Vec::new();
+    for kind in [ErrorKind::Contention, ErrorKind::Unavailable, ErrorKind::Contention] {
+        let (asked_at, answer) = (story.now, Err(Error::new(kind, "no")));
+        story.tell(Event::Claimed { queue: 0, limit, asked_at, answer });
+        pauses.push(story.machine.next_wake().unwrap().since(story.now).as_secs_f64());
+        assert_eq!(claim_limit(&story.wake()), Some(1), "it never gives up");
+    }
+    let expected = [2.0, 2.0, 4.0];
+    for (pause, expected) in pauses.iter().zip(expected) {
+        assert!((expected * 0.95..=expected * 1.05).contains(pause), "{pauses:?}");
+    }
+}
+
+#[test]
+fn r38_a_worker_whose_clock_is_days_off_sleeps_as_long_as_the_store_says() {
+    let (mut story, limit) = Story::started(1, 0);
+    let store_now = story.now + Duration::from_secs(3 * 86_400);
+    let due = Some(store_now + Duration::from_millis(250));
+    let next = NextDue { now: store_now, due, lapse: None };
+    let answer = Ok(Claimed { now: store_now, jobs: vec![], next });
+    story.tell(Event::Claimed { queue: 0, limit, asked_at: story.now, answer });
+    assert_eq!(story.machine.next_wake(), Some(story.now + Duration::from_millis(250)));
+    let hint = Wakeup { queue: None, due: store_now + Duration::from_millis(100) };
+    story.tell(Event::Woken(hint));
+    assert_eq!(story.machine.next_wake(), Some(story.now + Duration::from_millis(100)));
+}
+
+#[test]
+fn r21_leases_are_renewed_in_one_call_and_a_lost_one_is_told_once() {
+    let (mut story, limit) = Story::started(2, 0);
+    story.claimed(2, limit, None);
+    let commands = story.wake();
+    assert_eq!(story.now, Timestamp::from_secs(1_010), "a third of the lease");
+    let Some(Command::Renew(leases)) = commands.into_iter().next() else { panic!("no renewal") };
+    assert_eq!(leases, [lease(1), lease(2)]);
+    let (asked_at, answer) = (story.now, Ok(vec![Some(story.now + LEASE), None]));
+    let commands = story.tell(Event::Renewed { leases, asked_at, answer });
+    assert!(matches!(commands[..], [Command::Cancel(lost)] if lost == lease(2)), "{commands:?}");
+    let commands = story.wake();
+    assert!(matches!(&commands[..], [Command::Renew(leases)] if *leases == [lease(1)]));
+}
+
+#[test]
+fn r21_a_lease_that_cannot_be_renewed_is_told_when_it_may_have_lapsed() {
+    let (mut story, limit) = Story::started(1, 0);
+    story.claimed(1, limit, None);
+    let end = story.now + LEASE;
+    let mut cancelled_at = None;
+    while story.now < end + Duration::from_secs(5) {
+        for command in story.wake() {
+            match command {
+                Command::Renew(leases) => {
+                    let answer = Err(Error::new(ErrorKind::Unavailable, "store is away"));
+                    let asked_at = story.now;
+                    story.tell(Event::Renewed { leases, asked_at, answer });
+                }
+                Command::Cancel(_) => {
+                    assert!(cancelled_at.replace(story.now).is_none(), "told twice");
+                }
+                _ => {}
+            }
+        }
+        if cancelled_at.is_some() {
+            break;
+        }
+    }
+    assert_eq!(cancelled_at, Some(end));
+}
+
+#[test]
+fn r29_shutdown_stops_claiming_and_gives_back_what_has_not_started() {
+    let (mut story, _) = Story::started(1, 10);
+    story.claimed(1, 1, None);
+    story.ended(&[1]);
+    story.claimed(2, 2, None);
+    let commands = story.tell(Event::Shutdown);
+    assert_eq!(claim_limit(&commands), None);
+    let sent = story.settled(vec![succeeded(1)]);
+    let released = settlements(sent);
+    assert_eq!(released.len(), 1);
+    assert_eq!((released[0].lease, &released[0].outcome), (lease(3), &Outcome::Released));
+    assert!(!story.machine.is_done(), "job 2 still runs");
+    story.settled(released);
+    let sent = settlements(story.ended(&[2]));
+    story.settled(sent);
+    assert!(story.machine.is_done());
+}
+
+#[test]
+fn r29_after_the_grace_time_attempts_are_aborted_and_given_back_unspent() {
+    let (mut story, limit) = Story::started(1, 0);
+    story.claimed(1, limit, None);
+    story.tell(Event::Shutdown);
+    let end = story.now + GRACE;
+    let mut commands = Vec::new();
+    while story.now < end {
+        commands = story.wake();
+        if let [Command::Renew(leases)] = &commands[..] {
+            let (leases, asked_at) = (leases.clone(), story.now);
+            let answer = Ok(vec![Some(story.now + LEASE)]);
+            story.tell(Event::Renewed { leases, asked_at, answer });
+        }
+    }
+    assert!(commands.iter().any(|command| matches!(command, Command::Abort(_))));
+    let released = settlements(commands);
+    assert_eq!(released[0].outcome, Outcome::Released);
+    assert!(story.ended(&[1]).is_empty(), "what it reports after that does not count");
+    story.settled(released);
+    assert!(story.machine.is_done());
+}
+
+#[test]
+fn r29_jobs_of_a_claim_that_was_under_way_at_shutdown_are_given_back() {
+    let (mut story, limit) = Story::started(1, 0);
+    story.tell(Event::Shutdown);
+    assert!(!story.machine.is_done(), "a claim is under way");
+    let released = settlements(story.claimed(1, limit, None));
+    assert_eq!(released[0].outcome, Outcome::Released);
+    story.settled(released);
+    assert!(story.machine.is_done());
+}
+
+#[test]
+fn r39_settlements_survive_a_store_that_is_away_until_the_lease_ends() {
+    let (mut story, limit) = Story::started(1, 0);
+    story.claimed(1, limit, None);
+    let sent = settlements(story.ended(&[1]));
+    let away = || Err(Error::new(ErrorKind::Unavailable, "store is away"));
+    story.tell(Event::Settled { sent, answer: away() });
+    story.now = story.now + RETRY_PAUSE;
+    let sent = settlements(story.tell(Event::Tick));
+    assert_eq!(sent, [succeeded(1)]);
+    story.now = story.now + LEASE;
+    story.tell(Event::Settled { sent, answer: away() });
+    story.now = story.now + RETRY_PAUSE;
+    let commands = story.tell(Event::Tick);
+    assert!(!commands.iter().any(|command| matches!(command, Command::Settle(_))));
+}
+
+#[test]
+fn r31_a_settlement_lets_a_limited_queue_be_looked_at_at_once() {
+    let (mut story, _) = Story::started(4, 0);
+    let due_already = Some(story.now);
+    story.claimed(1, 4, due_already);
+    assert!(story.machine.next_wake().unwrap() > story.now, "no busy loop on a limit");
+    let sent = settlements(story.ended(&[1]));
+    assert_eq!(claim_limit(&story.settled(sent)), Some(4));
+}

@@ -1,0 +1,269 @@
+//! Workers: they claim due jobs, run handlers and settle what came of them.
+//!
+//! [`WorkerBuilder`] is what a user meets. Inside, `machine` decides (no I/O), `run` performs,
+//! `attempt` runs one handler.
+
+mod attempt;
+mod machine;
+mod run;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use quell_core::poll::PollSettings;
+use quell_core::{Error, Payload, QueueName, Result, Retention, TaskName, WorkerId};
+use tokio::sync::mpsc;
+
+use crate::handler::{AnyHandler, check_input};
+use crate::metrics::TaskMetrics;
+use crate::{Ctx, Handler, Input, Policy, Quell, Task, TaskError, TaskPolicy};
+use machine::{Bounds, Machine};
+pub(crate) use run::Ping;
+use run::Runner;
+
+/// Ended jobs that one call removes at most.
+const PRUNE_BATCH: usize = 1_000;
+
+/// A task that a worker knows.
+struct Registered<S> {
+    policy: TaskPolicy,
+    handler: AnyHandler<S>,
+    metrics: TaskMetrics,
+}
+
+/// A worker before it runs.
+///
+/// ```
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Hello { name: String }
+/// # impl quell::Task for Hello { const NAME: &'static str = "hello"; type Output = (); }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> quell::Result<()> {
+/// use quell::{Ctx, Quell, TaskError};
+/// use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+///
+/// async fn hello(task: Hello, ctx: Ctx<UnboundedSender<String>>) -> Result<(), TaskError> {
+///     ctx.state().send(format!("hello, {}", task.name))?;
+///     Ok(())
+/// }
+///
+/// let (sender, mut heard) = unbounded_channel();
+/// let quell = Quell::open("memory:").await?;
+/// quell.trigger(Hello { name: "you".into() }).await?;
+/// let said = async { assert_eq!(heard.recv().await.unwrap(), "hello, you") };
+/// quell.worker(sender).register(hello).run_until(said).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a worker works while `run_until` is awaited"]
+pub struct WorkerBuilder<S> {
+    quell: Quell,
+    state: Arc<S>,
+    bounds: Bounds,
+    retention: Retention,
+    name: Option<WorkerId>,
+    tasks: BTreeMap<TaskName, Registered<S>>,
+    refused: Option<Error>,
+    pings: Option<mpsc::Receiver<Ping>>,
+}
+
+impl<S> fmt::Debug for WorkerBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerBuilder")
+            .field("tasks", &self.tasks.keys())
+            .field("bounds", &self.bounds)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Send + Sync + 'static> WorkerBuilder<S> {
+    pub(crate) fn new(quell: Quell, state: S) -> Self {
+        let bounds = Bounds {
+            concurrency: 32,
+            prefetch: 1_000,
+            lease: Duration::from_secs(30),
+            grace: Duration::from_secs(30),
+            poll: PollSettings::default(),
+        };
+        WorkerBuilder {
+            quell,
+            state: Arc::new(state),
+            bounds,
+            retention: Retention::default(),
+            name: None,
+            tasks: BTreeMap::new(),
+            refused: None,
+            pings: None,
+        }
+    }
+
+    /// How many attempts run at once in this worker. 32 by default.
+    pub fn concurrency(mut self, attempts: usize) -> Self {
+        self.bounds.concurrency = attempts;
+        self
+    }
+
+    /// How many jobs the worker may hold beyond those that run. It takes no more ahead than it
+    /// finished since its last claim, so slow handlers hold nothing back. 1,000 by default.
+    pub fn prefetch(mut self, jobs: usize) -> Self {
+        self.bounds.prefetch = jobs;
+        self
+    }
+
+    /// How long a lease holds without renewal; renewals come every third of it (R21). 30 s by
+    /// default: a job of a worker that was killed runs again after at most that.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.bounds.lease = lease;
+        self
+    }
+
+    /// How long attempts may go on after the shutdown began (R29). 30 s by default.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.bounds.grace = grace;
+        self
+    }
+
+    /// How often queues are polled when nothing wakes the worker (R35).
+    pub fn poll(mut self, poll: PollSettings) -> Self {
+        self.bounds.poll = poll;
+        self
+    }
+
+    /// How long ended jobs are kept (R37).
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// What the worker calls itself in the record of attempts. Made up by default.
+    pub fn name(mut self, name: WorkerId) -> Self {
+        self.name = Some(name);
+        self
+    }
+
+    /// Runs jobs of a task with this handler: `async fn(T, Ctx<S>) -> Result<T::Output, TaskError>`.
+    ///
+    /// A policy or handler that cannot be meant is reported by [`WorkerBuilder::run_until`].
+    pub fn register<I: Input, H: Handler<S, I>>(mut self, handler: H) -> Self {
+        let policy = self.quell.task_policy::<I::Task>().and_then(|policy| {
+            check_input::<I>(policy.fold())?;
+            Ok((*policy).clone())
+        });
+        self.insert(<I::Task as Task>::NAME, policy, AnyHandler::typed(handler));
+        self
+    }
+
+    /// Runs jobs of a task that is declared at run time; the handler gets the bare payload.
+    pub fn register_raw<F, Fut>(mut self, name: TaskName, policy: &Policy, handler: F) -> Self
+    where
+        F: Fn(Payload, Ctx<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), TaskError>> + Send + 'static,
+    {
+        let shown = name.clone();
+        let policy = TaskPolicy::new(name, policy, self.quell.default_thresholds());
+        self.insert(shown.as_str(), policy, AnyHandler::raw(handler));
+        self
+    }
+
+    /// Works until `shutdown` completes, then ends as R29 says: claims nothing more, lets attempts
+    /// finish within the grace time, gives the rest back unspent.
+    ///
+    /// It rides out a store that fails or goes away. Dropping the future stops the worker at once,
+    /// and its leases lapse.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a registration or setting that cannot
+    /// be meant; nothing ran then.
+    pub async fn run_until(self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+        let runner = self.into_runner()?;
+        runner.run(shutdown).await;
+        Ok(())
+    }
+
+    /// Answers a test's question whether it is at rest.
+    pub(crate) fn answering(mut self, pings: mpsc::Receiver<Ping>) -> Self {
+        self.pings = Some(pings);
+        self
+    }
+
+    pub(crate) fn poll_settings(&self) -> PollSettings {
+        self.bounds.poll
+    }
+
+    fn insert(&mut self, name: &str, policy: Result<TaskPolicy>, handler: AnyHandler<S>) {
+        match policy {
+            Ok(policy) if self.tasks.contains_key(policy.name()) => {
+                let twice = format!("task {name} is registered twice: give it one handler");
+                self.refused.get_or_insert(Error::invalid("task", twice));
+            }
+            Ok(policy) => {
+                let metrics = TaskMetrics::new(policy.queue(), policy.name());
+                self.tasks.insert(policy.name().clone(), Registered { policy, handler, metrics });
+            }
+            Err(error) => {
+                self.refused.get_or_insert(error);
+            }
+        }
+    }
+
+    fn into_runner(mut self) -> Result<Runner<S>> {
+        if let Some(error) = self.refused.take() {
+            return Err(error);
+        }
+        self.check_bounds()?;
+        let mut by_queue: BTreeMap<QueueName, Vec<TaskName>> = BTreeMap::new();
+        for task in self.tasks.values() {
+            by_queue
+                .entry(task.policy.queue().clone())
+                .or_default()
+                .push(task.policy.name().clone());
+        }
+        let (names, queues): (Vec<_>, Vec<_>) =
+            by_queue.into_iter().map(|(queue, tasks)| (queue, Arc::from(tasks))).unzip();
+        let now = self.quell.clock().now();
+        let lease = self.bounds.lease;
+        // In virtual time, runs must repeat: the poll's jitter too.
+        let seed = if self.quell.clock().store_time().is_some() { 0 } else { fastrand::u64(..) };
+        Ok(Runner {
+            machine: Machine::new(self.bounds, names, now, seed),
+            quell: self.quell,
+            state: self.state,
+            worker: match self.name {
+                Some(name) => name,
+                None => made_up_name()?,
+            },
+            lease,
+            retention: self.retention,
+            tasks: self.tasks,
+            queues,
+            pings: self.pings,
+            asleep: Arc::new(AtomicUsize::new(0)),
+        })
+    }
+
+    fn check_bounds(&self) -> Result<()> {
+        if self.tasks.is_empty() {
+            return Err(Error::invalid("task", "worker has no task: register a handler"));
+        }
+        if self.bounds.concurrency == 0 {
+            return Err(Error::invalid("concurrency", "concurrency is 0: give 1 or more"));
+        }
+        if self.bounds.lease < Duration::from_millis(3) {
+            let lease = self.bounds.lease;
+            return Err(Error::invalid(
+                "lease",
+                format!("lease of {lease:?} is too short to renew"),
+            ));
+        }
+        self.bounds.poll.validate()
+    }
+}
+
+/// A name that no other worker has: the process and a random part.
+fn made_up_name() -> Result<WorkerId> {
+    WorkerId::new(format!("{}-{:08x}", std::process::id(), fastrand::u32(..)))
+}

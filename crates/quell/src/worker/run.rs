@@ -1,0 +1,337 @@
+//! The worker's hands: one loop that turns the world into events and performs commands.
+//!
+//! Store calls are futures of this loop, handlers are its child tasks; both end with it. The
+//! `select()` is biased, so the same world gives the same order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use quell_core::history::Event as Recorded;
+use quell_core::{
+    Claim, ClaimedJob, Lease, Retention, Settlement, TaskName, Timestamp, Wakeup, Wakeups, WorkerId,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use super::attempt::{Attempt, Ended, Spent, counted};
+use super::machine::{Command, Event, Machine, REAP_BATCH};
+use super::{PRUNE_BATCH, Registered};
+use crate::ctx::Attempted;
+use crate::{Ctx, Quell};
+
+/// A question of a test: is nothing under way but sleeping handlers?
+pub(crate) type Ping = oneshot::Sender<bool>;
+
+/// A handler that runs.
+#[derive(Debug)]
+struct Running {
+    cancelled: CancellationToken,
+    abort: AbortHandle,
+    task: TaskName,
+    started: Timestamp,
+}
+
+/// Everything that one worker owns while it runs.
+pub(super) struct Runner<S> {
+    pub(super) quell: Quell,
+    pub(super) state: Arc<S>,
+    pub(super) worker: WorkerId,
+    pub(super) lease: std::time::Duration,
+    pub(super) retention: Retention,
+    pub(super) tasks: BTreeMap<TaskName, Registered<S>>,
+    /// The tasks of each queue, in the order of the machine's queues.
+    pub(super) queues: Vec<Arc<[TaskName]>>,
+    pub(super) machine: Machine,
+    pub(super) pings: Option<mpsc::Receiver<Ping>>,
+    pub(super) asleep: Arc<AtomicUsize>,
+}
+
+/// What changes while the loop runs.
+struct Live {
+    calls: FuturesUnordered<BoxFuture<'static, Event>>,
+    attempts: JoinSet<Ended>,
+    running: BTreeMap<Lease, Running>,
+    wakeups: Option<Wakeups>,
+    timer: Option<(Timestamp, BoxFuture<'static, ()>)>,
+}
+
+/// What the loop's `select()` saw.
+enum Seen {
+    Event(Event),
+    Ended(Option<Ended>),
+    Ping(Ping),
+    WakeupsEnded,
+}
+
+impl<S: Send + Sync + 'static> Runner<S> {
+    /// Works until `shutdown` and everything under way has ended.
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()> + Send) {
+        let mut live = Live {
+            calls: FuturesUnordered::new(),
+            attempts: JoinSet::new(),
+            running: BTreeMap::new(),
+            wakeups: Some(self.quell.store().wakeups()),
+            timer: None,
+        };
+        let mut shutdown = std::pin::pin!(shutdown.fuse());
+        let mut event = Event::Tick;
+        loop {
+            let now = self.quell.clock().now();
+            for command in self.machine.apply(event, now) {
+                self.perform(command, now, &mut live);
+            }
+            if self.machine.is_done() {
+                return;
+            }
+            event = loop {
+                let seen = tokio::select! {
+                    biased;
+                    () = &mut shutdown => Seen::Event(Event::Shutdown),
+                    seen = self.next(&mut live) => seen,
+                };
+                match seen {
+                    Seen::Event(event) => break event,
+                    Seen::Ended(first) => break self.ended(first, &mut live),
+                    Seen::WakeupsEnded => live.wakeups = None,
+                    Seen::Ping(ping) => {
+                        let resting = self.machine.at_rest();
+                        let asleep = self.asleep.load(Ordering::SeqCst);
+                        // A test that stopped asking has no use for the answer.
+                        let _unheard = ping.send(resting == Some(asleep));
+                    }
+                }
+            };
+        }
+    }
+
+    /// Waits for the next thing to happen. Dropping the future loses nothing.
+    async fn next(&mut self, live: &mut Live) -> Seen {
+        let Live { calls, attempts, wakeups, timer, .. } = live;
+        let wake = self.machine.next_wake();
+        if timer.as_ref().map(|(at, _)| *at) != wake {
+            *timer = wake.map(|at| (at, self.quell.clock().sleep_until(at)));
+        }
+        let pings = &mut self.pings;
+        tokio::select! {
+            biased;
+            Some(ended) = attempts.join_next() => Seen::Ended(finished(ended)),
+            Some(event) = calls.next() => Seen::Event(event),
+            wakeup = next_wakeup(wakeups) => {
+                wakeup.map_or(Seen::WakeupsEnded, |wakeup| Seen::Event(Event::Woken(wakeup)))
+            }
+            () = sleep(timer) => {
+                *timer = None;
+                Seen::Event(Event::Tick)
+            }
+            ping = next_ping(pings) => Seen::Ping(ping),
+        }
+    }
+
+    /// Gathers all attempts that have ended by now, so that they settle in one call.
+    fn ended(&mut self, first: Option<Ended>, live: &mut Live) -> Event {
+        let now = self.quell.clock().now();
+        let mut settlements = Vec::new();
+        let mut next = first;
+        loop {
+            if let Some(Ended { settlement, counted }) = next.take() {
+                if let Some(running) = live.running.remove(&settlement.lease)
+                    && let Some(task) = self.tasks.get(&running.task)
+                {
+                    task.metrics.ended(counted, now.since(running.started));
+                }
+                settlements.push(settlement);
+            }
+            match live.attempts.try_join_next() {
+                Some(ended) => next = finished(ended),
+                None => return Event::Ended(settlements),
+            }
+        }
+    }
+
+    fn perform(&mut self, command: Command, now: Timestamp, live: &mut Live) {
+        match command {
+            Command::Claim { queue, limit } => self.claim(queue, limit, now, live),
+            Command::Start(job) => self.start(*job, now, live),
+            Command::Settle(settlements) => self.settle(settlements, now, live),
+            Command::Renew(leases) => self.renew(leases, now, live),
+            Command::Reap => {
+                let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+                let reap = async move { Event::Reaped(store.reap(time, REAP_BATCH).await) };
+                live.calls.push(Box::pin(reap));
+            }
+            Command::Prune => {
+                let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+                let retention = self.retention;
+                let prune =
+                    async move { Event::Pruned(store.prune(time, &retention, PRUNE_BATCH).await) };
+                live.calls.push(Box::pin(prune));
+            }
+            Command::Cancel(lease) => {
+                if let Some(running) = live.running.get(&lease) {
+                    running.cancelled.cancel();
+                    self.record(|_| Recorded::Lost { job: lease.job, token: lease.token }, now);
+                }
+            }
+            Command::Abort(lease) => {
+                if let Some(running) = live.running.remove(&lease) {
+                    running.abort.abort();
+                }
+            }
+        }
+    }
+
+    fn claim(&self, queue: usize, limit: usize, asked_at: Timestamp, live: &Live) {
+        let (Some(name), Some(tasks)) = (self.machine.queue(queue), self.queues.get(queue)) else {
+            return;
+        };
+        let claim = Claim {
+            queue: name.clone(),
+            tasks: Arc::clone(tasks),
+            worker: self.worker.clone(),
+            limit,
+            lease: self.lease,
+        };
+        let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+        live.calls.push(Box::pin(async move {
+            let answer = store.claim(time, &claim).await;
+            Event::Claimed { queue, limit, asked_at, answer }
+        }));
+    }
+
+    fn settle(&self, sent: Vec<Settlement>, now: Timestamp, live: &Live) {
+        let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+        let history = self.quell.history().cloned();
+        let t = self.machine.store_time(now);
+        live.calls.push(Box::pin(async move {
+            let answer = store.settle(time, sent.clone()).await;
+            if let (Some(history), Ok(settled)) = (history, &answer) {
+                for (one, settled) in sent.iter().zip(settled) {
+                    let Lease { job, token } = one.lease;
+                    let (outcome, became) = (counted(&one.outcome), settled.became);
+                    history.record(&Recorded::Settle { t, job, token, outcome, became });
+                }
+            }
+            Event::Settled { sent, answer }
+        }));
+    }
+
+    fn renew(&self, leases: Vec<Lease>, asked_at: Timestamp, live: &Live) {
+        let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+        let (history, lease) = (self.quell.history().cloned(), self.lease);
+        live.calls.push(Box::pin(async move {
+            let answer = store.renew(time, &leases, lease).await;
+            if let (Some(history), Ok(renewed)) = (history, &answer) {
+                for (Lease { job, token }, until) in leases.iter().zip(renewed) {
+                    let (job, token) = (*job, *token);
+                    if let Some(until) = *until {
+                        history.record(&Recorded::Renew { job, token, until });
+                    }
+                }
+            }
+            Event::Renewed { leases, asked_at, answer }
+        }));
+    }
+
+    fn start(&mut self, job: ClaimedJob, now: Timestamp, live: &mut Live) {
+        let lease = Lease { job: job.id, token: job.token };
+        let Some(task) = self.tasks.get(&job.task) else {
+            // A store that hands out a task that was not asked for breaks R28; the lease lapses.
+            error!(job = %job.id, task = %job.task, "store handed out a task this worker does not know");
+            return;
+        };
+        let started_at = self.machine.store_time(now);
+        task.metrics.started(job.first_at, job.due_at, started_at);
+        self.record(|worker| started(&job, started_at, worker), now);
+        let cancelled = CancellationToken::new();
+        let attempt = Attempt {
+            lease,
+            handler: task.handler.clone(),
+            payload: job.payload.clone(),
+            timeout: task.policy.timeout(),
+            clock: Arc::clone(self.quell.clock()),
+            cancelled: cancelled.clone(),
+            spent: Spent {
+                retry: *task.policy.retry(),
+                attempt: job.attempt,
+                failures: job.failures,
+            },
+        };
+        let name = job.task.clone();
+        let attempted = Attempted {
+            quell: self.quell.clone(),
+            job,
+            started_at,
+            cancelled: cancelled.clone(),
+            asleep: Arc::clone(&self.asleep),
+        };
+        let ctx = Ctx::new(Arc::clone(&self.state), attempted);
+        let abort = live.attempts.spawn(attempt.run(ctx));
+        live.running.insert(lease, Running { cancelled, abort, task: name, started: now });
+    }
+
+    fn record(&self, event: impl FnOnce(&WorkerId) -> Recorded, _now: Timestamp) {
+        if let Some(history) = self.quell.history() {
+            history.record(&event(&self.worker));
+        }
+    }
+
+    fn store_time(&self) -> Option<Timestamp> {
+        self.quell.clock().store_time()
+    }
+}
+
+fn started(job: &ClaimedJob, t: Timestamp, worker: &WorkerId) -> Recorded {
+    Recorded::Start {
+        t,
+        job: job.id,
+        token: job.token,
+        task: job.task.clone(),
+        key: job.key.clone(),
+        worker: worker.clone(),
+        count: job.triggers,
+        due: job.due_at,
+        attempt: job.attempt,
+        until: job.lease_until,
+    }
+}
+
+/// The end of a handler's task; none for one that was aborted after its job was given back.
+fn finished(ended: Result<Ended, tokio::task::JoinError>) -> Option<Ended> {
+    match ended {
+        Ok(ended) => Some(ended),
+        Err(error) if error.is_cancelled() => None,
+        Err(error) => {
+            error!(%error, "an attempt's task broke: its lease is left to lapse");
+            None
+        }
+    }
+}
+
+async fn next_wakeup(wakeups: &mut Option<Wakeups>) -> Option<Wakeup> {
+    match wakeups {
+        Some(wakeups) => wakeups.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_ping(pings: &mut Option<mpsc::Receiver<Ping>>) -> Ping {
+    if let Some(receiver) = pings
+        && let Some(ping) = receiver.recv().await
+    {
+        return ping;
+    }
+    std::future::pending().await
+}
+
+async fn sleep(timer: &mut Option<(Timestamp, BoxFuture<'static, ()>)>) {
+    match timer {
+        Some((_, sleep)) => sleep.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,8 @@
+//! What a user of the library does, on the model store in virtual time and on SQLite for real.
+
+mod compile;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod tasks;
+mod triggers;
+mod virtual_time;

@@ -1,0 +1,1 @@
+//! The library on real SQLite files, in real time.
