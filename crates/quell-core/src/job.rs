@@ -244,6 +244,27 @@ impl Job {
         TriggerId { job: self.id, seq: self.window.triggers }
     }
 
+    /// The attempt that its row tells of: the one that runs, or the one that succeeded. All others
+    /// are on record on their own.
+    #[must_use]
+    pub fn attempt_on_row(&self) -> Option<Attempt> {
+        let (ended_at, outcome) = match self.state {
+            JobState::Running => (None, None),
+            JobState::Succeeded => (self.ended_at, Some(AttemptOutcome::Succeeded)),
+            JobState::Scheduled | JobState::Dead | JobState::Cancelled | JobState::Absorbed => {
+                return None;
+            }
+        };
+        Some(Attempt {
+            token: LeaseToken::new(self.starts),
+            worker: self.worker.clone()?,
+            started_at: self.started_at?,
+            ended_at,
+            outcome,
+            error: None,
+        })
+    }
+
     /// Whether it is a window that triggers of its key join.
     #[must_use]
     pub fn is_open_window(&self) -> bool {
@@ -305,7 +326,7 @@ impl Job {
             }
             Outcome::Failed(failure) => {
                 self.failures = self.failures.saturating_add(1);
-                self.error = Some(failure.error.clone());
+                self.error = Some(failure.clipped());
                 match failure.kind {
                     FailureKind::Permanent => self.bury(now),
                     FailureKind::Transient { backoff, last } => {

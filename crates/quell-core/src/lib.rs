@@ -13,6 +13,7 @@
     expect(clippy::arithmetic_side_effects, reason = "test arithmetic may overflow loudly")
 )]
 
+mod accept;
 pub mod dedup;
 pub mod edge;
 mod error;
@@ -41,7 +42,7 @@ pub use payload::{Fold, Payload};
 pub use store::{
     Capabilities, Claim, Claimed, ClaimedJob, Counts, ExplainTarget, Failure, FailureKind,
     JobFilter, Lapsed, Lease, NextDue, Outcome, QueueInfo, QueueSettings, Retention, Settled,
-    SettledAs, Settlement, Store,
+    SettledAs, Settlement, Store, no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::window::Thresholds;
 use crate::{
-    Attempt, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken, Payload, Priority,
-    QueueName, Receipt, Result, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
+    Attempt, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken, Payload, QueueName,
+    Receipt, Result, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
 };
 
 /// What a store does natively. What it lacks is refused clearly or done by a documented fallback.
@@ -152,6 +152,13 @@ pub struct Failure {
 impl Failure {
     /// The most of an error's text that is kept, in bytes.
     pub const MAX_ERROR_BYTES: usize = 16 << 10;
+
+    /// The error's text as it is kept.
+    #[must_use]
+    pub fn clipped(&self) -> String {
+        let end = self.error.floor_char_boundary(Self::MAX_ERROR_BYTES);
+        self.error.get(..end).unwrap_or_default().to_owned()
+    }
 }
 
 /// What follows a failure.
@@ -419,18 +426,9 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     ) -> Result<u64>;
 }
 
-/// The priority that claims compare first; an alias kept beside the trait that orders by it.
-pub(crate) fn order(
-    priority: Priority,
-    due: Timestamp,
-    id: JobId,
-) -> (std::cmp::Reverse<Priority>, Timestamp, JobId) {
-    (std::cmp::Reverse(priority), due, id)
-}
-
 /// The answer for a job that is not there.
 #[must_use]
-pub(crate) fn no_such_job(id: JobId) -> Error {
+pub fn no_such_job(id: JobId) -> Error {
     Error::new(
         crate::ErrorKind::NotFound,
         format!("job {id} is unknown: it never was, or was removed after its retention"),

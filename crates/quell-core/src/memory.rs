@@ -1,3 +1,0 @@
-use crate::*;
-#[derive(Debug)]
-pub struct MemoryStore;

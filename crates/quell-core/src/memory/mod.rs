@@ -1,0 +1,209 @@
+//! The rules' own store, in memory: the oracle that other stores are compared with, and enough to
+//! run workers on in tests.
+//!
+//! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
+//! was ever given. `state` holds the rows and their indexes, `accept` and `moves` change them.
+
+mod accept;
+mod moves;
+mod state;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::history::{Event, Sink};
+use crate::store::no_such_job;
+use crate::{
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
+    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
+    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, WakeHub,
+    Wakeups,
+};
+use state::State;
+
+/// A store that keeps everything in memory.
+///
+/// ```
+/// use quell_core::{MemoryStore, Store, Timestamp};
+///
+/// let store = MemoryStore::new(Timestamp::from_secs(0));
+/// assert!(store.capabilities().dedup);
+/// ```
+#[derive(Debug)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+    hub: WakeHub,
+    history: Option<Sink>,
+}
+
+impl MemoryStore {
+    /// An empty store whose time is `now`.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        MemoryStore { state: Mutex::new(State::new(now)), hub: WakeHub::new(), history: None }
+    }
+
+    /// The same store with an event history.
+    #[must_use]
+    pub fn with_history(self, sink: Sink) -> Self {
+        MemoryStore { history: Some(sink), ..self }
+    }
+
+    /// Runs one atomic step at `now`, then tells of what it changed.
+    fn step<R>(&self, now: Option<Timestamp>, step: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.locked();
+        state.set_now(now);
+        let answer = step(&mut state);
+        let (wakes, events) = state.take_news();
+        if let Some(history) = &self.history {
+            events.iter().for_each(|event| history.record(event));
+        }
+        drop(state);
+        for (queue, due) in wakes {
+            self.hub.wake(Some(&queue), due);
+        }
+        answer
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            dedup: true,
+            transactions: false,
+            push: true,
+            priorities: true,
+            exact_limits: true,
+            listing: true,
+        }
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>> {
+        Ok(self.step(now, |state| batches.iter().map(|batch| state.accept(batch)).collect()))
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        Ok(self.step(now, |state| Claimed {
+            now: state.now(),
+            jobs: state.claim(claim),
+            next: state.next_due(&claim.queue, &claim.tasks),
+        }))
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        Ok(self.step(now, |state| leases.iter().map(|held| state.renew(held, lease)).collect()))
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        Ok(self.step(now, |state| settlements.iter().map(|one| state.settle(one)).collect()))
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        Ok(self.step(now, |state| state.reap(limit)))
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        Ok(self.step(now, |state| state.next_due(queue, tasks)))
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        Ok(self.locked().queues())
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        self.step(None, |state| state.set_queue(queue, settings));
+        Ok(())
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        Ok(self.locked().job(id).cloned())
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        Ok(self.locked().jobs(filter))
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        Ok(self.locked().counts())
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        Ok(self.locked().attempts(id))
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        Ok(self.locked().explain(target))
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        Ok(self.step(now, |state| {
+            let id = state.open_window(task, key)?;
+            let now = state.now();
+            state.update(id, |job| job.window = job.window.flush(now));
+            Some(id)
+        }))
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.step(now, |state| match state.open_window(task, key) {
+            Some(id) => state.cancel(id, "the window was cancelled by its key").map(|()| Some(id)),
+            None => Ok(None),
+        })
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        self.step(now, |state| state.cancel(id, reason))
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+        self.step(now, |state| state.redrive(id))
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64> {
+        Ok(self.step(now, |state| state.prune(retention, limit)))
+    }
+}

@@ -1,0 +1,203 @@
+//! Claiming, settling and everything else that moves a job (R11, R12, R21–R31, R37).
+
+use std::time::Duration;
+
+use super::Event;
+use super::state::State;
+use crate::edge::{Edge, remember_start};
+use crate::store::Outcome;
+use crate::{
+    AttemptOutcome, Claim, ClaimedJob, Error, ErrorKind, Job, JobId, JobState, Key, Lapsed, Lease,
+    LeaseToken, Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
+};
+
+impl State {
+    pub(super) fn claim(&mut self, claim: &Claim) -> Vec<ClaimedJob> {
+        let settings = self.settings(&claim.queue);
+        if settings.paused {
+            return Vec::new();
+        }
+        let running = self.running().filter(|job| job.queue == claim.queue).count();
+        let free = settings.concurrency.map_or(usize::MAX, |limit| {
+            usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(running)
+        });
+        let mut claimed = Vec::new();
+        while claimed.len() < claim.limit.min(free) {
+            let Some(id) = self.first_due(&claim.queue, &claim.tasks) else { break };
+            claimed.extend(self.start(id, &claim.worker, claim.lease));
+        }
+        claimed
+    }
+
+    fn start(&mut self, id: JobId, worker: &WorkerId, lease: Duration) -> Option<ClaimedJob> {
+        let now = self.now();
+        self.update(id, |job| job.start(now, worker, lease))?;
+        let job = self.job(id)?;
+        let claimed = ClaimedJob {
+            id,
+            token: LeaseToken::new(job.starts),
+            task: job.task.clone(),
+            key: job.key.clone(),
+            payload: job.payload.clone(),
+            attempt: job.attempt,
+            failures: job.failures,
+            triggers: job.window.triggers,
+            first_at: job.window.first_at,
+            due_at: job.window.due_at,
+            lease_until: now + lease,
+        };
+        if let (Edge::Throttle, Some(period), Some(key)) =
+            (job.shape.edge, job.shape.period, job.key.clone())
+        {
+            let memory = remember_start(id, now, period);
+            self.memories.insert((job.task.clone(), key), memory);
+        }
+        Some(claimed)
+    }
+
+    pub(super) fn renew(&mut self, lease: &Lease, length: Duration) -> Option<Timestamp> {
+        let now = self.now();
+        let held = self.job(lease.job).is_some_and(|job| job.is_held_by(lease.token, now));
+        held.then(|| {
+            self.update(lease.job, |job| job.lease_until = Some(now + length));
+            now + length
+        })
+    }
+
+    pub(super) fn settle(&mut self, settlement: &Settlement) -> Settled {
+        let Settlement { lease, outcome } = settlement;
+        let now = self.now();
+        let held = self.job(lease.job).is_some_and(|job| job.is_held_by(lease.token, now));
+        if !held {
+            return Settled { lease: *lease, became: SettledAs::Refused };
+        }
+        if let Some((ended, error)) = attempt_of(outcome) {
+            self.record_attempt(lease.job, ended, error);
+        }
+        let became = self.update_with_heir(lease.job, |job, heir| job.settle(now, outcome, heir));
+        self.attempt_ended(lease.job, became);
+        Settled { lease: *lease, became: became.unwrap_or(SettledAs::Refused) }
+    }
+
+    pub(super) fn reap(&mut self, limit: usize) -> Vec<Lapsed> {
+        let now = self.now();
+        let lapsed = |job: &&Job| job.lease_until.is_some_and(|until| until <= now);
+        let mut due: Vec<_> =
+            self.running().filter(lapsed).map(|job| (job.lease_until, job.id)).collect();
+        due.sort_unstable();
+        due.into_iter().take(limit).filter_map(|(_, id)| self.lapse(id)).collect()
+    }
+
+    fn lapse(&mut self, id: JobId) -> Option<Lapsed> {
+        let now = self.now();
+        let token = LeaseToken::new(self.job(id)?.starts);
+        self.record_attempt(id, AttemptOutcome::Lapsed, None);
+        let became = self.update_with_heir(id, |job, heir| job.lapse(now, heir))?;
+        self.attempt_ended(id, Some(became));
+        self.tell(Event::Lapse { t: now, job: id, token, became });
+        Some(Lapsed { lease: Lease { job: id, token }, became })
+    }
+
+    /// After an attempt: the key is free (R11), and dedup holds follow the work to its heir.
+    fn attempt_ended(&mut self, id: JobId, became: Option<SettledAs>) {
+        if let Some(SettledAs::Absorbed { by, .. }) = became {
+            self.follow(id, by);
+        }
+        self.free_key(id);
+    }
+
+    fn follow(&mut self, from: JobId, to: JobId) {
+        self.holds.values_mut().filter(|hold| hold.job == from).for_each(|hold| hold.job = to);
+    }
+
+    /// R11: the open window of the key may start once no attempt of it runs.
+    fn free_key(&mut self, id: JobId) {
+        let Some((task, key)) =
+            self.job(id).and_then(|job| Some((job.task.clone(), job.key.clone()?)))
+        else {
+            return;
+        };
+        self.free_window(&task, &key);
+    }
+
+    fn free_window(&mut self, task: &TaskName, key: &Key) {
+        if self.key_runs(&(task.clone(), key.clone())) {
+            return;
+        }
+        if let Some(window) = self.open_window(task, key)
+            && self.job(window).is_some_and(|job| job.waits)
+        {
+            self.update(window, |job| job.waits = false);
+        }
+    }
+
+    pub(super) fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
+        let now = self.now();
+        let was_running = self.known(id)?.state == JobState::Running;
+        if !self.known(id)?.state.may_become(JobState::Cancelled) {
+            let state = self.known(id)?.state;
+            let message = format!("job {id} is {state}: it cannot become cancelled");
+            return Err(Error::new(ErrorKind::IllegalMove, message));
+        }
+        if was_running {
+            self.record_attempt(id, AttemptOutcome::Cancelled, Some(reason.to_owned()));
+        }
+        self.update(id, |job| job.cancel(now, reason)).transpose()?;
+        self.free_key(id);
+        self.tell(Event::Cancel { t: now, job: id });
+        Ok(())
+    }
+
+    pub(super) fn redrive(&mut self, id: JobId) -> Result<SettledAs> {
+        let now = self.now();
+        self.known(id)?;
+        let became = self
+            .update_with_heir(id, |job, heir| job.redrive(now, heir))
+            .transpose()?
+            .unwrap_or(SettledAs::Refused);
+        if let SettledAs::Absorbed { by, .. } = became {
+            self.follow(id, by);
+        }
+        let job = self.known(id)?;
+        let task_key = job.key.clone().map(|key| (job.task.clone(), key));
+        let waits = !job.shape.overlap && task_key.is_some_and(|key| self.key_runs(&key));
+        if waits && self.known(id)?.state == JobState::Scheduled {
+            self.update(id, |job| job.waits = true);
+        }
+        self.tell(Event::Redrive { t: now, job: id, became });
+        Ok(became)
+    }
+
+    pub(super) fn prune(&mut self, retention: &Retention, limit: usize) -> u64 {
+        let now = self.now();
+        let cutoff = |keep: Option<Duration>| keep.map(|keep| now.before(keep));
+        let old = self.ended_before(|state| match state {
+            JobState::Succeeded | JobState::Cancelled | JobState::Absorbed => {
+                cutoff(retention.succeeded)
+            }
+            JobState::Dead => cutoff(retention.dead),
+            JobState::Scheduled | JobState::Running => None,
+        });
+        let gone: Vec<JobId> = old.into_iter().take(limit).collect();
+        gone.iter().for_each(|id| self.remove(*id));
+        self.memories.retain(|_, memory| now < memory.expires_at);
+        let mut holds = std::mem::take(&mut self.holds);
+        holds.retain(|_, hold| {
+            let job = self.job(hold.job).map(|job| (job.state, job.starts > 0));
+            hold.holds(now, job)
+        });
+        self.holds = holds;
+        u64::try_from(gone.len()).unwrap_or(u64::MAX)
+    }
+}
+
+/// How an outcome is put on record; none for success, which the job's row tells.
+fn attempt_of(outcome: &Outcome) -> Option<(AttemptOutcome, Option<String>)> {
+    match outcome {
+        Outcome::Succeeded => None,
+        Outcome::Failed(failure) => Some((failure.ended, Some(failure.clipped()))),
+        Outcome::Snoozed { .. } => Some((AttemptOutcome::Snoozed, None)),
+        Outcome::Released => Some((AttemptOutcome::Released, None)),
+        Outcome::Cancelled { reason } => Some((AttemptOutcome::Cancelled, Some(reason.clone()))),
+    }
+}

@@ -1,0 +1,335 @@
+//! The rows of the memory store and the indexes over them.
+//!
+//! Every change of a job goes through [`State::update`], which keeps the indexes true and notes
+//! what others must be told: wake-ups and events.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Event, no_such_job};
+use crate::dedup::Hold;
+use crate::edge::KeyMemory;
+use crate::{
+    Attempt, AttemptOutcome, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState,
+    Key, KeyAdvice, LeaseToken, NextDue, QueueInfo, QueueName, QueueSettings, Result, TaskName,
+    Timestamp,
+};
+
+/// Jobs that may start, in the order of R30.
+type Ready = BTreeSet<(Reverse<i16>, Timestamp, JobId)>;
+/// A debounce or dedup key is its task's own.
+pub(super) type TaskKey = (TaskName, Key);
+
+#[derive(Debug)]
+pub(super) struct State {
+    now: Timestamp,
+    next_id: u64,
+    jobs: BTreeMap<JobId, Job>,
+    ready: BTreeMap<(QueueName, TaskName), Ready>,
+    open: BTreeMap<TaskKey, JobId>,
+    running: BTreeSet<JobId>,
+    running_keys: BTreeMap<TaskKey, usize>,
+    attempts: BTreeMap<JobId, Vec<Attempt>>,
+    queues: BTreeMap<QueueName, QueueSettings>,
+    pub(super) holds: BTreeMap<TaskKey, Hold>,
+    pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
+    wakes: BTreeMap<QueueName, Timestamp>,
+    events: Vec<Event>,
+}
+
+impl State {
+    pub(super) fn new(now: Timestamp) -> Self {
+        State {
+            now,
+            next_id: 1,
+            jobs: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            open: BTreeMap::new(),
+            running: BTreeSet::new(),
+            running_keys: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            memories: BTreeMap::new(),
+            wakes: BTreeMap::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// R38: store time never goes back.
+    pub(super) fn set_now(&mut self, now: Option<Timestamp>) {
+        self.now = self.now.max(now.unwrap_or(self.now));
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    pub(super) fn next_id(&mut self) -> JobId {
+        let id = JobId::new(self.next_id);
+        self.next_id = self.next_id.saturating_add(1);
+        id
+    }
+
+    pub(super) fn take_news(&mut self) -> (BTreeMap<QueueName, Timestamp>, Vec<Event>) {
+        (std::mem::take(&mut self.wakes), std::mem::take(&mut self.events))
+    }
+
+    pub(super) fn tell(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    pub(super) fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id)
+    }
+
+    pub(super) fn known(&self, id: JobId) -> Result<&Job> {
+        self.jobs.get(&id).ok_or_else(|| no_such_job(id))
+    }
+
+    pub(super) fn open_window(&self, task: &TaskName, key: &Key) -> Option<JobId> {
+        self.open.get(&(task.clone(), key.clone())).copied()
+    }
+
+    /// Whether an attempt of the key runs (R11).
+    pub(super) fn key_runs(&self, task_key: &TaskKey) -> bool {
+        self.running_keys.contains_key(task_key)
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = &Job> {
+        self.running.iter().filter_map(|id| self.jobs.get(id))
+    }
+
+    pub(super) fn insert(&mut self, job: Job) {
+        let id = job.id;
+        self.jobs.insert(id, job);
+        self.index(id, None);
+    }
+
+    /// Changes a job; none where there is no such job.
+    pub(super) fn update<R>(&mut self, id: JobId, change: impl FnOnce(&mut Job) -> R) -> Option<R> {
+        self.unindex(id);
+        let before = self.jobs.get(&id).map(|job| (job.state, job.window, job.waits));
+        let answer = self.jobs.get_mut(&id).map(change);
+        self.index(id, before);
+        answer
+    }
+
+    /// Changes a job that may be absorbed by the open window of its key.
+    pub(super) fn update_with_heir<R>(
+        &mut self,
+        id: JobId,
+        change: impl FnOnce(&mut Job, Option<&mut Job>) -> R,
+    ) -> Option<R> {
+        let mut job = self.jobs.get(&id)?.clone();
+        let heir = job.key.as_ref().and_then(|key| self.open_window(&job.task, key));
+        let mut heir = heir.filter(|heir| *heir != id).and_then(|id| self.jobs.get(&id).cloned());
+        let answer = change(&mut job, heir.as_mut());
+        if let Some(heir) = heir {
+            self.update(heir.id, |row| *row = heir);
+        }
+        self.update(id, |row| *row = job);
+        Some(answer)
+    }
+
+    pub(super) fn remove(&mut self, id: JobId) {
+        self.unindex(id);
+        self.jobs.remove(&id);
+        self.attempts.remove(&id);
+    }
+
+    fn unindex(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let lane = (job.queue.clone(), job.task.clone());
+        if let Some(ready) = self.ready.get_mut(&lane) {
+            ready.remove(&(Reverse(job.priority), job.window.due_at, id));
+        }
+        self.running.remove(&id);
+        let Some(key) = &job.key else { return };
+        let task_key = (job.task.clone(), key.clone());
+        if self.open.get(&task_key) == Some(&id) {
+            self.open.remove(&task_key);
+        }
+        if job.state == JobState::Running
+            && let Some(count) = self.running_keys.get_mut(&task_key)
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.running_keys.remove(&task_key);
+            }
+        }
+    }
+
+    /// Indexes a job and notes what its change means to others.
+    fn index(&mut self, id: JobId, before: Option<(JobState, crate::window::Window, bool)>) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let task_key = job.key.clone().map(|key| (job.task.clone(), key));
+        match (job.state, &task_key) {
+            (JobState::Scheduled, Some(task_key)) => {
+                let other = self.open.insert(task_key.clone(), id);
+                assert!(other.is_none(), "two open windows for {task_key:?}: {other:?} and {id}");
+            }
+            (JobState::Running, Some(task_key)) => {
+                let count = self.running_keys.entry(task_key.clone()).or_insert(0);
+                *count = count.saturating_add(1);
+            }
+            _ => {}
+        }
+        if job.state == JobState::Running {
+            self.running.insert(id);
+        }
+        let now = (job.state, job.window, job.waits);
+        if job.state == JobState::Scheduled && !job.waits {
+            let lane = (job.queue.clone(), job.task.clone());
+            let place = (Reverse(job.priority), job.window.due_at, id);
+            self.ready.entry(lane).or_default().insert(place);
+            if before != Some(now) {
+                let due = job.window.due_at;
+                let wake = self.wakes.entry(job.queue.clone()).or_insert(due);
+                *wake = due.min(*wake);
+            }
+        }
+        let window_changed = before.is_none_or(|(_, window, _)| window != job.window);
+        if window_changed && job.state == JobState::Scheduled {
+            self.events.extend(Event::window(self.now, job));
+        }
+    }
+
+    /// The next job in the order of R30 that is due in the queue, of one of these tasks.
+    pub(super) fn first_due(&self, queue: &QueueName, tasks: &[TaskName]) -> Option<JobId> {
+        let lanes = tasks.iter().filter_map(|task| self.ready.get(&(queue.clone(), task.clone())));
+        lanes
+            .filter_map(|ready| ready.iter().find(|(_, due, _)| *due <= self.now))
+            .min()
+            .map(|(_, _, id)| *id)
+    }
+
+    pub(super) fn next_due(&self, queue: &QueueName, tasks: &[TaskName]) -> NextDue {
+        let lanes = tasks.iter().filter_map(|task| self.ready.get(&(queue.clone(), task.clone())));
+        NextDue {
+            now: self.now,
+            due: lanes.flatten().map(|(_, due, _)| *due).min(),
+            lapse: self.running().filter_map(|job| job.lease_until).min(),
+        }
+    }
+
+    pub(super) fn settings(&self, queue: &QueueName) -> QueueSettings {
+        self.queues.get(queue).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn know_queue(&mut self, queue: &QueueName) {
+        if !self.queues.contains_key(queue) {
+            self.queues.insert(queue.clone(), QueueSettings::default());
+        }
+    }
+
+    pub(super) fn set_queue(&mut self, queue: &QueueName, settings: &QueueSettings) {
+        self.queues.insert(queue.clone(), settings.clone());
+        self.wakes.insert(queue.clone(), Timestamp::MIN);
+    }
+
+    pub(super) fn queues(&self) -> Vec<QueueInfo> {
+        let info = |(name, settings): (&QueueName, &QueueSettings)| QueueInfo {
+            name: name.clone(),
+            settings: settings.clone(),
+        };
+        self.queues.iter().map(info).collect()
+    }
+
+    pub(super) fn jobs(&self, filter: &JobFilter) -> Vec<Job> {
+        let wanted = |job: &&Job| {
+            filter.task.as_ref().is_none_or(|task| *task == job.task)
+                && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
+                && filter.state.is_none_or(|state| state == job.state)
+                && filter.key.as_ref().is_none_or(|key| Some(key) == job.key.as_ref())
+                && filter.before.is_none_or(|before| job.id < before)
+        };
+        self.jobs.values().rev().filter(wanted).take(filter.page()).cloned().collect()
+    }
+
+    pub(super) fn ended_before(
+        &self,
+        wanted: impl Fn(JobState) -> Option<Timestamp>,
+    ) -> Vec<JobId> {
+        let old = |job: &&Job| match (wanted(job.state), job.ended_at) {
+            (Some(before), Some(ended_at)) => job.state.is_ended() && ended_at <= before,
+            (None, _) | (_, None) => false,
+        };
+        self.jobs.values().filter(old).map(|job| job.id).collect()
+    }
+
+    pub(super) fn counts(&self) -> Vec<Counts> {
+        let mut counts = BTreeMap::new();
+        for job in self.jobs.values() {
+            let count: &mut u64 =
+                counts.entry((job.queue.clone(), job.task.clone(), job.state)).or_default();
+            *count = count.saturating_add(1);
+        }
+        let rows = counts.into_iter();
+        rows.map(|((queue, task, state), jobs)| Counts { queue, task, state, jobs }).collect()
+    }
+
+    /// Puts an attempt that did not succeed on record; the last of a job is on its row.
+    pub(super) fn record_attempt(
+        &mut self,
+        id: JobId,
+        outcome: AttemptOutcome,
+        error: Option<String>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (Some(worker), Some(started_at)) = (job.worker.clone(), job.started_at) else { return };
+        let attempt = Attempt {
+            token: LeaseToken::new(job.starts),
+            worker,
+            started_at,
+            ended_at: Some(self.now),
+            outcome: Some(outcome),
+            error,
+        };
+        self.attempts.entry(id).or_default().push(attempt);
+    }
+
+    pub(super) fn attempts(&self, id: JobId) -> Vec<Attempt> {
+        let mut attempts = self.attempts.get(&id).cloned().unwrap_or_default();
+        if let Some(job) = self.jobs.get(&id) {
+            attempts.extend(job.attempt_on_row());
+        }
+        attempts
+    }
+
+    pub(super) fn explain(&self, target: &ExplainTarget) -> Option<Explanation> {
+        let (trigger, job) = match target {
+            ExplainTarget::Job(id) => (None, self.jobs.get(id)?),
+            ExplainTarget::Trigger(trigger) => {
+                let job = self.jobs.get(&trigger.job)?;
+                (trigger.seq <= job.window.triggers).then_some((Some(*trigger), job))?
+            }
+            ExplainTarget::Key { task, key } => {
+                let of_key = |job: &&Job| {
+                    job.key.as_ref() == Some(key) && task.as_ref().is_none_or(|t| *t == job.task)
+                };
+                (None, self.jobs.values().rev().find(of_key)?)
+            }
+        };
+        let window = job.key.as_ref().and_then(|key| self.open_window(&job.task, key));
+        let absorbed = self.jobs.values().filter(|other| other.absorbed_by == Some(job.id));
+        Some(Explanation {
+            trigger,
+            job: job.clone(),
+            attempts: self.attempts(job.id),
+            absorbed: absorbed.map(|other| other.id).collect(),
+            open_window: window.filter(|window| *window != job.id),
+            keys: self.key_advice(&job.task),
+        })
+    }
+
+    /// R15: looks at the newest keyed jobs of a task.
+    fn key_advice(&self, task: &TaskName) -> Option<KeyAdvice> {
+        let keyed = self.jobs.values().rev().filter(|job| job.task == *task && job.key.is_some());
+        let sample = usize::try_from(KeyAdvice::SAMPLE).unwrap_or(usize::MAX);
+        let (jobs, triggers) = keyed.take(sample).fold((0_u64, 0_u64), |(jobs, triggers), job| {
+            (jobs.saturating_add(1), triggers.saturating_add(job.window.triggers))
+        });
+        (jobs > 0).then_some(KeyAdvice { jobs, triggers })
+    }
+}
