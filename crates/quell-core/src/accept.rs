@@ -1,12 +1,145 @@
-//! How an accepted trigger becomes a job or part of one (R6, R7, R9).
+//! Accepting triggers: dedup first, then debounce (R3, R5–R9, R13, R14, R16, R17).
 //!
-//! Stores that keep rows decide with [`land`](crate::edge::land) and then call one of these.
+//! A store that keeps rows shows them as [`Rows`] and calls [`accept`] inside its own transaction;
+//! the decisions are made here, once for all stores.
 
-use crate::edge::Edge;
+use crate::dedup::{Dedup, Hold};
+use crate::edge::{Edge, KeyMemory, Landing, land, remember_trigger};
 use crate::job::Shape;
 use crate::trigger::Keyed;
-use crate::window::Window;
-use crate::{Job, JobId, JobState, NewTrigger, Timestamp};
+use crate::window::{Debounce, Thresholds, Window};
+use crate::{
+    Batch, Job, JobId, JobState, Key, NewTrigger, QueueName, Receipt, TaskName, Timestamp,
+    TriggerId,
+};
+
+/// The rows that accepting triggers reads and writes, within one atomic step.
+pub trait Rows {
+    /// The store's time of the step.
+    fn now(&self) -> Timestamp;
+    /// An id larger than every one before it.
+    fn next_id(&mut self) -> JobId;
+    /// The thresholds that a queue's settings name (R14).
+    fn thresholds(&self, queue: &QueueName) -> Option<Thresholds>;
+    /// The open window of a key.
+    fn open_window(&self, task: &TaskName, key: &Key) -> Option<JobId>;
+    /// Whether an attempt of the key runs (R11).
+    fn key_runs(&self, task: &TaskName, key: &Key) -> bool;
+    /// A job, where its row is there.
+    fn job(&self, id: JobId) -> Option<&Job>;
+    /// A new job.
+    fn insert(&mut self, job: Job);
+    /// Changes a job, where its row is there.
+    fn update(&mut self, id: JobId, change: &mut dyn FnMut(&mut Job));
+    /// The hold on a dedup key.
+    fn hold(&self, task: &TaskName, key: &Key) -> Option<Hold>;
+    /// Takes a dedup key.
+    fn set_hold(&mut self, task: &TaskName, key: &Key, hold: Hold);
+    /// What is remembered of a debounce key.
+    fn memory(&self, task: &TaskName, key: &Key) -> Option<KeyMemory>;
+    /// Remembers something of a debounce key.
+    fn set_memory(&mut self, task: &TaskName, key: &Key, memory: KeyMemory);
+}
+
+/// Accepts a batch as a whole, or says that it is a duplicate as a whole (R5, R17).
+pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Vec<Receipt> {
+    let batch_key = batch.triggers.first().zip(batch.dedup.as_ref());
+    if let Some((trigger, dedup)) = batch_key
+        && let Some(job) = holder(rows, trigger, dedup)
+    {
+        return vec![Receipt::Duplicate { job }; batch.triggers.len()];
+    }
+    let receipts: Vec<Receipt> =
+        batch.triggers.iter().map(|trigger| accept_one(rows, trigger)).collect();
+    let job = receipts.first().and_then(Receipt::job);
+    if let (Some((trigger, dedup)), Some(job)) = (batch_key, job) {
+        take(rows, trigger, dedup, job);
+    }
+    receipts
+}
+
+fn accept_one(rows: &mut impl Rows, trigger: &NewTrigger) -> Receipt {
+    if let Some(dedup) = &trigger.dedup
+        && let Some(job) = holder(rows, trigger, dedup)
+    {
+        return Receipt::Duplicate { job };
+    }
+    let receipt = match &trigger.keyed {
+        Some(keyed) => accept_keyed(rows, trigger, keyed),
+        None => {
+            let job = Job::unkeyed(rows.next_id(), trigger, rows.now());
+            opened(rows, job)
+        }
+    };
+    if let (Some(dedup), Some(job)) = (&trigger.dedup, receipt.job()) {
+        take(rows, trigger, dedup, job);
+    }
+    receipt
+}
+
+fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Receipt {
+    let debounce = resolve(rows, trigger, &keyed.debounce);
+    let (task, key) = (&trigger.task, &keyed.key);
+    let step = trigger.step(&debounce, &keyed.fold, rows.now());
+    let open = rows.open_window(task, key);
+    let window = open.and_then(|id| rows.job(id)).map(|job| job.window);
+    let memory = debounce.edge.remembers().then(|| rows.memory(task, key)).flatten();
+    let landing = land(&step, &debounce, window.as_ref(), memory.as_ref());
+    let (job, receipt) = match (landing, open) {
+        (Landing::Joins(window), Some(id)) => {
+            let shape = Shape::of(&keyed.fold, &debounce);
+            rows.update(id, &mut |job| job.joined(trigger, &shape, window));
+            (id, debounced(rows, id, window.triggers))
+        }
+        (Landing::Opens(window) | Landing::Joins(window), _) => {
+            let waits = !debounce.overlap && rows.key_runs(task, key);
+            let shape = Shape::of(&keyed.fold, &debounce);
+            let job = Job::opened(rows.next_id(), trigger, key, shape, window, waits);
+            (job.id, opened(rows, job))
+        }
+        (Landing::Suppressed(id), _) => {
+            let mut triggers = 1;
+            rows.update(id, &mut |job| {
+                job.suppressed();
+                triggers = job.window.triggers;
+            });
+            (id, debounced(rows, id, triggers))
+        }
+    };
+    if let Some(memory) = remember_trigger(memory.as_ref(), &step, debounce.edge, job) {
+        rows.set_memory(task, key, memory);
+    }
+    receipt
+}
+
+/// R14: the queue's thresholds replace the process's defaults.
+fn resolve(rows: &impl Rows, trigger: &NewTrigger, debounce: &Debounce) -> Debounce {
+    let own = debounce.from_default.then(|| rows.thresholds(&trigger.queue)).flatten();
+    Debounce { thresholds: own.unwrap_or(debounce.thresholds), ..*debounce }
+}
+
+fn opened(rows: &mut impl Rows, job: Job) -> Receipt {
+    let (id, trigger, due) = (job.id, job.newest_trigger(), job.window.due_at);
+    rows.insert(job);
+    Receipt::Accepted { job: id, trigger, due }
+}
+
+fn debounced(rows: &impl Rows, job: JobId, triggers: u64) -> Receipt {
+    let due = rows.job(job).map_or(rows.now(), |job| job.window.due_at);
+    Receipt::Debounced { job, trigger: TriggerId { job, seq: triggers }, triggers, due }
+}
+
+/// The job that holds a dedup key now (R16).
+fn holder(rows: &impl Rows, trigger: &NewTrigger, dedup: &Dedup) -> Option<JobId> {
+    let hold = rows.hold(&trigger.task, &dedup.key)?;
+    let job = rows.job(hold.job).map(|job| (job.state, job.starts > 0));
+    hold.holds(rows.now(), job).then_some(hold.job)
+}
+
+fn take(rows: &mut impl Rows, trigger: &NewTrigger, dedup: &Dedup, job: JobId) {
+    let hold = dedup.hold(job, rows.now());
+    rows.set_hold(&trigger.task, &dedup.key, hold);
+}
 
 impl Job {
     /// The job of a trigger without a debounce key (R9).
@@ -38,18 +171,18 @@ impl Job {
     }
 
     /// The job of a trigger that opens `window`; `waits` where an attempt of its key runs (R11).
-    #[must_use]
-    pub fn opened(
+    fn opened(
         id: JobId,
         trigger: &NewTrigger,
-        keyed: &Keyed,
+        key: &Key,
+        shape: Shape,
         window: Window,
         waits: bool,
     ) -> Job {
         Job {
-            key: Some(keyed.key.clone()),
-            payload: keyed.fold.open(&trigger.payload),
-            shape: Shape::of(keyed),
+            key: Some(key.clone()),
+            payload: shape.fold.open(&trigger.payload),
+            shape,
             window,
             waits,
             ..Job::unkeyed(id, trigger, window.first_at)
@@ -58,17 +191,21 @@ impl Job {
 
     /// Takes a trigger into the open window, which becomes `window` (R7). A join gives fresh
     /// attempts (R12) and moves the window to the trigger's queue.
-    pub fn joined(&mut self, trigger: &NewTrigger, keyed: &Keyed, window: Window) {
+    fn joined(&mut self, trigger: &NewTrigger, shape: &Shape, window: Window) {
         self.window = window;
-        self.payload = keyed.fold.join(&self.payload, &trigger.payload);
+        self.payload = shape.fold.join(&self.payload, &trigger.payload);
         self.priority = self.priority.max(trigger.priority);
-        self.queue = trigger.queue.clone();
-        self.shape = Shape::of(keyed);
+        if self.queue != trigger.queue {
+            self.queue = trigger.queue.clone();
+        }
+        if self.shape != *shape {
+            self.shape = shape.clone();
+        }
         self.attempt = 0;
     }
 
     /// Counts a trigger that a leading edge does not run (R13).
-    pub fn suppressed(&mut self) {
+    fn suppressed(&mut self) {
         self.window.triggers = self.window.triggers.saturating_add(1);
         self.suppressed = self.suppressed.saturating_add(1);
     }
@@ -76,14 +213,13 @@ impl Job {
 
 impl Shape {
     /// What a job keeps of the policy that its trigger brought.
-    #[must_use]
-    pub fn of(keyed: &Keyed) -> Shape {
-        let throttled = keyed.debounce.edge == Edge::Throttle;
+    fn of(fold: &crate::Fold, debounce: &Debounce) -> Shape {
+        let throttled = debounce.edge == Edge::Throttle;
         Shape {
-            fold: keyed.fold.clone(),
-            edge: keyed.debounce.edge,
-            period: throttled.then(|| keyed.debounce.thresholds.min()),
-            overlap: keyed.debounce.overlap,
+            fold: fold.clone(),
+            edge: debounce.edge,
+            period: throttled.then(|| debounce.thresholds.min()),
+            overlap: debounce.overlap,
         }
     }
 }

@@ -13,7 +13,7 @@
     expect(clippy::arithmetic_side_effects, reason = "test arithmetic may overflow loudly")
 )]
 
-mod accept;
+pub mod accept;
 pub mod dedup;
 pub mod edge;
 mod error;

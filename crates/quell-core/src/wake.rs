@@ -53,6 +53,12 @@ impl WakeHub {
         Box::pin(Subscription { inbox })
     }
 
+    /// Whether anyone subscribes.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        locked(&self.subscribers).iter().any(|subscriber| subscriber.strong_count() > 0)
+    }
+
     /// Tells every subscriber that something is due at `due`.
     pub fn wake(&self, queue: Option<&QueueName>, due: Timestamp) {
         locked(&self.subscribers).retain(|subscriber| {

@@ -2,10 +2,10 @@
 //! run workers on in tests.
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
-//! was ever given. `state` holds the rows and their indexes, `accept` and `moves` change them.
+//! was ever given. `state` holds the rows and their indexes, `moves` changes them, `rows` shows them to `accept`.
 
-mod accept;
 mod moves;
+mod rows;
 mod state;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::accept::accept;
 use crate::history::{Event, Sink};
 use crate::store::no_such_job;
 use crate::{
@@ -90,7 +91,7 @@ impl Store for MemoryStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Vec<Receipt>>> {
-        Ok(self.step(now, |state| batches.iter().map(|batch| state.accept(batch)).collect()))
+        Ok(self.step(now, |state| batches.iter().map(|batch| accept(state, batch)).collect()))
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
