@@ -1,1 +1,113 @@
+//! The suite that every Quell store passes.
+//!
+//! A store author writes one line, [`suite!`], with a function that opens a fresh store; each rule
+//! test then runs on it in virtual time. [`oracle`] drives the store and the in-memory model with
+//! the same random operations and compares every answer.
+//!
+//! Invariant: the suite sees a store only through the `Store` trait.
+#![allow(
+    clippy::missing_panics_doc,
+    reason = "these are tests: they panic when a promise is broken"
+)]
+#![expect(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
+pub mod accept;
+pub mod debounce;
+pub mod dedup;
+pub mod lease;
+pub mod operate;
+pub mod oracle;
+pub mod queue;
+pub mod rig;
+
+pub use rig::{Opened, Rig};
+
+/// Runs the whole suite on a store: `quell_conformance::suite!(open);`, where `open` is
+/// `async fn open() -> quell_conformance::Opened`.
+#[macro_export]
+macro_rules! suite {
+    ($open:path) => {
+        $crate::tests!($open, accept: [
+            r02_every_accepted_trigger_is_covered_by_a_later_attempt,
+            r03_receipts_tell_what_became_of_each_trigger,
+            r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody,
+            r09_a_trigger_without_a_key_is_its_own_job_at_once,
+            r09_a_delay_holds_to_the_microsecond,
+            r38_store_time_never_goes_back,
+            keys_of_different_tasks_and_parts_never_meet,
+            hostile_text_is_only_text,
+        ]);
+        $crate::tests!($open, debounce: [
+            r06_r08_the_published_scenarios_are_exact,
+            r07_joins_move_due_but_never_past_max,
+            r07_a_join_keeps_the_higher_priority_and_the_later_delay,
+            r07_a_window_is_flushed_and_cancelled_by_key,
+            r10_payloads_fold_as_the_policy_says,
+            r11_one_attempt_of_a_key_at_a_time,
+            r11_overlap_lets_attempts_of_a_key_run_together,
+            r12_a_failed_run_is_absorbed_by_the_newer_window,
+            r12_without_a_newer_window_it_becomes_the_open_window_again,
+            r12_snoozed_released_and_lapsed_jobs_join_the_newer_window_too,
+            r13_edges_run_what_they_say,
+            r13_a_throttled_key_starts_once_per_period,
+            r14_thresholds_come_from_the_queue,
+            a_trigger_during_a_run_is_never_marked_done_by_it,
+            max_is_a_timer_and_needs_no_message_to_come_by,
+            a_backlog_outlives_every_ttl,
+        ]);
+        $crate::tests!($open, dedup: [
+            r16_a_key_is_taken_for_its_ttl,
+            r16_a_key_is_taken_until_started_or_done,
+            r16_a_hold_follows_its_job_to_the_heir,
+            r16_a_duplicate_joins_no_window,
+            r17_one_key_for_a_batch,
+        ]);
+        $crate::tests!($open, lease: [
+            r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts,
+            r21_a_renewed_lease_holds,
+            r24_a_retry_waits_for_its_backoff,
+            r25_a_dead_job_keeps_everything,
+            r29_released_and_snoozed_attempts_are_not_spent,
+            r31_a_crashed_slot_comes_back,
+            a_settlement_counts_once,
+        ]);
+        $crate::tests!($open, queue: [
+            r28_unknown_tasks_are_left_alone,
+            r30_priority_then_due_then_id,
+            r31_the_concurrency_of_a_queue_is_exact,
+            r32_r33_settings_are_live,
+            r34_new_work_wakes_and_next_due_is_exact,
+            a_claim_is_bounded,
+        ]);
+        $crate::tests!($open, operate: [
+            r15_a_job_a_trigger_and_a_key_are_explained,
+            r15_useless_keys_are_pointed_out,
+            r26_a_redrive_brings_fresh_attempts_or_joins_the_window,
+            r37_ended_jobs_go_after_their_retention,
+            illegal_moves_are_refused,
+            jobs_are_listed_page_by_page,
+        ]);
+
+        #[test]
+        fn the_store_answers_like_the_model() {
+            $crate::oracle::compare(|| async { $open().await });
+        }
+    };
+}
+
+/// One `#[tokio::test]` per rule of a module.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! tests {
+    ($open:path, $module:ident: [$($test:ident),* $(,)?]) => {
+        mod $module {
+            use super::*;
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    $crate::$module::$test($crate::Rig::new($open().await)).await;
+                }
+            )*
+        }
+    };
+}

@@ -1,1 +1,31 @@
+//! The Quell store on SQLite: the embedded default.
+//!
+//! Everything is one file, in WAL mode, fully synchronous unless asked otherwise. Several
+//! processes may share it: writes are serialised by SQLite's own lock, and each process notices
+//! the others' commits by `PRAGMA data_version`. Concurrent triggers of one process share a commit
+//! (see the client's batcher), which makes durable triggers cheap.
+//!
+//! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
+//! time; `enqueue`, `claim`, `settle` and `operate` are what happens inside one; `row` and `names`
+//! are how jobs look on disk.
+//!
+//! Invariant: no write happens outside `tx`, and no claim or settlement trusts a caller's clock.
 
+mod claim;
+mod enqueue;
+mod error;
+mod inbox;
+mod names;
+mod operate;
+mod options;
+mod read;
+mod row;
+mod schema;
+mod settle;
+mod store;
+mod tx;
+mod watch;
+
+pub use inbox::trigger_in;
+pub use options::{SqliteOptions, Synchronous};
+pub use store::SqliteStore;

@@ -1,0 +1,59 @@
+//! The memory store's rows as accepting triggers sees them.
+
+use super::state::State;
+use crate::accept::Rows;
+use crate::dedup::Hold;
+use crate::edge::KeyMemory;
+use crate::window::Thresholds;
+use crate::{Job, JobId, Key, QueueName, TaskName, Timestamp};
+
+impl Rows for State {
+    fn now(&self) -> Timestamp {
+        self.now()
+    }
+
+    fn next_id(&mut self) -> JobId {
+        self.next_id()
+    }
+
+    fn thresholds(&self, queue: &QueueName) -> Option<Thresholds> {
+        self.settings(queue).debounce
+    }
+
+    fn open_window(&self, task: &TaskName, key: &Key) -> Option<JobId> {
+        self.open_window(task, key)
+    }
+
+    fn key_runs(&self, task: &TaskName, key: &Key) -> bool {
+        self.key_runs(&(task.clone(), key.clone()))
+    }
+
+    fn job(&self, id: JobId) -> Option<&Job> {
+        self.job(id)
+    }
+
+    fn insert(&mut self, job: Job) {
+        self.know_queue(&job.queue);
+        self.insert(job);
+    }
+
+    fn update(&mut self, id: JobId, change: &mut dyn FnMut(&mut Job)) {
+        self.update(id, change);
+    }
+
+    fn hold(&self, task: &TaskName, key: &Key) -> Option<Hold> {
+        self.holds.get(&(task.clone(), key.clone())).copied()
+    }
+
+    fn set_hold(&mut self, task: &TaskName, key: &Key, hold: Hold) {
+        self.holds.insert((task.clone(), key.clone()), hold);
+    }
+
+    fn memory(&self, task: &TaskName, key: &Key) -> Option<KeyMemory> {
+        self.memories.get(&(task.clone(), key.clone())).copied()
+    }
+
+    fn set_memory(&mut self, task: &TaskName, key: &Key, memory: KeyMemory) {
+        self.memories.insert((task.clone(), key.clone()), memory);
+    }
+}

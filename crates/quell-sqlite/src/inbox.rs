@@ -1,0 +1,77 @@
+//! Triggers inside a caller's own transaction (R4).
+//!
+//! They are appended to an inbox there, and folded into jobs by the next store call after the
+//! commit: they count from the commit, and a rollback leaves no trace. SQLite has one writer, so a
+//! caller's open write transaction does hold up other writers of the file, as any write does.
+
+use quell_core::dedup::Dedup;
+use quell_core::{Batch, NewTrigger, Result};
+use sqlx::SqliteConnection;
+use tracing::error;
+
+use crate::error::{corrupt, explain};
+use crate::row::get;
+use crate::tx::Tx;
+
+/// Batches folded in one store call, at most; the next call goes on.
+const FOLD: i64 = 1_000;
+
+/// Triggers a batch inside the caller's transaction on the database that holds the store.
+///
+/// The batch must have been validated. What became of each trigger is decided after the commit.
+///
+/// # Errors
+/// [`ErrorKind::Foreign`](quell_core::ErrorKind::Foreign) where the database has no Quell tables;
+/// else what the database says. After an error the caller should roll back.
+pub async fn trigger_in(db: &mut SqliteConnection, batch: &Batch) -> Result<()> {
+    let triggers = serde_json::to_string(&(&batch.triggers, &batch.dedup))
+        .map_err(|error| corrupt(format_args!("triggers: {error}")))?;
+    sqlx::query("insert into quell_inbox (triggers) values (?1)")
+        .bind(triggers)
+        .execute(db)
+        .await
+        .map_err(|e| explain("trigger in the transaction", e))?;
+    Ok(())
+}
+
+impl Tx<'_> {
+    /// Folds what committed transactions left in the inbox, in order.
+    pub(crate) async fn fold_inbox(&mut self) -> Result<()> {
+        const TAKE: &str = "delete from quell_inbox
+              where id in (select id from quell_inbox where refused is null order by id limit ?1)
+          returning id, triggers";
+        if !self.inbox_waits {
+            return Ok(());
+        }
+        let what = "read the inbox";
+        let rows = sqlx::query(TAKE).bind(FOLD).fetch_all(&mut *self.db).await;
+        let rows = rows.map_err(|e| explain(what, e))?;
+        let mut taken = Vec::with_capacity(rows.len());
+        for row in &rows {
+            taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
+        }
+        taken.sort_unstable_by_key(|(id, _)| *id);
+        let mut batches = Vec::with_capacity(taken.len());
+        for (id, text) in taken {
+            match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
+                Ok((triggers, dedup)) => batches.push(Batch { triggers, dedup }),
+                Err(error) => self.refuse_inbox(id, text, &error).await?,
+            }
+        }
+        self.accept(&batches).await?;
+        Ok(())
+    }
+
+    /// Keeps a row that is not Quell's writing, out of the way, with the reason.
+    async fn refuse_inbox(&mut self, id: i64, text: &str, why: &serde_json::Error) -> Result<()> {
+        error!(inbox = id, error = %why, "inbox holds what Quell never wrote: set aside");
+        sqlx::query("insert into quell_inbox (id, triggers, refused) values (?1, ?2, ?3)")
+            .bind(id)
+            .bind(text.to_owned())
+            .bind(why.to_string())
+            .execute(&mut *self.db)
+            .await
+            .map_err(|e| explain("set an inbox row aside", e))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Interned names: tasks, queues and lanes have numbers that never change.
+//!
+//! The cache belongs to one process. Names that a transaction adds are known to it at once; if that
+//! transaction does not commit, the whole cache is dropped, because numbers were guessed.
+
+use std::collections::HashMap;
+
+use quell_core::trigger::Priority;
+use quell_core::{QueueName, Result, TaskName};
+use sqlx::{Row, SqliteConnection};
+
+use crate::error::{corrupt, explain};
+
+/// What a lane's number stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Lane {
+    pub(crate) id: i64,
+    pub(crate) task_id: i64,
+    pub(crate) queue: QueueName,
+    pub(crate) task: TaskName,
+    pub(crate) priority: Priority,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    tasks: HashMap<TaskName, i64>,
+    queues: HashMap<QueueName, i64>,
+    by_names: HashMap<(QueueName, TaskName, Priority), i64>,
+    lanes: HashMap<i64, Lane>,
+}
+
+impl Names {
+    /// Reads all names; there are few.
+    pub(crate) async fn load(db: &mut SqliteConnection) -> Result<Names> {
+        const LANES: &str = "select l.id, l.task_id, q.name, t.name, l.priority
+               from quell_lane l
+               join quell_queue q on q.id = l.queue_id
+               join quell_task t on t.id = l.task_id";
+        let what = "read the names of queues and tasks";
+        let mut names = Names::default();
+        let rows = sqlx::query("select id, name from quell_task").fetch_all(&mut *db).await;
+        for row in rows.map_err(|e| explain(what, e))? {
+            names.tasks.insert(name(&row, 1)?, number(&row, 0)?);
+        }
+        let rows = sqlx::query("select id, name from quell_queue").fetch_all(&mut *db).await;
+        for row in rows.map_err(|e| explain(what, e))? {
+            names.queues.insert(name(&row, 1)?, number(&row, 0)?);
+        }
+        let rows = sqlx::query(LANES).fetch_all(&mut *db).await;
+        for row in rows.map_err(|e| explain(what, e))? {
+            let priority = Priority::try_from(number(&row, 4)?).map_err(|_| corrupt("a lane"))?;
+            names.insert(Lane {
+                id: number(&row, 0)?,
+                task_id: number(&row, 1)?,
+                queue: name(&row, 2)?,
+                task: name(&row, 3)?,
+                priority,
+            });
+        }
+        Ok(names)
+    }
+
+    fn insert(&mut self, lane: Lane) {
+        let by_names = (lane.queue.clone(), lane.task.clone(), lane.priority);
+        self.by_names.insert(by_names, lane.id);
+        self.lanes.insert(lane.id, lane);
+    }
+
+    pub(crate) fn lane(&self, id: i64) -> Option<&Lane> {
+        self.lanes.get(&id)
+    }
+
+    pub(crate) fn task_id(&self, task: &TaskName) -> Option<i64> {
+        self.tasks.get(task).copied()
+    }
+
+    pub(crate) fn queue_id(&self, queue: &QueueName) -> Option<i64> {
+        self.queues.get(queue).copied()
+    }
+
+    pub(crate) fn find(
+        &self,
+        queue: &QueueName,
+        task: &TaskName,
+        priority: Priority,
+    ) -> Option<&Lane> {
+        let id = self.by_names.get(&(queue.clone(), task.clone(), priority))?;
+        self.lanes.get(id)
+    }
+
+    /// The lane of these names; makes it inside the caller's write transaction where there is none.
+    pub(crate) async fn intern(
+        &mut self,
+        db: &mut SqliteConnection,
+        queue: &QueueName,
+        task: &TaskName,
+        priority: Priority,
+    ) -> Result<Lane> {
+        if let Some(lane) = self.find(queue, task, priority) {
+            return Ok(lane.clone());
+        }
+        let queue_id = self.intern_queue(db, queue).await?;
+        let task_id = intern_one(
+            db,
+            "insert into quell_task (name) values (?1)
+             on conflict (name) do update set name = name returning id",
+            task.as_str(),
+        )
+        .await?;
+        self.tasks.insert(task.clone(), task_id);
+        let id = sqlx::query_scalar(
+            "insert into quell_lane (queue_id, task_id, priority) values (?1, ?2, ?3)
+             on conflict (queue_id, task_id, priority) do update set priority = priority
+             returning id",
+        )
+        .bind(queue_id)
+        .bind(task_id)
+        .bind(priority)
+        .fetch_one(&mut *db)
+        .await
+        .map_err(|e| explain("name a lane", e))?;
+        let lane = Lane { id, task_id, queue: queue.clone(), task: task.clone(), priority };
+        self.insert(lane.clone());
+        Ok(lane)
+    }
+
+    /// The queue's number; makes the queue where there is none.
+    pub(crate) async fn intern_queue(
+        &mut self,
+        db: &mut SqliteConnection,
+        queue: &QueueName,
+    ) -> Result<i64> {
+        if let Some(id) = self.queue_id(queue) {
+            return Ok(id);
+        }
+        let id = intern_one(
+            db,
+            "insert into quell_queue (name) values (?1)
+             on conflict (name) do update set name = name returning id",
+            queue.as_str(),
+        )
+        .await?;
+        self.queues.insert(queue.clone(), id);
+        Ok(id)
+    }
+}
+
+async fn intern_one(db: &mut SqliteConnection, sql: &'static str, name: &str) -> Result<i64> {
+    let id = sqlx::query_scalar(sql).bind(name).fetch_one(db).await;
+    id.map_err(|e| explain("name a queue or task", e))
+}
+
+fn number(row: &sqlx::sqlite::SqliteRow, index: usize) -> Result<i64> {
+    row.try_get(index).map_err(|e| explain("read a name", e))
+}
+
+fn name<N: std::str::FromStr>(row: &sqlx::sqlite::SqliteRow, index: usize) -> Result<N> {
+    let text: &str = row.try_get(index).map_err(|e| explain("read a name", e))?;
+    text.parse().map_err(|_| corrupt(format_args!("name {text:?}")))
+}

@@ -1,0 +1,178 @@
+//! What operators change: windows by key, jobs by id, queue settings, and what has ended (R7, R26,
+//! R32, R33, R37).
+
+use std::time::Duration;
+
+use quell_core::history::Event;
+use quell_core::{
+    AttemptOutcome, Job, JobId, JobState, Key, QueueName, QueueSettings, Result, Retention,
+    SettledAs, TaskName, Timestamp, no_such_job,
+};
+use sqlx::SqliteConnection;
+
+use crate::claim::look_head;
+use crate::error::{corrupt, explain};
+use crate::tx::Tx;
+
+/// Looks, without writing, whether there may be anything to remove.
+pub(crate) async fn may_prune(
+    db: &mut SqliteConnection,
+    now: Timestamp,
+    retention: &Retention,
+) -> Result<bool> {
+    const OLD: &str = "select exists (select 1 from quell_job
+                        where state in (2, 4, 5) and ended_at <= ?1)
+            or exists (select 1 from quell_job where state = 3 and ended_at <= ?2)
+            or exists (select 1 from quell_memory where expires_at <= ?3)
+            or exists (select 1 from quell_hold where expires_at <= ?3)";
+    let now = look_head(db, now).await?.now;
+    let cutoff = |keep: Option<Duration>| keep.map(|keep| now.before(keep).as_micros());
+    sqlx::query_scalar(OLD)
+        .bind(cutoff(retention.succeeded))
+        .bind(cutoff(retention.dead))
+        .bind(now.as_micros())
+        .fetch_one(db)
+        .await
+        .map_err(|e| explain("look for ended jobs", e))
+}
+
+impl Tx<'_> {
+    pub(crate) async fn flush(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
+        let Some(mut job) = self.open_window(task, key.as_str()).await? else { return Ok(None) };
+        job.window = job.window.flush(self.now);
+        self.put_back(&job, None).await?;
+        Ok(Some(job.id))
+    }
+
+    pub(crate) async fn cancel_key(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
+        let Some(job) = self.open_window(task, key.as_str()).await? else { return Ok(None) };
+        self.cancel_job(job.clone(), "the window was cancelled by its key").await?;
+        Ok(Some(job.id))
+    }
+
+    pub(crate) async fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
+        let job = self.load(id).await?.ok_or_else(|| no_such_job(id))?;
+        self.cancel_job(job, reason).await
+    }
+
+    async fn cancel_job(&mut self, mut job: Job, reason: &str) -> Result<()> {
+        let ran = job.clone();
+        job.cancel(self.now, reason)?;
+        if ran.state == JobState::Running {
+            let why = Some(reason.to_owned());
+            self.record_attempt(&ran, AttemptOutcome::Cancelled, why).await?;
+        }
+        self.put_back(&job, None).await?;
+        self.free_keys().await?;
+        self.tell(Some(Event::Cancel { t: self.now, job: job.id }));
+        Ok(())
+    }
+
+    pub(crate) async fn redrive(&mut self, id: JobId) -> Result<SettledAs> {
+        let mut job = self.load(id).await?.ok_or_else(|| no_such_job(id))?;
+        let mut heir = self.heir_of(&job).await?;
+        let became = job.redrive(self.now, heir.as_mut())?;
+        job.waits =
+            job.state == JobState::Scheduled && !job.shape.overlap && self.key_runs(&job).await?;
+        self.put_back(&job, heir.as_ref()).await?;
+        self.tell(Some(Event::Redrive { t: self.now, job: id, became }));
+        Ok(became)
+    }
+
+    async fn key_runs(&mut self, job: &Job) -> Result<bool> {
+        let Some(key) = &job.key else { return Ok(false) };
+        sqlx::query_scalar(
+            "select exists (select 1 from quell_job where task_id = ?1 and key = ?2 and hold > 0)",
+        )
+        .bind(self.names.task_id(&job.task))
+        .bind(key.as_str().to_owned())
+        .fetch_one(&mut *self.db)
+        .await
+        .map_err(|e| explain("look for a running attempt", e))
+    }
+
+    pub(crate) async fn set_queue(
+        &mut self,
+        queue: &QueueName,
+        settings: &QueueSettings,
+    ) -> Result<()> {
+        let what = "set a queue";
+        let text = serde_json::to_string(settings)
+            .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))?;
+        let id = self.names.intern_queue(&mut self.db, queue).await?;
+        sqlx::query("update quell_queue set settings = ?2 where id = ?1")
+            .bind(id)
+            .bind(text)
+            .execute(&mut *self.db)
+            .await
+            .map_err(|e| explain(what, e))?;
+        sqlx::query("update quell_meta set settings_version = settings_version + 1")
+            .execute(&mut *self.db)
+            .await
+            .map_err(|e| explain(what, e))?;
+        self.wake(queue, Timestamp::MIN);
+        Ok(())
+    }
+
+    /// Removes ended jobs, and keys that have no effect any more, in one small batch.
+    pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<u64> {
+        const JOBS: &str = "delete from quell_job
+              where id in (select id from quell_job
+                            where state = ?1 and ended_at <= ?2 order by ended_at limit ?3)";
+        let mut left = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut removed = 0;
+        let ended = [
+            (JobState::Succeeded, retention.succeeded),
+            (JobState::Cancelled, retention.succeeded),
+            (JobState::Absorbed, retention.succeeded),
+            (JobState::Dead, retention.dead),
+        ];
+        for (state, keep) in ended {
+            let Some(keep) = keep else { continue };
+            let gone = sqlx::query(JOBS)
+                .bind(state.code())
+                .bind(self.now.before(keep).as_micros())
+                .bind(left)
+                .execute(&mut *self.db)
+                .await
+                .map_err(|e| explain("remove ended jobs", e))?
+                .rows_affected();
+            removed += gone;
+            left = left.saturating_sub(i64::try_from(gone).unwrap_or(i64::MAX));
+        }
+        self.prune_rest(limit).await?;
+        Ok(removed)
+    }
+
+    /// Attempts of jobs that are gone, memories that expired, and dedup keys that are free.
+    async fn prune_rest(&mut self, limit: usize) -> Result<()> {
+        const REST: [&str; 3] = [
+            "delete from quell_attempt
+              where job_id in (select a.job_id from quell_attempt a
+                                where not exists (select 1 from quell_job j where j.id = a.job_id)
+                                limit ?2)
+                and ?1 is not null",
+            "delete from quell_memory
+              where (task_id, key) in (select task_id, key from quell_memory
+                                        where expires_at <= ?1 limit ?2)",
+            "delete from quell_hold
+              where (task_id, key) in (
+                    select h.task_id, h.key from quell_hold h
+                     where h.expires_at <= ?1
+                        or (h.expires_at = 9223372036854775807
+                            and not exists (select 1 from quell_job j
+                                             where j.id = h.job_id and j.state < 2))
+                     limit ?2)",
+        ];
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        for sql in REST {
+            sqlx::query(sql)
+                .bind(self.now.as_micros())
+                .bind(limit)
+                .execute(&mut *self.db)
+                .await
+                .map_err(|e| explain("remove what has no effect any more", e))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! Which file, and how durable.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell_core::history::Sink;
+use quell_core::{Error, ErrorKind, Result};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{Connection, SqliteConnection};
+
+use crate::SqliteStore;
+use crate::error::explain;
+use crate::schema::migrate;
+
+/// When a commit is on the disk (R1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Synchronous {
+    /// Before the commit returns: a power cut loses nothing that was accepted.
+    #[default]
+    Full,
+    /// Soon after: a crash of the process loses nothing, a power cut may lose the last commits.
+    Normal,
+}
+
+/// How to open a store.
+///
+/// ```no_run
+/// # async fn open() -> quell_core::Result<()> {
+/// use quell_sqlite::{SqliteOptions, Synchronous};
+///
+/// let store = SqliteOptions::new("app.db").synchronous(Synchronous::Normal).open().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct SqliteOptions {
+    path: PathBuf,
+    read_only: bool,
+    synchronous: Synchronous,
+    busy_timeout: Duration,
+    history: Option<Sink>,
+}
+
+impl SqliteOptions {
+    /// A store in this file, which is made when missing.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        SqliteOptions {
+            path: path.as_ref().to_owned(),
+            read_only: false,
+            synchronous: Synchronous::default(),
+            busy_timeout: Duration::from_secs(5),
+            history: None,
+        }
+    }
+
+    /// Reads `sqlite://FILE`, with `?synchronous=full` or `?synchronous=normal` if wanted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for anything else, in memory databases among it: they would vanish
+    /// with their last connection.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let refuse = |why: String| Err(Error::invalid("url", format!("store url {url:?}: {why}")));
+        let Some(rest) = url.strip_prefix("sqlite:") else {
+            return refuse("it does not begin with `sqlite://`".to_owned());
+        };
+        let rest = rest.strip_prefix("//").unwrap_or(rest);
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if path.is_empty() || path.contains(":memory:") {
+            return refuse("name a file, or use `memory:` for a store that keeps nothing".into());
+        }
+        let mut options = SqliteOptions::new(path);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair {
+                "synchronous=full" => options.synchronous = Synchronous::Full,
+                "synchronous=normal" => options.synchronous = Synchronous::Normal,
+                "mode=ro" => options.read_only = true,
+                "mode=rwc" => {}
+                other => return refuse(format!("{other:?} is not known: synchronous=full|normal")),
+            }
+        }
+        Ok(options)
+    }
+
+    /// When a commit is on the disk. [`Synchronous::Full`] by default.
+    pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
+        self.synchronous = synchronous;
+        self
+    }
+
+    /// How long to wait for another connection's write before giving up with
+    /// [`ErrorKind::Contention`]. 5 s by default.
+    pub fn busy_timeout(mut self, timeout: Duration) -> Self {
+        self.busy_timeout = timeout;
+        self
+    }
+
+    /// Where the events go that only the store sees.
+    pub fn history(mut self, sink: Sink) -> Self {
+        self.history = Some(sink);
+        self
+    }
+
+    /// Opens the store; call it inside a tokio runtime, on which its watcher will run.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Foreign`] for a file that is not Quell's, [`ErrorKind::Newer`] for one of a
+    /// newer Quell, [`ErrorKind::ReadOnly`], [`ErrorKind::Full`] and [`ErrorKind::Unavailable`]
+    /// for a file that cannot be used; each says what to do.
+    pub async fn open(self) -> Result<SqliteStore> {
+        let connect = self.connect_options();
+        let opened = SqliteConnection::connect_with(&connect).await;
+        let mut writer = opened.map_err(|e| self.explain(e))?;
+        check_wal(&mut writer).await?;
+        migrate(&mut writer).await?;
+        SqliteStore::start(writer, &connect.create_if_missing(false), self.history).await
+    }
+
+    fn connect_options(&self) -> SqliteConnectOptions {
+        let synchronous = match self.synchronous {
+            Synchronous::Full => SqliteSynchronous::Full,
+            Synchronous::Normal => SqliteSynchronous::Normal,
+        };
+        let options = SqliteConnectOptions::new()
+            .filename(&self.path)
+            .create_if_missing(!self.read_only)
+            .read_only(self.read_only)
+            .busy_timeout(self.busy_timeout)
+            .synchronous(synchronous)
+            .statement_cache_capacity(200)
+            // 16 MiB: enough for hot pages, and a worker's memory stays flat whatever the backlog.
+            .pragma("cache_size", "-16384");
+        if self.read_only { options } else { options.journal_mode(SqliteJournalMode::Wal) }
+    }
+
+    fn explain(&self, error: sqlx::Error) -> Error {
+        explain("open the store", error).at(self.path.display())
+    }
+}
+
+/// Setting WAL mode can fail without an error, on a file system without shared memory.
+async fn check_wal(db: &mut SqliteConnection) -> Result<()> {
+    let mode: String = sqlx::query_scalar("pragma journal_mode")
+        .fetch_one(db)
+        .await
+        .map_err(|e| explain("open the store", e))?;
+    if mode == "wal" {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::ReadOnly,
+        format!(
+            "the store's journal is in mode `{mode}`, not `wal`: the file must be writable and on a \
+             local file system"
+        ),
+    ))
+}

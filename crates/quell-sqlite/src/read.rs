@@ -1,0 +1,185 @@
+//! What operators read, without the write lock.
+
+use quell_core::{
+    Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
+    QueueInfo, QueueName, Result, TaskName,
+};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+
+use crate::error::{corrupt, explain};
+use crate::names::Names;
+use crate::row::{decode, decode_attempt, get, job_columns, signed, unsigned};
+use crate::tx::parse_settings;
+
+/// A reader's connection, and the names as it sees them.
+pub(crate) struct Reader<'c> {
+    db: &'c mut SqliteConnection,
+    names: Names,
+}
+
+impl<'c> Reader<'c> {
+    pub(crate) async fn new(db: &'c mut SqliteConnection) -> Result<Self> {
+        let names = Names::load(db).await?;
+        Ok(Reader { db, names })
+    }
+
+    pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {
+        let mut query = select_jobs();
+        query.push(" where j.id = ").push_bind(signed(id.get()));
+        Ok(self.fetch(query).await?.pop())
+    }
+
+    /// A page of jobs, newest first.
+    pub(crate) async fn jobs(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
+        let mut query = select_jobs();
+        query.push(" where true");
+        if filter.task.is_some() || filter.queue.is_some() {
+            query.push(
+                " and j.lane_id in (select l.id from quell_lane l
+                      join quell_queue q on q.id = l.queue_id
+                      join quell_task t on t.id = l.task_id where true",
+            );
+            if let Some(task) = &filter.task {
+                query.push(" and t.name = ").push_bind(task.as_str().to_owned());
+            }
+            if let Some(queue) = &filter.queue {
+                query.push(" and q.name = ").push_bind(queue.as_str().to_owned());
+            }
+            query.push(")");
+        }
+        if let Some(state) = filter.state {
+            query.push(" and j.state = ").push_bind(state.code());
+        }
+        if let Some(key) = &filter.key {
+            query.push(" and j.key = ").push_bind(key.as_str().to_owned());
+        }
+        if let Some(before) = filter.before {
+            query.push(" and j.id < ").push_bind(signed(before.get()));
+        }
+        let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
+        query.push(" order by j.id desc limit ").push_bind(page);
+        self.fetch(query).await
+    }
+
+    async fn fetch(&mut self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<Job>> {
+        let rows = query.build().fetch_all(&mut *self.db).await;
+        let rows = rows.map_err(|e| explain("read jobs", e))?;
+        rows.iter().map(|row| decode(row, &self.names)).collect()
+    }
+
+    pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
+        const COUNTS: &str = "select q.name, t.name, j.state, count(*)
+               from quell_job j
+               join quell_lane l on l.id = j.lane_id
+               join quell_queue q on q.id = l.queue_id
+               join quell_task t on t.id = l.task_id
+              group by 1, 2, 3 order by 1, 2, 3";
+        let rows = sqlx::query(COUNTS).fetch_all(&mut *self.db).await;
+        rows.map_err(|e| explain("count jobs", e))?.iter().map(decode_counts).collect()
+    }
+
+    /// A job's attempts, oldest first; the one on its row last.
+    pub(crate) async fn attempts(&mut self, id: JobId) -> Result<Vec<Attempt>> {
+        const ATTEMPTS: &str = "select token, worker, started_at, ended_at, outcome, error
+               from quell_attempt where job_id = ?1 order by token";
+        let rows = sqlx::query(ATTEMPTS).bind(signed(id.get())).fetch_all(&mut *self.db).await;
+        let rows = rows.map_err(|e| explain("read attempts", e))?;
+        let mut attempts = rows.iter().map(decode_attempt).collect::<Result<Vec<_>>>()?;
+        attempts.extend(self.job(id).await?.and_then(|job| job.attempt_on_row()));
+        Ok(attempts)
+    }
+
+    pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
+        let sql = "select name, settings from quell_queue order by name";
+        let rows = sqlx::query(sql).fetch_all(&mut *self.db).await;
+        let rows = rows.map_err(|e| explain("read queues", e))?;
+        rows.iter()
+            .map(|row| {
+                let name: &str = get(row, 0)?;
+                let settings = parse_settings(name, get(row, 1)?)?;
+                Ok(QueueInfo { name: QueueName::new(name)?, settings })
+            })
+            .collect()
+    }
+
+    /// What happened, and why (R15).
+    pub(crate) async fn explain(&mut self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        let (trigger, job) = match target {
+            ExplainTarget::Job(id) => (None, self.job(*id).await?),
+            ExplainTarget::Trigger(trigger) => {
+                let job = self.job(trigger.job).await?;
+                (Some(*trigger), job.filter(|job| trigger.seq <= job.window.triggers))
+            }
+            ExplainTarget::Key { task, key } => {
+                let filter = JobFilter {
+                    task: task.clone(),
+                    key: Some(key.clone()),
+                    limit: 1,
+                    ..JobFilter::default()
+                };
+                (None, self.jobs(&filter).await?.pop())
+            }
+        };
+        let Some(job) = job else { return Ok(None) };
+        Ok(Some(Explanation {
+            trigger,
+            attempts: self.attempts(job.id).await?,
+            absorbed: self.absorbed_by(job.id).await?,
+            open_window: self.open_window(&job).await?,
+            keys: self.key_advice(&job.task).await?,
+            job,
+        }))
+    }
+
+    async fn absorbed_by(&mut self, id: JobId) -> Result<Vec<JobId>> {
+        let sql = "select id from quell_job where absorbed_by = ?1 order by id";
+        let ids = sqlx::query_scalar(sql).bind(signed(id.get())).fetch_all(&mut *self.db).await;
+        let ids: Vec<i64> = ids.map_err(|e| explain("read absorbed jobs", e))?;
+        Ok(ids.into_iter().map(|id| JobId::new(unsigned(id))).collect())
+    }
+
+    async fn open_window(&mut self, job: &Job) -> Result<Option<JobId>> {
+        let Some(key) = &job.key else { return Ok(None) };
+        let id: Option<i64> = sqlx::query_scalar(
+            "select id from quell_job where task_id = ?1 and key = ?2 and hold = 0 and id <> ?3",
+        )
+        .bind(self.names.task_id(&job.task))
+        .bind(key.as_str().to_owned())
+        .bind(signed(job.id.get()))
+        .fetch_optional(&mut *self.db)
+        .await
+        .map_err(|e| explain("read an open window", e))?;
+        Ok(id.map(|id| JobId::new(unsigned(id))))
+    }
+
+    /// R15: looks at the newest keyed jobs of a task.
+    async fn key_advice(&mut self, task: &TaskName) -> Result<Option<KeyAdvice>> {
+        let row = sqlx::query(
+            "select count(*), coalesce(sum(triggers), 0)
+               from (select triggers from quell_job
+                      where task_id = ?1 and key is not null order by id desc limit ?2)",
+        )
+        .bind(self.names.task_id(task))
+        .bind(signed(KeyAdvice::SAMPLE))
+        .fetch_one(&mut *self.db)
+        .await
+        .map_err(|e| explain("look at a task's keys", e))?;
+        let advice = KeyAdvice { jobs: unsigned(get(&row, 0)?), triggers: unsigned(get(&row, 1)?) };
+        Ok((advice.jobs > 0).then_some(advice))
+    }
+}
+
+fn select_jobs() -> QueryBuilder<Sqlite> {
+    QueryBuilder::new(concat!("select ", job_columns!(), " from quell_job j"))
+}
+
+fn decode_counts(row: &SqliteRow) -> Result<Counts> {
+    let state = u8::try_from(get::<i64, _>(row, 2)?).ok().and_then(JobState::from_code);
+    Ok(Counts {
+        queue: QueueName::new(get::<&str, _>(row, 0)?)?,
+        task: TaskName::new(get::<&str, _>(row, 1)?)?,
+        state: state.ok_or_else(|| corrupt("the state of a job"))?,
+        jobs: unsigned(get(row, 3)?),
+    })
+}

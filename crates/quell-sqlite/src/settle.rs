@@ -1,0 +1,251 @@
+//! Ending attempts: success in one statement for many, everything else by the core's moves (R12,
+//! R21, R24, R25), and taking lapsed leases back.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::time::Duration;
+
+use quell_core::history::Event;
+use quell_core::{
+    AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Result, Settled,
+    SettledAs, Settlement, Timestamp,
+};
+
+use crate::error::explain;
+use crate::row::{decode, get, job_columns, put, signed, unsigned};
+use crate::tx::Tx;
+
+impl Tx<'_> {
+    /// Ends attempts; answers come in the same order.
+    pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        let succeeded: Vec<Lease> = settlements
+            .iter()
+            .filter(|one| one.outcome == Outcome::Succeeded)
+            .map(|one| one.lease)
+            .collect();
+        let mut accepted = self.succeed(&succeeded).await?;
+        let mut settled = Vec::with_capacity(settlements.len());
+        for Settlement { lease, outcome } in settlements {
+            let became = if *outcome == Outcome::Succeeded {
+                // A lease that is settled twice in one call counts once.
+                if accepted.remove(&lease.job) { SettledAs::Succeeded } else { SettledAs::Refused }
+            } else {
+                self.settle_one(lease, outcome).await?
+            };
+            settled.push(Settled { lease: *lease, became });
+        }
+        self.free_keys().await?;
+        Ok(settled)
+    }
+
+    /// R21: only the current, unlapsed lease counts. Returns whose did.
+    async fn succeed(&mut self, leases: &[Lease]) -> Result<HashSet<JobId>> {
+        const SUCCEED: &str = "update quell_job
+                set state = 2, hold = null, lease_until = null, failures = 0, waits = 0,
+                    ended_at = ?2
+               from json_each(?1) l
+              where quell_job.id = l.value ->> 0 and starts = l.value ->> 1
+                and state = 1 and lease_until > ?2
+          returning quell_job.id";
+        if leases.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let ids: Vec<i64> = sqlx::query_scalar(SUCCEED)
+            .bind(json_leases(leases))
+            .bind(self.now.as_micros())
+            .fetch_all(&mut *self.db)
+            .await
+            .map_err(|e| explain("settle jobs", e))?;
+        Ok(ids.into_iter().map(|id| JobId::new(unsigned(id))).collect())
+    }
+
+    async fn settle_one(&mut self, lease: &Lease, outcome: &Outcome) -> Result<SettledAs> {
+        let now = self.now;
+        let Some(mut job) = self.load(lease.job).await? else { return Ok(SettledAs::Refused) };
+        if !job.is_held_by(lease.token, now) {
+            return Ok(SettledAs::Refused);
+        }
+        let (ended, error) = match outcome {
+            Outcome::Failed(failure) => (failure.ended, Some(failure.clipped())),
+            Outcome::Snoozed { .. } => (AttemptOutcome::Snoozed, None),
+            Outcome::Cancelled { reason } => (AttemptOutcome::Cancelled, Some(reason.clone())),
+            _ => (AttemptOutcome::Released, None),
+        };
+        self.record_attempt(&job, ended, error).await?;
+        let mut heir = self.heir_of(&job).await?;
+        let became = job.settle(now, outcome, heir.as_mut());
+        self.put_back(&job, heir.as_ref()).await?;
+        Ok(became)
+    }
+
+    /// Takes back leases that lapsed, oldest first (R21).
+    pub(crate) async fn reap(&mut self, limit: usize) -> Result<Vec<Lapsed>> {
+        const LAPSED: &str = concat!(
+            "select ",
+            job_columns!(),
+            " from quell_job j where j.state = 1 and j.lease_until <= ?1
+             order by j.lease_until, j.id limit ?2"
+        );
+        let rows = sqlx::query(LAPSED)
+            .bind(self.now.as_micros())
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *self.db)
+            .await
+            .map_err(|e| explain("read lapsed leases", e))?;
+        let mut lapsed = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let mut job = decode(row, self.names)?;
+            let lease = Lease { job: job.id, token: LeaseToken::new(job.starts) };
+            self.record_attempt(&job, AttemptOutcome::Lapsed, None).await?;
+            let mut heir = self.heir_of(&job).await?;
+            let became = job.lapse(self.now, heir.as_mut());
+            self.put_back(&job, heir.as_ref()).await?;
+            self.tell(Some(Event::Lapse { t: self.now, job: job.id, token: lease.token, became }));
+            lapsed.push(Lapsed { lease, became });
+        }
+        self.free_keys().await?;
+        Ok(lapsed)
+    }
+
+    /// Extends leases that still hold (R21).
+    pub(crate) async fn renew(
+        &mut self,
+        leases: &[Lease],
+        length: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        const RENEW: &str = "update quell_job
+                set lease_until = ?3
+               from json_each(?1) l
+              where quell_job.id = l.value ->> 0 and starts = l.value ->> 1
+                and state = 1 and lease_until > ?2
+          returning quell_job.id, starts";
+        let until = self.now + length;
+        let rows = sqlx::query(RENEW)
+            .bind(json_leases(leases))
+            .bind(self.now.as_micros())
+            .bind(until.as_micros())
+            .fetch_all(&mut *self.db)
+            .await
+            .map_err(|e| explain("renew leases", e))?;
+        let mut renewed = HashSet::with_capacity(rows.len());
+        for row in &rows {
+            let job = JobId::new(unsigned(get(row, 0)?));
+            renewed.insert(Lease { job, token: LeaseToken::new(unsigned(get(row, 1)?)) });
+        }
+        Ok(leases.iter().map(|lease| renewed.contains(lease).then_some(until)).collect())
+    }
+
+    /// A job's row.
+    pub(crate) async fn load(&mut self, id: JobId) -> Result<Option<Job>> {
+        const JOB: &str = concat!("select ", job_columns!(), " from quell_job j where j.id = ?1");
+        let row = sqlx::query(JOB).bind(signed(id.get())).fetch_optional(&mut *self.db).await;
+        let row = row.map_err(|e| explain("read a job", e))?;
+        row.map(|row| decode(&row, self.names)).transpose()
+    }
+
+    /// The open window of the job's key, if that is another job (R12).
+    pub(crate) async fn heir_of(&mut self, job: &Job) -> Result<Option<Job>> {
+        let Some(key) = &job.key else { return Ok(None) };
+        let heir = self.open_window(&job.task, key.as_str()).await?;
+        Ok(heir.filter(|heir| heir.id != job.id))
+    }
+
+    /// The open window of a key.
+    pub(crate) async fn open_window(
+        &mut self,
+        task: &quell_core::TaskName,
+        key: &str,
+    ) -> Result<Option<Job>> {
+        const WINDOW: &str = concat!(
+            "select ",
+            job_columns!(),
+            " from quell_job j where j.task_id = ?1 and j.key = ?2 and j.hold = 0"
+        );
+        let Some(task_id) = self.names.task_id(task) else { return Ok(None) };
+        let row = sqlx::query(WINDOW).bind(task_id).bind(key.to_owned());
+        let row = row.fetch_optional(&mut *self.db).await;
+        let row = row.map_err(|e| explain("read an open window", e))?;
+        row.map(|row| decode(&row, self.names)).transpose()
+    }
+
+    /// Writes a job and the heir that may have absorbed it; dedup holds follow the work.
+    pub(crate) async fn put_back(&mut self, job: &Job, heir: Option<&Job>) -> Result<()> {
+        let absorbed = job.state == JobState::Absorbed;
+        let rows: Vec<&Job> =
+            [Some(job), heir.filter(|_| absorbed)].into_iter().flatten().collect();
+        put(&mut self.db, self.names, &rows).await?;
+        if let (true, Some(heir)) = (absorbed, heir) {
+            sqlx::query("update quell_hold set job_id = ?2 where job_id = ?1")
+                .bind(signed(job.id.get()))
+                .bind(signed(heir.id.get()))
+                .execute(&mut *self.db)
+                .await
+                .map_err(|e| explain("move dedup keys", e))?;
+        }
+        for changed in rows.into_iter().filter(|row| row.state == JobState::Scheduled) {
+            self.tell(Event::window(self.now, changed));
+            if !changed.waits {
+                self.wake(&changed.queue, changed.window.due_at);
+            }
+        }
+        Ok(())
+    }
+
+    /// R11: windows whose key no longer runs may start.
+    pub(crate) async fn free_keys(&mut self) -> Result<()> {
+        const FREE: &str = "update quell_job
+                set waits = 0
+              where waits = 1
+                and not exists (select 1 from quell_job r
+                                 where r.task_id = quell_job.task_id and r.key = quell_job.key
+                                   and r.hold > 0)
+          returning lane_id, due_at";
+        let rows = sqlx::query(FREE).fetch_all(&mut *self.db).await;
+        for row in rows.map_err(|e| explain("free a key", e))? {
+            let queue = self.names.lane(get(&row, 0)?).map(|lane| lane.queue.clone());
+            if let Some(queue) = queue {
+                self.wake(&queue, Timestamp::from_micros(get(&row, 1)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts an attempt that did not succeed on record.
+    pub(crate) async fn record_attempt(
+        &mut self,
+        job: &Job,
+        outcome: AttemptOutcome,
+        error: Option<String>,
+    ) -> Result<()> {
+        let (Some(worker), Some(started_at)) = (&job.worker, job.started_at) else { return Ok(()) };
+        sqlx::query(
+            "insert into quell_attempt (job_id, token, worker, started_at, ended_at, outcome, error)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )
+        .bind(signed(job.id.get()))
+        .bind(signed(job.starts))
+        .bind(worker.as_str().to_owned())
+        .bind(started_at.as_micros())
+        .bind(self.now.as_micros())
+        .bind(outcome.code())
+        .bind(error)
+        .execute(&mut *self.db)
+        .await
+        .map_err(|e| explain("record an attempt", e))?;
+        Ok(())
+    }
+}
+
+/// Leases as a JSON array of pairs, for `json_each`.
+fn json_leases(leases: &[Lease]) -> String {
+    let mut text = String::with_capacity(2 + leases.len() * 12);
+    text.push('[');
+    for (index, lease) in leases.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        let (job, token) = (signed(lease.job.get()), signed(lease.token.get()));
+        // Writing to a string cannot fail.
+        let _infallible = write!(text, "{comma}[{job},{token}]");
+    }
+    text.push(']');
+    text
+}

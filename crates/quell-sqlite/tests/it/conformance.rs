@@ -1,0 +1,16 @@
+//! Every rule on a fresh file.
+
+use std::sync::Arc;
+
+use quell_conformance::Opened;
+use quell_sqlite::{SqliteOptions, Synchronous};
+
+/// A store in a temporary folder. What a commit survives is tested elsewhere.
+async fn open() -> Opened {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("quell.db"));
+    let store = options.synchronous(Synchronous::Normal).open().await.unwrap();
+    Opened { store: Arc::new(store), guard: Box::new(folder) }
+}
+
+quell_conformance::suite!(open);

@@ -1,0 +1,4 @@
+//! The suite on SQLite files, and what only SQLite can get wrong.
+#![expect(clippy::unwrap_used, reason = "these are tests")]
+
+mod conformance;
