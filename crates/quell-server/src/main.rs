@@ -1,1 +1,40 @@
-fn main() {}
+//! The `quell` binary: reads the command line and hands it to the library.
+//!
+//! Each command gets its parsed arguments and the locked standard output; what it returns is
+//! printed as one line on standard error and becomes the exit status.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Durable background tasks that run once per burst.
+#[derive(Debug, Parser)]
+#[command(name = "quell", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Replay(quell_server::replay::Args),
+    Simulate(quell_server::simulate::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut out = std::io::stdout().lock();
+    let done = match cli.command {
+        Command::Replay(args) => quell_server::replay::run(args, &mut out),
+        Command::Simulate(args) => quell_server::simulate::run(args, &mut out),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Standard error may be closed too: then the exit status alone has to say it.
+            let _unheard = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

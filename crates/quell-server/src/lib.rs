@@ -1,0 +1,14 @@
+//! What the `quell` binary is made of; `main.rs` only reads the command line.
+//!
+//! It is a library so that tests drive commands without a process. Nothing here is a public API:
+//! depend on the crate `quell` instead.
+//!
+//! Where to read: [`trace`] reads recorded events; [`simulate`] answers from the rules what they
+//! would cost and [`replay`] asks a real store and worker; [`chart`] draws the answer.
+
+pub mod chart;
+pub mod duration;
+pub mod key_template;
+pub mod replay;
+pub mod simulate;
+pub mod trace;

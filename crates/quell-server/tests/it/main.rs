@@ -1,0 +1,2 @@
+//! What the commands do, seen from outside: one test binary, one module per command.
+
