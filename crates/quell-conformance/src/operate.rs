@@ -94,6 +94,8 @@ pub async fn r37_ended_jobs_go_after_their_retention(rig: Rig) {
 pub async fn illegal_moves_are_refused(rig: Rig) {
     rig.trigger(plain("1")).await;
     let job = rig.claim_one().await;
+    let running = rig.redrive(job.id).await.expect_err("running");
+    assert_eq!(running.kind(), ErrorKind::IllegalMove);
     rig.succeed(&job).await;
     let before = rig.jobs().await;
     let cancel = |id| rig.store.cancel(Some(rig.now()), id, "no longer wanted");

@@ -61,7 +61,17 @@ enum End {
     Cancel,
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+/// Operations in order; a failing one is shown one per line.
+#[derive(Clone)]
+struct Script(Vec<Op>);
+
+impl Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|op| write!(f, "\n  {op:?}"))
+    }
+}
+
+fn ops() -> impl Strategy<Value = Script> {
     let op = prop_oneof![
         6 => (0_u64..25).prop_map(Op::Advance),
         1 => (0_u64..25).prop_map(Op::GoBack),
@@ -78,7 +88,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (prop::option::of(0_u32..4), prop::bool::weighted(0.2), any::<bool>())
             .prop_map(|(limit, paused, debounce)| Op::SetQueue(limit, paused, debounce)),
     ];
-    vec(op, 1..60)
+    vec(op, 1..60).prop_map(Script)
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -198,7 +208,7 @@ pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F) {
             };
             // Both begin with the same time seen.
             pair.same_rows(&Op::Advance(0)).await?;
-            for op in &script {
+            for op in &script.0 {
                 pair.step(op).await?;
                 pair.same_rows(op).await?;
             }

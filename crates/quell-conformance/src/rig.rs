@@ -205,6 +205,9 @@ impl Rig {
     }
 
     /// Puts a dead job back.
+    ///
+    /// # Errors
+    /// What the store says.
     pub async fn redrive(&self, id: JobId) -> Result<SettledAs> {
         self.store.redrive(Some(self.now), id).await
     }

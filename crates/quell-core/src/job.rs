@@ -367,7 +367,11 @@ impl Job {
     /// # Errors
     /// [`ErrorKind::IllegalMove`] when it has ended already.
     pub fn cancel(&mut self, now: Timestamp, reason: &str) -> Result<()> {
-        self.check_move(JobState::Cancelled)?;
+        if !self.state.may_become(JobState::Cancelled) {
+            let (id, state) = (self.id, self.state);
+            let message = format!("job {id} is {state}: it cannot be cancelled any more");
+            return Err(Error::new(ErrorKind::IllegalMove, message));
+        }
         self.lease_until = None;
         self.error = Some(reason.to_owned());
         self.end(now, JobState::Cancelled);
@@ -382,7 +386,11 @@ impl Job {
     /// # Panics
     /// When `heir` is not the open window of its key.
     pub fn redrive(&mut self, now: Timestamp, heir: Option<&mut Job>) -> Result<SettledAs> {
-        self.check_move(JobState::Scheduled)?;
+        if self.state != JobState::Dead {
+            let (id, state) = (self.id, self.state);
+            let message = format!("job {id} is {state}: only a dead job can be put back");
+            return Err(Error::new(ErrorKind::IllegalMove, message));
+        }
         self.attempt = 0;
         self.failures = 0;
         self.ended_at = None;
@@ -436,17 +444,6 @@ impl Job {
         self.state = state;
         self.waits = false;
         self.ended_at = Some(now);
-    }
-
-    fn check_move(&self, to: JobState) -> Result<()> {
-        if self.state.may_become(to) {
-            return Ok(());
-        }
-        let (id, from) = (self.id, self.state);
-        Err(Error::new(
-            ErrorKind::IllegalMove,
-            format!("job {id} is {from}: it cannot become {to}"),
-        ))
     }
 }
 

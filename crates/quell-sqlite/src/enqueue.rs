@@ -34,6 +34,7 @@ struct Touched {
     /// Jobs with a key that are new or changed, in the order of their first change.
     changed: Vec<JobId>,
     is_changed: HashSet<JobId>,
+    /// New jobs without a key, by id.
     unkeyed: Vec<Job>,
     open: HashMap<TaskKey, JobId>,
     running: HashSet<TaskKey>,
@@ -258,7 +259,8 @@ impl Rows for Touched {
     }
 
     fn job(&self, id: JobId) -> Option<&Job> {
-        self.jobs.get(&id)
+        let new = || self.unkeyed.binary_search_by_key(&id, |job| job.id).ok();
+        self.jobs.get(&id).or_else(|| self.unkeyed.get(new()?))
     }
 
     fn insert(&mut self, job: Job) {

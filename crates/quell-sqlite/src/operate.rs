@@ -12,6 +12,7 @@ use sqlx::SqliteConnection;
 
 use crate::claim::look_head;
 use crate::error::{corrupt, explain};
+use crate::row::signed;
 use crate::tx::Tx;
 
 /// Looks, without writing, whether there may be anything to remove.
@@ -72,6 +73,11 @@ impl Tx<'_> {
         let mut job = self.load(id).await?.ok_or_else(|| no_such_job(id))?;
         let mut heir = self.heir_of(&job).await?;
         let became = job.redrive(self.now, heir.as_mut())?;
+        // Keys that the job's end freed stay free.
+        const FREED: &str = "delete from quell_hold
+              where job_id = ?1 and until in ('\"started\"', '\"done\"')";
+        let freed = sqlx::query(FREED).bind(signed(id.get())).execute(&mut *self.db).await;
+        freed.map_err(|e| explain("free dedup keys", e))?;
         job.waits =
             job.state == JobState::Scheduled && !job.shape.overlap && self.key_runs(&job).await?;
         self.put_back(&job, heir.as_ref()).await?;

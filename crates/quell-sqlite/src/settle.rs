@@ -175,7 +175,10 @@ impl Tx<'_> {
             [Some(job), heir.filter(|_| absorbed)].into_iter().flatten().collect();
         put(&mut self.db, self.names, &rows).await?;
         if let (true, Some(heir)) = (absorbed, heir) {
-            sqlx::query("update quell_hold set job_id = ?2 where job_id = ?1")
+            // A key that was taken until the start is free: the job has started.
+            const FOLLOW: &str = "update quell_hold set job_id = ?2
+                  where job_id = ?1 and until <> '\"started\"'";
+            sqlx::query(FOLLOW)
                 .bind(signed(job.id.get()))
                 .bind(signed(heir.id.get()))
                 .execute(&mut *self.db)

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::Event;
 use super::state::State;
+use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
 use crate::store::Outcome;
 use crate::{
-    AttemptOutcome, Claim, ClaimedJob, Error, ErrorKind, Job, JobId, JobState, Key, Lapsed, Lease,
-    LeaseToken, Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
+    Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
 };
 
 impl State {
@@ -106,8 +107,10 @@ impl State {
         self.free_key(id);
     }
 
+    /// A key that was taken until the start is free: the job has started.
     fn follow(&mut self, from: JobId, to: JobId) {
-        self.holds.values_mut().filter(|hold| hold.job == from).for_each(|hold| hold.job = to);
+        let follows = |hold: &&mut Hold| hold.job == from && hold.until != HoldUntil::Started;
+        self.holds.values_mut().filter(follows).for_each(|hold| hold.job = to);
     }
 
     /// R11: the open window of the key may start once no attempt of it runs.
@@ -134,11 +137,8 @@ impl State {
     pub(super) fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
         let now = self.now();
         let was_running = self.known(id)?.state == JobState::Running;
-        if !self.known(id)?.state.may_become(JobState::Cancelled) {
-            let state = self.known(id)?.state;
-            let message = format!("job {id} is {state}: it cannot become cancelled");
-            return Err(Error::new(ErrorKind::IllegalMove, message));
-        }
+        // Refused before anything is written.
+        self.known(id)?.clone().cancel(now, reason)?;
         if was_running {
             self.record_attempt(id, AttemptOutcome::Cancelled, Some(reason.to_owned()));
         }
@@ -155,6 +155,9 @@ impl State {
             .update_with_heir(id, |job, heir| job.redrive(now, heir))
             .transpose()?
             .unwrap_or(SettledAs::Refused);
+        // Keys that the job's end freed stay free.
+        let elapsing = |hold: &Hold| matches!(hold.until, HoldUntil::Elapsed(_));
+        self.holds.retain(|_, hold| hold.job != id || elapsing(hold));
         if let SettledAs::Absorbed { by, .. } = became {
             self.follow(id, by);
         }
