@@ -51,7 +51,9 @@ pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Vec<Receipt> {
     }
     let receipts: Vec<Receipt> =
         batch.triggers.iter().map(|trigger| accept_one(rows, trigger)).collect();
-    let job = receipts.first().and_then(Receipt::job);
+    // A member that is a duplicate by its own key names a job that is not the batch's.
+    let accepted = receipts.iter().find(|receipt| receipt.trigger().is_some());
+    let job = accepted.and_then(Receipt::job);
     if let (Some((trigger, dedup)), Some(job)) = (batch_key, job) {
         take(rows, trigger, dedup, job);
     }
@@ -88,7 +90,13 @@ fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Re
     let (job, receipt) = match (landing, open) {
         (Landing::Joins(window), Some(id)) => {
             let shape = Shape::of(&keyed.fold, &debounce);
-            rows.update(id, &mut |job| job.joined(trigger, &shape, window));
+            // R11: a policy that now forbids, or allows, attempts of one key to overlap.
+            let changed = rows.job(id).is_some_and(|job| job.shape.overlap != shape.overlap);
+            let waits = changed.then(|| !shape.overlap && rows.key_runs(task, key));
+            rows.update(id, &mut |job| {
+                job.joined(trigger, &shape, window);
+                job.waits = waits.unwrap_or(job.waits);
+            });
             (id, debounced(rows, id, window.triggers))
         }
         (Landing::Opens(window) | Landing::Joins(window), _) => {

@@ -39,6 +39,10 @@ impl Rows for State {
 
     fn update(&mut self, id: JobId, change: &mut dyn FnMut(&mut Job)) {
         self.update(id, change);
+        // A join moves the window to the trigger's queue, which may be new.
+        if let Some(queue) = self.job(id).map(|job| job.queue.clone()) {
+            self.know_queue(&queue);
+        }
     }
 
     fn hold(&self, task: &TaskName, key: &Key) -> Option<Hold> {

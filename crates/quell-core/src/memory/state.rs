@@ -5,10 +5,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::window::Window;
 use crate::{
     Attempt, AttemptOutcome, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState,
     Key, KeyAdvice, LeaseToken, NextDue, QueueInfo, QueueName, QueueSettings, Result, TaskName,
@@ -17,6 +19,8 @@ use crate::{
 
 /// Jobs that may start, in the order of R30.
 type Ready = BTreeSet<(Reverse<i16>, Timestamp, JobId)>;
+/// What others see of a job's place in line: its state, window, wait and queue.
+type Place = (JobState, Window, bool, QueueName);
 /// A debounce or dedup key is its task's own.
 pub(super) type TaskKey = (TaskName, Key);
 
@@ -109,7 +113,7 @@ impl State {
     /// Changes a job; none where there is no such job.
     pub(super) fn update<R>(&mut self, id: JobId, change: impl FnOnce(&mut Job) -> R) -> Option<R> {
         self.unindex(id);
-        let before = self.jobs.get(&id).map(|job| (job.state, job.window, job.waits));
+        let before = self.jobs.get(&id).map(place);
         let answer = self.jobs.get_mut(&id).map(change);
         self.index(id, before);
         answer
@@ -161,7 +165,7 @@ impl State {
     }
 
     /// Indexes a job and notes what its change means to others.
-    fn index(&mut self, id: JobId, before: Option<(JobState, crate::window::Window, bool)>) {
+    fn index(&mut self, id: JobId, before: Option<Place>) {
         let Some(job) = self.jobs.get(&id) else { return };
         let task_key = job.key.clone().map(|key| (job.task.clone(), key));
         match (job.state, &task_key) {
@@ -178,18 +182,16 @@ impl State {
         if job.state == JobState::Running {
             self.running.insert(id);
         }
-        let now = (job.state, job.window, job.waits);
         if job.state == JobState::Scheduled && !job.waits {
             let lane = (job.queue.clone(), job.task.clone());
-            let place = (Reverse(job.priority), job.window.due_at, id);
-            self.ready.entry(lane).or_default().insert(place);
-            if before != Some(now) {
-                let due = job.window.due_at;
+            let due = job.window.due_at;
+            self.ready.entry(lane).or_default().insert((Reverse(job.priority), due, id));
+            if before.as_ref().is_none_or(|before| is_news(before, job)) {
                 let wake = self.wakes.entry(job.queue.clone()).or_insert(due);
                 *wake = due.min(*wake);
             }
         }
-        let window_changed = before.is_none_or(|(_, window, _)| window != job.window);
+        let window_changed = before.is_none_or(|(_, window, ..)| window != job.window);
         if window_changed && job.state == JobState::Scheduled {
             self.events.extend(Event::window(self.now, job));
         }
@@ -197,20 +199,21 @@ impl State {
 
     /// The next job in the order of R30 that is due in the queue, of one of these tasks.
     pub(super) fn first_due(&self, queue: &QueueName, tasks: &[TaskName]) -> Option<JobId> {
-        let lanes = tasks.iter().filter_map(|task| self.ready.get(&(queue.clone(), task.clone())));
-        lanes
-            .filter_map(|ready| ready.iter().find(|(_, due, _)| *due <= self.now))
-            .min()
-            .map(|(_, _, id)| *id)
+        let firsts = self.lanes(queue, tasks).flat_map(firsts);
+        let (_, _, id) = firsts.filter(|(_, due, _)| *due <= self.now).min()?;
+        Some(*id)
     }
 
     pub(super) fn next_due(&self, queue: &QueueName, tasks: &[TaskName]) -> NextDue {
-        let lanes = tasks.iter().filter_map(|task| self.ready.get(&(queue.clone(), task.clone())));
         NextDue {
             now: self.now,
-            due: lanes.flatten().map(|(_, due, _)| *due).min(),
+            due: self.lanes(queue, tasks).flat_map(firsts).map(|(_, due, _)| *due).min(),
             lapse: self.running().filter_map(|job| job.lease_until).min(),
         }
+    }
+
+    fn lanes(&self, queue: &QueueName, tasks: &[TaskName]) -> impl Iterator<Item = &Ready> {
+        tasks.iter().filter_map(|task| self.ready.get(&(queue.clone(), task.clone())))
     }
 
     pub(super) fn settings(&self, queue: &QueueName) -> QueueSettings {
@@ -332,4 +335,23 @@ impl State {
         });
         (jobs > 0).then_some(KeyAdvice { jobs, triggers })
     }
+}
+
+fn place(job: &Job) -> Place {
+    (job.state, job.window, job.waits, job.queue.clone())
+}
+
+/// R34: whether a worker may now start the job earlier than it had to think before.
+fn is_news((state, window, waits, queue): &Place, job: &Job) -> bool {
+    let was_in_line = *state == JobState::Scheduled && !waits && *queue == job.queue;
+    !was_in_line || job.window.due_at < window.due_at
+}
+
+/// The job of each priority that is due first, found without walking those behind it.
+fn firsts(ready: &Ready) -> impl Iterator<Item = &(Reverse<i16>, Timestamp, JobId)> {
+    let behind = |(priority, _, _): &(Reverse<i16>, Timestamp, JobId)| {
+        let last = (*priority, Timestamp::MAX, JobId::new(u64::MAX));
+        ready.range((Bound::Excluded(last), Bound::Unbounded)).next()
+    };
+    std::iter::successors(ready.first(), move |first| behind(first))
 }
