@@ -10,5 +10,7 @@ pub mod chart;
 pub mod duration;
 pub mod key_template;
 pub mod replay;
+pub mod rule;
 pub mod simulate;
+pub mod summary;
 pub mod trace;

@@ -141,10 +141,7 @@ impl Iterator for Rows {
     }
 }
 
-fn next_csv(
-    reader: &mut csv::Reader<BufReader<Input>>,
-    names: &[String],
-) -> Result<Option<Row>> {
+fn next_csv(reader: &mut csv::Reader<BufReader<Input>>, names: &[String]) -> Result<Option<Row>> {
     let mut record = csv::StringRecord::new();
     if !reader.read_record(&mut record).map_err(csv_error)? {
         return Ok(None);
@@ -202,7 +199,10 @@ impl Input {
     fn open(path: &Path) -> Result<Input> {
         let mut file = File::open(path).context("could not be opened")?;
         let mut head = Vec::new();
-        file.by_ref().take(GZIP.len() as u64).read_to_end(&mut head).context("could not be read")?;
+        file.by_ref()
+            .take(GZIP.len() as u64)
+            .read_to_end(&mut head)
+            .context("could not be read")?;
         let packed = head == GZIP;
         let bytes = Cursor::new(head).chain(file);
         Ok(if packed {

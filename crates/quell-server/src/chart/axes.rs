@@ -1,0 +1,91 @@
+//! The axes that both pictures share: which ticks they have, and where a value lies on them.
+
+use std::time::Duration;
+
+use super::Picture;
+use crate::duration::exact;
+
+/// Delays shorter than this are drawn as this: a logarithm has no zero.
+const SHORTEST: f64 = 0.001;
+
+/// Marks that a reader knows without thinking, in seconds.
+const ROUND: [u64; 13] =
+    [1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400, 604_800, 2_592_000];
+
+/// Where values lie, as parts of each axis from 0 to 1.
+#[derive(Clone, Debug)]
+pub(super) struct Axes {
+    /// Logarithms of the delays at both ends.
+    delay: (f64, f64),
+    /// Savings at both ends, in percent.
+    saved: (f64, f64),
+}
+
+/// A tick: where, and what it says.
+pub(super) type Tick = (f64, String);
+
+impl Axes {
+    pub(super) fn of(picture: &Picture) -> Axes {
+        let points = &picture.points;
+        let shortest = points.iter().map(|p| log(p.median)).fold(f64::INFINITY, f64::min);
+        let longest = points.iter().map(|p| log(p.p99)).fold(f64::NEG_INFINITY, f64::max);
+        let (shortest, longest) =
+            if shortest.is_finite() { (shortest, longest.max(shortest)) } else { (0.0, 1.0) };
+        let margin = ((longest - shortest) * 0.08).max(0.15);
+        let lowest = points.iter().map(|p| p.saved * 100.0).fold(100.0, f64::min);
+        let highest = points.iter().map(|p| p.saved * 100.0).fold(0.0, f64::max);
+        let low = ((lowest - 2.0) / 10.0).floor().max(0.0) * 10.0;
+        let high =
+            (((highest + 2.0) / 10.0).ceil() * 10.0).clamp(low + 10.0, 100.0_f64.max(low + 10.0));
+        Axes { delay: (shortest - margin, longest + margin), saved: (low, high) }
+    }
+
+    /// Where a delay lies, from the left.
+    pub(super) fn across(&self, delay: Duration) -> f64 {
+        part(log(delay), self.delay)
+    }
+
+    /// Where a saving lies, from below.
+    pub(super) fn up(&self, saved: f64) -> f64 {
+        part(saved * 100.0, self.saved)
+    }
+
+    /// Ticks of the delay, at least `gap` of the axis apart.
+    pub(super) fn delay_ticks(&self, gap: f64) -> Vec<Tick> {
+        let millis = [1, 10, 100].map(Duration::from_millis);
+        let round = millis.into_iter().chain(ROUND.map(Duration::from_secs));
+        let mut ticks: Vec<Tick> = Vec::new();
+        for delay in round {
+            let place = self.across(delay);
+            let room = ticks.last().is_none_or(|(last, _)| place - last >= gap);
+            if (0.0..=1.0).contains(&place) && room {
+                ticks.push((place, name(delay)));
+            }
+        }
+        ticks
+    }
+
+    /// Ticks of the saving.
+    pub(super) fn saved_ticks(&self) -> Vec<Tick> {
+        let (low, high) = self.saved;
+        let step = if high - low > 50.0 { 20.0 } else { 10.0 };
+        let ticks = std::iter::successors(Some(low), |tick| Some(tick + step));
+        let ticks = ticks.take_while(|tick| *tick <= high + 0.01);
+        ticks.map(|tick| (part(tick, self.saved), format!("{tick:.0}%"))).collect()
+    }
+}
+
+fn name(delay: Duration) -> String {
+    match delay.as_secs() {
+        days @ 86_400.. => format!("{}d", days / 86_400),
+        _ => exact(delay),
+    }
+}
+
+fn log(delay: Duration) -> f64 {
+    delay.as_secs_f64().max(SHORTEST).log10()
+}
+
+fn part(value: f64, (low, high): (f64, f64)) -> f64 {
+    (value - low) / (high - low)
+}
