@@ -1,1 +1,51 @@
-fn main() {}
+//! Set-up and chores: `cargo xtask test`, `cargo xtask tidy`, `cargo xtask bench`.
+//!
+//! Invariant: it writes only below the checkout's `target` and the temporary folder, and leaves no
+//! process behind.
+
+mod bench;
+mod run;
+mod test;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+/// Set-up and chores of the Quell workspace.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Sets up what tests need and runs every check and test.
+    Test {
+        /// Only formatting, lints and tests: no documentation, no features one by one.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Checks what no other tool does: file lengths, rule numbers, links, SQL files.
+    Tidy,
+    /// Checks licences, bans and sources of dependencies (needs `cargo install cargo-deny`).
+    Deny,
+    /// Measures Quell beside a peer and a floor.
+    Bench {
+        /// Which store.
+        store: bench::Store,
+        /// Handed on: --quick, --json FILE, --record, --trace FILE.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    let root = run::root()?;
+    match Cli::parse().chore {
+        Chore::Test { quick } => test::test(&root, quick),
+        Chore::Tidy => tidy::tidy(&root),
+        Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),
+        Chore::Bench { store, rest } => bench::bench(&root, store, &rest),
+    }
+}

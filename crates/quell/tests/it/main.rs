@@ -1,4 +1,5 @@
 //! What a user of the library does, on the model store in virtual time and on SQLite for real.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod compile;
 #[cfg(feature = "sqlite")]

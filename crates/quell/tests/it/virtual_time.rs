@@ -27,11 +27,14 @@ fn told(rows: &[(u64, &str)]) -> Vec<(u64, String)> {
     rows.iter().map(|(at, what)| (*at, (*what).to_owned())).collect()
 }
 
+/// When runs began, in seconds, and how many triggers each covered.
+type Runs<'t> = &'t [(u64, u64)];
+
 /// The published scenarios: when triggers come, when the task runs, what each run covers.
 #[tokio::test]
 async fn r08_the_published_scenarios_are_exact() -> Result<()> {
     let every_five: Vec<u64> = (0..=300).step_by(5).collect();
-    let table: [(&[u64], &[(u64, u64)]); 4] = [
+    let table: [(&[u64], Runs<'_>); 4] = [
         (&[0], &[(10, 1)]),
         (&[0, 3, 7], &[(17, 3)]),
         (&[0, 25], &[(10, 1), (35, 1)]),

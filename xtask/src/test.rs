@@ -1,0 +1,112 @@
+//! `cargo xtask test`: set-up, then every check, the cheap ones first.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::Context;
+
+use crate::run::{answers, cargo, cargo_command, run};
+use crate::tidy::tidy;
+
+/// The oldest nextest that the configuration was written for.
+const NEXTEST: &str = "0.9.143";
+
+/// Runs everything; the first failure stops it.
+pub(crate) fn test(root: &Path, quick: bool) -> anyhow::Result<()> {
+    let started = Instant::now();
+    step("system packages", || packages(root))?;
+    step("cargo-nextest", || nextest(root))?;
+    step("formatting", || cargo(root, &["fmt", "--all", "--check"]))?;
+    step("tidy", || tidy(root))?;
+    step("lints", || {
+        let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
+        cargo(root, &[&clippy[..], &["--", "-D", "warnings"]].concat())
+    })?;
+    if !quick {
+        step("features, one at a time", || features(root))?;
+        step("documentation", || documentation(root))?;
+    }
+    step("tests", || run(root, &mut nextest_command(root)))?;
+    step("documentation tests", || {
+        cargo(root, &["test", "--doc", "--workspace", "--all-features", "--locked"])
+    })?;
+    tell(&format!("all of it passed in {} s", started.elapsed().as_secs()));
+    Ok(())
+}
+
+fn step(name: &str, run: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    tell(&format!("== {name}"));
+    let started = Instant::now();
+    run().with_context(|| format!("step `{name}`"))?;
+    tell(&format!("== {name}: {} s", started.elapsed().as_secs()));
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "a chore tells what it does")]
+pub(crate) fn tell(line: &str) {
+    println!("{line}");
+}
+
+/// Installs what the tests run, where it is missing: a C compiler for SQLite, and git.
+fn packages(root: &Path) -> anyhow::Result<()> {
+    let wanted = [("cc", "gcc"), ("git", "git")];
+    let missing: Vec<&str> = wanted
+        .iter()
+        .filter(|(program, _)| !answers(program, &["--version"]))
+        .map(|(_, package)| *package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let root_user = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    let apt = |args: &[&str]| {
+        let mut command = Command::new(if root_user { "apt-get" } else { "sudo" });
+        if !root_user {
+            command.arg("apt-get");
+        }
+        run(root, command.args(args))
+    };
+    apt(&["update"])?;
+    apt(&[&["install", "--yes", "--no-install-recommends", "libc6-dev"], &missing[..]].concat())
+}
+
+/// Uses the machine's nextest, or installs one below `target`.
+fn nextest(root: &Path) -> anyhow::Result<()> {
+    if answers("cargo-nextest", &["nextest", "--version"]) || own_nextest(root).exists() {
+        return Ok(());
+    }
+    let tools = root.join("target/tools");
+    let tools = tools.to_str().context("the checkout's path is not UTF-8")?;
+    let version = format!("^{NEXTEST}");
+    cargo(root, &["install", "cargo-nextest", "--locked", "--version", &version, "--root", tools])
+}
+
+fn own_nextest(root: &Path) -> std::path::PathBuf {
+    root.join("target/tools/bin/cargo-nextest")
+}
+
+fn nextest_command(root: &Path) -> Command {
+    let args = ["nextest", "run", "--workspace", "--all-features", "--locked"];
+    let own = own_nextest(root);
+    if own.exists() {
+        let mut command = Command::new(own);
+        command.args(args);
+        return command;
+    }
+    cargo_command(&args)
+}
+
+/// Features add up: the library builds without any, and with each alone.
+fn features(root: &Path) -> anyhow::Result<()> {
+    let check = ["clippy", "-p", "quell", "--locked", "--no-default-features"];
+    for features in [&[][..], &["--features", "sqlite"]] {
+        cargo(root, &[&check[..], features, &["--", "-D", "warnings"]].concat())?;
+    }
+    Ok(())
+}
+
+fn documentation(root: &Path) -> anyhow::Result<()> {
+    let mut doc = cargo_command(&["doc", "--workspace", "--no-deps", "--all-features", "--locked"]);
+    run(root, doc.env("RUSTDOCFLAGS", "-D warnings"))
+}
