@@ -19,6 +19,7 @@ pub mod operate;
 pub mod oracle;
 pub mod queue;
 pub mod rig;
+pub mod wake;
 
 pub use rig::{Opened, Rig};
 
@@ -76,7 +77,12 @@ macro_rules! suite {
             r30_priority_then_due_then_id,
             r31_the_concurrency_of_a_queue_is_exact,
             r32_r33_settings_are_live,
-            r34_new_work_wakes_and_next_due_is_exact,
+            r31_limits_change_at_the_next_claim_and_are_each_queues_own,
+            r31_every_end_gives_the_slot_back,
+            r31_claims_that_race_hand_out_each_job_once,
+            r33_a_paused_queue_starts_nothing_and_loses_nothing,
+            r28_a_job_of_an_unknown_task_waits_and_shows,
+            r30_the_whole_range_of_priorities,
             a_claim_is_bounded,
         ]);
         $crate::tests!($open, operate: [
@@ -86,6 +92,14 @@ macro_rules! suite {
             r37_ended_jobs_go_after_their_retention,
             illegal_moves_are_refused,
             jobs_are_listed_page_by_page,
+        ]);
+        $crate::tests!($open, wake: [
+            r34_new_and_earlier_due_times_are_told,
+            r34_a_job_that_goes_back_is_told,
+            r34_a_freed_key_is_told,
+            r34_settings_are_told,
+            r34_every_subscriber_hears_the_earliest,
+            r34_next_due_is_exact,
         ]);
 
         #[test]

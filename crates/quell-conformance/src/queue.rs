@@ -1,12 +1,11 @@
-//! What a claim takes, in which order, under which limits, and when to look again.
+//! What a claim takes, in which order and under which limits.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt};
-use quell_core::{Claim, NewTrigger, QueueName, QueueSettings, Timestamp, When};
+use futures_util::future::join_all;
+use quell_core::{Claim, JobState, Key, NewTrigger, Outcome, QueueName, QueueSettings, When};
 
-use crate::rig::{Rig, keyed, plain, queue, secs, task};
+use crate::rig::{Rig, fails, keyed, lease, plain, queue, secs, task};
 
 /// Only tasks that the worker knows, only of its queue.
 pub async fn r28_unknown_tasks_are_left_alone(mut rig: Rig) {
@@ -79,27 +78,114 @@ pub async fn r32_r33_settings_are_live(rig: Rig) {
     assert_eq!(known[0].settings, QueueSettings::default());
 }
 
-/// A trigger, a requeue and a freed key wake; the due time is told exactly.
-pub async fn r34_new_work_wakes_and_next_due_is_exact(mut rig: Rig) {
-    let mut wakeups = rig.store.wakeups();
-    rig.trigger(keyed("a")).await;
-    let hint = wakeups.next().await.expect("a hint");
-    assert_eq!((hint.queue, Rig::second(hint.due)), (Some(queue()), 10));
-    let next = rig.store.next_due(Some(rig.now()), &queue(), &[task("t")]).await.expect("looks");
-    assert_eq!((next.due, next.lapse), (Some(Rig::START + secs(10)), None));
+/// A smaller limit starts nothing until enough has ended; a queue's limit is its own.
+pub async fn r31_limits_change_at_the_next_claim_and_are_each_queues_own(rig: Rig) {
+    let limit = |n| QueueSettings { concurrency: Some(n), ..QueueSettings::default() };
+    let elsewhere = QueueName::new("other").expect("a valid name");
+    rig.set_queue(limit(3)).await;
+    for n in 0..9 {
+        rig.trigger(plain(&n.to_string())).await;
+        rig.trigger(NewTrigger { queue: elsewhere.clone(), ..plain(&n.to_string()) }).await;
+    }
+    let mut running = rig.claim().await;
+    assert_eq!(running.len(), 3);
+    rig.set_queue(limit(1)).await;
+    rig.claim_none().await;
+    rig.succeed(&running.remove(0)).await;
+    rig.succeed(&running.remove(0)).await;
+    rig.claim_none().await;
+    rig.succeed(&running.remove(0)).await;
+    rig.claim_one().await;
+    rig.set_queue(limit(0)).await;
+    rig.claim_none().await;
+    rig.set_queue(limit(4)).await;
+    assert_eq!(rig.claim().await.len(), 3, "one runs already");
+    let there = Claim { queue: elsewhere, ..Rig::wish(100) };
+    assert_eq!(rig.claim_with(&there).await.len(), 9, "no limit there");
+}
 
-    rig.at_time(Rig::START + Duration::from_micros(10_000_000));
+/// Whatever ends an attempt gives its slot back, once.
+pub async fn r31_every_end_gives_the_slot_back(mut rig: Rig) {
+    rig.set_queue(QueueSettings { concurrency: Some(1), ..QueueSettings::default() }).await;
+    for n in 0..20 {
+        rig.trigger(plain(&n.to_string())).await;
+    }
+    let ends = [
+        Outcome::Succeeded,
+        fails(secs(900), false),
+        fails(secs(1), true),
+        Outcome::Snoozed { delay: secs(900) },
+        Outcome::Cancelled { reason: "enough".to_owned() },
+        Outcome::Released,
+    ];
+    for outcome in ends {
+        let job = rig.claim_one().await;
+        rig.claim_none().await;
+        rig.settle(lease(&job), outcome).await;
+    }
     let job = rig.claim_one().await;
+    rig.cancel(job.id).await.expect("cancels");
+    rig.settle(lease(&job), Outcome::Succeeded).await;
+    rig.claim_one().await;
+    rig.claim_none().await;
+    rig.at(30).reap().await;
+    rig.claim_one().await;
+    rig.claim_none().await;
+}
+
+/// Claims that race share the jobs, each one to one of them, and keep the limit together.
+pub async fn r31_claims_that_race_hand_out_each_job_once(rig: Rig) {
+    rig.set_queue(QueueSettings { concurrency: Some(30), ..QueueSettings::default() }).await;
+    for n in 0..50 {
+        rig.trigger(plain(&n.to_string())).await;
+    }
+    let wish = Rig::wish(6);
+    let claims = join_all((0..8).map(|_| rig.claim_with(&wish))).await;
+    let mut ids: Vec<_> = claims.iter().flatten().map(|job| job.id).collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!((ids.len(), count), (30, 30));
+}
+
+/// A paused queue takes triggers and lets attempts end.
+pub async fn r33_a_paused_queue_starts_nothing_and_loses_nothing(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    rig.trigger(plain("2")).await;
+    let running = rig.claim_with(&Rig::wish(1)).await.remove(0);
+    rig.set_queue(QueueSettings { paused: true, ..QueueSettings::default() }).await;
+    rig.at(5).claim_none().await;
     rig.trigger(keyed("a")).await;
-    while wakeups.next().now_or_never().is_some() {}
-    let next = rig.store.next_due(Some(rig.now()), &queue(), &[task("t")]).await.expect("looks");
-    assert_eq!(next.due, None, "the window waits for the running attempt");
-    assert_eq!(next.lapse, Some(rig.now() + Rig::LEASE));
-    rig.succeed(&job).await;
-    let hint = wakeups.next().await.expect("a hint");
-    assert!(hint.due <= Rig::START + secs(20), "the key is free: {hint:?}");
-    let foreign: Timestamp = hint.due;
-    assert!(foreign <= Rig::START + secs(20));
+    assert!(rig.renew(lease(&running)).await.is_some());
+    rig.succeed(&running).await;
+    rig.at(100).claim_none().await;
+    rig.set_queue(QueueSettings::default()).await;
+    assert_eq!(rig.claim().await.len(), 2);
+}
+
+/// Nobody knows its task: it waits, and the counts show it.
+pub async fn r28_a_job_of_an_unknown_task_waits_and_shows(mut rig: Rig) {
+    rig.trigger(NewTrigger { task: task("unknown"), ..plain("1") }).await;
+    rig.at(86_400).claim_none().await;
+    let counts = rig.store.counts().await.expect("counts");
+    let shown = counts.iter().map(|one| (one.task.as_str(), one.state, one.jobs));
+    assert_eq!(shown.collect::<Vec<_>>(), [("unknown", JobState::Scheduled, 1)]);
+    let knows = Claim { tasks: Arc::from([task("unknown")]), ..Rig::wish(9) };
+    assert_eq!(rig.claim_with(&knows).await.len(), 1);
+    let nothing = Claim { tasks: Arc::from([]), ..Rig::wish(9) };
+    assert!(rig.claim_with(&nothing).await.is_empty());
+}
+
+/// From the lowest to the highest there is, and after a join raised one.
+pub async fn r30_the_whole_range_of_priorities(mut rig: Rig) {
+    let with = |k: &str, priority| NewTrigger { priority, ..keyed(k) };
+    for (k, priority) in [("a", i16::MIN), ("b", -1), ("c", 0), ("d", 1), ("e", i16::MAX)] {
+        rig.trigger(with(k, priority)).await;
+    }
+    rig.trigger(with("b", 7)).await;
+    let jobs = rig.at(60).claim().await;
+    let keys: Vec<_> = jobs.iter().filter_map(|job| job.key.as_ref().map(Key::as_str)).collect();
+    assert_eq!(keys, ["e", "b", "d", "c", "a"]);
 }
 
 /// A known failure elsewhere: one poll claims the whole backlog.

@@ -8,9 +8,9 @@ use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
     AttemptOutcome, Batch, Claim, ClaimedJob, ExplainTarget, Explanation, Failure, FailureKind,
-    Fold, Job, JobFilter, JobId, JobState, Key, Lease, NewTrigger, Outcome, Payload, QueueName,
-    QueueSettings, Receipt, Result, Retention, SettledAs, Settlement, Store, TaskName, Timestamp,
-    WorkerId,
+    Fold, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome,
+    Payload, QueueName, QueueSettings, Receipt, Result, Retention, SettledAs, Settlement, Store,
+    TaskName, Timestamp, WorkerId,
 };
 
 /// A fresh store and whatever must outlive it.
@@ -197,6 +197,36 @@ impl Rig {
     /// Ends an attempt with a transient failure.
     pub async fn fail(&self, job: &ClaimedJob, backoff: Duration) -> SettledAs {
         self.settle(lease(job), fails(backoff, false)).await
+    }
+
+    /// Takes lapsed leases back.
+    pub async fn reap(&self) -> Vec<Lapsed> {
+        self.store.reap(Some(self.now), 1_000).await.expect("the store reaps")
+    }
+
+    /// Extends one lease.
+    pub async fn renew(&self, lease: Lease) -> Option<Timestamp> {
+        let renewed = self.store.renew(Some(self.now), &[lease], Rig::LEASE).await;
+        renewed.expect("the store renews").remove(0)
+    }
+
+    /// Cancels a job.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn cancel(&self, id: JobId) -> Result<()> {
+        self.store.cancel(Some(self.now), id, "no longer wanted").await
+    }
+
+    /// Makes the open window of a key of task `t` due now.
+    pub async fn flush(&self, k: &str) -> Option<JobId> {
+        self.store.flush(Some(self.now), &task("t"), &key(k)).await.expect("the store flushes")
+    }
+
+    /// When a worker that knows task `t` has to look again.
+    pub async fn next_due(&self) -> NextDue {
+        let next = self.store.next_due(Some(self.now), &queue(), &[task("t")]).await;
+        next.expect("the store looks")
     }
 
     /// What the store tells of a job, trigger or key.

@@ -1,0 +1,141 @@
+//! Wake-ups: whatever becomes due earlier than a worker had to think is told at once.
+//!
+//! A hint may be lost or false in production; within one process that is not busy none is lost.
+
+use futures_util::{FutureExt, StreamExt};
+use quell_core::window::Debounce;
+use quell_core::{Fold, Outcome, QueueSettings, Timestamp, Wakeups};
+
+use crate::rig::{Rig, debounce, fails, keyed, keyed_with, lease, plain, queue, secs};
+
+/// The hints that have come so far: the earliest due time among those for the queue of the tests.
+fn heard(wakeups: &mut Wakeups) -> Option<Timestamp> {
+    let mut earliest = None;
+    while let Some(Some(hint)) = wakeups.next().now_or_never() {
+        if hint.queue.is_none_or(|hinted| hinted == queue()) {
+            earliest = Some(earliest.map_or(hint.due, |due: Timestamp| due.min(hint.due)));
+        }
+    }
+    earliest
+}
+
+/// Fails unless a hint has come that is no later than this second.
+async fn expect_hint(rig: &Rig, wakeups: &mut Wakeups, second: u64, after: &str) {
+    let due = heard(wakeups);
+    let in_time = due.is_some_and(|due| due <= Rig::START + secs(second));
+    assert!(in_time, "no hint for second {second} after {after}: {due:?}\n{}", rig.dump().await);
+}
+
+/// New work, and work that is due earlier than before.
+pub async fn r34_new_and_earlier_due_times_are_told(mut rig: Rig) {
+    let mut wakeups = rig.store.wakeups();
+    let three = Debounce { max_triggers: Some(3), ..debounce() };
+    let capped = || keyed_with("b", three, Fold::Last, "1");
+    rig.trigger(plain("1")).await;
+    expect_hint(&rig, &mut wakeups, 0, "a trigger without a key").await;
+    rig.trigger(keyed("a")).await;
+    expect_hint(&rig, &mut wakeups, 10, "a new window").await;
+    rig.at(1).flush("a").await;
+    expect_hint(&rig, &mut wakeups, 1, "a flush").await;
+    rig.trigger(capped()).await;
+    rig.trigger(capped()).await;
+    heard(&mut wakeups);
+    rig.at(2).trigger(capped()).await;
+    expect_hint(&rig, &mut wakeups, 2, "a join that reached max_triggers").await;
+}
+
+/// Whatever puts a job back tells when it is due.
+pub async fn r34_a_job_that_goes_back_is_told(mut rig: Rig) {
+    let mut wakeups = rig.store.wakeups();
+    rig.trigger(plain("1")).await;
+    let ends: [(&str, Outcome, u64); 3] = [
+        ("a failure", fails(secs(5), false), 5),
+        ("a snooze", Outcome::Snoozed { delay: secs(7) }, 7),
+        ("a release", Outcome::Released, 0),
+    ];
+    let mut second = 0;
+    for (after, outcome, wait) in ends {
+        let job = rig.at(second).claim_one().await;
+        heard(&mut wakeups);
+        rig.settle(lease(&job), outcome).await;
+        second += wait;
+        expect_hint(&rig, &mut wakeups, second, after).await;
+    }
+    let job = rig.at(second).claim_one().await;
+    heard(&mut wakeups);
+    rig.at(second + 30).reap().await;
+    expect_hint(&rig, &mut wakeups, second + 30, "a lapse").await;
+    let dead = rig.claim_one().await;
+    assert_eq!(dead.id, job.id);
+    rig.settle(lease(&dead), fails(secs(1), true)).await;
+    heard(&mut wakeups);
+    rig.redrive(dead.id).await.expect("redrives");
+    expect_hint(&rig, &mut wakeups, second + 30, "a redrive").await;
+}
+
+/// However an attempt ends, the window that waited for it is told.
+pub async fn r34_a_freed_key_is_told(mut rig: Rig) {
+    let mut wakeups = rig.store.wakeups();
+    for (round, how) in ["success", "failure", "death", "cancel", "lapse"].into_iter().enumerate() {
+        let begin = round as u64 * 100;
+        rig.at(begin).trigger(keyed(how)).await;
+        let job = rig.at(begin + 10).claim_one().await;
+        rig.trigger(keyed(how)).await;
+        rig.at(begin + 20);
+        heard(&mut wakeups);
+        assert_eq!(rig.next_due().await.due, None, "the window waits for the attempt");
+        match how {
+            "success" => rig.succeed(&job).await,
+            "failure" => drop(rig.fail(&job, secs(1)).await),
+            "death" => drop(rig.settle(lease(&job), fails(secs(1), true)).await),
+            "cancel" => rig.cancel(job.id).await.expect("cancels"),
+            _ => drop(rig.at(begin + 40).reap().await),
+        }
+        expect_hint(&rig, &mut wakeups, begin + 40, how).await;
+        for job in rig.at(begin + 60).claim().await {
+            rig.succeed(&job).await;
+        }
+    }
+}
+
+/// A queue that may run again is told.
+pub async fn r34_settings_are_told(rig: Rig) {
+    rig.set_queue(QueueSettings { paused: true, ..QueueSettings::default() }).await;
+    rig.trigger(plain("1")).await;
+    let mut wakeups = rig.store.wakeups();
+    rig.set_queue(QueueSettings::default()).await;
+    expect_hint(&rig, &mut wakeups, 0, "a resume").await;
+}
+
+/// Each subscriber hears everything, and a slow one the earliest of what it missed.
+pub async fn r34_every_subscriber_hears_the_earliest(rig: Rig) {
+    let (mut first, mut second) = (rig.store.wakeups(), rig.store.wakeups());
+    for (k, delay) in [("a", 40), ("b", 20), ("c", 30)] {
+        let when = quell_core::When::After(secs(delay));
+        rig.trigger(quell_core::NewTrigger { when, ..keyed(k) }).await;
+    }
+    expect_hint(&rig, &mut first, 20, "three triggers").await;
+    expect_hint(&rig, &mut second, 20, "three triggers").await;
+}
+
+/// The earliest of what this worker may start, and the earliest lease; nothing else counts.
+pub async fn r34_next_due_is_exact(mut rig: Rig) {
+    assert_eq!((rig.next_due().await.due, rig.next_due().await.lapse), (None, None));
+    rig.trigger(keyed("a")).await;
+    rig.at(3).trigger(keyed("b")).await;
+    rig.trigger(quell_core::NewTrigger { task: crate::rig::task("u"), ..plain("1") }).await;
+    let next = rig.next_due().await;
+    assert_eq!((next.now, next.due), (rig.now(), Some(Rig::START + secs(10))));
+    rig.at(4).trigger(keyed("a")).await;
+    assert_eq!(rig.next_due().await.due, Some(Rig::START + secs(13)), "a has moved past b");
+    let b = rig.at(13).claim_one().await;
+    rig.trigger(keyed("b")).await;
+    let next = rig.next_due().await;
+    assert_eq!(next.due, Some(Rig::START + secs(14)), "b's next window waits");
+    assert_eq!(next.lapse, Some(b.lease_until));
+    rig.at(14).claim_one().await;
+    let next = rig.next_due().await;
+    assert_eq!((next.due, next.lapse), (None, Some(b.lease_until)));
+    rig.at(20).renew(lease(&b)).await;
+    assert_eq!(rig.next_due().await.lapse, Some(Rig::START + secs(44)));
+}
