@@ -11,15 +11,18 @@
 )]
 #![expect(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
+pub mod absorb;
 pub mod accept;
 pub mod debounce;
 pub mod dedup;
+pub mod edges;
 pub mod lease;
 pub mod operate;
 pub mod oracle;
 pub mod queue;
 pub mod rig;
 pub mod wake;
+pub mod window;
 
 pub use rig::{Opened, Rig};
 
@@ -92,6 +95,33 @@ macro_rules! suite {
             r37_ended_jobs_go_after_their_retention,
             illegal_moves_are_refused,
             jobs_are_listed_page_by_page,
+        ]);
+        $crate::tests!($open, window: [
+            r06_triggers_that_race_share_one_window,
+            r07_a_trigger_may_bring_its_own_thresholds,
+            r07_a_join_moves_the_window_to_the_triggers_queue,
+            r07_a_flush_during_a_run_waits_for_its_end,
+            r07_a_cancel_by_key_ends_only_the_window,
+            r08_quiet_period_bound_and_backoff_hold_to_the_microsecond,
+            r11_an_overdue_window_still_waits_for_the_running_attempt,
+            r11_every_end_of_an_attempt_frees_its_key,
+            r11_a_join_that_forbids_overlap_waits_for_the_running_attempt,
+            r15_the_reason_of_a_due_time_is_on_record,
+        ]);
+        $crate::tests!($open, absorb: [
+            r12_the_failed_payload_is_folded_in_as_older,
+            r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody,
+            r12_the_heir_keeps_its_times_but_heeds_the_backoff,
+            r12_no_count_undercuts_a_backoff,
+            r12_a_success_leaves_the_newer_window_as_it_is,
+        ]);
+        $crate::tests!($open, edges: [
+            r13_suppressed_triggers_are_on_record,
+            r13_a_leading_run_that_fails_is_joined_and_retried,
+            r13_the_trailing_run_waits_for_the_leading_one,
+            r13_a_throttle_gathers_what_comes_between_two_starts,
+            r13_nothing_starts_a_throttled_key_twice_in_a_period,
+            r13_keys_do_not_share_their_edges,
         ]);
         $crate::tests!($open, wake: [
             r34_new_and_earlier_due_times_are_told,
