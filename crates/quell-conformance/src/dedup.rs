@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::{Batch, NewTrigger, Receipt};
 
@@ -48,6 +49,74 @@ pub async fn r16_a_key_is_taken_until_started_or_done(mut rig: Rig) {
             rig.succeed(&job).await;
         }
     }
+}
+
+/// It ran well, died, was cancelled, or was cancelled before it ever ran.
+pub async fn r16_every_end_frees_a_key_that_is_taken_until_done(rig: Rig) {
+    for until in [HoldUntil::Started, HoldUntil::Done] {
+        for how in ["success", "death", "cancel", "early"] {
+            let job = rig.trigger(with(until)).await.job().expect("a job");
+            assert_eq!(rig.trigger(with(until)).await, Receipt::Duplicate { job });
+            if how != "early" {
+                let run = rig.claim_one().await;
+                match how {
+                    "success" => rig.succeed(&run).await,
+                    "death" => drop(rig.settle(lease(&run), fails(secs(1), true)).await),
+                    _ => rig.cancel(job).await.expect("cancels"),
+                }
+            } else {
+                rig.cancel(job).await.expect("cancels");
+            }
+            let next = rig.trigger(with(until)).await;
+            assert_eq!(next.outcome(), "accepted", "{until:?} after {how}");
+            rig.cancel(next.job().expect("a job")).await.expect("cancels");
+        }
+    }
+}
+
+/// A TTL is a TTL: it holds when its job has ended, and on store time only.
+pub async fn r16_a_ttl_outlasts_the_job_and_the_hosts_clock(mut rig: Rig) {
+    let until = HoldUntil::Elapsed(secs(60));
+    let job = rig.at(10).trigger(with(until)).await.job().expect("a job");
+    let run = rig.claim_one().await;
+    rig.succeed(&run).await;
+    assert_eq!(rig.at(69).trigger(with(until)).await, Receipt::Duplicate { job });
+    assert_eq!(rig.at(1).trigger(with(until)).await, Receipt::Duplicate { job });
+    assert_eq!(rig.at(70).trigger(with(until)).await.outcome(), "accepted");
+}
+
+/// Taken atomically: of many callers at once, one is accepted.
+pub async fn r16_callers_that_race_for_a_key_get_one_job(rig: Rig) {
+    let receipts = join_all((0..32).map(|_| rig.trigger(with(HoldUntil::default())))).await;
+    let accepted: Vec<_> = receipts.iter().filter(|r| r.outcome() == "accepted").collect();
+    assert_eq!(accepted.len(), 1, "{receipts:?}");
+    assert!(receipts.iter().all(|r| r.job() == accepted[0].job()), "{receipts:?}");
+    assert_eq!(rig.jobs().await.len(), 1);
+}
+
+/// A batch inside which a key comes twice takes it once, also in one call with other batches.
+pub async fn r16_a_key_counts_within_one_call_too(rig: Rig) {
+    let one =
+        || Batch { triggers: vec![with(HoldUntil::Done), with(HoldUntil::Done)], dedup: None };
+    let receipts = rig.store.enqueue(Some(rig.now()), vec![one(), one()]).await.expect("accepts");
+    let outcomes: Vec<_> = receipts.iter().flatten().map(Receipt::outcome).collect();
+    assert_eq!(outcomes, ["accepted", "duplicate", "duplicate", "duplicate"]);
+}
+
+/// A member that is a duplicate by itself is not the job that holds the batch's key.
+pub async fn r17_the_batchs_key_is_held_by_a_job_of_the_batch(rig: Rig) {
+    let other = rig.trigger(with(HoldUntil::Done)).await.job().expect("a job");
+    let batch = || Batch {
+        triggers: vec![with(HoldUntil::Done), plain("2")],
+        dedup: Some(Dedup { key: key("batch"), until: HoldUntil::Done }),
+    };
+    let first = rig.trigger_batch(batch()).await;
+    assert_eq!(first[0], Receipt::Duplicate { job: other });
+    let own = first[1].job().expect("a job");
+    rig.cancel(other).await.expect("cancels");
+    assert_eq!(rig.trigger_batch(batch()).await, vec![Receipt::Duplicate { job: own }; 2]);
+    rig.cancel(own).await.expect("cancels");
+    assert_eq!(rig.trigger_batch(batch()).await[0].outcome(), "accepted");
 }
 
 /// When the holder is absorbed, its key is taken until the heir ends.

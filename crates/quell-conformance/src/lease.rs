@@ -1,5 +1,7 @@
 //! Leases, fences, and how attempts end.
 
+use std::time::Duration;
+
 use quell_core::{
     AttemptOutcome, ExplainTarget, Failure, FailureKind, JobState, Lease, LeaseToken, Outcome,
     SettledAs, Settlement,
@@ -105,6 +107,91 @@ pub async fn r29_released_and_snoozed_attempts_are_not_spent(mut rig: Rig) {
     let third = rig.at(7).claim_one().await;
     assert_eq!((first.attempt, second.attempt, third.attempt), (1, 1, 1));
     assert!(first.token < second.token && second.token < third.token);
+}
+
+/// To the microsecond, also when the clock below the store goes back.
+pub async fn r21_a_lease_lapses_at_its_end_and_no_sooner(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    let job = rig.at(5).claim_one().await;
+    assert_eq!(job.lease_until, Rig::START + secs(35));
+    let microsecond = Duration::from_micros(1);
+    rig.at_time(job.lease_until.before(microsecond));
+    assert!(rig.reap().await.is_empty());
+    let until = rig.renew(lease(&job)).await.expect("still held");
+    assert_eq!(until, rig.now() + Rig::LEASE);
+    rig.at(1);
+    assert_eq!(rig.renew(lease(&job)).await, Some(until), "store time does not go back");
+    rig.at_time(until.before(microsecond));
+    assert!(rig.reap().await.is_empty());
+    rig.at_time(until);
+    assert_eq!(rig.renew(lease(&job)).await, None);
+    assert_eq!(rig.settle(lease(&job), Outcome::Released).await, SettledAs::Refused);
+    assert_eq!(rig.reap().await.len(), 1);
+}
+
+/// The oldest lapse first, no more than asked for, each once.
+pub async fn r21_lapsed_leases_are_taken_back_in_order(mut rig: Rig) {
+    let mut jobs = Vec::new();
+    for second in [0, 2, 1] {
+        rig.trigger(plain("1")).await;
+        jobs.push(rig.at(10 * second).claim_one().await);
+    }
+    rig.at(100);
+    let mut taken = Vec::new();
+    for _ in 0..4 {
+        let lapsed = rig.store.reap(Some(rig.now()), 1).await.expect("reaps");
+        taken.extend(lapsed.iter().map(|one| one.lease));
+    }
+    // The store's time stayed at second 20 when the third was claimed.
+    assert_eq!(taken, [&jobs[0], &jobs[1], &jobs[2]].map(lease));
+    let attempts = rig.store.attempts(jobs[0].id).await.expect("reads");
+    assert_eq!(
+        attempts.iter().map(|one| one.outcome).collect::<Vec<_>>(),
+        [Some(AttemptOutcome::Lapsed)]
+    );
+    assert_eq!(rig.job(jobs[0].id).await.lapses, 1);
+}
+
+/// The worker learns it at its next renewal; what it reports does not count.
+pub async fn r21_a_cancelled_attempt_has_lost_its_lease(mut rig: Rig) {
+    rig.trigger(keyed("a")).await;
+    let job = rig.at(10).claim_one().await;
+    let window = rig.trigger(keyed("a")).await.job();
+    rig.cancel(job.id).await.expect("cancels");
+    assert_eq!(rig.renew(lease(&job)).await, None);
+    assert_eq!(rig.settle(lease(&job), Outcome::Succeeded).await, SettledAs::Refused);
+    assert!(rig.at(100).reap().await.is_empty());
+    assert_eq!(rig.job(job.id).await.state, JobState::Cancelled);
+    let attempts = rig.store.attempts(job.id).await.expect("reads");
+    let told: Vec<_> = attempts.iter().map(|one| (one.outcome, one.error.as_deref())).collect();
+    assert_eq!(told, [(Some(AttemptOutcome::Cancelled), Some("no longer wanted"))]);
+    assert_eq!(Some(rig.claim_one().await.id), window);
+}
+
+/// However a handler fails, the record says how.
+pub async fn r25_every_attempt_is_on_record(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    let ends = [AttemptOutcome::Failed, AttemptOutcome::Panicked, AttemptOutcome::TimedOut];
+    for (round, ended) in ends.into_iter().enumerate() {
+        let job = rig.at(round as u64 * 10).claim_one().await;
+        let kind = FailureKind::Transient { backoff: secs(10), last: round == 2 };
+        let error = format!("error {round}\n  caused by: the weather");
+        let failure = Failure { error, ended, kind };
+        rig.settle(lease(&job), Outcome::Failed(failure)).await;
+    }
+    let id = rig.jobs().await[0].id;
+    rig.redrive(id).await.expect("redrives");
+    let job = rig.claim_one().await;
+    rig.settle(lease(&job), Outcome::Snoozed { delay: secs(1) }).await;
+    let job = rig.at(31).claim_one().await;
+    rig.succeed(&job).await;
+    let attempts = rig.store.attempts(id).await.expect("reads");
+    let outcomes: Vec<_> = attempts.iter().filter_map(|one| one.outcome).collect();
+    let expected = [&ends[..], &[AttemptOutcome::Snoozed, AttemptOutcome::Succeeded]].concat();
+    assert_eq!(outcomes, expected, "a redrive forgets nothing");
+    assert_eq!(attempts[1].error.as_deref(), Some("error 1\n  caused by: the weather"));
+    assert!(attempts.windows(2).all(|pair| pair[0].token < pair[1].token), "{attempts:?}");
+    assert!(attempts.iter().all(|one| one.ended_at >= Some(one.started_at)), "{attempts:?}");
 }
 
 /// A crash gives the slot back once the lease lapses.

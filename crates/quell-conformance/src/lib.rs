@@ -20,6 +20,8 @@ pub mod lease;
 pub mod operate;
 pub mod oracle;
 pub mod queue;
+pub mod refuse;
+pub mod retention;
 pub mod rig;
 pub mod wake;
 pub mod window;
@@ -62,13 +64,22 @@ macro_rules! suite {
         $crate::tests!($open, dedup: [
             r16_a_key_is_taken_for_its_ttl,
             r16_a_key_is_taken_until_started_or_done,
+            r16_every_end_frees_a_key_that_is_taken_until_done,
+            r16_a_ttl_outlasts_the_job_and_the_hosts_clock,
+            r16_callers_that_race_for_a_key_get_one_job,
+            r16_a_key_counts_within_one_call_too,
             r16_a_hold_follows_its_job_to_the_heir,
             r16_a_duplicate_joins_no_window,
             r17_one_key_for_a_batch,
+            r17_the_batchs_key_is_held_by_a_job_of_the_batch,
         ]);
         $crate::tests!($open, lease: [
             r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts,
             r21_a_renewed_lease_holds,
+            r21_a_lease_lapses_at_its_end_and_no_sooner,
+            r21_lapsed_leases_are_taken_back_in_order,
+            r21_a_cancelled_attempt_has_lost_its_lease,
+            r25_every_attempt_is_on_record,
             r24_a_retry_waits_for_its_backoff,
             r25_a_dead_job_keeps_everything,
             r29_released_and_snoozed_attempts_are_not_spent,
@@ -122,6 +133,19 @@ macro_rules! suite {
             r13_a_throttle_gathers_what_comes_between_two_starts,
             r13_nothing_starts_a_throttled_key_twice_in_a_period,
             r13_keys_do_not_share_their_edges,
+        ]);
+        $crate::tests!($open, refuse: [
+            moves_that_do_not_exist_are_refused,
+            what_is_unknown_is_said_to_be,
+            empty_calls_are_fine,
+            r21_only_the_current_token_counts,
+            r40_the_largest_input_that_is_allowed_is_kept_whole,
+        ]);
+        $crate::tests!($open, retention: [
+            r37_what_has_not_ended_is_never_removed,
+            r37_each_end_has_its_retention,
+            r37_a_dedup_key_outlives_its_jobs_row,
+            r37_a_burst_outlives_its_leaders_row,
         ]);
         $crate::tests!($open, wake: [
             r34_new_and_earlier_due_times_are_told,

@@ -1,0 +1,86 @@
+//! What is kept how long, and what forgetting must not change (R37).
+
+use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::edge::Edge;
+use quell_core::window::Debounce;
+use quell_core::{Fold, JobState, NewTrigger, Receipt, Retention};
+
+use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, secs};
+
+/// Keeps nothing that may go.
+const NOTHING: Retention =
+    Retention { succeeded: Some(std::time::Duration::ZERO), dead: Some(std::time::Duration::ZERO) };
+
+/// However old, what still has to run stays.
+pub async fn r37_what_has_not_ended_is_never_removed(rig: Rig) {
+    rig.trigger(keyed("window")).await;
+    rig.trigger(plain("1")).await;
+    let running = rig.claim_one().await;
+    rig.trigger(plain("2")).await;
+    let waiting = rig.claim_one().await;
+    rig.fail(&waiting, secs(1)).await;
+    let before = rig.jobs().await;
+    assert_eq!(rig.prune(86_400 * 366, &NOTHING, 99).await, 0);
+    assert_eq!(rig.jobs().await, before);
+    assert_eq!(rig.store.attempts(waiting.id).await.expect("reads").len(), 1);
+    assert_eq!(rig.store.attempts(running.id).await.expect("reads").len(), 1);
+}
+
+/// Cancelled and absorbed jobs go with the succeeded ones; dead ones have a time of their own.
+pub async fn r37_each_end_has_its_retention(mut rig: Rig) {
+    rig.trigger(keyed("a")).await;
+    let failed = rig.at(10).claim_one().await;
+    rig.trigger(keyed("a")).await;
+    rig.fail(&failed, secs(1)).await;
+    let dead = rig.at(20).claim_one().await;
+    rig.settle(lease(&dead), fails(secs(1), true)).await;
+    let cancelled = rig.trigger(plain("1")).await.job().expect("a job");
+    rig.cancel(cancelled).await.expect("cancels");
+    let succeeded = rig.trigger(plain("1")).await.job().expect("a job");
+    let run = rig.claim_one().await;
+    rig.succeed(&run).await;
+    assert_eq!((run.id, rig.jobs().await.len()), (succeeded, 4));
+
+    let keep = Retention { succeeded: Some(secs(100)), dead: Some(secs(300)) };
+    assert_eq!(rig.prune(109, &keep, 99).await, 0);
+    assert_eq!(rig.prune(110, &keep, 99).await, 1, "the absorbed one ended first");
+    assert_eq!(rig.prune(120, &keep, 99).await, 2);
+    assert_eq!(rig.states().await, [JobState::Dead]);
+    let for_ever = Retention { succeeded: None, dead: None };
+    assert_eq!(rig.prune(100_000, &for_ever, 99).await, 0);
+    assert_eq!(rig.prune(100_000, &keep, 99).await, 1);
+    assert_eq!(rig.prune(100_000, &keep, 99).await, 0);
+}
+
+/// A dedup key is taken for its TTL, whatever becomes of the job's row.
+pub async fn r37_a_dedup_key_outlives_its_jobs_row(mut rig: Rig) {
+    let until = HoldUntil::Elapsed(secs(500));
+    let deduped = || NewTrigger { dedup: Some(Dedup { key: key("d"), until }), ..plain("1") };
+    let job = rig.trigger(deduped()).await.job().expect("a job");
+    let run = rig.claim_one().await;
+    rig.succeed(&run).await;
+    assert_eq!(rig.prune(400, &NOTHING, 99).await, 1);
+    assert_eq!(rig.at(499).trigger(deduped()).await, Receipt::Duplicate { job });
+    assert_eq!(rig.at(500).trigger(deduped()).await.outcome(), "accepted");
+}
+
+/// What an edge remembers of a burst outlives the row of the job that led it.
+pub async fn r37_a_burst_outlives_its_leaders_row(mut rig: Rig) {
+    let leading = Debounce { edge: Edge::Leading, ..debounce() };
+    let trigger = || keyed_with("a", leading, Fold::Last, "1");
+    let throttle = Debounce::throttle(secs(30)).expect("valid");
+    let throttled = || keyed_with("b", throttle, Fold::Last, "1");
+    let lead = rig.trigger(trigger()).await.job();
+    rig.trigger(throttled()).await;
+    for run in rig.claim().await {
+        rig.succeed(&run).await;
+    }
+    assert_eq!(rig.prune(5, &NOTHING, 99).await, 2);
+    let late = rig.at(6).trigger(trigger()).await;
+    assert_eq!((late.outcome(), late.job()), ("debounced", lead));
+    rig.trigger(throttled()).await;
+    rig.at(29).claim_none().await;
+    assert_eq!(rig.prune(29, &NOTHING, 99).await, 0);
+    rig.at(30).claim_one().await;
+    assert_eq!(rig.trigger(trigger()).await.outcome(), "accepted", "the burst is over");
+}
