@@ -4,7 +4,7 @@
 //! is read in the order of its index and no further than asked, so the cost does not grow with the
 //! backlog, with windows that are not due, or with tasks the worker does not know.
 
-use quell_core::edge::{Edge, remember_start};
+use quell_core::edge::{Edge, KeyMemory, remember_start};
 use quell_core::job::Shape;
 use quell_core::{
     Claim, ClaimedJob, JobId, Key, LeaseToken, NextDue, Payload, QueueName, Result, TaskName,
@@ -13,204 +13,252 @@ use quell_core::{
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
-use crate::enqueue::write_memory;
 use crate::error::{corrupt, explain};
+use crate::keys::{TaskKey, write_memories};
 use crate::names::Lane;
 use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::tx::Tx;
 
-/// A lane and when its first job is due.
-#[derive(Debug)]
-struct DueLane {
-    lane_id: i64,
-    priority: i64,
-    due: Option<Timestamp>,
-}
-
-/// What a look at the whole store showed.
-#[derive(Debug)]
-pub(crate) struct Head {
-    pub(crate) now: Timestamp,
-    pub(crate) lapse: Option<Timestamp>,
-    pub(crate) inbox_waits: bool,
-}
-
-/// Looks, without writing, at what does not belong to a queue.
-pub(crate) async fn look_head(db: &mut SqliteConnection, now: Timestamp) -> Result<Head> {
-    const HEAD: &str = "select clock, exists (select 1 from quell_inbox where refused is null),
-                               (select min(lease_until) from quell_job where state = 1)
-                          from quell_meta";
-    let row = sqlx::query(HEAD).fetch_one(db).await;
-    let row = row.map_err(|e| explain("look for due jobs", e))?;
-    Ok(Head {
-        now: now.max(time(&row, 0)?),
-        inbox_waits: get(&row, 1)?,
-        lapse: optional_time(&row, 2)?,
-    })
-}
-
-/// What a look without a lock showed.
+/// What a look at a queue showed.
 #[derive(Debug)]
 pub(crate) struct Look {
-    pub(crate) next: NextDue,
+    pub(crate) now: Timestamp,
     pub(crate) inbox_waits: bool,
+    lapse: Option<Timestamp>,
+    paused: bool,
+    /// Of the tasks that were asked for, by priority.
+    lanes: Vec<DueLane>,
+}
+
+/// A lane and when its jobs are due.
+#[derive(Debug)]
+struct DueLane {
+    id: i64,
+    priority: i64,
+    /// The first of all.
+    first: Option<Timestamp>,
+    /// The first that is not due yet.
+    later: Option<Timestamp>,
 }
 
 impl Look {
     /// Whether a write could start something now.
     pub(crate) fn is_due(&self) -> bool {
-        self.inbox_waits || self.next.due.is_some_and(|due| due <= self.next.now)
+        let due = |lane: &DueLane| lane.first.is_some_and(|due| due <= self.now);
+        self.inbox_waits || (!self.paused && self.lanes.iter().any(due))
+    }
+
+    pub(crate) fn next(&self) -> NextDue {
+        let due = self.lanes.iter().filter_map(|lane| lane.first).min();
+        NextDue { now: self.now, due, lapse: self.lapse }
     }
 }
 
-/// Looks, without writing, when something is due.
+/// Looks, without writing, when something is due in a queue for those who know `tasks`.
 pub(crate) async fn look(
     db: &mut SqliteConnection,
     now: Timestamp,
     queue: &QueueName,
     tasks: &[TaskName],
 ) -> Result<Look> {
-    let head = look_head(db, now).await?;
-    let lanes = due_lanes(db, queue, tasks).await?;
-    let due = lanes.iter().filter_map(|lane| lane.due).min();
-    let next = NextDue { now: head.now, due, lapse: head.lapse };
-    Ok(Look { next, inbox_waits: head.inbox_waits })
+    const LOOK: &str = "select max(?3, m.clock),
+                exists (select 1 from quell_inbox where refused is null),
+                (select min(lease_until) from quell_job where state = 1),
+                coalesce(q.settings ->> 'paused', 0),
+                l.id, l.priority,
+                (select min(due_at) from quell_job
+                  where lane_id = l.id and state = 0 and waits = 0),
+                (select min(due_at) from quell_job
+                  where lane_id = l.id and state = 0 and waits = 0
+                    and due_at > max(?3, m.clock))
+           from quell_meta m
+           left join quell_queue q on q.name = ?1
+           left join quell_lane l on l.queue_id = q.id
+                and l.task_id in (select t.id from json_each(?2) k
+                                    join quell_task t on t.name = k.value)
+          order by l.priority desc";
+    let tasks: Vec<&str> = tasks.iter().map(TaskName::as_str).collect();
+    let tasks = serde_json::to_string(&tasks).map_err(|e| corrupt(format_args!("tasks: {e}")))?;
+    let rows = sqlx::query(LOOK)
+        .bind(queue.as_str().to_owned())
+        .bind(tasks)
+        .bind(now.as_micros())
+        .fetch_all(db)
+        .await
+        .map_err(|e| explain("look for due jobs", e))?;
+    let head = rows.first().ok_or_else(|| corrupt("quell_meta"))?;
+    let mut lanes = Vec::with_capacity(rows.len());
+    for row in &rows {
+        if let Some(id) = get::<Option<i64>, _>(row, 4)? {
+            let (first, later) = (optional_time(row, 6)?, optional_time(row, 7)?);
+            lanes.push(DueLane { id, priority: get(row, 5)?, first, later });
+        }
+    }
+    Ok(Look {
+        now: time(head, 0)?,
+        inbox_waits: get(head, 1)?,
+        lapse: optional_time(head, 2)?,
+        paused: get(head, 3)?,
+        lanes,
+    })
 }
 
-/// The queue's lanes of these tasks, by priority, each with its first due time.
-async fn due_lanes(
-    db: &mut SqliteConnection,
-    queue: &QueueName,
-    tasks: &[TaskName],
-) -> Result<Vec<DueLane>> {
-    const LANES: &str = "select l.id, l.priority,
-                   (select min(j.due_at) from quell_job j
-                     where j.lane_id = l.id and j.state = 0 and j.waits = 0)
-              from quell_queue q
-              join quell_lane l on l.queue_id = q.id
-              join quell_task t on t.id = l.task_id
-             where q.name = ?1 and t.name in (select value from json_each(?2))
-             order by l.priority desc";
-    let names: Vec<&str> = tasks.iter().map(TaskName::as_str).collect();
-    let names = serde_json::to_string(&names).map_err(|e| corrupt(format_args!("tasks: {e}")))?;
-    let rows = sqlx::query(LANES).bind(queue.as_str().to_owned()).bind(names).fetch_all(db).await;
-    let rows = rows.map_err(|e| explain("look for due jobs", e))?;
-    rows.iter()
-        .map(|row| {
-            Ok(DueLane {
-                lane_id: get(row, 0)?,
-                priority: get(row, 1)?,
-                due: optional_time(row, 2)?,
-            })
-        })
-        .collect()
+/// Looks, without writing, whether a lease has lapsed.
+pub(crate) async fn has_lapsed(db: &mut SqliteConnection, now: Timestamp) -> Result<bool> {
+    const LAPSED: &str = "select exists (select 1 from quell_job
+                 where state = 1 and lease_until <= max(?1, clock)) from quell_meta";
+    let lapsed = sqlx::query_scalar(LAPSED).bind(now.as_micros()).fetch_one(db).await;
+    lapsed.map_err(|e| explain("look for lapsed leases", e))
 }
 
 impl Tx<'_> {
-    /// Starts at most as many due jobs as asked for, in the order of R30.
-    pub(crate) async fn claim(&mut self, claim: &Claim) -> Result<Vec<ClaimedJob>> {
-        let settings = self.settings.get(&claim.queue).cloned().unwrap_or_default();
-        if settings.paused {
-            return Ok(Vec::new());
-        }
-        let mut room = claim.limit;
-        if let Some(limit) = settings.concurrency {
+    /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
+    /// due.
+    pub(crate) async fn claim(&mut self, claim: &Claim) -> Result<(Vec<ClaimedJob>, NextDue)> {
+        let mut look = look(&mut self.db, self.now, &claim.queue, &claim.tasks).await?;
+        let mut room = if look.paused { 0 } else { claim.limit };
+        let settings = self.settings.get(&claim.queue);
+        if let Some(limit) = settings.and_then(|settings| settings.concurrency) {
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
             room = room.min(limit.saturating_sub(self.running(&claim.queue).await?));
         }
         let now = self.now;
-        let mut lanes = due_lanes(&mut self.db, &claim.queue, &claim.tasks).await?;
-        lanes.retain(|lane| lane.due.is_some_and(|due| due <= now));
         let mut jobs = Vec::new();
-        for same_priority in lanes.chunk_by(|a, b| a.priority == b.priority) {
+        for lanes in look.lanes.chunk_by_mut(|a, b| a.priority == b.priority) {
             let left = room - jobs.len();
             if left == 0 {
                 break;
             }
-            let ids = self.first_due(same_priority, left).await?;
-            let mut started = self.start(claim, &ids).await?;
-            started.sort_unstable_by_key(|job| (job.due_at, job.id));
+            let mut due: Vec<&mut DueLane> =
+                lanes.iter_mut().filter(|lane| lane.first.is_some_and(|due| due <= now)).collect();
+            let shares = self.shares(&due, left).await?;
+            let mut started = Vec::new();
+            for (lane, share) in due.iter_mut().zip(shares) {
+                started.append(&mut self.start(claim, lane, share).await?);
+            }
+            started.sort_unstable_by_key(|job: &ClaimedJob| (job.due_at, job.id));
             jobs.append(&mut started);
         }
-        Ok(jobs)
+        let mut next = look.next();
+        if !jobs.is_empty() {
+            let lapse = now + claim.lease;
+            next.lapse = Some(next.lapse.map_or(lapse, |before| before.min(lapse)));
+        }
+        Ok((jobs, next))
     }
 
     /// R31: how many attempts of the queue run, in all processes.
     async fn running(&mut self, queue: &QueueName) -> Result<usize> {
-        let Some(queue_id) = self.names.queue_id(queue) else { return Ok(0) };
-        let running: i64 = sqlx::query_scalar(
-            "select count(*) from quell_job j
+        const RUNNING: &str = "select count(*) from quell_job j
                join quell_lane l on l.id = j.lane_id
-              where j.state = 1 and l.queue_id = ?1",
-        )
-        .bind(queue_id)
-        .fetch_one(&mut *self.db)
-        .await
-        .map_err(|e| explain("count running jobs", e))?;
+              where j.state = 1 and l.queue_id = ?1";
+        let Some(queue_id) = self.names.queue_id(queue) else { return Ok(0) };
+        let running = sqlx::query_scalar(RUNNING).bind(queue_id).fetch_one(&mut *self.db).await;
+        let running: i64 = running.map_err(|e| explain("count running jobs", e))?;
         Ok(usize::try_from(running).unwrap_or(usize::MAX))
     }
 
-    /// The first due jobs of lanes of one priority.
-    async fn first_due(&mut self, lanes: &[DueLane], limit: usize) -> Result<Vec<JobId>> {
+    /// How many of the first `limit` due jobs of these lanes, which share a priority, are in each.
+    async fn shares(&mut self, lanes: &[&mut DueLane], limit: usize) -> Result<Vec<usize>> {
         const DUE: &str = "select due_at, id from quell_job
               where lane_id = ?1 and state = 0 and waits = 0 and due_at <= ?2
               order by due_at, id limit ?3";
-        let limit_bound = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut shares = vec![limit; lanes.len()];
+        if lanes.len() < 2 {
+            return Ok(shares);
+        }
         let mut due = Vec::new();
-        for lane in lanes {
+        for (index, lane) in lanes.iter().enumerate() {
             let rows = sqlx::query(DUE)
-                .bind(lane.lane_id)
+                .bind(lane.id)
                 .bind(self.now.as_micros())
-                .bind(limit_bound)
+                .bind(i64::try_from(limit).unwrap_or(i64::MAX))
                 .fetch_all(&mut *self.db)
                 .await
                 .map_err(|e| explain("read due jobs", e))?;
             for row in &rows {
-                due.push((time(row, 0)?, JobId::new(unsigned(get(row, 1)?))));
+                due.push((time(row, 0)?, get::<i64, _>(row, 1)?, index));
             }
         }
         due.sort_unstable();
-        Ok(due.into_iter().take(limit).map(|(_, id)| id).collect())
+        due.truncate(limit);
+        for (index, share) in shares.iter_mut().enumerate() {
+            *share = due.iter().filter(|(_, _, lane)| *lane == index).count();
+        }
+        Ok(shares)
     }
 
-    async fn start(&mut self, claim: &Claim, ids: &[JobId]) -> Result<Vec<ClaimedJob>> {
+    /// Starts the first `limit` due jobs of a lane, and notes when its next one is due.
+    ///
+    /// The rows are read first and then changed as one range of the lane's index: a `returning`
+    /// clause costs more.
+    async fn start(
+        &mut self,
+        claim: &Claim,
+        lane: &mut DueLane,
+        limit: usize,
+    ) -> Result<Vec<ClaimedJob>> {
+        // One more than asked for, to know when the next one is due.
+        const DUE: &str = "select id, due_at, starts, key, payload, attempt, failures, triggers,
+                    first_at, shape
+               from quell_job
+              where lane_id = ?1 and state = 0 and waits = 0 and due_at <= ?2
+              order by due_at, id limit ?3 + 1";
         const START: &str = "update quell_job
                 set state = 1,
                     -- R11: the key is held by the attempt.
                     hold = case when key is null then null else id end,
                     starts = starts + 1, attempt = attempt + 1,
-                    worker = ?2, started_at = ?3, lease_until = ?4
-              where id in (select value from json_each(?1))
-          returning id, starts, lane_id, key, payload, attempt, failures, triggers, first_at,
-                    due_at, shape";
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let lease_until = self.now + claim.lease;
-        let rows = sqlx::query(START)
-            .bind(json_ids(ids))
-            .bind(claim.worker.as_str().to_owned())
+                    worker = ?4, started_at = ?5, lease_until = ?6
+              where lane_id = ?1 and state = 0 and waits = 0 and (due_at, id) <= (?2, ?3)";
+        let what = "start jobs";
+        let rows = sqlx::query(DUE)
+            .bind(lane.id)
             .bind(self.now.as_micros())
-            .bind(lease_until.as_micros())
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX - 1))
             .fetch_all(&mut *self.db)
             .await
-            .map_err(|e| explain("start jobs", e))?;
+            .map_err(|e| explain(what, e))?;
+        lane.first = match rows.get(limit) {
+            Some(next) => Some(time(next, 1)?),
+            None => lane.later,
+        };
+        let until = self.now + claim.lease;
+        let named = self.names.lane(lane.id).ok_or_else(|| corrupt("the lane of due jobs"))?;
         let mut jobs = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let lane = self.names.lane(get(row, 2)?).ok_or_else(|| corrupt("a job's lane"))?;
-            let (job, shape) = decode_claimed(row, lane, lease_until)?;
-            if let (Some(shape), Some(key)) = (shape, &job.key) {
-                let throttled = Some(shape.edge) == Some(Edge::Throttle);
-                if let (true, Some(period)) = (throttled, shape.period) {
-                    let memory = remember_start(job.id, self.now, period);
-                    let task_key = (job.task.clone(), key.clone());
-                    write_memory(&mut self.db, self.names, &task_key, &memory).await?;
-                }
-            }
+        let mut memories = Vec::new();
+        for row in rows.iter().take(limit) {
+            let (job, shape) = decode_claimed(row, named, until)?;
+            memories.extend(shape.and_then(|shape| remembered(&job, &shape, self.now)));
             jobs.push(job);
         }
+        let Some(last) = jobs.last() else { return Ok(jobs) };
+        let started = sqlx::query(START)
+            .bind(lane.id)
+            .bind(last.due_at.as_micros())
+            .bind(signed(last.id.get()))
+            .bind(claim.worker.as_str().to_owned())
+            .bind(self.now.as_micros())
+            .bind(until.as_micros())
+            .execute(&mut *self.db)
+            .await
+            .map_err(|e| explain(what, e))?;
+        assert!(
+            usize::try_from(started.rows_affected()) == Ok(jobs.len()),
+            "started {} jobs of a lane, meant {}",
+            started.rows_affected(),
+            jobs.len()
+        );
+        write_memories(&mut self.db, self.names, &memories).await?;
         Ok(jobs)
     }
+}
+
+/// R13: a throttled key's start is remembered.
+fn remembered(job: &ClaimedJob, shape: &Shape, now: Timestamp) -> Option<(TaskKey, KeyMemory)> {
+    let period = shape.period.filter(|_| shape.edge == Edge::Throttle)?;
+    let task_key = (job.task.clone(), job.key.clone()?);
+    Some((task_key, remember_start(job.id, now, period)))
 }
 
 fn decode_claimed(
@@ -220,35 +268,23 @@ fn decode_claimed(
 ) -> Result<(ClaimedJob, Option<Shape>)> {
     let id = JobId::new(unsigned(get(row, 0)?));
     let key: Option<&str> = get(row, 3)?;
-    let shape: Option<&str> = get(row, 10)?;
+    let shape: Option<&str> = get(row, 9)?;
     let shape = shape.map(serde_json::from_str).transpose();
+    let shape = shape.map_err(|error| corrupt(format_args!("shape of job {id}: {error}")))?;
+    let starts: i64 = get(row, 2)?;
+    let attempt: u32 = get(row, 5)?;
     let job = ClaimedJob {
         id,
-        token: LeaseToken::new(unsigned(get(row, 1)?)),
+        token: LeaseToken::new(unsigned(starts).saturating_add(1)),
         task: lane.task.clone(),
         key: key.map(Key::new).transpose()?,
         payload: Payload::from_stored(get::<&str, _>(row, 4)?),
-        attempt: get(row, 5)?,
+        attempt: attempt.saturating_add(1),
         failures: get(row, 6)?,
         triggers: unsigned(get(row, 7)?),
         first_at: time(row, 8)?,
-        due_at: time(row, 9)?,
+        due_at: time(row, 1)?,
         lease_until,
     };
-    let shape = shape.map_err(|error| corrupt(format_args!("shape of job {id}: {error}")))?;
     Ok((job, shape))
-}
-
-/// Ids as a JSON array, for `json_each`.
-pub(crate) fn json_ids(ids: &[JobId]) -> String {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(2 + ids.len() * 8);
-    text.push('[');
-    for (index, id) in ids.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
-        // Writing to a string cannot fail.
-        let _infallible = write!(text, "{comma}{}", signed(id.get()));
-    }
-    text.push(']');
-    text
 }

@@ -15,6 +15,7 @@ mod claim;
 mod enqueue;
 mod error;
 mod inbox;
+mod keys;
 mod names;
 mod operate;
 mod options;
@@ -23,8 +24,10 @@ mod row;
 mod schema;
 mod settle;
 mod store;
+mod touched;
 mod tx;
 mod watch;
+mod write;
 
 pub use inbox::trigger_in;
 pub use options::{SqliteOptions, Synchronous};

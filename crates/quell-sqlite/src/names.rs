@@ -1,7 +1,8 @@
 //! Interned names: tasks, queues and lanes have numbers that never change.
 //!
 //! The cache belongs to one process. Names that a transaction adds are known to it at once; if that
-//! transaction does not commit, the whole cache is dropped, because numbers were guessed.
+//! transaction does not commit, the whole cache is dropped, because numbers were guessed. A name of
+//! another process raises the version of `quell_meta`, which drops the cache too.
 
 use std::collections::HashMap;
 
@@ -27,6 +28,7 @@ pub(crate) struct Names {
     queues: HashMap<QueueName, i64>,
     by_names: HashMap<(QueueName, TaskName, Priority), i64>,
     lanes: HashMap<i64, Lane>,
+    changed: bool,
 }
 
 impl Names {
@@ -66,6 +68,11 @@ impl Names {
         self.lanes.insert(lane.id, lane);
     }
 
+    /// Whether names were added since the last call.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
     pub(crate) fn lane(&self, id: i64) -> Option<&Lane> {
         self.lanes.get(&id)
     }
@@ -99,6 +106,7 @@ impl Names {
         if let Some(lane) = self.find(queue, task, priority) {
             return Ok(lane.clone());
         }
+        self.changed = true;
         let queue_id = self.intern_queue(db, queue).await?;
         let task_id = intern_one(
             db,
@@ -133,6 +141,7 @@ impl Names {
         if let Some(id) = self.queue_id(queue) {
             return Ok(id);
         }
+        self.changed = true;
         let id = intern_one(
             db,
             "insert into quell_queue (name) values (?1)

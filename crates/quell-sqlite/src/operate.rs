@@ -10,8 +10,8 @@ use quell_core::{
 };
 use sqlx::SqliteConnection;
 
-use crate::claim::look_head;
 use crate::error::{corrupt, explain};
+use crate::keys::json;
 use crate::row::signed;
 use crate::tx::Tx;
 
@@ -21,16 +21,18 @@ pub(crate) async fn may_prune(
     now: Timestamp,
     retention: &Retention,
 ) -> Result<bool> {
-    const OLD: &str = "select exists (select 1 from quell_job
-                        where state in (2, 4, 5) and ended_at <= ?1)
-            or exists (select 1 from quell_job where state = 3 and ended_at <= ?2)
-            or exists (select 1 from quell_memory where expires_at <= ?3)
-            or exists (select 1 from quell_hold where expires_at <= ?3)";
-    let now = look_head(db, now).await?.now;
-    let cutoff = |keep: Option<Duration>| keep.map(|keep| now.before(keep).as_micros());
+    const OLD: &str = "with clock (now) as (select max(?3, clock) from quell_meta)
+         select exists (select 1 from clock, quell_job
+                         where state in (2, 4, 5) and ended_at <= now - ?1)
+             or exists (select 1 from clock, quell_job where state = 3 and ended_at <= now - ?2)
+             or exists (select 1 from clock, quell_memory where expires_at <= now)
+             or exists (select 1 from clock, quell_hold where expires_at <= now)";
+    let micros = |keep: Option<Duration>| {
+        keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
+    };
     sqlx::query_scalar(OLD)
-        .bind(cutoff(retention.succeeded))
-        .bind(cutoff(retention.dead))
+        .bind(micros(retention.succeeded))
+        .bind(micros(retention.dead))
         .bind(now.as_micros())
         .fetch_one(db)
         .await
@@ -102,82 +104,81 @@ impl Tx<'_> {
         queue: &QueueName,
         settings: &QueueSettings,
     ) -> Result<()> {
-        let what = "set a queue";
         let text = serde_json::to_string(settings)
             .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))?;
         let id = self.names.intern_queue(&mut self.db, queue).await?;
-        sqlx::query("update quell_queue set settings = ?2 where id = ?1")
-            .bind(id)
-            .bind(text)
-            .execute(&mut *self.db)
-            .await
-            .map_err(|e| explain(what, e))?;
-        sqlx::query("update quell_meta set settings_version = settings_version + 1")
-            .execute(&mut *self.db)
-            .await
-            .map_err(|e| explain(what, e))?;
+        let set = sqlx::query("update quell_queue set settings = ?2 where id = ?1");
+        let set = set.bind(id).bind(text).execute(&mut *self.db).await;
+        set.map_err(|e| explain("set a queue", e))?;
+        self.settings_changed = true;
         self.wake(queue, Timestamp::MIN);
         Ok(())
     }
 
     /// Removes ended jobs, and keys that have no effect any more, in one small batch.
     pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<u64> {
-        const JOBS: &str = "delete from quell_job
-              where id in (select id from quell_job
-                            where state = ?1 and ended_at <= ?2 order by ended_at limit ?3)";
-        let mut left = i64::try_from(limit).unwrap_or(i64::MAX);
-        let mut removed = 0;
-        let ended = [
+        const OLD: &str = "select id from quell_job
+              where state = ?1 and ended_at <= ?2 order by ended_at limit ?3";
+        let mut old: Vec<i64> = Vec::new();
+        for (state, keep) in [
             (JobState::Succeeded, retention.succeeded),
             (JobState::Cancelled, retention.succeeded),
             (JobState::Absorbed, retention.succeeded),
             (JobState::Dead, retention.dead),
-        ];
-        for (state, keep) in ended {
+        ] {
             let Some(keep) = keep else { continue };
-            let gone = sqlx::query(JOBS)
+            let left = limit.saturating_sub(old.len());
+            let more: Vec<i64> = sqlx::query_scalar(OLD)
                 .bind(state.code())
                 .bind(self.now.before(keep).as_micros())
-                .bind(left)
-                .execute(&mut *self.db)
+                .bind(i64::try_from(left).unwrap_or(i64::MAX))
+                .fetch_all(&mut *self.db)
                 .await
-                .map_err(|e| explain("remove ended jobs", e))?
-                .rows_affected();
-            removed += gone;
-            left = left.saturating_sub(i64::try_from(gone).unwrap_or(i64::MAX));
+                .map_err(|e| explain("read ended jobs", e))?;
+            old.extend(more);
         }
-        self.prune_rest(limit).await?;
-        Ok(removed)
+        self.remove(&old).await?;
+        self.remove_expired(limit).await?;
+        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
     }
 
-    /// Attempts of jobs that are gone, memories that expired, and dedup keys that are free.
-    async fn prune_rest(&mut self, limit: usize) -> Result<()> {
-        const REST: [&str; 3] = [
-            "delete from quell_attempt
-              where job_id in (select a.job_id from quell_attempt a
-                                where not exists (select 1 from quell_job j where j.id = a.job_id)
-                                limit ?2)
-                and ?1 is not null",
+    /// Removes jobs with all that hangs on them.
+    async fn remove(&mut self, ids: &[i64]) -> Result<()> {
+        const REMOVE: [&str; 3] = [
+            "delete from quell_attempt where job_id in (select value from json_each(?1))",
+            // R16: keys that were taken until the job started or ended. Others run on.
+            "delete from quell_hold
+              where job_id in (select value from json_each(?1))
+                and expires_at = 9223372036854775807",
+            "delete from quell_job where id in (select value from json_each(?1))",
+        ];
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let ids = json(&ids)?;
+        for sql in REMOVE {
+            let removed = sqlx::query(sql).bind(ids.clone()).execute(&mut *self.db).await;
+            removed.map_err(|e| explain("remove ended jobs", e))?;
+        }
+        Ok(())
+    }
+
+    async fn remove_expired(&mut self, limit: usize) -> Result<()> {
+        const EXPIRED: [&str; 2] = [
             "delete from quell_memory
               where (task_id, key) in (select task_id, key from quell_memory
                                         where expires_at <= ?1 limit ?2)",
             "delete from quell_hold
-              where (task_id, key) in (
-                    select h.task_id, h.key from quell_hold h
-                     where h.expires_at <= ?1
-                        or (h.expires_at = 9223372036854775807
-                            and not exists (select 1 from quell_job j
-                                             where j.id = h.job_id and j.state < 2))
-                     limit ?2)",
+              where (task_id, key) in (select task_id, key from quell_hold
+                                        where expires_at <= ?1 limit ?2)",
         ];
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        for sql in REST {
+        for sql in EXPIRED {
             sqlx::query(sql)
                 .bind(self.now.as_micros())
-                .bind(limit)
+                .bind(i64::try_from(limit).unwrap_or(i64::MAX))
                 .execute(&mut *self.db)
                 .await
-                .map_err(|e| explain("remove what has no effect any more", e))?;
+                .map_err(|e| explain("remove keys without effect", e))?;
         }
         Ok(())
     }

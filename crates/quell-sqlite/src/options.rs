@@ -128,6 +128,9 @@ impl SqliteOptions {
             .busy_timeout(self.busy_timeout)
             .synchronous(synchronous)
             .statement_cache_capacity(200)
+            // Statement journals of large upserts stay off the disk.
+            .pragma("temp_store", "memory")
+            .row_buffer_size(1_024)
             // 16 MiB: enough for hot pages, and a worker's memory stays flat whatever the backlog.
             .pragma("cache_size", "-16384");
         if self.read_only { options } else { options.journal_mode(SqliteJournalMode::Wal) }

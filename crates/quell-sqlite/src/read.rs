@@ -5,22 +5,24 @@ use quell_core::{
     QueueInfo, QueueName, Result, TaskName,
 };
 use sqlx::sqlite::SqliteRow;
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite, SqlitePool, Transaction};
 
 use crate::error::{corrupt, explain};
 use crate::names::Names;
 use crate::row::{decode, decode_attempt, get, job_columns, signed, unsigned};
 use crate::tx::parse_settings;
 
-/// A reader's connection, and the names as it sees them.
-pub(crate) struct Reader<'c> {
-    db: &'c mut SqliteConnection,
+/// One state of the store, and the names as of then: it ends with the reader.
+pub(crate) struct Reader {
+    db: Transaction<'static, Sqlite>,
     names: Names,
 }
 
-impl<'c> Reader<'c> {
-    pub(crate) async fn new(db: &'c mut SqliteConnection) -> Result<Self> {
-        let names = Names::load(db).await?;
+impl Reader {
+    pub(crate) async fn new(pool: &SqlitePool) -> Result<Self> {
+        let begun = pool.begin().await;
+        let mut db = begun.map_err(|e| explain("open a reading connection", e))?;
+        let names = Names::load(&mut db).await?;
         Ok(Reader { db, names })
     }
 
@@ -52,7 +54,9 @@ impl<'c> Reader<'c> {
             query.push(" and j.state = ").push_bind(state.code());
         }
         if let Some(key) = &filter.key {
-            query.push(" and j.key = ").push_bind(key.as_str().to_owned());
+            // With the tasks named, whichever they are, the index of keys serves.
+            query.push(" and j.task_id in (select id from quell_task) and j.key = ");
+            query.push_bind(key.as_str().to_owned());
         }
         if let Some(before) = filter.before {
             query.push(" and j.id < ").push_bind(signed(before.get()));
@@ -69,9 +73,18 @@ impl<'c> Reader<'c> {
     }
 
     pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
-        const COUNTS: &str = "select q.name, t.name, j.state, count(*)
-               from quell_job j
-               join quell_lane l on l.id = j.lane_id
+        // Each arm is served by an index alone: jobs' rows are not read.
+        const COUNTS: &str = "select q.name, t.name, c.state, sum(c.jobs)
+               from (select lane_id, 0 as state, count(*) as jobs from quell_job
+                      where state = 0 and waits = 0 group by lane_id
+                     union all
+                     select lane_id, state, 1 from quell_job where waits = 1
+                     union all
+                     select lane_id, state, 1 from quell_job where state = 1
+                     union all
+                     select lane_id, state, count(*) from quell_job
+                      where state >= 2 group by state, lane_id) c
+               join quell_lane l on l.id = c.lane_id
                join quell_queue q on q.id = l.queue_id
                join quell_task t on t.id = l.task_id
               group by 1, 2, 3 order by 1, 2, 3";
@@ -171,7 +184,7 @@ impl<'c> Reader<'c> {
 }
 
 fn select_jobs() -> QueryBuilder<Sqlite> {
-    QueryBuilder::new(concat!("select ", job_columns!(), " from quell_job j"))
+    QueryBuilder::new(concat!("select ", job_columns!("j.payload"), " from quell_job j"))
 }
 
 fn decode_counts(row: &SqliteRow) -> Result<Counts> {

@@ -12,8 +12,9 @@ use quell_core::{
 };
 
 use crate::error::explain;
-use crate::row::{decode, get, job_columns, put, signed, unsigned};
+use crate::row::{decode, get, job_columns, signed, unsigned};
 use crate::tx::Tx;
+use crate::write::put;
 
 impl Tx<'_> {
     /// Ends attempts; answers come in the same order.
@@ -41,10 +42,9 @@ impl Tx<'_> {
     /// R21: only the current, unlapsed lease counts. Returns whose did.
     async fn succeed(&mut self, leases: &[Lease]) -> Result<HashSet<JobId>> {
         const SUCCEED: &str = "update quell_job
-                set state = 2, hold = null, lease_until = null, failures = 0, waits = 0,
-                    ended_at = ?2
+                set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?2
                from json_each(?1) l
-              where quell_job.id = l.value ->> 0 and starts = l.value ->> 1
+              where quell_job.id = cast(l.key as integer) and starts = l.value
                 and state = 1 and lease_until > ?2
           returning quell_job.id";
         if leases.is_empty() {
@@ -82,7 +82,7 @@ impl Tx<'_> {
     pub(crate) async fn reap(&mut self, limit: usize) -> Result<Vec<Lapsed>> {
         const LAPSED: &str = concat!(
             "select ",
-            job_columns!(),
+            job_columns!("j.payload"),
             " from quell_job j where j.state = 1 and j.lease_until <= ?1
              order by j.lease_until, j.id limit ?2"
         );
@@ -116,7 +116,7 @@ impl Tx<'_> {
         const RENEW: &str = "update quell_job
                 set lease_until = ?3
                from json_each(?1) l
-              where quell_job.id = l.value ->> 0 and starts = l.value ->> 1
+              where quell_job.id = cast(l.key as integer) and starts = l.value
                 and state = 1 and lease_until > ?2
           returning quell_job.id, starts";
         let until = self.now + length;
@@ -137,7 +137,8 @@ impl Tx<'_> {
 
     /// A job's row.
     pub(crate) async fn load(&mut self, id: JobId) -> Result<Option<Job>> {
-        const JOB: &str = concat!("select ", job_columns!(), " from quell_job j where j.id = ?1");
+        const JOB: &str =
+            concat!("select ", job_columns!("j.payload"), " from quell_job j where j.id = ?1");
         let row = sqlx::query(JOB).bind(signed(id.get())).fetch_optional(&mut *self.db).await;
         let row = row.map_err(|e| explain("read a job", e))?;
         row.map(|row| decode(&row, self.names)).transpose()
@@ -158,7 +159,7 @@ impl Tx<'_> {
     ) -> Result<Option<Job>> {
         const WINDOW: &str = concat!(
             "select ",
-            job_columns!(),
+            job_columns!("j.payload"),
             " from quell_job j where j.task_id = ?1 and j.key = ?2 and j.hold = 0"
         );
         let Some(task_id) = self.names.task_id(task) else { return Ok(None) };
@@ -203,6 +204,9 @@ impl Tx<'_> {
                                  where r.task_id = quell_job.task_id and r.key = quell_job.key
                                    and r.hold > 0)
           returning lane_id, due_at";
+        if !self.keys_wait {
+            return Ok(());
+        }
         let rows = sqlx::query(FREE).fetch_all(&mut *self.db).await;
         for row in rows.map_err(|e| explain("free a key", e))? {
             let queue = self.names.lane(get(&row, 0)?).map(|lane| lane.queue.clone());
@@ -239,16 +243,15 @@ impl Tx<'_> {
     }
 }
 
-/// Leases as a JSON array of pairs, for `json_each`.
+/// Leases as a JSON object of tokens by job, for `json_each`.
 fn json_leases(leases: &[Lease]) -> String {
     let mut text = String::with_capacity(2 + leases.len() * 12);
-    text.push('[');
     for (index, lease) in leases.iter().enumerate() {
-        let comma = if index == 0 { "" } else { "," };
+        let before = if index == 0 { '{' } else { ',' };
         let (job, token) = (signed(lease.job.get()), signed(lease.token.get()));
         // Writing to a string cannot fail.
-        let _infallible = write!(text, "{comma}[{job},{token}]");
+        let _infallible = write!(text, "{before}\"{job}\":{token}");
     }
-    text.push(']');
+    text.push('}');
     text
 }

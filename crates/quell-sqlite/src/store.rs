@@ -12,14 +12,13 @@ use quell_core::{
     Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, WakeHub,
     Wakeups,
 };
-use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use sqlx::{Connection, Sqlite, SqliteConnection, SqlitePool};
+use sqlx::{Connection, SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::SqliteOptions;
-use crate::claim::{look, look_head};
+use crate::claim::{Look, has_lapsed, look};
 use crate::error::explain;
 use crate::operate::may_prune;
 use crate::read::Reader;
@@ -40,6 +39,8 @@ const READERS: u32 = 2;
 #[derive(Debug)]
 pub struct SqliteStore {
     writer: Mutex<Writer>,
+    /// For what workers ask all the time; it waits behind no operator's read.
+    looker: Mutex<SqliteConnection>,
     readers: SqlitePool,
     hub: Arc<WakeHub>,
     history: Option<Sink>,
@@ -56,8 +57,9 @@ macro_rules! write {
         let mut $tx = writer.begin($now, $self.history.is_some()).await?;
         let answer = $body;
         let news = $tx.commit().await?;
-        drop(writer);
+        // Before the lock is free, so that the history is in the order of the commits.
         $self.spread(news);
+        drop(writer);
         Ok(answer)
     }};
 }
@@ -76,17 +78,30 @@ impl SqliteStore {
         connect: &SqliteConnectOptions,
         history: Option<Sink>,
     ) -> Result<Self> {
-        let watched = SqliteConnection::connect_with(connect).await;
-        let watched = watched.map_err(|e| explain("open the store", e))?;
+        let reading = connect.clone().pragma("query_only", "on");
+        let open = async || {
+            let opened = SqliteConnection::connect_with(&reading).await;
+            opened.map_err(|e| explain("open the store", e))
+        };
+        let (looker, watched) = (open().await?, open().await?);
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
-            .connect_lazy_with(connect.clone().pragma("query_only", "on"));
+            .test_before_acquire(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with(reading);
         let hub = Arc::new(WakeHub::new());
         let mut watcher = JoinSet::new();
         watcher.spawn(watch(watched, Arc::clone(&hub)));
-        let writer = Mutex::new(Writer::new(writer));
-        let seen = AtomicI64::new(i64::MIN);
-        Ok(SqliteStore { writer, readers, hub, history, seen, _watcher: watcher })
+        Ok(SqliteStore {
+            writer: Mutex::new(Writer::new(writer)),
+            looker: Mutex::new(looker),
+            readers,
+            hub,
+            history,
+            seen: AtomicI64::new(i64::MIN),
+            _watcher: watcher,
+        })
     }
 
     /// The store's time: the machine's clock or what a test says, but never earlier than before.
@@ -95,8 +110,17 @@ impl SqliteStore {
         Timestamp::from_micros(self.seen.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
-    async fn reader(&self) -> Result<PoolConnection<Sqlite>> {
-        self.readers.acquire().await.map_err(|e| explain("open a reading connection", e))
+    async fn reader(&self) -> Result<Reader> {
+        Reader::new(&self.readers).await
+    }
+
+    async fn look(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<Look> {
+        look(&mut *self.looker.lock().await, self.time(now), queue, tasks).await
     }
 
     /// Tells workers and the history what a commit changed.
@@ -106,6 +130,9 @@ impl SqliteStore {
         }
         for (queue, due) in news.wakes {
             self.hub.wake(Some(&queue), due);
+        }
+        if news.more_in_inbox {
+            self.hub.wake(None, Timestamp::MIN);
         }
     }
 }
@@ -135,17 +162,14 @@ impl Store for SqliteStore {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let mut reader = self.reader().await?;
-        let before = look(&mut reader, self.time(now), &claim.queue, &claim.tasks).await?;
+        let before = self.look(now, &claim.queue, &claim.tasks).await?;
         if !before.is_due() || claim.limit == 0 {
-            return Ok(Claimed { now: before.next.now, jobs: Vec::new(), next: before.next });
+            return Ok(Claimed { now: before.now, jobs: Vec::new(), next: before.next() });
         }
-        drop(reader);
         write!(self, self.time(now), |tx| {
             tx.fold_inbox().await?;
-            let jobs = tx.claim(claim).await?;
-            let after = look(&mut tx.db, tx.now, &claim.queue, &claim.tasks).await?;
-            Claimed { now: tx.now, jobs, next: after.next }
+            let (jobs, next) = tx.claim(claim).await?;
+            Claimed { now: tx.now, jobs, next }
         })
     }
 
@@ -155,6 +179,9 @@ impl Store for SqliteStore {
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Option<Timestamp>>> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
         write!(self, self.time(now), |tx| tx.renew(leases, lease).await?)
     }
 
@@ -163,6 +190,9 @@ impl Store for SqliteStore {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
         write!(self, self.time(now), |tx| {
             tx.fold_inbox().await?;
             tx.settle(&settlements).await?
@@ -170,12 +200,9 @@ impl Store for SqliteStore {
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        let mut reader = self.reader().await?;
-        let head = look_head(&mut reader, self.time(now)).await?;
-        if head.lapse.is_none_or(|lapse| head.now < lapse) {
+        if !has_lapsed(&mut *self.looker.lock().await, self.time(now)).await? {
             return Ok(Vec::new());
         }
-        drop(reader);
         write!(self, self.time(now), |tx| {
             tx.fold_inbox().await?;
             tx.reap(limit).await?
@@ -188,8 +215,7 @@ impl Store for SqliteStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        let mut reader = self.reader().await?;
-        Ok(look(&mut reader, self.time(now), queue, tasks).await?.next)
+        Ok(self.look(now, queue, tasks).await?.next())
     }
 
     fn wakeups(&self) -> Wakeups {
@@ -197,7 +223,7 @@ impl Store for SqliteStore {
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        Reader::new(&mut *self.reader().await?).await?.queues().await
+        self.reader().await?.queues().await
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
@@ -206,23 +232,23 @@ impl Store for SqliteStore {
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        Reader::new(&mut *self.reader().await?).await?.job(id).await
+        self.reader().await?.job(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        Reader::new(&mut *self.reader().await?).await?.jobs(filter).await
+        self.reader().await?.jobs(filter).await
     }
 
     async fn counts(&self) -> Result<Vec<Counts>> {
-        Reader::new(&mut *self.reader().await?).await?.counts().await
+        self.reader().await?.counts().await
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        Reader::new(&mut *self.reader().await?).await?.attempts(id).await
+        self.reader().await?.attempts(id).await
     }
 
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        Reader::new(&mut *self.reader().await?).await?.explain(target).await
+        self.reader().await?.explain(target).await
     }
 
     async fn flush(
@@ -266,11 +292,9 @@ impl Store for SqliteStore {
         retention: &Retention,
         limit: usize,
     ) -> Result<u64> {
-        let mut reader = self.reader().await?;
-        if !may_prune(&mut reader, self.time(now), retention).await? {
+        if !may_prune(&mut *self.looker.lock().await, self.time(now), retention).await? {
             return Ok(0);
         }
-        drop(reader);
         write!(self, self.time(now), |tx| tx.prune(retention, limit).await?)
     }
 }

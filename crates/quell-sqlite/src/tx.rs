@@ -12,16 +12,22 @@ use sqlx::{Connection, Row, Sqlite, SqliteConnection, Transaction};
 
 use crate::error::{corrupt, explain, explain_commit};
 use crate::names::Names;
-use crate::row::{signed, unsigned};
+use crate::row::{get, time, unsigned};
 
 /// The writer connection and what is cached beside it.
 #[derive(Debug)]
 pub(crate) struct Writer {
     db: SqliteConnection,
-    names: Option<Names>,
-    /// Whether names may hold numbers that were never committed.
-    unsure: bool,
-    settings: (i64, HashMap<QueueName, QueueSettings>),
+    cache: Cache,
+}
+
+/// What a process knows of names and settings; good for one version of them.
+#[derive(Debug, Default)]
+struct Cache {
+    /// None where names may hold numbers that were never committed.
+    version: Option<i64>,
+    names: Names,
+    settings: HashMap<QueueName, QueueSettings>,
 }
 
 /// What others must hear of once the transaction has committed.
@@ -29,6 +35,8 @@ pub(crate) struct Writer {
 pub(crate) struct News {
     /// The earliest new due time of each queue.
     pub(crate) wakes: HashMap<QueueName, Timestamp>,
+    /// The inbox holds more than one transaction folds.
+    pub(crate) more_in_inbox: bool,
     pub(crate) events: Vec<Event>,
 }
 
@@ -38,13 +46,17 @@ pub(crate) struct Tx<'w> {
     pub(crate) names: &'w mut Names,
     pub(crate) settings: &'w HashMap<QueueName, QueueSettings>,
     pub(crate) now: Timestamp,
-    first_id: u64,
     /// The id of the next new job.
     pub(crate) next_id: u64,
     pub(crate) news: News,
     pub(crate) has_history: bool,
     pub(crate) inbox_waits: bool,
-    unsure: &'w mut bool,
+    /// Whether a window may wait for the running attempt of its key (R11).
+    pub(crate) keys_wait: bool,
+    /// Whether a queue's settings changed.
+    pub(crate) settings_changed: bool,
+    begun_at: i64,
+    version: &'w mut Option<i64>,
 }
 
 /// The machine's clock.
@@ -55,45 +67,44 @@ pub(crate) fn wall_clock() -> Timestamp {
 
 impl Writer {
     pub(crate) fn new(db: SqliteConnection) -> Self {
-        Writer { db, names: None, unsure: false, settings: (-1, HashMap::new()) }
+        Writer { db, cache: Cache::default() }
     }
 
     /// Begins a write transaction at `now`, or later where the store has seen later (R38).
     pub(crate) async fn begin(&mut self, now: Timestamp, has_history: bool) -> Result<Tx<'_>> {
+        // The next id is on record before this transaction may remove the newest job's row.
         const TICK: &str = "update quell_meta
-                set clock = max(clock, ?1)
-              returning next_id, clock, settings_version,
-                        exists (select 1 from quell_inbox where refused is null)";
+                set clock = max(clock, ?1),
+                    next_id = max(next_id, 1 + coalesce((select max(id) from quell_job), 0))
+          returning next_id, clock, version,
+                    exists (select 1 from quell_inbox where refused is null),
+                    exists (select 1 from quell_job where waits = 1)";
+        let what = "begin a transaction";
         let begun = self.db.begin_with("begin immediate").await;
-        let mut db = begun.map_err(|e| explain("begin a transaction", e))?;
-        let ticked = sqlx::query(TICK)
-            .bind(now.as_micros())
-            .fetch_one(&mut *db)
-            .await
-            .map_err(|e| explain("begin a transaction", e))?;
-        let field = |index: usize| {
-            ticked.try_get::<i64, _>(index).map_err(|e| explain("begin a transaction", e))
-        };
-        if self.unsure || self.names.is_none() {
-            self.names = Some(Names::load(&mut db).await?);
+        let mut db = begun.map_err(|e| explain(what, e))?;
+        let ticked = sqlx::query(TICK).bind(now.as_micros()).fetch_optional(&mut *db).await;
+        let ticked = ticked.map_err(|e| explain(what, e))?.ok_or_else(|| corrupt("quell_meta"))?;
+        let version = get(&ticked, 2)?;
+        let cache = &mut self.cache;
+        if cache.version != Some(version) {
+            cache.names = Names::load(&mut db).await?;
+            cache.settings = load_settings(&mut db).await?;
         }
         // Until the commit, numbers of new names are guesses.
-        self.unsure = true;
-        if self.settings.0 != field(2)? {
-            self.settings = (field(2)?, load_settings(&mut db).await?);
-        }
-        let names = self.names.as_mut().ok_or_else(|| corrupt("the names"))?;
+        cache.version = None;
         Ok(Tx {
-            first_id: unsigned(field(0)?),
-            next_id: unsigned(field(0)?),
-            now: Timestamp::from_micros(field(1)?),
-            inbox_waits: field(3)? != 0,
+            next_id: unsigned(get(&ticked, 0)?),
+            now: time(&ticked, 1)?,
+            inbox_waits: get(&ticked, 3)?,
+            keys_wait: get(&ticked, 4)?,
             db,
-            names,
-            settings: &self.settings.1,
+            names: &mut cache.names,
+            settings: &cache.settings,
             news: News::default(),
             has_history,
-            unsure: &mut self.unsure,
+            settings_changed: false,
+            begun_at: version,
+            version: &mut cache.version,
         })
     }
 }
@@ -101,15 +112,17 @@ impl Writer {
 impl Tx<'_> {
     /// Makes everything durable; says what others must hear of.
     pub(crate) async fn commit(mut self) -> Result<News> {
-        if self.next_id != self.first_id {
-            sqlx::query("update quell_meta set next_id = ?1")
-                .bind(signed(self.next_id))
-                .execute(&mut *self.db)
-                .await
-                .map_err(|e| explain("number new jobs", e))?;
+        const CHANGED: &str = "update quell_meta set version = version + 1";
+        let names_changed = self.names.take_changed();
+        if names_changed || self.settings_changed {
+            let counted = sqlx::query(CHANGED).execute(&mut *self.db).await;
+            counted.map_err(|e| explain("count a change of names or settings", e))?;
         }
         self.db.commit().await.map_err(explain_commit)?;
-        *self.unsure = false;
+        if !self.settings_changed {
+            // The write lock was ours, so that nobody else can have counted.
+            *self.version = Some(self.begun_at + i64::from(names_changed));
+        }
         Ok(self.news)
     }
 

@@ -28,7 +28,7 @@ pub(crate) async fn watch(mut db: SqliteConnection, hub: Arc<WakeHub>) {
         match version {
             Ok(version) => {
                 failing = false;
-                if known.is_some_and(|known| known != version) {
+                if known != Some(version) {
                     hub.wake(None, Timestamp::MIN);
                 }
                 known = Some(version);

@@ -3,12 +3,13 @@
 -- One row: what the whole store shares.
 create table quell_meta (
     one              integer primary key check (one = 1),
-    schema_version   integer not null,
-    next_id          integer not null,
+    schema_version integer not null,
+    -- No smaller id was ever given away; larger ones stand in quell_job.
+    next_id        integer not null,
     -- R38: the highest store time seen; time never goes back.
-    clock            integer not null,
-    -- Grows with every change of a queue's settings, so that caches know.
-    settings_version integer not null
+    clock          integer not null,
+    -- Grows with every new name and every change of a queue's settings, so that caches know.
+    version        integer not null
 );
 insert into quell_meta values (1, 1, 1, 0, 0);
 
@@ -68,8 +69,8 @@ create unique index quell_job_key on quell_job (task_id, key, hold) where key is
 create index quell_job_lease on quell_job (lease_until) where state = 1;
 -- R11: windows that wait for the running attempt of their key.
 create index quell_job_waits on quell_job (task_id, key) where waits = 1;
--- R37: ended jobs, oldest first.
-create index quell_job_ended on quell_job (state, ended_at) where state >= 2;
+-- R37: ended jobs, oldest first; with the lane, so that counting reads no rows.
+create index quell_job_ended on quell_job (state, ended_at, lane_id) where state >= 2;
 create index quell_job_heir on quell_job (absorbed_by) where absorbed_by is not null;
 
 -- Attempts that did not succeed; a success is on the job's row.
@@ -108,6 +109,7 @@ create table quell_memory (
     expires_at integer not null,
     primary key (task_id, key)
 ) without rowid;
+create index quell_memory_expires on quell_memory (expires_at);
 
 -- R4: triggers from callers' own transactions, folded by the next store call after the commit.
 create table quell_inbox (

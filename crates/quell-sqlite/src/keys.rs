@@ -1,0 +1,162 @@
+//! What is kept of keys beside their windows: dedup holds (R16) and the memories of edges (R13).
+
+use std::collections::{HashMap, HashSet};
+
+use quell_core::dedup::{Hold, HoldUntil};
+use quell_core::edge::KeyMemory;
+use quell_core::{Job, JobId, Key, Result, TaskName};
+use serde::Serialize;
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+
+use crate::error::{corrupt, explain};
+use crate::names::Names;
+use crate::row::{decode, get, job_columns, signed, time, unsigned};
+
+/// A task's key: keys of different tasks never meet.
+pub(crate) type TaskKey = (TaskName, Key);
+/// Keys to load, by task.
+pub(crate) type Wanted<'t> = HashMap<&'t TaskName, HashSet<&'t str>>;
+
+/// What was loaded of a key, with the row of the job that it names.
+#[derive(Debug)]
+pub(crate) struct Loaded<T> {
+    pub(crate) key: TaskKey,
+    pub(crate) value: T,
+    /// None where the job's row is gone.
+    pub(crate) job: Option<Job>,
+}
+
+/// The column after those of the job.
+const NEXT: usize = 26;
+
+/// Loads dedup holds with their jobs, whose states decide whether they hold.
+pub(crate) async fn load_holds(
+    db: &mut SqliteConnection,
+    names: &Names,
+    wanted: Wanted<'_>,
+) -> Result<Vec<Loaded<Hold>>> {
+    const HOLDS: &str = concat!(
+        "select ",
+        job_columns!("j.payload"),
+        ", h.key, h.job_id, h.until, h.expires_at
+           from json_each(?2) k
+           cross join quell_hold h on h.task_id = ?1 and h.key = k.value
+           left join quell_job j on j.id = h.job_id"
+    );
+    load(db, names, wanted, HOLDS, |row| {
+        let until = serde_json::from_str::<HoldUntil>(get(row, NEXT + 2)?)
+            .map_err(|error| corrupt(format_args!("a dedup key: {error}")))?;
+        let job = JobId::new(unsigned(get(row, NEXT + 1)?));
+        Ok(Hold { job, until, expires_at: time(row, NEXT + 3)? })
+    })
+    .await
+}
+
+/// Loads what is remembered of keys, with the leading jobs that suppressed triggers count on.
+pub(crate) async fn load_memories(
+    db: &mut SqliteConnection,
+    names: &Names,
+    wanted: Wanted<'_>,
+) -> Result<Vec<Loaded<KeyMemory>>> {
+    const MEMORIES: &str = concat!(
+        "select ",
+        job_columns!("j.payload"),
+        ", m.key, m.leader, m.burst_at, m.last_at, m.started_at, m.expires_at
+           from json_each(?2) k
+           cross join quell_memory m on m.task_id = ?1 and m.key = k.value
+           left join quell_job j on j.id = m.leader"
+    );
+    load(db, names, wanted, MEMORIES, |row| {
+        Ok(KeyMemory {
+            leader: JobId::new(unsigned(get(row, NEXT + 1)?)),
+            burst_at: time(row, NEXT + 2)?,
+            last_at: time(row, NEXT + 3)?,
+            started_at: time(row, NEXT + 4)?,
+            expires_at: time(row, NEXT + 5)?,
+        })
+    })
+    .await
+}
+
+/// Runs `sql` for the keys of each task.
+async fn load<T>(
+    db: &mut SqliteConnection,
+    names: &Names,
+    wanted: Wanted<'_>,
+    sql: &'static str,
+    value: impl Fn(&SqliteRow) -> Result<T>,
+) -> Result<Vec<Loaded<T>>> {
+    let mut loaded = Vec::new();
+    for (task, keys) in wanted {
+        let Some(task_id) = names.task_id(task) else { continue };
+        let rows = sqlx::query(sql).bind(task_id).bind(json(&keys)?).fetch_all(&mut *db).await;
+        for row in rows.map_err(|e| explain("read keys", e))? {
+            let job = get::<Option<i64>, _>(&row, 0)?.map(|_| decode(&row, names)).transpose()?;
+            let key = (task.clone(), Key::new(get::<&str, _>(&row, NEXT)?)?);
+            loaded.push(Loaded { key, value: value(&row)?, job });
+        }
+    }
+    Ok(loaded)
+}
+
+/// A value as JSON, for `json_each`.
+pub(crate) fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| corrupt(format_args!("keys: {error}")))
+}
+
+/// Takes dedup keys. Their tasks have names by now: a trigger that takes a key makes or joins a job.
+pub(crate) async fn write_holds(
+    db: &mut SqliteConnection,
+    names: &Names,
+    holds: &[(TaskKey, Hold)],
+) -> Result<()> {
+    const TAKE: &str = "insert into quell_hold (task_id, key, job_id, until, expires_at)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
+           from json_each(?1)
+          where true
+         on conflict (task_id, key) do update set
+             job_id = excluded.job_id, until = excluded.until, expires_at = excluded.expires_at";
+    let row = |((task, key), hold): &(TaskKey, Hold)| {
+        let until = json(&hold.until)?;
+        let job = signed(hold.job.get());
+        Ok((names.task_id(task), key.clone(), job, until, hold.expires_at.as_micros()))
+    };
+    let rows = holds.iter().map(row).collect::<Result<Vec<_>>>()?;
+    write(db, TAKE, &rows).await
+}
+
+/// Remembers keys.
+pub(crate) async fn write_memories(
+    db: &mut SqliteConnection,
+    names: &Names,
+    memories: &[(TaskKey, KeyMemory)],
+) -> Result<()> {
+    const REMEMBER: &str = "insert into quell_memory
+                (task_id, key, leader, burst_at, last_at, started_at, expires_at)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
+                value ->> 6
+           from json_each(?1)
+          where true
+         on conflict (task_id, key) do update set
+             leader = excluded.leader, burst_at = excluded.burst_at, last_at = excluded.last_at,
+             started_at = excluded.started_at, expires_at = excluded.expires_at";
+    let row = |((task, key), memory): &(TaskKey, KeyMemory)| {
+        let at = (memory.burst_at, memory.last_at, memory.started_at, memory.expires_at);
+        (names.task_id(task), key.clone(), signed(memory.leader.get()), at.0, at.1, at.2, at.3)
+    };
+    let rows: Vec<_> = memories.iter().map(row).collect();
+    write(db, REMEMBER, &rows).await
+}
+
+async fn write(
+    db: &mut SqliteConnection,
+    sql: &'static str,
+    rows: &[impl Serialize],
+) -> Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let written = sqlx::query(sql).bind(json(&rows)?).execute(db).await;
+    written.map(drop).map_err(|e| explain("write keys", e))
+}

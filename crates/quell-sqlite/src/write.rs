@@ -1,0 +1,282 @@
+//! Jobs as rows on disk, written: new ones, changed windows, and whole rows.
+//!
+//! Each statement writes many rows and binds as few values for each as it can, because binding is
+//! what costs. There are few sizes of each statement, so that all stay prepared; the rows a
+//! statement has too many are bound as nulls and skipped.
+
+use std::sync::OnceLock;
+
+use quell_core::job::Shape;
+use quell_core::{Job, JobState, Result, Timestamp};
+use sqlx::query::Query;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{Sqlite, SqliteConnection};
+
+use crate::error::{corrupt, explain};
+use crate::names::Names;
+use crate::row::signed;
+
+type JobQuery = Query<'static, Sqlite, SqliteArguments>;
+
+/// How many rows a statement takes, from small to large.
+const SIZES: [usize; 6] = [1, 4, 16, 64, 256, 1024];
+
+/// A statement in each of the [`SIZES`].
+struct Sized {
+    texts: [OnceLock<String>; SIZES.len()],
+    /// Before and after the rows.
+    around: [&'static str; 2],
+    /// Values of one row.
+    columns: usize,
+    /// At most this many rows.
+    largest: usize,
+}
+
+impl Sized {
+    const fn new(around: [&'static str; 2], columns: usize, largest: usize) -> Self {
+        Sized { texts: [const { OnceLock::new() }; SIZES.len()], around, columns, largest }
+    }
+
+    /// The index of the size for the first chunk of `left` rows.
+    fn size_for(&self, left: usize) -> Option<usize> {
+        let fits = |index: &usize| SIZES.get(*index).is_some_and(|size| *size <= self.largest);
+        // The size above, unless half of it would be empty.
+        let above = SIZES.iter().position(|size| *size >= left && left * 2 > *size);
+        let below = || SIZES.iter().rposition(|size| *size <= left.min(self.largest));
+        above.filter(fits).or_else(below).filter(|_| left > 0)
+    }
+
+    fn text(&'static self, index: usize, size: usize) -> Option<&'static str> {
+        let text = self.texts.get(index)?;
+        Some(text.get_or_init(|| {
+            let row = format!("({})", vec!["?"; self.columns].join(","));
+            let [before, after] = self.around;
+            format!("{before}{}{after}", vec![row; size].join(","))
+        }))
+    }
+
+    /// Writes `items`: `bind` binds the values of one, `finish` what stands after the rows.
+    async fn write<T>(
+        &'static self,
+        db: &mut SqliteConnection,
+        mut items: &[T],
+        mut bind: impl FnMut(JobQuery, &T) -> Result<JobQuery>,
+        finish: impl Fn(JobQuery) -> JobQuery,
+    ) -> Result<()> {
+        while let Some(index) = self.size_for(items.len()) {
+            let size = SIZES.get(index).copied().unwrap_or(1);
+            let Some(text) = self.text(index, size) else { break };
+            let (chunk, rest) = items.split_at(size.min(items.len()));
+            let mut query = sqlx::query(text);
+            for item in chunk {
+                query = bind(query, item)?;
+            }
+            for _ in chunk.len() * self.columns..size * self.columns {
+                query = query.bind(None::<i64>);
+            }
+            let written = finish(query).execute(&mut *db).await;
+            written.map_err(|e| explain("write jobs", e))?;
+            items = rest;
+        }
+        Ok(())
+    }
+}
+
+/// A job and the numbers of its lane and task.
+type Laned<'j> = (&'j Job, i64, i64);
+
+async fn laned<'j>(
+    db: &mut SqliteConnection,
+    names: &mut Names,
+    jobs: &[&'j Job],
+) -> Result<Vec<Laned<'j>>> {
+    let mut laned = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let lane = names.intern(db, &job.queue, &job.task, job.priority).await?;
+        laned.push((*job, lane.id, lane.task_id));
+    }
+    Ok(laned)
+}
+
+/// Inserts new jobs that have neither key nor delay, all of one lane, in the order of their ids.
+pub(crate) async fn insert_plain(
+    db: &mut SqliteConnection,
+    names: &mut Names,
+    jobs: &[&Job],
+) -> Result<()> {
+    static INSERT: Sized = Sized::new(
+        [
+            "with w (id, payload) as (values ",
+            ")
+             insert into quell_job (id, payload, lane_id, task_id, due_at, first_at)
+             select id, payload, ?, ?, ?, ? from w where id is not null",
+        ],
+        2,
+        1024,
+    );
+    let Some(first) = jobs.first() else { return Ok(()) };
+    let lane = names.intern(db, &first.queue, &first.task, first.priority).await?;
+    let (due, first) = (first.window.due_at.as_micros(), first.window.first_at.as_micros());
+    let bind = |query: JobQuery, job: &&Job| {
+        Ok(query.bind(signed(job.id.get())).bind(job.payload.as_str().to_owned()))
+    };
+    let finish = |query: JobQuery| query.bind(lane.id).bind(lane.task_id).bind(due).bind(first);
+    INSERT.write(db, jobs, bind, finish).await
+}
+
+/// Inserts new jobs of any kind, in the order of their ids.
+pub(crate) async fn insert_new(
+    db: &mut SqliteConnection,
+    names: &mut Names,
+    jobs: &[&Job],
+) -> Result<()> {
+    static INSERT: Sized = Sized::new(
+        [
+            "with w (id, lane_id, task_id, waits, due_at, first_at, bound_at, asked_at, not_before,
+                     reason, triggers, suppressed, key, hold, shape, payload) as (values ",
+            ")
+             insert into quell_job (id, lane_id, task_id, waits, due_at, first_at, bound_at,
+                                    asked_at, not_before, reason, triggers, suppressed, key, hold,
+                                    shape, payload)
+             select * from w where id is not null",
+        ],
+        16,
+        256,
+    );
+    let bind = |query: JobQuery, (job, lane_id, task_id): &Laned<'_>| {
+        let window = &job.window;
+        Ok(query
+            .bind(signed(job.id.get()))
+            .bind(*lane_id)
+            .bind(*task_id)
+            .bind(job.waits)
+            .bind(window.due_at.as_micros())
+            .bind(window.first_at.as_micros())
+            .bind(window.bound_at.map(Timestamp::as_micros))
+            .bind(unless_min(window.asked_at))
+            .bind(unless_min(window.not_before))
+            .bind(window.reason.code())
+            .bind(signed(window.triggers))
+            .bind(signed(job.suppressed))
+            .bind(job.key.as_ref().map(|key| key.as_str().to_owned()))
+            .bind(hold(job))
+            .bind(shape(job)?)
+            .bind(job.payload.as_str().to_owned()))
+    };
+    let jobs = laned(db, names, jobs).await?;
+    INSERT.write(db, &jobs, bind, |query| query).await
+}
+
+/// Writes what triggers change in jobs that were there before: the window, and what was folded in.
+///
+/// Fewer columns than [`put`], and so fewer indexes: those of keys, leases and ends stay untouched.
+pub(crate) async fn update_joined(
+    db: &mut SqliteConnection,
+    names: &mut Names,
+    jobs: &[&Job],
+) -> Result<()> {
+    static UPDATE: Sized = Sized::new(
+        [
+            "with w (id, lane_id, waits, due_at, last_at, bound_at, asked_at, not_before, reason,
+                     triggers, suppressed, attempt, shape, payload) as (values ",
+            ")
+             update quell_job
+                set lane_id = w.lane_id, waits = w.waits, due_at = w.due_at, last_at = w.last_at,
+                    bound_at = w.bound_at, asked_at = w.asked_at, not_before = w.not_before,
+                    reason = w.reason, triggers = w.triggers, suppressed = w.suppressed,
+                    attempt = w.attempt, shape = w.shape,
+                    -- Null where it was not read, which says that it stays.
+                    payload = coalesce(w.payload, quell_job.payload)
+               from w
+              where quell_job.id = w.id",
+        ],
+        14,
+        256,
+    );
+    let bind = |query: JobQuery, (job, lane_id, _): &Laned<'_>| {
+        let window = &job.window;
+        let payload = job.payload.as_str();
+        Ok(query
+            .bind(signed(job.id.get()))
+            .bind(*lane_id)
+            .bind(job.waits)
+            .bind(window.due_at.as_micros())
+            .bind(window.last_at.as_micros())
+            .bind(window.bound_at.map(Timestamp::as_micros))
+            .bind(unless_min(window.asked_at))
+            .bind(unless_min(window.not_before))
+            .bind(window.reason.code())
+            .bind(signed(window.triggers))
+            .bind(signed(job.suppressed))
+            .bind(job.attempt)
+            .bind(shape(job)?)
+            .bind((!payload.is_empty()).then(|| payload.to_owned())))
+    };
+    let jobs = laned(db, names, jobs).await?;
+    UPDATE.write(db, &jobs, bind, |query| query).await
+}
+
+/// Writes whole jobs that were there before. Where one takes over another's key, the other must
+/// come first.
+pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&Job]) -> Result<()> {
+    const PUT: &str = "update quell_job
+            set lane_id = ?2, state = ?3, waits = ?4, due_at = ?5, last_at = ?6, bound_at = ?7,
+                asked_at = ?8, not_before = ?9, reason = ?10, triggers = ?11, suppressed = ?12,
+                attempt = ?13, failures = ?14, starts = ?15, lapses = ?16, hold = ?17,
+                lease_until = ?18, started_at = ?19, ended_at = ?20, absorbed_by = ?21,
+                worker = ?22, error = ?23, shape = ?24, payload = ?25
+          where id = ?1";
+    for (job, lane_id, _) in laned(db, names, jobs).await? {
+        let window = &job.window;
+        let maybe = |time: Option<Timestamp>| time.map(Timestamp::as_micros);
+        sqlx::query(PUT)
+            .bind(signed(job.id.get()))
+            .bind(lane_id)
+            .bind(job.state.code())
+            .bind(job.waits)
+            .bind(window.due_at.as_micros())
+            .bind(window.last_at.as_micros())
+            .bind(maybe(window.bound_at))
+            .bind(unless_min(window.asked_at))
+            .bind(unless_min(window.not_before))
+            .bind(window.reason.code())
+            .bind(signed(window.triggers))
+            .bind(signed(job.suppressed))
+            .bind(job.attempt)
+            .bind(job.failures)
+            .bind(signed(job.starts))
+            .bind(job.lapses)
+            .bind(hold(job))
+            .bind(maybe(job.lease_until))
+            .bind(maybe(job.started_at))
+            .bind(maybe(job.ended_at))
+            .bind(job.absorbed_by.map(|id| signed(id.get())))
+            .bind(job.worker.as_ref().map(|worker| worker.as_str().to_owned()))
+            .bind(job.error.clone())
+            .bind(shape(job)?)
+            .bind(job.payload.as_str().to_owned())
+            .execute(&mut *db)
+            .await
+            .map_err(|e| explain("write a job", e))?;
+    }
+    Ok(())
+}
+
+/// Which place of its key a job holds: see the schema.
+fn hold(job: &Job) -> Option<i64> {
+    match (job.state, &job.key) {
+        (JobState::Scheduled, Some(_)) => Some(0),
+        (JobState::Running, Some(_)) => Some(signed(job.id.get())),
+        _ => None,
+    }
+}
+
+fn shape(job: &Job) -> Result<Option<String>> {
+    let shape = (job.shape != Shape::default()).then(|| serde_json::to_string(&job.shape));
+    let job = job.id;
+    shape.transpose().map_err(|error| corrupt(format_args!("shape of job {job}: {error}")))
+}
+
+fn unless_min(time: Timestamp) -> Option<i64> {
+    (time != Timestamp::MIN).then(|| time.as_micros())
+}
