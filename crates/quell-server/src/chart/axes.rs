@@ -34,9 +34,9 @@ impl Axes {
         let margin = ((longest - shortest) * 0.08).max(0.15);
         let lowest = points.iter().map(|p| p.saved * 100.0).fold(100.0, f64::min);
         let highest = points.iter().map(|p| p.saved * 100.0).fold(0.0, f64::max);
-        let low = ((lowest - 2.0) / 10.0).floor().max(0.0) * 10.0;
+        let low = ((lowest - 1.0) / 10.0).floor().max(0.0) * 10.0;
         let high =
-            (((highest + 2.0) / 10.0).ceil() * 10.0).clamp(low + 10.0, 100.0_f64.max(low + 10.0));
+            (((highest + 1.0) / 10.0).ceil() * 10.0).clamp(low + 10.0, 100.0_f64.max(low + 10.0));
         Axes { delay: (shortest - margin, longest + margin), saved: (low, high) }
     }
 
@@ -68,7 +68,12 @@ impl Axes {
     /// Ticks of the saving.
     pub(super) fn saved_ticks(&self) -> Vec<Tick> {
         let (low, high) = self.saved;
-        let step = if high - low > 50.0 { 20.0 } else { 10.0 };
+        let step = match high - low {
+            range if range > 50.0 => 20.0,
+            range if range > 20.0 => 10.0,
+            range if range > 10.0 => 5.0,
+            _ => 2.0,
+        };
         let ticks = std::iter::successors(Some(low), |tick| Some(tick + step));
         let ticks = ticks.take_while(|tick| *tick <= high + 0.01);
         ticks.map(|tick| (part(tick, self.saved), format!("{tick:.0}%"))).collect()

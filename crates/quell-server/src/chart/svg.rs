@@ -16,12 +16,12 @@ const LETTER: f64 = 6.6;
 
 const STYLE: &str = "\
 text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#57606a}\
-.title{font-size:16px;font-weight:600;fill:#1f2328}.label{fill:#1f2328;font-weight:500}\
+.title{font-size:16px;font-weight:600;fill:#1f2328}.label{fill:#1f2328;font-weight:500;paint-order:stroke;stroke:#fff;stroke-width:3px}\
 .ground{fill:#fff}.grid{stroke:#e6e8eb}.axis{stroke:#8c959f}\
 .reach{stroke:#0969da;stroke-opacity:.45;stroke-width:2;fill:none}\
 .leader{stroke:#8c959f;stroke-width:.75}\
 .dot{fill:#0969da;stroke:#fff;stroke-width:1.5}\
-@media(prefers-color-scheme:dark){text{fill:#9198a1}.title,.label{fill:#f0f6fc}\
+@media(prefers-color-scheme:dark){text{fill:#9198a1}.title,.label{fill:#f0f6fc}.label{stroke:#0d1117}\
 .ground{fill:#0d1117}.grid{stroke:#262c36}.axis{stroke:#656c76}\
 .reach{stroke:#58a6ff}.leader{stroke:#656c76}.dot{fill:#58a6ff;stroke:#0d1117}}";
 
@@ -153,7 +153,7 @@ impl Svg {
             self.text(x, BOTTOM + 18.0, "", "middle", &name);
         }
         self.stroke("axis", (LEFT, BOTTOM), (RIGHT, BOTTOM));
-        self.text(LEFT - 8.0, TOP - 12.0, "label", "end", "runs saved");
+        self.text(24.0, TOP - 12.0, "label", "start", "runs saved");
         self.text((LEFT + RIGHT) / 2.0, BOTTOM + 40.0, "label", "middle", "delay added");
         let legend = "dot: median, line: up to the 99th percentile; labels: min–max";
         self.text((LEFT + RIGHT) / 2.0, BOTTOM + 58.0, "", "middle", legend);

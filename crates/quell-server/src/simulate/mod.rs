@@ -21,23 +21,22 @@ pub use rules::{Simulated, Simulation};
 
 /// The most pairs in one call.
 const MAX_PAIRS: usize = 100;
-/// What is tried where no quiet period is given.
-const MINS: [Duration; 3] =
-    [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60)];
-/// What is tried where no longest delay is given.
-const MAXES: [Duration; 3] =
-    [Duration::from_secs(60), Duration::from_secs(600), Duration::from_secs(3_600)];
+/// What is tried where no thresholds are given, in seconds: a walk from hasty to patient.
+const DEFAULT_PAIRS: [(u64, u64); 7] =
+    [(1, 10), (5, 30), (10, 60), (30, 300), (60, 600), (300, 1_800), (900, 3_600)];
 
 /// Try debounce thresholds on recorded events, from the rules alone: runs saved, delay added.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     trace: TraceArgs,
-    /// Quiet periods to try, such as 10s,60s; every one is paired with every longer --max.
+    /// Quiet periods to try, such as 10s,60s; each is paired with each --max that is not shorter.
     #[arg(long, value_name = "DURATIONS", value_delimiter = ',', value_parser = duration::parse)]
+    #[arg(requires = "max")]
     min: Vec<Duration>,
     /// Longest delays to try, such as 60s,10m.
     #[arg(long, value_name = "DURATIONS", value_delimiter = ',', value_parser = duration::parse)]
+    #[arg(requires = "min")]
     max: Vec<Duration>,
     /// One more pair to try, such as 60s:10m; may be repeated.
     #[arg(long, value_name = "MIN:MAX", value_parser = parse_pair)]
@@ -78,32 +77,28 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The named pairs, then every --min with every --max that is not shorter.
+/// The pairs of --pair, then each --min with each --max that is not shorter; each pair once.
 fn pairs(args: &Args) -> Result<Vec<Thresholds>> {
-    let mut pairs = args.pair.clone();
-    if pairs.is_empty() || !args.min.is_empty() || !args.max.is_empty() {
-        let mins = if args.min.is_empty() { &MINS[..] } else { &args.min };
-        let maxes = if args.max.is_empty() { &MAXES[..] } else { &args.max };
-        let product = mins.iter().flat_map(|min| maxes.iter().map(|max| (*min, *max)));
-        let all: Vec<_> = product.map(|(min, max)| Thresholds::new(min, max)).collect();
-        let before = pairs.len();
-        let mut refused = None;
-        for made in all {
-            match made {
-                Ok(pair) => pairs.push(pair),
-                Err(error) => refused = Some(error),
-            }
-        }
-        if let (true, Some(error)) = (pairs.len() == before, refused) {
-            return Err(error.into());
+    let product = args.min.iter().flat_map(|min| args.max.iter().map(|max| (*min, *max)));
+    let secs = Duration::from_secs;
+    let asked: Vec<_> = if args.pair.is_empty() && args.min.is_empty() {
+        DEFAULT_PAIRS.iter().map(|(min, max)| (secs(*min), secs(*max))).collect()
+    } else {
+        product.collect()
+    };
+    let (made, refused): (Vec<_>, Vec<_>) =
+        asked.into_iter().map(|(min, max)| Thresholds::new(min, max)).partition(Result::is_ok);
+    if made.is_empty()
+        && let Some(Err(error)) = refused.into_iter().next()
+    {
+        return Err(error.into());
+    }
+    let mut pairs: Vec<Thresholds> = Vec::new();
+    for pair in args.pair.iter().copied().chain(made.into_iter().flatten()) {
+        if !pairs.contains(&pair) {
+            pairs.push(pair);
         }
     }
-    let mut seen = Vec::new();
-    pairs.retain(|pair| {
-        let new = !seen.contains(pair);
-        seen.push(*pair);
-        new
-    });
     if pairs.len() > MAX_PAIRS {
         bail!("{} pairs of --min and --max, the limit is {MAX_PAIRS}: try fewer", pairs.len());
     }

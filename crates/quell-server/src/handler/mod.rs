@@ -1,0 +1,93 @@
+//! What a declared task runs: a command or an HTTP call.
+//!
+//! The worker calls [`Handler::run`] for each attempt; what it answers decides what follows.
+
+mod address;
+mod exec;
+mod http;
+mod signature;
+
+use quell::{Ctx, JobId, Key, Payload, QueueName, TaskError, TaskName, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+pub use address::Allowed;
+pub use exec::Exec;
+pub use http::{Http, HttpSettings};
+pub use signature::Secret;
+
+/// The most of an output that is kept with a failed attempt, in bytes.
+pub(crate) const MAX_OUTPUT: usize = 8 << 10;
+
+/// A task's handler.
+#[derive(Debug)]
+pub enum Handler {
+    /// Runs a command.
+    Exec(Exec),
+    /// Calls a URL.
+    Http(Http),
+}
+
+/// One attempt, as a handler needs it.
+#[derive(Clone, Debug)]
+pub struct Invocation {
+    /// The task.
+    pub task: TaskName,
+    /// Its queue.
+    pub queue: QueueName,
+    /// The job.
+    pub job: JobId,
+    /// Its debounce key.
+    pub key: Option<Key>,
+    /// Which attempt it is, from 1.
+    pub attempt: u32,
+    /// How many triggers it covers.
+    pub triggers: u64,
+    /// The first of them.
+    pub first_at: Timestamp,
+    /// When it was due.
+    pub due_at: Timestamp,
+    /// The folded payload.
+    pub payload: Payload,
+    /// Fires when the attempt should stop.
+    pub cancelled: CancellationToken,
+}
+
+impl Invocation {
+    /// The attempt that a context speaks of.
+    #[must_use]
+    pub fn new<S>(ctx: &Ctx<S>, queue: QueueName, payload: Payload) -> Self {
+        Invocation {
+            task: ctx.task().clone(),
+            queue,
+            job: ctx.job(),
+            key: ctx.key().cloned(),
+            attempt: ctx.attempt(),
+            triggers: ctx.triggers(),
+            first_at: ctx.first_at(),
+            due_at: ctx.due_at(),
+            payload,
+            cancelled: ctx.cancelled().clone(),
+        }
+    }
+}
+
+impl Handler {
+    /// Runs one attempt. Dropping the future stops it: a command is killed, a call is closed.
+    ///
+    /// # Errors
+    /// What follows the failure, with the output that explains it.
+    pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
+        match self {
+            Handler::Exec(exec) => exec.run(call).await,
+            Handler::Http(http) => http.run(call).await,
+        }
+    }
+}
+
+/// The end of an output, as text, cut at the bound.
+pub(crate) fn tail(bytes: &[u8]) -> String {
+    let start = bytes.len().saturating_sub(MAX_OUTPUT);
+    let text = String::from_utf8_lossy(bytes.get(start..).unwrap_or_default());
+    let cut = if start > 0 { "…" } else { "" };
+    format!("{cut}{}", text.trim_end())
+}
