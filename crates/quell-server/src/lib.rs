@@ -6,11 +6,21 @@
 //! Where to read: [`trace`] reads recorded events; [`simulate`] answers from the rules what they
 //! would cost and [`replay`] asks a real store and worker; [`chart`] draws the answer.
 
+pub mod api;
 pub mod chart;
+pub mod client;
+pub mod config;
 pub mod duration;
+pub mod handler;
+pub mod history;
 pub mod key_template;
+pub mod log;
+pub mod metrics;
 pub mod replay;
 pub mod rule;
+pub mod serve;
+pub mod signal;
 pub mod simulate;
 pub mod summary;
 pub mod trace;
+pub mod view;

@@ -18,14 +18,30 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the server: the tasks of a configuration, the HTTP API, a worker.
+    Serve(quell_server::serve::Args),
+    /// Trigger a task of a server.
+    Trigger(quell_server::client::TriggerArgs),
+    /// List jobs, newest first.
+    Jobs(quell_server::client::JobsArgs),
+    /// Show one job.
+    Job(quell_server::client::JobArgs),
+    /// Say what happened to a key, a job or a trigger, and why.
+    Explain(quell_server::client::ExplainArgs),
     Replay(quell_server::replay::Args),
     Simulate(quell_server::simulate::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    quell_server::log::start();
     let mut out = std::io::stdout().lock();
     let done = match cli.command {
+        Command::Serve(args) => quell_server::serve::run(args, &mut out),
+        Command::Trigger(args) => quell_server::client::trigger(args, &mut out),
+        Command::Jobs(args) => quell_server::client::jobs(args, &mut out),
+        Command::Job(args) => quell_server::client::job(args, &mut out),
+        Command::Explain(args) => quell_server::client::explain(args, &mut out),
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),
     };

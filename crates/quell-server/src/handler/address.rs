@@ -75,7 +75,7 @@ impl Allowed {
 
 /// Whether `host` may be connected to at `address`.
 #[must_use]
-pub fn may_connect(host: &str, address: IpAddr, allowed: &[Allowed]) -> bool {
+pub(super) fn may_connect(host: &str, address: IpAddr, allowed: &[Allowed]) -> bool {
     let address = address.to_canonical();
     is_public(address) || allowed.iter().any(|entry| entry.covers(host, address))
 }
@@ -83,7 +83,7 @@ pub fn may_connect(host: &str, address: IpAddr, allowed: &[Allowed]) -> bool {
 /// Whether an address belongs to the public internet, by the registries of RFC 6890 and its
 /// successors.
 #[must_use]
-pub fn is_public(address: IpAddr) -> bool {
+pub(super) fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),
@@ -126,7 +126,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 
 /// Resolves names by the system, and hands out only addresses that may be connected to.
 #[derive(Clone, Debug)]
-pub struct Guard(pub Arc<[Allowed]>);
+pub(super) struct Guard(pub(super) Arc<[Allowed]>);
 
 impl Resolve for Guard {
     fn resolve(&self, name: Name) -> Resolving {
@@ -147,8 +147,10 @@ impl Resolve for Guard {
 
 /// Why a host is not connected to, and what to do.
 #[must_use]
-pub fn forbidden(host: &str) -> String {
-    format!("host {host:?} has no public address: name it in the task's `allow` list if it is meant")
+pub(super) fn forbidden(host: &str) -> String {
+    format!(
+        "host {host:?} has no public address: name it in the task's `allow` list if it is meant"
+    )
 }
 
 #[cfg(test)]
@@ -158,13 +160,44 @@ mod tests {
     #[test]
     fn addresses_that_are_not_public_are_refused() {
         let refused = [
-            "127.0.0.1", "127.8.8.8", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1",
-            "169.254.169.254", "100.64.0.1", "100.127.255.255", "0.0.0.0", "0.1.2.3", "224.0.0.1",
-            "239.255.255.255", "255.255.255.255", "240.0.0.1", "192.0.2.1", "198.51.100.1",
-            "203.0.113.1", "198.18.0.1", "198.19.255.255", "192.0.0.1", "192.88.99.1", "::1", "::",
-            "::ffff:127.0.0.1", "::ffff:10.0.0.1", "fe80::1", "fc00::1", "fd12:3456::1", "ff02::1",
-            "2001:db8::1", "2001::1", "2002:7f00:1::", "64:ff9b::7f00:1", "64:ff9b:1::1", "100::1",
-            "5f00::1", "3fff::1",
+            "127.0.0.1",
+            "127.8.8.8",
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "100.127.255.255",
+            "0.0.0.0",
+            "0.1.2.3",
+            "224.0.0.1",
+            "239.255.255.255",
+            "255.255.255.255",
+            "240.0.0.1",
+            "192.0.2.1",
+            "198.51.100.1",
+            "203.0.113.1",
+            "198.18.0.1",
+            "198.19.255.255",
+            "192.0.0.1",
+            "192.88.99.1",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "fe80::1",
+            "fc00::1",
+            "fd12:3456::1",
+            "ff02::1",
+            "2001:db8::1",
+            "2001::1",
+            "2002:7f00:1::",
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::1",
+            "100::1",
+            "5f00::1",
+            "3fff::1",
         ];
         for text in refused {
             assert!(!is_public(text.parse().unwrap()), "{text}");

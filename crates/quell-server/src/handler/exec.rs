@@ -45,7 +45,8 @@ impl Exec {
     pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
         let mut child = self.command(call)?.spawn().map_err(|error| self.cannot_start(&error))?;
         let group = Group::of(&child);
-        let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (input, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let payload = call.payload.as_str().as_bytes().to_vec();
         let feed = async move {
             if let Some(mut input) = input {

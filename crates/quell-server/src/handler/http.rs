@@ -46,7 +46,8 @@ impl Http {
     /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) that names the setting.
     pub fn new(settings: HttpSettings) -> Result<Self> {
         let bad_url = |why: &str| Error::invalid("url", format!("url {why}"));
-        let url = Url::parse(&settings.url).map_err(|e| bad_url(&format!("cannot be read: {e}")))?;
+        let url =
+            Url::parse(&settings.url).map_err(|e| bad_url(&format!("cannot be read: {e}")))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(bad_url("must begin with http:// or https://"));
         }

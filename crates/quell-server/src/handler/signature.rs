@@ -40,6 +40,19 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
+    /// Whether it is the same key, compared in constant time.
+    #[must_use]
+    pub fn same(&self, other: &Secret) -> bool {
+        let digest = |secret: &Secret| {
+            let mac = Hmac::<Sha256>::new_from_slice(b"compare");
+            mac.map(|mac| mac.chain_update(&secret.0))
+        };
+        match (digest(self), digest(other)) {
+            (Ok(own), Ok(others)) => own.verify_slice(&others.finalize().into_bytes()).is_ok(),
+            (Err(_), _) | (_, Err(_)) => false,
+        }
+    }
+
     /// The signature of a message.
     ///
     /// # Errors
@@ -63,7 +76,8 @@ mod tests {
     #[test]
     fn a_known_message_has_its_known_signature() {
         let secret = Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
-        let signed = secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
+        let signed =
+            secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);
         assert_eq!(signed.unwrap(), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
 

@@ -1,0 +1,95 @@
+//! How anything that went wrong is told: a status, a kind, the field, a message, an id.
+//!
+//! Errors of the store or of Quell itself are logged under the id; the caller gets the id only.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use quell::ErrorKind;
+use serde_json::json;
+use tracing::error;
+
+/// An answer that is not the one that was asked for.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    field: Option<String>,
+    message: String,
+    id: Option<String>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, field: &str, message: impl Into<String>) -> Self {
+        let kind = if status == StatusCode::NOT_FOUND { "not_found" } else { "invalid" };
+        let (field, message) = (Some(field.to_owned()), message.into());
+        ApiError { status, kind, field, message, id: None }
+    }
+
+    pub(crate) fn invalid(field: &str, message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, field, message)
+    }
+
+    pub(crate) fn not_found(field: &str, message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::NOT_FOUND, field, message)
+    }
+
+    /// The same, said to be about one member of a batch.
+    pub(crate) fn at(mut self, index: usize) -> Self {
+        let field = self.field.unwrap_or_default();
+        self.field = Some(format!("triggers[{index}].{field}"));
+        self
+    }
+
+    /// Something that is not the caller's fault: told by an id that the log explains.
+    pub(crate) fn internal(
+        status: StatusCode,
+        kind: &'static str,
+        why: &dyn std::fmt::Display,
+    ) -> Self {
+        let id = format!("{:016x}", fastrand::u64(..));
+        error!(id, kind, error = %why, "request failed");
+        let message = format!("the server could not do it; its log explains it under {id}");
+        ApiError { status, kind, field: None, message, id: Some(id) }
+    }
+}
+
+impl From<quell::Error> for ApiError {
+    fn from(error: quell::Error) -> Self {
+        let message = error.to_string();
+        match error.kind() {
+            ErrorKind::Invalid => {
+                let field = error.field().unwrap_or("request");
+                let too_large = field == "payload" && message.contains("limit");
+                let status = if too_large {
+                    StatusCode::PAYLOAD_TOO_LARGE
+                } else {
+                    StatusCode::UNPROCESSABLE_ENTITY
+                };
+                ApiError::new(status, field, message)
+            }
+            ErrorKind::NotFound => ApiError::not_found("job", message),
+            ErrorKind::IllegalMove => ApiError {
+                kind: "illegal_move",
+                ..ApiError::new(StatusCode::CONFLICT, "job", message)
+            },
+            ErrorKind::Contention | ErrorKind::Unavailable | ErrorKind::Full => {
+                ApiError::internal(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &error)
+            }
+            ErrorKind::UnknownOutcome => {
+                ApiError::internal(StatusCode::GATEWAY_TIMEOUT, "unknown_outcome", &error)
+            }
+            _ => ApiError::internal(StatusCode::INTERNAL_SERVER_ERROR, "internal", &error),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let ApiError { status, kind, field, message, id } = self;
+        let body = json!({
+            "error": { "kind": kind, "field": field, "message": message, "id": id }
+        });
+        (status, Json(body)).into_response()
+    }
+}

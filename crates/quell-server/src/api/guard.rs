@@ -1,0 +1,92 @@
+//! What every request must pass: the right host, no foreign page, the token; and the headers and
+//! bounds that every answer gets.
+
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use std::panic::AssertUnwindSafe;
+
+use super::error::ApiError;
+use super::{Api, REQUEST_TIMEOUT};
+
+/// Lets a request in, or says why not.
+pub(super) async fn admit(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let mut answer = match check(&api, &request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    let headers = answer.headers_mut();
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    headers.insert("referrer-policy", HeaderValue::from_static("no-referrer"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if answer.status() == StatusCode::UNAUTHORIZED {
+        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    answer
+}
+
+fn check(api: &Api, request: &Request) -> Result<(), ApiError> {
+    // Without this, any web page could reach a server on loopback under a name of its own.
+    if !names_this_server(api, request.headers()) {
+        let message = "this server does not answer to that host name: add it to allowed_hosts";
+        return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, "host", message));
+    }
+    let safe = matches!(*request.method(), Method::GET | Method::HEAD);
+    let health = request.uri().path() == "/v1/healthz";
+    if let Some(token) = api.token.as_ref().filter(|_| !health) {
+        if !presents(request.headers(), token) {
+            let message = "the bearer token is missing or wrong";
+            return Err(ApiError::new(StatusCode::UNAUTHORIZED, "authorization", message));
+        }
+    } else if !safe && comes_from_a_foreign_page(request.headers()) {
+        let message = "a page of another site may not do this";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "sec-fetch-site", message));
+    }
+    Ok(())
+}
+
+fn names_this_server(api: &Api, headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    api.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// Compares in constant time, by comparing signatures that nobody can predict.
+fn presents(headers: &HeaderMap, token: &crate::handler::Secret) -> bool {
+    let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let Some(shown) = shown.and_then(|value| value.strip_prefix("Bearer ")) else { return false };
+    let Ok(shown) = crate::handler::Secret::new(shown) else { return false };
+    shown.same(token)
+}
+
+fn comes_from_a_foreign_page(headers: &HeaderMap) -> bool {
+    let site = headers.get(HeaderName::from_static("sec-fetch-site"));
+    match site.and_then(|site| site.to_str().ok()) {
+        Some("same-origin" | "none") => false,
+        Some(_) => true,
+        // Browsers that do not say send the origin with every unsafe method; other programs do not.
+        None => headers.contains_key("origin"),
+    }
+}
+
+/// Bounds a request's time and keeps a panic to itself.
+pub(super) async fn bounds(request: Request, next: Next) -> Response {
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
+    match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            ApiError::internal(status, "internal", &"a handler panicked").into_response()
+        }
+        Err(_) => {
+            let message = "the request took too long";
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "request", message).into_response()
+        }
+    }
+}

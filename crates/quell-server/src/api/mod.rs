@@ -1,0 +1,94 @@
+//! The HTTP API.
+//!
+//! Every request passes `guard` (host, origin, token, headers), then a route. `triggers` writes,
+//! `jobs` reads and operates; `error` is how anything that went wrong is told.
+
+mod error;
+mod guard;
+mod jobs;
+mod triggers;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use metrics_exporter_prometheus::PrometheusHandle;
+use quell::{Quell, TaskName};
+
+use crate::config::DeclaredTask;
+use crate::handler::Secret;
+use error::ApiError;
+
+/// How long a request may take, its body included.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the routes share.
+#[derive(Clone, Debug)]
+pub struct Api {
+    /// The client.
+    pub quell: Quell,
+    /// The declared tasks.
+    pub tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
+    /// The metrics page.
+    pub metrics: PrometheusHandle,
+    /// What callers must present.
+    pub token: Option<Secret>,
+    /// Host names that requests may name.
+    pub hosts: Arc<[String]>,
+    /// The largest body, in bytes.
+    pub max_body: usize,
+}
+
+/// The host names that stand for this server.
+#[must_use]
+pub fn hosts(address: SocketAddr, more: Vec<String>) -> Arc<[String]> {
+    let own = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
+    let ip = match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    };
+    own.into_iter().chain([ip]).chain(more).collect()
+}
+
+/// All routes behind the guard.
+pub fn router(api: Api) -> Router {
+    let max_body = api.max_body;
+    Router::new()
+        .route("/v1/tasks/{task}/triggers", post(triggers::trigger))
+        .route("/v1/tasks/{task}/windows/flush", post(triggers::flush))
+        .route("/v1/tasks/{task}/windows/cancel", post(triggers::cancel))
+        .route("/v1/jobs", get(jobs::list))
+        .route("/v1/jobs/{id}", get(jobs::show))
+        .route("/v1/jobs/{id}/cancel", post(jobs::cancel))
+        .route("/v1/jobs/{id}/redrive", post(jobs::redrive))
+        .route("/v1/explain", get(jobs::explain))
+        .route("/v1/healthz", get(health))
+        .route("/metrics", get(metrics))
+        .fallback(|| async { ApiError::not_found("path", "there is nothing at this path") })
+        .method_not_allowed_fallback(|| async {
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method", "the path knows other methods")
+        })
+        .layer(DefaultBodyLimit::max(max_body))
+        .layer(from_fn(guard::bounds))
+        .layer(from_fn_with_state(api.clone(), guard::admit))
+        .with_state(api)
+}
+
+/// Whether the store answers.
+async fn health(State(api): State<Api>) -> Result<Json<serde_json::Value>, ApiError> {
+    api.quell.store().queues().await?;
+    Ok(Json(serde_json::json!({ "status": "ok" })))
+}
+
+async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
+    let counts = api.quell.store().counts().await?;
+    let text = api.metrics.render() + &crate::metrics::render_jobs(&counts);
+    Ok(([("content-type", "text/plain; version=0.0.4")], text).into_response())
+}

@@ -1,0 +1,282 @@
+//! Triggering over HTTP, one or a batch, and windows by key.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use quell::{
+    Batch, Dedup, HoldUntil, Key, NewTrigger, Payload, Receipt, TaskName, Thresholds, Timestamp,
+    When,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use crate::config::DeclaredTask;
+use crate::duration;
+
+/// How deep a payload may nest.
+const MAX_DEPTH: usize = 64;
+
+/// One trigger as callers write it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked<'a> {
+    #[serde(borrow)]
+    payload: &'a RawValue,
+    delay: Option<String>,
+    run_at: Option<jiff::Timestamp>,
+    priority: Option<i16>,
+    dedup: Option<String>,
+    dedup_ttl: Option<String>,
+    dedup_until: Option<Until>,
+    debounce: Option<AskedDebounce>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Until {
+    Started,
+    Done,
+}
+
+/// `false`, or thresholds of its own.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum AskedDebounce {
+    Off(bool),
+    Own { min: String, max: String },
+}
+
+/// `POST /v1/tasks/{task}/triggers`: one object, or an array that is accepted whole or not at all.
+pub(super) async fn trigger(
+    State(api): State<Api>,
+    Path(task): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let (name, declared) = known_task(&api, &task)?;
+    let body = read(&headers, body)?;
+    let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
+    let asked: Vec<Asked<'_>> = if many {
+        serde_json::from_slice(&body).map_err(|e| malformed(&e))?
+    } else {
+        vec![serde_json::from_slice(&body).map_err(|e| malformed(&e))?]
+    };
+    let triggers = asked
+        .iter()
+        .enumerate()
+        .map(|(index, asked)| {
+            let made = make(declared, asked);
+            if many { made.map_err(|error| error.at(index)) } else { made }
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let receipts = api.quell.enqueue(Batch { triggers, dedup: None }).await?;
+    let shown: Vec<Value> = receipts.iter().map(|receipt| show(&name, receipt)).collect();
+    let body =
+        if many { Value::Array(shown) } else { shown.into_iter().next().unwrap_or_default() };
+    Ok((StatusCode::ACCEPTED, Json(body)).into_response())
+}
+
+fn known_task<'a>(api: &'a Api, task: &str) -> Result<(TaskName, &'a DeclaredTask), ApiError> {
+    let known = TaskName::new(task).ok().and_then(|name| {
+        let declared = api.tasks.get(&name)?;
+        Some((name, declared))
+    });
+    known.ok_or_else(|| {
+        ApiError::not_found("task", "no such task is declared in this server's configuration")
+    })
+}
+
+/// The body, if it is JSON by its own word, within the bounds of size and depth.
+fn read(headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
+    let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if kind
+        .split(';')
+        .next()
+        .is_none_or(|kind| !kind.trim().eq_ignore_ascii_case("application/json"))
+    {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(ApiError::new(status, "content-type", "send application/json"));
+    }
+    let body = body.map_err(|rejection| {
+        let status = rejection.status();
+        ApiError::new(status, "body", format!("the body cannot be taken: {rejection}"))
+    })?;
+    if depth(&body) > MAX_DEPTH {
+        let message = format!("the body nests deeper than {MAX_DEPTH} levels");
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, "body", message));
+    }
+    Ok(body)
+}
+
+/// How deep a JSON text nests, without parsing it.
+fn depth(text: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut in_text, mut escaped) = (false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+fn malformed(error: &serde_json::Error) -> ApiError {
+    let message = format!("the body is not what is expected: {error}");
+    let status =
+        if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
+    ApiError::new(status, "body", message)
+}
+
+/// A trigger of the task, as its caller asked for it.
+fn make(task: &DeclaredTask, asked: &Asked<'_>) -> Result<NewTrigger, ApiError> {
+    let key = match &task.key {
+        Some(template) if !matches!(asked.debounce, Some(AskedDebounce::Off(false))) => {
+            let payload: Value =
+                serde_json::from_str(asked.payload.get()).map_err(|e| malformed(&e))?;
+            let made = template.key(&payload);
+            made.map_err(|error| ApiError::invalid("key", format!("the task's key: {error}")))?
+        }
+        Some(_) | None => None,
+    };
+    let mut trigger = task.checked.trigger(Payload::from_stored(asked.payload.get()), key);
+    trigger.priority = asked.priority.unwrap_or(trigger.priority);
+    trigger.when = when(asked)?;
+    trigger.dedup = dedup(asked)?;
+    if let Some(AskedDebounce::Own { min, max }) = &asked.debounce {
+        let Some(keyed) = &mut trigger.keyed else {
+            return Err(ApiError::invalid("debounce", "the task has no key to debounce by"));
+        };
+        keyed.debounce.thresholds =
+            Thresholds::new(length("debounce.min", min)?, length("debounce.max", max)?)?;
+        keyed.debounce.from_default = false;
+    }
+    Ok(trigger)
+}
+
+fn when(asked: &Asked<'_>) -> Result<When, ApiError> {
+    match (&asked.delay, asked.run_at) {
+        (Some(_), Some(_)) => Err(ApiError::invalid("delay", "give delay or run_at, not both")),
+        (Some(delay), None) => Ok(When::After(length("delay", delay)?)),
+        (None, Some(at)) => Ok(When::At(Timestamp::from_micros(at.as_microsecond()))),
+        (None, None) => Ok(When::Now),
+    }
+}
+
+fn dedup(asked: &Asked<'_>) -> Result<Option<Dedup>, ApiError> {
+    let until = match (&asked.dedup_ttl, asked.dedup_until) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::invalid("dedup_ttl", "give dedup_ttl or dedup_until, not both"));
+        }
+        (Some(ttl), None) => HoldUntil::Elapsed(length("dedup_ttl", ttl)?),
+        (None, Some(Until::Started)) => HoldUntil::Started,
+        (None, Some(Until::Done)) => HoldUntil::Done,
+        (None, None) => HoldUntil::default(),
+    };
+    let key = asked.dedup.as_deref().map(Key::new).transpose();
+    let key = key.map_err(|error| ApiError::invalid("dedup", error.to_string()))?;
+    Ok(key.map(|key| Dedup { key, until }))
+}
+
+fn length(field: &str, text: &str) -> Result<std::time::Duration, ApiError> {
+    duration::parse(text).map_err(|message| ApiError::invalid(field, message))
+}
+
+/// A receipt as callers read it.
+fn show(task: &TaskName, receipt: &Receipt) -> Value {
+    let mut shown = json!({
+        "receipt": receipt.outcome(),
+        "task": task,
+        "job": receipt.job(),
+        "trigger": receipt.trigger(),
+    });
+    match receipt {
+        Receipt::Accepted { due, .. } => shown["due"] = json!(due.to_string()),
+        Receipt::Debounced { due, triggers, .. } => {
+            shown["due"] = json!(due.to_string());
+            shown["triggers"] = json!(triggers);
+        }
+        _ => {}
+    }
+    shown
+}
+
+/// A window by its key.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Window {
+    key: String,
+}
+
+/// `POST /v1/tasks/{task}/windows/flush`: due now (R7).
+pub(super) async fn flush(
+    State(api): State<Api>,
+    Path(task): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let (name, key) = window(&api, &task, &headers, body)?;
+    let job = api.quell.store().flush(None, &name, &key).await?;
+    told(job.map(|job| json!({ "job": job, "flushed": true })))
+}
+
+/// `POST /v1/tasks/{task}/windows/cancel` (R7).
+pub(super) async fn cancel(
+    State(api): State<Api>,
+    Path(task): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let (name, key) = window(&api, &task, &headers, body)?;
+    let job = api.quell.store().cancel_key(None, &name, &key).await?;
+    told(job.map(|job| json!({ "job": job, "cancelled": true })))
+}
+
+fn window(
+    api: &Api,
+    task: &str,
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<(TaskName, Key), ApiError> {
+    let (name, _) = known_task(api, task)?;
+    let body = read(headers, body)?;
+    let window: Window = serde_json::from_slice(&body).map_err(|e| malformed(&e))?;
+    Ok((name, Key::new(window.key)?))
+}
+
+fn told(done: Option<Value>) -> Result<Json<Value>, ApiError> {
+    done.map(Json).ok_or_else(|| ApiError::not_found("key", "no window of this key is open"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_brackets_outside_of_text() {
+        let table: [(&str, usize); 6] = [
+            ("1", 0),
+            ("[]", 1),
+            (r#"{"a":[1,{"b":2}]}"#, 3),
+            (r#""[[[[""#, 0),
+            (r#"["\"[["]"#, 1),
+            ("]]]][", 1),
+        ];
+        for (text, expected) in table {
+            assert_eq!(depth(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

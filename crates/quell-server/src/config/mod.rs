@@ -1,0 +1,94 @@
+//! `quell.toml`: what the server runs.
+//!
+//! `parse` reads the text into plain settings and names file, line and field of what is wrong;
+//! `tasks` turns each task's settings into a policy, a key template and a handler.
+
+mod parse;
+mod tasks;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell::{QueueName, QueueSettings, TaskName, TaskPolicy};
+
+use crate::handler::{Handler, Secret};
+use crate::key_template::KeyTemplate;
+
+pub use parse::Problem;
+
+/// Everything the server needs to start.
+#[derive(Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Host names that requests may name besides the loopback ones and the address itself.
+    pub allowed_hosts: Vec<String>,
+    /// What callers must present; required off loopback.
+    pub token: Option<Secret>,
+    /// The largest request body, in bytes.
+    pub max_body: usize,
+    /// The store's URL.
+    pub store: String,
+    /// Attempts at once.
+    pub concurrency: usize,
+    /// How long attempts may go on after the shutdown began.
+    pub grace: Duration,
+    /// How long a lease holds without renewal.
+    pub lease: Duration,
+    /// Settings to write into the store at the start.
+    pub queues: BTreeMap<QueueName, QueueSettings>,
+    /// The tasks.
+    pub tasks: BTreeMap<TaskName, DeclaredTask>,
+}
+
+/// A task that the configuration declares.
+#[derive(Debug)]
+pub struct DeclaredTask {
+    /// Its policy as users wrote it, for the worker.
+    pub policy: quell::Policy,
+    /// Its policy, checked, for triggers.
+    pub checked: TaskPolicy,
+    /// What makes its debounce key.
+    pub key: Option<KeyTemplate>,
+    /// What it runs.
+    pub handler: Handler,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// All that is wrong with it, each with file, line and field.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            ConfigError(vec![format!("{}: cannot be read: {error}", path.display())])
+        })?;
+        Config::parse(&text, path)
+    }
+
+    /// Reads the text of a file that stands at `path`; relative paths in it begin there.
+    ///
+    /// # Errors
+    /// As for [`Config::load`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
+        parse::parse(text, &folder).map_err(|problems| {
+            let shown = problems.into_iter().map(|problem| problem.show(path)).collect();
+            ConfigError(shown)
+        })
+    }
+}
+
+/// What is wrong with a configuration, one line each.
+#[derive(Debug)]
+pub struct ConfigError(Vec<String>);
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigError {}

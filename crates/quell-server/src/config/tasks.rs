@@ -1,0 +1,267 @@
+//! One task's settings: its policy, its key, its handler.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell::{Edge, Fold, Jitter, Policy, TaskName, TaskPolicy, Thresholds};
+use serde::Deserialize;
+
+use super::DeclaredTask;
+use super::parse::{Length, known, secret};
+use crate::handler::{Allowed, Exec, Handler, Http, HttpSettings};
+use crate::key_template::KeyTemplate;
+use crate::rule::parse_fold;
+
+/// How long an HTTP call may take when the task names no timeout.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RawTask {
+    queue: Option<String>,
+    priority: Option<i16>,
+    key: Option<String>,
+    debounce: Option<RawDebounce>,
+    throttle: Option<Length>,
+    overlap: bool,
+    payload: Option<RawFold>,
+    retry: Option<RawRetry>,
+    timeout: Option<Length>,
+    exec: Option<RawExec>,
+    http: Option<RawHttp>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawDebounce {
+    min: Option<Length>,
+    max: Option<Length>,
+    max_triggers: Option<u32>,
+    edge: Option<RawEdge>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawEdge {
+    Trailing,
+    Leading,
+    Both,
+}
+
+/// `last`, `first`, `merge`, `collect[:CAP]` or `accumulate:FIELD,...`.
+#[derive(Debug)]
+struct RawFold(Fold);
+
+impl<'de> Deserialize<'de> for RawFold {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        parse_fold(&text).map(RawFold).map_err(serde::de::Error::custom)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawRetry {
+    max_attempts: Option<u32>,
+    min_backoff: Option<Length>,
+    max_backoff: Option<Length>,
+    jitter: Option<Jitter>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawExec {
+    command: Vec<String>,
+    cwd: Option<PathBuf>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    pass_env: Vec<String>,
+    #[serde(default)]
+    permanent_exit_codes: Vec<i32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawHttp {
+    url: String,
+    method: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    secret_env: Option<String>,
+    secret_file: Option<String>,
+    #[serde(default)]
+    allow: Vec<String>,
+}
+
+/// The task, or notes of all that is wrong with it.
+pub(super) fn declare(
+    name: &TaskName,
+    raw: RawTask,
+    path: &str,
+    folder: &Path,
+    note: &mut impl FnMut(&str, String),
+) -> Option<DeclaredTask> {
+    let timeout = raw.timeout.map(|length| length.0);
+    let policy = policy(&raw, path, note)?;
+    let checked = match TaskPolicy::new(name.clone(), &policy, Thresholds::DEFAULT) {
+        Ok(checked) => checked,
+        Err(error) => {
+            let field = format!("{path}{}", place_of(error.field().unwrap_or_default()));
+            note(&field, error.to_string());
+            return None;
+        }
+    };
+    let key = match raw.key.as_deref().map(KeyTemplate::new).transpose() {
+        Ok(key) => key,
+        Err(error) => {
+            note(&format!("{path}.key"), error.to_string());
+            return None;
+        }
+    };
+    if key.is_none() && (raw.debounce.is_some() || raw.throttle.is_some()) {
+        note(
+            &format!("{path}.key"),
+            "a task that is debounced or throttled needs a key".to_owned(),
+        );
+        return None;
+    }
+    let handler = match (raw.exec, raw.http) {
+        (Some(raw), None) => exec(raw, path, folder, note)?,
+        (None, Some(raw)) => http(raw, timeout, path, folder, note)?,
+        (Some(_), Some(_)) => {
+            note(path, "a task has exec or http, not both".to_owned());
+            return None;
+        }
+        (None, None) => {
+            note(path, "a task needs a handler: exec or http".to_owned());
+            return None;
+        }
+    };
+    Some(DeclaredTask { policy, checked, key, handler })
+}
+
+/// Where the configuration keeps a policy's field.
+fn place_of(field: &str) -> String {
+    match field {
+        "min" | "max_triggers" | "edge" => format!(".debounce.{field}"),
+        "max_attempts" | "min_backoff" | "max_backoff" => format!(".retry.{field}"),
+        "collect" => ".payload".to_owned(),
+        "" => String::new(),
+        other => format!(".{other}"),
+    }
+}
+
+fn policy(raw: &RawTask, path: &str, note: &mut impl FnMut(&str, String)) -> Option<Policy> {
+    let mut policy = match &raw.queue {
+        Some(queue) => Policy::queue(queue.as_str()),
+        None => Policy::default(),
+    };
+    if let Some(debounce) = &raw.debounce {
+        match (debounce.min, debounce.max) {
+            (Some(min), Some(max)) => policy = policy.debounce(min.0..=max.0),
+            (Some(_), None) | (None, Some(_)) => {
+                note(&format!("{path}.debounce"), "give both min and max".to_owned());
+                return None;
+            }
+            (None, None) => {}
+        }
+        if let Some(triggers) = debounce.max_triggers {
+            policy = policy.max_triggers(triggers);
+        }
+        policy = policy.edge(match debounce.edge {
+            None | Some(RawEdge::Trailing) => Edge::Trailing,
+            Some(RawEdge::Leading) => Edge::Leading,
+            Some(RawEdge::Both) => Edge::Both,
+        });
+    }
+    if let Some(period) = raw.throttle {
+        policy = policy.throttle(period.0);
+    }
+    if raw.overlap {
+        policy = policy.overlap();
+    }
+    if let Some(RawFold(fold)) = &raw.payload {
+        policy = policy.fold(fold.clone());
+    }
+    if let Some(retry) = &raw.retry {
+        policy = with_retry(policy, retry);
+    }
+    if let Some(timeout) = raw.timeout {
+        policy = policy.timeout(timeout.0);
+    }
+    Some(policy.priority(raw.priority.unwrap_or(0)))
+}
+
+fn with_retry(mut policy: Policy, retry: &RawRetry) -> Policy {
+    if let Some(attempts) = retry.max_attempts {
+        policy = policy.attempts(attempts);
+    }
+    if let Some(backoff) = retry.min_backoff {
+        policy = policy.min_backoff(backoff.0);
+    }
+    if let Some(backoff) = retry.max_backoff {
+        policy = policy.max_backoff(backoff.0);
+    }
+    policy.jitter(retry.jitter.unwrap_or_default())
+}
+
+fn exec(
+    raw: RawExec,
+    path: &str,
+    folder: &Path,
+    note: &mut impl FnMut(&str, String),
+) -> Option<Handler> {
+    let field = format!("{path}.exec.command");
+    let Some(program) = raw.command.first() else {
+        note(&field, "the command is empty: name a program and its arguments".to_owned());
+        return None;
+    };
+    if raw.command.iter().any(|word| word.contains('\0')) {
+        note(&field, "the command has a NUL character".to_owned());
+        return None;
+    }
+    // A path with a folder in it begins beside the configuration, a bare name is looked up in PATH.
+    let relative = program.contains('/') && !program.starts_with('/');
+    let mut command = raw.command.clone();
+    if let (true, Some(first)) = (relative, command.first_mut()) {
+        let joined = folder.join(&*first);
+        *first = std::path::absolute(&joined).unwrap_or(joined).to_string_lossy().into_owned();
+    }
+    let cwd = raw.cwd.map(|cwd| folder.join(cwd));
+    let (env, pass_env) = (raw.env, raw.pass_env);
+    let permanent_exit_codes = raw.permanent_exit_codes;
+    Some(Handler::Exec(Exec { command, cwd, env, pass_env, permanent_exit_codes }))
+}
+
+fn http(
+    raw: RawHttp,
+    timeout: Option<Duration>,
+    path: &str,
+    folder: &Path,
+    note: &mut impl FnMut(&str, String),
+) -> Option<Handler> {
+    let fields = [format!("{path}.http.secret_env"), format!("{path}.http.secret_file")];
+    let named = raw.secret_env.is_some() || raw.secret_file.is_some();
+    let secret = secret(&raw.secret_env, &raw.secret_file, folder, [&fields[0], &fields[1]], note);
+    if named && secret.is_none() {
+        return None;
+    }
+    let allow = raw.allow.iter().map(|entry| entry.parse::<Allowed>()).collect();
+    let settings = HttpSettings {
+        url: raw.url,
+        method: raw.method.unwrap_or_else(|| "POST".to_owned()),
+        headers: raw.headers,
+        secret,
+        allow: known(allow, &format!("{path}.http.allow"), note)?,
+        timeout: timeout.unwrap_or(HTTP_TIMEOUT),
+    };
+    match Http::new(settings) {
+        Ok(http) => Some(Handler::Http(http)),
+        Err(error) => {
+            note(&format!("{path}.http.{}", error.field().unwrap_or("url")), error.to_string());
+            None
+        }
+    }
+}

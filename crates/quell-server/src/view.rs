@@ -1,0 +1,64 @@
+//! Jobs as people and programs outside read them: moments as text, names as words.
+
+use quell::{Explanation, Job, Timestamp, describe_reason};
+use serde_json::{Value, json};
+
+/// A job as JSON.
+#[must_use]
+pub fn job(job: &Job) -> Value {
+    let moment = |time: Timestamp| (time != Timestamp::MIN).then(|| time.to_string());
+    let window = &job.window;
+    json!({
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "key": job.key,
+        "state": job.state,
+        "priority": job.priority,
+        "payload": job.payload,
+        "triggers": window.triggers,
+        "not_run": job.suppressed,
+        "first_at": moment(window.first_at),
+        "last_at": moment(window.last_at),
+        "due_at": moment(window.due_at),
+        "due_because": describe_reason(window.reason),
+        "not_before": moment(window.not_before),
+        "waits_for_its_key": job.waits,
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "starts": job.starts,
+        "lapses": job.lapses,
+        "worker": job.worker,
+        "started_at": job.started_at.and_then(moment),
+        "ended_at": job.ended_at.and_then(moment),
+        "absorbed_by": job.absorbed_by,
+        "error": job.error,
+    })
+}
+
+/// What happened to a job and why, as JSON; `text` is the same for people.
+#[must_use]
+pub fn explanation(told: &Explanation) -> Value {
+    let attempts: Vec<Value> = told
+        .attempts
+        .iter()
+        .map(|attempt| {
+            json!({
+                "token": attempt.token,
+                "worker": attempt.worker,
+                "started_at": attempt.started_at.to_string(),
+                "ended_at": attempt.ended_at.map(|time| time.to_string()),
+                "outcome": attempt.outcome,
+                "error": attempt.error,
+            })
+        })
+        .collect();
+    json!({
+        "trigger": told.trigger,
+        "job": job(&told.job),
+        "attempts": attempts,
+        "absorbed": told.absorbed,
+        "open_window": told.open_window,
+        "text": told.to_string(),
+    })
+}
