@@ -16,6 +16,7 @@ pub mod accept;
 pub mod debounce;
 pub mod dedup;
 pub mod edges;
+pub mod history;
 pub mod lease;
 pub mod operate;
 pub mod oracle;
@@ -30,8 +31,21 @@ pub use rig::{Opened, Rig};
 
 /// Runs the whole suite on a store: `quell_conformance::suite!(open);`, where `open` is
 /// `async fn open() -> quell_conformance::Opened`.
+///
+/// A store that can write an event history names a second function after a comma,
+/// `async fn open_recorded(sink: quell_core::history::Sink) -> quell_conformance::Opened`, and has
+/// its events checked too.
 #[macro_export]
 macro_rules! suite {
+    ($open:path, $open_recorded:path) => {
+        $crate::suite!($open);
+        $crate::recorded_tests!($open_recorded: [
+            every_change_of_a_window_is_recorded,
+            lapses_cancels_and_redrives_are_recorded,
+            what_changes_nothing_is_not_recorded,
+            the_last_event_of_a_window_is_its_row,
+        ]);
+    };
     ($open:path) => {
         $crate::tests!($open, accept: [
             r02_every_accepted_trigger_is_covered_by_a_later_attempt,
@@ -174,6 +188,25 @@ macro_rules! tests {
                 #[tokio::test]
                 async fn $test() {
                     $crate::$module::$test($crate::Rig::new($open().await)).await;
+                }
+            )*
+        }
+    };
+}
+
+/// One `#[tokio::test]` per test of the event history.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! recorded_tests {
+    ($open:path: [$($test:ident),* $(,)?]) => {
+        mod history {
+            use super::*;
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    let recorder = $crate::history::Recorder::default();
+                    let rig = $crate::Rig::new($open(recorder.sink()).await);
+                    $crate::history::$test(rig, recorder).await;
                 }
             )*
         }

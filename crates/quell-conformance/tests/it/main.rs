@@ -4,9 +4,15 @@ use std::sync::Arc;
 
 use quell_conformance::{Opened, Rig};
 use quell_core::MemoryStore;
+use quell_core::history::Sink;
 
 async fn open() -> Opened {
     Opened { store: Arc::new(MemoryStore::new(Rig::START)), guard: Box::new(()) }
 }
 
-quell_conformance::suite!(open);
+async fn open_recorded(sink: Sink) -> Opened {
+    let store = MemoryStore::new(Rig::START).with_history(sink);
+    Opened { store: Arc::new(store), guard: Box::new(()) }
+}
+
+quell_conformance::suite!(open, open_recorded);

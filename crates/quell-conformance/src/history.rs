@@ -1,0 +1,170 @@
+//! The event history that a store writes: the checker's only input, so it must say all there is.
+//!
+//! Clients and workers write the rest; a store writes what only it knows.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quell_core::history::{Event, History, Sink};
+use quell_core::window::DueReason;
+use quell_core::{JobId, JobState, Lease, LeaseToken, NewTrigger, SettledAs};
+
+use crate::rig::{Rig, fails, key, keyed, lease, plain, secs};
+
+/// Keeps the events of a store.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl History for Recorder {
+    fn record(&self, event: &Event) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event.clone());
+    }
+}
+
+impl Recorder {
+    /// A sink to open a store with.
+    #[must_use]
+    pub fn sink(&self) -> Sink {
+        Arc::new(self.clone())
+    }
+
+    /// What came since the last call.
+    fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What came since the last call, which was one change of a window: its job, count, the second
+    /// it is due, and why.
+    fn window(&self) -> (JobId, u64, u64, DueReason) {
+        let events = self.take();
+        match events.as_slice() {
+            [Event::Window { job, count, due, reason, .. }] => {
+                (*job, *count, Rig::second(*due), *reason)
+            }
+            _ => panic!("one change of a window was to be recorded: {events:#?}"),
+        }
+    }
+}
+
+/// Opened, joined, flushed, absorbed into, put back: with everything a checker needs.
+pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Recorder) {
+    let job = rig.trigger(keyed("a")).await.job().expect("a job");
+    assert_eq!(recorder.window(), (job, 1, 10, DueReason::Quiet));
+    rig.at(4).trigger(keyed("a")).await;
+    let opened = recorder.take();
+    let expected = Event::Window {
+        t: rig.now(),
+        job,
+        task: crate::rig::task("t"),
+        key: key("a"),
+        first: Rig::START,
+        last: rig.now(),
+        count: 2,
+        due: Rig::START + secs(14),
+        bound: Some(Rig::START + secs(60)),
+        nb: quell_core::Timestamp::MIN,
+        reason: DueReason::Quiet,
+    };
+    assert_eq!(opened, [expected]);
+    rig.at(5).flush("a").await;
+    assert_eq!(recorder.window(), (job, 2, 5, DueReason::Flushed));
+    let run = rig.claim_one().await;
+    assert!(recorder.take().is_empty(), "the worker records the start");
+
+    let heir = rig.at(6).trigger(keyed("a")).await.job().expect("a job");
+    assert_eq!(recorder.window(), (heir, 1, 16, DueReason::Quiet));
+    rig.fail(&run, secs(30)).await;
+    assert_eq!(recorder.window(), (heir, 3, 36, DueReason::Backoff));
+    let run = rig.at(36).claim_one().await;
+    rig.fail(&run, secs(7)).await;
+    assert_eq!(recorder.window(), (heir, 3, 43, DueReason::Backoff));
+    let run = rig.at(43).claim_one().await;
+    rig.succeed(&run).await;
+    assert!(recorder.take().is_empty(), "the worker records the settlement");
+}
+
+/// Lapses, cancels and redrives, each with what became of the job.
+pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Recorder) {
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    rig.at(30).reap().await;
+    let t = rig.now();
+    let token = LeaseToken::new(1);
+    let became = SettledAs::Scheduled { due: t };
+    assert_eq!(recorder.take(), [Event::Lapse { t, job: run.id, token, became }]);
+
+    let run = rig.claim_one().await;
+    rig.settle(lease(&run), fails(secs(1), true)).await;
+    assert!(recorder.take().is_empty());
+    let became = rig.redrive(run.id).await.expect("redrives");
+    assert_eq!(recorder.take(), [Event::Redrive { t, job: run.id, became }]);
+    rig.cancel(run.id).await.expect("cancels");
+    assert_eq!(recorder.take(), [Event::Cancel { t, job: run.id }]);
+
+    let window = rig.trigger(keyed("a")).await.job().expect("a job");
+    recorder.take();
+    let gone = rig.store.cancel_key(Some(t), &crate::rig::task("t"), &key("a")).await;
+    assert_eq!(gone.expect("cancels"), Some(window));
+    assert_eq!(recorder.take(), [Event::Cancel { t, job: window }]);
+}
+
+/// A duplicate, a refusal, a call without effect: nothing happened, so nothing is recorded.
+pub async fn what_changes_nothing_is_not_recorded(mut rig: Rig, recorder: Recorder) {
+    let dedup = Some(quell_core::dedup::Dedup::new(key("d")));
+    let deduped = || NewTrigger { dedup: dedup.clone(), ..keyed("a") };
+    let job = rig.trigger(deduped()).await.job().expect("a job");
+    recorder.take();
+    rig.at(3).trigger(deduped()).await;
+    rig.redrive(job).await.expect_err("it is not dead");
+    rig.cancel(JobId::new(9_999)).await.expect_err("unknown");
+    rig.flush("b").await;
+    let stranger = Lease { job, token: LeaseToken::new(9) };
+    rig.settle(stranger, quell_core::Outcome::Succeeded).await;
+    rig.renew(stranger).await;
+    rig.reap().await;
+    rig.claim_none().await;
+    rig.trigger(plain("1")).await;
+    assert_eq!(recorder.take(), [], "a job without a key has no window");
+}
+
+/// After a messy run the last event of each open window says what its row says.
+pub async fn the_last_event_of_a_window_is_its_row(mut rig: Rig, recorder: Recorder) {
+    for second in 0..300_u64 {
+        rig.at(second);
+        rig.reap().await;
+        for job in rig.claim().await {
+            match (second + job.id.get()) % 4 {
+                0 => rig.succeed(&job).await,
+                1 => drop(rig.fail(&job, secs(7)).await),
+                2 => drop(rig.settle(lease(&job), quell_core::Outcome::Released).await),
+                _ => {} // Left to lapse.
+            }
+        }
+        if second % 7 < 3 {
+            rig.trigger(keyed(if second % 2 == 0 { "a" } else { "b" })).await;
+        }
+        if second % 41 == 0 {
+            rig.flush("b").await;
+        }
+    }
+    let events = recorder.take();
+    let open = rig.jobs().await.into_iter().filter(|job| job.state == JobState::Scheduled);
+    let mut seen = 0;
+    for job in open {
+        let of_job =
+            |event: &&Event| matches!(event, Event::Window { job: id, .. } if *id == job.id);
+        let Some(Event::Window { count, due, bound, nb, .. }) = events.iter().rev().find(of_job)
+        else {
+            panic!("nothing is recorded of job {}", job.id)
+        };
+        let window = job.window;
+        assert_eq!(
+            (*count, *due, *bound, *nb),
+            (window.triggers, window.due_at, window.bound_at, window.not_before),
+            "{job:?}"
+        );
+        seen += 1;
+    }
+    assert!(seen > 0, "{}", rig.dump().await);
+}

@@ -1,0 +1,252 @@
+//! The store against the model: the same random operations, every answer and every row compared,
+//! and no wake-up missing.
+//!
+//! A failure shrinks to a short script. `script` draws the operations, this file runs them.
+
+mod script;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use quell_core::{
+    Claim, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, MemoryStore, QueueInfo,
+    QueueSettings, Retention, Settlement, Store, TaskName, Timestamp, TriggerId, Wakeup, Wakeups,
+};
+
+use crate::rig::{Opened, Rig, key, secs, task};
+use script::{End, Op, queue_number, scripts, settings};
+
+/// How long leases hold: shorter than many a jump of the clock.
+const LEASE: Duration = secs(15);
+
+/// Both stores and what the script remembers.
+struct Pair {
+    model: MemoryStore,
+    store: Arc<dyn Store>,
+    wakeups: Wakeups,
+    /// When the next job was due, as of the step before, by queue and task.
+    knew: BTreeMap<(u8, TaskName), Option<Timestamp>>,
+    now: Timestamp,
+    leases: Vec<Lease>,
+    steps: usize,
+}
+
+/// Runs random scripts on fresh stores; `QUELL_ORACLE_CASES` sets how many (64 by default).
+pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F) {
+    let cases = std::env::var("QUELL_ORACLE_CASES").ok().and_then(|text| text.parse().ok());
+    let config =
+        Config { cases: cases.unwrap_or(64), failure_persistence: None, ..Config::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let ran = TestRunner::new(config).run(&scripts(), |script| {
+        runtime.block_on(async {
+            let opened = open().await;
+            let mut pair = Pair::new(&opened);
+            // Both begin with the same time seen.
+            pair.same_rows(&Op::Advance(0)).await?;
+            for op in &script.0 {
+                pair.step(op).await?;
+                pair.same_rows(op).await?;
+                pair.told_of_earlier_work(op).await?;
+            }
+            Ok(())
+        })
+    });
+    if let Err(failure) = ran {
+        panic!("the store and the model differ: {failure}");
+    }
+}
+
+/// Fails where the two answers differ.
+fn same<T: Debug + PartialEq>(op: &Op, model: T, store: T) -> Result<T, TestCaseError> {
+    if model == store {
+        return Ok(store);
+    }
+    Err(TestCaseError::fail(format!("{op:?}\nmodel: {model:#?}\nstore: {store:#?}")))
+}
+
+/// Fails where one is an error and the other is not, or the kinds differ.
+fn both<T: Debug + PartialEq>(
+    op: &Op,
+    model: quell_core::Result<T>,
+    store: quell_core::Result<T>,
+) -> Result<Option<T>, TestCaseError> {
+    let kind = |error: &quell_core::Error| format!("{:?}", error.kind());
+    match (model, store) {
+        (Ok(model), Ok(store)) => same(op, model, store).map(Some),
+        (Err(model), Err(store)) => same(op, kind(&model), kind(&store)).map(|_| None),
+        (model, store) => {
+            Err(TestCaseError::fail(format!("{op:?}\nmodel: {model:?}\nstore: {store:?}")))
+        }
+    }
+}
+
+/// Asks both stores the same and compares the answers.
+macro_rules! ask {
+    ($pair:ident, $op:expr, $method:ident ( $($argument:expr),* )) => {
+        both(
+            $op,
+            $pair.model.$method($($argument),*).await,
+            $pair.store.$method($($argument),*).await,
+        )?
+    };
+}
+
+impl Pair {
+    fn new(opened: &Opened) -> Self {
+        let (model, store) = (MemoryStore::new(Rig::START), Arc::clone(&opened.store));
+        let (wakeups, knew) = (store.wakeups(), BTreeMap::new());
+        let (now, leases, steps) = (Rig::START, Vec::new(), 0);
+        Pair { model, store, wakeups, knew, now, leases, steps }
+    }
+
+    async fn step(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        let now = Some(self.now);
+        match op {
+            Op::Advance(micros) => self.now = self.now + Duration::from_micros(*micros),
+            Op::GoBack(by) => self.now = self.now.before(secs(*by)),
+            Op::Enqueue(members) => {
+                let batches = || members.iter().map(script::Members::batch).collect();
+                ask!(self, op, enqueue(now, batches()));
+            }
+            Op::Claim { limit, queue, both: both_tasks } => {
+                let tasks: Vec<TaskName> = if *both_tasks { tasks() } else { vec![task("t")] };
+                let queue = queue_number(*queue);
+                let wish = Rig::wish(*limit);
+                let claim = Claim { queue, tasks: tasks.into(), lease: LEASE, ..wish };
+                let claimed = ask!(self, op, claim(now, &claim));
+                let jobs = claimed.into_iter().flat_map(|claimed| claimed.jobs);
+                self.leases.extend(jobs.map(|job| Lease { job: job.id, token: job.token }));
+            }
+            Op::Settle(ends) => {
+                let settlements = self.settlements(ends);
+                ask!(self, op, settle(now, settlements.clone()));
+            }
+            Op::Renew(count) => {
+                let newest = self.leases.len().saturating_sub(*count);
+                let leases = self.leases.get(newest..).unwrap_or_default();
+                ask!(self, op, renew(now, leases, LEASE));
+            }
+            Op::Reap(limit) => drop(ask!(self, op, reap(now, *limit))),
+            Op::Prune => {
+                let keep = Retention { succeeded: Some(secs(60)), dead: Some(secs(200)) };
+                ask!(self, op, prune(now, &keep, 999));
+            }
+            Op::Flush(_)
+            | Op::CancelKey(_)
+            | Op::Cancel(_)
+            | Op::Redrive(_)
+            | Op::SetQueue { .. } => self.operate(op).await?,
+        }
+        Ok(())
+    }
+
+    /// Each lease once in a call; where there are none yet, a forged one.
+    fn settlements(&self, ends: &[(usize, End)]) -> Vec<Settlement> {
+        let known = self.leases.len().max(1);
+        let forged = Lease { job: JobId::new(1), token: LeaseToken::new(77) };
+        let pick = |back: usize| {
+            let newest = self.leases.len().saturating_sub(1 + back % known);
+            self.leases.get(newest).copied().unwrap_or(forged)
+        };
+        let mut taken = BTreeSet::new();
+        let picked = ends.iter().map(|(back, end)| (pick(*back), end.outcome()));
+        picked
+            .filter(|(lease, _)| taken.insert(*lease))
+            .map(|(lease, outcome)| Settlement { lease, outcome })
+            .collect()
+    }
+
+    async fn operate(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        let (now, t) = (Some(self.now), task("t"));
+        match op {
+            Op::Flush(k) => {
+                ask!(self, op, flush(now, &t, &key(&format!("k{k}"))));
+            }
+            Op::CancelKey(k) => {
+                ask!(self, op, cancel_key(now, &t, &key(&format!("k{k}"))));
+            }
+            Op::Cancel(id) => drop(ask!(self, op, cancel(now, JobId::new(*id), "enough"))),
+            Op::Redrive(id) => {
+                ask!(self, op, redrive(now, JobId::new(*id)));
+            }
+            Op::SetQueue { queue, concurrency, paused, debounce } => {
+                let settings = settings(*concurrency, *paused, *debounce);
+                ask!(self, op, set_queue(&queue_number(*queue), &settings));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Every row, what is said about some of them, and when to look again.
+    async fn same_rows(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        let all = JobFilter { limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
+        let jobs = ask!(self, op, jobs(&all)).unwrap_or_default();
+        ask!(self, op, counts());
+        // A queue that a window only passed through within one call may be listed or not.
+        let in_use = |queues: Vec<QueueInfo>| -> Vec<QueueInfo> {
+            let set = |queue: &QueueInfo| queue.settings != QueueSettings::default();
+            let holds = |queue: &QueueInfo| jobs.iter().any(|job| job.queue == queue.name);
+            queues.into_iter().filter(|queue| set(queue) || holds(queue)).collect()
+        };
+        let queues = (self.model.queues().await, self.store.queues().await);
+        both(op, queues.0.map(in_use), queues.1.map(in_use))?;
+        self.steps += 1;
+        // Newest and oldest in turn, so that each job is asked about at some step.
+        let turn = jobs.get(self.steps % jobs.len().max(1));
+        for job in jobs.iter().take(2).chain(turn) {
+            let seq = self.steps as u64 % (job.window.triggers + 2);
+            let trigger = TriggerId { job: job.id, seq };
+            ask!(self, op, explain(&ExplainTarget::Job(job.id)));
+            ask!(self, op, explain(&ExplainTarget::Trigger(trigger)));
+            if let Some(key) = job.key.clone() {
+                let task = seq.is_multiple_of(2).then(|| job.task.clone());
+                let newest = ExplainTarget::Key { task, key };
+                ask!(self, op, explain(&newest));
+            }
+        }
+        for queue in [queue_number(0), queue_number(1)] {
+            ask!(self, op, next_due(Some(self.now), &queue, &tasks()));
+        }
+        Ok(())
+    }
+
+    /// R34: where a worker, of whichever task it is, must look earlier than it knew, it is told.
+    async fn told_of_earlier_work(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        let mut told = Vec::new();
+        while let Some(Some(hint)) = self.wakeups.next().now_or_never() {
+            told.push(hint);
+        }
+        for number in 0..2 {
+            let queue = queue_number(number);
+            for task in tasks() {
+                let next =
+                    self.store.next_due(Some(self.now), &queue, std::slice::from_ref(&task)).await;
+                let due = next.ok().and_then(|next| next.due);
+                let place = (number, task);
+                let knew = self.knew.insert(place, due).flatten();
+                let Some(due) = due.filter(|due| knew.is_none_or(|knew| *due < knew)) else {
+                    continue;
+                };
+                let tells = |hint: &Wakeup| {
+                    hint.queue.as_ref().is_none_or(|told| *told == queue) && hint.due <= due
+                };
+                if !told.iter().any(tells) {
+                    let said = format!("{op:?}\n{queue} is due at {due}, told was {told:?}");
+                    return Err(TestCaseError::fail(said));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tasks() -> Vec<TaskName> {
+    vec![task("t"), task("u")]
+}

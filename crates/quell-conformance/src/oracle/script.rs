@@ -1,0 +1,243 @@
+//! Random scripts: what is drawn, and what it means to a store.
+//!
+//! Few keys, queues and policies, and times that often coincide, so that windows meet attempts,
+//! failures meet newer windows, and keys meet the ends of the jobs that took them.
+
+use std::fmt::Debug;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::edge::Edge;
+use quell_core::window::{Debounce, Thresholds};
+use quell_core::{
+    AttemptOutcome, Batch, Failure, FailureKind, Fold, NewTrigger, Outcome, QueueName,
+    QueueSettings, When,
+};
+
+use crate::rig::{key, keyed_with, plain, queue, secs, task};
+
+/// One operation on both stores.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    /// Moves the clock, in microseconds.
+    Advance(u64),
+    /// Moves the clock back, in seconds.
+    GoBack(u64),
+    Enqueue(Vec<Members>),
+    Claim {
+        limit: usize,
+        queue: u8,
+        /// Whether the worker knows both tasks.
+        both: bool,
+    },
+    /// Ends attempts, counted from the newest, in one call.
+    Settle(Vec<(usize, End)>),
+    /// Renews the newest so many leases.
+    Renew(usize),
+    Reap(usize),
+    Flush(u8),
+    CancelKey(u8),
+    Cancel(u64),
+    Redrive(u64),
+    Prune,
+    SetQueue {
+        queue: u8,
+        concurrency: Option<u32>,
+        paused: bool,
+        debounce: bool,
+    },
+}
+
+/// One batch.
+#[derive(Clone, Debug)]
+pub(super) struct Members {
+    calls: Vec<Call>,
+    /// Whether it has a dedup key as a whole.
+    dedup: bool,
+}
+
+/// One trigger.
+#[derive(Clone, Debug)]
+struct Call {
+    key: Option<u8>,
+    policy: u8,
+    queue: u8,
+    priority: i16,
+    delay: Option<u64>,
+    dedup: Option<(u8, u8)>,
+    payload: u8,
+}
+
+/// One end of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Succeed,
+    Fail(u64, bool),
+    Bury,
+    Snooze(u64),
+    Release,
+    Cancel,
+}
+
+/// Operations in order; a failing one is shown one per line.
+#[derive(Clone)]
+pub(super) struct Script(pub(super) Vec<Op>);
+
+impl Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|op| write!(f, "\n  {op:?}"))
+    }
+}
+
+/// All scripts.
+pub(super) fn scripts() -> impl Strategy<Value = Script> {
+    let op = prop_oneof![
+        6 => advance(),
+        1 => (0_u64..25).prop_map(Op::GoBack),
+        8 => vec(members(), 1..4).prop_map(Op::Enqueue),
+        6 => (0_usize..5, other(), prop::bool::weighted(0.7))
+            .prop_map(|(limit, queue, both)| Op::Claim { limit, queue, both }),
+        8 => vec((0_usize..6, end()), 1..4).prop_map(Op::Settle),
+        1 => (0_usize..6).prop_map(Op::Renew),
+        3 => (0_usize..3).prop_map(Op::Reap),
+        1 => (0_u8..3).prop_map(Op::Flush),
+        1 => (0_u8..3).prop_map(Op::CancelKey),
+        1 => (1_u64..12).prop_map(Op::Cancel),
+        2 => (1_u64..12).prop_map(Op::Redrive),
+        1 => Just(Op::Prune),
+        1 => (other(), prop::option::of(0_u32..4), prop::bool::weighted(0.2), any::<bool>())
+            .prop_map(|(queue, concurrency, paused, debounce)| {
+                Op::SetQueue { queue, concurrency, paused, debounce }
+            }),
+    ];
+    vec(op, 1..60).prop_map(Script)
+}
+
+/// Mostly whole seconds, so that times coincide.
+fn advance() -> impl Strategy<Value = Op> {
+    let micros = prop_oneof![5 => (0_u64..25).prop_map(|n| n * 1_000_000), 1 => 0_u64..3_000_000];
+    micros.prop_map(Op::Advance)
+}
+
+/// 0, and now and then 1.
+fn other() -> impl Strategy<Value = u8> {
+    prop_oneof![5 => Just(0_u8), 1 => Just(1)]
+}
+
+fn members() -> impl Strategy<Value = Members> {
+    let batch = (vec(call(), 1..4), prop::bool::weighted(0.1));
+    batch.prop_map(|(calls, dedup)| Members { calls, dedup })
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    (
+        prop::option::weighted(0.8, 0_u8..3),
+        0_u8..10,
+        other(),
+        prop_oneof![4 => Just(0_i16), 1 => -2_i16..3],
+        prop::option::weighted(0.15, 1_u64..80),
+        prop::option::weighted(0.15, (0_u8..2, 0_u8..3)),
+        0_u8..4,
+    )
+        .prop_map(|(key, policy, queue, priority, delay, dedup, payload)| Call {
+            key,
+            policy,
+            queue,
+            priority,
+            delay,
+            dedup,
+            payload,
+        })
+}
+
+fn end() -> impl Strategy<Value = End> {
+    prop_oneof![
+        4 => Just(End::Succeed),
+        4 => (1_u64..40, prop::bool::weighted(0.3)).prop_map(|(backoff, last)| End::Fail(backoff, last)),
+        1 => Just(End::Bury),
+        1 => (1_u64..40).prop_map(End::Snooze),
+        1 => Just(End::Release),
+        1 => Just(End::Cancel),
+    ]
+}
+
+impl Members {
+    pub(super) fn batch(&self) -> Batch {
+        let dedup = self.dedup.then(|| Dedup { key: key("batch"), until: HoldUntil::Done });
+        Batch { triggers: self.calls.iter().map(Call::trigger).collect(), dedup }
+    }
+}
+
+impl Call {
+    fn trigger(&self) -> NewTrigger {
+        let payload = format!(r#"{{"n":{},"ids":[{}]}}"#, self.payload, self.payload);
+        let when = self.delay.map_or(When::Now, |delay| When::After(secs(delay)));
+        let dedup = self.dedup.map(|(name, until)| {
+            let until = match until {
+                0 => HoldUntil::Elapsed(secs(20)),
+                1 => HoldUntil::Started,
+                _ => HoldUntil::Done,
+            };
+            Dedup { key: key(&format!("d{name}")), until }
+        });
+        let base = match self.key {
+            None => plain(&payload),
+            Some(k) => {
+                let (debounce, fold) = policy(self.policy);
+                keyed_with(&format!("k{k}"), debounce, fold, &payload)
+            }
+        };
+        let task = task(if self.policy == 9 { "u" } else { "t" });
+        let queue = queue_number(self.queue);
+        NewTrigger { task, queue, priority: self.priority, when, dedup, ..base }
+    }
+}
+
+/// The queue that tests use, or another one.
+pub(super) fn queue_number(number: u8) -> QueueName {
+    if number == 0 { queue() } else { QueueName::new("other").expect("a valid name") }
+}
+
+/// A handful of policies; keys meet several of them, as after a deploy.
+fn policy(number: u8) -> (Debounce, Fold) {
+    let thresholds = Thresholds::new(secs(5), secs(20)).expect("valid");
+    let base = Debounce::new(thresholds);
+    match number {
+        0 => (Debounce { max_triggers: Some(3), ..base }, Fold::Last),
+        1 => (base, Fold::Collect { cap: 3 }),
+        2 => (base, Fold::Merge),
+        3 => (Debounce { edge: Edge::Leading, ..base }, Fold::First),
+        4 => (Debounce { edge: Edge::Both, ..base }, Fold::Last),
+        5 => (Debounce::throttle(secs(8)).expect("valid"), Fold::Last),
+        6 => (Debounce { overlap: true, ..base }, Fold::Last),
+        7 => {
+            (Debounce::with_default(thresholds), Fold::Accumulate { fields: ["ids".into()].into() })
+        }
+        _ => (base, Fold::Last),
+    }
+}
+
+/// What a queue is set to.
+pub(super) fn settings(concurrency: Option<u32>, paused: bool, debounce: bool) -> QueueSettings {
+    let debounce = debounce.then(|| Thresholds::new(secs(2), secs(9)).expect("valid"));
+    QueueSettings { concurrency, paused, debounce }
+}
+
+impl End {
+    pub(super) fn outcome(self) -> Outcome {
+        let failed = |kind| {
+            Outcome::Failed(Failure { error: "boom".into(), ended: AttemptOutcome::Failed, kind })
+        };
+        match self {
+            End::Succeed => Outcome::Succeeded,
+            End::Fail(backoff, last) => {
+                failed(FailureKind::Transient { backoff: secs(backoff), last })
+            }
+            End::Bury => failed(FailureKind::Permanent),
+            End::Snooze(delay) => Outcome::Snoozed { delay: secs(delay) },
+            End::Release => Outcome::Released,
+            End::Cancel => Outcome::Cancelled { reason: "enough".into() },
+        }
+    }
+}
