@@ -14,10 +14,10 @@ use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
-use crate::keys::{TaskKey, write_memories};
+use crate::keys::{TaskKey, json, write_memories};
 use crate::names::Lane;
 use crate::row::{get, optional_time, signed, time, unsigned};
-use crate::tx::Tx;
+use crate::tx::{Opening, Tx, opening};
 
 /// What a look at a queue showed.
 #[derive(Debug)]
@@ -54,14 +54,10 @@ impl Look {
     }
 }
 
-/// Looks, without writing, when something is due in a queue for those who know `tasks`.
-pub(crate) async fn look(
-    db: &mut SqliteConnection,
-    now: Timestamp,
-    queue: &QueueName,
-    tasks: &[TaskName],
-) -> Result<Look> {
-    const LOOK: &str = "select max(?3, m.clock),
+/// What [`look`] asks: `?1` is the time, `?2` the queue, `?3` the tasks.
+macro_rules! look {
+    () => {
+        "select max(?1, m.clock),
                 exists (select 1 from quell_inbox where refused is null),
                 (select min(lease_until) from quell_job where state = 1),
                 coalesce(q.settings ->> 'paused', 0),
@@ -70,25 +66,38 @@ pub(crate) async fn look(
                   where lane_id = l.id and state = 0 and waits = 0),
                 (select min(due_at) from quell_job
                   where lane_id = l.id and state = 0 and waits = 0
-                    and due_at > max(?3, m.clock))
+                    and due_at > max(?1, m.clock))
            from quell_meta m
-           left join quell_queue q on q.name = ?1
+           left join quell_queue q on q.name = ?2
            left join quell_lane l on l.queue_id = q.id
-                and l.task_id in (select t.id from json_each(?2) k
+                and l.task_id in (select t.id from json_each(?3) k
                                     join quell_task t on t.name = k.value)
-          order by l.priority desc";
-    let tasks: Vec<&str> = tasks.iter().map(TaskName::as_str).collect();
-    let tasks = serde_json::to_string(&tasks).map_err(|e| corrupt(format_args!("tasks: {e}")))?;
-    let rows = sqlx::query(LOOK)
-        .bind(queue.as_str().to_owned())
-        .bind(tasks)
-        .bind(now.as_micros())
-        .fetch_all(db)
-        .await
-        .map_err(|e| explain("look for due jobs", e))?;
+          order by l.priority desc"
+    };
+}
+
+/// Looks, without writing, when something is due in a queue for those who know `tasks`.
+pub(crate) async fn look(
+    db: &mut SqliteConnection,
+    now: Timestamp,
+    queue: &QueueName,
+    tasks: &[TaskName],
+) -> Result<Look> {
+    let query = sqlx::query(look!()).bind(now.as_micros());
+    let query = query.bind(queue.as_str().to_owned()).bind(json(&tasks)?);
+    decode_look(&query.fetch_all(db).await.map_err(|e| explain("look for due jobs", e))?)
+}
+
+/// Begins a transaction with a look.
+pub(crate) fn open_with_look(now: Timestamp, claim: &Claim) -> Result<Opening> {
+    let query = sqlx::query(opening!(look!())).bind(now.as_micros());
+    Ok(query.bind(claim.queue.as_str().to_owned()).bind(json(&claim.tasks)?))
+}
+
+fn decode_look(rows: &[SqliteRow]) -> Result<Look> {
     let head = rows.first().ok_or_else(|| corrupt("quell_meta"))?;
     let mut lanes = Vec::with_capacity(rows.len());
-    for row in &rows {
+    for row in rows {
         if let Some(id) = get::<Option<i64>, _>(row, 4)? {
             let (first, later) = (optional_time(row, 6)?, optional_time(row, 7)?);
             lanes.push(DueLane { id, priority: get(row, 5)?, first, later });
@@ -113,9 +122,18 @@ pub(crate) async fn has_lapsed(db: &mut SqliteConnection, now: Timestamp) -> Res
 
 impl Tx<'_> {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
-    /// due.
-    pub(crate) async fn claim(&mut self, claim: &Claim) -> Result<(Vec<ClaimedJob>, NextDue)> {
-        let mut look = look(&mut self.db, self.now, &claim.queue, &claim.tasks).await?;
+    /// due. `looked` is what the opening brought.
+    pub(crate) async fn claim(
+        &mut self,
+        claim: &Claim,
+        looked: &[SqliteRow],
+    ) -> Result<(Vec<ClaimedJob>, NextDue)> {
+        let mut look = if self.inbox_waits {
+            self.fold_inbox().await?;
+            look(&mut self.db, self.now, &claim.queue, &claim.tasks).await?
+        } else {
+            decode_look(looked)?
+        };
         let mut room = if look.paused { 0 } else { claim.limit };
         let settings = self.settings.get(&claim.queue);
         if let Some(limit) = settings.and_then(|settings| settings.concurrency) {

@@ -11,20 +11,39 @@ use quell_core::{
     SettledAs, Settlement, Timestamp,
 };
 
+use sqlx::sqlite::SqliteRow;
+
 use crate::error::explain;
 use crate::row::{decode, get, job_columns, signed, unsigned};
-use crate::tx::Tx;
+use crate::tx::{Opening, Tx, opening};
 use crate::write::put;
 
+/// Begins a transaction with ending all the attempts that succeeded; the rest comes after. R21: only
+/// a current, unlapsed lease counts.
+pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> Opening {
+    const SUCCEED: &str = opening!(
+        "update quell_job
+            set state = 2, hold = null, lease_until = null, failures = 0, ended_at = m.clock
+           from json_each(?2) l, quell_meta m
+          where quell_job.id = cast(l.key as integer) and starts = l.value
+            and state = 1 and lease_until > m.clock
+      returning quell_job.id"
+    );
+    let succeeded = settlements.iter().filter(|one| one.outcome == Outcome::Succeeded);
+    sqlx::query(SUCCEED).bind(now.as_micros()).bind(json_leases(succeeded.map(|one| &one.lease)))
+}
+
 impl Tx<'_> {
-    /// Ends attempts; answers come in the same order.
-    pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        let succeeded: Vec<Lease> = settlements
-            .iter()
-            .filter(|one| one.outcome == Outcome::Succeeded)
-            .map(|one| one.lease)
-            .collect();
-        let mut accepted = self.succeed(&succeeded).await?;
+    /// Ends attempts; answers come in the same order. `succeeded` is what the opening brought.
+    pub(crate) async fn settle(
+        &mut self,
+        settlements: &[Settlement],
+        succeeded: &[SqliteRow],
+    ) -> Result<Vec<Settled>> {
+        let mut accepted = HashSet::with_capacity(succeeded.len());
+        for row in succeeded {
+            accepted.insert(JobId::new(unsigned(get(row, 0)?)));
+        }
         let mut settled = Vec::with_capacity(settlements.len());
         for Settlement { lease, outcome } in settlements {
             let became = if *outcome == Outcome::Succeeded {
@@ -37,26 +56,6 @@ impl Tx<'_> {
         }
         self.free_keys().await?;
         Ok(settled)
-    }
-
-    /// R21: only the current, unlapsed lease counts. Returns whose did.
-    async fn succeed(&mut self, leases: &[Lease]) -> Result<HashSet<JobId>> {
-        const SUCCEED: &str = "update quell_job
-                set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?2
-               from json_each(?1) l
-              where quell_job.id = cast(l.key as integer) and starts = l.value
-                and state = 1 and lease_until > ?2
-          returning quell_job.id";
-        if leases.is_empty() {
-            return Ok(HashSet::new());
-        }
-        let ids: Vec<i64> = sqlx::query_scalar(SUCCEED)
-            .bind(json_leases(leases))
-            .bind(self.now.as_micros())
-            .fetch_all(&mut *self.db)
-            .await
-            .map_err(|e| explain("settle jobs", e))?;
-        Ok(ids.into_iter().map(|id| JobId::new(unsigned(id))).collect())
     }
 
     async fn settle_one(&mut self, lease: &Lease, outcome: &Outcome) -> Result<SettledAs> {
@@ -121,7 +120,7 @@ impl Tx<'_> {
           returning quell_job.id, starts";
         let until = self.now + length;
         let rows = sqlx::query(RENEW)
-            .bind(json_leases(leases))
+            .bind(json_leases(leases.iter()))
             .bind(self.now.as_micros())
             .bind(until.as_micros())
             .fetch_all(&mut *self.db)
@@ -244,10 +243,10 @@ impl Tx<'_> {
 }
 
 /// Leases as a JSON object of tokens by job, for `json_each`.
-fn json_leases(leases: &[Lease]) -> String {
-    let mut text = String::with_capacity(2 + leases.len() * 12);
-    for (index, lease) in leases.iter().enumerate() {
-        let before = if index == 0 { '{' } else { ',' };
+fn json_leases<'l>(leases: impl Iterator<Item = &'l Lease>) -> String {
+    let mut text = String::from("{");
+    for lease in leases {
+        let before = if text.len() == 1 { "" } else { "," };
         let (job, token) = (signed(lease.job.get()), signed(lease.token.get()));
         // Writing to a string cannot fail.
         let _infallible = write!(text, "{before}\"{job}\":{token}");

@@ -1,7 +1,8 @@
 //! The door: each method of the trait is one transaction here.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,11 +19,12 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::SqliteOptions;
-use crate::claim::{Look, has_lapsed, look};
+use crate::claim::{Look, has_lapsed, look, open_with_look};
 use crate::error::explain;
 use crate::operate::may_prune;
 use crate::read::Reader;
-use crate::tx::{News, Writer, wall_clock};
+use crate::settle::open_with_success;
+use crate::tx::{News, Writer, open_at, wall_clock};
 use crate::watch::watch;
 
 /// Connections for looking and reading; writes have their own.
@@ -43,6 +45,7 @@ pub struct SqliteStore {
     looker: Mutex<SqliteConnection>,
     readers: SqlitePool,
     hub: Arc<WakeHub>,
+    hints: Hints,
     history: Option<Sink>,
     /// The highest time that this process has seen, in microseconds (R38).
     seen: AtomicI64,
@@ -50,11 +53,32 @@ pub struct SqliteStore {
     _watcher: JoinSet<()>,
 }
 
-/// One atomic write, from begin to commit.
+/// Queues in which this process has just seen a job that is due: their next claim need not look
+/// before it writes.
+#[derive(Debug, Default)]
+struct Hints(std::sync::Mutex<HashSet<QueueName>>);
+
+impl Hints {
+    fn add(&self, queues: Vec<QueueName>) {
+        if !queues.is_empty() {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(queues);
+        }
+    }
+
+    fn take(&self, queue: &QueueName) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(queue)
+    }
+}
+
+/// One atomic write, from begin to commit, that opens with a query.
 macro_rules! write {
-    ($self:ident, $now:expr, |$tx:ident| $body:expr) => {{
+    ($self:ident, $opening:expr, |$tx:ident| $body:expr) => {
+        write!($self, $opening, |$tx, _rows| $body)
+    };
+    ($self:ident, $opening:expr, |$tx:ident, $rows:ident| $body:expr) => {{
+        let opening = $opening;
         let mut writer = $self.writer.lock().await;
-        let mut $tx = writer.begin($now, $self.history.is_some()).await?;
+        let (mut $tx, $rows) = writer.begin(opening, $self.history.is_some()).await?;
         let answer = $body;
         let news = $tx.commit().await?;
         // Before the lock is free, so that the history is in the order of the commits.
@@ -98,6 +122,7 @@ impl SqliteStore {
             looker: Mutex::new(looker),
             readers,
             hub,
+            hints: Hints::default(),
             history,
             seen: AtomicI64::new(i64::MIN),
             _watcher: watcher,
@@ -134,6 +159,7 @@ impl SqliteStore {
         if news.more_in_inbox {
             self.hub.wake(None, Timestamp::MIN);
         }
+        self.hints.add(news.due_now);
     }
 }
 
@@ -155,20 +181,25 @@ impl Store for SqliteStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Vec<Receipt>>> {
-        write!(self, self.time(now), |tx| {
+        write!(self, open_at(self.time(now)), |tx| {
             tx.fold_inbox().await?;
             tx.accept(&batches).await?
         })
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let before = self.look(now, &claim.queue, &claim.tasks).await?;
-        if !before.is_due() || claim.limit == 0 {
-            return Ok(Claimed { now: before.now, jobs: Vec::new(), next: before.next() });
+        if claim.limit == 0 || !self.hints.take(&claim.queue) {
+            let before = self.look(now, &claim.queue, &claim.tasks).await?;
+            if !before.is_due() || claim.limit == 0 {
+                return Ok(Claimed { now: before.now, jobs: Vec::new(), next: before.next() });
+            }
         }
-        write!(self, self.time(now), |tx| {
-            tx.fold_inbox().await?;
-            let (jobs, next) = tx.claim(claim).await?;
+        let opening = open_with_look(self.time(now), claim)?;
+        write!(self, opening, |tx, looked| {
+            let (jobs, next) = tx.claim(claim, &looked).await?;
+            if jobs.len() == claim.limit && next.due.is_some_and(|due| due <= next.now) {
+                tx.news.due_now.push(claim.queue.clone());
+            }
             Claimed { now: tx.now, jobs, next }
         })
     }
@@ -182,7 +213,7 @@ impl Store for SqliteStore {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        write!(self, self.time(now), |tx| tx.renew(leases, lease).await?)
+        write!(self, open_at(self.time(now)), |tx| tx.renew(leases, lease).await?)
     }
 
     async fn settle(
@@ -193,9 +224,11 @@ impl Store for SqliteStore {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
-        write!(self, self.time(now), |tx| {
+        let opening = open_with_success(self.time(now), &settlements);
+        write!(self, opening, |tx, succeeded| {
+            let settled = tx.settle(&settlements, &succeeded).await?;
             tx.fold_inbox().await?;
-            tx.settle(&settlements).await?
+            settled
         })
     }
 
@@ -203,7 +236,7 @@ impl Store for SqliteStore {
         if !has_lapsed(&mut *self.looker.lock().await, self.time(now)).await? {
             return Ok(Vec::new());
         }
-        write!(self, self.time(now), |tx| {
+        write!(self, open_at(self.time(now)), |tx| {
             tx.fold_inbox().await?;
             tx.reap(limit).await?
         })
@@ -228,7 +261,7 @@ impl Store for SqliteStore {
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         // Settings have no time: the store's is left as it is.
-        write!(self, Timestamp::MIN, |tx| tx.set_queue(queue, settings).await?)
+        write!(self, open_at(Timestamp::MIN), |tx| tx.set_queue(queue, settings).await?)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
@@ -257,7 +290,7 @@ impl Store for SqliteStore {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        write!(self, self.time(now), |tx| {
+        write!(self, open_at(self.time(now)), |tx| {
             tx.fold_inbox().await?;
             tx.flush(task, key).await?
         })
@@ -269,18 +302,18 @@ impl Store for SqliteStore {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        write!(self, self.time(now), |tx| {
+        write!(self, open_at(self.time(now)), |tx| {
             tx.fold_inbox().await?;
             tx.cancel_key(task, key).await?
         })
     }
 
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
-        write!(self, self.time(now), |tx| tx.cancel(id, reason).await?)
+        write!(self, open_at(self.time(now)), |tx| tx.cancel(id, reason).await?)
     }
 
     async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        write!(self, self.time(now), |tx| {
+        write!(self, open_at(self.time(now)), |tx| {
             tx.fold_inbox().await?;
             tx.redrive(id).await?
         })
@@ -295,6 +328,6 @@ impl Store for SqliteStore {
         if !may_prune(&mut *self.looker.lock().await, self.time(now), retention).await? {
             return Ok(0);
         }
-        write!(self, self.time(now), |tx| tx.prune(retention, limit).await?)
+        write!(self, open_at(self.time(now)), |tx| tx.prune(retention, limit).await?)
     }
 }

@@ -1,14 +1,19 @@
 //! One write transaction: ids, the store's time, and the names it may add.
 //!
 //! There is one writer connection per process, behind a lock; SQLite's own lock serialises the
-//! processes. A transaction whose future is dropped rolls back before the next one begins.
+//! processes. Each statement is a trip to the connection's thread and back, which costs more than
+//! most statements do: so a transaction's first statements go there as one ([`opening`]).
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::FutureExt;
 use quell_core::history::Event;
 use quell_core::{QueueName, QueueSettings, Result, Timestamp};
-use sqlx::{Connection, Row, Sqlite, SqliteConnection, Transaction};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Row, Sqlite, SqliteConnection};
 
 use crate::error::{corrupt, explain, explain_commit};
 use crate::names::Names;
@@ -35,14 +40,76 @@ struct Cache {
 pub(crate) struct News {
     /// The earliest new due time of each queue.
     pub(crate) wakes: HashMap<QueueName, Timestamp>,
+    /// Queues in which something is due already.
+    pub(crate) due_now: Vec<QueueName>,
     /// The inbox holds more than one transaction folds.
     pub(crate) more_in_inbox: bool,
     pub(crate) events: Vec<Event>,
 }
 
+/// The writer connection within a transaction, which is rolled back unless it was committed.
+///
+/// Unlike the driver's own, it can begin together with other statements.
+pub(crate) struct OpenTransaction<'w> {
+    db: &'w mut SqliteConnection,
+    ended: bool,
+}
+
+impl Drop for OpenTransaction<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The first poll hands it to the connection's thread, which runs it after whatever was
+            // under way and before all that comes; nobody needs to wait for that. It fails, and
+            // may, where there is no transaction any more.
+            let _unneeded = sqlx::query("rollback").execute(&mut *self.db).now_or_never();
+        }
+    }
+}
+
+impl Deref for OpenTransaction<'_> {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        self.db
+    }
+}
+
+impl DerefMut for OpenTransaction<'_> {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        self.db
+    }
+}
+
+/// Begins a transaction, and goes on with `$more`, as one query; `?1` is the time.
+///
+/// The next id is put on record before the transaction may remove the newest job's row.
+macro_rules! opening {
+    ($more:expr) => {
+        concat!(
+            "begin immediate;
+             update quell_meta
+                set clock = max(clock, ?1),
+                    next_id = max(next_id, 1 + coalesce((select max(id) from quell_job), 0))
+          returning next_id, clock, version,
+                    exists (select 1 from quell_inbox where refused is null),
+                    exists (select 1 from quell_job where waits = 1);",
+            $more
+        )
+    };
+}
+pub(crate) use opening;
+
+/// A query that is an [`opening`].
+pub(crate) type Opening = Query<'static, Sqlite, SqliteArguments>;
+
+/// Begins a transaction at `now`, or later where the store has seen later (R38).
+pub(crate) fn open_at(now: Timestamp) -> Opening {
+    sqlx::query(opening!("")).bind(now.as_micros())
+}
+
 /// An open write transaction.
 pub(crate) struct Tx<'w> {
-    pub(crate) db: Transaction<'w, Sqlite>,
+    pub(crate) db: OpenTransaction<'w>,
     pub(crate) names: &'w mut Names,
     pub(crate) settings: &'w HashMap<QueueName, QueueSettings>,
     pub(crate) now: Timestamp,
@@ -70,20 +137,16 @@ impl Writer {
         Writer { db, cache: Cache::default() }
     }
 
-    /// Begins a write transaction at `now`, or later where the store has seen later (R38).
-    pub(crate) async fn begin(&mut self, now: Timestamp, has_history: bool) -> Result<Tx<'_>> {
-        // The next id is on record before this transaction may remove the newest job's row.
-        const TICK: &str = "update quell_meta
-                set clock = max(clock, ?1),
-                    next_id = max(next_id, 1 + coalesce((select max(id) from quell_job), 0))
-          returning next_id, clock, version,
-                    exists (select 1 from quell_inbox where refused is null),
-                    exists (select 1 from quell_job where waits = 1)";
-        let what = "begin a transaction";
-        let begun = self.db.begin_with("begin immediate").await;
-        let mut db = begun.map_err(|e| explain(what, e))?;
-        let ticked = sqlx::query(TICK).bind(now.as_micros()).fetch_optional(&mut *db).await;
-        let ticked = ticked.map_err(|e| explain(what, e))?.ok_or_else(|| corrupt("quell_meta"))?;
+    /// Begins a write transaction; returns it with the rows that the rest of the opening brought.
+    pub(crate) async fn begin(
+        &mut self,
+        opening: Opening,
+        has_history: bool,
+    ) -> Result<(Tx<'_>, Vec<SqliteRow>)> {
+        let mut db = OpenTransaction { db: &mut self.db, ended: false };
+        let begun = opening.fetch_all(&mut *db).await;
+        let mut rows = begun.map_err(|e| explain("begin a transaction", e))?.into_iter();
+        let ticked = rows.next().ok_or_else(|| corrupt("quell_meta"))?;
         let version = get(&ticked, 2)?;
         let cache = &mut self.cache;
         if cache.version != Some(version) {
@@ -92,7 +155,7 @@ impl Writer {
         }
         // Until the commit, numbers of new names are guesses.
         cache.version = None;
-        Ok(Tx {
+        let tx = Tx {
             next_id: unsigned(get(&ticked, 0)?),
             now: time(&ticked, 1)?,
             inbox_waits: get(&ticked, 3)?,
@@ -105,7 +168,8 @@ impl Writer {
             settings_changed: false,
             begun_at: version,
             version: &mut cache.version,
-        })
+        };
+        Ok((tx, rows.collect()))
     }
 }
 
@@ -118,7 +182,10 @@ impl Tx<'_> {
             let counted = sqlx::query(CHANGED).execute(&mut *self.db).await;
             counted.map_err(|e| explain("count a change of names or settings", e))?;
         }
-        self.db.commit().await.map_err(explain_commit)?;
+        sqlx::query("commit").execute(&mut *self.db).await.map_err(explain_commit)?;
+        self.db.ended = true;
+        let due_now = self.news.wakes.iter().filter(|(_, due)| **due <= self.now);
+        self.news.due_now.extend(due_now.map(|(queue, _)| queue.clone()));
         if !self.settings_changed {
             // The write lock was ours, so that nobody else can have counted.
             *self.version = Some(self.begun_at + i64::from(names_changed));
