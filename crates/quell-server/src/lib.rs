@@ -10,6 +10,7 @@ pub mod api;
 pub mod chart;
 pub mod client;
 pub mod config;
+pub mod demo;
 pub mod duration;
 pub mod handler;
 pub mod history;

@@ -18,6 +18,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Watch bursts collapse: a real history, replayed at speed through a real server.
+    Demo(quell_server::demo::Args),
     /// Run the server: the tasks of a configuration, the HTTP API, a worker.
     Serve(quell_server::serve::Args),
     /// Trigger a task of a server.
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     quell_server::log::start();
     let mut out = std::io::stdout().lock();
     let done = match cli.command {
+        Command::Demo(args) => quell_server::demo::run(args, &mut out),
         Command::Serve(args) => quell_server::serve::run(args, &mut out),
         Command::Trigger(args) => quell_server::client::trigger(args, &mut out),
         Command::Jobs(args) => quell_server::client::jobs(args, &mut out),

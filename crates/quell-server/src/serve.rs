@@ -88,6 +88,8 @@ impl Server {
     /// # Errors
     /// What is wrong with the store or the address.
     pub async fn start(config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
+        // Before the worker, which looks its counters up once.
+        let metrics = crate::metrics::recorder()?;
         let quell = open(&config.store, history).await?;
         for (queue, settings) in &config.queues {
             quell.store().set_queue(queue, settings).await?;
@@ -115,7 +117,7 @@ impl Server {
         let api = Api {
             quell: quell.clone(),
             tasks,
-            metrics: crate::metrics::recorder()?,
+            metrics,
             token: config.token,
             hosts: api::hosts(address, config.allowed_hosts),
             max_body: config.max_body,

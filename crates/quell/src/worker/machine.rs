@@ -152,6 +152,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(bounds: Bounds, queues: Vec<QueueName>, now: Timestamp, seed: u64) -> Self {
+        queues.iter().for_each(|queue| metrics::interval(queue, bounds.poll.base));
         let pollers = queues
             .into_iter()
             .map(|queue| Poller {

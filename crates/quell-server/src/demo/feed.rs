@@ -1,0 +1,164 @@
+//! What the server's event history says, gathered for drawing.
+//!
+//! It is a history sink: every trigger, window and run passes here. It keeps the last seconds per
+//! key, totals since the start, and hands each event on to the page.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use quell::history::{Event, History};
+use quell::{JobId, Key};
+use serde::Serialize;
+use tokio::sync::broadcast;
+
+/// How much of the past is kept for drawing.
+pub(super) const PAST: Duration = Duration::from_secs(30);
+/// Events that a slow page may be behind before it misses some.
+const BEHIND: usize = 4_096;
+
+/// One thing to draw, in seconds since the start.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub(super) enum Mark {
+    /// A trigger came.
+    Trigger { key: Key, at: f64 },
+    /// A run began: its window had been open since `opened`.
+    Run { key: Key, at: f64, opened: f64, triggers: u64 },
+}
+
+/// The last seconds of one key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lane {
+    pub(super) triggers: Vec<f64>,
+    /// When the open window opened.
+    pub(super) opened: Option<f64>,
+    /// Windows that ran: opened and ran.
+    pub(super) runs: Vec<(f64, f64)>,
+    pub(super) total_triggers: u64,
+    pub(super) total_runs: u64,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Totals {
+    pub(super) triggers: u64,
+    pub(super) runs: u64,
+    pub(super) keys: usize,
+    /// Windows that are open now.
+    pub(super) open: usize,
+}
+
+impl Totals {
+    /// The share of runs that debouncing saved.
+    pub(super) fn saved(&self) -> f64 {
+        if self.triggers == 0 { 0.0 } else { 1.0 - self.runs as f64 / self.triggers as f64 }
+    }
+}
+
+/// The sink.
+#[derive(Debug)]
+pub(super) struct Feed {
+    began: Instant,
+    lanes: Mutex<BTreeMap<Key, Lane>>,
+    windows: Mutex<BTreeMap<JobId, u64>>,
+    marks: broadcast::Sender<Mark>,
+    all_sent: AtomicBool,
+}
+
+impl Feed {
+    pub(super) fn new() -> Self {
+        Feed {
+            began: Instant::now(),
+            lanes: Mutex::default(),
+            windows: Mutex::default(),
+            marks: broadcast::Sender::new(BEHIND),
+            all_sent: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<Mark> {
+        self.marks.subscribe()
+    }
+
+    /// Seconds since the start.
+    pub(super) fn now(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    /// The keys with the most triggers, and their last seconds.
+    pub(super) fn lanes(&self, most: usize) -> Vec<(Key, Lane)> {
+        let lanes = locked(&self.lanes);
+        let mut busiest: Vec<_> =
+            lanes.iter().map(|(key, lane)| (key.clone(), lane.clone())).collect();
+        drop(lanes);
+        busiest.sort_by_key(|(_, lane)| std::cmp::Reverse(lane.total_triggers));
+        busiest.truncate(most);
+        busiest.sort_by(|(a, _), (b, _)| a.cmp(b));
+        busiest
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let lanes = locked(&self.lanes);
+        Totals {
+            triggers: lanes.values().map(|lane| lane.total_triggers).sum(),
+            runs: lanes.values().map(|lane| lane.total_runs).sum(),
+            keys: lanes.len(),
+            open: lanes.values().filter(|lane| lane.opened.is_some()).count(),
+        }
+    }
+
+    /// Notes that no trigger will come any more.
+    pub(super) fn all_sent(&self) {
+        self.all_sent.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the stream has ended and every window has run.
+    pub(super) fn is_over(&self) -> bool {
+        self.all_sent.load(Ordering::Relaxed) && self.totals().open == 0
+    }
+
+    fn on_window(&self, job: JobId, key: &Key, count: u64) {
+        // One event tells of a window's state after a batch: the triggers since the last one came.
+        let before = locked(&self.windows).insert(job, count).unwrap_or(0);
+        let (at, came) = (self.now(), count.saturating_sub(before));
+        let mut lanes = locked(&self.lanes);
+        let lane = lanes.entry(key.clone()).or_default();
+        lane.opened.get_or_insert(at);
+        lane.total_triggers += came;
+        for _ in 0..came {
+            lane.triggers.push(at);
+            // Without a page nobody listens.
+            let _unheard = self.marks.send(Mark::Trigger { key: key.clone(), at });
+        }
+        let past = at - PAST.as_secs_f64();
+        lane.triggers.retain(|trigger| *trigger > past);
+        lane.runs.retain(|(_, ran)| *ran > past);
+    }
+
+    fn on_start(&self, job: JobId, key: &Key, triggers: u64) {
+        locked(&self.windows).remove(&job);
+        let at = self.now();
+        let mut lanes = locked(&self.lanes);
+        let lane = lanes.entry(key.clone()).or_default();
+        let opened = lane.opened.take().unwrap_or(at);
+        lane.runs.push((opened, at));
+        lane.total_runs += 1;
+        let _unheard = self.marks.send(Mark::Run { key: key.clone(), at, opened, triggers });
+    }
+}
+
+impl History for Feed {
+    fn record(&self, event: &Event) {
+        match event {
+            Event::Window { job, key, count, .. } => self.on_window(*job, key, *count),
+            Event::Start { job, key: Some(key), count, .. } => self.on_start(*job, key, *count),
+            _ => {}
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
