@@ -131,6 +131,7 @@ macro_rules! suite {
             r11_an_overdue_window_still_waits_for_the_running_attempt,
             r11_every_end_of_an_attempt_frees_its_key,
             r11_a_join_that_forbids_overlap_waits_for_the_running_attempt,
+            r11_a_failed_run_that_forbids_overlap_waits_for_the_one_beside_it,
             r15_the_reason_of_a_due_time_is_on_record,
         ]);
         $crate::tests!($open, absorb: [
@@ -146,6 +147,7 @@ macro_rules! suite {
             r13_the_trailing_run_waits_for_the_leading_one,
             r13_a_throttle_gathers_what_comes_between_two_starts,
             r13_nothing_starts_a_throttled_key_twice_in_a_period,
+            r13_a_redriven_job_heeds_the_keys_last_start,
             r13_keys_do_not_share_their_edges,
         ]);
         $crate::tests!($open, refuse: [

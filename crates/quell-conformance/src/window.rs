@@ -182,6 +182,19 @@ pub async fn r11_a_join_that_forbids_overlap_waits_for_the_running_attempt(mut r
     rig.at(60).claim_one().await;
 }
 
+/// An attempt that began beside it, by a policy that allowed that, ends first.
+pub async fn r11_a_failed_run_that_forbids_overlap_waits_for_the_one_beside_it(mut rig: Rig) {
+    let overlapping = Debounce { overlap: true, ..debounce() };
+    rig.trigger(keyed("a")).await;
+    let first = rig.at(10).claim_one().await;
+    rig.trigger(keyed_with("a", overlapping, Fold::Last, "1")).await;
+    let beside = rig.at(20).claim_one().await;
+    rig.fail(&first, secs(1)).await;
+    rig.at(30).claim_none().await;
+    rig.succeed(&beside).await;
+    assert_eq!(rig.claim_one().await.id, first.id);
+}
+
 /// Why it was due is on record, whatever made it so.
 pub async fn r15_the_reason_of_a_due_time_is_on_record(mut rig: Rig) {
     let three = Debounce { max_triggers: Some(3), ..debounce() };

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::edge::Edge;
+use crate::edge::{Edge, KeyMemory};
 use crate::store::{FailureKind, Outcome, SettledAs};
 use crate::window::{DueReason, Window};
 use crate::{
@@ -395,6 +395,27 @@ impl Job {
         self.failures = 0;
         self.ended_at = None;
         Ok(self.go_back(now, now, DueReason::Redriven, heir))
+    }
+
+    /// What a job that went back to scheduled heeds of its key: an attempt that still runs (R11),
+    /// and the period since the key's last start, whichever job that was (R13).
+    pub fn heed_key(
+        &mut self,
+        now: Timestamp,
+        key_runs: bool,
+        memory: Option<&KeyMemory>,
+    ) -> SettledAs {
+        self.waits = key_runs && !self.shape.overlap;
+        let memory = memory.filter(|memory| now < memory.expires_at);
+        if let (Edge::Throttle, Some(period), Some(memory)) =
+            (self.shape.edge, self.shape.period, memory)
+        {
+            let free_at = memory.started_at + period;
+            if self.window.due_at < free_at {
+                self.window = self.window.requeue(free_at, DueReason::Throttled);
+            }
+        }
+        SettledAs::Scheduled { due: self.window.due_at }
     }
 
     /// Back to scheduled, or into the newer window of its key: there is only ever one (R12).

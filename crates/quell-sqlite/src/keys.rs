@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use quell_core::dedup::{Hold, HoldUntil};
-use quell_core::edge::KeyMemory;
-use quell_core::{Job, JobId, Key, Result, TaskName};
+use quell_core::edge::{Edge, KeyMemory};
+use quell_core::{Job, JobId, JobState, Key, Result, SettledAs, TaskName};
 use serde::Serialize;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
@@ -12,6 +12,7 @@ use sqlx::sqlite::SqliteRow;
 use crate::error::{corrupt, explain};
 use crate::names::Names;
 use crate::row::{decode, get, job_columns, signed, time, unsigned};
+use crate::tx::Tx;
 
 /// A task's key: keys of different tasks never meet.
 pub(crate) type TaskKey = (TaskName, Key);
@@ -29,6 +30,44 @@ pub(crate) struct Loaded<T> {
 
 /// The column after those of the job.
 const NEXT: usize = 26;
+
+impl Tx<'_> {
+    /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),
+    /// the period since its last start (R13).
+    pub(crate) async fn heed_key(
+        &mut self,
+        job: &mut Job,
+        became: SettledAs,
+    ) -> Result<SettledAs> {
+        let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) else {
+            return Ok(became);
+        };
+        let runs = !job.shape.overlap && self.key_runs(job.id, &job.task, &key).await?;
+        let memory = match job.shape.edge {
+            Edge::Throttle => {
+                let wanted = HashMap::from([(&job.task, HashSet::from([key.as_str()]))]);
+                load_memories(&mut self.db, self.names, wanted).await?.pop()
+            }
+            _ => None,
+        };
+        self.keys_wait |= runs;
+        Ok(job.heed_key(self.now, runs, memory.map(|loaded| loaded.value).as_ref()))
+    }
+
+    /// Whether an attempt of the key runs that is not of this job.
+    async fn key_runs(&mut self, id: JobId, task: &TaskName, key: &Key) -> Result<bool> {
+        sqlx::query_scalar(
+            "select exists (select 1 from quell_job
+                             where task_id = ?1 and key = ?2 and hold > 0 and id <> ?3)",
+        )
+        .bind(self.names.task_id(task))
+        .bind(key.as_str().to_owned())
+        .bind(signed(id.get()))
+        .fetch_one(&mut *self.db)
+        .await
+        .map_err(|e| explain("look for a running attempt", e))
+    }
+}
 
 /// Loads dedup holds with their jobs, whose states decide whether they hold.
 pub(crate) async fn load_holds(

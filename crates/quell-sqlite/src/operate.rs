@@ -80,23 +80,10 @@ impl Tx<'_> {
               where job_id = ?1 and until in ('\"started\"', '\"done\"')";
         let freed = sqlx::query(FREED).bind(signed(id.get())).execute(&mut *self.db).await;
         freed.map_err(|e| explain("free dedup keys", e))?;
-        job.waits =
-            job.state == JobState::Scheduled && !job.shape.overlap && self.key_runs(&job).await?;
+        let became = self.heed_key(&mut job, became).await?;
         self.put_back(&job, heir.as_ref()).await?;
         self.tell(Some(Event::Redrive { t: self.now, job: id, became }));
         Ok(became)
-    }
-
-    async fn key_runs(&mut self, job: &Job) -> Result<bool> {
-        let Some(key) = &job.key else { return Ok(false) };
-        sqlx::query_scalar(
-            "select exists (select 1 from quell_job where task_id = ?1 and key = ?2 and hold > 0)",
-        )
-        .bind(self.names.task_id(&job.task))
-        .bind(key.as_str().to_owned())
-        .fetch_one(&mut *self.db)
-        .await
-        .map_err(|e| explain("look for a running attempt", e))
     }
 
     pub(crate) async fn set_queue(

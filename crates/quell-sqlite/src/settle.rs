@@ -73,6 +73,7 @@ impl Tx<'_> {
         self.record_attempt(&job, ended, error).await?;
         let mut heir = self.heir_of(&job).await?;
         let became = job.settle(now, outcome, heir.as_mut());
+        let became = self.heed_key(&mut job, became).await?;
         self.put_back(&job, heir.as_ref()).await?;
         Ok(became)
     }
@@ -98,6 +99,7 @@ impl Tx<'_> {
             self.record_attempt(&job, AttemptOutcome::Lapsed, None).await?;
             let mut heir = self.heir_of(&job).await?;
             let became = job.lapse(self.now, heir.as_mut());
+            let became = self.heed_key(&mut job, became).await?;
             self.put_back(&job, heir.as_ref()).await?;
             self.tell(Some(Event::Lapse { t: self.now, job: job.id, token: lease.token, became }));
             lapsed.push(Lapsed { lease, became });

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::Event;
-use super::state::State;
+use super::state::{State, TaskKey};
 use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
 use crate::store::Outcome;
 use crate::{
-    AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
-    Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Result,
+    Retention, Settled, SettledAs, Settlement, Timestamp, WorkerId,
 };
 
 impl State {
@@ -75,8 +75,7 @@ impl State {
         if let Some((ended, error)) = attempt_of(outcome) {
             self.record_attempt(lease.job, ended, error);
         }
-        let became = self.update_with_heir(lease.job, |job, heir| job.settle(now, outcome, heir));
-        self.attempt_ended(lease.job, became);
+        let became = self.end_attempt(lease.job, |job, heir| job.settle(now, outcome, heir));
         Settled { lease: *lease, became: became.unwrap_or(SettledAs::Refused) }
     }
 
@@ -93,18 +92,38 @@ impl State {
         let now = self.now();
         let token = LeaseToken::new(self.job(id)?.starts);
         self.record_attempt(id, AttemptOutcome::Lapsed, None);
-        let became = self.update_with_heir(id, |job, heir| job.lapse(now, heir))?;
-        self.attempt_ended(id, Some(became));
+        let became = self.end_attempt(id, |job, heir| job.lapse(now, heir))?;
         self.tell(Event::Lapse { t: now, job: id, token, became });
         Some(Lapsed { lease: Lease { job: id, token }, became })
     }
 
-    /// After an attempt: the key is free (R11), and dedup holds follow the work to its heir.
-    fn attempt_ended(&mut self, id: JobId, became: Option<SettledAs>) {
-        if let Some(SettledAs::Absorbed { by, .. }) = became {
-            self.follow(id, by);
-        }
+    /// Ends an attempt, which frees its key (R11).
+    fn end_attempt(
+        &mut self,
+        id: JobId,
+        end: impl FnOnce(&mut Job, Option<&mut Job>) -> SettledAs,
+    ) -> Option<SettledAs> {
+        let became = self.update_with_heir(id, end)?;
+        let became = self.moved_back(id, became);
         self.free_key(id);
+        Some(became)
+    }
+
+    /// A job that is scheduled again heeds its key; dedup holds follow one that was absorbed.
+    fn moved_back(&mut self, id: JobId, became: SettledAs) -> SettledAs {
+        let now = self.now();
+        match (became, self.task_key(id)) {
+            (SettledAs::Absorbed { by, .. }, _) => {
+                self.follow(id, by);
+                became
+            }
+            (SettledAs::Scheduled { .. }, Some(task_key)) => {
+                let runs = self.key_runs(&task_key);
+                let memory = self.memories.get(&task_key).copied();
+                self.update(id, |job| job.heed_key(now, runs, memory.as_ref())).unwrap_or(became)
+            }
+            _ => became,
+        }
     }
 
     /// A key that was taken until the start is free: the job has started.
@@ -115,23 +134,17 @@ impl State {
 
     /// R11: the open window of the key may start once no attempt of it runs.
     fn free_key(&mut self, id: JobId) {
-        let Some((task, key)) =
-            self.job(id).and_then(|job| Some((job.task.clone(), job.key.clone()?)))
-        else {
-            return;
-        };
-        self.free_window(&task, &key);
-    }
-
-    fn free_window(&mut self, task: &TaskName, key: &Key) {
-        if self.key_runs(&(task.clone(), key.clone())) {
-            return;
-        }
+        let Some(task_key) = self.task_key(id).filter(|key| !self.key_runs(key)) else { return };
+        let (task, key) = &task_key;
         if let Some(window) = self.open_window(task, key)
             && self.job(window).is_some_and(|job| job.waits)
         {
             self.update(window, |job| job.waits = false);
         }
+    }
+
+    fn task_key(&self, id: JobId) -> Option<TaskKey> {
+        self.job(id).and_then(|job| Some((job.task.clone(), job.key.clone()?)))
     }
 
     pub(super) fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
@@ -158,15 +171,7 @@ impl State {
         // Keys that the job's end freed stay free.
         let elapsing = |hold: &Hold| matches!(hold.until, HoldUntil::Elapsed(_));
         self.holds.retain(|_, hold| hold.job != id || elapsing(hold));
-        if let SettledAs::Absorbed { by, .. } = became {
-            self.follow(id, by);
-        }
-        let job = self.known(id)?;
-        let task_key = job.key.clone().map(|key| (job.task.clone(), key));
-        let waits = !job.shape.overlap && task_key.is_some_and(|key| self.key_runs(&key));
-        if waits && self.known(id)?.state == JobState::Scheduled {
-            self.update(id, |job| job.waits = true);
-        }
+        let became = self.moved_back(id, became);
         self.tell(Event::Redrive { t: now, job: id, became });
         Ok(became)
     }
