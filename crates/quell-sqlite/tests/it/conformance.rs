@@ -3,14 +3,23 @@
 use std::sync::Arc;
 
 use quell_conformance::Opened;
+use quell_core::history::Sink;
 use quell_sqlite::{SqliteOptions, Synchronous};
 
 /// A store in a temporary folder. What a commit survives is tested elsewhere.
 async fn open() -> Opened {
+    open_with(|options| options).await
+}
+
+async fn open_recorded(sink: Sink) -> Opened {
+    open_with(|options| options.history(sink)).await
+}
+
+async fn open_with(set: impl FnOnce(SqliteOptions) -> SqliteOptions) -> Opened {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions::new(folder.path().join("quell.db"));
-    let store = options.synchronous(Synchronous::Normal).open().await.unwrap();
+    let store = set(options).synchronous(Synchronous::Normal).open().await.unwrap();
     Opened { store: Arc::new(store), guard: Box::new(folder) }
 }
 
-quell_conformance::suite!(open);
+quell_conformance::suite!(open, open_recorded);
