@@ -1,0 +1,151 @@
+//! A store that passes everything on and notes the answers in the ledger.
+//!
+//! In virtual time the driver says when something is due, so wake-ups come from it and not from the
+//! store. Nothing is pruned: the jobs of a replay are its record.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::{
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
+    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
+    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, WakeHub,
+    Wakeups,
+};
+
+use super::ledger::Ledger;
+
+/// The wrapper.
+#[derive(Debug)]
+pub(super) struct Observed {
+    pub(super) inner: Arc<dyn Store>,
+    pub(super) ledger: Arc<Ledger>,
+    /// The driver's wake-ups; none for the store's own.
+    pub(super) hub: Option<Arc<WakeHub>>,
+}
+
+impl Observed {
+    fn noted<T>(&self, answer: Result<T>, note: impl FnOnce(&T)) -> Result<T> {
+        match &answer {
+            Ok(value) => note(value),
+            Err(error) => self.ledger.failed(error),
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl Store for Observed {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>> {
+        self.ledger.enqueuing();
+        let answer = self.inner.enqueue(now, batches).await;
+        self.noted(answer, |all| all.iter().for_each(|one| self.ledger.enqueued(one)))
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let answer = self.inner.claim(now, claim).await;
+        self.noted(answer, |claimed| self.ledger.claimed(claimed))
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        self.inner.renew(now, leases, lease).await
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        let answer = self.inner.settle(now, settlements).await;
+        self.noted(answer, |settled| self.ledger.settled(settled))
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        self.inner.reap(now, limit).await
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        self.inner.next_due(now, queue, tasks).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.as_ref().map_or_else(|| self.inner.wakeups(), |hub| hub.subscribe())
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.inner.queues().await
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        self.inner.set_queue(queue, settings).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        self.inner.job(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        self.inner.jobs(filter).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.inner.counts().await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.inner.attempts(id).await
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        self.inner.explain(target).await
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.inner.flush(now, task, key).await
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.inner.cancel_key(now, task, key).await
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        self.inner.cancel(now, id, reason).await
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+        self.inner.redrive(now, id).await
+    }
+
+    async fn prune(&self, _: Option<Timestamp>, _: &Retention, _: usize) -> Result<u64> {
+        Ok(0)
+    }
+}

@@ -1,0 +1,76 @@
+//! Runs commands in this process, from their command line to what they print.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use serde_json::Value;
+use tempfile::TempDir;
+
+#[derive(Parser)]
+struct Line<A: clap::Args> {
+    #[command(flatten)]
+    args: A,
+}
+
+fn parsed<A: clap::Args>(args: &[&str]) -> Result<A, String> {
+    let line = std::iter::once("quell").chain(args.iter().copied());
+    Line::try_parse_from(line).map(|line| line.args).map_err(|error| error.to_string())
+}
+
+/// What `quell simulate` prints, or its error.
+pub(crate) fn simulate(args: &[&str]) -> Result<String, String> {
+    let mut out = Vec::new();
+    let done = quell_server::simulate::run(parsed(args)?, &mut out);
+    done.map_err(|error| format!("{error:#}"))?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+/// What `quell replay` prints, or its error.
+pub(crate) fn replay(args: &[&str]) -> Result<String, String> {
+    let mut out = Vec::new();
+    let done = quell_server::replay::run(parsed(args)?, &mut out);
+    done.map_err(|error| format!("{error:#}"))?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+/// What a command printed, as JSON.
+pub(crate) fn json(printed: Result<String, String>) -> Value {
+    let printed = printed.unwrap_or_else(|error| panic!("{error}"));
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
+}
+
+/// Files that vanish at the end of a test.
+pub(crate) struct Files(TempDir);
+
+impl Files {
+    pub(crate) fn new() -> Files {
+        Files(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        let file = self.0.path().join(name);
+        std::fs::write(&file, bytes).unwrap();
+        text(file)
+    }
+
+    /// A CSV file with the columns timestamp and key; times in seconds.
+    pub(crate) fn csv(&self, name: &str, events: &[(f64, &str)]) -> String {
+        let rows = events.iter().map(|(at, key)| format!("{at},{key}\n"));
+        self.write(name, format!("timestamp,key\n{}", rows.collect::<String>()))
+    }
+
+    pub(crate) fn gzip(&self, name: &str, bytes: &[u8]) -> String {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(bytes).unwrap();
+        self.write(name, packer.finish().unwrap())
+    }
+}
+
+fn text(path: PathBuf) -> String {
+    path.into_os_string().into_string().unwrap()
+}
