@@ -133,6 +133,19 @@ pub async fn r16_a_hold_follows_its_job_to_the_heir(mut rig: Rig) {
     assert_eq!(rig.trigger(deduped()).await.outcome(), "accepted");
 }
 
+/// It started once: being absorbed by a window that has not takes nothing back.
+pub async fn r16_a_key_that_a_start_freed_stays_free(mut rig: Rig) {
+    let dedup = Some(Dedup { key: key("d"), until: HoldUntil::Started });
+    let deduped = || NewTrigger { dedup: dedup.clone(), ..keyed("a") };
+    rig.trigger(deduped()).await;
+    let failed = rig.at(10).claim_one().await;
+    let heir = rig.trigger(keyed("a")).await.job();
+    rig.fail(&failed, secs(1)).await;
+    let next = rig.at(12).trigger(deduped()).await;
+    assert_eq!((next.outcome(), next.job()), ("debounced", heir));
+    assert_eq!(rig.trigger(deduped()).await.outcome(), "duplicate", "until the heir starts");
+}
+
 /// Dedup is checked before debounce (R3).
 pub async fn r16_a_duplicate_joins_no_window(mut rig: Rig) {
     let dedup = Some(Dedup::new(key("d")));

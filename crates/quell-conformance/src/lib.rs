@@ -4,6 +4,20 @@
 //! test then runs on it in virtual time. [`oracle`] drives the store and the in-memory model with
 //! the same random operations and compares every answer.
 //!
+//! ```
+//! use std::sync::Arc;
+//! use quell_conformance::{Opened, Rig};
+//! use quell_core::MemoryStore;
+//!
+//! async fn open() -> Opened {
+//!     let store = MemoryStore::new(Rig::START);
+//!     Opened { store: Arc::new(store), guard: Box::new(()) }
+//! }
+//!
+//! quell_conformance::suite!(open);
+//! # fn main() {}
+//! ```
+//!
 //! Invariant: the suite sees a store only through the `Store` trait.
 #![allow(
     clippy::missing_panics_doc,
@@ -83,6 +97,7 @@ macro_rules! suite {
             r16_callers_that_race_for_a_key_get_one_job,
             r16_a_key_counts_within_one_call_too,
             r16_a_hold_follows_its_job_to_the_heir,
+            r16_a_key_that_a_start_freed_stays_free,
             r16_a_duplicate_joins_no_window,
             r17_one_key_for_a_batch,
             r17_the_batchs_key_is_held_by_a_job_of_the_batch,

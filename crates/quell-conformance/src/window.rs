@@ -91,9 +91,11 @@ pub async fn r07_a_flush_during_a_run_waits_for_its_end(mut rig: Rig) {
     let window = rig.at(12).trigger(keyed("a")).await.job();
     assert_eq!(rig.flush("a").await, window);
     rig.claim_none().await;
+    rig.at(14).trigger(keyed("a")).await;
     rig.at(15).succeed(&first).await;
     let second = rig.claim_one().await;
-    assert_eq!((Some(second.id), Rig::second(second.due_at)), (window, 12));
+    assert_eq!((Some(second.id), second.triggers), (window, 2));
+    assert_eq!(Rig::second(second.due_at), 12, "a join does not undo a flush");
 }
 
 /// Only the open window; what runs goes on, and the next trigger opens a new one.
