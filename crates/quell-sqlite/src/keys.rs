@@ -34,11 +34,7 @@ const NEXT: usize = 26;
 impl Tx<'_> {
     /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),
     /// the period since its last start (R13).
-    pub(crate) async fn heed_key(
-        &mut self,
-        job: &mut Job,
-        became: SettledAs,
-    ) -> Result<SettledAs> {
+    pub(crate) async fn heed_key(&mut self, job: &mut Job, became: SettledAs) -> Result<SettledAs> {
         let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) else {
             return Ok(became);
         };

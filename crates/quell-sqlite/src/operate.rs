@@ -23,8 +23,9 @@ pub(crate) async fn may_prune(
 ) -> Result<bool> {
     const OLD: &str = "with clock (now) as (select max(?3, clock) from quell_meta)
          select exists (select 1 from clock, quell_job
-                         where state in (2, 4, 5) and ended_at <= now - ?1)
-             or exists (select 1 from clock, quell_job where state = 3 and ended_at <= now - ?2)
+                         where state >= 2 and state in (2, 4, 5) and ended_at <= now - ?1)
+             or exists (select 1 from clock, quell_job
+                         where state >= 2 and state = 3 and ended_at <= now - ?2)
              or exists (select 1 from clock, quell_memory where expires_at <= now)
              or exists (select 1 from clock, quell_hold where expires_at <= now)";
     let micros = |keep: Option<Duration>| {
@@ -104,8 +105,9 @@ impl Tx<'_> {
 
     /// Removes ended jobs, and keys that have no effect any more, in one small batch.
     pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<u64> {
+        // The bound on the state is what makes the index of ended jobs serve.
         const OLD: &str = "select id from quell_job
-              where state = ?1 and ended_at <= ?2 order by ended_at limit ?3";
+              where state >= 2 and state = ?1 and ended_at <= ?2 order by ended_at limit ?3";
         let mut old: Vec<i64> = Vec::new();
         for (state, keep) in [
             (JobState::Succeeded, retention.succeeded),

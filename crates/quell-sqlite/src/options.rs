@@ -1,7 +1,7 @@
 //! Which file, and how durable.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_core::history::Sink;
 use quell_core::{Error, ErrorKind, Result};
@@ -11,6 +11,12 @@ use sqlx::{Connection, SqliteConnection};
 use crate::SqliteStore;
 use crate::error::explain;
 use crate::schema::migrate;
+
+/// SQLite's own default, named because sizes are counted in it.
+const PAGE_BYTES: u32 = 4096;
+
+/// Between two tries to open a file that others are opening too.
+const RETRY_OPEN: Duration = Duration::from_millis(5);
 
 /// When a commit is on the disk (R1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +45,7 @@ pub struct SqliteOptions {
     read_only: bool,
     synchronous: Synchronous,
     busy_timeout: Duration,
+    max_bytes: Option<u64>,
     history: Option<Sink>,
 }
 
@@ -50,6 +57,7 @@ impl SqliteOptions {
             read_only: false,
             synchronous: Synchronous::default(),
             busy_timeout: Duration::from_secs(5),
+            max_bytes: None,
             history: None,
         }
     }
@@ -95,6 +103,13 @@ impl SqliteOptions {
         self
     }
 
+    /// How large the file may grow; past that, calls fail with [`ErrorKind::Full`] as on a full
+    /// disk. Not bounded by default.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
     /// Where the events go that only the store sees.
     pub fn history(mut self, sink: Sink) -> Self {
         self.history = Some(sink);
@@ -109,10 +124,19 @@ impl SqliteOptions {
     /// for a file that cannot be used; each says what to do.
     pub async fn open(self) -> Result<SqliteStore> {
         let connect = self.connect_options();
-        let opened = SqliteConnection::connect_with(&connect).await;
-        let mut writer = opened.map_err(|e| self.explain(e))?;
-        check_wal(&mut writer).await?;
-        migrate(&mut writer).await?;
+        let deadline = Instant::now() + self.busy_timeout;
+        let writer = loop {
+            match open_writer(&connect).await {
+                // Of several that make a new file at once, all but one may be turned away without
+                // a wait: entering WAL mode takes a lock that SQLite does not wait for.
+                Err(error)
+                    if error.kind() == ErrorKind::Contention && Instant::now() < deadline =>
+                {
+                    tokio::time::sleep(RETRY_OPEN).await;
+                }
+                opened => break opened.map_err(|error| error.at(self.path.display()))?,
+            }
+        };
         SqliteStore::start(writer, &connect.create_if_missing(false), self.history).await
     }
 
@@ -127,18 +151,29 @@ impl SqliteOptions {
             .read_only(self.read_only)
             .busy_timeout(self.busy_timeout)
             .synchronous(synchronous)
+            .page_size(PAGE_BYTES)
             .statement_cache_capacity(200)
             // Statement journals of large upserts stay off the disk.
             .pragma("temp_store", "memory")
             .row_buffer_size(1_024)
             // 16 MiB: enough for hot pages, and a worker's memory stays flat whatever the backlog.
             .pragma("cache_size", "-16384");
+        let options = match self.max_bytes {
+            Some(bytes) => {
+                options.pragma("max_page_count", (bytes / u64::from(PAGE_BYTES)).to_string())
+            }
+            None => options,
+        };
         if self.read_only { options } else { options.journal_mode(SqliteJournalMode::Wal) }
     }
+}
 
-    fn explain(&self, error: sqlx::Error) -> Error {
-        explain("open the store", error).at(self.path.display())
-    }
+async fn open_writer(connect: &SqliteConnectOptions) -> Result<SqliteConnection> {
+    let opened = SqliteConnection::connect_with(connect).await;
+    let mut writer = opened.map_err(|e| explain("open the store", e))?;
+    check_wal(&mut writer).await?;
+    migrate(&mut writer).await?;
+    Ok(writer)
 }
 
 /// Setting WAL mode can fail without an error, on a file system without shared memory.

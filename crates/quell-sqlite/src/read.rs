@@ -36,27 +36,25 @@ impl Reader {
     pub(crate) async fn jobs(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
         let mut query = select_jobs();
         query.push(" where true");
-        if filter.task.is_some() || filter.queue.is_some() {
+        if let Some(task) = &filter.task {
+            query.push(" and j.task_id in (select id from quell_task where name = ");
+            query.push_bind(task.as_str().to_owned()).push(")");
+        } else if filter.key.is_some() {
+            // With all the tasks named, the index of keys serves.
+            query.push(" and j.task_id in (select id from quell_task)");
+        }
+        if let Some(key) = &filter.key {
+            query.push(" and j.key = ").push_bind(key.as_str().to_owned());
+        }
+        if let Some(queue) = &filter.queue {
             query.push(
                 " and j.lane_id in (select l.id from quell_lane l
-                      join quell_queue q on q.id = l.queue_id
-                      join quell_task t on t.id = l.task_id where true",
+                      join quell_queue q on q.id = l.queue_id where q.name = ",
             );
-            if let Some(task) = &filter.task {
-                query.push(" and t.name = ").push_bind(task.as_str().to_owned());
-            }
-            if let Some(queue) = &filter.queue {
-                query.push(" and q.name = ").push_bind(queue.as_str().to_owned());
-            }
-            query.push(")");
+            query.push_bind(queue.as_str().to_owned()).push(")");
         }
         if let Some(state) = filter.state {
             query.push(" and j.state = ").push_bind(state.code());
-        }
-        if let Some(key) = &filter.key {
-            // With the tasks named, whichever they are, the index of keys serves.
-            query.push(" and j.task_id in (select id from quell_task) and j.key = ");
-            query.push_bind(key.as_str().to_owned());
         }
         if let Some(before) = filter.before {
             query.push(" and j.id < ").push_bind(signed(before.get()));
@@ -166,18 +164,20 @@ impl Reader {
         Ok(id.map(|id| JobId::new(unsigned(id))))
     }
 
-    /// R15: looks at the newest keyed jobs of a task.
+    /// R15: looks at the newest keyed jobs of a task, if they are among the newest of all.
     async fn key_advice(&mut self, task: &TaskName) -> Result<Option<KeyAdvice>> {
-        let row = sqlx::query(
-            "select count(*), coalesce(sum(triggers), 0)
+        // The plus keeps the index of keys out, which would bring all keys of the task for sorting.
+        const ADVICE: &str = "select count(*), coalesce(sum(triggers), 0)
                from (select triggers from quell_job
-                      where task_id = ?1 and key is not null order by id desc limit ?2)",
-        )
-        .bind(self.names.task_id(task))
-        .bind(signed(KeyAdvice::SAMPLE))
-        .fetch_one(&mut *self.db)
-        .await
-        .map_err(|e| explain("look at a task's keys", e))?;
+                      where +task_id = ?1 and key is not null
+                        and id > (select max(id) from quell_job) - 20 * ?2
+                      order by id desc limit ?2)";
+        let row = sqlx::query(ADVICE)
+            .bind(self.names.task_id(task))
+            .bind(signed(KeyAdvice::SAMPLE))
+            .fetch_one(&mut *self.db)
+            .await
+            .map_err(|e| explain("look at a task's keys", e))?;
         let advice = KeyAdvice { jobs: unsigned(get(&row, 0)?), triggers: unsigned(get(&row, 1)?) };
         Ok((advice.jobs > 0).then_some(advice))
     }

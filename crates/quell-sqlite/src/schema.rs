@@ -55,6 +55,7 @@ async fn version(db: &mut SqliteConnection) -> Result<Option<i64>> {
     match version.fetch_optional(&mut *db).await {
         Ok(Some(version)) => Ok(Some(version)),
         Ok(None) => Err(foreign()),
+        Err(error @ sqlx::Error::ColumnDecode { .. }) => Err(foreign().with_source(error)),
         Err(error)
             if error.as_database_error().is_some_and(|e| e.message().contains("no such")) =>
         {

@@ -184,7 +184,9 @@ impl Tx<'_> {
         }
         sqlx::query("commit").execute(&mut *self.db).await.map_err(explain_commit)?;
         self.db.ended = true;
-        let due_now = self.news.wakes.iter().filter(|(_, due)| **due <= self.now);
+        // A wake-up without a time is about settings, not about a job.
+        let is_due = |due: Timestamp| due > Timestamp::MIN && due <= self.now;
+        let due_now = self.news.wakes.iter().filter(|(_, due)| is_due(**due));
         self.news.due_now.extend(due_now.map(|(queue, _)| queue.clone()));
         if !self.settings_changed {
             // The write lock was ours, so that nobody else can have counted.

@@ -1,4 +1,11 @@
 //! The suite on SQLite files, and what only SQLite can get wrong.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
+mod cancel;
 mod conformance;
+mod cost;
+mod damage;
+mod files;
+mod inbox;
+mod scene;
+mod sharing;

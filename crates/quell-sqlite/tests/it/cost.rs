@@ -1,0 +1,201 @@
+//! What calls cost: no write while nothing happens, and no statement that walks all jobs.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use quell_conformance::Rig;
+use quell_conformance::rig::{debounce, fails, key, keyed, keyed_with, lease, plain, queue, task};
+use quell_core::dedup::Dedup;
+use quell_core::edge::Edge;
+use quell_core::window::Debounce;
+use quell_core::{
+    Batch, ExplainTarget, Fold, NewTrigger, Outcome, QueueSettings, Retention, Store,
+};
+use quell_sqlite::trigger_in;
+use sqlx::{AssertSqlSafe, Row, SqliteConnection};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::scene::{Scene, trigger};
+
+async fn version(db: &mut SqliteConnection) -> i64 {
+    sqlx::query_scalar("pragma data_version").fetch_one(db).await.unwrap()
+}
+
+#[tokio::test]
+async fn an_idle_worker_writes_nothing() {
+    let scene = Scene::new();
+    let store = scene.open().await;
+    let _listening = store.wakeups();
+    trigger(&store, keyed("k")).await;
+    store.set_queue(&queue(), &QueueSettings::default()).await.unwrap();
+    let mut db = scene.connect().await;
+    let before = version(&mut db).await;
+    for _ in 0..20 {
+        assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
+        store.reap(None, 9).await.unwrap();
+        store.next_due(None, &queue(), &[task("t")]).await.unwrap();
+        store.prune(None, &Retention::default(), 9).await.unwrap();
+        store.renew(None, &[], Duration::from_secs(9)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(version(&mut db).await, before);
+}
+
+#[tokio::test]
+async fn r33_a_paused_queue_with_due_jobs_is_idle_too() {
+    let scene = Scene::new();
+    let store = scene.open().await;
+    trigger(&store, plain("1")).await;
+    let paused = QueueSettings { paused: true, ..QueueSettings::default() };
+    store.set_queue(&queue(), &paused).await.unwrap();
+    // The news of the trigger itself may cost one vain claim.
+    store.claim(None, &Rig::wish(9)).await.unwrap();
+    let mut db = scene.connect().await;
+    let before = version(&mut db).await;
+    for _ in 0..5 {
+        assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
+    }
+    assert_eq!(version(&mut db).await, before);
+}
+
+/// Gathers the text of every statement that the driver runs.
+#[derive(Clone, Default)]
+struct Statements(Arc<Mutex<BTreeSet<String>>>);
+
+impl Visit for Statements {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if ["db.statement", "summary"].contains(&field.name()) && !value.ends_with('…') {
+            self.0.lock().unwrap().insert(value.trim().to_owned());
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+}
+
+impl Subscriber for Statements {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "sqlx::query"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// One of everything that workers and clients do.
+async fn a_days_work(scene: &Scene) {
+    let mut rig = scene.rig().await;
+    let throttle = Debounce::throttle(Duration::from_secs(5)).unwrap();
+    let leading = Debounce { edge: Edge::Leading, ..debounce() };
+    let once = NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain("1") };
+    let urgent = NewTrigger { priority: 5, task: task("u"), ..plain("1") };
+    for second in [0, 1] {
+        for name in ["a", "b"] {
+            rig.at(second).trigger(keyed(name)).await;
+        }
+        rig.trigger(keyed_with("merged", debounce(), Fold::Merge, "{}")).await;
+        rig.trigger(keyed_with("throttled", throttle, Fold::Last, "1")).await;
+        rig.trigger(keyed_with("leading", leading, Fold::Last, "1")).await;
+        rig.trigger(once.clone()).await;
+        rig.trigger(urgent.clone()).await;
+        rig.trigger_batch(Batch { triggers: vec![plain("1"); 300], dedup: None }).await;
+    }
+    trigger_in(&mut scene.connect().await, &Batch::one(plain("1"))).await.unwrap();
+    let wish = quell_core::Claim { tasks: ["t", "u"].map(task).to_vec().into(), ..Rig::wish(7) };
+    rig.claim_with(&wish).await;
+    let jobs = rig.at(60).claim_with(&Rig::wish(500)).await;
+    for name in ["a", "b"] {
+        rig.trigger(keyed(name)).await;
+    }
+    for (index, job) in jobs.iter().enumerate() {
+        match index % 5 {
+            0 => drop(rig.fail(job, Duration::from_secs(1)).await),
+            1 => drop(rig.settle(lease(job), fails(Duration::from_secs(1), true)).await),
+            2 => drop(rig.settle(lease(job), Outcome::Released).await),
+            3 => drop(rig.renew(lease(job)).await),
+            _ => rig.succeed(job).await,
+        }
+    }
+    rig.at(200).reap().await;
+    rig.flush("a").await;
+    let dead = jobs.get(1).unwrap().id;
+    rig.redrive(dead).await.unwrap();
+    rig.cancel(dead).await.unwrap();
+    rig.explain(&ExplainTarget::Job(dead)).await;
+    rig.explain(&ExplainTarget::Key { task: None, key: key("a") }).await;
+    rig.explain(&ExplainTarget::Key { task: Some(task("t")), key: key("a") }).await;
+    rig.next_due().await;
+    rig.prune(99_999, &Retention::default(), 9).await;
+}
+
+/// Whether a line of a query plan walks, or sorts, what grows with the backlog or the past.
+fn walks(statement: &str, line: &str) -> bool {
+    // A queue's lanes are few, and so are the jobs of one key.
+    let sorts = line.contains("TEMP B-TREE")
+        && !statement.contains("order by l.priority")
+        && !statement.contains("j.key = ?");
+    let Some(rest) = line.strip_prefix("SCAN ") else { return sorts };
+    let table = rest.split(' ').next().unwrap_or_default();
+    let tables = ["quell_job", "j", "r", "quell_attempt", "quell_hold", "h", "quell_memory"];
+    // Windows that wait for a running attempt are as few as running attempts, and what waits in the
+    // inbox is to be taken anyway.
+    let few = ["INDEX quell_job_waits", "INDEX quell_inbox_waiting", "INDEX quell_job_lease"];
+    let is_few = || few.iter().any(|index| rest.ends_with(index));
+    sorts || (tables.contains(&table) || table == "quell_inbox") && !is_few()
+}
+
+/// Runs the test again in a process of its own, where nobody else's statements are seen.
+fn alone(test: &str) {
+    let again = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("QUELL_TEST_ALONE", "1")
+        .output()
+        .unwrap();
+    let text = [again.stdout, again.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+    assert!(again.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[tokio::test]
+async fn no_statement_of_a_days_work_walks_all_jobs() {
+    if std::env::var_os("QUELL_TEST_ALONE").is_none() {
+        return alone("cost::no_statement_of_a_days_work_walks_all_jobs");
+    }
+    let scene = Scene::new();
+    let statements = Statements::default();
+    tracing::subscriber::set_global_default(statements.clone()).unwrap();
+    a_days_work(&scene).await;
+    let texts = statements.0.lock().unwrap().clone();
+    let mut db = scene.connect().await;
+    let (mut seen, mut walking) = (0, Vec::new());
+    let texts = texts.iter().filter(|text| text.contains("quell_") && !text.contains("create "));
+    for statement in texts.flat_map(|text| text.split(';')).map(str::trim) {
+        if statement.is_empty() {
+            continue;
+        }
+        let sql = format!("explain query plan {statement}");
+        let plan = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut db).await.unwrap();
+        let lines: Vec<String> = plan.iter().map(|row| row.get("detail")).collect();
+        seen += 1;
+        if lines.iter().any(|line| walks(statement, line)) {
+            walking.push(format!("{statement}\n  {}", lines.join("\n  ")));
+        }
+    }
+    assert!(seen > 30, "only {seen} statements were seen");
+    assert!(walking.is_empty(), "{}", walking.join("\n\n"));
+}
