@@ -1,4 +1,5 @@
 //! The smallest whole program: three triggers of one key, one run.
+#![expect(clippy::print_stdout, reason = "an example speaks")]
 use std::time::Duration;
 
 use quell::{Ctx, Key, Policy, Quell, Task, TaskError};

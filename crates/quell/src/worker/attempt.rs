@@ -70,6 +70,7 @@ impl Spent {
             Some(Answer::Retry { delay, error }) => {
                 self.failure(AttemptOutcome::Failed, error, delay)
             }
+            Some(Answer::TimedOut { error }) => self.failure(AttemptOutcome::TimedOut, error, None),
             Some(Answer::Permanent { error }) => Outcome::Failed(Failure {
                 error,
                 ended: AttemptOutcome::Failed,

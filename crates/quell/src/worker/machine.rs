@@ -27,6 +27,8 @@ const REAP_PAUSE: Duration = Duration::from_millis(100);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Between two removals of ended jobs; the first comes one pause after the start.
 const PRUNE_PAUSE: Duration = Duration::from_secs(60);
+/// How long what is prefetched should last.
+const AHEAD: Duration = Duration::from_millis(50);
 
 /// The bounds a worker keeps.
 #[derive(Clone, Debug)]
@@ -134,7 +136,10 @@ pub(crate) struct Machine {
     held: BTreeMap<Lease, Held>,
     waiting: VecDeque<ClaimedJob>,
     running: usize,
+    /// How many jobs to hold beyond those that run.
+    ahead: usize,
     ended_since_claim: usize,
+    claimed_at: Timestamp,
     unsettled: Vec<Settlement>,
     settling: bool,
     settle_at: Timestamp,
@@ -171,7 +176,9 @@ impl Machine {
             held: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: 0,
+            ahead: 0,
             ended_since_claim: 0,
+            claimed_at: now,
             unsettled: Vec::new(),
             settling: false,
             settle_at: now,
@@ -215,7 +222,7 @@ impl Machine {
         let mut wakes = vec![];
         match self.phase {
             Phase::Working => {
-                if self.room() > 0 {
+                if self.wants_more() && self.room() > 0 {
                     let idle = self.pollers.iter().filter(|poller| poller.claiming.is_none());
                     wakes.extend(idle.map(|poller| poller.look_at));
                 }
@@ -263,13 +270,25 @@ impl Machine {
         Timestamp::from_micros(store_time.as_micros().saturating_sub(self.store_ahead))
     }
 
-    /// How many more jobs the worker may hold: free slots, and as many in advance as it finished
-    /// since its last claim, so slow handlers prefetch nothing and fast ones never wait.
+    /// How many more jobs the worker may hold.
     fn room(&self) -> usize {
         let reserved: usize = self.pollers.iter().filter_map(|poller| poller.claiming).sum();
-        let ahead = self.ended_since_claim.min(self.bounds.prefetch);
-        let capacity = self.bounds.concurrency.saturating_add(ahead);
+        let capacity = self.bounds.concurrency.saturating_add(self.ahead);
         capacity.saturating_sub(self.running + self.waiting.len() + reserved)
+    }
+
+    /// Whether what waits will soon be gone: a larger claim costs no more than a small one.
+    fn wants_more(&self) -> bool {
+        self.waiting.len() <= self.ahead / 2
+    }
+
+    /// As many jobs ahead as the worker finishes in [`AHEAD`] at its present pace: slow handlers
+    /// prefetch nothing, and fast ones never wait for a claim.
+    fn set_ahead(&mut self, now: Timestamp) {
+        let elapsed = now.since(self.claimed_at).as_micros().max(1);
+        let ended = self.ended_since_claim as u128;
+        let pace = ended.saturating_mul(AHEAD.as_micros()) / elapsed;
+        self.ahead = usize::try_from(pace).unwrap_or(usize::MAX).min(self.bounds.prefetch);
     }
 
     fn on_woken(&mut self, wakeup: &Wakeup, now: Timestamp) {
@@ -569,6 +588,10 @@ impl Machine {
     }
 
     fn plan_claims(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if !self.wants_more() {
+            return;
+        }
+        self.set_ahead(now);
         let queues = self.pollers.len();
         for step in 0..queues {
             let index = (self.next_poller + step) % queues;
@@ -582,6 +605,7 @@ impl Machine {
                 poller.claiming = Some(room);
                 commands.push(Command::Claim { queue: index, limit: room });
                 self.ended_since_claim = 0;
+                self.claimed_at = now;
             }
         }
     }

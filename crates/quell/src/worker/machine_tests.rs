@@ -113,8 +113,13 @@ fn r31_a_worker_never_claims_past_its_free_slots_and_prefetch() {
     let commands = story.claimed(4, 4, None);
     assert_eq!(starts(&commands), 4);
     assert_eq!(claim_limit(&commands), None, "no slot is free");
+    story.now = story.now + Duration::from_millis(25);
     let commands = story.ended(&[1, 2]);
-    assert_eq!(claim_limit(&commands), Some(4), "two free slots, and two ahead of time");
+    assert_eq!(claim_limit(&commands), Some(6), "two free slots, and what it ends in 50 ms");
+    story.claimed(0, 6, None);
+    story.now = story.now + Duration::from_secs(60);
+    let commands = story.ended(&[3]);
+    assert_eq!(claim_limit(&commands), Some(3), "at a slow pace, free slots only");
 }
 
 #[test]

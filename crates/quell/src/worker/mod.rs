@@ -108,7 +108,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     }
 
     /// How many jobs the worker may hold beyond those that run. It takes no more ahead than it
-    /// finished since its last claim, so slow handlers hold nothing back. 1,000 by default.
+    /// finishes in 50 ms at its present pace, so slow handlers hold nothing back. 1,000 by default.
     pub fn prefetch(mut self, jobs: usize) -> Self {
         self.bounds.prefetch = jobs;
         self

@@ -60,7 +60,8 @@ async fn r08_virtual_time_runs_on_a_real_store_too() -> Result<()> {
 }
 
 #[tokio::test]
-async fn r04_a_trigger_counts_from_the_callers_commit_and_vanishes_with_its_rollback() -> Result<()> {
+async fn r04_a_trigger_counts_from_the_callers_commit_and_vanishes_with_its_rollback() -> Result<()>
+{
     let (store, folder) = store().await?;
     let quell = Quell::with_store(Arc::<SqliteStore>::clone(&store)).build()?;
     let mut db = connect(&folder).await;
