@@ -16,8 +16,8 @@ use sqlx::sqlite::SqliteRow;
 use crate::error::{corrupt, explain};
 use crate::keys::{TaskKey, json, write_memories};
 use crate::names::Lane;
-use crate::row::{get, optional_time, signed, time, unsigned};
-use crate::tx::{Opening, Tx, opening};
+use crate::row::{get, optional_time, time, unsigned};
+use crate::tx::{Trip, Tx, opening};
 
 /// What a look at a queue showed.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ pub(crate) async fn look(
 }
 
 /// Begins a transaction with a look.
-pub(crate) fn open_with_look(now: Timestamp, claim: &Claim) -> Result<Opening> {
+pub(crate) fn open_with_look(now: Timestamp, claim: &Claim) -> Result<Trip> {
     let query = sqlx::query(opening!(look!())).bind(now.as_micros());
     Ok(query.bind(claim.queue.as_str().to_owned()).bind(json(&claim.tasks)?))
 }
@@ -120,6 +120,21 @@ pub(crate) async fn has_lapsed(db: &mut SqliteConnection, now: Timestamp) -> Res
     lapsed.map_err(|e| explain("look for lapsed leases", e))
 }
 
+/// Starts the first `?3` due jobs of the lane `?1`.
+macro_rules! start {
+    () => {
+        "update quell_job
+            set state = 1,
+                -- R11: the key is held by the attempt.
+                hold = case when key is null then null else id end,
+                starts = starts + 1, attempt = attempt + 1,
+                worker = ?4, started_at = ?2, lease_until = ?5
+          where id in (select id from quell_job
+                        where lane_id = ?1 and state = 0 and waits = 0 and due_at <= ?2
+                        order by due_at, id limit ?3)"
+    };
+}
+
 impl Tx<'_> {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
     /// due. `looked` is what the opening brought.
@@ -140,8 +155,8 @@ impl Tx<'_> {
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
             room = room.min(limit.saturating_sub(self.running(&claim.queue).await?));
         }
-        let now = self.now;
-        let mut jobs = Vec::new();
+        let (now, until) = (self.now, self.now + claim.lease);
+        let (mut jobs, mut taken) = (Vec::new(), Vec::new());
         for lanes in look.lanes.chunk_by_mut(|a, b| a.priority == b.priority) {
             let left = room - jobs.len();
             if left == 0 {
@@ -152,16 +167,18 @@ impl Tx<'_> {
             let shares = self.shares(&due, left).await?;
             let mut started = Vec::new();
             for (lane, share) in due.iter_mut().zip(shares) {
-                started.append(&mut self.start(claim, lane, share).await?);
+                let mut first = self.first_due(lane, share, until).await?;
+                taken.push((lane.id, first.len()));
+                started.append(&mut first);
             }
             started.sort_unstable_by_key(|job: &ClaimedJob| (job.due_at, job.id));
             jobs.append(&mut started);
         }
         let mut next = look.next();
         if !jobs.is_empty() {
-            let lapse = now + claim.lease;
-            next.lapse = Some(next.lapse.map_or(lapse, |before| before.min(lapse)));
+            next.lapse = Some(next.lapse.map_or(until, |before| before.min(until)));
         }
+        self.start(claim, &taken).await?;
         Ok((jobs, next))
     }
 
@@ -206,15 +223,13 @@ impl Tx<'_> {
         Ok(shares)
     }
 
-    /// Starts the first `limit` due jobs of a lane, and notes when its next one is due.
-    ///
-    /// The rows are read first and then changed as one range of the lane's index: a `returning`
-    /// clause costs more.
-    async fn start(
+    /// Reads the first `limit` due jobs of a lane as they will be once started, and notes when its
+    /// next one is due.
+    async fn first_due(
         &mut self,
-        claim: &Claim,
         lane: &mut DueLane,
         limit: usize,
+        until: Timestamp,
     ) -> Result<Vec<ClaimedJob>> {
         // One more than asked for, to know when the next one is due.
         const DUE: &str = "select id, due_at, starts, key, payload, attempt, failures, triggers,
@@ -222,26 +237,17 @@ impl Tx<'_> {
                from quell_job
               where lane_id = ?1 and state = 0 and waits = 0 and due_at <= ?2
               order by due_at, id limit ?3 + 1";
-        const START: &str = "update quell_job
-                set state = 1,
-                    -- R11: the key is held by the attempt.
-                    hold = case when key is null then null else id end,
-                    starts = starts + 1, attempt = attempt + 1,
-                    worker = ?4, started_at = ?5, lease_until = ?6
-              where lane_id = ?1 and state = 0 and waits = 0 and (due_at, id) <= (?2, ?3)";
-        let what = "start jobs";
         let rows = sqlx::query(DUE)
             .bind(lane.id)
             .bind(self.now.as_micros())
             .bind(i64::try_from(limit).unwrap_or(i64::MAX - 1))
             .fetch_all(&mut *self.db)
             .await
-            .map_err(|e| explain(what, e))?;
+            .map_err(|e| explain("read due jobs", e))?;
         lane.first = match rows.get(limit) {
             Some(next) => Some(time(next, 1)?),
             None => lane.later,
         };
-        let until = self.now + claim.lease;
         let named = self.names.lane(lane.id).ok_or_else(|| corrupt("the lane of due jobs"))?;
         let mut jobs = Vec::with_capacity(rows.len());
         let mut memories = Vec::new();
@@ -250,25 +256,28 @@ impl Tx<'_> {
             memories.extend(shape.and_then(|shape| remembered(&job, &shape, self.now)));
             jobs.push(job);
         }
-        let Some(last) = jobs.last() else { return Ok(jobs) };
-        let started = sqlx::query(START)
-            .bind(lane.id)
-            .bind(last.due_at.as_micros())
-            .bind(signed(last.id.get()))
-            .bind(claim.worker.as_str().to_owned())
-            .bind(self.now.as_micros())
-            .bind(until.as_micros())
-            .execute(&mut *self.db)
-            .await
-            .map_err(|e| explain(what, e))?;
-        assert!(
-            usize::try_from(started.rows_affected()) == Ok(jobs.len()),
-            "started {} jobs of a lane, meant {}",
-            started.rows_affected(),
-            jobs.len()
-        );
         write_memories(&mut self.db, self.names, &memories).await?;
         Ok(jobs)
+    }
+
+    /// Starts the first due jobs of lanes: as many of each as were read. A `returning` clause
+    /// instead of reading first costs more.
+    async fn start(&mut self, claim: &Claim, taken: &[(i64, usize)]) -> Result<()> {
+        for (index, (lane_id, count)) in taken.iter().enumerate() {
+            let is_last = index + 1 == taken.len();
+            let query = sqlx::query(if is_last { concat!(start!(), "; commit") } else { start!() })
+                .bind(*lane_id)
+                .bind(self.now.as_micros())
+                .bind(i64::try_from(*count).unwrap_or(i64::MAX))
+                .bind(claim.worker.as_str().to_owned())
+                .bind((self.now + claim.lease).as_micros());
+            if is_last {
+                self.parting = Some(query);
+            } else {
+                query.execute(&mut *self.db).await.map_err(|e| explain("start jobs", e))?;
+            }
+        }
+        Ok(())
     }
 }
 

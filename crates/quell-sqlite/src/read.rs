@@ -55,6 +55,17 @@ impl Reader {
         }
         if let Some(state) = filter.state {
             query.push(" and j.state = ").push_bind(state.code());
+            // Succeeded jobs are many, and the newest are found soonest by walking back; the others
+            // are few enough to be sorted, and the bound makes their index serve.
+            match state {
+                JobState::Dead | JobState::Cancelled | JobState::Absorbed => {
+                    query.push(" and j.state >= 2");
+                }
+                JobState::Running => {
+                    query.push(" and j.state = 1 and j.lease_until > ").push_bind(i64::MIN);
+                }
+                JobState::Scheduled | JobState::Succeeded => {}
+            }
         }
         if let Some(before) = filter.before {
             query.push(" and j.id < ").push_bind(signed(before.get()));

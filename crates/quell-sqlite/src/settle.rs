@@ -15,12 +15,12 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::error::explain;
 use crate::row::{decode, get, job_columns, signed, unsigned};
-use crate::tx::{Opening, Tx, opening};
+use crate::tx::{Trip, Tx, opening};
 use crate::write::put;
 
 /// Begins a transaction with ending all the attempts that succeeded; the rest comes after. R21: only
 /// a current, unlapsed lease counts.
-pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> Opening {
+pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> Trip {
     const SUCCEED: &str = opening!(
         "update quell_job
             set state = 2, hold = null, lease_until = null, failures = 0, ended_at = m.clock

@@ -116,7 +116,7 @@ impl SqliteStore {
             .connect_lazy_with(reading);
         let hub = Arc::new(WakeHub::new());
         let mut watcher = JoinSet::new();
-        watcher.spawn(watch(watched, Arc::clone(&hub)));
+        watcher.spawn(watch(watched, connect.get_filename().to_owned(), Arc::clone(&hub)));
         Ok(SqliteStore {
             writer: Mutex::new(Writer::new(writer)),
             looker: Mutex::new(looker),

@@ -99,11 +99,11 @@ macro_rules! opening {
 }
 pub(crate) use opening;
 
-/// A query that is an [`opening`].
-pub(crate) type Opening = Query<'static, Sqlite, SqliteArguments>;
+/// Several statements that go to the connection's thread as one: an [`opening`] or an end.
+pub(crate) type Trip = Query<'static, Sqlite, SqliteArguments>;
 
 /// Begins a transaction at `now`, or later where the store has seen later (R38).
-pub(crate) fn open_at(now: Timestamp) -> Opening {
+pub(crate) fn open_at(now: Timestamp) -> Trip {
     sqlx::query(opening!("")).bind(now.as_micros())
 }
 
@@ -122,6 +122,8 @@ pub(crate) struct Tx<'w> {
     pub(crate) keys_wait: bool,
     /// Whether a queue's settings changed.
     pub(crate) settings_changed: bool,
+    /// A last write that ends in a commit, so that both are one trip. Nothing may read after it.
+    pub(crate) parting: Option<Trip>,
     begun_at: i64,
     version: &'w mut Option<i64>,
 }
@@ -140,7 +142,7 @@ impl Writer {
     /// Begins a write transaction; returns it with the rows that the rest of the opening brought.
     pub(crate) async fn begin(
         &mut self,
-        opening: Opening,
+        opening: Trip,
         has_history: bool,
     ) -> Result<(Tx<'_>, Vec<SqliteRow>)> {
         let mut db = OpenTransaction { db: &mut self.db, ended: false };
@@ -166,6 +168,7 @@ impl Writer {
             news: News::default(),
             has_history,
             settings_changed: false,
+            parting: None,
             begun_at: version,
             version: &mut cache.version,
         };
@@ -182,7 +185,8 @@ impl Tx<'_> {
             let counted = sqlx::query(CHANGED).execute(&mut *self.db).await;
             counted.map_err(|e| explain("count a change of names or settings", e))?;
         }
-        sqlx::query("commit").execute(&mut *self.db).await.map_err(explain_commit)?;
+        let last = self.parting.take().unwrap_or_else(|| sqlx::query("commit"));
+        last.execute(&mut *self.db).await.map_err(explain_commit)?;
         self.db.ended = true;
         // A wake-up without a time is about settings, not about a job.
         let is_due = |due: Timestamp| due > Timestamp::MIN && due <= self.now;
