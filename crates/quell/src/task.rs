@@ -83,6 +83,7 @@ pub struct TaskError(pub(crate) Answer);
 #[derive(Debug)]
 pub(crate) enum Answer {
     Retry { delay: Option<Duration>, error: String },
+    TimedOut { error: String },
     Permanent { error: String },
     Snooze { delay: Duration },
     Cancel { reason: String },
@@ -97,6 +98,12 @@ impl TaskError {
     /// A transient failure: tried again after `delay` (R24).
     pub fn retry_after(delay: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         TaskError(Answer::Retry { delay: Some(delay), error: chain(error.into().as_ref()) })
+    }
+
+    /// A transient failure that goes on record as a timeout: for a handler that keeps its own time
+    /// so that it can end in good order (R24).
+    pub fn timed_out(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        TaskError(Answer::TimedOut { error: chain(error.into().as_ref()) })
     }
 
     /// No retry can help: the job is buried at once (R25).
