@@ -2,6 +2,7 @@
 //! `explain`.
 
 use std::io::{Read, Write};
+use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
 use quell::{
@@ -133,7 +134,7 @@ pub fn trigger(args: TriggerArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let url = join(&args.server, &["v1", "tasks", args.task.as_str(), "triggers"])?;
     let body = Value::Object(body).to_string();
-    let answer = ask(|client| {
+    let answer = ask(&args.server, |client| {
         client.request(Method::POST, url).header(CONTENT_TYPE, "application/json").body(body)
     })?;
     if args.json {
@@ -195,7 +196,7 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
                 query.extend_pairs(value.map(|value| (name, value)));
             }
             drop(query);
-            ask(|client| client.get(url))?
+            ask(&args.source.server, |client| client.get(url))?
         }
     };
     if args.source.json {
@@ -209,7 +210,7 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 fn table(jobs: &[Value]) -> String {
     const COLUMNS: [&str; 7] = ["id", "task", "key", "state", "triggers", "attempt", "due_at"];
     let cell = |job: &Value, column: &str| match job.get(column) {
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => printable(text).replace('\n', "\\n"),
         Some(Value::Null) | None => "-".to_owned(),
         Some(other) => other.to_string(),
     };
@@ -266,7 +267,20 @@ pub fn explain(args: ExplainArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn text_of(answer: &Value) -> String {
-    answer.get("text").and_then(Value::as_str).unwrap_or_default().to_owned()
+    printable(answer.get("text").and_then(Value::as_str).unwrap_or_default())
+}
+
+/// Keys, payloads and outputs come from anywhere: what would steer the terminal is shown as code.
+fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' && c != '\t' {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }
 
 /// The explanation of one thing, from the server or the store.
@@ -289,7 +303,7 @@ fn told(source: &Source, target: &ExplainTarget) -> anyhow::Result<Value> {
         }
     };
     drop(query);
-    ask(|client| client.get(url))
+    ask(&source.server, |client| client.get(url))
 }
 
 fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
@@ -302,10 +316,17 @@ fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
 }
 
 /// Asks the server and reads its answer, or its refusal.
-fn ask(request: impl FnOnce(&Client) -> RequestBuilder) -> anyhow::Result<Value> {
+fn ask(server: &Url, request: impl FnOnce(&Client) -> RequestBuilder) -> anyhow::Result<Value> {
+    let on_loopback = match server.host_str().map(|host| host.trim_matches(['[', ']'])) {
+        Some("localhost") => true,
+        Some(host) => host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()),
+        None => false,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let client = Client::builder().timeout(std::time::Duration::from_secs(60)).build()?;
+        let client = Client::builder().timeout(std::time::Duration::from_secs(60));
+        // A proxy of the environment has no way to this machine's loopback.
+        let client = if on_loopback { client.no_proxy() } else { client }.build()?;
         let mut request = request(&client);
         if let Ok(token) = std::env::var("QUELL_TOKEN") {
             request = request.bearer_auth(token);

@@ -1,16 +1,22 @@
 //! The Prometheus page: counters as the library counted them, jobs as the store has them.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use quell::{Counts, JobState};
+use quell::{Counts, JobState, QueueName, TaskName};
+use tokio_util::sync::CancellationToken;
 
 /// Upper bounds of the histograms, in seconds.
 const BUCKETS: [f64; 16] = [
     0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0,
     3_600.0,
 ];
+
+/// How often measurements are folded.
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The process's recorder: installed once, shared by every server in the process.
 ///
@@ -30,21 +36,44 @@ pub fn recorder() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// The gauges that come from the store, in the text format. Names hold no character that would
-/// need escaping.
+/// Folds what was measured since the last time, so that a server whose page nobody reads does not
+/// grow.
+pub async fn upkeep(recorder: PrometheusHandle, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(UPKEEP);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => recorder.run_upkeep(),
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// The gauges that come from the store, in the text format. `known` tasks without dead jobs show as
+/// zero, so that an alert on them has something to compare. Names hold no character that would need
+/// escaping.
 #[must_use]
-pub fn render_jobs(counts: &[Counts]) -> String {
+pub fn render_jobs<'t>(
+    counts: &[Counts],
+    known: impl Iterator<Item = (&'t QueueName, &'t TaskName)>,
+) -> String {
     let mut text = String::from("# TYPE quell_jobs gauge\n");
     let mut dead = String::from("# TYPE quell_dead_jobs gauge\n");
+    let mut told = BTreeSet::new();
     for Counts { queue, task, state, jobs } in counts {
         text.push_str(&format!(
             "quell_jobs{{queue=\"{queue}\",task=\"{task}\",state=\"{state}\"}} {jobs}\n"
         ));
         if *state == JobState::Dead {
-            dead.push_str(&format!(
-                "quell_dead_jobs{{queue=\"{queue}\",task=\"{task}\"}} {jobs}\n"
-            ));
+            dead.push_str(&dead_line(queue, task, *jobs));
+            told.insert((queue, task));
         }
     }
+    for (queue, task) in known.filter(|pair| !told.contains(pair)) {
+        dead.push_str(&dead_line(queue, task, 0));
+    }
     text + &dead
+}
+
+fn dead_line(queue: &QueueName, task: &TaskName, jobs: u64) -> String {
+    format!("quell_dead_jobs{{queue=\"{queue}\",task=\"{task}\"}} {jobs}\n")
 }

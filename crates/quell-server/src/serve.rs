@@ -1,12 +1,15 @@
 //! `quell serve`: one process with a store, a worker and the HTTP API.
 //!
-//! The pieces start in order (store, worker, listener) and end in the opposite one: no request is
-//! taken any more, then the worker gives back what it does not finish within its grace time.
+//! The address is taken first, so that a second server stops before it touches the store. At the
+//! end no request and no job is taken any more; attempts may finish within the grace time, commands
+//! are then told to end, and what is left is given back.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,14 +25,18 @@ use tracing::{info, warn};
 
 use crate::api::{self, Api};
 use crate::config::{Config, DeclaredTask};
-use crate::handler::{Handler, Invocation};
+use crate::handler::{GRACE, Handler, Invocation};
 
 /// Connections at once; more wait to be taken.
 const MAX_CONNECTIONS: usize = 1_024;
+/// Headers of one request.
+const MAX_HEADERS: usize = 64;
+/// The bytes of a request's head, and of what is read ahead of a body.
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// How long a request's head may take to arrive.
-const HEAD_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long open requests may go on after the shutdown began.
-const DRAIN: std::time::Duration = std::time::Duration::from_secs(5);
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// `quell serve`.
 #[derive(Debug, clap::Args)]
@@ -62,12 +69,21 @@ pub fn run(args: Args, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let signal = crate::signal::shutdown()?;
-        let server = Server::start(config, history).await?;
+        let mut server = Server::start(config, history).await?;
         writeln!(out, "listening on http://{}", server.address())?;
         out.flush()?;
-        signal.await;
-        info!("shutting down");
-        server.stop().await
+        tokio::select! {
+            () = signal => {}
+            error = server.failed() => return Err(error),
+        }
+        info!(
+            "shutting down: attempts may end within the grace time; a second signal ends them now"
+        );
+        let again = crate::signal::shutdown()?;
+        tokio::select! {
+            stopped = server.stop() => stopped,
+            () = again => anyhow::bail!("a second signal ended it before the attempts had ended"),
+        }
     })
 }
 
@@ -78,42 +94,59 @@ pub struct Server {
     quell: Quell,
     stop_listening: CancellationToken,
     stop_working: CancellationToken,
-    listener: JoinSet<()>,
+    side: JoinSet<()>,
     worker: JoinSet<quell::Result<()>>,
 }
 
+/// What the attempts share.
+#[derive(Debug)]
+struct Work {
+    tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
+    /// Fires when the shutdown's grace time is over.
+    stopping: CancellationToken,
+}
+
 impl Server {
-    /// Opens the store, starts the worker and listens.
+    /// Listens, opens the store and starts the worker.
     ///
     /// # Errors
     /// What is wrong with the store or the address.
     pub async fn start(config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
         // Before the worker, which looks its counters up once.
         let metrics = crate::metrics::recorder()?;
-        let quell = open(&config.store, history).await?;
-        for (queue, settings) in &config.queues {
-            quell.store().set_queue(queue, settings).await?;
-        }
         let listener = TcpListener::bind(config.listen).await.with_context(|| {
             let listen = config.listen;
             format!("server.listen: cannot listen on {listen}: choose another address or port")
         })?;
         let address = listener.local_addr()?;
+        let quell = open(&config.store, history).await?;
+        for (queue, settings) in &config.queues {
+            quell.store().set_queue(queue, settings).await?;
+        }
         let tasks: Arc<BTreeMap<TaskName, DeclaredTask>> = Arc::new(config.tasks);
         let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
-        let mut worker = JoinSet::new();
+        let (mut side, mut worker) = (JoinSet::new(), JoinSet::new());
         if !tasks.is_empty() {
+            let stopping = CancellationToken::new();
+            let end_grace = end_grace(stop_working.clone(), config.grace, stopping.clone());
             let mut builder = quell
-                .worker(Arc::clone(&tasks))
+                .worker(Work { tasks: Arc::clone(&tasks), stopping })
                 .concurrency(config.concurrency)
-                .grace(config.grace)
+                .grace(config.grace.saturating_add(GRACE))
                 .lease(config.lease);
             for (name, task) in tasks.iter() {
                 warn_of_missing_program(name, &task.handler);
                 builder = builder.register_raw(name.clone(), &task.policy, attempt);
             }
-            worker.spawn(builder.run_until(stop_working.clone().cancelled_owned()));
+            let stop = stop_working.clone().cancelled_owned();
+            worker.spawn(async move {
+                tokio::select! {
+                    ended = builder.run_until(stop) => ended,
+                    never = end_grace => match never {},
+                }
+            });
         }
+        side.spawn(crate::metrics::upkeep(metrics.clone(), stop_listening.clone()));
         let api = Api {
             quell: quell.clone(),
             tasks,
@@ -122,10 +155,9 @@ impl Server {
             hosts: api::hosts(address, config.allowed_hosts),
             max_body: config.max_body,
         };
-        let mut listening = JoinSet::new();
-        listening.spawn(listen(listener, api::router(api), stop_listening.clone()));
+        side.spawn(listen(listener, api::router(api), stop_listening.clone()));
         info!(%address, "listening");
-        Ok(Server { address, quell, stop_listening, stop_working, listener: listening, worker })
+        Ok(Server { address, quell, stop_listening, stop_working, side, worker })
     }
 
     /// Where it listens.
@@ -140,19 +172,46 @@ impl Server {
         &self.quell
     }
 
-    /// Takes no more requests, lets attempts finish within the grace time, gives the rest back.
+    /// Completes only if the worker ends although nobody stopped it. Dropping the future loses
+    /// nothing.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match self.worker.join_next().await {
+            Some(Ok(Ok(()))) => anyhow::anyhow!("the worker ended by itself"),
+            Some(Ok(Err(error))) => anyhow::Error::new(error).context("the worker ended"),
+            Some(Err(error)) => anyhow::Error::new(error).context("the worker ended"),
+            // Without tasks there is no worker.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes no more requests and claims no more jobs, lets attempts finish within the grace time,
+    /// gives the rest back (R29).
     ///
     /// # Errors
     /// What the worker ended with.
     pub async fn stop(mut self) -> anyhow::Result<()> {
-        self.stop_listening.cancel();
-        while self.listener.join_next().await.is_some() {}
         self.stop_working.cancel();
+        self.stop_listening.cancel();
         while let Some(ended) = self.worker.join_next().await {
             ended??;
         }
+        while let Some(ended) = self.side.join_next().await {
+            ended?;
+        }
         Ok(())
     }
+}
+
+/// Tells commands to end once the grace time after the shutdown is over.
+async fn end_grace(
+    stop: CancellationToken,
+    grace: Duration,
+    stopping: CancellationToken,
+) -> Infallible {
+    stop.cancelled().await;
+    tokio::time::sleep(grace).await;
+    stopping.cancel();
+    std::future::pending().await
 }
 
 /// Opens a store with the history where one is wanted.
@@ -165,14 +224,13 @@ async fn open(url: &str, history: Option<Sink>) -> anyhow::Result<Quell> {
 }
 
 /// One attempt of a declared task.
-async fn attempt(
-    payload: Payload,
-    ctx: Ctx<Arc<BTreeMap<TaskName, DeclaredTask>>>,
-) -> Result<(), quell::TaskError> {
-    let Some(task) = ctx.state().get(ctx.task()) else {
+async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<(), quell::TaskError> {
+    let Work { tasks, stopping } = ctx.state();
+    let Some(task) = tasks.get(ctx.task()) else {
         return Err(quell::TaskError::retry("the task is no longer declared"));
     };
-    let call = Invocation::new(&ctx, task.checked.queue().clone(), payload);
+    let queue = task.checked.queue().clone();
+    let call = Invocation::new(&ctx, queue, payload, stopping.clone());
     task.handler.run(&call).await
 }
 
@@ -203,7 +261,7 @@ async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToke
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     warn!(%error, "a connection could not be taken");
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
             },
@@ -212,7 +270,8 @@ async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToke
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
-            .max_headers(64)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(MAX_HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         connections.spawn(async move {

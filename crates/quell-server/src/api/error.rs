@@ -21,7 +21,14 @@ pub(crate) struct ApiError {
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, field: &str, message: impl Into<String>) -> Self {
-        let kind = if status == StatusCode::NOT_FOUND { "not_found" } else { "invalid" };
+        let kind = match status {
+            StatusCode::NOT_FOUND => "not_found",
+            StatusCode::UNAUTHORIZED => "unauthorized",
+            StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST => "forbidden",
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            StatusCode::REQUEST_TIMEOUT => "timeout",
+            _ => "invalid",
+        };
         let (field, message) = (Some(field.to_owned()), message.into());
         ApiError { status, kind, field, message, id: None }
     }

@@ -57,7 +57,7 @@ fn names_this_server(api: &Api, headers: &HeaderMap) -> bool {
     api.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Compares in constant time, by comparing signatures that nobody can predict.
+/// Compares in constant time: how long a refusal takes tells nothing of the token.
 fn presents(headers: &HeaderMap, token: &crate::handler::Secret) -> bool {
     let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(shown) = shown.and_then(|value| value.strip_prefix("Bearer ")) else { return false };
@@ -88,5 +88,39 @@ pub(super) async fn bounds(request: Request, next: Next) -> Response {
             let message = "the request took too long";
             ApiError::new(StatusCode::REQUEST_TIMEOUT, "request", message).into_response()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware::from_fn;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn panicking() -> &'static str {
+        panic!("canary-of-the-panic")
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_one_answer_with_an_id_and_no_more() {
+        let app = Router::new()
+            .route("/panic", get(panicking))
+            .route("/fine", get(async || "fine"))
+            .layer(from_fn(bounds));
+        let ask = |path: &str| {
+            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+            app.clone().oneshot(request)
+        };
+        let answer = ask("/panic").await.unwrap();
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = axum::body::to_bytes(answer.into_body(), 4096).await.unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(told["error"]["id"].as_str().unwrap().len(), 16, "{told}");
+        assert!(!told.to_string().contains("canary"), "{told}");
+        assert_eq!(ask("/fine").await.unwrap().status(), StatusCode::OK);
     }
 }

@@ -6,7 +6,6 @@ use axum::extract::{Path, Query, State};
 use quell::{
     ExplainTarget, Explanation, JobFilter, JobId, JobState, Key, QueueName, TaskName, TriggerId,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Api;
@@ -14,34 +13,20 @@ use super::error::ApiError;
 use crate::view;
 
 /// `GET /v1/jobs?task=&queue=&state=&key=&before=&limit=`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Listing {
-    task: Option<TaskName>,
-    queue: Option<QueueName>,
-    state: Option<JobState>,
-    key: Option<Key>,
-    before: Option<JobId>,
-    limit: Option<usize>,
-}
-
 pub(super) async fn list(
     State(api): State<Api>,
-    query: Result<Query<Listing>, QueryRejection>,
+    query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let Query(query) = query.map_err(bad_query)?;
-    if query.limit.is_some_and(|limit| !(1..=JobFilter::MAX_PAGE).contains(&limit)) {
-        let message = format!("limit must be from 1 to {}", JobFilter::MAX_PAGE);
-        return Err(ApiError::invalid("limit", message));
-    }
+    let mut query = Parameters::read(query)?;
     let filter = JobFilter {
-        task: query.task,
-        queue: query.queue,
-        state: query.state,
-        key: query.key,
-        before: query.before,
-        limit: query.limit.unwrap_or_default(),
+        task: query.take("task", TaskName::new)?,
+        queue: query.take("queue", QueueName::new)?,
+        state: query.take("state", |text| state(&text))?,
+        key: query.take("key", Key::new)?,
+        before: query.take("before", |text| text.parse::<JobId>())?,
+        limit: query.take("limit", |text| limit(&text))?.unwrap_or_default(),
     };
+    query.end()?;
     let jobs = api.quell.store().jobs(&filter).await?;
     let full = jobs.len() == filter.page();
     let next = jobs.last().filter(|_| full).map(|job| job.id);
@@ -49,8 +34,56 @@ pub(super) async fn list(
     Ok(Json(json!({ "jobs": shown, "next_before": next })))
 }
 
-fn bad_query(rejection: QueryRejection) -> ApiError {
-    ApiError::invalid("query", rejection.body_text())
+fn state(text: &str) -> quell::Result<JobState> {
+    let known = JobState::ALL.into_iter().find(|state| state.name() == text);
+    known.ok_or_else(|| {
+        let names = JobState::ALL.map(JobState::name).join(", ");
+        quell::Error::invalid("state", format!("state is not known: give one of {names}"))
+    })
+}
+
+fn limit(text: &str) -> quell::Result<usize> {
+    let limit = text.parse().ok().filter(|limit| (1..=JobFilter::MAX_PAGE).contains(limit));
+    limit.ok_or_else(|| {
+        let max = JobFilter::MAX_PAGE;
+        quell::Error::invalid("limit", format!("limit must be a number from 1 to {max}"))
+    })
+}
+
+/// A query string as it came: names may repeat.
+pub(super) type Pairs = Vec<(String, String)>;
+
+/// A query string of which every parameter must be taken, once.
+struct Parameters(Pairs);
+
+impl Parameters {
+    fn read(query: Result<Query<Pairs>, QueryRejection>) -> Result<Self, ApiError> {
+        let Query(pairs) =
+            query.map_err(|rejection| ApiError::invalid("query", rejection.body_text()))?;
+        Ok(Parameters(pairs))
+    }
+
+    fn take<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(String) -> quell::Result<T>,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(at) = self.0.iter().position(|(given, _)| given == name) else { return Ok(None) };
+        let (_, text) = self.0.remove(at);
+        let value = read(text).map_err(|error| ApiError::invalid(name, error.to_string()))?;
+        Ok(Some(value))
+    }
+
+    /// Refuses what nobody asked for: a filter with a typo would show everything.
+    fn end(self) -> Result<(), ApiError> {
+        match self.0.into_iter().next() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let message = "there is no such parameter here, or it was given twice";
+                Err(ApiError::invalid(&name, message))
+            }
+        }
+    }
 }
 
 /// `GET /v1/jobs/{id}`.
@@ -62,30 +95,25 @@ pub(super) async fn show(
 }
 
 /// `GET /v1/explain?id=` or `?key=&task=` (R15).
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Asked {
-    id: Option<String>,
-    key: Option<Key>,
-    task: Option<TaskName>,
-}
-
 pub(super) async fn explain(
     State(api): State<Api>,
-    query: Result<Query<Asked>, QueryRejection>,
+    query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let Query(asked) = query.map_err(bad_query)?;
-    let target = match (asked.id, asked.key) {
-        (Some(id), None) => match id.parse::<TriggerId>() {
-            Ok(trigger) => ExplainTarget::Trigger(trigger),
-            Err(_) => ExplainTarget::Job(id.parse()?),
-        },
-        (None, Some(key)) => ExplainTarget::Key { task: asked.task, key },
+    let mut query = Parameters::read(query)?;
+    let id = query.take("id", |text| match text.parse::<TriggerId>() {
+        Ok(trigger) => Ok(ExplainTarget::Trigger(trigger)),
+        Err(_) => text.parse().map(ExplainTarget::Job),
+    })?;
+    let key = query.take("key", Key::new)?;
+    let task = query.take("task", TaskName::new)?;
+    query.end()?;
+    match (id, key) {
+        (Some(target), None) => told(&api, target).await,
+        (None, Some(key)) => told(&api, ExplainTarget::Key { task, key }).await,
         (Some(_), Some(_)) | (None, None) => {
-            return Err(ApiError::invalid("id", "give an id or a key"));
+            Err(ApiError::invalid("id", "give an id or a key, not both"))
         }
-    };
-    told(&api, target).await
+    }
 }
 
 async fn told(api: &Api, target: ExplainTarget) -> Result<Json<Value>, ApiError> {

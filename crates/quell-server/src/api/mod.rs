@@ -89,6 +89,7 @@ async fn health(State(api): State<Api>) -> Result<Json<serde_json::Value>, ApiEr
 
 async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     let counts = api.quell.store().counts().await?;
-    let text = api.metrics.render() + &crate::metrics::render_jobs(&counts);
+    let known = api.tasks.iter().map(|(name, task)| (task.checked.queue(), name));
+    let text = api.metrics.render() + &crate::metrics::render_jobs(&counts, known);
     Ok(([("content-type", "text/plain; version=0.0.4")], text).into_response())
 }

@@ -7,8 +7,8 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use quell::{
-    Batch, Dedup, HoldUntil, Key, NewTrigger, Payload, Receipt, TaskName, Thresholds, Timestamp,
-    When,
+    Batch, Dedup, Edge, HoldUntil, Key, NewTrigger, Payload, Receipt, TaskName, Thresholds,
+    Timestamp, When,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -46,10 +46,18 @@ enum Until {
 
 /// `false`, or thresholds of its own.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected false, or an object with min and max")]
 enum AskedDebounce {
-    Off(bool),
-    Own { min: String, max: String },
+    /// `true` is the task's own debounce, as if nothing was said.
+    On(bool),
+    Own(OwnThresholds),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnThresholds {
+    min: String,
+    max: String,
 }
 
 /// `POST /v1/tasks/{task}/triggers`: one object, or an array that is accepted whole or not at all.
@@ -62,11 +70,7 @@ pub(super) async fn trigger(
     let (name, declared) = known_task(&api, &task)?;
     let body = read(&headers, body)?;
     let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    let asked: Vec<Asked<'_>> = if many {
-        serde_json::from_slice(&body).map_err(|e| malformed(&e))?
-    } else {
-        vec![serde_json::from_slice(&body).map_err(|e| malformed(&e))?]
-    };
+    let asked: Vec<Asked<'_>> = if many { parse(&body)? } else { vec![parse(&body)?] };
     let triggers = asked
         .iter()
         .enumerate()
@@ -134,8 +138,20 @@ fn depth(text: &[u8]) -> usize {
     deepest
 }
 
-fn malformed(error: &serde_json::Error) -> ApiError {
-    let message = format!("the body is not what is expected: {error}");
+/// Reads what a caller wrote, or says at which field it went wrong.
+fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
+    let mut source = serde_json::Deserializer::from_slice(body);
+    let read = serde_path_to_error::deserialize(&mut source).map_err(|error| {
+        let path = error.path().to_string();
+        malformed(&path, error.inner())
+    })?;
+    source.end().map_err(|error| malformed(".", &error))?;
+    Ok(read)
+}
+
+fn malformed(path: &str, error: &serde_json::Error) -> ApiError {
+    let at = if path == "." { String::new() } else { format!(" at {path}") };
+    let message = format!("the body is not what is expected{at}: {error}");
     let status =
         if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
     ApiError::new(status, "body", message)
@@ -144,9 +160,9 @@ fn malformed(error: &serde_json::Error) -> ApiError {
 /// A trigger of the task, as its caller asked for it.
 fn make(task: &DeclaredTask, asked: &Asked<'_>) -> Result<NewTrigger, ApiError> {
     let key = match &task.key {
-        Some(template) if !matches!(asked.debounce, Some(AskedDebounce::Off(false))) => {
+        Some(template) if !matches!(asked.debounce, Some(AskedDebounce::On(false))) => {
             let payload: Value =
-                serde_json::from_str(asked.payload.get()).map_err(|e| malformed(&e))?;
+                serde_json::from_str(asked.payload.get()).map_err(|e| malformed("payload", &e))?;
             let made = template.key(&payload);
             made.map_err(|error| ApiError::invalid("key", format!("the task's key: {error}")))?
         }
@@ -156,10 +172,13 @@ fn make(task: &DeclaredTask, asked: &Asked<'_>) -> Result<NewTrigger, ApiError> 
     trigger.priority = asked.priority.unwrap_or(trigger.priority);
     trigger.when = when(asked)?;
     trigger.dedup = dedup(asked)?;
-    if let Some(AskedDebounce::Own { min, max }) = &asked.debounce {
+    if let Some(AskedDebounce::Own(OwnThresholds { min, max })) = &asked.debounce {
         let Some(keyed) = &mut trigger.keyed else {
             return Err(ApiError::invalid("debounce", "the task has no key to debounce by"));
         };
+        if keyed.debounce.edge == Edge::Throttle {
+            return Err(ApiError::invalid("debounce", "the task is throttled, not debounced"));
+        }
         keyed.debounce.thresholds =
             Thresholds::new(length("debounce.min", min)?, length("debounce.max", max)?)?;
         keyed.debounce.from_default = false;
@@ -177,6 +196,14 @@ fn when(asked: &Asked<'_>) -> Result<When, ApiError> {
 }
 
 fn dedup(asked: &Asked<'_>) -> Result<Option<Dedup>, ApiError> {
+    let lonely = match asked {
+        Asked { dedup: None, dedup_ttl: Some(_), .. } => Some("dedup_ttl"),
+        Asked { dedup: None, dedup_until: Some(_), .. } => Some("dedup_until"),
+        Asked { .. } => None,
+    };
+    if let Some(field) = lonely {
+        return Err(ApiError::invalid(field, format!("{field} says how long `dedup` is taken")));
+    }
     let until = match (&asked.dedup_ttl, asked.dedup_until) {
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid("dedup_ttl", "give dedup_ttl or dedup_until, not both"));
@@ -253,7 +280,7 @@ fn window(
 ) -> Result<(TaskName, Key), ApiError> {
     let (name, _) = known_task(api, task)?;
     let body = read(headers, body)?;
-    let window: Window = serde_json::from_slice(&body).map_err(|e| malformed(&e))?;
+    let window: Window = parse(&body)?;
     Ok((name, Key::new(window.key)?))
 }
 

@@ -1,9 +1,11 @@
 //! `quell.toml`: what the server runs.
 //!
-//! `parse` reads the text into plain settings and names file, line and field of what is wrong;
-//! `tasks` turns each task's settings into a policy, a key template and a handler.
+//! `place` names file, line and field of what is wrong, `parse` checks the settings, `tasks` turns
+//! each task's into a policy, a key template and a handler. Invariant: a [`Config`] that exists can
+//! be served; only the world (a port, a file, a program) can still say no.
 
 mod parse;
+mod place;
 mod tasks;
 
 use std::collections::BTreeMap;
@@ -15,8 +17,6 @@ use quell::{QueueName, QueueSettings, TaskName, TaskPolicy};
 
 use crate::handler::{Handler, Secret};
 use crate::key_template::KeyTemplate;
-
-pub use parse::Problem;
 
 /// Everything the server needs to start.
 #[derive(Debug)]

@@ -1,36 +1,26 @@
-//! From TOML to plain settings, with the place of each mistake.
+//! From TOML to plain settings.
+//!
+//! Everything that can be wrong is noted with the dotted path of its field; `place` knows the line.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::time::Duration;
 
 use quell::{QueueName, QueueSettings, TaskName, Thresholds};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 
 use super::Config;
+use super::place::{Document, Problem};
 use super::tasks::{RawTask, declare};
 use crate::duration;
 use crate::handler::Secret;
 
-/// Something wrong, and where.
-#[derive(Debug)]
-pub struct Problem {
-    line: usize,
-    field: String,
-    message: String,
-}
-
-impl Problem {
-    pub(super) fn show(&self, path: &Path) -> String {
-        let Problem { line, field, message } = self;
-        let field = if field.is_empty() { String::new() } else { format!(" {field}:") };
-        format!("{}:{line}:{field} {message}", path.display())
-    }
-}
+/// Where the server listens when it is not told.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7777));
+/// A shorter lease could not be renewed in time.
+const MIN_LEASE: Duration = Duration::from_millis(3);
 
 /// The file as it is written.
 #[derive(Debug, Default, Deserialize)]
@@ -46,7 +36,7 @@ struct Raw {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct RawServer {
-    listen: Option<SocketAddr>,
+    listen: Option<Listen>,
     allowed_hosts: Vec<String>,
     token_env: Option<String>,
     token_file: Option<String>,
@@ -90,6 +80,21 @@ struct RawThresholds {
     max: Length,
 }
 
+/// An address and port.
+#[derive(Clone, Copy, Debug)]
+struct Listen(SocketAddr);
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        text.parse().map(Listen).map_err(|_| {
+            de::Error::custom(format!(
+                "{text:?} is not an address and port: write 127.0.0.1:7777 or [::1]:7777"
+            ))
+        })
+    }
+}
+
 /// A duration such as `10s`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Length(pub(super) Duration);
@@ -124,41 +129,62 @@ impl<'de> Deserialize<'de> for Bytes {
 
 /// Reads the whole file, or says all that is wrong with it.
 pub(super) fn parse(text: &str, folder: &Path) -> Result<Config, Vec<Problem>> {
-    let places = Places::new(text)?;
-    let raw: Raw = toml::from_str(text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        let field = places.field_at(offset);
-        vec![Problem { line: line_of(text, offset), field, message: first_line(error.message()) }]
-    })?;
-    let mut problems = Vec::new();
-    let mut note = |field: &str, message: String| {
-        let line = line_of(text, places.offset_of(field));
-        problems.push(Problem { line, field: field.to_owned(), message });
-    };
-    let token = token(&raw.server, folder, &mut note);
-    let listen = raw.server.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7777)));
-    if !listen.ip().is_loopback() && token.is_none() {
+    let document = Document::new(text).map_err(|problem| vec![problem])?;
+    let (raw, mut problems) = document.read::<Raw>();
+    let Some(raw) = raw else { return Err(problems) };
+    // What was wrong already would only be complained about twice.
+    let broken = |path: &str| problems.iter().any(|problem| problem.is_below(path));
+    let mut found = Vec::new();
+    let config = check(raw, folder, &broken, &mut |field, message| {
+        found.push(document.problem(field, message));
+    });
+    problems.extend(found);
+    problems.sort_by_key(Problem::line);
+    if problems.is_empty() { Ok(config) } else { Err(problems) }
+}
+
+/// What the settings amount to, with a note of each that cannot be meant.
+fn check(
+    raw: Raw,
+    folder: &Path,
+    broken: &dyn Fn(&str) -> bool,
+    note: &mut impl FnMut(&str, String),
+) -> Config {
+    let token = token(&raw.server, folder, note);
+    let listen = raw.server.listen.map_or(DEFAULT_LISTEN, |listen| listen.0);
+    if !listen.ip().is_loopback() && token.is_none() && !broken("server") {
         let message = format!(
             "{listen} is reachable from elsewhere: set server.token_env or server.token_file first"
         );
         note("server.listen", message);
     }
-    let queues = queues(raw.queues, &mut note);
-    let mut tasks = BTreeMap::new();
-    for (name, task) in raw.tasks {
-        let path = format!("tasks.{name}");
-        let Some(checked) = known(TaskName::new(&name), &path, &mut note) else { continue };
-        if let Some(task) = declare(&checked, task, &path, folder, &mut note) {
-            tasks.insert(checked, task);
-        }
+    for host in raw.server.allowed_hosts.iter().filter(|host| !is_host(host)) {
+        let message = format!("{host:?} is not a host name: give it without scheme and port");
+        note("server.allowed_hosts", message);
     }
     if raw.worker.concurrency == Some(0) {
         note("worker.concurrency", "concurrency is 0: give 1 or more".to_owned());
     }
-    if !problems.is_empty() {
-        return Err(problems);
+    let lease = raw.worker.lease.map_or(Duration::from_secs(30), |lease| lease.0);
+    if lease < MIN_LEASE {
+        note(
+            "worker.lease",
+            format!("lease of {lease:?} is too short: give {MIN_LEASE:?} or more"),
+        );
     }
-    Ok(Config {
+    let queues = queues(raw.queues, note);
+    let mut tasks = BTreeMap::new();
+    for (name, task) in raw.tasks {
+        let path = format!("tasks.{name}");
+        if broken(&path) {
+            continue;
+        }
+        let Some(checked) = known(TaskName::new(&name), &path, note) else { continue };
+        if let Some(task) = declare(&checked, task, &path, folder, note) {
+            tasks.insert(checked, task);
+        }
+    }
+    Config {
         listen,
         allowed_hosts: raw.server.allowed_hosts,
         token,
@@ -166,10 +192,22 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Config, Vec<Problem>> {
         store: store_url(raw.store),
         concurrency: raw.worker.concurrency.unwrap_or(32),
         grace: raw.worker.grace.map_or(Duration::from_secs(30), |grace| grace.0),
-        lease: raw.worker.lease.map_or(Duration::from_secs(30), |lease| lease.0),
+        lease,
         queues,
         tasks,
-    })
+    }
+}
+
+/// A host as requests name it: a name, or an address in brackets where it has colons.
+fn is_host(text: &str) -> bool {
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    match inner {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
+            !text.is_empty() && text.chars().all(allowed)
+        }
+    }
 }
 
 fn store_url(store: RawStore) -> String {
@@ -237,6 +275,10 @@ fn queues(
         let thresholds =
             queue.debounce.map(|raw| Thresholds::new(raw.min.0, raw.max.0)).transpose();
         let debounce = known(thresholds, &format!("{path}.debounce.min"), note).flatten();
+        if queue.concurrency == Some(0) {
+            let message = "concurrency is 0: give 1 or more, or set `paused`".to_owned();
+            note(&format!("{path}.concurrency"), message);
+        }
         let (concurrency, paused) = (queue.concurrency, queue.paused);
         queues.insert(name, QueueSettings { concurrency, paused, debounce });
     }
@@ -250,75 +292,4 @@ pub(super) fn known<T>(
     note: &mut impl FnMut(&str, String),
 ) -> Option<T> {
     value.map_err(|error| note(field, error.to_string())).ok()
-}
-
-/// Where fields stand in the text.
-struct Places<'t>(Spanned<DeTable<'t>>);
-
-impl<'t> Places<'t> {
-    fn new(text: &'t str) -> Result<Self, Vec<Problem>> {
-        DeTable::parse(text).map(Places).map_err(|error| {
-            let line = line_of(text, error.span().map_or(0, |span| span.start));
-            vec![Problem { line, field: String::new(), message: first_line(error.message()) }]
-        })
-    }
-
-    /// The field around an offset, as a dotted path.
-    fn field_at(&self, offset: usize) -> String {
-        let mut path = Vec::new();
-        let mut table = Some(self.0.get_ref());
-        while let Some(fields) = table.take() {
-            for (name, value) in fields {
-                if name.span().contains(&offset)
-                    || value.span().contains(&offset)
-                    || holds(value, offset)
-                {
-                    path.push(name.get_ref().to_string());
-                    table = match value.get_ref() {
-                        DeValue::Table(inner) if !name.span().contains(&offset) => Some(inner),
-                        _ => None,
-                    };
-                    break;
-                }
-            }
-        }
-        path.join(".")
-    }
-
-    /// Where a dotted path stands, or as much of it as there is.
-    fn offset_of(&self, field: &str) -> usize {
-        let (mut offset, mut table) = (0, Some(self.0.get_ref()));
-        let mut rest = field;
-        while let Some(fields) = table.take() {
-            let found = fields.iter().find(|(name, _)| {
-                let name: &str = name.get_ref();
-                rest == name || rest.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
-            });
-            let Some((name, value)) = found else { break };
-            offset = name.span().start;
-            rest = rest.get(name.get_ref().len()..).unwrap_or_default().trim_start_matches('.');
-            if let DeValue::Table(inner) = value.get_ref() {
-                table = Some(inner);
-            }
-        }
-        offset
-    }
-}
-
-/// Whether a table written under headers of its own holds the offset somewhere inside.
-fn holds(value: &Spanned<DeValue<'_>>, offset: usize) -> bool {
-    match value.get_ref() {
-        DeValue::Table(fields) => fields.iter().any(|(name, value)| {
-            name.span().contains(&offset) || value.span().contains(&offset) || holds(value, offset)
-        }),
-        _ => false,
-    }
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.get(..offset).map_or(1, |before| before.matches('\n').count().saturating_add(1))
-}
-
-fn first_line(message: &str) -> String {
-    message.replace('\n', "; ")
 }

@@ -13,6 +13,8 @@ use crate::handler::{Allowed, Exec, Handler, Http, HttpSettings};
 use crate::key_template::KeyTemplate;
 use crate::rule::parse_fold;
 
+/// How much longer than its timeout an attempt may take to end in good order.
+const WRAP_UP: Duration = Duration::from_secs(5);
 /// How long an HTTP call may take when the task names no timeout.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -66,7 +68,15 @@ struct RawRetry {
     max_attempts: Option<u32>,
     min_backoff: Option<Length>,
     max_backoff: Option<Length>,
-    jitter: Option<Jitter>,
+    jitter: Option<RawJitter>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawJitter {
+    Equal,
+    Full,
+    None,
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,42 +113,38 @@ pub(super) fn declare(
     folder: &Path,
     note: &mut impl FnMut(&str, String),
 ) -> Option<DeclaredTask> {
-    let timeout = raw.timeout.map(|length| length.0);
-    let policy = policy(&raw, path, note)?;
-    let checked = match TaskPolicy::new(name.clone(), &policy, Thresholds::DEFAULT) {
-        Ok(checked) => checked,
-        Err(error) => {
-            let field = format!("{path}{}", place_of(error.field().unwrap_or_default()));
-            note(&field, error.to_string());
-            return None;
-        }
-    };
+    let policy = policy(&raw, path, note);
     let key = match raw.key.as_deref().map(KeyTemplate::new).transpose() {
-        Ok(key) => key,
+        Ok(key) => Some(key),
         Err(error) => {
             note(&format!("{path}.key"), error.to_string());
-            return None;
+            None
         }
     };
-    if key.is_none() && (raw.debounce.is_some() || raw.throttle.is_some()) {
-        note(
-            &format!("{path}.key"),
-            "a task that is debounced or throttled needs a key".to_owned(),
-        );
+    if raw.key.is_none() && (raw.debounce.is_some() || raw.throttle.is_some()) {
+        let message = "a task that is debounced or throttled needs a key".to_owned();
+        note(&format!("{path}.key"), message);
         return None;
     }
+    let limit = raw.timeout.map(|length| length.0);
     let handler = match (raw.exec, raw.http) {
-        (Some(raw), None) => exec(raw, path, folder, note)?,
-        (None, Some(raw)) => http(raw, timeout, path, folder, note)?,
+        (Some(raw), None) => exec(raw, limit, path, folder, note),
+        (None, Some(raw)) => http(raw, limit, path, folder, note),
         (Some(_), Some(_)) => {
             note(path, "a task has exec or http, not both".to_owned());
-            return None;
+            None
         }
         (None, None) => {
             note(path, "a task needs a handler: exec or http".to_owned());
-            return None;
+            None
         }
     };
+    let (policy, key, handler) = (policy?, key?, handler?);
+    let checked = TaskPolicy::new(name.clone(), &policy, Thresholds::DEFAULT);
+    let checked = known(checked, path, note)?;
+    // The handler ends its attempt in good order at the task's timeout; the worker's is for when it
+    // cannot.
+    let policy = policy.timeout(handler.timeout().saturating_add(WRAP_UP));
     Some(DeclaredTask { policy, checked, key, handler })
 }
 
@@ -153,28 +159,14 @@ fn place_of(field: &str) -> String {
     }
 }
 
+/// The policy, if it can be meant.
 fn policy(raw: &RawTask, path: &str, note: &mut impl FnMut(&str, String)) -> Option<Policy> {
     let mut policy = match &raw.queue {
         Some(queue) => Policy::queue(queue.as_str()),
         None => Policy::default(),
     };
-    if let Some(debounce) = &raw.debounce {
-        match (debounce.min, debounce.max) {
-            (Some(min), Some(max)) => policy = policy.debounce(min.0..=max.0),
-            (Some(_), None) | (None, Some(_)) => {
-                note(&format!("{path}.debounce"), "give both min and max".to_owned());
-                return None;
-            }
-            (None, None) => {}
-        }
-        if let Some(triggers) = debounce.max_triggers {
-            policy = policy.max_triggers(triggers);
-        }
-        policy = policy.edge(match debounce.edge {
-            None | Some(RawEdge::Trailing) => Edge::Trailing,
-            Some(RawEdge::Leading) => Edge::Leading,
-            Some(RawEdge::Both) => Edge::Both,
-        });
+    if let Some(raw) = &raw.debounce {
+        policy = with_debounce(policy, raw, &format!("{path}.debounce"), note)?;
     }
     if let Some(period) = raw.throttle {
         policy = policy.throttle(period.0);
@@ -191,7 +183,41 @@ fn policy(raw: &RawTask, path: &str, note: &mut impl FnMut(&str, String)) -> Opt
     if let Some(timeout) = raw.timeout {
         policy = policy.timeout(timeout.0);
     }
-    Some(policy.priority(raw.priority.unwrap_or(0)))
+    policy = policy.priority(raw.priority.unwrap_or(0));
+    match policy.validate() {
+        Ok(()) => Some(policy),
+        Err(error) => {
+            let place = place_of(error.field().unwrap_or_default());
+            note(&format!("{path}{place}"), error.to_string());
+            None
+        }
+    }
+}
+
+fn with_debounce(
+    mut policy: Policy,
+    raw: &RawDebounce,
+    path: &str,
+    note: &mut impl FnMut(&str, String),
+) -> Option<Policy> {
+    match (raw.min, raw.max) {
+        (Some(min), Some(max)) => policy = policy.debounce(min.0..=max.0),
+        (Some(_), None) | (None, Some(_)) => {
+            let lacking = if raw.min.is_some() { "max" } else { "min" };
+            note(&format!("{path}.{lacking}"), "is missing: give both min and max".to_owned());
+            return None;
+        }
+        (None, None) => {}
+    }
+    if let Some(triggers) = raw.max_triggers {
+        policy = policy.max_triggers(triggers);
+    }
+    policy = policy.edge(match raw.edge {
+        None | Some(RawEdge::Trailing) => Edge::Trailing,
+        Some(RawEdge::Leading) => Edge::Leading,
+        Some(RawEdge::Both) => Edge::Both,
+    });
+    Some(policy)
 }
 
 fn with_retry(mut policy: Policy, retry: &RawRetry) -> Policy {
@@ -204,23 +230,36 @@ fn with_retry(mut policy: Policy, retry: &RawRetry) -> Policy {
     if let Some(backoff) = retry.max_backoff {
         policy = policy.max_backoff(backoff.0);
     }
-    policy.jitter(retry.jitter.unwrap_or_default())
+    policy.jitter(match retry.jitter {
+        None | Some(RawJitter::Equal) => Jitter::Equal,
+        Some(RawJitter::Full) => Jitter::Full,
+        Some(RawJitter::None) => Jitter::None,
+    })
 }
 
 fn exec(
     raw: RawExec,
+    timeout: Option<Duration>,
     path: &str,
     folder: &Path,
     note: &mut impl FnMut(&str, String),
 ) -> Option<Handler> {
     let field = format!("{path}.exec.command");
-    let Some(program) = raw.command.first() else {
+    let Some(program) = raw.command.first().filter(|program| !program.is_empty()) else {
         note(&field, "the command is empty: name a program and its arguments".to_owned());
         return None;
     };
     if raw.command.iter().any(|word| word.contains('\0')) {
         note(&field, "the command has a NUL character".to_owned());
         return None;
+    }
+    let pairs = raw.env.iter().map(|(name, value)| ("env", name, value.as_str()));
+    let passed = raw.pass_env.iter().map(|name| ("pass_env", name, ""));
+    for (field, name, value) in pairs.chain(passed) {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            note(&format!("{path}.exec.{field}"), format!("{name:?} cannot be a variable"));
+            return None;
+        }
     }
     // A path with a folder in it begins beside the configuration, a bare name is looked up in PATH.
     let relative = program.contains('/') && !program.starts_with('/');
@@ -229,10 +268,14 @@ fn exec(
         let joined = folder.join(&*first);
         *first = std::path::absolute(&joined).unwrap_or(joined).to_string_lossy().into_owned();
     }
-    let cwd = raw.cwd.map(|cwd| folder.join(cwd));
-    let (env, pass_env) = (raw.env, raw.pass_env);
-    let permanent_exit_codes = raw.permanent_exit_codes;
-    Some(Handler::Exec(Exec { command, cwd, env, pass_env, permanent_exit_codes }))
+    Some(Handler::Exec(Exec {
+        command,
+        cwd: raw.cwd.map(|cwd| folder.join(cwd)),
+        env: raw.env,
+        pass_env: raw.pass_env,
+        permanent_exit_codes: raw.permanent_exit_codes,
+        timeout: timeout.unwrap_or(quell::DEFAULT_TIMEOUT),
+    }))
 }
 
 fn http(
@@ -244,7 +287,8 @@ fn http(
 ) -> Option<Handler> {
     let fields = [format!("{path}.http.secret_env"), format!("{path}.http.secret_file")];
     let named = raw.secret_env.is_some() || raw.secret_file.is_some();
-    let secret = secret(&raw.secret_env, &raw.secret_file, folder, [&fields[0], &fields[1]], note);
+    let [env_field, file_field] = &fields;
+    let secret = secret(&raw.secret_env, &raw.secret_file, folder, [env_field, file_field], note);
     if named && secret.is_none() {
         return None;
     }

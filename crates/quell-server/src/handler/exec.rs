@@ -7,8 +7,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::FusedFuture;
 use quell::TaskError;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -19,10 +22,12 @@ use super::{Invocation, MAX_OUTPUT, tail};
 /// Variables of this process that every command may see.
 const PASSED: [&str; 3] = ["PATH", "HOME", "LANG"];
 /// How long a command that is told to stop may take to do so.
-const GRACE: Duration = Duration::from_secs(2);
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+/// How long the outputs of a command that has ended are still read.
+const AFTERMATH: Duration = Duration::from_secs(1);
 
 /// A command to run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Exec {
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -34,6 +39,8 @@ pub struct Exec {
     pub pass_env: Vec<String>,
     /// Exit codes that no retry can help.
     pub permanent_exit_codes: Vec<i32>,
+    /// How long it may take before it is told to stop.
+    pub timeout: Duration,
 }
 
 impl Exec {
@@ -45,36 +52,51 @@ impl Exec {
     pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
         let mut child = self.command(call)?.spawn().map_err(|error| self.cannot_start(&error))?;
         let group = Group::of(&child);
-        let (input, stdout, stderr) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (stdout, stderr) = (Tail::default(), Tail::default());
         let payload = call.payload.as_str().as_bytes().to_vec();
-        let feed = async move {
-            if let Some(mut input) = input {
-                // A command need not read its input.
-                let _unread = input.write_all(&payload).await;
-            }
-        };
-        let ended = async {
-            let (_, stdout, stderr, status) =
-                tokio::join!(feed, keep_tail(stdout), keep_tail(stderr), child.wait());
-            (stdout, stderr, status)
-        };
-        let mut ended = std::pin::pin!(ended);
-        let (stdout, stderr, status) = tokio::select! {
-            ended = &mut ended => ended,
-            () = call.cancelled.cancelled() => {
-                group.signal(Signal::TERM);
-                match tokio::time::timeout(GRACE, &mut ended).await {
-                    Ok(ended) => ended,
-                    Err(_) => {
-                        group.signal(Signal::KILL);
-                        return Err(TaskError::retry("the command was stopped and had to be killed"));
-                    }
+        let io = {
+            let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+            let feed = async move {
+                if let Some(mut input) = input {
+                    // A command need not read its input.
+                    let _unread = input.write_all(&payload).await;
                 }
-            }
+            };
+            async { tokio::join!(feed, stdout.keep(out), stderr.keep(err)) }
         };
-        let status = status.map_err(|error| self.cannot_start(&error))?;
-        self.judge(status, &stdout, &stderr)
+        let mut io = std::pin::pin!(io.fuse());
+        let mut ended = std::pin::pin!(async {
+            let status = with(&mut io, child.wait()).await;
+            // What the command left running may hold its outputs open for ever.
+            if !io.is_terminated() {
+                let _read = tokio::time::timeout(AFTERMATH, &mut io).await;
+            }
+            status
+        });
+        let stopped = tokio::select! {
+            status = &mut ended => {
+                let status = status.map_err(|error| self.cannot_start(&error))?;
+                return self.judge(status, &stdout, &stderr);
+            }
+            () = tokio::time::sleep(self.timeout) => Stopped::TimedOut,
+            () = call.cancelled.cancelled() => Stopped::Lost,
+            () = call.stopping.cancelled() => Stopped::Shutdown,
+        };
+        group.signal(Signal::TERM);
+        if tokio::time::timeout(GRACE, &mut ended).await.is_err() {
+            group.signal(Signal::KILL);
+        }
+        match stopped {
+            Stopped::TimedOut => {
+                let error =
+                    format!("the command took longer than its timeout of {:?}", self.timeout);
+                Err(TaskError::timed_out(with_outputs(error, &stdout, &stderr)))
+            }
+            // The worker gives the job back unspent and drops this future (R29).
+            Stopped::Shutdown => std::future::pending().await,
+            // The lease is lost: nobody listens any more (R21).
+            Stopped::Lost => Err(TaskError::retry("the command was stopped: its lease was lost")),
+        }
     }
 
     fn command(&self, call: &Invocation) -> Result<Command, TaskError> {
@@ -116,18 +138,42 @@ impl Exec {
         TaskError::retry(format!("command {program:?} cannot be run: {error}"))
     }
 
-    fn judge(&self, status: ExitStatus, stdout: &[u8], stderr: &[u8]) -> Result<(), TaskError> {
+    fn judge(&self, status: ExitStatus, stdout: &Tail, stderr: &Tail) -> Result<(), TaskError> {
         if status.success() {
             return Ok(());
         }
-        let mut error = format!("the command ended with {status}");
-        for (name, output) in [("stderr", stderr), ("stdout", stdout)] {
-            if !output.is_empty() {
-                error.push_str(&format!("\n{name}: {}", tail(output)));
-            }
-        }
+        let error = with_outputs(format!("the command ended with {status}"), stdout, stderr);
         let permanent = status.code().is_some_and(|code| self.permanent_exit_codes.contains(&code));
         Err(if permanent { TaskError::permanent(error) } else { TaskError::retry(error) })
+    }
+}
+
+/// Why a command was told to stop.
+enum Stopped {
+    TimedOut,
+    Shutdown,
+    Lost,
+}
+
+fn with_outputs(mut error: String, stdout: &Tail, stderr: &Tail) -> String {
+    for (name, output) in [("stderr", stderr), ("stdout", stdout)] {
+        let text = output.text();
+        if !text.is_empty() {
+            error.push_str(&format!("\n{name}: {text}"));
+        }
+    }
+    error
+}
+
+/// Awaits `main` while `side` goes on; `side` may end first.
+async fn with<T>(side: impl Unpin + FusedFuture, main: impl Future<Output = T>) -> T {
+    let mut main = std::pin::pin!(main);
+    let mut side = side;
+    loop {
+        tokio::select! {
+            done = &mut main => return done,
+            _ = &mut side, if !side.is_terminated() => {}
+        }
     }
 }
 
@@ -153,15 +199,30 @@ impl Drop for Group {
     }
 }
 
-/// Reads to the end and keeps the last bytes.
-async fn keep_tail(output: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
-    let (mut kept, mut chunk) = (Vec::new(), [0_u8; 4096]);
-    let Some(mut output) = output else { return kept };
-    while let Ok(read @ 1..) = output.read(&mut chunk).await {
-        kept.extend_from_slice(chunk.get(..read).unwrap_or_default());
-        if kept.len() > 4 * MAX_OUTPUT {
-            kept.drain(..kept.len().saturating_sub(2 * MAX_OUTPUT));
+/// The last bytes of an output; what was read so far is there even when the reading is given up.
+#[derive(Default)]
+struct Tail(Mutex<Vec<u8>>);
+
+impl Tail {
+    /// Reads to the end.
+    async fn keep(&self, output: Option<impl AsyncRead + Unpin>) {
+        let Some(mut output) = output else { return };
+        let mut chunk = [0_u8; 4096];
+        while let Ok(read @ 1..) = output.read(&mut chunk).await {
+            let mut kept = self.kept();
+            kept.extend_from_slice(chunk.get(..read).unwrap_or_default());
+            if kept.len() > 4 * MAX_OUTPUT {
+                let surplus = kept.len().saturating_sub(2 * MAX_OUTPUT);
+                kept.drain(..surplus);
+            }
         }
     }
-    kept
+
+    fn text(&self) -> String {
+        tail(&self.kept())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

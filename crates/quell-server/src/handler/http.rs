@@ -12,6 +12,9 @@ use reqwest::{Client, Method, Response, StatusCode, Url};
 use super::address::{Allowed, Guard, forbidden, may_connect};
 use super::{Invocation, MAX_OUTPUT, Secret, tail};
 
+/// The longest wait that a target can ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3_600);
+
 /// What to call, as the configuration says it.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
@@ -37,6 +40,7 @@ pub struct Http {
     method: Method,
     secret: Option<Secret>,
     allow: Arc<[Allowed]>,
+    timeout: Duration,
 }
 
 impl Http {
@@ -66,7 +70,8 @@ impl Http {
             .user_agent(concat!("quell/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| bad_url("has no usable client").with_source(error))?;
-        Ok(Http { client, url, method, secret: settings.secret, allow })
+        let HttpSettings { secret, timeout, .. } = settings;
+        Ok(Http { client, url, method, secret, allow, timeout })
     }
 
     /// Calls the URL once.
@@ -90,6 +95,11 @@ impl Http {
         let retry_after = retry_after(answer.headers());
         let error = format!("the target answered {status}{}", beginning(answer).await);
         Err(judge(status, retry_after, error))
+    }
+
+    /// How long a call may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Addresses in a URL are not resolved, so the guard never sees them.
@@ -161,7 +171,7 @@ fn failed(error: &reqwest::Error) -> TaskError {
         text.push_str(&format!(": {error}"));
         source = error.source();
     }
-    TaskError::retry(text)
+    if error.is_timeout() { TaskError::timed_out(text) } else { TaskError::retry(text) }
 }
 
 fn judge(status: StatusCode, retry_after: Option<Duration>, error: String) -> TaskError {
@@ -174,16 +184,20 @@ fn judge(status: StatusCode, retry_after: Option<Duration>, error: String) -> Ta
     }
 }
 
-/// Seconds, or the time until a date.
+/// Seconds, or the time until a date, within a bound: a target cannot put a job off for years. None
+/// for no wait at all, which the task's own backoff knows better.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(secs) = text.parse::<u32>() {
-        return Some(Duration::from_secs(secs.into()));
-    }
-    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    let now = jiff::Timestamp::try_from(SystemTime::now()).ok()?;
-    let until = Timestamp::from_micros(date.as_microsecond());
-    Some(until.since(Timestamp::from_micros(now.as_microsecond())))
+    let wait = match text.parse::<u32>() {
+        Ok(secs) => Duration::from_secs(secs.into()),
+        Err(_) => {
+            let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+            let now = jiff::Timestamp::try_from(SystemTime::now()).ok()?;
+            let until = Timestamp::from_micros(date.as_microsecond());
+            until.since(Timestamp::from_micros(now.as_microsecond()))
+        }
+    };
+    (!wait.is_zero()).then_some(wait.min(MAX_RETRY_AFTER))
 }
 
 /// The beginning of an answer's body, bounded.

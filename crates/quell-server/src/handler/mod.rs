@@ -7,11 +7,14 @@ mod exec;
 mod http;
 mod signature;
 
+use std::time::Duration;
+
 use quell::{Ctx, JobId, Key, Payload, QueueName, TaskError, TaskName, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 pub use address::Allowed;
 pub use exec::Exec;
+pub(crate) use exec::GRACE;
 pub use http::{Http, HttpSettings};
 pub use signature::Secret;
 
@@ -48,14 +51,21 @@ pub struct Invocation {
     pub due_at: Timestamp,
     /// The folded payload.
     pub payload: Payload,
-    /// Fires when the attempt should stop.
+    /// Fires when the lease is lost: the attempt must stop, and nothing it says counts (R21).
     pub cancelled: CancellationToken,
+    /// Fires when the shutdown's grace time is over: a command should end now (R29).
+    pub stopping: CancellationToken,
 }
 
 impl Invocation {
     /// The attempt that a context speaks of.
     #[must_use]
-    pub fn new<S>(ctx: &Ctx<S>, queue: QueueName, payload: Payload) -> Self {
+    pub fn new<S>(
+        ctx: &Ctx<S>,
+        queue: QueueName,
+        payload: Payload,
+        stopping: CancellationToken,
+    ) -> Self {
         Invocation {
             task: ctx.task().clone(),
             queue,
@@ -67,6 +77,7 @@ impl Invocation {
             due_at: ctx.due_at(),
             payload,
             cancelled: ctx.cancelled().clone(),
+            stopping,
         }
     }
 }
@@ -80,6 +91,15 @@ impl Handler {
         match self {
             Handler::Exec(exec) => exec.run(call).await,
             Handler::Http(http) => http.run(call).await,
+        }
+    }
+
+    /// How long an attempt may take before the handler itself ends it.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        match self {
+            Handler::Exec(exec) => exec.timeout,
+            Handler::Http(http) => http.timeout(),
         }
     }
 }
