@@ -212,3 +212,56 @@ async fn beginning(mut answer: Response) -> String {
     }
     if body.is_empty() { String::new() } else { format!(": {}", tail(&body)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r24_retry_after_is_seconds_or_a_date_within_a_day() {
+        let now = jiff::Timestamp::now();
+        let date = |secs: i64| {
+            let at = now.saturating_add(jiff::SignedDuration::from_secs(secs)).unwrap();
+            jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap()
+        };
+        let table = [
+            ("120".to_owned(), Some(120)),
+            (" 7 ".to_owned(), Some(7)),
+            ("4294967295".to_owned(), Some(86_400)),
+            (date(600), Some(600)),
+            (date(900_000), Some(86_400)),
+            ("0".to_owned(), None),
+            (date(-600), None),
+            ("-5".to_owned(), None),
+            ("soon".to_owned(), None),
+        ];
+        for (text, expected) in table {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+            let wait = retry_after(&headers).map(|wait| wait.as_secs());
+            // A date has whole seconds and the clock goes on.
+            let near = wait.zip(expected).is_some_and(|(got, want)| got.abs_diff(want) <= 2);
+            assert!(near || wait == expected, "{text}: {wait:?}");
+        }
+    }
+
+    #[test]
+    fn r25_answers_are_permanent_or_transient_by_their_status() {
+        let table = [
+            (302, false, "Permanent"),
+            (400, false, "Permanent"),
+            (404, true, "Permanent"),
+            (408, false, "Retry { delay: None"),
+            (409, false, "Retry { delay: None"),
+            (425, true, "Retry { delay: None"),
+            (429, false, "Retry { delay: None"),
+            (429, true, "Retry { delay: Some(5s)"),
+            (500, true, "Retry { delay: None"),
+            (503, true, "Retry { delay: Some(5s)"),
+        ];
+        for (status, waits, expected) in table {
+            let wait = waits.then_some(Duration::from_secs(5));
+            let judged = judge(StatusCode::from_u16(status).unwrap(), wait, "e".to_owned());
+            assert!(format!("{judged:?}").contains(expected), "{status}: {judged:?}");
+        }
+    }
+}
