@@ -18,7 +18,12 @@ const FOLD: i64 = 1_000;
 
 /// Triggers a batch inside the caller's transaction on the database that holds the store.
 ///
-/// The batch must have been validated. What became of each trigger is decided after the commit.
+/// The batch must have been validated. What became of each trigger is decided after the commit, by
+/// the next call of any store on the file, at the time of that call.
+///
+/// SQLite has one writer: from here to the end of the transaction, other writers of the file wait,
+/// Quell among them, for their busy timeout at the longest. So trigger late and commit soon. (On
+/// PostgreSQL, whose locks are on rows, nobody waits.)
 ///
 /// # Errors
 /// [`ErrorKind::Foreign`](quell_core::ErrorKind::Foreign) where the database has no Quell tables;

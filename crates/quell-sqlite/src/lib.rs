@@ -6,8 +6,11 @@
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
 //! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
-//! time; `enqueue`, `claim`, `settle` and `operate` are what happens inside one; `row` and `names`
-//! are how jobs look on disk.
+//! time; `enqueue` (with `touched` and `keys`), `claim`, `settle` and `operate` are what happens
+//! inside one; `row` and `write` are how jobs look on disk; `names` are their numbers.
+//!
+//! What is fast here is fast for one reason: each statement is a trip to the thread of its
+//! connection, so calls make few trips, with many rows each, and bind few values for a row.
 //!
 //! Invariant: no write happens outside `tx`, and no claim or settlement trusts a caller's clock.
 
