@@ -315,11 +315,11 @@ impl Machine {
         now: Timestamp,
     ) {
         if let Ok(claimed) = &answer {
-            self.learn_store_time(claimed.next.now, now);
+            self.learn_store_time(claimed.next.now, asked_at);
         }
         let polled = self.poll_again(queue, limit, &answer, now);
         let Some(claimed) = polled.and(answer.ok()) else { return };
-        self.look_for_lapses(&claimed.next, now);
+        self.look_for_lapses(&claimed.next);
         let until = asked_at + self.bounds.lease;
         for job in claimed.jobs {
             let lease = Lease { job: job.id, token: job.token };
@@ -344,6 +344,9 @@ impl Machine {
     ) -> Option<()> {
         let random = self.random.f64();
         let ahead = self.store_ahead;
+        let local = |store_time: Timestamp| {
+            Timestamp::from_micros(store_time.as_micros().saturating_sub(ahead))
+        };
         let poller = self.pollers.get_mut(queue)?;
         poller.claiming = None;
         let polled = match answer {
@@ -370,7 +373,7 @@ impl Machine {
                         poller.limited = true;
                         poll_at
                     }
-                    Some(due) => poll_at.min(now + due.since(claimed.next.now)),
+                    Some(due) => poll_at.min(local(due).max(now)),
                     None => poll_at,
                 }
             }
@@ -380,19 +383,20 @@ impl Machine {
             }
         };
         if let Some(hint) = poller.hint.take() {
-            let hint = Timestamp::from_micros(hint.as_micros().saturating_sub(ahead));
-            poller.look_at = poller.look_at.min(hint.max(now));
+            poller.look_at = poller.look_at.min(local(hint).max(now));
         }
         Some(())
     }
 
-    fn learn_store_time(&mut self, store_now: Timestamp, now: Timestamp) {
-        self.store_ahead = store_now.as_micros().saturating_sub(now.as_micros());
+    /// The store answered some time after it was asked: taking the moment of asking makes the
+    /// worker look early rather than late, and looking early costs one more look.
+    fn learn_store_time(&mut self, store_now: Timestamp, asked_at: Timestamp) {
+        self.store_ahead = store_now.as_micros().saturating_sub(asked_at.as_micros());
     }
 
-    fn look_for_lapses(&mut self, next: &NextDue, now: Timestamp) {
+    fn look_for_lapses(&mut self, next: &NextDue) {
         if let Some(lapse) = next.lapse {
-            let at = (now + lapse.since(next.now)).max(self.reaped_at + REAP_PAUSE);
+            let at = self.local_time(lapse).max(self.reaped_at + REAP_PAUSE);
             self.reap_at = Some(self.reap_at.map_or(at, |known| known.min(at)));
         }
     }

@@ -297,3 +297,15 @@ fn r31_a_settlement_lets_a_limited_queue_be_looked_at_at_once() {
     let sent = settlements(story.ended(&[1]));
     assert_eq!(claim_limit(&story.settled(sent)), Some(4));
 }
+
+#[test]
+fn r34_an_answer_that_took_its_time_does_not_delay_the_next_look() {
+    let (mut story, limit) = Story::started(1, 0);
+    let asked_at = story.now;
+    let due = asked_at + Duration::from_millis(500);
+    story.now = asked_at + Duration::from_millis(200);
+    let next = NextDue { now: asked_at, due: Some(due), lapse: None };
+    let answer = Ok(Claimed { now: asked_at, jobs: vec![], next });
+    story.tell(Event::Claimed { queue: 0, limit, asked_at, answer });
+    assert_eq!(story.machine.next_wake(), Some(due));
+}
