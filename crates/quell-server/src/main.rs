@@ -32,11 +32,13 @@ enum Command {
     Explain(quell_server::client::ExplainArgs),
     Replay(quell_server::replay::Args),
     Simulate(quell_server::simulate::Args),
+    #[command(hide = true)]
+    Torment(quell_server::torment::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    quell_server::log::start();
+    quell_server::log::start(if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" });
     let mut out = std::io::stdout().lock();
     let done = match cli.command {
         Command::Demo(args) => quell_server::demo::run(args, &mut out),
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => quell_server::client::explain(args, &mut out),
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),
+        Command::Torment(args) => quell_server::torment::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -29,6 +29,8 @@ struct Book {
     running: HashMap<Lease, u64>,
     /// Jobs that were claimed before the receipts that tell of them were noted.
     claimed_early: HashSet<JobId>,
+    /// A claim left something that is due: a run of its key has to end first (R11).
+    held_back: bool,
     failed: Option<Error>,
 }
 
@@ -60,12 +62,11 @@ impl Ledger {
         }
     }
 
-    /// The store handed out jobs.
-    pub(super) fn claimed(&self, claimed: &Claimed) {
-        if claimed.jobs.is_empty() {
-            return;
-        }
+    /// The store handed out jobs. Says whether to look again at once: something due was left, and
+    /// nothing runs whose end would make it free.
+    pub(super) fn claimed(&self, claimed: &Claimed) -> bool {
         let mut book = self.book();
+        let ran_before = !book.running.is_empty();
         for job in &claimed.jobs {
             book.forget(job.id);
             book.claimed_early.insert(job.id);
@@ -75,12 +76,15 @@ impl Ledger {
             book.counted.delays.push(micros(claimed.now, job.first_at));
             book.counted.lateness.push(micros(claimed.now, job.due_at));
         }
+        let left = book.dues.first().is_some_and(|(due, _)| *due <= claimed.now);
+        book.held_back = left && ran_before;
         drop(book);
         self.changed.notify_one();
+        left && !ran_before
     }
 
-    /// The store ended attempts.
-    pub(super) fn settled(&self, settled: &[Settled]) {
+    /// The store ended attempts. Says whether to look again for what an earlier claim left.
+    pub(super) fn settled(&self, settled: &[Settled]) -> bool {
         let mut book = self.book();
         for one in settled {
             let triggers = book.running.remove(&one.lease).unwrap_or_default();
@@ -91,8 +95,10 @@ impl Ledger {
                 _ => {}
             }
         }
+        let freed = std::mem::take(&mut book.held_back);
         drop(book);
         self.changed.notify_one();
+        freed
     }
 
     /// The store refused; a replay does not go on without it.
@@ -118,12 +124,9 @@ impl Ledger {
         self.book().counted.clone()
     }
 
-    /// Waits until all that is due at `now` has started, and all that started has ended.
-    pub(super) async fn at_rest(&self, now: Timestamp) -> Result<(), Error> {
-        self.until(|book| {
-            book.running.is_empty() && book.dues.first().is_none_or(|(due, _)| *due > now)
-        })
-        .await
+    /// Waits until all that is due at `now` has started.
+    pub(super) async fn all_started(&self, now: Timestamp) -> Result<(), Error> {
+        self.until(|book| book.dues.first().is_none_or(|(due, _)| *due > now)).await
     }
 
     /// Waits until runs have covered every trigger.

@@ -26,6 +26,13 @@ pub(super) struct Observed {
 }
 
 impl Observed {
+    /// In virtual time, nobody but the driver's hub tells the worker to.
+    fn look_again(&self, again: bool) {
+        if let (true, Some(hub)) = (again, &self.hub) {
+            hub.wake(None, Timestamp::MIN);
+        }
+    }
+
     fn noted<T>(&self, answer: Result<T>, note: impl FnOnce(&T)) -> Result<T> {
         match &answer {
             Ok(value) => note(value),
@@ -53,7 +60,10 @@ impl Store for Observed {
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         let answer = self.inner.claim(now, claim).await;
-        self.noted(answer, |claimed| self.ledger.claimed(claimed))
+        self.noted(answer, |claimed| {
+            let again = self.ledger.claimed(claimed);
+            self.look_again(again);
+        })
     }
 
     async fn renew(
@@ -71,7 +81,10 @@ impl Store for Observed {
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
         let answer = self.inner.settle(now, settlements).await;
-        self.noted(answer, |settled| self.ledger.settled(settled))
+        self.noted(answer, |settled| {
+            let again = self.ledger.settled(settled);
+            self.look_again(again);
+        })
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

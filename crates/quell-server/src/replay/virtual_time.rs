@@ -2,7 +2,8 @@
 //! before it moves on.
 //!
 //! Invariant: when triggers of an instant are accepted, every window due at or before it has been
-//! taken and settled. So the runs are those of the rules, whatever the machine's speed.
+//! taken, at its own time. So the runs are those of the rules, whatever the machine's speed. Runs
+//! settle meanwhile: a window whose key still runs is due, so the clock stands until it is taken.
 
 use std::collections::HashSet;
 
@@ -37,6 +38,7 @@ pub(super) async fn drive(
         bar.set_message(stage.ledger().runs().to_string());
     }
     run_due(stage, clock, Timestamp::MAX).await?;
+    stage.ledger().all_covered().await?;
     let late = stage.ledger().counted().lateness.into_iter().max().unwrap_or_default();
     ensure!(late == 0, "the store's time was {late} microseconds ahead of the trace's");
     Ok(())
@@ -47,7 +49,7 @@ async fn run_due(stage: &Stage, clock: &TestClock, until: Timestamp) -> Result<(
     while let Some(due) = stage.ledger().next_due().filter(|due| *due <= until) {
         clock.set(due);
         stage.wake(due);
-        stage.ledger().at_rest(clock.now()).await?;
+        stage.ledger().all_started(clock.now()).await?;
     }
     Ok(())
 }

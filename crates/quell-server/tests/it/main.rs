@@ -1,10 +1,30 @@
 //! What the commands do, seen from outside: one test binary, one module per command.
 
 #[cfg(test)]
+mod api;
+#[cfg(test)]
+mod binary;
+#[cfg(test)]
+mod bounds;
+#[cfg(test)]
+mod cli;
+#[cfg(test)]
 mod commands;
+#[cfg(test)]
+mod config;
+#[cfg(test)]
+mod ending;
+#[cfg(test)]
+mod handlers;
+#[cfg(test)]
+mod kill;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]
+mod served;
+#[cfg(test)]
 mod simulate;
+#[cfg(test)]
+mod ssrf;
 #[cfg(test)]
 mod trace;

@@ -130,7 +130,7 @@ fn r40_a_source_that_cannot_be_read_is_refused_by_name_and_line() {
         (files.write("b.jsonl", "{\"timestamp\":1,\"key\":1}\n\n7\n"), &["line 3", "object"]),
         (files.write("c.jsonl", "{\"key\":1}\n"), &["line 1", "--time", "key"]),
         (files.write("d.jsonl", huge), &["line 1", "bytes"]),
-        (dir.clone(), &["directory without .git"]),
+        (dir, &["directory without .git"]),
     ];
     for (file, parts) in table {
         let error = read(&file, "{{ key }}", "timestamp").unwrap_err();

@@ -1,0 +1,92 @@
+//! A server in this process, and short words for what tests ask of it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use quell::JobState;
+use quell_server::config::Config;
+use quell_server::serve::Server;
+use reqwest::{Client, Method, RequestBuilder, Response};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A server with a folder of its own, in which its configuration stands.
+pub(crate) struct Served {
+    pub(crate) server: Server,
+    pub(crate) folder: TempDir,
+    pub(crate) client: Client,
+}
+
+/// Starts a server with these tasks, on any free port.
+pub(crate) async fn serve(tasks: &str) -> Served {
+    serve_with("", tasks).await
+}
+
+/// Starts a server with more settings in its `[server]` table.
+pub(crate) async fn serve_with(server: &str, tasks: &str) -> Served {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("q.db").display());
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n{server}\n[store]\nurl = \"{url}\"\n\
+         synchronous = \"normal\"\n[worker]\ngrace = \"100ms\"\n{tasks}"
+    );
+    let config = Config::parse(&text, &folder.path().join("quell.toml")).unwrap();
+    let server = Server::start(config, None).await.unwrap();
+    Served { server, folder, client: Client::new() }
+}
+
+impl Served {
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("http://{}{path}", self.server.address()))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
+        answer(self.request(Method::GET, path).send().await.unwrap()).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        let request = self.request(Method::POST, path).header("content-type", "application/json");
+        answer(request.body(body.to_owned()).send().await.unwrap()).await
+    }
+
+    /// Triggers once with this payload and expects it to be accepted.
+    pub(crate) async fn trigger(&self, task: &str, payload: &str) -> Value {
+        let body = format!("{{\"payload\":{payload}}}");
+        let (status, answer) = self.post(&format!("/v1/tasks/{task}/triggers"), &body).await;
+        assert_eq!(status, 202, "{answer}");
+        answer
+    }
+
+    /// Waits until a job has ended in this state; its JSON with attempts.
+    pub(crate) async fn ended(&self, job: &Value, state: JobState) -> Value {
+        let path = format!("/v1/jobs/{}", job.as_str().unwrap());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (_, told) = self.get(&path).await;
+            if told["job"]["state"] == state.name() {
+                return told;
+            }
+            assert!(Instant::now() < deadline, "never {state}: {told:#}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+pub(crate) async fn answer(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let text = response.text().await.unwrap();
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+/// Waits until a file has this text.
+pub(crate) async fn file_says(path: &Path, done: impl Fn(&str) -> bool) -> String {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        if done(&text) {
+            return text;
+        }
+        assert!(Instant::now() < deadline, "{} says {text:?}", path.display());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
