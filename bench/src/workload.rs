@@ -1,0 +1,316 @@
+//! What Quell is measured at, through its public API. Every trigger is durable before it counts.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use quell::sqlite::{SqliteOptions, Synchronous};
+use quell::{Ctx, JobState, Key, Policy, Quell, Task, TaskError};
+use tempfile::TempDir;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// How much of each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) rounds: usize,
+    pub(crate) batch: usize,
+    pub(crate) drain: usize,
+    pub(crate) single: usize,
+    pub(crate) debounced: usize,
+    pub(crate) latency: usize,
+    pub(crate) idle: Duration,
+}
+
+impl Sizes {
+    pub(crate) const FULL: Sizes = Sizes {
+        rounds: 3,
+        batch: 100_000,
+        drain: 100_000,
+        single: 32_000,
+        debounced: 300_000,
+        latency: 400,
+        idle: Duration::from_secs(60),
+    };
+    pub(crate) const QUICK: Sizes = Sizes {
+        rounds: 1,
+        batch: 50_000,
+        drain: 50_000,
+        single: 9_600,
+        debounced: 100_000,
+        latency: 200,
+        idle: Duration::from_secs(5),
+    };
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Noop {
+    n: usize,
+}
+
+impl Task for Noop {
+    const NAME: &'static str = "noop";
+    type Output = ();
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Meter {
+    key: usize,
+}
+
+impl Task for Meter {
+    const NAME: &'static str = "meter";
+    type Output = ();
+
+    fn policy() -> Policy {
+        Policy::default().debounce(Duration::from_secs(100)..=Duration::from_secs(600))
+    }
+
+    fn debounce_key(&self) -> Option<Key> {
+        Key::new(format!("customer-{}", self.key)).ok()
+    }
+}
+
+type Starts = UnboundedSender<Instant>;
+
+async fn noop(_: Noop, ctx: Ctx<Starts>) -> Result<(), TaskError> {
+    // Workloads that do not listen have dropped the other end.
+    let _unheard = ctx.state().send(Instant::now());
+    Ok(())
+}
+
+async fn open(folder: &Path, mode: Synchronous) -> anyhow::Result<(Quell, TempDir)> {
+    let folder = tempfile::tempdir_in(folder)?;
+    let store = SqliteOptions::new(folder.path().join("quell.db")).synchronous(mode).open().await?;
+    Ok((Quell::with_store(Arc::new(store)).build()?, folder))
+}
+
+fn per_second(count: usize, since: Instant) -> f64 {
+    count as f64 / since.elapsed().as_secs_f64()
+}
+
+/// Batches of 1,000, one after the other.
+pub(crate) async fn batch(folder: &Path, mode: Synchronous, count: usize) -> anyhow::Result<f64> {
+    let (quell, _folder) = open(folder, mode).await?;
+    fill(&quell, count).await
+}
+
+async fn fill(quell: &Quell, count: usize) -> anyhow::Result<f64> {
+    let began = Instant::now();
+    for start in (0..count).step_by(1_000) {
+        quell.trigger_many((start..start + 1_000).map(|n| Noop { n })).await?;
+    }
+    Ok(per_second(count, began))
+}
+
+/// Until every settlement is committed: the store counts them, not the handlers.
+pub(crate) async fn drain(folder: &Path, mode: Synchronous, count: usize) -> anyhow::Result<f64> {
+    let (quell, _folder) = open(folder, mode).await?;
+    fill(&quell, count).await?;
+    let (sender, receiver) = unbounded_channel();
+    drop(receiver);
+    let began = Instant::now();
+    let store = Arc::clone(quell.store());
+    let all_settled = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(25)).await;
+            let counts = store.counts().await.unwrap_or_default();
+            let left = counts.iter().filter(|row| row.state != JobState::Succeeded);
+            if !counts.is_empty() && left.map(|row| row.jobs).sum::<u64>() == 0 {
+                return;
+            }
+        }
+    };
+    quell.worker(sender).concurrency(256).register(noop).run_until(all_settled).await?;
+    Ok(per_second(count, began))
+}
+
+/// Callers at once, each waiting for its own durable trigger.
+async fn callers<F, Fut>(callers: usize, count: usize, call: F) -> anyhow::Result<f64>
+where
+    F: Fn(usize) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = quell::Result<()>> + Send,
+{
+    let began = Instant::now();
+    let mut tasks: JoinSet<quell::Result<()>> = JoinSet::new();
+    for caller in 0..callers {
+        let call = call.clone();
+        tasks.spawn(async move {
+            for n in 0..count / callers {
+                call(caller * 7_919 + n * 104_729).await?;
+            }
+            Ok(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    Ok(per_second(count, began))
+}
+
+pub(crate) async fn single(
+    folder: &Path,
+    mode: Synchronous,
+    at_once: usize,
+    count: usize,
+) -> anyhow::Result<f64> {
+    let (quell, _folder) = open(folder, mode).await?;
+    callers(at_once, count, move |n| {
+        let quell = quell.clone();
+        async move { quell.trigger(Noop { n }).await.map(drop) }
+    })
+    .await
+}
+
+pub(crate) async fn debounced(
+    folder: &Path,
+    mode: Synchronous,
+    keys: usize,
+    count: usize,
+) -> anyhow::Result<f64> {
+    let (quell, _folder) = open(folder, mode).await?;
+    callers(512, count, move |n| {
+        let quell = quell.clone();
+        async move { quell.trigger(Meter { key: n % keys }).await.map(drop) }
+    })
+    .await
+}
+
+/// A worker that runs until told, and when its handlers started.
+struct Working {
+    starts: UnboundedReceiver<Instant>,
+    stop: oneshot::Sender<()>,
+    task: JoinSet<quell::Result<()>>,
+}
+
+impl Working {
+    fn start(quell: &Quell) -> Self {
+        let (sender, starts) = unbounded_channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let worker = quell.worker(sender).register(noop);
+        let mut task = JoinSet::new();
+        task.spawn(worker.run_until(async { drop(stopped.await) }));
+        Working { starts, stop, task }
+    }
+
+    async fn started(&mut self) -> anyhow::Result<Instant> {
+        self.starts.recv().await.context("the worker ended")
+    }
+
+    async fn stop(mut self) -> anyhow::Result<()> {
+        drop(self.stop);
+        while let Some(ended) = self.task.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn quantile(mut waits: Vec<f64>, quantile: f64) -> f64 {
+    waits.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a small length"
+    )]
+    let place = ((waits.len().saturating_sub(1)) as f64 * quantile).round() as usize;
+    waits.get(place).copied().unwrap_or(f64::NAN)
+}
+
+/// From the call of trigger to the handler's first line, one job at a time.
+pub(crate) async fn latency(
+    folder: &Path,
+    mode: Synchronous,
+    count: usize,
+    at: f64,
+) -> anyhow::Result<f64> {
+    let (quell, _folder) = open(folder, mode).await?;
+    let mut working = Working::start(&quell);
+    let mut waits = Vec::with_capacity(count);
+    for n in 0..count {
+        let began = Instant::now();
+        quell.trigger(Noop { n }).await?;
+        waits.push(millis(working.started().await?.duration_since(began)));
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    working.stop().await?;
+    Ok(quantile(waits, at))
+}
+
+/// How late a delayed job starts.
+pub(crate) async fn lateness(
+    folder: &Path,
+    mode: Synchronous,
+    count: usize,
+) -> anyhow::Result<f64> {
+    let (quell, _folder) = open(folder, mode).await?;
+    let mut working = Working::start(&quell);
+    let mut waits = Vec::with_capacity(count);
+    for n in 0..count {
+        let delay = Duration::from_millis(40);
+        let began = Instant::now();
+        quell.trigger(Noop { n }).delay(delay).await?;
+        let accepted = began.elapsed();
+        let waited = working.started().await?.duration_since(began);
+        // Due lies between the call and its answer; the earlier one makes it look later.
+        waits.push(millis(waited.saturating_sub(delay).min(waited.saturating_sub(accepted))));
+    }
+    working.stop().await?;
+    Ok(quantile(waits, 0.99))
+}
+
+/// Nothing for a while, then one job.
+pub(crate) async fn after_idle(
+    folder: &Path,
+    mode: Synchronous,
+    idle: Duration,
+) -> anyhow::Result<f64> {
+    let (quell, _folder) = open(folder, mode).await?;
+    let mut working = Working::start(&quell);
+    tokio::time::sleep(idle).await;
+    let began = Instant::now();
+    quell.trigger(Noop { n: 0 }).await?;
+    let waited = working.started().await?.duration_since(began);
+    working.stop().await?;
+    Ok(millis(waited))
+}
+
+/// The share of a core that a waiting worker takes, and the bytes that this process wrote.
+pub(crate) async fn idle(
+    folder: &Path,
+    mode: Synchronous,
+    length: Duration,
+) -> anyhow::Result<(f64, u64)> {
+    let (quell, _folder) = open(folder, mode).await?;
+    let working = Working::start(&quell);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let length = length.min(Duration::from_secs(20));
+    let (cpu, written) = (cpu_ticks()?, bytes_written()?);
+    tokio::time::sleep(length).await;
+    let ticks = cpu_ticks()?.saturating_sub(cpu);
+    let written = bytes_written()?.saturating_sub(written);
+    working.stop().await?;
+    // A tick is a hundredth of a second on Linux.
+    Ok((ticks as f64 / length.as_secs_f64(), written))
+}
+
+/// User and system time of this process, in ticks.
+fn cpu_ticks() -> anyhow::Result<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let (_, fields) = stat.rsplit_once(')').context("/proc/self/stat")?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let tick = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+    tick(11).zip(tick(12)).map(|(user, system)| user + system).context("/proc/self/stat")
+}
+
+fn bytes_written() -> anyhow::Result<u64> {
+    let io = std::fs::read_to_string("/proc/self/io")?;
+    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    line.and_then(|bytes| bytes.parse().ok()).context("/proc/self/io")
+}
