@@ -11,7 +11,7 @@ pub struct RuleArgs {
     /// Run a window at once when it has gathered this many triggers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_triggers: Option<u32>,
-    /// How the payloads of a window become one: last, first, merge, collect[:CAP] or
+    /// How the payloads of a window become one: last, first, merge, collect, collect:CAP or
     /// accumulate:FIELD,... (a full collect runs at once).
     #[arg(long, value_name = "FOLD", default_value = "last", value_parser = parse_fold)]
     pub payload: Fold,

@@ -114,9 +114,9 @@ impl Stage {
         self.policy.trigger(payload, trace.key(event).cloned())
     }
 
-    /// Tells the worker that something is due.
-    pub(super) fn wake(&self, due: Timestamp) {
-        self.hub.wake(Some(self.policy.queue()), due);
+    /// Tells the worker that something is due now.
+    pub(super) fn wake(&self) {
+        self.hub.wake(Some(self.policy.queue()), Timestamp::MIN);
     }
 
     /// Runs the worker while `feed` goes on, and ends it then or at an interrupt.

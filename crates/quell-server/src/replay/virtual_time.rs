@@ -48,7 +48,7 @@ pub(super) async fn drive(
 async fn run_due(stage: &Stage, clock: &TestClock, until: Timestamp) -> Result<()> {
     while let Some(due) = stage.ledger().next_due().filter(|due| *due <= until) {
         clock.set(due);
-        stage.wake(due);
+        stage.wake();
         stage.ledger().all_started(clock.now()).await?;
     }
     Ok(())
