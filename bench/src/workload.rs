@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use quell::sqlite::{SqliteOptions, Synchronous};
-use quell::{Ctx, JobState, Key, Policy, Quell, Task, TaskError};
+use quell::{Ctx, JobState, Key, Policy, Quell, QueueName, Task, TaskError, TaskName};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -113,18 +113,23 @@ pub(crate) async fn drain(folder: &Path, mode: Synchronous, count: usize) -> any
     drop(receiver);
     let began = Instant::now();
     let store = Arc::clone(quell.store());
+    let (queue, tasks) = (QueueName::new("default")?, [TaskName::new(Noop::NAME)?]);
     let all_settled = async {
         loop {
-            tokio::time::sleep(Duration::from_millis(25)).await;
-            let counts = store.counts().await.unwrap_or_default();
-            let left = counts.iter().filter(|row| row.state != JobState::Succeeded);
-            if !counts.is_empty() && left.map(|row| row.jobs).sum::<u64>() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            // Nothing waits and no lease is held: every settlement is committed.
+            let next = store.next_due(None, &queue, &tasks).await;
+            if next.is_ok_and(|next| next.due.is_none() && next.lapse.is_none()) {
                 return;
             }
         }
     };
     quell.worker(sender).concurrency(256).register(noop).run_until(all_settled).await?;
-    Ok(per_second(count, began))
+    let rate = per_second(count, began);
+    let counts = store.counts().await?;
+    let succeeded = counts.iter().filter(|row| row.state == JobState::Succeeded);
+    anyhow::ensure!(succeeded.map(|row| row.jobs).sum::<u64>() == count as u64, "jobs are missing");
+    Ok(rate)
 }
 
 /// Callers at once, each waiting for its own durable trigger.
