@@ -4,6 +4,7 @@
 //! says; `real_time` lets the clock run, sped up. `ledger` counts what the store answered, seen by
 //! the wrapper in `observed`. Invariant: what is reported is what the store said, nothing else.
 
+mod eager;
 mod ledger;
 mod observed;
 mod real_time;
@@ -25,7 +26,7 @@ use crate::rule::RuleArgs;
 use crate::simulate::Simulation;
 use crate::trace::{Keep, Trace, TraceArgs};
 use report::Report;
-use stage::{Scratch, Stage};
+use stage::{Scratch, Stage, shown};
 
 /// Feed recorded events as real triggers through a store and a worker, and measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -105,7 +106,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<()> {
         Speed::Max => 1.0,
         Speed::Times(times) => times,
     };
-    let name = args.store.as_deref().unwrap_or("a temporary SQLite file");
+    let name = args.store.as_deref().map(shown);
+    let name = name.as_deref().unwrap_or("a temporary SQLite file");
     let events = trace.events().len();
     let report = Report { name, thresholds, events, predicted, elapsed, scale, counted: &counted };
     if args.json {
@@ -137,7 +139,7 @@ async fn replay(
         }
     };
     let stage = Stage::open(&url, args.speed, thresholds, &args.rule, trace).await;
-    let stage = stage.with_context(|| format!("--store {url}"))?;
+    let stage = stage.with_context(|| format!("--store {}", shown(&url)))?;
     let bar = progress(trace);
     let feed = async {
         match &stage.clock {

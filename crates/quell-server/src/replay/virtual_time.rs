@@ -13,6 +13,7 @@ use quell::Clock;
 use quell::testing::TestClock;
 use quell_core::{Limits, Timestamp};
 
+use super::eager::eagerly;
 use super::stage::Stage;
 use crate::trace::{Event, Trace};
 
@@ -29,7 +30,7 @@ pub(super) async fn drive(
         run_due(stage, clock, first.at).await?;
         clock.set(first.at);
         for events in batches(instant, counted) {
-            stage.trigger(trace, events).await?;
+            eagerly(stage.trigger(trace, events)).await?;
             if counted {
                 run_due(stage, clock, first.at).await?;
             }
@@ -49,7 +50,7 @@ async fn run_due(stage: &Stage, clock: &TestClock, until: Timestamp) -> Result<(
     while let Some(due) = stage.ledger().next_due().filter(|due| *due <= until) {
         clock.set(due);
         stage.wake();
-        stage.ledger().all_started(clock.now()).await?;
+        eagerly(stage.ledger().all_started(clock.now())).await?;
     }
     Ok(())
 }
