@@ -585,6 +585,11 @@ impl Machine {
             let Some(job) = self.waiting.pop_front() else { return };
             let lease = Lease { job: job.id, token: job.token };
             let Some(held) = self.held.get_mut(&lease) else { continue };
+            if held.lost {
+                // Another attempt may run by now (R11, R21).
+                self.held.remove(&lease);
+                continue;
+            }
             held.stage = Stage::Running;
             self.running += 1;
             commands.push(Command::Start(Box::new(job)));

@@ -309,3 +309,13 @@ fn r34_an_answer_that_took_its_time_does_not_delay_the_next_look() {
     story.tell(Event::Claimed { queue: 0, limit, asked_at, answer });
     assert_eq!(story.machine.next_wake(), Some(due));
 }
+
+#[test]
+fn r11_a_prefetched_job_whose_lease_was_lost_is_not_started() {
+    let (mut story, limit) = Story::started(1, 0);
+    story.claimed(2, limit, None);
+    let leases = vec![lease(1), lease(2)];
+    let (asked_at, answer) = (story.now, Ok(vec![Some(story.now + LEASE), None]));
+    story.tell(Event::Renewed { leases, asked_at, answer });
+    assert_eq!(starts(&story.ended(&[1])), 0);
+}
