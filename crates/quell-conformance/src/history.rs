@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_core::history::{Event, History, Sink};
 use quell_core::window::DueReason;
-use quell_core::{JobId, JobState, Lease, LeaseToken, NewTrigger, SettledAs};
+use quell_core::{
+    JobId, JobState, Lease, LeaseToken, NewTrigger, Retention, SettledAs, Settlement,
+};
 
 use crate::rig::{Rig, fails, key, keyed, lease, plain, secs};
 
@@ -34,12 +36,14 @@ impl Recorder {
         std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What came since the last call, which was one change of a window: its job, count, the second
-    /// it is due, and why.
+    /// What came since the last call, which ended with one change of a window: its job, count, the
+    /// second it is due, and why.
     fn window(&self) -> (JobId, u64, u64, DueReason) {
         let events = self.take();
         match events.as_slice() {
-            [Event::Window { job, count, due, reason, .. }] => {
+            [.., Event::Window { job, count, due, reason, .. }] => {
+                let changes = events.iter().filter(|event| matches!(event, Event::Window { .. }));
+                assert_eq!(changes.count(), 1, "{events:#?}");
                 (*job, *count, Rig::second(*due), *reason)
             }
             _ => panic!("one change of a window was to be recorded: {events:#?}"),
@@ -57,48 +61,77 @@ pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Record
         t: rig.now(),
         job,
         task: crate::rig::task("t"),
-        key: key("a"),
+        queue: crate::rig::queue(),
+        key: Some(key("a")),
+        priority: 0,
         first: Rig::START,
         last: rig.now(),
         count: 2,
+        suppressed: 0,
         due: Rig::START + secs(14),
         bound: Some(Rig::START + secs(60)),
         nb: quell_core::Timestamp::MIN,
         reason: DueReason::Quiet,
+        shape: quell_core::job::Shape::default(),
     };
     assert_eq!(opened, [expected]);
     rig.at(5).flush("a").await;
     assert_eq!(recorder.window(), (job, 2, 5, DueReason::Flushed));
     let run = rig.claim_one().await;
-    assert!(recorder.take().is_empty(), "the worker records the start");
+    let t = rig.now();
+    assert_eq!(recorder.take(), [Event::claimed(t, &Rig::wish(1_000), &run)]);
 
     let heir = rig.at(6).trigger(keyed("a")).await.job().expect("a job");
     assert_eq!(recorder.window(), (heir, 1, 16, DueReason::Quiet));
     rig.fail(&run, secs(30)).await;
     assert_eq!(recorder.window(), (heir, 3, 36, DueReason::Backoff));
     let run = rig.at(36).claim_one().await;
+    recorder.take();
     rig.fail(&run, secs(7)).await;
     assert_eq!(recorder.window(), (heir, 3, 43, DueReason::Backoff));
     let run = rig.at(43).claim_one().await;
+    recorder.take();
     rig.succeed(&run).await;
-    assert!(recorder.take().is_empty(), "the worker records the settlement");
+    let ended = Settlement { lease: lease(&run), outcome: quell_core::Outcome::Succeeded };
+    assert_eq!(recorder.take(), [Event::settled(rig.now(), &ended, SettledAs::Succeeded)]);
 }
 
-/// Lapses, cancels and redrives, each with what became of the job.
+/// What a job went through is told in that order: the end of an attempt before what it led to.
+pub async fn an_end_is_recorded_before_what_it_led_to(mut rig: Rig, recorder: Recorder) {
+    rig.trigger(keyed("a")).await;
+    let run = rig.at(10).claim_one().await;
+    rig.renew(lease(&run)).await;
+    recorder.take();
+    rig.fail(&run, secs(7)).await;
+    let events = recorder.take();
+    assert!(matches!(events[..], [Event::Settle { .. }, Event::Window { .. }]), "{events:#?}");
+    let run = rig.at(17).claim_one().await;
+    recorder.take();
+    rig.at(47).reap().await;
+    let events = recorder.take();
+    assert!(matches!(events[..], [Event::Lapse { .. }, Event::Window { .. }]), "{events:#?}");
+    rig.settle(lease(&run), quell_core::Outcome::Succeeded).await;
+    let events = recorder.take();
+    let refused = |event: &Event| matches!(event, Event::Settle { became: SettledAs::Refused, .. });
+    assert!(events.len() == 1 && refused(&events[0]), "{events:#?}");
+}
+
+/// Lapses, cancels, redrives and removals, each with what became of the job.
 pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Recorder) {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
+    recorder.take();
     rig.at(30).reap().await;
     let t = rig.now();
     let token = LeaseToken::new(1);
     let became = SettledAs::Scheduled { due: t };
-    assert_eq!(recorder.take(), [Event::Lapse { t, job: run.id, token, became }]);
+    assert_eq!(recorder.take()[0], Event::Lapse { t, job: run.id, token, became });
 
     let run = rig.claim_one().await;
     rig.settle(lease(&run), fails(secs(1), true)).await;
-    assert!(recorder.take().is_empty());
+    recorder.take();
     let became = rig.redrive(run.id).await.expect("redrives");
-    assert_eq!(recorder.take(), [Event::Redrive { t, job: run.id, became }]);
+    assert_eq!(recorder.take()[0], Event::Redrive { t, job: run.id, became });
     rig.cancel(run.id).await.expect("cancels");
     assert_eq!(recorder.take(), [Event::Cancel { t, job: run.id }]);
 
@@ -107,6 +140,9 @@ pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Re
     let gone = rig.store.cancel_key(Some(t), &crate::rig::task("t"), &key("a")).await;
     assert_eq!(gone.expect("cancels"), Some(window));
     assert_eq!(recorder.take(), [Event::Cancel { t, job: window }]);
+    let t = rig.at(7_200).now();
+    rig.store.prune(Some(t), &Retention::default(), 1).await.expect("prunes");
+    assert_eq!(recorder.take(), [Event::Prune { t, job: run.id }]);
 }
 
 /// A duplicate, a refusal, a call without effect: nothing happened, so nothing is recorded.
@@ -119,13 +155,10 @@ pub async fn what_changes_nothing_is_not_recorded(mut rig: Rig, recorder: Record
     rig.redrive(job).await.expect_err("it is not dead");
     rig.cancel(JobId::new(9_999)).await.expect_err("unknown");
     rig.flush("b").await;
-    let stranger = Lease { job, token: LeaseToken::new(9) };
-    rig.settle(stranger, quell_core::Outcome::Succeeded).await;
-    rig.renew(stranger).await;
+    rig.renew(Lease { job, token: LeaseToken::new(9) }).await;
     rig.reap().await;
     rig.claim_none().await;
-    rig.trigger(plain("1")).await;
-    assert_eq!(recorder.take(), [], "a job without a key has no window");
+    assert_eq!(recorder.take(), []);
 }
 
 /// After a messy run the last event of each open window says what its row says.

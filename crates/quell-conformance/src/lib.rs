@@ -55,6 +55,7 @@ macro_rules! suite {
         $crate::suite!($open);
         $crate::recorded_tests!($open_recorded: [
             every_change_of_a_window_is_recorded,
+            an_end_is_recorded_before_what_it_led_to,
             lapses_cancels_and_redrives_are_recorded,
             what_changes_nothing_is_not_recorded,
             the_last_event_of_a_window_is_its_row,

@@ -1,35 +1,65 @@
 //! The event history: one line per thing that happened, the only input of every checker.
 //!
 //! Clients, workers and stores hand events to a [`History`] where one is set; without one they
-//! build none. A sink must write an event before its effect can be seen by others (`start` before
-//! the handler's body, `trigger_invoke` before the call), so that a kill loses nothing but a torn
-//! last line.
+//! build none. Stores record what they have committed, in the order of their commits; clients and
+//! workers record before the effect can be seen by others (`start` before the handler's body,
+//! `trigger_invoke` before the call), so that a kill loses a last event, never the truth of one.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::SettledAs;
-use crate::window::DueReason;
+use crate::dedup::HoldUntil;
+use crate::job::Shape;
+use crate::retry::Retry;
+use crate::store::{QueueSettings, SettledAs};
+use crate::trigger::{Priority, When};
+use crate::window::{Debounce, DueReason};
 use crate::{
-    AttemptOutcome, ErrorKind, JobId, Key, LeaseToken, Receipt, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, Payload,
+    QueueName, Receipt, TaskName, Timestamp, WorkerId,
 };
 
 /// Where events go. Calls are synchronous and must be short.
 pub trait History: Send + Sync + Debug + 'static {
     /// Writes one event.
     fn record(&self, event: &Event);
+
+    /// Whether events are to carry payloads. They may be large, or nobody's business.
+    fn wants_payloads(&self) -> bool {
+        false
+    }
 }
 
 /// A shared sink.
 pub type Sink = Arc<dyn History>;
+
+/// A task as a worker runs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerTask {
+    /// Its name.
+    pub task: TaskName,
+    /// Its queue.
+    pub queue: QueueName,
+    /// How often it is tried.
+    pub retry: Retry,
+}
 
 /// Something that happened. Names and fields are those of the checker's input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[non_exhaustive]
 pub enum Event {
+    /// What may be expected of this record; without it, no more than what every record holds.
+    Record {
+        /// Whether nothing that happened is missing: no process was killed while it wrote.
+        complete: bool,
+        /// Whether every fault is in it.
+        faults: bool,
+        /// How late an attempt may start while no fault is at work and nothing holds it back.
+        punctual: Option<std::time::Duration>,
+    },
     /// A caller is about to trigger.
     TriggerInvoke {
         /// The caller's number for the call; it is its own.
@@ -40,6 +70,21 @@ pub enum Event {
         key: Option<Key>,
         /// Its dedup key.
         dedup: Option<Key>,
+        /// How long the dedup key is asked for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<HoldUntil>,
+        /// The debounce policy it brings.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        debounce: Option<Debounce>,
+        /// The delay it asks for.
+        #[serde(default)]
+        when: When,
+        /// How its payload is folded, where payloads are recorded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fold: Option<Fold>,
+        /// Its payload, where payloads are recorded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        payload: Option<Payload>,
     },
     /// The store accepted the trigger, or said that it is a duplicate.
     TriggerOk {
@@ -60,22 +105,28 @@ pub enum Event {
         /// The call.
         op: u64,
     },
-    /// A window opened or changed.
+    /// A job came to be or its window changed: opened, joined, flushed, absorbed into, put back.
     Window {
         /// Store time.
         t: Timestamp,
-        /// Its job.
+        /// The job.
         job: JobId,
         /// The task.
         task: TaskName,
-        /// The debounce key.
-        key: Key,
+        /// Its queue.
+        queue: QueueName,
+        /// The debounce key; a job without one has a window of a single trigger.
+        key: Option<Key>,
+        /// Higher runs first.
+        priority: Priority,
         /// Its first trigger.
         first: Timestamp,
         /// Its last trigger.
         last: Timestamp,
         /// How many triggers it has.
         count: u64,
+        /// How many of them its leading edge does not run.
+        suppressed: u64,
         /// When it is due.
         due: Timestamp,
         /// The bound that no join moves due past.
@@ -84,10 +135,55 @@ pub enum Event {
         nb: Timestamp,
         /// Why it is due then.
         reason: DueReason,
+        /// What the job keeps of its policy.
+        shape: Shape,
     },
-    /// An attempt starts.
+    /// A trigger was counted that a leading edge does not run (R13).
+    Suppressed {
+        /// Store time.
+        t: Timestamp,
+        /// The job that leads the burst.
+        job: JobId,
+        /// How many triggers it has now.
+        count: u64,
+        /// How many of them are suppressed.
+        suppressed: u64,
+    },
+    /// A worker begins to work.
+    Worker {
+        /// Who.
+        worker: WorkerId,
+        /// What it runs.
+        tasks: Vec<WorkerTask>,
+    },
+    /// The store gave an attempt's lease.
+    Claimed {
+        /// Store time.
+        t: Timestamp,
+        /// The job.
+        job: JobId,
+        /// The fence.
+        token: LeaseToken,
+        /// The task.
+        task: TaskName,
+        /// Its queue.
+        queue: QueueName,
+        /// The debounce key.
+        key: Option<Key>,
+        /// Who may run it.
+        worker: WorkerId,
+        /// How many triggers it covers.
+        count: u64,
+        /// When it was due.
+        due: Timestamp,
+        /// Which attempt, from 1.
+        attempt: u32,
+        /// When the lease lapses.
+        until: Timestamp,
+    },
+    /// An attempt starts: its worker is about to run the handler.
     Start {
-        /// Store time of the claim.
+        /// Store time, as the worker reckons it.
         t: Timestamp,
         /// The job.
         job: JobId,
@@ -107,9 +203,14 @@ pub enum Event {
         attempt: u32,
         /// When the lease lapses.
         until: Timestamp,
+        /// What the handler is given, where payloads are recorded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        payload: Option<Payload>,
     },
-    /// A lease was extended.
+    /// The store extended a lease.
     Renew {
+        /// Store time.
+        t: Timestamp,
         /// The job.
         job: JobId,
         /// The fence.
@@ -135,7 +236,7 @@ pub enum Event {
         /// What became of the job.
         became: SettledAs,
     },
-    /// The store answered a settlement.
+    /// The store took a settlement, or refused it because the lease was lost.
     Settle {
         /// Store time.
         t: Timestamp,
@@ -145,8 +246,20 @@ pub enum Event {
         token: LeaseToken,
         /// What was reported.
         outcome: AttemptOutcome,
+        /// Whether the failure was permanent, or the last that is allowed.
+        #[serde(default)]
+        last: bool,
         /// What became of the job; `refused` when the lease was lost.
         became: SettledAs,
+    },
+    /// An effect of an attempt was committed.
+    Effect {
+        /// The job.
+        job: JobId,
+        /// The fence.
+        token: LeaseToken,
+        /// Which effect.
+        name: String,
     },
     /// Someone cancelled a job.
     Cancel {
@@ -164,9 +277,103 @@ pub enum Event {
         /// What became of it.
         became: SettledAs,
     },
+    /// The row of an ended job was removed.
+    Prune {
+        /// Store time.
+        t: Timestamp,
+        /// The job.
+        job: JobId,
+    },
+    /// The settings of a queue were made or changed.
+    Queue {
+        /// Store time.
+        t: Timestamp,
+        /// The queue.
+        queue: QueueName,
+        /// Its settings from now on.
+        settings: QueueSettings,
+    },
+    /// A test did harm.
+    Fault {
+        /// Store time.
+        t: Timestamp,
+        /// What, for a reader.
+        what: String,
+        /// To whom, for a reader.
+        whom: String,
+    },
+    /// No harm is done from here on.
+    Heal {
+        /// Store time.
+        t: Timestamp,
+    },
+    /// A job's row at the end, after everything that waited has run.
+    Row {
+        /// The job.
+        job: JobId,
+        /// The task.
+        task: TaskName,
+        /// The debounce key.
+        key: Option<Key>,
+        /// Its state.
+        state: JobState,
+        /// How many triggers it counts.
+        count: u64,
+        /// Its last trigger.
+        last: Timestamp,
+        /// When its last attempt started.
+        started: Option<Timestamp>,
+        /// The job that took it in.
+        by: Option<JobId>,
+    },
+    /// The stamp witness: a caller raised the counter of a key and is about to trigger it.
+    Stamp {
+        /// The caller's number for the call; it is its own.
+        op: u64,
+        /// The key.
+        key: String,
+        /// The counter's value.
+        value: u64,
+    },
+    /// The queue under test accepted the trigger of a stamp.
+    StampOk {
+        /// The call.
+        op: u64,
+    },
+    /// A handler read the counter of its key, first thing.
+    Read {
+        /// The run; it is its process's own.
+        run: u64,
+        /// The key.
+        key: String,
+        /// What it read.
+        value: u64,
+    },
+    /// The run of a read ended well, and its end was accepted.
+    ReadOk {
+        /// The run.
+        run: u64,
+    },
 }
 
 impl Event {
+    /// A call that is about to be made.
+    #[must_use]
+    pub fn invoked(op: u64, trigger: &NewTrigger, with_payload: bool) -> Event {
+        let keyed = trigger.keyed.as_ref();
+        Event::TriggerInvoke {
+            op,
+            task: trigger.task.clone(),
+            key: keyed.map(|keyed| keyed.key.clone()),
+            dedup: trigger.dedup.as_ref().map(|dedup| dedup.key.clone()),
+            hold: trigger.dedup.as_ref().map(|dedup| dedup.until),
+            debounce: keyed.map(|keyed| keyed.debounce),
+            when: trigger.when,
+            fold: keyed.filter(|_| with_payload).map(|keyed| keyed.fold.clone()),
+            payload: with_payload.then(|| trigger.payload.clone()),
+        }
+    }
+
     /// How a call that ended in `error` is recorded: unknown, or surely not accepted.
     #[must_use]
     pub fn failed(op: u64, error: &crate::Error) -> Event {
@@ -177,22 +384,73 @@ impl Event {
         }
     }
 
-    /// The state of a job's window after a change; none for a job without a key.
+    /// A scheduled job's window after a change.
     #[must_use]
-    pub fn window(t: Timestamp, job: &crate::Job) -> Option<Event> {
-        let key = job.key.clone()?;
-        Some(Event::Window {
+    pub fn window(t: Timestamp, job: &Job) -> Event {
+        Event::Window {
             t,
             job: job.id,
             task: job.task.clone(),
-            key,
+            queue: job.queue.clone(),
+            key: job.key.clone(),
+            priority: job.priority,
             first: job.window.first_at,
             last: job.window.last_at,
             count: job.window.triggers,
+            suppressed: job.suppressed,
             due: job.window.due_at,
             bound: job.window.bound_at,
             nb: job.window.not_before,
             reason: job.window.reason,
-        })
+            shape: job.shape.clone(),
+        }
+    }
+
+    /// A trigger that a leading edge counted on `job` and does not run.
+    #[must_use]
+    pub fn suppressed(t: Timestamp, job: &Job) -> Event {
+        let (count, suppressed) = (job.window.triggers, job.suppressed);
+        Event::Suppressed { t, job: job.id, count, suppressed }
+    }
+
+    /// A lease that a claim gave.
+    #[must_use]
+    pub fn claimed(t: Timestamp, claim: &crate::Claim, job: &crate::ClaimedJob) -> Event {
+        Event::Claimed {
+            t,
+            job: job.id,
+            token: job.token,
+            task: job.task.clone(),
+            queue: claim.queue.clone(),
+            key: job.key.clone(),
+            worker: claim.worker.clone(),
+            count: job.triggers,
+            due: job.due_at,
+            attempt: job.attempt,
+            until: job.lease_until,
+        }
+    }
+
+    /// A settlement and what became of it.
+    #[must_use]
+    pub fn settled(t: Timestamp, settlement: &crate::Settlement, became: SettledAs) -> Event {
+        let crate::Lease { job, token } = settlement.lease;
+        let (outcome, last) = (settlement.outcome.counted(), settlement.outcome.is_last());
+        Event::Settle { t, job, token, outcome, last, became }
+    }
+
+    /// A job's row at the end.
+    #[must_use]
+    pub fn row(job: &Job) -> Event {
+        Event::Row {
+            job: job.id,
+            task: job.task.clone(),
+            key: job.key.clone(),
+            state: job.state,
+            count: job.window.triggers,
+            last: job.window.last_at,
+            started: job.started_at,
+            by: job.absorbed_by,
+        }
     }
 }

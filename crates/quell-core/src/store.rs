@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::window::Thresholds;
 use crate::{
-    Attempt, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken, Payload, QueueName,
-    Receipt, Result, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
+    Attempt, AttemptOutcome, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken,
+    Payload, QueueName, Receipt, Result, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
 };
 
 /// What a store does natively. What it lacks is refused clearly or done by a documented fallback.
@@ -138,13 +138,42 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// How metrics and the history count it.
+    #[must_use]
+    pub fn counted(&self) -> AttemptOutcome {
+        match self {
+            Outcome::Succeeded => AttemptOutcome::Succeeded,
+            Outcome::Failed(failure) => failure.ended,
+            Outcome::Snoozed { .. } => AttemptOutcome::Snoozed,
+            Outcome::Released => AttemptOutcome::Released,
+            Outcome::Cancelled { .. } => AttemptOutcome::Cancelled,
+        }
+    }
+
+    /// Whether it is a failure after which no attempt is left: permanent, or the last one.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        match self {
+            Outcome::Failed(failure) => match failure.kind {
+                FailureKind::Transient { last, .. } => last,
+                FailureKind::Permanent => true,
+            },
+            Outcome::Succeeded
+            | Outcome::Snoozed { .. }
+            | Outcome::Released
+            | Outcome::Cancelled { .. } => false,
+        }
+    }
+}
+
 /// A failed attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// What it said, with its sources; stores cut it at [`Failure::MAX_ERROR_BYTES`].
     pub error: String,
     /// How the attempt ended.
-    pub ended: crate::AttemptOutcome,
+    pub ended: AttemptOutcome,
     /// What follows.
     pub kind: FailureKind,
 }

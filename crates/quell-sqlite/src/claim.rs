@@ -5,6 +5,7 @@
 //! backlog, with windows that are not due, or with tasks the worker does not know.
 
 use quell_core::edge::{Edge, KeyMemory, remember_start};
+use quell_core::history::Event;
 use quell_core::job::Shape;
 use quell_core::{
     Claim, ClaimedJob, JobId, Key, LeaseToken, NextDue, Payload, QueueName, Result, TaskName,
@@ -179,6 +180,9 @@ impl Tx<'_> {
             next.lapse = Some(next.lapse.map_or(until, |before| before.min(until)));
         }
         self.start(claim, &taken).await?;
+        for job in &jobs {
+            self.tell(|| Event::claimed(now, claim, job));
+        }
         Ok((jobs, next))
     }
 

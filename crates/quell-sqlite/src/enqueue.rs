@@ -93,11 +93,15 @@ impl Tx<'_> {
 
     async fn write(&mut self, touched: &Touched) -> Result<()> {
         let (new, changed) = (touched.new_keyed(), touched.changed());
-        for job in new.iter().chain(&changed).filter(|job| job.state == JobState::Scheduled) {
-            self.keys_wait |= job.waits;
-            if self.has_history {
-                self.tell(Event::window(self.now, job));
+        let now = self.now;
+        for job in new.iter().chain(&changed) {
+            if job.state != JobState::Scheduled {
+                // Only a leading edge counts triggers in a job that does not wait.
+                self.tell(|| Event::suppressed(now, job));
+                continue;
             }
+            self.keys_wait |= job.waits;
+            self.tell(|| Event::window(now, job));
             if touched.is_news(job) {
                 self.wake(&job.queue, job.window.due_at);
             }
@@ -110,7 +114,9 @@ impl Tx<'_> {
     }
 
     async fn write_unkeyed(&mut self, jobs: &[Job]) -> Result<()> {
+        let now = self.now;
         for job in jobs {
+            self.tell(|| Event::window(now, job));
             self.wake(&job.queue, job.window.due_at);
         }
         let is_plain = |job: &&Job| job.window.asked_at == Timestamp::MIN;

@@ -12,7 +12,7 @@ use sqlx::SqliteConnection;
 
 use crate::error::{corrupt, explain};
 use crate::keys::json;
-use crate::row::signed;
+use crate::row::{signed, unsigned};
 use crate::tx::Tx;
 
 /// Looks, without writing, whether there may be anything to remove.
@@ -68,7 +68,8 @@ impl Tx<'_> {
         }
         self.put_back(&job, None).await?;
         self.free_keys().await?;
-        self.tell(Some(Event::Cancel { t: self.now, job: job.id }));
+        let t = self.now;
+        self.tell(|| Event::Cancel { t, job: job.id });
         Ok(())
     }
 
@@ -82,8 +83,9 @@ impl Tx<'_> {
         let freed = sqlx::query(FREED).bind(signed(id.get())).execute(&mut *self.db).await;
         freed.map_err(|e| explain("free dedup keys", e))?;
         let became = self.heed_key(&mut job, became).await?;
+        let (t, place) = (self.now, self.told());
         self.put_back(&job, heir.as_ref()).await?;
-        self.tell(Some(Event::Redrive { t: self.now, job: id, became }));
+        self.tell_at(place, || Event::Redrive { t, job: id, became });
         Ok(became)
     }
 
@@ -99,6 +101,8 @@ impl Tx<'_> {
         let set = set.bind(id).bind(text).execute(&mut *self.db).await;
         set.map_err(|e| explain("set a queue", e))?;
         self.settings_changed = true;
+        let t = self.now;
+        self.tell(|| Event::Queue { t, queue: queue.clone(), settings: settings.clone() });
         self.wake(queue, Timestamp::MIN);
         Ok(())
     }
@@ -127,6 +131,10 @@ impl Tx<'_> {
             old.extend(more);
         }
         self.remove(&old).await?;
+        let t = self.now;
+        for id in &old {
+            self.tell(|| Event::Prune { t, job: JobId::new(unsigned(*id)) });
+        }
         self.remove_expired(limit).await?;
         Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
     }

@@ -45,13 +45,16 @@ impl Tx<'_> {
             accepted.insert(JobId::new(unsigned(get(row, 0)?)));
         }
         let mut settled = Vec::with_capacity(settlements.len());
-        for Settlement { lease, outcome } in settlements {
+        for settlement in settlements {
+            let Settlement { lease, outcome } = settlement;
+            let (now, place) = (self.now, self.told());
             let became = if *outcome == Outcome::Succeeded {
                 // A lease that is settled twice in one call counts once.
                 if accepted.remove(&lease.job) { SettledAs::Succeeded } else { SettledAs::Refused }
             } else {
                 self.settle_one(lease, outcome).await?
             };
+            self.tell_at(place, || Event::settled(now, settlement, became));
             settled.push(Settled { lease: *lease, became });
         }
         self.free_keys().await?;
@@ -98,10 +101,12 @@ impl Tx<'_> {
             let lease = Lease { job: job.id, token: LeaseToken::new(job.starts) };
             self.record_attempt(&job, AttemptOutcome::Lapsed, None).await?;
             let mut heir = self.heir_of(&job).await?;
+            let (t, place) = (self.now, self.told());
             let became = job.lapse(self.now, heir.as_mut());
             let became = self.heed_key(&mut job, became).await?;
             self.put_back(&job, heir.as_ref()).await?;
-            self.tell(Some(Event::Lapse { t: self.now, job: job.id, token: lease.token, became }));
+            let Lease { job, token } = lease;
+            self.tell_at(place, || Event::Lapse { t, job, token, became });
             lapsed.push(Lapsed { lease, became });
         }
         self.free_keys().await?;
@@ -132,6 +137,10 @@ impl Tx<'_> {
         for row in &rows {
             let job = JobId::new(unsigned(get(row, 0)?));
             renewed.insert(Lease { job, token: LeaseToken::new(unsigned(get(row, 1)?)) });
+        }
+        let t = self.now;
+        for Lease { job, token } in leases.iter().filter(|lease| renewed.contains(lease)).copied() {
+            self.tell(|| Event::Renew { t, job, token, until });
         }
         Ok(leases.iter().map(|lease| renewed.contains(lease).then_some(until)).collect())
     }
@@ -188,7 +197,8 @@ impl Tx<'_> {
                 .map_err(|e| explain("move dedup keys", e))?;
         }
         for changed in rows.into_iter().filter(|row| row.state == JobState::Scheduled) {
-            self.tell(Event::window(self.now, changed));
+            let now = self.now;
+            self.tell(|| Event::window(now, changed));
             if !changed.waits {
                 self.wake(&changed.queue, changed.window.due_at);
             }

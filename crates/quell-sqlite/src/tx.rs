@@ -209,10 +209,22 @@ impl Tx<'_> {
         }
     }
 
-    pub(crate) fn tell(&mut self, event: Option<Event>) {
+    pub(crate) fn tell(&mut self, event: impl FnOnce() -> Event) {
         if self.has_history {
-            self.news.events.extend(event);
+            self.news.events.push(event());
         }
+    }
+
+    /// Puts what happened before what it led to, which is told from `place` on.
+    pub(crate) fn tell_at(&mut self, place: usize, event: impl FnOnce() -> Event) {
+        if self.has_history {
+            self.news.events.insert(place.min(self.news.events.len()), event());
+        }
+    }
+
+    /// Where the next event comes.
+    pub(crate) fn told(&self) -> usize {
+        self.news.events.len()
     }
 }
 

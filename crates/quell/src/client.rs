@@ -187,8 +187,9 @@ impl Quell {
         };
         let count = u64::try_from(batch.triggers.len()).unwrap_or(u64::MAX);
         let first = self.shared.next_op.fetch_add(count, Ordering::Relaxed);
+        let wants_payloads = history.wants_payloads();
         for (op, trigger) in (first..).zip(&batch.triggers) {
-            history.record(&invoked(op, trigger));
+            history.record(&Event::invoked(op, trigger, wants_payloads));
         }
         let answer = self.shared.batcher.enqueue(batch).await;
         match &answer {
@@ -278,14 +279,5 @@ impl Quell {
             ));
         }
         Ok(())
-    }
-}
-
-fn invoked(op: u64, trigger: &NewTrigger) -> Event {
-    Event::TriggerInvoke {
-        op,
-        task: trigger.task.clone(),
-        key: trigger.keyed.as_ref().map(|keyed| keyed.key.clone()),
-        dedup: trigger.dedup.as_ref().map(|dedup| dedup.key.clone()),
     }
 }

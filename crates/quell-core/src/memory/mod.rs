@@ -49,6 +49,7 @@ impl MemoryStore {
     /// The same store with an event history.
     #[must_use]
     pub fn with_history(self, sink: Sink) -> Self {
+        self.locked().has_history = true;
         MemoryStore { history: Some(sink), ..self }
     }
 

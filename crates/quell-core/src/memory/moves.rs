@@ -25,7 +25,12 @@ impl State {
         let mut claimed = Vec::new();
         while claimed.len() < claim.limit.min(free) {
             let Some(id) = self.first_due(&claim.queue, &claim.tasks) else { break };
-            claimed.extend(self.start(id, &claim.worker, claim.lease));
+            let started = self.start(id, &claim.worker, claim.lease);
+            if let Some(job) = &started {
+                let now = self.now();
+                self.tell(|| Event::claimed(now, claim, job));
+            }
+            claimed.extend(started);
         }
         claimed
     }
@@ -60,8 +65,10 @@ impl State {
         let now = self.now();
         let held = self.job(lease.job).is_some_and(|job| job.is_held_by(lease.token, now));
         held.then(|| {
-            self.update(lease.job, |job| job.lease_until = Some(now + length));
-            now + length
+            let until = now + length;
+            self.update(lease.job, |job| job.lease_until = Some(until));
+            self.tell(|| Event::Renew { t: now, job: lease.job, token: lease.token, until });
+            until
         })
     }
 
@@ -69,14 +76,19 @@ impl State {
         let Settlement { lease, outcome } = settlement;
         let now = self.now();
         let held = self.job(lease.job).is_some_and(|job| job.is_held_by(lease.token, now));
+        let place = self.told();
         if !held {
-            return Settled { lease: *lease, became: SettledAs::Refused };
+            let became = SettledAs::Refused;
+            self.tell(|| Event::settled(now, settlement, became));
+            return Settled { lease: *lease, became };
         }
         if let Some((ended, error)) = attempt_of(outcome) {
             self.record_attempt(lease.job, ended, error);
         }
         let became = self.end_attempt(lease.job, |job, heir| job.settle(now, outcome, heir));
-        Settled { lease: *lease, became: became.unwrap_or(SettledAs::Refused) }
+        let became = became.unwrap_or(SettledAs::Refused);
+        self.tell_at(place, || Event::settled(now, settlement, became));
+        Settled { lease: *lease, became }
     }
 
     pub(super) fn reap(&mut self, limit: usize) -> Vec<Lapsed> {
@@ -92,8 +104,9 @@ impl State {
         let now = self.now();
         let token = LeaseToken::new(self.job(id)?.starts);
         self.record_attempt(id, AttemptOutcome::Lapsed, None);
+        let place = self.told();
         let became = self.end_attempt(id, |job, heir| job.lapse(now, heir))?;
-        self.tell(Event::Lapse { t: now, job: id, token, became });
+        self.tell_at(place, || Event::Lapse { t: now, job: id, token, became });
         Some(Lapsed { lease: Lease { job: id, token }, became })
     }
 
@@ -157,13 +170,14 @@ impl State {
         }
         self.update(id, |job| job.cancel(now, reason)).transpose()?;
         self.free_key(id);
-        self.tell(Event::Cancel { t: now, job: id });
+        self.tell(|| Event::Cancel { t: now, job: id });
         Ok(())
     }
 
     pub(super) fn redrive(&mut self, id: JobId) -> Result<SettledAs> {
         let now = self.now();
         self.known(id)?;
+        let place = self.told();
         let became = self
             .update_with_heir(id, |job, heir| job.redrive(now, heir))
             .transpose()?
@@ -172,7 +186,7 @@ impl State {
         let elapsing = |hold: &Hold| matches!(hold.until, HoldUntil::Elapsed(_));
         self.holds.retain(|_, hold| hold.job != id || elapsing(hold));
         let became = self.moved_back(id, became);
-        self.tell(Event::Redrive { t: now, job: id, became });
+        self.tell_at(place, || Event::Redrive { t: now, job: id, became });
         Ok(became)
     }
 
@@ -187,7 +201,10 @@ impl State {
             JobState::Scheduled | JobState::Running => None,
         });
         let gone: Vec<JobId> = old.into_iter().take(limit).collect();
-        gone.iter().for_each(|id| self.remove(*id));
+        for id in &gone {
+            self.remove(*id);
+            self.tell(|| Event::Prune { t: now, job: *id });
+        }
         self.memories.retain(|_, memory| now < memory.expires_at);
         let mut holds = std::mem::take(&mut self.holds);
         holds.retain(|_, hold| {

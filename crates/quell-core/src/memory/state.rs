@@ -38,6 +38,8 @@ pub(super) struct State {
     pub(super) holds: BTreeMap<TaskKey, Hold>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
     wakes: BTreeMap<QueueName, Timestamp>,
+    /// Whether someone wants the events.
+    pub(super) has_history: bool,
     events: Vec<Event>,
 }
 
@@ -56,6 +58,7 @@ impl State {
             holds: BTreeMap::new(),
             memories: BTreeMap::new(),
             wakes: BTreeMap::new(),
+            has_history: false,
             events: Vec::new(),
         }
     }
@@ -79,8 +82,22 @@ impl State {
         (std::mem::take(&mut self.wakes), std::mem::take(&mut self.events))
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
-        self.events.push(event);
+    pub(super) fn tell(&mut self, event: impl FnOnce() -> Event) {
+        if self.has_history {
+            self.events.push(event());
+        }
+    }
+
+    /// Puts what happened before what it led to, which is told from `place` on.
+    pub(super) fn tell_at(&mut self, place: usize, event: impl FnOnce() -> Event) {
+        if self.has_history {
+            self.events.insert(place.min(self.events.len()), event());
+        }
+    }
+
+    /// Where the next event comes.
+    pub(super) fn told(&self) -> usize {
+        self.events.len()
     }
 
     pub(super) fn job(&self, id: JobId) -> Option<&Job> {
@@ -192,8 +209,11 @@ impl State {
             }
         }
         let window_changed = before.is_none_or(|(_, window, ..)| window != job.window);
-        if window_changed && job.state == JobState::Scheduled {
-            self.events.extend(Event::window(self.now, job));
+        if self.has_history && window_changed {
+            // Only a leading edge counts triggers in a job that does not wait.
+            let scheduled = job.state == JobState::Scheduled;
+            let event = if scheduled { Event::window } else { Event::suppressed };
+            self.events.push(event(self.now, job));
         }
     }
 
@@ -228,6 +248,8 @@ impl State {
 
     pub(super) fn set_queue(&mut self, queue: &QueueName, settings: &QueueSettings) {
         self.queues.insert(queue.clone(), settings.clone());
+        let (t, name, settings) = (self.now, queue.clone(), settings.clone());
+        self.tell(|| Event::Queue { t, queue: name, settings });
         self.wakes.insert(queue.clone(), Timestamp::MIN);
     }
 

@@ -152,7 +152,7 @@ impl Feed {
 impl History for Feed {
     fn record(&self, event: &Event) {
         match event {
-            Event::Window { job, key, count, .. } => self.on_window(*job, key, *count),
+            Event::Window { job, key: Some(key), count, .. } => self.on_window(*job, key, *count),
             Event::Start { job, key: Some(key), count, .. } => self.on_start(*job, key, *count),
             _ => {}
         }

@@ -58,7 +58,7 @@ impl<S: Send + Sync + 'static> Attempt<S> {
                 spent.failure(AttemptOutcome::TimedOut, error, None)
             }
         };
-        let counted = counted(&outcome);
+        let counted = outcome.counted();
         Ended { settlement: Settlement { lease, outcome }, counted }
     }
 }
@@ -87,17 +87,6 @@ impl Spent {
         let backoff = delay.unwrap_or_else(|| self.retry.backoff(failures, fastrand::f64()));
         let last = self.attempt >= self.retry.max_attempts;
         Outcome::Failed(Failure { error, ended, kind: FailureKind::Transient { backoff, last } })
-    }
-}
-
-/// How metrics and the history count an outcome.
-pub(crate) fn counted(outcome: &Outcome) -> AttemptOutcome {
-    match outcome {
-        Outcome::Failed(failure) => failure.ended,
-        Outcome::Snoozed { .. } => AttemptOutcome::Snoozed,
-        Outcome::Released => AttemptOutcome::Released,
-        Outcome::Cancelled { .. } => AttemptOutcome::Cancelled,
-        _ => AttemptOutcome::Succeeded,
     }
 }
 

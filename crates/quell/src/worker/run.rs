@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use quell_core::history::Event as Recorded;
+use quell_core::history::{Event as Recorded, WorkerTask};
 use quell_core::{
     Claim, ClaimedJob, Lease, Retention, Settlement, TaskName, Timestamp, Wakeup, Wakeups, WorkerId,
 };
@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::attempt::{Attempt, Ended, Spent, counted};
+use super::attempt::{Attempt, Ended, Spent};
 use super::machine::{Command, Event, Machine, REAP_BATCH};
 use super::{PRUNE_BATCH, Registered};
 use crate::ctx::Attempted;
@@ -79,6 +79,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             wakeups: Some(self.quell.store().wakeups()),
             timer: None,
         };
+        self.introduce();
         let mut shutdown = std::pin::pin!(shutdown.fuse());
         let mut event = Event::Tick;
         loop {
@@ -175,7 +176,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             Command::Cancel(lease) => {
                 if let Some(running) = live.running.get(&lease) {
                     running.cancelled.cancel();
-                    self.record(|_| Recorded::Lost { job: lease.job, token: lease.token }, now);
+                    self.record(|_, _| Recorded::Lost { job: lease.job, token: lease.token });
                 }
             }
             Command::Abort(lease) => {
@@ -206,34 +207,17 @@ impl<S: Send + Sync + 'static> Runner<S> {
 
     fn settle(&self, sent: Vec<Settlement>, now: Timestamp, live: &Live) {
         let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
-        let history = self.quell.history().cloned();
-        let t = self.machine.store_time(now);
         live.calls.push(Box::pin(async move {
             let answer = store.settle(time, sent.clone()).await;
-            if let (Some(history), Ok(settled)) = (history, &answer) {
-                for (one, settled) in sent.iter().zip(settled) {
-                    let Lease { job, token } = one.lease;
-                    let (outcome, became) = (counted(&one.outcome), settled.became);
-                    history.record(&Recorded::Settle { t, job, token, outcome, became });
-                }
-            }
             Event::Settled { sent, answer }
         }));
     }
 
     fn renew(&self, leases: Vec<Lease>, asked_at: Timestamp, live: &Live) {
         let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
-        let (history, lease) = (self.quell.history().cloned(), self.lease);
+        let lease = self.lease;
         live.calls.push(Box::pin(async move {
             let answer = store.renew(time, &leases, lease).await;
-            if let (Some(history), Ok(renewed)) = (history, &answer) {
-                for (Lease { job, token }, until) in leases.iter().zip(renewed) {
-                    let (job, token) = (*job, *token);
-                    if let Some(until) = *until {
-                        history.record(&Recorded::Renew { job, token, until });
-                    }
-                }
-            }
             Event::Renewed { leases, asked_at, answer }
         }));
     }
@@ -247,7 +231,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         };
         let started_at = self.machine.store_time(now);
         task.metrics.started(job.first_at, job.due_at, started_at);
-        self.record(|worker| started(&job, started_at, worker), now);
+        self.record(|worker, wants| started(&job, started_at, worker, wants));
         let cancelled = CancellationToken::new();
         let attempt = Attempt {
             lease,
@@ -275,10 +259,22 @@ impl<S: Send + Sync + 'static> Runner<S> {
         live.running.insert(lease, Running { cancelled, abort, task: name, started: now });
     }
 
-    fn record(&self, event: impl FnOnce(&WorkerId) -> Recorded, _now: Timestamp) {
+    /// `event` is told who works and whether payloads are wanted.
+    fn record(&self, event: impl FnOnce(&WorkerId, bool) -> Recorded) {
         if let Some(history) = self.quell.history() {
-            history.record(&event(&self.worker));
+            history.record(&event(&self.worker, history.wants_payloads()));
         }
+    }
+
+    fn introduce(&self) {
+        self.record(|worker, _| {
+            let tasks = self.tasks.values().map(|task| WorkerTask {
+                task: task.policy.name().clone(),
+                queue: task.policy.queue().clone(),
+                retry: *task.policy.retry(),
+            });
+            Recorded::Worker { worker: worker.clone(), tasks: tasks.collect() }
+        });
     }
 
     fn store_time(&self) -> Option<Timestamp> {
@@ -286,7 +282,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
     }
 }
 
-fn started(job: &ClaimedJob, t: Timestamp, worker: &WorkerId) -> Recorded {
+fn started(job: &ClaimedJob, t: Timestamp, worker: &WorkerId, with_payload: bool) -> Recorded {
     Recorded::Start {
         t,
         job: job.id,
@@ -298,6 +294,7 @@ fn started(job: &ClaimedJob, t: Timestamp, worker: &WorkerId) -> Recorded {
         due: job.due_at,
         attempt: job.attempt,
         until: job.lease_until,
+        payload: with_payload.then(|| job.payload.clone()),
     }
 }
 
