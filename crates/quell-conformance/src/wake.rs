@@ -44,6 +44,35 @@ pub async fn r34_new_and_earlier_due_times_are_told(mut rig: Rig) {
     expect_hint(&rig, &mut wakeups, 2, "a join that reached max_triggers").await;
 }
 
+/// A slot that one worker frees is told to those whose claims the limit kept back.
+pub async fn r31_a_freed_slot_is_told(mut rig: Rig) {
+    let one = QueueSettings { concurrency: Some(1), ..QueueSettings::default() };
+    rig.store.set_queue(&queue(), &one).await.expect("sets");
+    let ends: [(&str, Outcome); 3] = [
+        ("a success", Outcome::Succeeded),
+        ("a failure", fails(secs(500), false)),
+        ("a burial", fails(secs(1), true)),
+    ];
+    for _ in 0..5 {
+        rig.trigger(plain("1")).await;
+    }
+    let mut wakeups = rig.store.wakeups();
+    for (after, outcome) in ends {
+        let job = rig.claim_one().await;
+        heard(&mut wakeups);
+        rig.settle(lease(&job), outcome).await;
+        expect_hint(&rig, &mut wakeups, 0, after).await;
+    }
+    let job = rig.claim_one().await;
+    heard(&mut wakeups);
+    rig.cancel(job.id).await.expect("cancels");
+    expect_hint(&rig, &mut wakeups, 0, "a cancelled attempt").await;
+    rig.claim_one().await;
+    heard(&mut wakeups);
+    rig.at(30).reap().await;
+    expect_hint(&rig, &mut wakeups, 0, "a lapse").await;
+}
+
 /// Whatever puts a job back tells when it is due.
 pub async fn r34_a_job_that_goes_back_is_told(mut rig: Rig) {
     let mut wakeups = rig.store.wakeups();

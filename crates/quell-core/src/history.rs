@@ -297,9 +297,10 @@ pub enum Event {
     Fault {
         /// Store time.
         t: Timestamp,
-        /// What, for a reader.
+        /// What, for a reader; `kill` is a process's end, and `stop` asks it to end well, which
+        /// excuses no lost lease.
         what: String,
-        /// To whom, for a reader.
+        /// To whom: a worker by its name, `store`, or for a reader.
         whom: String,
     },
     /// No harm is done from here on.

@@ -68,6 +68,9 @@ impl Tx<'_> {
         }
         self.put_back(&job, None).await?;
         self.free_keys().await?;
+        if ran.state == JobState::Running {
+            self.free_slots();
+        }
         let t = self.now;
         self.tell(|| Event::Cancel { t, job: job.id });
         Ok(())

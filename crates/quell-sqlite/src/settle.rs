@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::{
-    AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Result, Settled,
-    SettledAs, Settlement, Timestamp,
+    AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, QueueName, Result,
+    Settled, SettledAs, Settlement, Timestamp,
 };
 
 use sqlx::sqlite::SqliteRow;
@@ -58,6 +58,9 @@ impl Tx<'_> {
             settled.push(Settled { lease: *lease, became });
         }
         self.free_keys().await?;
+        if settled.iter().any(|one| one.became != SettledAs::Refused) {
+            self.free_slots();
+        }
         Ok(settled)
     }
 
@@ -110,6 +113,9 @@ impl Tx<'_> {
             lapsed.push(Lapsed { lease, became });
         }
         self.free_keys().await?;
+        if !lapsed.is_empty() {
+            self.free_slots();
+        }
         Ok(lapsed)
     }
 
@@ -226,6 +232,14 @@ impl Tx<'_> {
             }
         }
         Ok(())
+    }
+
+    /// R31: what queues' limits held back may start, at any worker.
+    pub(crate) fn free_slots(&mut self) {
+        let limited = self.settings.iter().filter(|(_, settings)| settings.concurrency.is_some());
+        let limited: Vec<QueueName> = limited.map(|(queue, _)| queue.clone()).collect();
+        // A wake-up without a time promises no job that is due.
+        limited.iter().for_each(|queue| self.wake(queue, Timestamp::MIN));
     }
 
     /// Puts an attempt that did not succeed on record.

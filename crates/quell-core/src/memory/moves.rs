@@ -119,6 +119,7 @@ impl State {
         let became = self.update_with_heir(id, end)?;
         let became = self.moved_back(id, became);
         self.free_key(id);
+        self.free_slot(id);
         Some(became)
     }
 
@@ -156,6 +157,14 @@ impl State {
         }
     }
 
+    /// R31: what the queue's limit held back may start, at any worker.
+    fn free_slot(&mut self, id: JobId) {
+        let queue = self.job(id).map(|job| job.queue.clone());
+        if let Some(queue) = queue.filter(|queue| self.settings(queue).concurrency.is_some()) {
+            self.wake_all(queue);
+        }
+    }
+
     fn task_key(&self, id: JobId) -> Option<TaskKey> {
         self.job(id).and_then(|job| Some((job.task.clone(), job.key.clone()?)))
     }
@@ -170,6 +179,9 @@ impl State {
         }
         self.update(id, |job| job.cancel(now, reason)).transpose()?;
         self.free_key(id);
+        if was_running {
+            self.free_slot(id);
+        }
         self.tell(|| Event::Cancel { t: now, job: id });
         Ok(())
     }

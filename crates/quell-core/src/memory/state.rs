@@ -250,7 +250,12 @@ impl State {
         self.queues.insert(queue.clone(), settings.clone());
         let (t, name, settings) = (self.now, queue.clone(), settings.clone());
         self.tell(|| Event::Queue { t, queue: name, settings });
-        self.wakes.insert(queue.clone(), Timestamp::MIN);
+        self.wake_all(queue.clone());
+    }
+
+    /// Tells workers to look at a queue now.
+    pub(super) fn wake_all(&mut self, queue: QueueName) {
+        self.wakes.insert(queue, Timestamp::MIN);
     }
 
     pub(super) fn queues(&self) -> Vec<QueueInfo> {

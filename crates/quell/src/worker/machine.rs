@@ -25,6 +25,8 @@ pub(crate) const REAP_BATCH: usize = 1_000;
 const REAP_PAUSE: Duration = Duration::from_millis(100);
 /// The wait before a store call that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
+/// The most renewals under way at once.
+const RENEWALS: usize = 4;
 /// Between two removals of ended jobs; the first comes one pause after the start.
 const PRUNE_PAUSE: Duration = Duration::from_secs(60);
 /// How long what is prefetched should last.
@@ -111,6 +113,8 @@ struct Poller {
     claiming: Option<usize>,
     /// Something was due but a limit kept it back; a settlement may free it.
     limited: bool,
+    /// A settlement came while a claim was under way, which may have missed what it freed.
+    freed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +147,8 @@ pub(crate) struct Machine {
     unsettled: Vec<Settlement>,
     settling: bool,
     settle_at: Timestamp,
-    renewing: bool,
+    /// How many renewals are under way: one that hangs must not cost the leases that it is not about.
+    renewing: usize,
     renew_at: Option<Timestamp>,
     reaping: bool,
     reap_at: Option<Timestamp>,
@@ -167,6 +172,7 @@ impl Machine {
                 hint: None,
                 claiming: None,
                 limited: false,
+                freed: false,
             })
             .collect();
         Machine {
@@ -182,7 +188,7 @@ impl Machine {
             unsettled: Vec::new(),
             settling: false,
             settle_at: now,
-            renewing: false,
+            renewing: 0,
             renew_at: None,
             reaping: false,
             reap_at: Some(now),
@@ -232,7 +238,7 @@ impl Machine {
             Phase::Draining { deadline } | Phase::GivingBack { deadline } => wakes.push(deadline),
         }
         if !self.held.is_empty() {
-            wakes.extend(self.renew_at.filter(|_| !self.renewing));
+            wakes.extend(self.renew_at.filter(|_| self.renewing < RENEWALS));
             let running = self.held.values().filter(|held| !held.lost);
             wakes.extend(running.map(|held| held.until).min());
         }
@@ -252,7 +258,7 @@ impl Machine {
     /// Whether nothing is under way but handlers, of which it says how many run.
     pub(crate) fn at_rest(&self) -> Option<usize> {
         let claiming = self.pollers.iter().any(|poller| poller.claiming.is_some());
-        let busy = claiming || self.settling || self.renewing || self.reaping || self.pruning;
+        let busy = claiming || self.settling || self.renewing > 0 || self.reaping || self.pruning;
         (!busy && self.unsettled.is_empty()).then_some(self.running)
     }
 
@@ -371,7 +377,7 @@ impl Machine {
                     _ if claimed.jobs.len() >= limit => now,
                     Some(due) if due <= claimed.next.now => {
                         poller.limited = true;
-                        poll_at
+                        if poller.freed { now } else { poll_at }
                     }
                     Some(due) => poll_at.min(local(due).max(now)),
                     None => poll_at,
@@ -434,8 +440,11 @@ impl Machine {
 
     /// A settlement freed a slot, of the queue or of a key: what a limit kept back may go.
     fn look_at_limited(&mut self, now: Timestamp) {
-        for poller in self.pollers.iter_mut().filter(|poller| poller.limited) {
-            poller.look_at = now;
+        for poller in &mut self.pollers {
+            if poller.limited {
+                poller.look_at = now;
+            }
+            poller.freed = poller.claiming.is_some();
         }
     }
 
@@ -463,22 +472,21 @@ impl Machine {
         now: Timestamp,
         commands: &mut Vec<Command>,
     ) {
-        self.renewing = false;
-        let third = self.bounds.lease / 3;
+        self.renewing = self.renewing.saturating_sub(1);
         match answer {
             Ok(renewed) => {
                 for (lease, until) in leases.iter().zip(renewed) {
                     let Some(held) = self.held.get_mut(lease) else { continue };
                     match until {
-                        Some(_) => held.until = asked_at + self.bounds.lease,
+                        Some(_) => held.until = held.until.max(asked_at + self.bounds.lease),
                         None => lose(*lease, held, commands),
                     }
                 }
-                self.renew_at = Some(asked_at + third);
             }
             Err(error) => {
                 warn!(%error, leases = leases.len(), "leases could not be renewed, trying again");
-                self.renew_at = Some(now + RETRY_PAUSE.min(third));
+                let again = now + RETRY_PAUSE.min(self.bounds.lease / 3);
+                self.renew_at = self.renew_at.map(|at| at.min(again));
             }
         }
     }
@@ -493,6 +501,7 @@ impl Machine {
                 }
                 if !lapsed.is_empty() {
                     self.pollers.iter_mut().for_each(|poller| poller.look_at = now);
+                    self.look_at_limited(now);
                 }
                 self.reap_at = (lapsed.len() >= REAP_BATCH).then_some(now);
             }
@@ -612,6 +621,7 @@ impl Machine {
             let Some(poller) = self.pollers.get_mut(index) else { return };
             if poller.claiming.is_none() && poller.look_at <= now {
                 poller.claiming = Some(room);
+                poller.freed = false;
                 commands.push(Command::Claim { queue: index, limit: room });
                 self.ended_since_claim = 0;
                 self.claimed_at = now;
@@ -644,8 +654,9 @@ impl Machine {
     fn plan_renew(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         if self.held.is_empty() {
             self.renew_at = None;
-        } else if !self.renewing && self.renew_at.is_some_and(|at| at <= now) {
-            self.renewing = true;
+        } else if self.renewing < RENEWALS && self.renew_at.is_some_and(|at| at <= now) {
+            self.renewing += 1;
+            self.renew_at = Some(now + self.bounds.lease / 3);
             let leases = self.held.iter().filter(|(_, held)| !held.lost).map(|(lease, _)| *lease);
             commands.push(Command::Renew(leases.collect()));
         }

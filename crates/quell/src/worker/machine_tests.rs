@@ -219,6 +219,31 @@ fn r21_a_lease_that_cannot_be_renewed_is_told_when_it_may_have_lapsed() {
 }
 
 #[test]
+fn r21_a_renewal_that_hangs_holds_up_no_other() {
+    let (mut story, limit) = Story::started(1, 0);
+    story.claimed(1, limit, None);
+    let hanging = story.wake();
+    assert!(matches!(&hanging[..], [Command::Renew(leases)] if *leases == [lease(1)]));
+    let asked_at = story.now;
+    for nth in 2..=3 {
+        let commands = story.wake();
+        assert!(matches!(&commands[..], [Command::Renew(_)]), "renewal {nth}: {commands:?}");
+        let answer = Ok(vec![Some(story.now + LEASE)]);
+        let leases = vec![lease(1)];
+        story.tell(Event::Renewed { leases, asked_at: story.now, answer });
+    }
+    let renewed = story.now + LEASE;
+    // The answer that comes late takes nothing back.
+    let answer = Ok(vec![Some(asked_at + LEASE)]);
+    story.tell(Event::Renewed { leases: vec![lease(1)], asked_at, answer });
+    while story.now < renewed {
+        let commands = story.wake();
+        let cancels = commands.iter().any(|command| matches!(command, Command::Cancel(_)));
+        assert_eq!(cancels, story.now == renewed, "at {}: {commands:?}", story.now);
+    }
+}
+
+#[test]
 fn r29_shutdown_stops_claiming_and_gives_back_what_has_not_started() {
     let (mut story, _) = Story::started(1, 10);
     story.claimed(1, 1, None);
@@ -296,6 +321,21 @@ fn r31_a_settlement_lets_a_limited_queue_be_looked_at_at_once() {
     assert!(story.machine.next_wake().unwrap() > story.now, "no busy loop on a limit");
     let sent = settlements(story.ended(&[1]));
     assert_eq!(claim_limit(&story.settled(sent)), Some(4));
+}
+
+#[test]
+fn r31_a_claim_that_missed_a_settlement_is_made_again() {
+    let (mut story, _) = Story::started(4, 0);
+    let due_already = Some(story.now);
+    story.claimed(1, 4, None);
+    story.now = story.machine.next_wake().unwrap();
+    assert_eq!(claim_limit(&story.tell(Event::Tick)), Some(3), "a poll is under way");
+    let sent = settlements(story.ended(&[1]));
+    story.settled(sent);
+    let next = NextDue { now: story.now, due: due_already, lapse: None };
+    let answer = Ok(Claimed { now: story.now, jobs: vec![], next });
+    let again = story.tell(Event::Claimed { queue: 0, limit: 3, asked_at: story.now, answer });
+    assert_eq!(claim_limit(&again), Some(4));
 }
 
 #[test]

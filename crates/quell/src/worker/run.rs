@@ -159,7 +159,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         match command {
             Command::Claim { queue, limit } => self.claim(queue, limit, now, live),
             Command::Start(job) => self.start(*job, now, live),
-            Command::Settle(settlements) => self.settle(settlements, now, live),
+            Command::Settle(settlements) => self.settle(settlements, live),
             Command::Renew(leases) => self.renew(leases, now, live),
             Command::Reap => {
                 let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
@@ -205,7 +205,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         }));
     }
 
-    fn settle(&self, sent: Vec<Settlement>, now: Timestamp, live: &Live) {
+    fn settle(&self, sent: Vec<Settlement>, live: &Live) {
         let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
         live.calls.push(Box::pin(async move {
             let answer = store.settle(time, sent.clone()).await;
