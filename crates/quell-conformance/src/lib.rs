@@ -25,22 +25,41 @@
 )]
 #![expect(clippy::expect_used, clippy::panic, reason = "these are tests")]
 
+#[cfg(feature = "suite")]
 pub mod absorb;
+#[cfg(feature = "suite")]
 pub mod accept;
+pub mod check;
+#[cfg(feature = "suite")]
 pub mod debounce;
+#[cfg(feature = "suite")]
 pub mod dedup;
+#[cfg(feature = "suite")]
 pub mod edges;
+#[cfg(feature = "suite")]
 pub mod history;
+#[cfg(feature = "suite")]
 pub mod lease;
+#[cfg(feature = "suite")]
 pub mod operate;
+#[cfg(feature = "suite")]
 pub mod oracle;
+#[cfg(feature = "suite")]
 pub mod queue;
+#[cfg(feature = "suite")]
 pub mod refuse;
+#[cfg(feature = "suite")]
 pub mod retention;
+#[cfg(feature = "suite")]
 pub mod rig;
+#[cfg(feature = "sim")]
+pub mod sim;
+#[cfg(feature = "suite")]
 pub mod wake;
+#[cfg(feature = "suite")]
 pub mod window;
 
+#[cfg(feature = "suite")]
 pub use rig::{Opened, Rig};
 
 /// Runs the whole suite on a store: `quell_conformance::suite!(open);`, where `open` is
@@ -183,6 +202,7 @@ macro_rules! suite {
             r34_new_and_earlier_due_times_are_told,
             r34_a_job_that_goes_back_is_told,
             r34_a_freed_key_is_told,
+            r31_a_freed_slot_is_told,
             r34_settings_are_told,
             r34_every_subscriber_hears_the_earliest,
             r34_next_due_is_exact,

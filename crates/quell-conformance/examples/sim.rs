@@ -1,0 +1,155 @@
+//! Runs seeds of the simulation and judges each: `cargo xtask sim` passes its arguments on.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a command")]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use quell_conformance::check::{Line, Report, check};
+use quell_conformance::sim::{self, Bug, Buggy, Plan};
+use quell_core::Timestamp;
+
+/// What the command line asks for.
+#[derive(Debug)]
+struct Args {
+    from: u64,
+    seeds: u64,
+    bug: Bug,
+    plan: Option<String>,
+    history: Option<String>,
+    minimise: bool,
+}
+
+const USAGE: &str = "usage: sim [--seed N | --from N --seeds N] [--plan FILE] [--history FILE] \
+                     [--minimise] [--bug NAME]";
+
+fn main() -> ExitCode {
+    match args(std::env::args().skip(1)) {
+        Ok(args) if args.seeds == 1 || args.plan.is_some() => one(&args),
+        Ok(args) => many(&args),
+        Err(why) => {
+            eprintln!("{why}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn args(mut given: impl Iterator<Item = String>) -> Result<Args, String> {
+    let mut args =
+        Args { from: 0, seeds: 10_000, bug: Bug::None, plan: None, history: None, minimise: false };
+    while let Some(name) = given.next() {
+        if name == "--minimise" {
+            args.minimise = true;
+            continue;
+        }
+        let value = given.next().ok_or_else(|| format!("{name} wants a value"))?;
+        let number = || value.parse().map_err(|_| format!("{name} {value} is no number"));
+        match name.as_str() {
+            "--seed" => (args.from, args.seeds) = (number()?, 1),
+            "--from" => args.from = number()?,
+            "--seeds" => args.seeds = number()?,
+            "--plan" => args.plan = Some(value),
+            "--history" => args.history = Some(value),
+            "--bug" => {
+                let mut bugs = Bug::ALL.iter().map(|(bug, _)| *bug);
+                let named = bugs.find(|bug| format!("{bug:?}") == value);
+                args.bug = named.ok_or_else(|| format!("no bug is called {value}"))?;
+            }
+            _ => return Err(format!("{name} is not known")),
+        }
+    }
+    Ok(args)
+}
+
+fn judged(plan: &Plan, bug: Bug) -> (Vec<Line>, Report) {
+    let start = Timestamp::from_secs(1_767_225_600);
+    let lines = sim::run(plan, |sink| match bug {
+        Bug::None => sim::memory(sink),
+        bug => Arc::new(Buggy::new(bug, start, sink)),
+    });
+    let report = check(&lines);
+    (lines, report)
+}
+
+/// One run in full: its plan and history, what is wrong, and a smaller plan that shows it too.
+fn one(args: &Args) -> ExitCode {
+    let plan = match &args.plan {
+        Some(path) if args.seeds != 1 => match read(path) {
+            Ok(plan) => plan,
+            Err(why) => {
+                eprintln!("{path}: {why}");
+                return ExitCode::from(2);
+            }
+        },
+        _ => Plan::draw(args.from),
+    };
+    let (mut plan, (mut lines, mut report)) = (plan.clone(), judged(&plan, args.bug));
+    if let Some(first) = report.violations.first().filter(|_| args.minimise) {
+        let property = first.property;
+        plan = sim::minimise(&plan, |plan| judged(plan, args.bug).1.broke(property));
+        (lines, report) = judged(&plan, args.bug);
+        println!("smallest plan for {property}: {plan:#?}");
+    }
+    let text = |lines: &[Line]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let wrote = args.history.as_ref().map(|path| std::fs::write(path, text(&lines)));
+    let drawn = args.plan.as_ref().filter(|_| args.seeds == 1).map(|path| {
+        let json = serde_json::to_vec_pretty(&plan).unwrap_or_default();
+        std::fs::write(path, json)
+    });
+    for failed in [wrote, drawn].into_iter().flatten().filter_map(Result::err) {
+        eprintln!("a file could not be written: {failed}");
+        return ExitCode::from(2);
+    }
+    println!(
+        "seed {}: {} events, {} triggers accepted, {} attempts, {} violations",
+        plan.seed,
+        report.events,
+        report.accepted,
+        report.attempts,
+        report.violations.len()
+    );
+    print!("{}", report.text(&lines));
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn read(path: &str) -> Result<Plan, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|error| error.to_string())
+}
+
+/// Many seeds; the first that fails is shown with how to run it again.
+fn many(args: &Args) -> ExitCode {
+    let began = Instant::now();
+    let (mut events, mut attempts, mut accepted, mut failed) = (0, 0, 0, Vec::new());
+    let mut by_property = std::collections::BTreeMap::new();
+    for seed in args.from..args.from.saturating_add(args.seeds) {
+        let (lines, report) = judged(&Plan::draw(seed), args.bug);
+        events += report.events;
+        attempts += report.attempts;
+        accepted += report.accepted;
+        if let Some(first) = report.violations.first() {
+            if (failed.is_empty() || std::env::var_os("SHOW").is_some()) && args.bug == Bug::None {
+                let (property, shown) = (first.property, report.text(&lines));
+                println!("seed {seed} breaks {property}:\n{shown}");
+                println!("again: cargo xtask sim --seed {seed} --minimise --history FILE");
+            }
+            failed.push(seed);
+        }
+        let mut broken: Vec<_> = report.violations.iter().map(|v| v.property).collect();
+        broken.sort_unstable();
+        broken.dedup();
+        for property in broken {
+            *by_property.entry(property).or_insert(0_u64) += 1;
+        }
+    }
+    let took = began.elapsed();
+    let a_minute = args.seeds as f64 / took.as_secs_f64() * 60.0;
+    println!(
+        "{} seeds, {accepted} triggers, {attempts} attempts, {events} events in {:.1} s \
+         ({a_minute:.0} a minute); {} failed {by_property:?}",
+        args.seeds,
+        took.as_secs_f64(),
+        failed.len(),
+    );
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

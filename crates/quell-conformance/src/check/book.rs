@@ -1,0 +1,381 @@
+//! What a history says so far: each job, call, queue and worker, as the events made them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use quell_core::history::{Event, WorkerTask};
+use quell_core::{
+    AttemptOutcome, JobId, JobState, QueueName, QueueSettings, SettledAs, Timestamp, TriggerId,
+    WorkerId,
+};
+
+use super::read::time_of;
+use super::views::{ClaimView, JobView, OpId, OpState, OpView, TaskKey};
+use super::{Line, Report};
+
+/// Everything that the events said so far.
+#[derive(Debug, Default)]
+pub struct Book {
+    /// Jobs by id.
+    pub jobs: BTreeMap<JobId, JobView>,
+    /// Calls.
+    pub ops: BTreeMap<OpId, OpView>,
+    /// Which call a trigger came from.
+    pub triggers: BTreeMap<TriggerId, OpId>,
+    /// Whether callers asked for attempts of a key to overlap, where they said so.
+    pub overlaps: BTreeMap<TaskKey, bool>,
+    /// The scheduled jobs of a key: one, if all is well.
+    pub open: BTreeMap<TaskKey, BTreeSet<JobId>>,
+    /// The running jobs.
+    pub running: BTreeSet<JobId>,
+    /// The scheduled jobs.
+    pub scheduled: BTreeSet<JobId>,
+    /// Settings of queues.
+    pub queues: BTreeMap<QueueName, QueueSettings>,
+    /// What workers run.
+    pub workers: BTreeMap<WorkerId, Vec<WorkerTask>>,
+    /// The highest store time so far.
+    pub now: Timestamp,
+    /// The line of the newest fault.
+    pub fault: Option<usize>,
+    /// Processes that were killed.
+    pub killed: BTreeSet<String>,
+    /// Whether there is any fault in the whole record.
+    pub any_fault: bool,
+    /// Since when no harm is done.
+    pub healed: Option<Timestamp>,
+    /// Whether nothing is missing.
+    pub complete: bool,
+    /// Whether all faults are recorded.
+    pub faults: bool,
+    /// How late a start may be that nothing holds back.
+    pub punctual: Option<Duration>,
+    /// Whether rows at the end are recorded.
+    pub has_rows: bool,
+}
+
+impl Book {
+    /// An empty book; what `lines` say about the record as a whole is known from the start.
+    #[must_use]
+    pub fn new(lines: &[Line]) -> Self {
+        let mut book = Book { now: Timestamp::MIN, ..Book::default() };
+        for line in lines {
+            match &line.event {
+                Event::Record { complete, faults, punctual } => {
+                    (book.complete, book.faults, book.punctual) = (*complete, *faults, *punctual);
+                }
+                Event::Fault { .. } => book.any_fault = true,
+                Event::Row { .. } => book.has_rows = true,
+                _ => {}
+            }
+        }
+        book
+    }
+
+    /// Whether everything that was accepted was to have run by the end.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.healed.is_some() || self.has_rows
+    }
+
+    /// The job that a job's triggers are in at the end, however often it was absorbed.
+    #[must_use]
+    pub fn last_heir(&self, job: JobId) -> JobId {
+        let mut last = job;
+        // Chains end: an heir is younger than what it took in. A broken history may say otherwise.
+        for _ in 0..self.jobs.len() {
+            match self.jobs.get(&last).and_then(|view| view.heir) {
+                Some((heir, _)) if heir != last => last = heir,
+                _ => break,
+            }
+        }
+        last
+    }
+
+    /// Takes an event; `at` is its index.
+    pub fn take(&mut self, at: usize, line: &Line) {
+        // Whoever does harm may have a clock of its own.
+        let by_store = !matches!(line.event, Event::Fault { .. } | Event::Heal { .. });
+        let time = time_of(&line.event).filter(|_| by_store);
+        self.now = time.map_or(self.now, |t| t.max(self.now));
+        match &line.event {
+            Event::Window { .. } => self.window(at, &line.event),
+            Event::Suppressed { t, job, count, .. } => {
+                if let Some(view) = self.jobs.get_mut(job) {
+                    view.suppressed.extend(view.count + 1..=*count);
+                    view.joined(at, *t, *count);
+                    view.lines.push(at);
+                }
+            }
+            Event::Claimed { .. } => self.claimed(at, &line.event),
+            Event::Renew { job, token, until, .. } => {
+                if let Some(view) = self.jobs.get_mut(job).filter(|view| view.token == token.get())
+                {
+                    // A renewal that arrived twice is one.
+                    if view.until != *until {
+                        (view.until, view.renewed) = (*until, [at, view.renewed[0]]);
+                    }
+                    view.lines.push(at);
+                }
+            }
+            Event::Lapse { t, job, token, became } => {
+                self.ended(at, *t, *job, token.get(), *became, Spent::Nothing);
+            }
+            Event::Settle { t, job, token, outcome, became, .. } => {
+                let spent = match outcome {
+                    AttemptOutcome::Snoozed | AttemptOutcome::Released => Spent::Nothing,
+                    AttemptOutcome::Failed
+                    | AttemptOutcome::Panicked
+                    | AttemptOutcome::TimedOut => Spent::Failure,
+                    _ => Spent::Attempt,
+                };
+                self.ended(at, *t, *job, token.get(), *became, spent);
+            }
+            Event::Cancel { t, job } => {
+                let token = self.jobs.get(job).map_or(0, |view| view.token);
+                self.ended(at, *t, *job, token, SettledAs::Cancelled, Spent::Attempt);
+            }
+            Event::Redrive { t, job, became } => {
+                if let Some(view) = self.jobs.get_mut(job) {
+                    (view.attempt, view.failures, view.ended) = (0, 0, None);
+                }
+                let token = self.jobs.get(job).map_or(0, |view| view.token);
+                self.ended(at, *t, *job, token, *became, Spent::Attempt);
+            }
+            Event::Prune { job, .. } => {
+                if let Some(view) = self.jobs.get_mut(job) {
+                    view.pruned = true;
+                    view.lines.push(at);
+                }
+            }
+            _ => self.take_rest(at, line),
+        }
+    }
+
+    fn take_rest(&mut self, at: usize, line: &Line) {
+        match &line.event {
+            Event::TriggerInvoke { .. } => self.invoked(at, line),
+            Event::TriggerOk { op, receipt } => {
+                let id = (line.p.clone(), *op);
+                if let Some(op) = self.ops.get_mut(&id) {
+                    op.state = OpState::Answered(receipt.clone(), at);
+                }
+                if let Some(trigger) = receipt.trigger() {
+                    self.triggers.entry(trigger).or_insert(id);
+                }
+            }
+            Event::TriggerFail { op, .. } => {
+                if let Some(op) = self.ops.get_mut(&(line.p.clone(), *op)) {
+                    op.state = OpState::Failed;
+                }
+            }
+            Event::Queue { queue, settings, .. } => {
+                self.queues.insert(queue.clone(), settings.clone());
+            }
+            Event::Worker { worker, tasks } => {
+                self.workers.insert(worker.clone(), tasks.clone());
+            }
+            Event::Fault { what, whom, .. } if what != "stop" => {
+                self.fault = Some(at);
+                if what == "kill" {
+                    self.killed.insert(whom.clone());
+                }
+            }
+            Event::Heal { t } => self.healed = Some(*t),
+            Event::Row { job, state, .. } => {
+                if let Some(view) = self.jobs.get_mut(job) {
+                    view.row = Some(*state);
+                    view.lines.push(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn invoked(&mut self, at: usize, line: &Line) {
+        let Event::TriggerInvoke { op, task, key, dedup, hold, debounce, when, fold, payload } =
+            &line.event
+        else {
+            return;
+        };
+        let view = OpView {
+            at,
+            since: self.now,
+            task: task.clone(),
+            key: key.clone(),
+            dedup: dedup.clone(),
+            hold: *hold,
+            debounce: *debounce,
+            when: *when,
+            fold: fold.clone(),
+            payload: payload.clone(),
+            state: OpState::Unknown,
+        };
+        if let (Some(key), Some(debounce)) = (key.clone(), debounce) {
+            *self.overlaps.entry((task.clone(), key)).or_default() |= debounce.overlap;
+        }
+        self.ops.insert((line.p.clone(), *op), view);
+    }
+
+    fn window(&mut self, at: usize, event: &Event) {
+        let Event::Window {
+            t,
+            job,
+            task,
+            queue,
+            key,
+            priority,
+            first,
+            count,
+            due,
+            bound,
+            nb,
+            reason,
+            shape,
+            ..
+        } = event
+        else {
+            return;
+        };
+        let fresh = || JobView::new(task, queue, key.as_ref(), *t);
+        let view = self.jobs.entry(*job).or_insert_with(fresh);
+        // A window that is not complete may have missed how it came to wait again.
+        view.state = JobState::Scheduled;
+        let absorbs = view.absorbs(*count);
+        view.queue.clone_from(queue);
+        view.shape.clone_from(shape);
+        (view.priority, view.first) = (*priority, *first);
+        (view.due, view.nb, view.reason) = (*due, *nb, *reason);
+        view.flushed |= view.count == *count && *bound < view.bound;
+        view.bound = *bound;
+        if *count > view.count && absorbs.is_empty() {
+            // R12: a join gives fresh attempts.
+            view.attempt = 0;
+            view.joined(at, *t, *count);
+        }
+        view.count = *count;
+        view.awaits.clear();
+        view.dues.push((at, *count, *due, *nb));
+        view.lines.push(at);
+        for taken in absorbs {
+            if let Some(JobView { heir: Some((_, shown)), .. }) = self.jobs.get_mut(&taken) {
+                *shown = Some(at);
+            }
+        }
+        self.place(*job);
+    }
+
+    fn claimed(&mut self, at: usize, event: &Event) {
+        let Event::Claimed { t, job, token, task, queue, key, worker, count, until, .. } = event
+        else {
+            return;
+        };
+        let fresh = || JobView::new(task, queue, key.as_ref(), *t);
+        let view = self.jobs.entry(*job).or_insert_with(fresh);
+        view.state = JobState::Running;
+        view.attempt = view.attempt.saturating_add(1);
+        (view.token, view.until, view.renewed) = (token.get(), *until, [at, at]);
+        view.worker = Some(worker.clone());
+        view.claims.push(ClaimView {
+            at,
+            t: *t,
+            token: token.get(),
+            count: *count,
+            first: view.first,
+            due: view.due,
+            reason: view.reason,
+            end: None,
+        });
+        view.lines.push(at);
+        self.place(*job);
+    }
+
+    /// The end of an attempt, or of a job that waited, or the return of a dead one.
+    fn ended(
+        &mut self,
+        at: usize,
+        t: Timestamp,
+        job: JobId,
+        token: u64,
+        became: SettledAs,
+        spent: Spent,
+    ) {
+        let Some(view) = self.jobs.get_mut(&job) else { return };
+        view.lines.push(at);
+        if became == SettledAs::Refused {
+            return;
+        }
+        let running = view.state == JobState::Running;
+        if let Some(claim) = view.claims.iter_mut().rfind(|claim| claim.token == token)
+            && running
+        {
+            claim.end = Some((at, t, became));
+        }
+        match spent {
+            Spent::Nothing => view.attempt = view.attempt.saturating_sub(1),
+            Spent::Failure => view.failures = view.failures.saturating_add(1),
+            Spent::Attempt => {}
+        }
+        view.state = match became {
+            SettledAs::Succeeded => JobState::Succeeded,
+            SettledAs::Dead => JobState::Dead,
+            SettledAs::Cancelled => JobState::Cancelled,
+            SettledAs::Absorbed { .. } => JobState::Absorbed,
+            _ => JobState::Scheduled,
+        };
+        if view.state.is_ended() {
+            view.ended = Some((at, t));
+        }
+        let (count, failures) = (view.count, view.failures);
+        match became {
+            SettledAs::Scheduled { due } => view.due = due,
+            SettledAs::Absorbed { by, .. } => {
+                view.heir = Some((by, None));
+                if let Some(heir) = self.jobs.get_mut(&by) {
+                    heir.awaits.push((job, count));
+                    heir.failures = heir.failures.max(failures);
+                }
+            }
+            _ => {}
+        }
+        self.place(job);
+    }
+
+    /// Keeps the sets of waiting and running jobs true.
+    fn place(&mut self, id: JobId) {
+        let Some(view) = self.jobs.get(&id) else { return };
+        let (waits, runs) = (view.state == JobState::Scheduled, view.state == JobState::Running);
+        put(&mut self.running, id, runs);
+        put(&mut self.scheduled, id, waits);
+        if let Some(key) = &view.key {
+            let open = self.open.entry((view.task.clone(), key.clone())).or_default();
+            put(open, id, waits);
+        }
+    }
+
+    pub(super) fn summary(&self) -> Report {
+        let attempts = self.jobs.values().map(|view| view.claims.len()).sum();
+        let waits = |job: &JobId| {
+            let last = self.jobs.get(&self.last_heir(*job));
+            last.is_some_and(|view| !view.state.is_ended())
+        };
+        let pending = self.triggers.keys().filter(|trigger| waits(&trigger.job)).count();
+        Report { attempts, accepted: self.triggers.len(), pending, ..Report::default() }
+    }
+}
+
+fn put(set: &mut BTreeSet<JobId>, id: JobId, is_in: bool) {
+    if is_in {
+        set.insert(id);
+    } else {
+        set.remove(&id);
+    }
+}
+
+/// What the end of an attempt costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spent {
+    Nothing,
+    Attempt,
+    Failure,
+}

@@ -1,0 +1,121 @@
+//! Dedup keys: one trigger at a time, and no key that nobody holds (P16, P17).
+
+use std::collections::BTreeMap;
+
+use quell_core::dedup::HoldUntil;
+use quell_core::{JobId, Receipt, SettledAs, Timestamp};
+
+use super::views::{OpState, OpView, TaskKey};
+use super::{Book, Line, Property, Violation, broken};
+
+/// P16 and P17.
+#[derive(Debug)]
+pub(super) struct Dedup;
+
+/// A time that a key was taken for, by store time and by the order of events.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    job: JobId,
+    /// The line of the answer, for a reader.
+    answered: usize,
+    from: (Timestamp, usize),
+    /// None while it lasts.
+    to: Option<(Timestamp, usize)>,
+}
+
+impl Property for Dedup {
+    fn finish(&mut self, book: &Book, _: &[Line], found: &mut Vec<Violation>) {
+        if !book.complete {
+            return;
+        }
+        let mut by_key: BTreeMap<TaskKey, Vec<&OpView>> = BTreeMap::new();
+        for op in book.ops.values() {
+            if let Some(key) = op.dedup.clone() {
+                by_key.entry((op.task.clone(), key)).or_default().push(op);
+            }
+        }
+        for ((task, key), ops) in by_key {
+            let mut holds: Vec<Hold> = ops.iter().filter_map(|op| hold(book, op)).collect();
+            holds.sort_unstable_by_key(|hold| hold.from);
+            for pair in holds.windows(2) {
+                if let [before, after] = pair
+                    && before.to.is_none_or(|to| after.from < to)
+                {
+                    let twice = format!("dedup key {key} of {task} was taken twice at once");
+                    broken(found, "P16", [before.answered, after.answered], twice);
+                }
+            }
+            let unknown = ops.iter().any(|op| op.state == OpState::Unknown);
+            for op in &ops {
+                refused(book, op, &holds, unknown, found);
+            }
+        }
+    }
+
+    fn on(&mut self, _: &Book, _: usize, _: &Line, _: &mut Vec<Violation>) {}
+}
+
+/// The time that an accepted trigger takes its key for.
+fn hold(book: &Book, op: &OpView) -> Option<Hold> {
+    let OpState::Answered(receipt, answered) = &op.state else { return None };
+    let trigger = receipt.trigger()?;
+    let job = book.jobs.get(&trigger.job)?;
+    let from = job.joined_at(trigger.seq).map(|joined| (joined.t, joined.at))?;
+    let to = match op.hold? {
+        HoldUntil::Elapsed(ttl) => Some((from.0 + ttl, 0)),
+        HoldUntil::Started => {
+            // It is free once its job has started, or ended without; at once where it had before.
+            let started = job.claims.first().map(|claim| (claim.t, claim.at));
+            started.or(job.ended.map(|(at, t)| (t, at))).map(|to| to.max(from))
+        }
+        HoldUntil::Done => end_of_work(book, trigger.job, from.1).map(|to| to.max(from)),
+        _ => None,
+    };
+    Some(Hold { job: trigger.job, answered: *answered, from, to })
+}
+
+/// When a job's work first came to an end, in it or in the heirs that took it in. A redrive takes
+/// no key, so what comes after it does not count.
+fn end_of_work(book: &Book, job: JobId, since: usize) -> Option<(Timestamp, usize)> {
+    let (mut next, mut since) = (Some(job), since);
+    for _ in 0..=book.jobs.len() {
+        let Some(view) = next.and_then(|job| book.jobs.get(&job)) else { break };
+        let mut ends = view.claims.iter().filter_map(|claim| claim.end);
+        let buried = |(at, _, became): &(usize, Timestamp, SettledAs)| {
+            *at > since && *became == SettledAs::Dead
+        };
+        if let Some((at, t, _)) = ends.find(buried) {
+            return Some((t, at));
+        }
+        next = view.heir.map(|(heir, _)| heir);
+        since = view.ended.map_or(since, |(at, _)| at);
+        if next.is_none() {
+            return view.ended.map(|(at, t)| (t, at));
+        }
+    }
+    None
+}
+
+/// P17: whoever is told of a duplicate is told of a job that is there and holds the key.
+fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut Vec<Violation>) {
+    let OpState::Answered(Receipt::Duplicate { job }, at) = &op.state else { return };
+    let key = op.dedup.as_ref().map(ToString::to_string).unwrap_or_default();
+    if !book.jobs.contains_key(job) {
+        let burned = format!("dedup key {key} is held by job {job}, which never was");
+        broken(found, "P17", [op.at, *at], burned);
+        return;
+    }
+    // A call of unknown outcome may hold the key too.
+    let live = holds.iter().any(|hold| {
+        hold.from.1 < *at && hold.to.is_none_or(|(t, _)| t >= op.since) && is_heir(book, hold, *job)
+    });
+    if !live && !unknown {
+        let burned = format!("dedup key {key} was refused for job {job}, which does not hold it");
+        broken(found, "P17", [op.at, *at], burned);
+    }
+}
+
+/// Whether `job` is the hold's job or one that took it in.
+fn is_heir(book: &Book, hold: &Hold, job: JobId) -> bool {
+    hold.job == job || book.last_heir(hold.job) == book.last_heir(job)
+}

@@ -1,0 +1,107 @@
+//! Lines of a history: parsed, and those of several processes brought into one order.
+
+use std::fmt;
+
+use quell_core::Timestamp;
+use quell_core::history::Event;
+use serde::{Deserialize, Serialize};
+
+/// One event and who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// The process: numbers of calls are its own.
+    #[serde(default)]
+    pub p: String,
+    /// Its place in the order of all, where one recorder wrote for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n: Option<u64>,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match serde_json::to_string(self) {
+            Ok(text) => f.write_str(&text),
+            Err(error) => write!(f, "{:?} ({error})", self.event),
+        }
+    }
+}
+
+/// A line that is no event.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line} of {name} is no event of a history: {source}")]
+pub struct MalformedLine {
+    /// Which line, from 1.
+    pub line: usize,
+    /// The file's name as it was given.
+    pub name: String,
+    /// What is wrong with it.
+    pub source: serde_json::Error,
+}
+
+/// Reads JSON lines. A torn last line, as a kill may leave it, is left out; `name` stands for the
+/// process where lines do not name one.
+///
+/// # Errors
+/// [`MalformedLine`] for the first line that is no event and not the torn last one.
+pub fn parse(name: &str, text: &str) -> Result<Vec<Line>, MalformedLine> {
+    let mut lines = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        match serde_json::from_str::<Line>(line) {
+            Ok(mut line) => {
+                if line.p.is_empty() {
+                    name.clone_into(&mut line.p);
+                }
+                lines.push(line);
+            }
+            // Whole lines end in a newline.
+            Err(_) if index + 1 == text.lines().count() && !text.ends_with('\n') => {}
+            Err(source) => {
+                return Err(MalformedLine { line: index + 1, name: name.to_owned(), source });
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// Brings the lines of several recorders into one order: by their number where all have one, else
+/// by store time. What has no time of its own stays behind the line before it.
+#[must_use]
+pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
+    let numbered = files.iter().flatten().all(|line| line.n.is_some());
+    let mut placed = Vec::new();
+    for (file, lines) in files.into_iter().enumerate() {
+        let mut time = Timestamp::MIN;
+        for (index, line) in lines.into_iter().enumerate() {
+            time = time_of(&line.event).map_or(time, |t| t.max(time));
+            placed.push((if numbered { Timestamp::MIN } else { time }, line.n, file, index, line));
+        }
+    }
+    placed.sort_by_key(|(time, n, file, index, _)| (*time, *n, *file, *index));
+    placed.into_iter().map(|(.., line)| line).collect()
+}
+
+/// The store's time of an event that has one.
+pub(super) fn time_of(event: &Event) -> Option<Timestamp> {
+    match event {
+        Event::Window { t, .. }
+        | Event::Suppressed { t, .. }
+        | Event::Claimed { t, .. }
+        | Event::Renew { t, .. }
+        | Event::Lapse { t, .. }
+        | Event::Settle { t, .. }
+        | Event::Cancel { t, .. }
+        | Event::Redrive { t, .. }
+        | Event::Prune { t, .. }
+        | Event::Queue { t, .. }
+        | Event::Fault { t, .. }
+        | Event::Heal { t } => Some(*t),
+        // A worker only reckons the time of `Start`.
+        _ => None,
+    }
+}

@@ -1,0 +1,223 @@
+//! One job and one call, as a history tells of them.
+
+use std::collections::BTreeSet;
+
+use quell_core::dedup::HoldUntil;
+use quell_core::job::Shape;
+use quell_core::trigger::When;
+use quell_core::window::{Debounce, DueReason};
+use quell_core::{
+    Fold, JobId, JobState, Key, Payload, QueueName, Receipt, SettledAs, TaskName, Timestamp,
+    WorkerId,
+};
+
+/// A call, by its process and number.
+pub type OpId = (String, u64);
+/// A debounce or dedup key is its task's own.
+pub type TaskKey = (TaskName, Key);
+
+/// What became of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpState {
+    /// No answer is on record, or nobody knows: it may have been accepted.
+    Unknown,
+    /// It was answered, in this line.
+    Answered(Receipt, usize),
+    /// It was surely not accepted.
+    Failed,
+}
+
+/// One call to trigger.
+#[derive(Clone, Debug)]
+pub struct OpView {
+    /// The line of the call.
+    pub at: usize,
+    /// The store's time when it was made, as far as events tell.
+    pub since: Timestamp,
+    /// The task.
+    pub task: TaskName,
+    /// Its debounce key.
+    pub key: Option<Key>,
+    /// Its dedup key.
+    pub dedup: Option<Key>,
+    /// How long that was asked for.
+    pub hold: Option<HoldUntil>,
+    /// The debounce policy it brought.
+    pub debounce: Option<Debounce>,
+    /// The delay it asked for.
+    pub when: When,
+    /// How its payload is folded.
+    pub fold: Option<Fold>,
+    /// Its payload.
+    pub payload: Option<Payload>,
+    /// What became of it.
+    pub state: OpState,
+}
+
+/// One claim of a job.
+#[derive(Clone, Debug)]
+pub struct ClaimView {
+    /// The line.
+    pub at: usize,
+    /// Store time.
+    pub t: Timestamp,
+    /// The fence.
+    pub token: u64,
+    /// How many triggers the attempt covers.
+    pub count: u64,
+    /// The window's first trigger at that time.
+    pub first: Timestamp,
+    /// When it was due, as the book had it.
+    pub due: Timestamp,
+    /// Why.
+    pub reason: DueReason,
+    /// How the attempt ended: where, when, and as what.
+    pub end: Option<(usize, Timestamp, SettledAs)>,
+}
+
+/// Triggers that a change of a window took in.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined {
+    /// The line.
+    pub at: usize,
+    /// Store time.
+    pub t: Timestamp,
+    /// The count before.
+    pub after: u64,
+    /// The count with them.
+    pub upto: u64,
+}
+
+/// One job.
+#[derive(Clone, Debug)]
+pub struct JobView {
+    /// The task.
+    pub task: TaskName,
+    /// Its queue.
+    pub queue: QueueName,
+    /// Its debounce key.
+    pub key: Option<Key>,
+    /// Higher runs first.
+    pub priority: i16,
+    /// Its state.
+    pub state: JobState,
+    /// What it keeps of its policy.
+    pub shape: Shape,
+    /// The window's first trigger.
+    pub first: Timestamp,
+    /// How many triggers it counts.
+    pub count: u64,
+    /// Triggers of a leading edge that it counts and does not run, by their place.
+    pub suppressed: BTreeSet<u64>,
+    /// When it is due.
+    pub due: Timestamp,
+    /// No later than this, but for a backoff.
+    pub bound: Option<Timestamp>,
+    /// Whether someone flushed the window: its bound moved without a trigger.
+    pub flushed: bool,
+    /// No earlier than this.
+    pub nb: Timestamp,
+    /// Why it is due then.
+    pub reason: DueReason,
+    /// The newest fence.
+    pub token: u64,
+    /// When the newest lease lapses.
+    pub until: Timestamp,
+    /// The lines of the claim or renewal that set that, and of the one before.
+    pub renewed: [usize; 2],
+    /// Who runs it.
+    pub worker: Option<WorkerId>,
+    /// The attempts that were spent.
+    pub attempt: u32,
+    /// The failures in a row.
+    pub failures: u32,
+    /// Where triggers came in, oldest first.
+    pub joins: Vec<Joined>,
+    /// Every claim, oldest first.
+    pub claims: Vec<ClaimView>,
+    /// Each change of due: the line, the count, due and not before.
+    pub dues: Vec<(usize, u64, Timestamp, Timestamp)>,
+    /// Jobs that it took in and that its count does not show yet, with their counts.
+    pub awaits: Vec<(JobId, u64)>,
+    /// The job that took it in, and the line in which that job's count shows it.
+    pub heir: Option<(JobId, Option<usize>)>,
+    /// When it ended.
+    pub ended: Option<(usize, Timestamp)>,
+    /// Whether its row was removed after its retention.
+    pub pruned: bool,
+    /// Its row at the end.
+    pub row: Option<JobState>,
+    /// The lines about it.
+    pub lines: Vec<usize>,
+}
+
+impl JobView {
+    pub(super) fn new(
+        task: &TaskName,
+        queue: &QueueName,
+        key: Option<&Key>,
+        first: Timestamp,
+    ) -> Self {
+        JobView {
+            task: task.clone(),
+            queue: queue.clone(),
+            key: key.cloned(),
+            priority: 0,
+            state: JobState::Scheduled,
+            shape: Shape::default(),
+            first,
+            count: 0,
+            suppressed: BTreeSet::new(),
+            due: first,
+            bound: None,
+            flushed: false,
+            nb: Timestamp::MIN,
+            reason: DueReason::Immediate,
+            token: 0,
+            until: Timestamp::MIN,
+            renewed: [0; 2],
+            worker: None,
+            attempt: 0,
+            failures: 0,
+            joins: Vec::new(),
+            claims: Vec::new(),
+            dues: Vec::new(),
+            awaits: Vec::new(),
+            heir: None,
+            ended: None,
+            pruned: false,
+            row: None,
+            lines: Vec::new(),
+        }
+    }
+
+    /// Its key among all, where it has one.
+    #[must_use]
+    pub fn task_key(&self) -> Option<TaskKey> {
+        Some((self.task.clone(), self.key.clone()?))
+    }
+
+    /// When the trigger of this place came in.
+    #[must_use]
+    pub fn joined_at(&self, seq: u64) -> Option<Joined> {
+        self.joins.iter().find(|joined| joined.after < seq && seq <= joined.upto).copied()
+    }
+
+    /// The newest lines about it, for a reader.
+    pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = usize> + '_ {
+        self.lines.iter().rev().take(count).copied()
+    }
+
+    pub(super) fn joined(&mut self, at: usize, t: Timestamp, count: u64) {
+        self.joins.push(Joined { at, t, after: self.count, upto: count });
+        self.count = count;
+    }
+
+    /// The jobs whose absorption a change of the count to `count` shows.
+    pub(super) fn absorbs(&self, count: u64) -> Vec<JobId> {
+        let came: u64 = self.awaits.iter().map(|(_, count)| count).sum();
+        let shows = came > 0 && self.count.checked_add(came) == Some(count);
+        let taken = self.awaits.iter().filter(|_| shows);
+        taken.map(|(job, _)| *job).collect()
+    }
+}

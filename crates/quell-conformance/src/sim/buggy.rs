@@ -1,0 +1,597 @@
+//! Stores with one bug each, made from the model store: the checker must catch every one.
+//!
+//! A buggy store tells its own story: its events say what such a store would have written, not what
+//! the model inside did. The bugs are those that real queues had; see `docs/testing.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use quell_core::edge::Edge;
+use quell_core::history::{Event, History, Sink};
+use quell_core::window::Thresholds;
+use quell_core::{
+    Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob, Counts, Error, ErrorKind,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
+    MemoryStore, NewTrigger, NextDue, Outcome, QueueInfo, QueueName, QueueSettings, Receipt,
+    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, TriggerId,
+    Wakeups,
+};
+
+/// What is wrong with a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Nothing: it must not be accused.
+    None,
+    /// A run that ends well closes the window that opened meanwhile, too.
+    ClosesNewerWindow,
+    /// A trigger that comes while its key runs is counted by the run.
+    JoinsRunning,
+    /// Joins move the due time without a bound.
+    NeverCapped,
+    /// The bound is only noticed when a trigger comes after it.
+    CapNoticedOnJoin,
+    /// The quiet period is taken for shorter than it is.
+    StartsEarly,
+    /// Attempts of one key run together.
+    NoExclusion,
+    /// Settlements count whoever sends them.
+    NoFence,
+    /// A job whose lease lapsed is forgotten.
+    CrashLosesJob,
+    /// Lapsed leases are never taken back.
+    NeverReaps,
+    /// A trigger that could not be written has taken its dedup key all the same.
+    BurnsKey,
+    /// Dead jobs are dropped.
+    DropsDead,
+    /// A failed job is absorbed, but its triggers are not.
+    AbsorbsNothing,
+    /// A crash leaves its slot of the queue's limit taken.
+    LeaksSlot,
+    /// A job that succeeded runs again.
+    RunsTwice,
+    /// A key may have two open windows.
+    SecondWindow,
+    /// The receipt comes before the write, which may not come.
+    AcksBeforeWrite,
+    /// No wake-up is ever sent.
+    LosesWakeups,
+    /// A window that absorbed a job is due earlier than anyone was told.
+    AbsorbDisarms,
+    /// Effects are committed whether or not the settlement counts.
+    EffectOutside,
+    /// Leases are never renewed.
+    NeverRenews,
+}
+
+impl Bug {
+    /// Each bug and the properties that may catch it, the foremost first.
+    pub const ALL: [(Bug, &'static [&'static str]); 20] = [
+        (Bug::ClosesNewerWindow, &["P2"]),
+        (Bug::JoinsRunning, &["P2"]),
+        (Bug::NeverCapped, &["P7a"]),
+        (Bug::CapNoticedOnJoin, &["P7a"]),
+        (Bug::StartsEarly, &["P6"]),
+        (Bug::NoExclusion, &["P9"]),
+        (Bug::NoFence, &["P10"]),
+        (Bug::CrashLosesJob, &["P2"]),
+        (Bug::NeverReaps, &["P2"]),
+        (Bug::BurnsKey, &["P17"]),
+        (Bug::DropsDead, &["P15"]),
+        (Bug::AbsorbsNothing, &["P2"]),
+        (Bug::LeaksSlot, &["P7b", "P2"]),
+        (Bug::RunsTwice, &["P11"]),
+        (Bug::SecondWindow, &["P8"]),
+        (Bug::AcksBeforeWrite, &["P2"]),
+        (Bug::LosesWakeups, &["P7b"]),
+        (Bug::AbsorbDisarms, &["P7b"]),
+        (Bug::EffectOutside, &["P18"]),
+        (Bug::NeverRenews, &["P27"]),
+    ];
+}
+
+/// Keeps the model's events until the buggy store has made its own of them.
+#[derive(Clone, Debug, Default)]
+struct Draft(Arc<Mutex<Vec<Event>>>);
+
+impl History for Draft {
+    fn record(&self, event: &Event) {
+        locked(&self.0).push(event.clone());
+    }
+}
+
+/// A store with a bug.
+#[derive(Debug)]
+pub struct Buggy {
+    bug: Bug,
+    inner: MemoryStore,
+    draft: Draft,
+    sink: Sink,
+    odd: Mutex<Odd>,
+}
+
+/// What a bug remembers.
+#[derive(Debug, Default)]
+struct Odd {
+    calls: u64,
+    burned: BTreeMap<(TaskName, Key), JobId>,
+    leaked: usize,
+    ran: BTreeSet<JobId>,
+    disarmed: BTreeSet<JobId>,
+}
+
+impl Buggy {
+    /// An empty store with this bug, which writes its events to `sink`.
+    #[must_use]
+    pub fn new(bug: Bug, now: Timestamp, sink: Sink) -> Self {
+        let draft = Draft::default();
+        let inner = MemoryStore::new(now).with_history(Arc::new(draft.clone()));
+        Buggy { bug, inner, draft, sink, odd: Mutex::new(Odd::default()) }
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.bug == bug
+    }
+
+    /// Writes what the model told, as this store would have told it.
+    fn tell(&self) {
+        let events = std::mem::take(&mut *locked(&self.draft.0));
+        for mut event in events {
+            if let Event::Window { key: Some(key), .. } | Event::Claimed { key: Some(key), .. } =
+                &mut event
+            {
+                *key = told_key(key);
+            }
+            self.sink.record(&event);
+        }
+    }
+
+    /// Forgets what the model told.
+    fn hush(&self) {
+        locked(&self.draft.0).clear();
+    }
+
+    /// Every third time, or so.
+    fn now_and_then(&self) -> bool {
+        let mut odd = locked(&self.odd);
+        odd.calls += 1;
+        odd.calls.is_multiple_of(3)
+    }
+
+    async fn key_runs(&self, task: &TaskName, key: &Key) -> Result<Option<Job>> {
+        let filter = JobFilter {
+            task: Some(task.clone()),
+            key: Some(key.clone()),
+            state: Some(JobState::Running),
+            ..JobFilter::default()
+        };
+        Ok(self.inner.jobs(&filter).await?.pop())
+    }
+
+    async fn window(&self, task: &TaskName, key: &Key) -> Result<Option<Job>> {
+        let filter = JobFilter {
+            task: Some(task.clone()),
+            key: Some(key.clone()),
+            state: Some(JobState::Scheduled),
+            ..JobFilter::default()
+        };
+        Ok(self.inner.jobs(&filter).await?.pop())
+    }
+
+    /// The trigger as this store understands it.
+    fn bend(&self, trigger: &mut NewTrigger) {
+        let Some(keyed) = &mut trigger.keyed else { return };
+        let Thresholds { .. } = keyed.debounce.thresholds;
+        let (min, max) = (keyed.debounce.thresholds.min(), keyed.debounce.thresholds.max());
+        let bent = match self.bug {
+            Bug::NeverCapped | Bug::CapNoticedOnJoin => Thresholds::new(min, max * 1_000),
+            Bug::StartsEarly => Thresholds::new(min / 2, max),
+            _ => return,
+        };
+        if let Ok(bent) = bent
+            && keyed.debounce.edge != Edge::Throttle
+        {
+            keyed.debounce.thresholds = bent;
+        }
+    }
+
+    /// What one batch of one trigger comes to where the bug decides; none where the model does.
+    async fn odd_receipt(
+        &self,
+        trigger: &mut NewTrigger,
+        now: Timestamp,
+    ) -> Result<Option<Receipt>> {
+        let dedup = trigger.dedup.as_ref().map(|dedup| (trigger.task.clone(), dedup.key.clone()));
+        match self.bug {
+            Bug::BurnsKey => {
+                let Some(key) = dedup else { return Ok(None) };
+                if let Some(job) = locked(&self.odd).burned.get(&key).copied() {
+                    return Ok(Some(Receipt::Duplicate { job }));
+                }
+                if self.now_and_then() {
+                    let job = JobId::new(9_000_000 + locked(&self.odd).calls);
+                    locked(&self.odd).burned.insert(key, job);
+                    return Err(Error::new(ErrorKind::Unavailable, "the write failed"));
+                }
+            }
+            Bug::AcksBeforeWrite if dedup.is_none() && self.now_and_then() => {
+                let job = JobId::new(8_000_000 + locked(&self.odd).calls);
+                let trigger = TriggerId { job, seq: 1 };
+                return Ok(Some(Receipt::Accepted { job, trigger, due: now }));
+            }
+            Bug::JoinsRunning if dedup.is_none() => {
+                let Some(keyed) = &trigger.keyed else { return Ok(None) };
+                let running = self.key_runs(&trigger.task, &keyed.key).await?;
+                if let Some(job) = running {
+                    let triggers = job.window.triggers + 1;
+                    let due = job.window.due_at;
+                    let (job, id) = (job.id, TriggerId { job: job.id, seq: triggers });
+                    return Ok(Some(Receipt::Debounced { job, trigger: id, triggers, due }));
+                }
+            }
+            Bug::SecondWindow => {
+                let Some(keyed) = &mut trigger.keyed else { return Ok(None) };
+                let is_open = self.window(&trigger.task, &keyed.key).await?.is_some();
+                if is_open && self.now_and_then() {
+                    keyed.key = Key::new(format!("{keyed}~", keyed = keyed.key))?;
+                }
+            }
+            Bug::NoExclusion => {
+                if let Some(keyed) = &mut trigger.keyed {
+                    keyed.debounce.overlap = true;
+                }
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    async fn accept(&self, now: Option<Timestamp>, mut batch: Batch) -> Result<Vec<Receipt>> {
+        batch.triggers.iter_mut().for_each(|trigger| self.bend(trigger));
+        if let [trigger] = &mut batch.triggers[..] {
+            let at = now.unwrap_or(Timestamp::MIN);
+            if let Some(receipt) = self.odd_receipt(trigger, at).await? {
+                return Ok(vec![receipt]);
+            }
+        } else if self.has(Bug::NoExclusion) {
+            for trigger in &mut batch.triggers {
+                self.odd_receipt(trigger, Timestamp::MIN).await?;
+            }
+        }
+        let receipts =
+            self.inner.enqueue(now, vec![batch.clone()]).await?.pop().unwrap_or_default();
+        if self.has(Bug::CapNoticedOnJoin) {
+            for keyed in batch.triggers.iter().filter_map(|t| t.keyed.as_ref().map(|k| (t, k))) {
+                self.notice_cap(
+                    now,
+                    &keyed.0.task,
+                    &keyed.1.key,
+                    keyed.1.debounce.thresholds.max(),
+                )
+                .await?;
+            }
+        }
+        Ok(receipts)
+    }
+
+    async fn notice_cap(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+        bent_max: Duration,
+    ) -> Result<()> {
+        let Some(window) = self.window(task, key).await? else { return Ok(()) };
+        let bound = window.window.first_at + bent_max / 1_000;
+        if now.is_some_and(|now| now >= bound) {
+            self.inner.flush(now, task, key).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets a job that succeeded run once more.
+    async fn run_again(&self, now: Timestamp, claim: &Claim) -> Result<Option<ClaimedJob>> {
+        let done = JobFilter { state: Some(JobState::Succeeded), ..JobFilter::default() };
+        let jobs = self.inner.jobs(&done).await?;
+        let known = |job: &&Job| job.queue == claim.queue && claim.tasks.contains(&job.task);
+        let fresh = |job: &&Job| !locked(&self.odd).ran.contains(&job.id);
+        let Some(job) = jobs.iter().filter(known).find(fresh) else { return Ok(None) };
+        locked(&self.odd).ran.insert(job.id);
+        let again = ClaimedJob {
+            id: job.id,
+            token: LeaseToken::new(job.starts + 1),
+            task: job.task.clone(),
+            key: job.key.clone(),
+            payload: job.payload.clone(),
+            attempt: job.attempt + 1,
+            failures: 0,
+            triggers: job.window.triggers,
+            first_at: job.window.first_at,
+            due_at: job.window.due_at,
+            lease_until: now + claim.lease,
+        };
+        self.sink.record(&Event::claimed(now, claim, &again));
+        Ok(Some(again))
+    }
+
+    /// The settlement that the model is given.
+    async fn bend_settlement(
+        &self,
+        now: Option<Timestamp>,
+        mut one: Settlement,
+    ) -> Result<Settlement> {
+        let Some(job) = self.inner.job(one.lease.job).await? else { return Ok(one) };
+        if self.has(Bug::NoFence) {
+            one.lease.token = LeaseToken::new(job.starts);
+        }
+        let fails = matches!(one.outcome, Outcome::Failed(_));
+        if let (Bug::AbsorbsNothing, true, Some(key)) = (self.bug, fails, &job.key)
+            && job.is_held_by(one.lease.token, now.unwrap_or(Timestamp::MIN))
+            && let Some(heir) = self.window(&job.task, key).await?
+        {
+            self.tell();
+            self.inner.cancel(now, job.id, "lost").await?;
+            self.hush();
+            let became = SettledAs::Absorbed { by: heir.id, due: heir.window.due_at };
+            self.sink.record(&Event::settled(now.unwrap_or(Timestamp::MIN), &one, became));
+        }
+        Ok(one)
+    }
+
+    /// What follows a settlement.
+    async fn after(&self, now: Option<Timestamp>, settled: &mut Settled) -> Result<()> {
+        let Some(job) = self.inner.job(settled.lease.job).await? else { return Ok(()) };
+        match (self.bug, settled.became) {
+            (Bug::ClosesNewerWindow, SettledAs::Succeeded) => {
+                if let Some(key) = &job.key {
+                    self.tell();
+                    self.inner.cancel_key(now, &job.task, key).await?;
+                    self.hush();
+                }
+            }
+            (Bug::DropsDead, SettledAs::Dead) => {
+                self.tell();
+                let drop = Retention { succeeded: None, dead: Some(Duration::ZERO) };
+                self.inner.prune(now, &drop, 1_000).await?;
+                self.hush();
+            }
+            (Bug::AbsorbDisarms, SettledAs::Absorbed { by, .. }) => {
+                locked(&self.odd).disarmed.insert(by);
+                let due = now.unwrap_or(Timestamp::MIN) + Duration::from_secs(3_600);
+                settled.became = SettledAs::Absorbed { by, due };
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What a claim or a look says of the next due time.
+    async fn bend_next(&self, mut next: NextDue) -> Result<NextDue> {
+        let disarmed: Vec<JobId> = locked(&self.odd).disarmed.iter().copied().collect();
+        for id in disarmed {
+            let job = self.inner.job(id).await?;
+            if job.is_some_and(|job| Some(job.window.due_at) == next.due) {
+                next.due = None;
+            }
+        }
+        Ok(next)
+    }
+}
+
+/// The key that a renamed one stands for.
+fn told_key(key: &Key) -> Key {
+    let name = key.as_str().trim_end_matches('~');
+    Key::new(name).unwrap_or_else(|_| key.clone())
+}
+
+#[async_trait]
+impl Store for Buggy {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>> {
+        let mut receipts = Vec::new();
+        for batch in batches {
+            let accepted = self.accept(now, batch).await;
+            self.tell();
+            receipts.push(accepted?);
+        }
+        Ok(receipts)
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let mut claim = claim.clone();
+        if self.has(Bug::LeaksSlot) {
+            let queues = self.inner.queues().await?;
+            let of_queue = queues.into_iter().find(|queue| queue.name == claim.queue);
+            if let Some(limit) = of_queue.and_then(|queue| queue.settings.concurrency) {
+                let running = JobFilter {
+                    queue: Some(claim.queue.clone()),
+                    state: Some(JobState::Running),
+                    ..JobFilter::default()
+                };
+                let taken = self.inner.jobs(&running).await?.len() + locked(&self.odd).leaked;
+                let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+                claim.limit = claim.limit.min(limit.saturating_sub(taken));
+            }
+        }
+        let mut claimed = self.inner.claim(now, &claim).await?;
+        self.tell();
+        claimed.next = self.bend_next(claimed.next).await?;
+        for job in &mut claimed.jobs {
+            job.key = job.key.as_ref().map(told_key);
+        }
+        if self.has(Bug::RunsTwice) && claimed.jobs.is_empty() && claim.limit > 0 {
+            claimed.jobs.extend(self.run_again(claimed.now, &claim).await?);
+        }
+        Ok(claimed)
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        if self.has(Bug::NeverRenews) {
+            let until = now.map(|now| now + lease);
+            return Ok(leases.iter().map(|_| until).collect());
+        }
+        let renewed = self.inner.renew(now, leases, lease).await;
+        self.tell();
+        renewed
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        let mut settled = Vec::new();
+        for presented in settlements {
+            let given = self.bend_settlement(now, presented.clone()).await?;
+            let mut answer = self.inner.settle(now, vec![given]).await?;
+            let Some(mut one) = answer.pop() else { continue };
+            one.lease = presented.lease;
+            for event in locked(&self.draft.0).iter_mut() {
+                if let Event::Settle { token, .. } = event {
+                    *token = presented.lease.token;
+                }
+            }
+            self.tell();
+            let counts = one.became == SettledAs::Succeeded || self.has(Bug::EffectOutside);
+            if presented.outcome == Outcome::Succeeded && counts {
+                let Lease { job, token } = presented.lease;
+                self.sink.record(&Event::Effect { job, token, name: "ledger".to_owned() });
+            }
+            self.after(now, &mut one).await?;
+            settled.push(one);
+        }
+        Ok(settled)
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        if self.has(Bug::NeverReaps) {
+            return Ok(Vec::new());
+        }
+        let lapsed = self.inner.reap(now, limit).await?;
+        self.tell();
+        if self.has(Bug::CrashLosesJob) {
+            for one in &lapsed {
+                // One that was absorbed lives on in its heir.
+                let _ended = self.inner.cancel(now, one.lease.job, "lost").await;
+            }
+            self.hush();
+        }
+        let limited = self.inner.queues().await?;
+        if limited.iter().any(|queue| queue.settings.concurrency.is_some()) {
+            locked(&self.odd).leaked += lapsed.len();
+        }
+        Ok(lapsed)
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        let next = self.inner.next_due(now, queue, tasks).await?;
+        self.bend_next(next).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        match self.bug {
+            Bug::LosesWakeups => Box::pin(stream::pending()),
+            Bug::AbsorbDisarms => Box::pin(self.inner.wakeups().filter(|_| async { false })),
+            _ => self.inner.wakeups(),
+        }
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.inner.queues().await
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        self.inner.set_queue(queue, settings).await?;
+        self.tell();
+        Ok(())
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        self.inner.job(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        self.inner.jobs(filter).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.inner.counts().await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.inner.attempts(id).await
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        self.inner.explain(target).await
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        let flushed = self.inner.flush(now, task, key).await;
+        self.tell();
+        flushed
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        let cancelled = self.inner.cancel_key(now, task, key).await;
+        self.tell();
+        cancelled
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        let cancelled = self.inner.cancel(now, id, reason).await;
+        self.tell();
+        cancelled
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+        let became = self.inner.redrive(now, id).await;
+        self.tell();
+        became
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64> {
+        let pruned = self.inner.prune(now, retention, limit).await;
+        self.tell();
+        pruned
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

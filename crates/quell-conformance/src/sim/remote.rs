@@ -1,0 +1,215 @@
+//! The store as a process sees it: at the other end of a network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, stream};
+use quell_core::{
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
+    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
+    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskName,
+    Timestamp, Wakeups,
+};
+use tokio::sync::oneshot;
+
+use super::process::ProcessClock;
+use super::world::World;
+
+/// One process's connection.
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub(super) world: Arc<World>,
+    pub(super) clock: Arc<ProcessClock>,
+}
+
+/// What a call does at the store, which answers at once.
+type Done<R> = BoxFuture<'static, Result<R>>;
+
+impl Remote {
+    async fn call<R, F>(&self, may_repeat: bool, call: F) -> Result<R>
+    where
+        R: Send + 'static,
+        F: Fn(Arc<dyn Store>, Option<Timestamp>) -> Done<R> + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let fate = self.world.fate(self.clock.name());
+        let (process, name) = (self.clock.index(), self.clock.name().to_owned());
+        self.world.after(fate.there, move |world| {
+            let perform = |world: &Arc<World>| {
+                let done = call(Arc::clone(world.store()), Some(world.store_time()));
+                done.now_or_never().unwrap_or_else(|| Err(gone(ErrorKind::Internal)))
+            };
+            let result = if fate.fails_before || world.is_down() {
+                Err(gone(ErrorKind::Unavailable))
+            } else {
+                let result = perform(world);
+                if fate.twice && may_repeat {
+                    drop(perform(world));
+                }
+                // Its hints reach whoever listens.
+                world.stir(World::ALL);
+                if fate.fails_after || fate.slow {
+                    world.fault("network", &name);
+                }
+                if fate.fails_after { Err(gone(ErrorKind::UnknownOutcome)) } else { result }
+            };
+            world.after(fate.back, move |world| {
+                // A process that was killed hears nothing.
+                let _unheard = answer.send(result);
+                world.stir(process);
+            });
+        });
+        answered.await.unwrap_or_else(|_| Err(gone(ErrorKind::UnknownOutcome)))
+    }
+}
+
+fn gone(kind: ErrorKind) -> Error {
+    Error::new(kind, "the simulated network broke the call")
+}
+
+#[async_trait]
+impl Store for Remote {
+    fn capabilities(&self) -> Capabilities {
+        self.world.store().capabilities()
+    }
+
+    async fn enqueue(
+        &self,
+        _: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>> {
+        self.call(false, move |store, now| {
+            let batches = batches.clone();
+            Box::pin(async move { store.enqueue(now, batches).await })
+        })
+        .await
+    }
+
+    async fn claim(&self, _: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let claim = claim.clone();
+        self.call(false, move |store, now| {
+            let claim = claim.clone();
+            Box::pin(async move { store.claim(now, &claim).await })
+        })
+        .await
+    }
+
+    async fn renew(
+        &self,
+        _: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        let leases = leases.to_vec();
+        self.call(true, move |store, now| {
+            let leases = leases.clone();
+            Box::pin(async move { store.renew(now, &leases, lease).await })
+        })
+        .await
+    }
+
+    async fn settle(&self, _: Option<Timestamp>, sent: Vec<Settlement>) -> Result<Vec<Settled>> {
+        self.call(true, move |store, now| {
+            let sent = sent.clone();
+            Box::pin(async move { store.settle(now, sent).await })
+        })
+        .await
+    }
+
+    async fn reap(&self, _: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        self.call(true, move |store, now| Box::pin(async move { store.reap(now, limit).await }))
+            .await
+    }
+
+    async fn next_due(
+        &self,
+        _: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        let (queue, tasks) = (queue.clone(), tasks.to_vec());
+        self.call(true, move |store, now| {
+            let (queue, tasks) = (queue.clone(), tasks.clone());
+            Box::pin(async move { store.next_due(now, &queue, &tasks).await })
+        })
+        .await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        let (world, clock) = (Arc::clone(&self.world), Arc::clone(&self.clock));
+        let hints = self.world.store().wakeups();
+        Box::pin(stream::unfold((hints, world, clock), async |(mut hints, world, clock)| {
+            loop {
+                let hint = hints.next().await?;
+                if let Some(delay) = world.hears(clock.name()) {
+                    clock.sleep(delay).await;
+                    return Some((hint, (hints, world, clock)));
+                }
+            }
+        }))
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.world.store().queues().await
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        self.world.store().set_queue(queue, settings).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        self.world.store().job(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        self.world.store().jobs(filter).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.world.store().counts().await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.world.store().attempts(id).await
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        self.world.store().explain(target).await
+    }
+
+    async fn flush(
+        &self,
+        _: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.world.store().flush(Some(self.world.store_time()), task, key).await
+    }
+
+    async fn cancel_key(
+        &self,
+        _: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.world.store().cancel_key(Some(self.world.store_time()), task, key).await
+    }
+
+    async fn cancel(&self, _: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        self.world.store().cancel(Some(self.world.store_time()), id, reason).await
+    }
+
+    async fn redrive(&self, _: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+        self.world.store().redrive(Some(self.world.store_time()), id).await
+    }
+
+    async fn prune(&self, _: Option<Timestamp>, keep: &Retention, limit: usize) -> Result<u64> {
+        let keep = *keep;
+        self.call(true, move |store, now| {
+            Box::pin(async move { store.prune(now, &keep, limit).await })
+        })
+        .await
+    }
+}

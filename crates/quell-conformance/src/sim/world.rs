@@ -1,0 +1,302 @@
+//! The world between processes: its time, messages under way, chance, and the record.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fastrand::Rng;
+use quell_core::history::{Event, History};
+use quell_core::{Store, Timestamp};
+
+use super::plan::Network;
+use crate::check::Line;
+
+/// What arrives at its time.
+type Arrival = Box<dyn FnOnce(&Arc<World>) + Send>;
+
+/// Everything that processes share.
+pub(super) struct World {
+    state: Mutex<State>,
+    record: Record,
+    store: Arc<dyn Store>,
+}
+
+struct State {
+    now: Timestamp,
+    rng: Rng,
+    arrivals: BTreeMap<(Timestamp, u64), Arrival>,
+    next_arrival: u64,
+    network: Network,
+    /// How far the store's clock is off, in milliseconds.
+    store_off: i64,
+    /// Until when the store answers nobody.
+    down_until: Timestamp,
+    healed: bool,
+    harmed: bool,
+    /// Whether nothing is under way any more that was harmed before.
+    calm: bool,
+    /// Processes that may have something to do.
+    stirred: Vec<usize>,
+}
+
+/// How a message fares.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fate {
+    /// How long it takes to the store.
+    pub(super) there: Duration,
+    /// How long the answer takes.
+    pub(super) back: Duration,
+    /// Whether either is long.
+    pub(super) slow: bool,
+    /// The call fails before the store did anything.
+    pub(super) fails_before: bool,
+    /// The answer is lost.
+    pub(super) fails_after: bool,
+    /// It arrives twice.
+    pub(super) twice: bool,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// Stands for every process: see [`World::stir`].
+    pub(super) const ALL: usize = usize::MAX;
+
+    pub(super) fn new(
+        seed: u64,
+        network: Network,
+        now: Timestamp,
+        record: Record,
+        store: Arc<dyn Store>,
+    ) -> Arc<Self> {
+        let state = State {
+            now,
+            rng: Rng::with_seed(seed ^ 0x9e37_79b9_7f4a_7c15),
+            arrivals: BTreeMap::new(),
+            next_arrival: 0,
+            network,
+            store_off: 0,
+            down_until: Timestamp::MIN,
+            healed: false,
+            harmed: false,
+            calm: false,
+            stirred: Vec::new(),
+        };
+        Arc::new(World { state: Mutex::new(state), record, store })
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.locked().now
+    }
+
+    /// What the store's clock shows; a store keeps it from going back.
+    pub(super) fn store_time(&self) -> Timestamp {
+        let state = self.locked();
+        let off = Duration::from_millis(state.store_off.unsigned_abs());
+        if state.store_off < 0 { state.now.before(off) } else { state.now + off }
+    }
+
+    pub(super) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Draws something.
+    pub(super) fn draw<R>(&self, draw: impl FnOnce(&mut Rng) -> R) -> R {
+        draw(&mut self.locked().rng)
+    }
+
+    pub(super) fn is_healed(&self) -> bool {
+        self.locked().healed
+    }
+
+    /// From here on nothing goes wrong.
+    pub(super) fn heal(&self) {
+        let mut state = self.locked();
+        state.healed = true;
+        state.network = Network::default();
+        state.down_until = Timestamp::MIN;
+        // A clock that was set back is set right, a jump ahead; one that ran ahead is left alone.
+        let was_back = state.store_off < 0;
+        state.store_off = state.store_off.max(0);
+        drop(state);
+        if was_back {
+            self.fault("clock jumped", "store");
+        }
+    }
+
+    pub(super) fn is_calm(&self) -> bool {
+        self.locked().calm
+    }
+
+    /// What was harmed before the world healed is over, too.
+    pub(super) fn say_calm(&self) {
+        if !std::mem::replace(&mut self.locked().calm, true) {
+            let t = self.store_time();
+            self.record(Event::Heal { t });
+        }
+    }
+
+    /// The store's clock jumps.
+    pub(super) fn jump_store(&self, by: i64) {
+        self.locked().store_off += by;
+    }
+
+    /// The store answers nobody for a while.
+    pub(super) fn take_store_down(&self, time: Duration) {
+        let mut state = self.locked();
+        state.down_until = state.now + time;
+    }
+
+    /// Whether the store is down now.
+    pub(super) fn is_down(&self) -> bool {
+        let state = self.locked();
+        state.now < state.down_until
+    }
+
+    /// How the next message fares.
+    pub(super) fn fate(&self, from: &str) -> Fate {
+        let mut state = self.locked();
+        let network = state.network;
+        let rng = &mut state.rng;
+        let mut happens = |thousandths: u16| thousandths > 0 && rng.u16(..1_000) < thousandths;
+        let fails_before = happens(network.fails_before);
+        let fails_after = !fails_before && happens(network.fails_after);
+        let (slow_there, slow_back) = (happens(network.slow), happens(network.slow));
+        let twice = happens(network.twice);
+        let mut takes = |slow: bool| {
+            let micros = if slow { rng.u64(20_000..1_500_000) } else { rng.u64(20..900) };
+            Duration::from_micros(micros)
+        };
+        let (there, back) = (takes(slow_there), takes(slow_back));
+        drop(state);
+        if fails_before || slow_there {
+            self.fault("network", from);
+        }
+        Fate { there, back, slow: slow_there || slow_back, fails_before, fails_after, twice }
+    }
+
+    /// Whether a wake-up gets lost, and how long it takes.
+    pub(super) fn hears(&self, who: &str) -> Option<Duration> {
+        let mut state = self.locked();
+        let deaf = state.network.deaf;
+        let lost = deaf > 0 && state.rng.u16(..1_000) < deaf;
+        let delay = Duration::from_micros(state.rng.u64(20..900));
+        drop(state);
+        if lost {
+            self.fault("wake-up lost", who);
+        }
+        (!lost).then_some(delay)
+    }
+
+    /// Something arrives after `delay`.
+    pub(super) fn after(
+        &self,
+        delay: Duration,
+        arrival: impl FnOnce(&Arc<World>) + Send + 'static,
+    ) {
+        let mut state = self.locked();
+        let place = (state.now + delay, state.next_arrival);
+        state.next_arrival += 1;
+        state.arrivals.insert(place, Box::new(arrival));
+    }
+
+    /// When the next message arrives.
+    pub(super) fn next_arrival(&self) -> Option<Timestamp> {
+        self.locked().arrivals.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Moves time on and hands over what arrives then.
+    pub(super) fn pass(self: &Arc<Self>, now: Timestamp) {
+        self.locked().now = now;
+        loop {
+            let mut state = self.locked();
+            let Some(entry) = state.arrivals.first_entry().filter(|entry| entry.key().0 <= now)
+            else {
+                return;
+            };
+            let arrival = entry.remove();
+            drop(state);
+            arrival(self);
+        }
+    }
+
+    /// A process may have something to do.
+    pub(super) fn stir(&self, process: usize) {
+        self.locked().stirred.push(process);
+    }
+
+    /// The processes that were stirred since the last call.
+    pub(super) fn take_stirred(&self) -> Vec<usize> {
+        std::mem::take(&mut self.locked().stirred)
+    }
+
+    /// Whether anything has gone wrong so far.
+    pub(super) fn was_harmed(&self) -> bool {
+        self.locked().harmed
+    }
+
+    /// A process is told to end, which is no excuse for a lost lease.
+    pub(super) fn record_stop(&self, whom: &str) {
+        let t = self.store_time();
+        self.record(Event::Fault { t, what: "stop".to_owned(), whom: whom.to_owned() });
+    }
+
+    pub(super) fn fault(&self, what: &str, whom: &str) {
+        self.locked().harmed = true;
+        let t = self.store_time();
+        self.record(Event::Fault { t, what: what.to_owned(), whom: whom.to_owned() });
+    }
+
+    /// Writes an event of the world itself.
+    pub(super) fn record(&self, event: Event) {
+        self.record.line("world", event);
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The history of all processes in one order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Record {
+    lines: Arc<Mutex<Vec<Line>>>,
+}
+
+impl Record {
+    /// A sink that writes in the name of a process.
+    pub(super) fn sink(&self, process: &str) -> Arc<dyn History> {
+        Arc::new(Named { record: self.clone(), process: process.to_owned() })
+    }
+
+    pub(super) fn line(&self, process: &str, event: Event) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = u64::try_from(lines.len()).ok();
+        lines.push(Line { p: process.to_owned(), n, event });
+    }
+
+    pub(super) fn take(&self) -> Vec<Line> {
+        std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[derive(Debug)]
+struct Named {
+    record: Record,
+    process: String,
+}
+
+impl History for Named {
+    fn record(&self, event: &Event) {
+        self.record.line(&self.process, event.clone());
+    }
+
+    fn wants_payloads(&self) -> bool {
+        true
+    }
+}
