@@ -17,8 +17,8 @@ use crate::store::{QueueSettings, SettledAs};
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{
-    AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, Payload,
-    QueueName, Receipt, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, QueueName,
+    Receipt, TaskName, Timestamp, WorkerId,
 };
 
 /// Where events go. Calls are synchronous and must be short.
@@ -82,9 +82,9 @@ pub enum Event {
         /// How its payload is folded, where payloads are recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fold: Option<Fold>,
-        /// Its payload, where payloads are recorded.
+        /// Its payload as JSON text, where payloads are recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        payload: Option<Payload>,
+        payload: Option<String>,
     },
     /// The store accepted the trigger, or said that it is a duplicate.
     TriggerOk {
@@ -203,9 +203,9 @@ pub enum Event {
         attempt: u32,
         /// When the lease lapses.
         until: Timestamp,
-        /// What the handler is given, where payloads are recorded.
+        /// What the handler is given, as JSON text, where payloads are recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        payload: Option<Payload>,
+        payload: Option<String>,
     },
     /// The store extended a lease.
     Renew {
@@ -371,7 +371,7 @@ impl Event {
             debounce: keyed.map(|keyed| keyed.debounce),
             when: trigger.when,
             fold: keyed.filter(|_| with_payload).map(|keyed| keyed.fold.clone()),
-            payload: with_payload.then(|| trigger.payload.clone()),
+            payload: with_payload.then(|| trigger.payload.as_str().to_owned()),
         }
     }
 

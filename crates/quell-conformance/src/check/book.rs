@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quell_core::history::{Event, WorkerTask};
 use quell_core::{
-    AttemptOutcome, JobId, JobState, QueueName, QueueSettings, SettledAs, Timestamp, TriggerId,
-    WorkerId,
+    AttemptOutcome, JobId, JobState, Payload, QueueName, QueueSettings, SettledAs, Timestamp,
+    TriggerId, WorkerId,
 };
 
 use super::read::time_of;
@@ -208,7 +208,7 @@ impl Book {
             debounce: *debounce,
             when: *when,
             fold: fold.clone(),
-            payload: payload.clone(),
+            payload: payload.as_deref().and_then(|text| Payload::from_text(text).ok()),
             state: OpState::Unknown,
         };
         if let (Some(key), Some(debounce)) = (key.clone(), debounce) {

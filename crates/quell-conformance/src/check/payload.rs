@@ -44,12 +44,9 @@ impl Property for Payloads {
                 }
                 Event::Start { job, payload: Some(given), .. } => {
                     let expected = folded.get(job).and_then(|(payload, _)| payload.as_ref());
-                    if let Some(expected) = expected.filter(|expected| *expected != given) {
-                        let other = format!(
-                            "job {job} was given {}, not {}",
-                            given.as_str(),
-                            expected.as_str()
-                        );
+                    if let Some(expected) = expected.filter(|expected| expected.as_str() != given) {
+                        let other =
+                            format!("job {job} was given {}, not {}", given, expected.as_str());
                         broken(found, "P5", [at], other);
                     }
                 }

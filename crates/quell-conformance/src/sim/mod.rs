@@ -34,5 +34,5 @@ mod world;
 
 pub use buggy::{Bug, Buggy};
 pub use minimise::minimise;
-pub use plan::{Call, Harm, Network, Plan, Step};
+pub use plan::{BrokenCall, Call, Harm, Network, Plan, Step};
 pub use run::{memory, run};

@@ -29,6 +29,9 @@ pub struct Plan {
     pub failing: u8,
     /// How the network treats messages until the world heals.
     pub network: Network,
+    /// One call, by its number, that fails whatever the network does.
+    #[serde(default)]
+    pub broken_call: Option<BrokenCall>,
     /// What happens, in the order of its times.
     pub steps: Vec<(Duration, Step)>,
     /// When the world heals.
@@ -48,6 +51,15 @@ pub struct Network {
     pub twice: u16,
     /// A wake-up is lost.
     pub deaf: u16,
+}
+
+/// A call to the store that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokenCall {
+    /// Its number, from 0, among the calls of all processes.
+    pub number: u64,
+    /// Whether the store has done it when it fails.
+    pub done: bool,
 }
 
 /// Something that happens.
@@ -168,6 +180,7 @@ impl Plan {
             work: Duration::from_millis(*rng.choice(&[0, 5, 100, 1_000, 3_000]).unwrap_or(&5)),
             failing: if rng.u8(..) < 150 { 0 } else { rng.u8(5..60) },
             network: dangers.network,
+            broken_call: None,
             steps: Vec::new(),
             heals,
         };

@@ -46,7 +46,7 @@ pub fn run(plan: &Plan, make: impl FnOnce(Sink) -> Arc<dyn Store>) -> Vec<Line> 
     let punctual = (plan.concurrency >= Plan::MANY).then_some(PUNCTUAL);
     record.line("world", Event::Record { complete: true, faults: true, punctual });
     let store = make(record.sink("store"));
-    let world = World::new(plan.seed, plan.network, START, record.clone(), store);
+    let world = World::new(plan, START, record.clone(), store);
     let mut run = Run { plan, world, record, slots: Vec::new(), next_step: 0, number: 0 };
     run.slots = (0..plan.processes()).map(|index| Slot::new(plan.seed, index)).collect();
     (0..plan.processes()).for_each(|index| run.start(index));

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use quell_core::history::{Event, History};
 use quell_core::{Store, Timestamp};
 
-use super::plan::Network;
+use super::plan::{BrokenCall, Network, Plan};
 use crate::check::Line;
 
 /// What arrives at its time.
@@ -28,6 +28,9 @@ struct State {
     arrivals: BTreeMap<(Timestamp, u64), Arrival>,
     next_arrival: u64,
     network: Network,
+    broken_call: Option<BrokenCall>,
+    /// How many calls were made.
+    calls: u64,
     /// How far the store's clock is off, in milliseconds.
     store_off: i64,
     /// Until when the store answers nobody.
@@ -68,18 +71,19 @@ impl World {
     pub(super) const ALL: usize = usize::MAX;
 
     pub(super) fn new(
-        seed: u64,
-        network: Network,
+        plan: &Plan,
         now: Timestamp,
         record: Record,
         store: Arc<dyn Store>,
     ) -> Arc<Self> {
         let state = State {
             now,
-            rng: Rng::with_seed(seed ^ 0x9e37_79b9_7f4a_7c15),
+            rng: Rng::with_seed(plan.seed ^ 0x9e37_79b9_7f4a_7c15),
             arrivals: BTreeMap::new(),
             next_arrival: 0,
-            network,
+            network: plan.network,
+            broken_call: plan.broken_call,
+            calls: 0,
             store_off: 0,
             down_until: Timestamp::MIN,
             healed: false,
@@ -162,10 +166,13 @@ impl World {
     pub(super) fn fate(&self, from: &str) -> Fate {
         let mut state = self.locked();
         let network = state.network;
+        let broken = state.broken_call.filter(|broken| broken.number == state.calls);
+        state.calls += 1;
         let rng = &mut state.rng;
         let mut happens = |thousandths: u16| thousandths > 0 && rng.u16(..1_000) < thousandths;
-        let fails_before = happens(network.fails_before);
-        let fails_after = !fails_before && happens(network.fails_after);
+        let fails_before = happens(network.fails_before) || broken.is_some_and(|call| !call.done);
+        let fails_after =
+            !fails_before && (happens(network.fails_after) || broken.is_some_and(|call| call.done));
         let (slow_there, slow_back) = (happens(network.slow), happens(network.slow));
         let twice = happens(network.twice);
         let mut takes = |slow: bool| {

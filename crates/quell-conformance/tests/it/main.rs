@@ -1,4 +1,8 @@
-//! The suite on the model store itself.
+//! The suite on the model store itself, the checker's own tests, and the simulation.
+#![expect(clippy::unwrap_used, reason = "these are tests")]
+
+mod check;
+mod sim;
 
 use std::sync::Arc;
 

@@ -294,7 +294,7 @@ fn started(job: &ClaimedJob, t: Timestamp, worker: &WorkerId, with_payload: bool
         due: job.due_at,
         attempt: job.attempt,
         until: job.lease_until,
-        payload: with_payload.then(|| job.payload.clone()),
+        payload: with_payload.then(|| job.payload.as_str().to_owned()),
     }
 }
 

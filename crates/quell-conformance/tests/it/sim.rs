@@ -1,0 +1,154 @@
+//! The simulation: seeds that must hold, a kill at every step, a failure of every call.
+//!
+//! `cargo xtask sim` runs many more seeds; a seed that fails is shown with how to run it again.
+
+use quell_conformance::check::{Event, Line, check};
+use quell_conformance::sim::{self, BrokenCall, Bug, Call, Harm, Network, Plan, Step};
+use std::time::Duration;
+
+/// Runs a plan and fails with everything that shows what is wrong.
+fn holds(plan: &Plan, what: &str) -> Vec<Line> {
+    let lines = sim::run(plan, sim::memory);
+    let report = check(&lines);
+    let seed = plan.seed;
+    assert!(
+        report.violations.is_empty(),
+        "{what}\n{}\nagain: cargo xtask sim --seed {seed} --minimise --history FILE",
+        report.text(&lines)
+    );
+    lines
+}
+
+fn seeds(from: u64) {
+    for seed in from..from + 1_000 {
+        holds(&Plan::draw(seed), &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn r39_seeds_from_0_hold() {
+    seeds(0);
+}
+
+#[test]
+fn r39_seeds_from_100_000_hold() {
+    seeds(100_000);
+}
+
+#[test]
+fn r39_seeds_from_200_000_hold() {
+    seeds(200_000);
+}
+
+/// If this fails, nothing else that the simulation says is worth anything.
+#[test]
+fn the_same_seed_tells_the_same_story() {
+    for seed in 0..60 {
+        let plan = Plan::draw(seed);
+        assert_eq!(sim::run(&plan, sim::memory), sim::run(&plan, sim::memory), "seed {seed}");
+    }
+}
+
+#[test]
+fn another_seed_tells_another_story() {
+    let [one, other] = [1, 2].map(|seed| sim::run(&Plan::draw(seed), sim::memory));
+    assert_ne!(one, other);
+}
+
+/// A burst of two keys, one worker and one caller, and nothing that goes wrong.
+fn calm() -> Plan {
+    let ms = Duration::from_millis;
+    let trigger = |at: u64, task: usize, key: u8| {
+        let call = Call { task, key, delay: None, dedup: Some((key, 0)) };
+        (
+            ms(at),
+            Step::Trigger { process: 1, calls: vec![Call { dedup: None, ..call.clone() }, call] },
+        )
+    };
+    Plan {
+        seed: 5,
+        workers: 1,
+        callers: 1,
+        concurrency: 2,
+        lease: ms(600),
+        poll: ms(1_000),
+        work: ms(120),
+        failing: 20,
+        network: Network::default(),
+        broken_call: None,
+        steps: vec![trigger(5, 0, 0), trigger(60, 0, 0), trigger(130, 1, 1), trigger(300, 0, 0)],
+        heals: ms(1_500),
+    }
+}
+
+/// The moments at which something happens in a run, in microseconds from its start.
+fn moments(lines: &[Line]) -> Vec<u64> {
+    let start = quell_core::Timestamp::from_secs(1_767_225_600);
+    let mut moments: Vec<u64> = lines
+        .iter()
+        .filter_map(|line| match &line.event {
+            Event::Window { t, .. }
+            | Event::Claimed { t, .. }
+            | Event::Start { t, .. }
+            | Event::Renew { t, .. }
+            | Event::Settle { t, .. } => u64::try_from(t.since(start).as_micros()).ok(),
+            _ => None,
+        })
+        .collect();
+    moments.dedup();
+    moments
+}
+
+#[test]
+fn r39_a_kill_at_every_step_of_a_run_loses_nothing() {
+    let calm = calm();
+    let moments = moments(&holds(&calm, "nothing goes wrong"));
+    assert!(moments.len() > 10, "{moments:?}");
+    let mut killed = 0;
+    // A little before, and after each of the first steps that the moment leads to.
+    for moment in moments.iter().flat_map(|at| [at.saturating_sub(1), at + 150, at + 700]) {
+        for (process, after) in (0..2).flat_map(|process| (0..8).map(move |after| (process, after)))
+        {
+            let kill = Harm::Kill { process, after, back: Duration::from_millis(40) };
+            let mut plan = calm.clone();
+            plan.steps.push((Duration::from_micros(moment), Step::Harm(kill)));
+            plan.steps.sort_by_key(|(at, _)| *at);
+            holds(&plan, &format!("{kill:?} at {moment} µs"));
+            killed += 1;
+        }
+    }
+    assert!(killed > 500, "{killed}");
+}
+
+#[test]
+fn r01_every_call_may_fail_before_or_after_it_is_done() {
+    for done in [false, true] {
+        let mut number = 0;
+        loop {
+            let broken_call = Some(BrokenCall { number, done });
+            let lines = holds(&Plan { broken_call, ..calm() }, &format!("{broken_call:?}"));
+            let reached = lines.iter().any(|line| matches!(line.event, Event::Fault { .. }));
+            if !reached {
+                break;
+            }
+            number += 1;
+        }
+        assert!(number >= 15, "only {number} calls");
+    }
+}
+
+#[test]
+fn a_failing_plan_is_made_smaller_and_fails_still() {
+    let start = quell_core::Timestamp::from_secs(1_767_225_600);
+    let lost = |plan: &Plan| {
+        let store = |sink| {
+            std::sync::Arc::new(sim::Buggy::new(Bug::JoinsRunning, start, sink))
+                as std::sync::Arc<dyn quell_core::Store>
+        };
+        check(&sim::run(plan, store)).broke("P2")
+    };
+    let plan = (0..).map(Plan::draw).find(|plan| lost(plan) && plan.steps.len() > 12).unwrap();
+    let small = sim::minimise(&plan, lost);
+    assert!(lost(&small));
+    assert!(small.steps.len() <= 3, "{small:#?}");
+}
