@@ -23,7 +23,14 @@
     clippy::missing_panics_doc,
     reason = "these are tests: they panic when a promise is broken"
 )]
-#![expect(clippy::expect_used, clippy::panic, reason = "these are tests")]
+#![cfg_attr(
+    feature = "suite",
+    expect(clippy::expect_used, clippy::panic, reason = "these are tests")
+)]
+#![cfg_attr(
+    all(feature = "sim", not(feature = "suite")),
+    expect(clippy::expect_used, reason = "these are tests")
+)]
 
 #[cfg(feature = "suite")]
 pub mod absorb;

@@ -8,6 +8,7 @@
 
 pub mod api;
 pub mod chart;
+pub mod check;
 pub mod client;
 pub mod config;
 pub mod demo;

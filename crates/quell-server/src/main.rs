@@ -30,6 +30,8 @@ enum Command {
     Job(quell_server::client::JobArgs),
     /// Say what happened to a key, a job or a trigger, and why.
     Explain(quell_server::client::ExplainArgs),
+    /// Judge event histories: was anything lost, run twice, too early or too late?
+    Check(quell_server::check::Args),
     Replay(quell_server::replay::Args),
     Simulate(quell_server::simulate::Args),
     #[command(hide = true)]
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Jobs(args) => quell_server::client::jobs(args, &mut out),
         Command::Job(args) => quell_server::client::job(args, &mut out),
         Command::Explain(args) => quell_server::client::explain(args, &mut out),
+        Command::Check(args) => quell_server::check::run(args, &mut out),
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),
         Command::Torment(args) => quell_server::torment::run(&args),

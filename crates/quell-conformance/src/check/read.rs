@@ -70,7 +70,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Line>, MalformedLine> {
 }
 
 /// Brings the lines of several recorders into one order: by their number where all have one, else
-/// by store time. What has no time of its own stays behind the line before it.
+/// by store time. What has no time of its own stays behind the line before it; rows come last.
 #[must_use]
 pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
     let numbered = files.iter().flatten().all(|line| line.n.is_some());
@@ -78,7 +78,8 @@ pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
     for (file, lines) in files.into_iter().enumerate() {
         let mut time = Timestamp::MIN;
         for (index, line) in lines.into_iter().enumerate() {
-            time = time_of(&line.event).map_or(time, |t| t.max(time));
+            let row = matches!(line.event, Event::Row { .. }).then_some(Timestamp::MAX);
+            time = row.or(time_of(&line.event)).map_or(time, |t| t.max(time));
             placed.push((if numbered { Timestamp::MIN } else { time }, line.n, file, index, line));
         }
     }

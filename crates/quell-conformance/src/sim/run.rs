@@ -50,7 +50,7 @@ pub fn run(plan: &Plan, make: impl FnOnce(Sink) -> Arc<dyn Store>) -> Vec<Line> 
     let mut run = Run { plan, world, record, slots: Vec::new(), next_step: 0, number: 0 };
     run.slots = (0..plan.processes()).map(|index| Slot::new(plan.seed, index)).collect();
     (0..plan.processes()).for_each(|index| run.start(index));
-    run.to_the_end();
+    run.until_over();
     run.rows();
     run.slots.clear();
     run.record.take()
@@ -125,7 +125,7 @@ impl Run<'_> {
         (slot.process, slot.stirred, slot.back_at) = (Some(process), true, None);
     }
 
-    fn to_the_end(&mut self) {
+    fn until_over(&mut self) {
         let heals = START + self.plan.heals;
         loop {
             self.run_all();

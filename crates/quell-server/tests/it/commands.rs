@@ -34,6 +34,21 @@ pub(crate) fn replay(args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8(out).unwrap())
 }
 
+/// What `quell check` prints, or its error.
+pub(crate) fn check(args: &[&str]) -> Result<String, String> {
+    let mut out = Vec::new();
+    let done = quell_server::check::run(parsed(args)?, &mut out);
+    done.map_err(|error| format!("{error:#}"))?;
+    Ok(String::from_utf8(out).unwrap())
+}
+
+/// What a `quell check` that fails prints before its error.
+pub(crate) fn check_fails(args: &[&str]) -> (String, String) {
+    let mut out = Vec::new();
+    let done = quell_server::check::run(parsed(args).unwrap(), &mut out);
+    (String::from_utf8(out).unwrap(), format!("{:#}", done.unwrap_err()))
+}
+
 /// What a command printed, as JSON.
 pub(crate) fn json(printed: Result<String, String>) -> Value {
     let printed = printed.unwrap_or_else(|error| panic!("{error}"));

@@ -119,6 +119,18 @@ async fn r01_r02_r11_r21_hold_through_two_hundred_kills() {
         one.child.wait().unwrap();
     }
     judge(&events(folder), &jobs);
+    checked(folder, &url);
+}
+
+/// What `quell check` says of all histories and the store's rows.
+fn checked(folder: &Path, url: &str) {
+    let histories = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let histories = histories.filter(|path| path.extension().is_some_and(|end| end == "jsonl"));
+    let mut command = quell(&["check", "--store", url]);
+    let checked = command.args(histories).output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success(), "{said}");
+    assert!(said.contains(" 0 violations"), "{said}");
 }
 
 /// What must hold of the record.

@@ -7,6 +7,8 @@ mod binary;
 #[cfg(test)]
 mod bounds;
 #[cfg(test)]
+mod check;
+#[cfg(test)]
 mod cli;
 #[cfg(test)]
 mod commands;

@@ -1,0 +1,70 @@
+//! `quell check`: judges event histories, as `quell serve --history FILE` writes them.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use quell::history::Event;
+use quell::sqlite::SqliteStore;
+use quell::{JobFilter, Store};
+use quell_conformance::check::{Line, check, merge, parse};
+
+/// What to judge.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Event histories: one file for each process that wrote one.
+    #[arg(required = true, value_name = "HISTORY")]
+    histories: Vec<PathBuf>,
+    /// The store that they are about, such as `sqlite://app.db`: its rows are held against the
+    /// events. Everything that was triggered must have run by now.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+}
+
+/// Prints what is wrong, each with the events that show it, and fails if anything is.
+///
+/// # Errors
+/// When a history cannot be read, or breaks a promise.
+pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut files = Vec::new();
+    for path in &args.histories {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+        files.push(parse(&name, &text)?);
+    }
+    if let Some(url) = &args.store {
+        files.push(rows(url)?);
+    }
+    let lines = merge(files);
+    let report = check(&lines);
+    write!(out, "{}", report.text(&lines))?;
+    let (broken, events) = (report.violations.len(), report.events);
+    let (accepted, attempts, pending) = (report.accepted, report.attempts, report.pending);
+    writeln!(
+        out,
+        "{events} events, {accepted} triggers accepted, {attempts} attempts, {pending} triggers \
+         that have not run: {broken} violations"
+    )?;
+    anyhow::ensure!(broken == 0, "the history breaks {broken} promises");
+    Ok(())
+}
+
+/// Every job's row, as the last events of the history.
+fn rows(url: &str) -> anyhow::Result<Vec<Line>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = SqliteStore::open(url).await?;
+        let (mut lines, mut before) = (Vec::new(), None);
+        loop {
+            let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
+            let page = store.jobs(&filter).await?;
+            let Some(last) = page.last() else { return Ok(lines) };
+            before = Some(last.id);
+            lines.extend(page.iter().map(|job| Line {
+                p: url.to_owned(),
+                n: None,
+                event: Event::row(job),
+            }));
+        }
+    })
+}

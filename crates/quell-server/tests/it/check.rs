@@ -1,0 +1,41 @@
+//! `quell check` as a user runs it: on files, and on what a server wrote.
+
+use crate::commands::{Files, check};
+
+const LOST: &str = r#"{"event":"stamp","op":1,"key":"a","value":1}
+{"event":"stamp_ok","op":1}
+"#;
+const RAN: &str = r#"{"event":"read","run":1,"key":"a","value":1}
+{"event":"read_ok","run":1}
+"#;
+
+#[test]
+fn a_history_that_keeps_the_promises_is_said_to() {
+    let files = Files::new();
+    let (callers, runs) = (files.write("callers.jsonl", LOST), files.write("runs.jsonl", RAN));
+    let said = check(&[&callers, &runs]).unwrap();
+    assert_eq!(
+        said,
+        "4 events, 0 triggers accepted, 0 attempts, 0 triggers that have not run: 0 violations\n"
+    );
+}
+
+#[test]
+fn r02_a_lost_trigger_is_shown_with_its_events() {
+    let files = Files::new();
+    let callers = files.write("callers.jsonl", LOST);
+    let (said, error) = crate::commands::check_fails(&[&callers]);
+    assert!(said.starts_with("P2: a was stamped 1, but no good run read more than 0\n"), "{said}");
+    assert!(said.contains(r#""event":"stamp_ok","op":1"#), "{said}");
+    assert_eq!(error, "the history breaks 1 promises");
+}
+
+#[test]
+fn what_is_no_history_is_refused_by_line_and_file() {
+    let files = Files::new();
+    let broken = files.write("broken.jsonl", format!("nonsense\n{RAN}"));
+    let (_, error) = crate::commands::check_fails(&[&broken]);
+    assert!(error.starts_with("line 1 of ") && error.contains("broken.jsonl"), "{error}");
+    let (_, error) = crate::commands::check_fails(&["/nowhere/h.jsonl"]);
+    assert!(error.contains("cannot read /nowhere/h.jsonl"), "{error}");
+}
