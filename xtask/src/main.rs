@@ -1,7 +1,7 @@
-//! Set-up and chores: `cargo xtask test`, `cargo xtask sim`, `cargo xtask bench` and more.
+//! Set-up and chores: `cargo xtask test`, `cargo xtask tidy`, `cargo xtask bench` and more.
 //!
-//! Invariant: it writes only below the checkout's `target` and the temporary folder, and leaves no
-//! process behind.
+//! Invariant: it leaves no process behind and writes only below the checkout's `target` and the
+//! temporary folder, but for the files that a chore is there to write.
 
 mod bench;
 mod run;
@@ -37,6 +37,17 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
+    /// Runs the suite on every store and writes docs/conformance.md.
+    Conformance,
+    /// Drives a store and the model with random operations for as long as asked, built for release.
+    Soak {
+        /// Which store: memory or sqlite.
+        #[arg(long)]
+        store: String,
+        /// For how long.
+        #[arg(long, default_value_t = 5)]
+        minutes: u64,
+    },
     /// Measures Quell beside a peer and a floor.
     Bench {
         /// Which store.
@@ -62,6 +73,17 @@ fn main() -> anyhow::Result<()> {
         Chore::Tidy => tidy::tidy(&root),
         Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),
         Chore::Sim { rest } => sim(&root, &rest),
+        Chore::Conformance => {
+            run::cargo(&root, &["run", "--locked", "-p", "quell-stores", "--", "table"])
+        }
+        Chore::Soak { store, minutes } => soak(&root, &store, minutes),
         Chore::Bench { store, rest } => bench::bench(&root, store, &rest),
     }
+}
+
+/// Runs the crate that knows all stores, so that this one stays quick to build.
+fn soak(root: &std::path::Path, store: &str, minutes: u64) -> anyhow::Result<()> {
+    let run = ["run", "--release", "--locked", "-p", "quell-stores", "--"];
+    let soak = ["soak", "--store", store, "--minutes", &minutes.to_string()];
+    run::cargo(root, &[&run[..], &soak].concat())
 }

@@ -119,7 +119,7 @@ pub async fn r38_store_time_never_goes_back(mut rig: Rig) {
 }
 
 /// Task and key are apart, and so are the parts of a key.
-pub async fn keys_of_different_tasks_and_parts_never_meet(rig: Rig) {
+pub async fn r06_keys_of_different_tasks_and_parts_never_meet(rig: Rig) {
     let other = NewTrigger { task: task("u"), ..keyed("a") };
     let parts = |a, b| quell_core::Key::from_parts([a, b]).expect("a valid key");
     let triggers = [
@@ -136,7 +136,7 @@ pub async fn keys_of_different_tasks_and_parts_never_meet(rig: Rig) {
 }
 
 /// Keys and payloads may hold anything.
-pub async fn hostile_text_is_only_text(mut rig: Rig) {
+pub async fn r40_hostile_text_is_only_text(mut rig: Rig) {
     let keys = ["'; drop table quell_job; --", "a}{b", "\n", "ключ", "%00", "\"", "{{ x }}"];
     for text in keys {
         let payload = Payload::encode(text).expect("JSON");

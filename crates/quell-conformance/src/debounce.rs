@@ -301,7 +301,7 @@ pub async fn r14_thresholds_come_from_the_queue(rig: Rig) {
 }
 
 /// A known failure elsewhere: the finishing run marks the newer trigger done, and it never runs.
-pub async fn a_trigger_during_a_run_is_never_marked_done_by_it(mut rig: Rig) {
+pub async fn r02_r11_a_trigger_during_a_run_is_never_marked_done_by_it(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     let first = rig.at(10).claim_one().await;
     let late = rig.at(10).trigger(keyed("a")).await.job().expect("a job");
@@ -312,7 +312,7 @@ pub async fn a_trigger_during_a_run_is_never_marked_done_by_it(mut rig: Rig) {
 }
 
 /// A known failure elsewhere: the bound is only seen when another message happens to arrive.
-pub async fn max_is_a_timer_and_needs_no_message_to_come_by(mut rig: Rig) {
+pub async fn r08_max_is_a_timer_and_needs_no_message_to_come_by(mut rig: Rig) {
     for second in [0, 9, 18, 27, 36, 45, 54] {
         rig.at(second).trigger(keyed("a")).await;
     }
@@ -323,7 +323,7 @@ pub async fn max_is_a_timer_and_needs_no_message_to_come_by(mut rig: Rig) {
 }
 
 /// A known failure elsewhere: in a backlog the key's TTL runs out and every queued message runs.
-pub async fn a_backlog_outlives_every_ttl(mut rig: Rig) {
+pub async fn r02_a_backlog_outlives_every_ttl(mut rig: Rig) {
     let year = 366 * 86_400;
     for second in 0..5 {
         rig.at(second).trigger(keyed("a")).await;

@@ -210,7 +210,7 @@ pub async fn r31_a_crashed_slot_comes_back(mut rig: Rig) {
 }
 
 /// A known failure elsewhere: an outcome written twice, or by someone who no longer holds the job.
-pub async fn a_settlement_counts_once(rig: Rig) {
+pub async fn r21_a_settlement_counts_once(rig: Rig) {
     rig.trigger(plain("1")).await;
     let job = rig.claim_one().await;
     let twice = || Settlement { lease: lease(&job), outcome: Outcome::Succeeded };

@@ -91,7 +91,7 @@ pub async fn r37_ended_jobs_go_after_their_retention(rig: Rig) {
 }
 
 /// What has ended stays ended; what is unknown is said to be.
-pub async fn illegal_moves_are_refused(rig: Rig) {
+pub async fn r26_illegal_moves_are_refused(rig: Rig) {
     rig.trigger(plain("1")).await;
     let job = rig.claim_one().await;
     let running = rig.redrive(job.id).await.expect_err("running");

@@ -189,7 +189,7 @@ pub async fn r30_the_whole_range_of_priorities(mut rig: Rig) {
 }
 
 /// A known failure elsewhere: one poll claims the whole backlog.
-pub async fn a_claim_is_bounded(rig: Rig) {
+pub async fn r31_a_claim_is_bounded(rig: Rig) {
     for n in 0..50 {
         rig.trigger(plain(&n.to_string())).await;
     }

@@ -34,7 +34,7 @@ async fn one_job_in_each_state(rig: &mut Rig) -> Vec<(JobState, Lease)> {
 }
 
 /// The state diagram: whatever it does not know is refused, and nothing is changed.
-pub async fn moves_that_do_not_exist_are_refused(mut rig: Rig) {
+pub async fn r21_moves_that_do_not_exist_are_refused(mut rig: Rig) {
     for (state, held) in one_job_in_each_state(&mut rig).await {
         let before = rig.jobs().await;
         assert_eq!(rig.job(held.job).await.state, state);
@@ -57,7 +57,7 @@ pub async fn moves_that_do_not_exist_are_refused(mut rig: Rig) {
 }
 
 /// Each names what is unknown; none of them makes a row.
-pub async fn what_is_unknown_is_said_to_be(rig: Rig) {
+pub async fn r40_what_is_unknown_is_said_to_be(rig: Rig) {
     rig.trigger(keyed("a")).await;
     let before = rig.jobs().await;
     let unknown = JobId::new(9_999);
@@ -99,7 +99,7 @@ pub async fn r21_only_the_current_token_counts(mut rig: Rig) {
 }
 
 /// Nothing asked, nothing done.
-pub async fn empty_calls_are_fine(rig: Rig) {
+pub async fn r40_empty_calls_are_fine(rig: Rig) {
     let now = Some(rig.now());
     assert!(rig.store.enqueue(now, Vec::new()).await.expect("accepts").is_empty());
     let empty = vec![Batch::default(), Batch::one(plain("1")), Batch::default()];

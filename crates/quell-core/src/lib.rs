@@ -42,7 +42,7 @@ pub use payload::{Fold, Payload};
 pub use store::{
     Capabilities, Claim, Claimed, ClaimedJob, Counts, ExplainTarget, Failure, FailureKind,
     JobFilter, Lapsed, Lease, NextDue, Outcome, QueueInfo, QueueSettings, Retention, Settled,
-    SettledAs, Settlement, Store, no_such_job,
+    SettledAs, Settlement, Store, lacks, no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};

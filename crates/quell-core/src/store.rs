@@ -16,21 +16,23 @@ use crate::{
     Payload, QueueName, Receipt, Result, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
 };
 
-/// What a store does natively. What it lacks is refused clearly or done by a documented fallback.
+/// What a store does natively, and what it does instead where it says no: a refusal of kind
+/// [`Unsupported`](crate::ErrorKind::Unsupported) that names the field, before anything is written,
+/// or the fallback that stands here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent promise")]
 pub struct Capabilities {
-    /// Conditional writes, so dedup keys are exact (R18).
+    /// Conditional writes, so dedup keys are exact (R18). Else a batch with one is refused.
     pub dedup: bool,
-    /// Triggers inside the caller's own transaction (R4).
+    /// Triggers inside the caller's own transaction (R4). Else they are refused.
     pub transactions: bool,
-    /// Wake-ups are pushed to other processes (R34).
+    /// Wake-ups are pushed (R34). Else the stream of hints is silent, and polling finds the work.
     pub push: bool,
-    /// Higher priority first (R30).
+    /// Higher priority first (R30). Else due time decides, then id.
     pub priorities: bool,
-    /// Limits hold across processes (R31).
+    /// Limits hold across processes (R31). Else a queue's concurrency cannot be set: it is refused.
     pub exact_limits: bool,
-    /// Jobs can be listed and filtered.
+    /// Jobs can be listed and counted. Else both are refused; one job is found by its id.
     pub listing: bool,
 }
 
@@ -462,4 +464,12 @@ pub fn no_such_job(id: JobId) -> Error {
         crate::ErrorKind::NotFound,
         format!("job {id} is unknown: it never was, or was removed after its retention"),
     )
+}
+
+/// The refusal of what a store cannot do natively (R18): names the field of [`Capabilities`] and
+/// what to do instead.
+#[must_use]
+pub fn lacks(capability: &str, cure: &str) -> Error {
+    let message = format!("the store lacks the capability `{capability}`: {cure}");
+    Error::new(crate::ErrorKind::Unsupported, message)
 }

@@ -137,6 +137,20 @@ impl Batch {
         Batch { triggers: vec![trigger], dedup: None }
     }
 
+    /// Whether it or a member has a dedup key, which not every store can keep (R18).
+    #[must_use]
+    pub fn asks_dedup(&self) -> bool {
+        self.dedup.is_some() || self.triggers.iter().any(|trigger| trigger.dedup.is_some())
+    }
+
+    /// The same batch without any dedup key.
+    #[must_use]
+    pub fn without_dedup(mut self) -> Self {
+        self.dedup = None;
+        self.triggers.iter_mut().for_each(|trigger| trigger.dedup = None);
+        self
+    }
+
     /// Refuses the whole batch for one bad member, naming its index (R5).
     ///
     /// # Errors

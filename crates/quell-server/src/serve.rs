@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use quell::history::Sink;
-use quell::{Ctx, Payload, Quell, Store, TaskName};
+use quell::{Ctx, Payload, Quell, TaskName};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -119,7 +119,7 @@ impl Server {
             format!("server.listen: cannot listen on {listen}: choose another address or port")
         })?;
         let address = listener.local_addr()?;
-        let quell = open(&config.store, history).await?;
+        let quell = open(&config, history).await?;
         for (queue, settings) in &config.queues {
             quell.store().set_queue(queue, settings).await?;
         }
@@ -214,13 +214,19 @@ async fn end_grace(
     std::future::pending().await
 }
 
-/// Opens a store with the history where one is wanted.
-async fn open(url: &str, history: Option<Sink>) -> anyhow::Result<Quell> {
+/// Opens the store, with the history where one is wanted.
+async fn open(config: &Config, history: Option<Sink>) -> anyhow::Result<Quell> {
+    let url = &config.store;
     let open = || format!("store.url: cannot open {url}");
-    let Some(history) = history else { return Quell::open(url).await.with_context(open) };
-    let options = quell::sqlite::SqliteOptions::from_url(url)?.history(Arc::clone(&history));
-    let store: Arc<dyn Store> = Arc::new(options.open().await.with_context(open)?);
-    Ok(Quell::with_store(store).history(history).build()?)
+    let builder = match history {
+        None => Quell::builder(url).await.with_context(open)?,
+        Some(history) => {
+            let options = quell::sqlite::SqliteOptions::from_url(url)?;
+            let store = options.history(Arc::clone(&history)).open().await.with_context(open)?;
+            Quell::with_store(Arc::new(store)).history(history)
+        }
+    };
+    Ok(builder.dedup_fallback(config.dedup_fallback).build()?)
 }
 
 /// One attempt of a declared task.

@@ -226,11 +226,9 @@ async fn within(
 ) -> Result<()> {
     batch.validate(quell.limits())?;
     if !quell.store().capabilities().transactions {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "the store lacks the capability `transactions`: trigger outside the transaction",
-        ));
+        return Err(quell_core::lacks("transactions", "trigger outside the transaction"));
     }
+    let batch = quell.keep_dedup(batch)?;
     quell_sqlite::trigger_in(tx, &batch).await
 }
 

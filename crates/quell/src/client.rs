@@ -10,8 +10,8 @@ use std::time::Duration;
 use quell_core::history::{Event, Sink};
 use quell_core::window::Thresholds;
 use quell_core::{
-    Batch, Error, ErrorKind, JobId, Key, Limits, MemoryStore, NewTrigger, Payload, Receipt, Result,
-    Store, TaskName,
+    Batch, Error, JobId, Key, Limits, MemoryStore, NewTrigger, Payload, Receipt, Result, Store,
+    TaskName, lacks,
 };
 
 use crate::batcher::Batcher;
@@ -46,9 +46,20 @@ struct Shared {
     batcher: Batcher,
     limits: Limits,
     thresholds: Thresholds,
+    dedup_fallback: DedupFallback,
     history: Option<Sink>,
     next_op: AtomicU64,
     policies: RwLock<HashMap<TypeId, Arc<TaskPolicy>>>,
+}
+
+/// What becomes of dedup keys on a store that cannot keep them (R18).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DedupFallback {
+    /// The triggers are accepted without them, so a duplicate runs again.
+    Open,
+    /// The call is refused before anything is written, with an error that names the capability.
+    #[default]
+    Closed,
 }
 
 /// Settings of a [`Quell`] that few need to change.
@@ -59,6 +70,7 @@ pub struct QuellBuilder {
     clock: Arc<dyn Clock>,
     limits: Limits,
     thresholds: Option<RangeInclusive<Duration>>,
+    dedup_fallback: DedupFallback,
     history: Option<Sink>,
 }
 
@@ -81,6 +93,12 @@ impl QuellBuilder {
         self
     }
 
+    /// What becomes of dedup keys on a store that cannot keep them; refused by default (R18).
+    pub fn dedup_fallback(mut self, fallback: DedupFallback) -> Self {
+        self.dedup_fallback = fallback;
+        self
+    }
+
     /// Where the event history goes. Set it on the store too for the events that only it sees.
     pub fn history(mut self, sink: Sink) -> Self {
         self.history = Some(sink);
@@ -90,7 +108,7 @@ impl QuellBuilder {
     /// Makes the handle; call it inside a tokio runtime, on which its batcher will run.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when the default thresholds cannot be meant.
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) when the default thresholds cannot be meant.
     pub fn build(self) -> Result<Quell> {
         let thresholds = match self.thresholds {
             Some(range) => Thresholds::new(*range.start(), *range.end())?,
@@ -104,6 +122,7 @@ impl QuellBuilder {
                 batcher,
                 limits: self.limits,
                 thresholds,
+                dedup_fallback: self.dedup_fallback,
                 history: self.history,
                 next_op: AtomicU64::new(1),
                 policies: RwLock::default(),
@@ -116,22 +135,30 @@ impl Quell {
     /// Opens the store behind a URL: `sqlite://FILE` (made when missing) or `memory:`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a URL no feature of this build knows, else what the store says.
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for a URL no feature of this build knows, else what the store says.
+    pub async fn open(url: &str) -> Result<Quell> {
+        Quell::builder(url).await?.build()
+    }
+
+    /// Opens the store behind a URL as [`open`](Self::open) does, for those who set more.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
     #[cfg_attr(
         not(feature = "sqlite"),
         expect(clippy::unused_async, reason = "the signature is the same with every feature")
     )]
-    pub async fn open(url: &str) -> Result<Quell> {
+    pub async fn builder(url: &str) -> Result<QuellBuilder> {
         match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("memory") => {
                 let clock = Arc::new(SystemClock::for_store());
                 let store = Arc::new(MemoryStore::new(clock.now()));
-                Quell::with_store(store).clock(clock).build()
+                Ok(Quell::with_store(store).clock(clock))
             }
             #[cfg(feature = "sqlite")]
             Some("sqlite") => {
                 let store = quell_sqlite::SqliteStore::open(url).await?;
-                Quell::with_store(Arc::new(store)).build()
+                Ok(Quell::with_store(Arc::new(store)))
             }
             Some(_) | None => Err(Error::invalid(
                 "url",
@@ -149,6 +176,7 @@ impl Quell {
             clock: Arc::new(SystemClock::new()),
             limits: Limits::default(),
             thresholds: None,
+            dedup_fallback: DedupFallback::default(),
             history: None,
         }
     }
@@ -175,13 +203,13 @@ impl Quell {
     /// in the same store calls as everyone else's triggers.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] names the member and field (R40); else what the store says.
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) names the member and field (R40); else what the store says.
     pub async fn enqueue(&self, batch: Batch) -> Result<Vec<Receipt>> {
         batch.validate(&self.shared.limits)?;
         if batch.triggers.is_empty() {
             return Ok(Vec::new());
         }
-        self.check_dedup(&batch)?;
+        let batch = self.keep_dedup(batch)?;
         let Some(history) = &self.shared.history else {
             return self.shared.batcher.enqueue(batch).await;
         };
@@ -268,16 +296,22 @@ impl Quell {
         Ok(Arc::clone(known.entry(id).or_insert(policy)))
     }
 
-    /// R18: a dedup key that the store cannot keep is refused before anything is written.
-    fn check_dedup(&self, batch: &Batch) -> Result<()> {
-        let asked =
-            batch.dedup.is_some() || batch.triggers.iter().any(|trigger| trigger.dedup.is_some());
-        if asked && !self.shared.store.capabilities().dedup {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "the store lacks the capability `dedup`: leave the dedup key out or change stores",
-            ));
+    /// R18: a dedup key that the store cannot keep is left out, or refused before anything is
+    /// written.
+    pub(crate) fn keep_dedup(&self, batch: Batch) -> Result<Batch> {
+        if !batch.asks_dedup() || self.shared.store.capabilities().dedup {
+            return Ok(batch);
         }
-        Ok(())
+        match self.shared.dedup_fallback {
+            DedupFallback::Open => {
+                let triggers = batch.triggers.len();
+                tracing::debug!(triggers, "the store keeps no dedup keys, accepting without");
+                Ok(batch.without_dedup())
+            }
+            DedupFallback::Closed => Err(lacks(
+                "dedup",
+                "leave the dedup key out, set `dedup_fallback` to `open`, or change stores",
+            )),
+        }
     }
 }

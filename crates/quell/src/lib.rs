@@ -50,7 +50,7 @@ pub mod testing;
 mod worker;
 
 pub use call::{Trigger, TriggerMany};
-pub use client::{Quell, QuellBuilder};
+pub use client::{DedupFallback, Quell, QuellBuilder};
 pub use clock::{Clock, SystemClock};
 pub use ctx::Ctx;
 pub use handler::{Collected, Handler, Input};

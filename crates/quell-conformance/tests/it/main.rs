@@ -1,22 +1,28 @@
-//! The suite on the model store itself, the checker's own tests, and the simulation.
+//! The suite on the model store itself and on stores that must not pass it, the checker's own tests,
+//! and the simulation.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
 mod check;
+mod lesser;
+mod registry;
 mod sim;
 
 use std::sync::Arc;
 
 use quell_conformance::{Opened, Rig};
-use quell_core::MemoryStore;
 use quell_core::history::Sink;
+use quell_core::{MemoryStore, Store};
+
+fn opened(store: impl Store) -> Opened {
+    Opened { store: Arc::new(store), guard: Box::new(()) }
+}
 
 async fn open() -> Opened {
-    Opened { store: Arc::new(MemoryStore::new(Rig::START)), guard: Box::new(()) }
+    opened(MemoryStore::new(Rig::START))
 }
 
 async fn open_recorded(sink: Sink) -> Opened {
-    let store = MemoryStore::new(Rig::START).with_history(sink);
-    Opened { store: Arc::new(store), guard: Box::new(()) }
+    opened(MemoryStore::new(Rig::START).with_history(sink))
 }
 
 quell_conformance::suite!(open, open_recorded);

@@ -31,6 +31,8 @@ pub struct Config {
     pub max_body: usize,
     /// The store's URL.
     pub store: String,
+    /// What becomes of dedup keys where the store cannot keep them.
+    pub dedup_fallback: quell::DedupFallback,
     /// Attempts at once.
     pub concurrency: usize,
     /// How long attempts may go on after the shutdown began.

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::time::Duration;
 
-use quell::{QueueName, QueueSettings, TaskName, Thresholds};
+use quell::{DedupFallback, QueueName, QueueSettings, TaskName, Thresholds};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
@@ -48,6 +48,15 @@ struct RawServer {
 struct RawStore {
     url: Option<String>,
     synchronous: Option<Synchronous>,
+    dedup_fallback: Fallback,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Fallback {
+    Open,
+    #[default]
+    Closed,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -189,6 +198,10 @@ fn check(
         allowed_hosts: raw.server.allowed_hosts,
         token,
         max_body: raw.server.max_body.map_or(1 << 20, |bytes| bytes.0),
+        dedup_fallback: match raw.store.dedup_fallback {
+            Fallback::Open => DedupFallback::Open,
+            Fallback::Closed => DedupFallback::Closed,
+        },
         store: store_url(raw.store),
         concurrency: raw.worker.concurrency.unwrap_or(32),
         grace: raw.worker.grace.map_or(Duration::from_secs(30), |grace| grace.0),

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod compile;
+mod lesser;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod tasks;

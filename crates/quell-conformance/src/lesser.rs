@@ -1,0 +1,182 @@
+//! A store that claims less than the one inside it, and keeps to that.
+//!
+//! It shows a store author what lacking a capability means, and tests of clients and workers what
+//! they meet on such a store.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::{
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
+    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
+    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, Wakeups, lacks,
+};
+
+use crate::Capability;
+
+/// Hides capabilities of a store and does without them as `Capabilities` documents.
+///
+/// ```
+/// use quell_conformance::{Capability, Lesser};
+/// use quell_core::{MemoryStore, Store, Timestamp};
+///
+/// let whole = MemoryStore::new(Timestamp::from_secs(0));
+/// let lesser = Lesser::new(whole, &[Capability::Dedup, Capability::Push]);
+/// assert!(!lesser.capabilities().dedup && lesser.capabilities().listing);
+/// ```
+#[derive(Debug)]
+pub struct Lesser<S> {
+    inner: S,
+    claims: Capabilities,
+}
+
+impl<S: Store> Lesser<S> {
+    /// The store without these.
+    #[must_use]
+    pub fn new(inner: S, without: &[Capability]) -> Self {
+        let claims = inner.capabilities();
+        let claims = without.iter().fold(claims, |claims, hidden| hidden.hidden(claims));
+        Lesser { inner, claims }
+    }
+
+    /// A refusal, unless the capability is claimed.
+    fn needs(&self, capability: Capability, cure: &str) -> Result<()> {
+        if capability.is_claimed(&self.claims) {
+            return Ok(());
+        }
+        Err(lacks(capability.name(), cure))
+    }
+}
+
+#[async_trait]
+impl<S: Store> Store for Lesser<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.claims
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        mut batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>> {
+        if batches.iter().any(Batch::asks_dedup) {
+            self.needs(Capability::Dedup, "leave the dedup key out or change stores")?;
+        }
+        if !self.claims.priorities {
+            let triggers = batches.iter_mut().flat_map(|batch| &mut batch.triggers);
+            triggers.for_each(|trigger| trigger.priority = 0);
+        }
+        self.inner.enqueue(now, batches).await
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        self.inner.claim(now, claim).await
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        self.inner.renew(now, leases, lease).await
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        self.inner.settle(now, settlements).await
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        self.inner.reap(now, limit).await
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        self.inner.next_due(now, queue, tasks).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        // Silent and not ended: a stream ends with its store.
+        if self.claims.push {
+            self.inner.wakeups()
+        } else {
+            Box::pin(futures_util::stream::pending())
+        }
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.inner.queues().await
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        if settings.concurrency.is_some() {
+            self.needs(Capability::ExactLimits, "limit the workers of the queue instead")?;
+        }
+        self.inner.set_queue(queue, settings).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        self.inner.job(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        self.needs(Capability::Listing, "ask for a job by its id")?;
+        self.inner.jobs(filter).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.needs(Capability::Listing, "ask for a job by its id")?;
+        self.inner.counts().await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.inner.attempts(id).await
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        self.inner.explain(target).await
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.inner.flush(now, task, key).await
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.inner.cancel_key(now, task, key).await
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        self.inner.cancel(now, id, reason).await
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+        self.inner.redrive(now, id).await
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64> {
+        self.inner.prune(now, retention, limit).await
+    }
+}

@@ -1,0 +1,159 @@
+//! The one list of the suite's tests, by module, with what a store must claim to be asked.
+//!
+//! A macro, because tests are functions that a store author's crate has by name; it hands the list
+//! to whatever macro of this crate is named: `suite!` makes tests of it, `registry` data.
+
+/// Hands the list to another macro.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! rule_tests {
+    ($then:ident [$($with:tt)*]) => {
+        $crate::$then! {
+            [$($with)*]
+            plain: {
+                accept: [
+                    r02_every_accepted_trigger_is_covered_by_a_later_attempt,
+                    r03_receipts_tell_what_became_of_each_trigger needs Dedup,
+                    r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody needs Dedup,
+                    r09_a_trigger_without_a_key_is_its_own_job_at_once,
+                    r09_a_delay_holds_to_the_microsecond,
+                    r38_store_time_never_goes_back,
+                    r06_keys_of_different_tasks_and_parts_never_meet,
+                    r40_hostile_text_is_only_text,
+                ]
+                debounce: [
+                    r06_r08_the_published_scenarios_are_exact,
+                    r07_joins_move_due_but_never_past_max,
+                    r07_a_join_keeps_the_higher_priority_and_the_later_delay needs Priorities,
+                    r07_a_window_is_flushed_and_cancelled_by_key,
+                    r10_payloads_fold_as_the_policy_says,
+                    r11_one_attempt_of_a_key_at_a_time,
+                    r11_overlap_lets_attempts_of_a_key_run_together,
+                    r12_a_failed_run_is_absorbed_by_the_newer_window,
+                    r12_without_a_newer_window_it_becomes_the_open_window_again,
+                    r12_snoozed_released_and_lapsed_jobs_join_the_newer_window_too,
+                    r13_edges_run_what_they_say,
+                    r13_a_throttled_key_starts_once_per_period,
+                    r14_thresholds_come_from_the_queue,
+                    r02_r11_a_trigger_during_a_run_is_never_marked_done_by_it,
+                    r08_max_is_a_timer_and_needs_no_message_to_come_by,
+                    r02_a_backlog_outlives_every_ttl,
+                ]
+                dedup: [
+                    r16_a_key_is_taken_for_its_ttl needs Dedup,
+                    r16_a_key_is_taken_until_started_or_done needs Dedup,
+                    r16_every_end_frees_a_key_that_is_taken_until_done needs Dedup,
+                    r16_a_ttl_outlasts_the_job_and_the_hosts_clock needs Dedup,
+                    r16_callers_that_race_for_a_key_get_one_job needs Dedup,
+                    r16_a_key_counts_within_one_call_too needs Dedup,
+                    r16_a_hold_follows_its_job_to_the_heir needs Dedup,
+                    r16_a_key_that_a_start_freed_stays_free needs Dedup,
+                    r16_a_duplicate_joins_no_window needs Dedup,
+                    r17_one_key_for_a_batch needs Dedup,
+                    r17_the_batchs_key_is_held_by_a_job_of_the_batch needs Dedup,
+                ]
+                lease: [
+                    r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts,
+                    r21_a_renewed_lease_holds,
+                    r21_a_lease_lapses_at_its_end_and_no_sooner,
+                    r21_lapsed_leases_are_taken_back_in_order,
+                    r21_a_cancelled_attempt_has_lost_its_lease,
+                    r25_every_attempt_is_on_record,
+                    r24_a_retry_waits_for_its_backoff,
+                    r25_a_dead_job_keeps_everything,
+                    r29_released_and_snoozed_attempts_are_not_spent,
+                    r31_a_crashed_slot_comes_back needs ExactLimits,
+                    r21_a_settlement_counts_once,
+                ]
+                queue: [
+                    r28_unknown_tasks_are_left_alone,
+                    r30_priority_then_due_then_id needs Priorities,
+                    r31_the_concurrency_of_a_queue_is_exact needs ExactLimits,
+                    r32_r33_settings_are_live,
+                    r31_limits_change_at_the_next_claim_and_are_each_queues_own needs ExactLimits,
+                    r31_every_end_gives_the_slot_back needs ExactLimits,
+                    r31_claims_that_race_hand_out_each_job_once needs ExactLimits,
+                    r33_a_paused_queue_starts_nothing_and_loses_nothing,
+                    r28_a_job_of_an_unknown_task_waits_and_shows needs Listing,
+                    r30_the_whole_range_of_priorities needs Priorities,
+                    r31_a_claim_is_bounded,
+                ]
+                operate: [
+                    r15_a_job_a_trigger_and_a_key_are_explained,
+                    r15_useless_keys_are_pointed_out,
+                    r26_a_redrive_brings_fresh_attempts_or_joins_the_window,
+                    r37_ended_jobs_go_after_their_retention,
+                    r26_illegal_moves_are_refused,
+                    jobs_are_listed_page_by_page needs Listing,
+                ]
+                window: [
+                    r06_triggers_that_race_share_one_window,
+                    r07_a_trigger_may_bring_its_own_thresholds,
+                    r07_a_join_moves_the_window_to_the_triggers_queue,
+                    r07_a_flush_during_a_run_waits_for_its_end,
+                    r07_a_cancel_by_key_ends_only_the_window,
+                    r08_quiet_period_bound_and_backoff_hold_to_the_microsecond,
+                    r11_an_overdue_window_still_waits_for_the_running_attempt,
+                    r11_every_end_of_an_attempt_frees_its_key,
+                    r11_a_join_that_forbids_overlap_waits_for_the_running_attempt,
+                    r11_a_failed_run_that_forbids_overlap_waits_for_the_one_beside_it,
+                    r15_the_reason_of_a_due_time_is_on_record,
+                ]
+                absorb: [
+                    r12_the_failed_payload_is_folded_in_as_older,
+                    r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody,
+                    r12_the_heir_keeps_its_times_but_heeds_the_backoff needs Priorities,
+                    r12_no_count_undercuts_a_backoff,
+                    r12_a_success_leaves_the_newer_window_as_it_is,
+                ]
+                edges: [
+                    r13_suppressed_triggers_are_on_record,
+                    r13_a_leading_run_that_fails_is_joined_and_retried,
+                    r13_the_trailing_run_waits_for_the_leading_one,
+                    r13_a_throttle_gathers_what_comes_between_two_starts,
+                    r13_nothing_starts_a_throttled_key_twice_in_a_period,
+                    r13_a_redriven_job_heeds_the_keys_last_start,
+                    r13_keys_do_not_share_their_edges,
+                ]
+                refuse: [
+                    r21_moves_that_do_not_exist_are_refused,
+                    r40_what_is_unknown_is_said_to_be,
+                    r40_empty_calls_are_fine needs Listing,
+                    r21_only_the_current_token_counts,
+                    r40_the_largest_input_that_is_allowed_is_kept_whole needs Dedup,
+                ]
+                retention: [
+                    r37_what_has_not_ended_is_never_removed,
+                    r37_each_end_has_its_retention,
+                    r37_a_dedup_key_outlives_its_jobs_row needs Dedup,
+                    r37_a_burst_outlives_its_leaders_row,
+                ]
+                wake: [
+                    r34_new_and_earlier_due_times_are_told needs Push,
+                    r34_a_job_that_goes_back_is_told needs Push,
+                    r34_a_freed_key_is_told needs Push,
+                    r31_a_freed_slot_is_told needs ExactLimits Push,
+                    r34_settings_are_told needs Push,
+                    r34_every_subscriber_hears_the_earliest needs Push,
+                    r34_next_due_is_exact,
+                ]
+                capability: [
+                    r18_a_dedup_key_is_kept_or_refused,
+                    r18_priorities_decide_or_due_times_do,
+                    r18_a_queues_limit_is_exact_or_refused,
+                    r18_hints_come_or_a_poll_finds_the_work,
+                    r18_jobs_are_listed_or_the_list_is_refused,
+                ]
+            }
+            recorded: {
+                history: [
+                    every_change_of_a_window_is_recorded,
+                    an_end_is_recorded_before_what_it_led_to,
+                    lapses_cancels_and_redrives_are_recorded,
+                    what_changes_nothing_is_not_recorded,
+                    the_last_event_of_a_window_is_its_row,
+                ]
+            }
+        }
+    };
+}

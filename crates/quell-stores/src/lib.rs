@@ -1,0 +1,86 @@
+//! Quell's own stores side by side: what the suite says of each, as the page `docs/conformance.md`.
+//!
+//! `cargo xtask conformance` and `cargo xtask soak` run it. Invariant: the page is made of the
+//! suite's list, its verdicts, `docs/semantics.md` and the names of tests, and of nothing else; so
+//! it cannot say what is not so.
+
+pub mod page;
+pub mod promises;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use quell_conformance::{Opened, Report, Rig, report};
+use quell_core::MemoryStore;
+use quell_core::history::Sink;
+use quell_sqlite::{SqliteOptions, Synchronous};
+
+/// The stores that this workspace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// The model, in memory.
+    Memory,
+    /// SQLite, on a file in a temporary folder.
+    Sqlite,
+}
+
+impl Kind {
+    /// All of them, in the order of the page's columns.
+    pub const ALL: [Kind; 2] = [Kind::Memory, Kind::Sqlite];
+
+    /// The name that heads its column.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Memory => "memory",
+            Kind::Sqlite => "sqlite",
+        }
+    }
+
+    /// A fresh store.
+    pub async fn open(self) -> Opened {
+        match self {
+            Kind::Memory => opened(MemoryStore::new(Rig::START), Box::new(())),
+            Kind::Sqlite => sqlite(None).await,
+        }
+    }
+
+    /// A fresh store that writes its history.
+    pub async fn open_recorded(self, sink: Sink) -> Opened {
+        match self {
+            Kind::Memory => opened(MemoryStore::new(Rig::START).with_history(sink), Box::new(())),
+            Kind::Sqlite => sqlite(Some(sink)).await,
+        }
+    }
+
+    /// What the suite says of it.
+    pub async fn report(self) -> Report {
+        report::run_recorded(self.name(), move || self.open(), move |sink| self.open_recorded(sink))
+            .await
+    }
+}
+
+fn opened(store: impl quell_core::Store, guard: Box<dyn std::any::Any + Send>) -> Opened {
+    Opened { store: Arc::new(store), guard }
+}
+
+/// Not fully synchronous: what a commit survives is a matter for the store's own tests.
+#[expect(clippy::expect_used, reason = "a store that does not open fails its row of the report")]
+async fn sqlite(history: Option<Sink>) -> Opened {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = SqliteOptions::new(folder.path().join("quell.db"));
+    let options = history.into_iter().fold(options, SqliteOptions::history);
+    let store = options.synchronous(Synchronous::Normal).open().await.expect("a fresh file opens");
+    opened(store, Box::new(folder))
+}
+
+/// The workspace's root, whose documents the page is made of.
+///
+/// # Errors
+/// When this crate has been moved out of it.
+pub fn root() -> anyhow::Result<PathBuf> {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = here.ancestors().nth(2).context("this crate is not in a workspace")?;
+    Ok(root.to_owned())
+}
