@@ -28,6 +28,7 @@
 pub mod absorb;
 pub mod accept;
 pub mod capability;
+pub mod cut;
 pub mod debounce;
 pub mod dedup;
 pub mod edges;
