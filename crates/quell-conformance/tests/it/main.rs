@@ -1,6 +1,7 @@
 //! The suite on the model store itself, and the suite on stores that must not pass it.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
+mod broken;
 mod lesser;
 mod registry;
 
