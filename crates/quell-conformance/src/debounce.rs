@@ -322,7 +322,7 @@ pub async fn r08_max_is_a_timer_and_needs_no_message_to_come_by(mut rig: Rig) {
     rig.claim_one().await;
 }
 
-/// A known failure elsewhere: in a backlog the key's TTL runs out and every queued message runs.
+/// A known failure elsewhere: in a backlog the key's TTL runs out, and every queued message runs.
 pub async fn r02_a_backlog_outlives_every_ttl(mut rig: Rig) {
     let year = 366 * 86_400;
     for second in 0..5 {

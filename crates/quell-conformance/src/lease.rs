@@ -9,7 +9,8 @@ use quell_core::{
 
 use crate::rig::{Rig, fails, keyed, lease, plain, secs};
 
-/// The job runs again under a new fence; the zombie changes nothing.
+/// A known failure elsewhere: an outcome is written without a fence, so a zombie ends a job that
+/// another worker holds. Here the job runs again under a new fence; the zombie changes nothing.
 pub async fn r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     let zombie = rig.at(10).claim_one().await;
@@ -194,7 +195,8 @@ pub async fn r25_every_attempt_is_on_record(mut rig: Rig) {
     assert!(attempts.iter().all(|one| one.ended_at >= Some(one.started_at)), "{attempts:?}");
 }
 
-/// A crash gives the slot back once the lease lapses.
+/// A known failure elsewhere: a crashed worker's slot in a limit stays taken. Here it is free once
+/// the lease lapses.
 pub async fn r31_a_crashed_slot_comes_back(mut rig: Rig) {
     let settings =
         quell_core::QueueSettings { concurrency: Some(1), ..quell_core::QueueSettings::default() };
@@ -209,7 +211,7 @@ pub async fn r31_a_crashed_slot_comes_back(mut rig: Rig) {
     assert_ne!((next.id, next.token), (crashed.id, crashed.token));
 }
 
-/// A known failure elsewhere: an outcome written twice, or by someone who no longer holds the job.
+/// An outcome that is written twice, or by someone who no longer holds the job, counts once.
 pub async fn r21_a_settlement_counts_once(rig: Rig) {
     rig.trigger(plain("1")).await;
     let job = rig.claim_one().await;

@@ -40,6 +40,8 @@ pub mod accept;
 pub mod capability;
 pub mod check;
 #[cfg(feature = "suite")]
+pub mod cut;
+#[cfg(feature = "suite")]
 pub mod debounce;
 #[cfg(feature = "suite")]
 pub mod dedup;

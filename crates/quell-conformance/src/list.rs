@@ -93,6 +93,7 @@ macro_rules! rule_tests {
                     r07_a_flush_during_a_run_waits_for_its_end,
                     r07_a_cancel_by_key_ends_only_the_window,
                     r08_quiet_period_bound_and_backoff_hold_to_the_microsecond,
+                    r08_r38_thresholds_are_not_whole_seconds_nor_on_callers_clocks,
                     r11_an_overdue_window_still_waits_for_the_running_attempt,
                     r11_every_end_of_an_attempt_frees_its_key,
                     r11_a_join_that_forbids_overlap_waits_for_the_running_attempt,
@@ -136,6 +137,11 @@ macro_rules! rule_tests {
                     r34_settings_are_told needs Push,
                     r34_every_subscriber_hears_the_earliest needs Push,
                     r34_next_due_is_exact,
+                ]
+                cut: [
+                    r01_r02_a_crash_between_key_and_message_cannot_exist,
+                    r16_a_call_that_was_cut_off_burns_no_key needs Dedup,
+                    r05_a_batch_that_was_cut_off_is_whole_or_never_was,
                 ]
                 capability: [
                     r18_a_dedup_key_is_kept_or_refused,

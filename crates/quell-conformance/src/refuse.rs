@@ -56,7 +56,7 @@ pub async fn r21_moves_that_do_not_exist_are_refused(mut rig: Rig) {
     }
 }
 
-/// Each names what is unknown; none of them makes a row.
+/// Unknown jobs, keys and tasks are said to be unknown, and asking for them makes no row.
 pub async fn r40_what_is_unknown_is_said_to_be(rig: Rig) {
     rig.trigger(keyed("a")).await;
     let before = rig.jobs().await;
@@ -98,7 +98,7 @@ pub async fn r21_only_the_current_token_counts(mut rig: Rig) {
     rig.at(1).succeed(&second).await;
 }
 
-/// Nothing asked, nothing done.
+/// Calls that ask for nothing are answered with nothing and do nothing.
 pub async fn r40_empty_calls_are_fine(rig: Rig) {
     let now = Some(rig.now());
     assert!(rig.store.enqueue(now, Vec::new()).await.expect("accepts").is_empty());

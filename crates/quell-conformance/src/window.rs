@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use quell_core::window::{Debounce, DueReason, Thresholds};
-use quell_core::{Fold, JobState, NewTrigger, Outcome, QueueName, Receipt, Timestamp};
+use quell_core::{Fold, JobState, NewTrigger, Outcome, QueueName, Receipt, Timestamp, When};
 
 use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, secs, task};
 
@@ -39,6 +39,27 @@ pub async fn r08_quiet_period_bound_and_backoff_hold_to_the_microsecond(mut rig:
     let job = rig.at_time(due).claim_one().await;
     rig.fail(&job, micros(3_333_333)).await;
     starts_exactly_at(&mut rig, due + micros(3_333_333)).await;
+}
+
+/// A known failure elsewhere: thresholds count in whole seconds, on the clocks of callers who
+/// disagree. Here a moment that a caller names moves nothing past the bound, or before now.
+pub async fn r08_r38_thresholds_are_not_whole_seconds_nor_on_callers_clocks(mut rig: Rig) {
+    let micros = Duration::from_micros;
+    let odd = Thresholds::new(micros(1_500_001), micros(4_000_003)).expect("valid");
+    let at = |moment| NewTrigger {
+        when: When::At(moment),
+        ..keyed_with("a", Debounce::new(odd), Fold::Last, "1")
+    };
+    let day = secs(86_400);
+    let first = Rig::START + micros(700_007);
+    rig.at_time(first).trigger(at(first.before(day))).await;
+    starts_exactly_at(&mut rig, first + micros(1_500_001)).await;
+
+    let first = rig.now() + micros(300_011);
+    rig.at_time(first).trigger(at(first.before(day))).await;
+    rig.at_time(first + micros(900_000)).trigger(at(first + day)).await;
+    rig.at_time(first.before(day)).trigger(at(first.before(day))).await;
+    starts_exactly_at(&mut rig, first + micros(4_000_003)).await;
 }
 
 /// `min` counts for the trigger's own step, `max` from the window's first; a bound never grows.
@@ -200,8 +221,7 @@ pub async fn r11_a_failed_run_that_forbids_overlap_waits_for_the_one_beside_it(m
 /// Why it was due is on record, whatever made it so.
 pub async fn r15_the_reason_of_a_due_time_is_on_record(mut rig: Rig) {
     let three = Debounce { max_triggers: Some(3), ..debounce() };
-    let after =
-        |k: &str, delay| NewTrigger { when: quell_core::When::After(secs(delay)), ..keyed(k) };
+    let after = |k: &str, delay| NewTrigger { when: When::After(secs(delay)), ..keyed(k) };
     rig.trigger(keyed("quiet")).await;
     for second in (0..60).step_by(9) {
         rig.at(second).trigger(keyed("max")).await;

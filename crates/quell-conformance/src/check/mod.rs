@@ -1,7 +1,7 @@
 //! The history checker: proves or refutes, from events alone, that a run kept the promises.
 //!
-//! [`read`](crate::check::read) brings the lines of one or many processes into order, [`Book`] is
-//! what they say about each job so far, and each [`Property`] looks at the book before every event
+//! Reading brings the lines of one or many processes into order, a book keeps
+//! what they say about each job so far, and each property looks at the book before every event
 //! and once at the end. A violation names the property and the lines that show it. Numbers of
 //! properties and rules are those of `docs/testing.md`.
 //!

@@ -2,6 +2,7 @@
 //! and the simulation.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
+mod broken;
 mod check;
 mod lesser;
 mod registry;

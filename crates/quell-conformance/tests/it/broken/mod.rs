@@ -1,0 +1,163 @@
+//! Stores with one bug each: the suite must say which rule is broken, or it proves nothing.
+//!
+//! `bug` lists the bugs, `store` has them. A bug that no test notices is a gap in the suite, not in this table.
+
+mod bug;
+mod store;
+
+use std::collections::BTreeSet;
+
+use quell_conformance::registry::{RuleTest, all};
+use quell_conformance::report::{self, Verdict};
+use quell_conformance::{Report, Rig};
+use quell_core::MemoryStore;
+
+use bug::Bug;
+use store::Broken;
+
+/// Each bug, and tests that must fail on it; their names say under which rule.
+const TABLE: &[(Bug, &[&str])] = &[
+    (Bug::LosesEveryThird, &["r02_every_accepted_trigger_is_covered_by_a_later_attempt"]),
+    (Bug::PushesTheMessageLater, &["r01_r02_a_crash_between_key_and_message_cannot_exist"]),
+    (Bug::BurnsDedupKeys, &["r16_a_call_that_was_cut_off_burns_no_key"]),
+    (Bug::AcceptsMemberByMember, &["r05_a_batch_that_was_cut_off_is_whole_or_never_was"]),
+    (Bug::CountsOneTooMany, &["r03_receipts_tell_what_became_of_each_trigger"]),
+    (Bug::AnswersOutOfOrder, &["r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody"]),
+    (
+        Bug::OpensSecondWindows,
+        &["r06_triggers_that_race_share_one_window", "r06_r08_the_published_scenarios_are_exact"],
+    ),
+    (Bug::GluesTaskAndKey, &["r06_keys_of_different_tasks_and_parts_never_meet"]),
+    (
+        Bug::NeverCaps,
+        &[
+            "r07_joins_move_due_but_never_past_max",
+            "r08_max_is_a_timer_and_needs_no_message_to_come_by",
+        ],
+    ),
+    (Bug::ForgetsMaxTriggers, &["r07_joins_move_due_but_never_past_max"]),
+    (Bug::FlushesNothing, &["r07_a_window_is_flushed_and_cancelled_by_key"]),
+    (
+        Bug::StartsEarly,
+        &[
+            "r08_quiet_period_bound_and_backoff_hold_to_the_microsecond",
+            "r09_a_delay_holds_to_the_microsecond",
+        ],
+    ),
+    (Bug::CountsWholeSeconds, &["r08_r38_thresholds_are_not_whole_seconds_nor_on_callers_clocks"]),
+    (Bug::MakesPlainTriggersWait, &["r09_a_trigger_without_a_key_is_its_own_job_at_once"]),
+    (Bug::ForgetsDelays, &["r09_a_delay_holds_to_the_microsecond"]),
+    (Bug::KeepsTheLastPayload, &["r10_payloads_fold_as_the_policy_says"]),
+    (
+        Bug::RunsKeysSideBySide,
+        &[
+            "r11_one_attempt_of_a_key_at_a_time",
+            "r11_an_overdue_window_still_waits_for_the_running_attempt",
+        ],
+    ),
+    (
+        Bug::BuriesInsteadOfAbsorbing,
+        &["r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody"],
+    ),
+    (Bug::ForgetsOverlap, &["r11_overlap_lets_attempts_of_a_key_run_together"]),
+    (
+        Bug::EndsTheNewerWindowToo,
+        &[
+            "r02_r11_a_trigger_during_a_run_is_never_marked_done_by_it",
+            "r12_a_success_leaves_the_newer_window_as_it_is",
+        ],
+    ),
+    (Bug::ForgetsEdges, &["r13_edges_run_what_they_say"]),
+    (Bug::ForgetsTheQueuesThresholds, &["r14_thresholds_come_from_the_queue"]),
+    (Bug::ExplainsNothing, &["r15_a_job_a_trigger_and_a_key_are_explained"]),
+    (Bug::ForgetsDedupKeys, &["r16_a_key_is_taken_for_its_ttl", "r17_one_key_for_a_batch"]),
+    (Bug::ForgetsBatchKeys, &["r17_one_key_for_a_batch"]),
+    (Bug::ClaimsNoDedupAndAcceptsKeys, &["r18_a_dedup_key_is_kept_or_refused"]),
+    (
+        Bug::SettlesWithoutToken,
+        &[
+            "r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts",
+            "r21_only_the_current_token_counts",
+        ],
+    ),
+    (Bug::RenewsWhatIsLost, &["r21_a_renewed_lease_holds"]),
+    (
+        Bug::NeverReaps,
+        &["r21_lapsed_leases_are_taken_back_in_order", "r31_a_crashed_slot_comes_back"],
+    ),
+    (Bug::ForgetsBackoff, &["r24_a_retry_waits_for_its_backoff"]),
+    (Bug::DropsTheDead, &["r25_a_dead_job_keeps_everything"]),
+    (Bug::RedrivesNothing, &["r26_a_redrive_brings_fresh_attempts_or_joins_the_window"]),
+    (Bug::HandsOutUnknownTasks, &["r28_unknown_tasks_are_left_alone"]),
+    (Bug::SpendsAttemptsOnReleases, &["r29_released_and_snoozed_attempts_are_not_spent"]),
+    (
+        Bug::IgnoresPriorities,
+        &["r30_priority_then_due_then_id", "r30_the_whole_range_of_priorities"],
+    ),
+    (Bug::ClaimsTheBacklog, &["r31_a_claim_is_bounded"]),
+    (
+        Bug::IgnoresLimits,
+        &["r31_the_concurrency_of_a_queue_is_exact", "r18_a_queues_limit_is_exact_or_refused"],
+    ),
+    (
+        Bug::IgnoresPause,
+        &["r32_r33_settings_are_live", "r33_a_paused_queue_starts_nothing_and_loses_nothing"],
+    ),
+    (Bug::WakesNobody, &["r34_new_and_earlier_due_times_are_told", "r34_a_freed_key_is_told"]),
+    (Bug::LooksTooLate, &["r34_next_due_is_exact"]),
+    (Bug::ListsNothing, &["r18_jobs_are_listed_or_the_list_is_refused"]),
+    (Bug::PrunesAtOnce, &["r37_each_end_has_its_retention"]),
+    (Bug::TimeGoesBack, &["r38_store_time_never_goes_back"]),
+    (Bug::CutsKeys, &["r40_the_largest_input_that_is_allowed_is_kept_whole"]),
+];
+
+async fn suite_on(bug: Bug) -> Report {
+    report::run(&format!("{bug:?}"), move || async move {
+        super::opened(Broken::new(MemoryStore::new(Rig::START), bug))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn each_bug_is_reported_under_the_rule_that_it_breaks() {
+    let mut unnoticed = Vec::new();
+    let plain = all().iter().filter(|test| !test.is_recorded());
+    let mut never_failed: BTreeSet<_> = plain.map(|test| test.name).collect();
+    for (bug, tests) in TABLE {
+        let report = suite_on(*bug).await;
+        let broken = report.broken_rules();
+        for row in report.failures() {
+            never_failed.remove(row.test.name);
+        }
+        for name in *tests {
+            let test = named(name);
+            let failed = matches!(report.verdict(name), Some(Verdict::Failed(_)));
+            if !failed || !test.rules().iter().all(|rule| broken.contains(rule)) {
+                let failing: Vec<_> = report.failures().map(|row| row.test.name).collect();
+                unnoticed.push(format!("{bug:?} passes {name}; it fails {failing:#?}"));
+            }
+        }
+    }
+    assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
+    assert!(never_failed.is_empty(), "no bug makes these fail: {never_failed:#?}");
+}
+
+#[tokio::test]
+async fn a_store_without_a_bug_passes_behind_the_same_wrapper() {
+    let report = suite_on(Bug::None).await;
+    assert_eq!(report.failures().count(), 0, "{report}");
+}
+
+/// A rule that no bug breaks might have tests that cannot fail.
+#[test]
+fn every_rule_of_the_suite_is_broken_by_some_bug() {
+    let plain = all().iter().filter(|test| !test.is_recorded());
+    let tried: BTreeSet<u8> = plain.flat_map(RuleTest::rules).collect();
+    let names = TABLE.iter().flat_map(|(_, tests)| tests.iter());
+    let broken: BTreeSet<u8> = names.flat_map(|name| named(name).rules()).collect();
+    assert_eq!(tried.difference(&broken).collect::<Vec<_>>(), Vec::<&u8>::new());
+}
+
+fn named(name: &str) -> &'static RuleTest {
+    all().iter().find(|test| test.name == name).unwrap()
+}

@@ -1,0 +1,369 @@
+//! The model store with one bug: each changes what is asked of it or what it answers.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::bug::Bug;
+use async_trait::async_trait;
+use quell_core::edge::Edge;
+use quell_core::window::Thresholds;
+use quell_core::{
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, FailureKind,
+    Fold, Job, JobFilter, JobId, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome,
+    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, Settled, SettledAs,
+    Settlement, Store, TaskName, Timestamp, Wakeups, When,
+};
+
+/// A store with a bug.
+#[derive(Debug)]
+pub(super) struct Broken {
+    inner: MemoryStore,
+    bug: Bug,
+    odd: Mutex<Odd>,
+}
+
+/// What a bug remembers.
+#[derive(Debug, Default)]
+struct Odd {
+    triggers: u64,
+    tasks: BTreeSet<TaskName>,
+    /// Keys that were marked by calls that have not come back.
+    marked: BTreeSet<Key>,
+}
+
+impl Broken {
+    pub(super) fn new(inner: MemoryStore, bug: Bug) -> Self {
+        Broken { inner, bug, odd: Mutex::default() }
+    }
+
+    fn odd<R>(&self, with: impl FnOnce(&mut Odd) -> R) -> R {
+        with(&mut self.odd.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the bug makes of a trigger before it is written.
+    fn bent(&self, mut trigger: NewTrigger) -> NewTrigger {
+        let nth = self.odd(|odd| {
+            odd.triggers += 1;
+            odd.tasks.insert(trigger.task.clone());
+            odd.triggers
+        });
+        match self.bug {
+            Bug::LosesEveryThird if nth.is_multiple_of(3) => trigger.task = lost(),
+            Bug::MakesPlainTriggersWait if trigger.keyed.is_none() => {
+                trigger.when = When::After(Duration::from_secs(10));
+            }
+            Bug::ForgetsDelays => trigger.when = When::Now,
+            Bug::ForgetsDedupKeys | Bug::ClaimsNoDedupAndAcceptsKeys => trigger.dedup = None,
+            Bug::IgnoresPriorities => trigger.priority = 0,
+            Bug::GluesTaskAndKey => trigger.task = TaskName::new("t").unwrap(),
+            _ => {}
+        }
+        if let Some(keyed) = &mut trigger.keyed {
+            let thresholds = keyed.debounce.thresholds;
+            match self.bug {
+                Bug::OpensSecondWindows => {
+                    let twin = format!("{}#{}", keyed.key.as_str(), nth % 2);
+                    keyed.key = Key::new(&twin).unwrap_or_else(|_| keyed.key.clone());
+                }
+                Bug::CutsKeys => {
+                    let short: String = keyed.key.as_str().chars().take(100).collect();
+                    keyed.key = Key::new(&short).unwrap();
+                }
+                Bug::NeverCaps => {
+                    let year = Duration::from_secs(366 * 86_400);
+                    keyed.debounce.thresholds = Thresholds::new(thresholds.min(), year).unwrap();
+                }
+                Bug::CountsWholeSeconds => {
+                    let whole = |time: Duration| Duration::from_secs(time.as_secs().max(1));
+                    let (min, max) = (whole(thresholds.min()), whole(thresholds.max()));
+                    keyed.debounce.thresholds = Thresholds::new(min, max).unwrap();
+                }
+                Bug::ForgetsMaxTriggers => keyed.debounce.max_triggers = None,
+                Bug::KeepsTheLastPayload => keyed.fold = Fold::Last,
+                Bug::ForgetsOverlap => keyed.debounce.overlap = false,
+                Bug::RunsKeysSideBySide => keyed.debounce.overlap = true,
+                Bug::ForgetsEdges => keyed.debounce.edge = Edge::Trailing,
+                Bug::ForgetsTheQueuesThresholds => keyed.debounce.from_default = false,
+                _ => {}
+            }
+        }
+        trigger
+    }
+
+    fn bent_batch(&self, batch: Batch) -> Batch {
+        let dedup = match self.bug {
+            Bug::ForgetsBatchKeys | Bug::ForgetsDedupKeys | Bug::ClaimsNoDedupAndAcceptsKeys => {
+                None
+            }
+            _ => batch.dedup,
+        };
+        let triggers = batch.triggers.into_iter().map(|trigger| self.bent(trigger)).collect();
+        Batch { triggers, dedup }
+    }
+
+    /// The keys that a call marks before it writes, for the bugs that do that.
+    fn marks(&self, batches: &[Batch]) -> BTreeSet<Key> {
+        let triggers = batches.iter().flat_map(|batch| &batch.triggers);
+        let key = |trigger: &NewTrigger| match self.bug {
+            Bug::PushesTheMessageLater => trigger.keyed.as_ref().map(|keyed| keyed.key.clone()),
+            Bug::BurnsDedupKeys => trigger.dedup.as_ref().map(|dedup| dedup.key.clone()),
+            _ => None,
+        };
+        triggers.filter_map(key).collect()
+    }
+
+    fn bent_outcome(&self, outcome: Outcome) -> Outcome {
+        match (self.bug, outcome) {
+            (Bug::ForgetsBackoff, Outcome::Failed(mut failure)) => {
+                if let FailureKind::Transient { backoff, .. } = &mut failure.kind {
+                    *backoff = Duration::ZERO;
+                }
+                Outcome::Failed(failure)
+            }
+            (Bug::BuriesInsteadOfAbsorbing, Outcome::Failed(mut failure)) => {
+                if matches!(failure.kind, FailureKind::Transient { last: true, .. }) {
+                    failure.kind = FailureKind::Permanent;
+                }
+                Outcome::Failed(failure)
+            }
+            (Bug::SpendsAttemptsOnReleases, Outcome::Released) => {
+                quell_conformance::rig::fails(Duration::ZERO, false)
+            }
+            (_, outcome) => outcome,
+        }
+    }
+
+    /// The lease of whoever runs the job now.
+    async fn anyones(&self, lease: Lease) -> Lease {
+        let attempts = self.inner.attempts(lease.job).await.unwrap_or_default();
+        let running = attempts.last().filter(|attempt| attempt.outcome.is_none());
+        running.map_or(lease, |attempt| Lease { token: attempt.token, ..lease })
+    }
+}
+
+/// A task that nobody runs.
+fn lost() -> TaskName {
+    TaskName::new("lost").unwrap()
+}
+
+#[async_trait]
+impl Store for Broken {
+    fn capabilities(&self) -> Capabilities {
+        let dedup = self.bug != Bug::ClaimsNoDedupAndAcceptsKeys;
+        Capabilities { dedup, ..self.inner.capabilities() }
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>> {
+        let mut batches: Vec<Batch> = batches.into_iter().map(|b| self.bent_batch(b)).collect();
+        let marks = self.marks(&batches);
+        if !marks.is_empty() {
+            if self.odd(|odd| odd.marked.intersection(&marks).next().is_some()) {
+                let of_nobody = batches.iter_mut().flat_map(|batch| &mut batch.triggers);
+                of_nobody.for_each(|trigger| trigger.task = lost());
+            }
+            self.odd(|odd| odd.marked.extend(marks.iter().cloned()));
+            tokio::task::yield_now().await;
+            self.odd(|odd| odd.marked.retain(|key| !marks.contains(key)));
+        }
+        if self.bug == Bug::AcceptsMemberByMember {
+            let mut receipts = Vec::new();
+            for batch in batches {
+                let mut of_batch = Vec::new();
+                for trigger in batch.triggers {
+                    let one = Batch { triggers: vec![trigger], dedup: batch.dedup.clone() };
+                    of_batch.extend(self.inner.enqueue(now, vec![one]).await?.remove(0));
+                    tokio::task::yield_now().await;
+                }
+                receipts.push(of_batch);
+            }
+            return Ok(receipts);
+        }
+        let mut receipts = self.inner.enqueue(now, batches).await?;
+        for receipt in receipts.iter_mut().flatten() {
+            if let (Bug::CountsOneTooMany, Receipt::Debounced { triggers, .. }) =
+                (self.bug, receipt)
+            {
+                *triggers += 1;
+            }
+        }
+        if self.bug == Bug::AnswersOutOfOrder {
+            receipts.iter_mut().for_each(|of_batch| of_batch.reverse());
+        }
+        Ok(receipts)
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let (mut now, mut claim) = (now, claim.clone());
+        match self.bug {
+            Bug::StartsEarly => now = now.map(|now| now + Duration::from_secs(2)),
+            Bug::ClaimsTheBacklog => claim.limit = usize::MAX,
+            Bug::HandsOutUnknownTasks => {
+                claim.tasks = self.odd(|odd| odd.tasks.iter().cloned().collect());
+            }
+            _ => {}
+        }
+        self.inner.claim(now, &claim).await
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        let mut renewed = self.inner.renew(now, leases, lease).await?;
+        if self.bug == Bug::RenewsWhatIsLost {
+            renewed.iter_mut().for_each(|until| *until = until.or(now.map(|now| now + lease)));
+        }
+        Ok(renewed)
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        let mut bent = Vec::new();
+        for Settlement { mut lease, outcome } in settlements {
+            if self.bug == Bug::SettlesWithoutToken {
+                lease = self.anyones(lease).await;
+            }
+            bent.push(Settlement { lease, outcome: self.bent_outcome(outcome) });
+        }
+        let settled = self.inner.settle(now, bent).await?;
+        if self.bug == Bug::EndsTheNewerWindowToo {
+            for one in settled.iter().filter(|one| one.became == SettledAs::Succeeded) {
+                if let Some(Job { task, key: Some(key), .. }) =
+                    self.inner.job(one.lease.job).await?
+                {
+                    self.inner.cancel_key(now, &task, &key).await?;
+                }
+            }
+        }
+        if self.bug == Bug::DropsTheDead {
+            let keep = Retention { succeeded: None, dead: Some(Duration::ZERO) };
+            self.inner.prune(now, &keep, usize::MAX).await?;
+        }
+        Ok(settled)
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        match self.bug {
+            Bug::NeverReaps => Ok(Vec::new()),
+            _ => self.inner.reap(now, limit).await,
+        }
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        let mut next = self.inner.next_due(now, queue, tasks).await?;
+        match self.bug {
+            Bug::TimeGoesBack => next.now = now.unwrap_or(next.now),
+            Bug::LooksTooLate => next.due = next.due.map(|due| due + Duration::from_secs(1)),
+            _ => {}
+        }
+        Ok(next)
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        match self.bug {
+            Bug::WakesNobody => Box::pin(futures_util::stream::pending()),
+            _ => self.inner.wakeups(),
+        }
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.inner.queues().await
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        let mut settings = settings.clone();
+        match self.bug {
+            Bug::IgnoresPause => settings.paused = false,
+            Bug::IgnoresLimits => settings.concurrency = None,
+            _ => {}
+        }
+        self.inner.set_queue(queue, &settings).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        self.inner.job(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        match self.bug {
+            Bug::ListsNothing => Ok(Vec::new()),
+            _ => self.inner.jobs(filter).await,
+        }
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.inner.counts().await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.inner.attempts(id).await
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        match self.bug {
+            Bug::ExplainsNothing => Ok(None),
+            _ => self.inner.explain(target).await,
+        }
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        match self.bug {
+            Bug::FlushesNothing => Ok(None),
+            _ => self.inner.flush(now, task, key).await,
+        }
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.inner.cancel_key(now, task, key).await
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        self.inner.cancel(now, id, reason).await
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+        match self.bug {
+            Bug::RedrivesNothing => Ok(SettledAs::Dead),
+            _ => self.inner.redrive(now, id).await,
+        }
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64> {
+        let mut retention = *retention;
+        if self.bug == Bug::PrunesAtOnce {
+            let at_once = Some(Duration::ZERO);
+            retention = Retention { succeeded: at_once, dead: at_once };
+        }
+        self.inner.prune(now, &retention, limit).await
+    }
+}
