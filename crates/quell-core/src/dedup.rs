@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, JobId, JobState, Key, Result, Timestamp};
 
 /// How long a dedup key is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HoldUntil {
@@ -70,7 +70,7 @@ impl Dedup {
 }
 
 /// A taken dedup key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     /// The job of the trigger that took it, or its heir.
     pub job: JobId,

@@ -10,7 +10,7 @@ use crate::window::{Debounce, DueReason, Step, Window};
 use crate::{JobId, Timestamp};
 
 /// Which end of a burst runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Edge {
@@ -34,7 +34,7 @@ impl Edge {
 }
 
 /// What must be remembered of a key whose burst may still go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeyMemory {
     /// The first trigger of the burst.
     pub burst_at: Timestamp,

@@ -95,7 +95,7 @@ impl std::fmt::Display for JobState {
 }
 
 /// What a keyed job keeps of its policy, for the moves that no trigger brings one to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shape {
     /// How payloads are folded.
     pub fold: Fold,
@@ -110,7 +110,7 @@ pub struct Shape {
 }
 
 /// The unit that runs: one trigger, or the many that a debounce window gathered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Job {
     /// Its id.
     pub id: JobId,
@@ -221,7 +221,7 @@ impl AttemptOutcome {
 }
 
 /// One attempt on record (R15, R25).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attempt {
     /// The job's start that it was, from 1: its lease token.
     pub token: LeaseToken,

@@ -37,7 +37,7 @@ pub use id::{
     JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, TaskName, TriggerId, WorkerId,
 };
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
-pub use memory::MemoryStore;
+pub use memory::{MemoryStore, Snapshot};
 pub use payload::{Fold, Payload};
 pub use store::{
     Capabilities, Claim, Claimed, ClaimedJob, Counts, ExplainTarget, Failure, FailureKind,

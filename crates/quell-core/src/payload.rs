@@ -103,7 +103,7 @@ impl<'de> Deserialize<'de> for Payload {
 /// How the payloads of one window become the payload of its job (R10).
 ///
 /// `first` opens, each later one joins: see [`Fold::open`] and [`Fold::join`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "fold")]
 #[non_exhaustive]
 pub enum Fold {

@@ -252,7 +252,7 @@ pub struct Lapsed {
 }
 
 /// Live settings of a queue (R31–R33); they take hold at the next poll.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueSettings {
     /// At most this many attempts of the queue at once, across all processes; none for no limit.

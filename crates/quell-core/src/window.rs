@@ -22,7 +22,7 @@ use crate::{Error, Result, Timestamp};
 /// assert!(Thresholds::new(Duration::from_secs(60), Duration::from_secs(10)).is_err());
 /// # Ok::<(), quell_core::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Thresholds {
     min: Duration,
     max: Duration,
@@ -65,7 +65,7 @@ impl Thresholds {
 }
 
 /// How one task debounces its keyed triggers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Debounce {
     /// Quiet period and longest delay.
     pub thresholds: Thresholds,
@@ -189,7 +189,7 @@ pub struct Step {
 }
 
 /// When a job is due, and what moved it there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Window {
     /// The first trigger.
     pub first_at: Timestamp,

@@ -1,9 +1,10 @@
 //! The suite on the model store itself and on stores that must not pass it, the checker's own tests,
 //! and the simulation.
-#![expect(clippy::unwrap_used, reason = "these are tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod broken;
 mod check;
+mod exhaustive;
 mod lesser;
 mod registry;
 mod sim;

@@ -2,10 +2,12 @@
 //! run workers on in tests.
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
-//! was ever given. `state` holds the rows and their indexes, `moves` changes them, `rows` shows them to `accept`.
+//! was ever given. `state` holds the rows and their indexes, `moves` changes them, `rows` shows them to `accept`,
+//! `snapshot` sets them beside others.
 
 mod moves;
 mod rows;
+mod snapshot;
 mod state;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,6 +24,7 @@ use crate::{
     Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, WakeHub,
     Wakeups,
 };
+pub use snapshot::Snapshot;
 use state::State;
 
 /// A store that keeps everything in memory.
@@ -44,6 +47,19 @@ impl MemoryStore {
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         MemoryStore { state: Mutex::new(State::new(now)), hub: WakeHub::new(), history: None }
+    }
+
+    /// A store that goes on from a snapshot, without an event history.
+    #[must_use]
+    pub fn restored(snapshot: &Snapshot) -> Self {
+        let state = Mutex::new(snapshot.state());
+        MemoryStore { state, hub: WakeHub::new(), history: None }
+    }
+
+    /// Everything it keeps at this moment.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.locked())
     }
 
     /// The same store with an event history.

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 use std::ops::Bound;
 
 use super::{Event, no_such_job};
@@ -24,7 +25,8 @@ type Place = (JobState, Window, bool, QueueName);
 /// A debounce or dedup key is its task's own.
 pub(super) type TaskKey = (TaskName, Key);
 
-#[derive(Debug)]
+/// The rows come first; the rest follows from them, or is empty between two steps.
+#[derive(Clone, Debug)]
 pub(super) struct State {
     now: Timestamp,
     next_id: u64,
@@ -61,6 +63,17 @@ impl State {
             has_history: false,
             events: Vec::new(),
         }
+    }
+
+    /// The same rows, told to nobody.
+    pub(super) fn without_history(&self) -> State {
+        State { has_history: false, ..self.clone() }
+    }
+
+    /// What decides every answer; the indexes follow from it.
+    pub(super) fn rows(&self) -> impl Eq + Hash {
+        let State { now, next_id, jobs, attempts, queues, holds, memories, .. } = self;
+        (now, next_id, jobs, attempts, queues, holds, memories)
     }
 
     /// R38: store time never goes back.
