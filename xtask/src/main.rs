@@ -48,6 +48,15 @@ enum Chore {
         #[arg(long, default_value_t = 5)]
         minutes: u64,
     },
+    /// Kills, stops, locks out and starves real processes on one store, and judges what they did.
+    Chaos {
+        /// How many faults.
+        #[arg(long, default_value_t = 1_000)]
+        rounds: u32,
+        /// Which ones.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Measures Quell beside a peer and a floor.
     Bench {
         /// Which store.
@@ -77,6 +86,7 @@ fn main() -> anyhow::Result<()> {
             run::cargo(&root, &["run", "--locked", "-p", "quell-stores", "--", "table"])
         }
         Chore::Soak { store, minutes } => soak(&root, &store, minutes),
+        Chore::Chaos { rounds, seed } => chaos(&root, rounds, seed),
         Chore::Bench { store, rest } => bench::bench(&root, store, &rest),
     }
 }
@@ -86,4 +96,12 @@ fn soak(root: &std::path::Path, store: &str, minutes: u64) -> anyhow::Result<()>
     let run = ["run", "--release", "--locked", "-p", "quell-stores", "--"];
     let soak = ["soak", "--store", store, "--minutes", &minutes.to_string()];
     run::cargo(root, &[&run[..], &soak].concat())
+}
+
+/// The same test that every run has, with more rounds; built with debug assertions.
+fn chaos(root: &std::path::Path, rounds: u32, seed: u64) -> anyhow::Result<()> {
+    let test = ["test", "--locked", "-p", "quell-server", "--test", "it", "--"];
+    let mut command = run::cargo_command(&[&test[..], &["chaos::r01", "--nocapture"]].concat());
+    command.env("QUELL_CHAOS_ROUNDS", rounds.to_string());
+    run::run(root, command.env("QUELL_CHAOS_SEED", seed.to_string()))
 }

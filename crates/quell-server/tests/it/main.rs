@@ -7,6 +7,8 @@ mod binary;
 #[cfg(test)]
 mod bounds;
 #[cfg(test)]
+mod chaos;
+#[cfg(test)]
 mod check;
 #[cfg(test)]
 mod cli;
@@ -18,8 +20,6 @@ mod config;
 mod ending;
 #[cfg(test)]
 mod handlers;
-#[cfg(test)]
-mod kill;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]
