@@ -34,6 +34,20 @@ pub async fn r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts(mut 
     rig.succeed(&again).await;
 }
 
+/// A zombie and the job's new owner may be one worker, which reports both ends in one call.
+pub async fn r21_two_ends_of_one_job_in_a_call_go_by_their_tokens(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    let zombie = rig.claim_one().await;
+    rig.at(40).reap().await;
+    let again = rig.claim_one().await;
+    let ends = [&zombie, &again]
+        .map(|one| Settlement { lease: lease(one), outcome: Outcome::Succeeded })
+        .to_vec();
+    let settled = rig.store.settle(Some(rig.now()), ends).await.expect("settles");
+    let became: Vec<SettledAs> = settled.iter().map(|one| one.became).collect();
+    assert_eq!(became, [SettledAs::Refused, SettledAs::Succeeded]);
+}
+
 /// Renewal moves the end; a lease that lapsed cannot be renewed.
 pub async fn r21_a_renewed_lease_holds(mut rig: Rig) {
     rig.trigger(plain("1")).await;

@@ -48,6 +48,8 @@ pub mod dedup;
 #[cfg(feature = "suite")]
 pub mod edges;
 #[cfg(feature = "suite")]
+pub mod faulty;
+#[cfg(feature = "suite")]
 pub mod history;
 #[cfg(feature = "suite")]
 pub mod lease;

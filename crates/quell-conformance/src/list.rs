@@ -54,6 +54,7 @@ macro_rules! rule_tests {
                 ]
                 lease: [
                     r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts,
+                    r21_two_ends_of_one_job_in_a_call_go_by_their_tokens,
                     r21_a_renewed_lease_holds,
                     r21_a_lease_lapses_at_its_end_and_no_sooner,
                     r21_lapsed_leases_are_taken_back_in_order,

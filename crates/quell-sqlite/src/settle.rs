@@ -27,7 +27,7 @@ pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> T
            from json_each(?2) l, quell_meta m
           where quell_job.id = cast(l.key as integer) and starts = l.value
             and state = 1 and lease_until > m.clock
-      returning quell_job.id"
+      returning quell_job.id, starts"
     );
     let succeeded = settlements.iter().filter(|one| one.outcome == Outcome::Succeeded);
     sqlx::query(SUCCEED).bind(now.as_micros()).bind(json_leases(succeeded.map(|one| &one.lease)))
@@ -40,17 +40,14 @@ impl Tx<'_> {
         settlements: &[Settlement],
         succeeded: &[SqliteRow],
     ) -> Result<Vec<Settled>> {
-        let mut accepted = HashSet::with_capacity(succeeded.len());
-        for row in succeeded {
-            accepted.insert(JobId::new(unsigned(get(row, 0)?)));
-        }
+        let mut accepted = leases(succeeded)?;
         let mut settled = Vec::with_capacity(settlements.len());
         for settlement in settlements {
             let Settlement { lease, outcome } = settlement;
             let (now, place) = (self.now, self.told());
             let became = if *outcome == Outcome::Succeeded {
                 // A lease that is settled twice in one call counts once.
-                if accepted.remove(&lease.job) { SettledAs::Succeeded } else { SettledAs::Refused }
+                if accepted.remove(lease) { SettledAs::Succeeded } else { SettledAs::Refused }
             } else {
                 self.settle_one(lease, outcome).await?
             };
@@ -139,11 +136,7 @@ impl Tx<'_> {
             .fetch_all(&mut *self.db)
             .await
             .map_err(|e| explain("renew leases", e))?;
-        let mut renewed = HashSet::with_capacity(rows.len());
-        for row in &rows {
-            let job = JobId::new(unsigned(get(row, 0)?));
-            renewed.insert(Lease { job, token: LeaseToken::new(unsigned(get(row, 1)?)) });
-        }
+        let renewed = self::leases(&rows)?;
         let t = self.now;
         for Lease { job, token } in leases.iter().filter(|lease| renewed.contains(lease)).copied() {
             self.tell(|| Event::Renew { t, job, token, until });
@@ -269,6 +262,15 @@ impl Tx<'_> {
 }
 
 /// Leases as a JSON object of tokens by job, for `json_each`.
+/// Leases from rows of job and token: a job's token is what tells a late message from a good one.
+fn leases(rows: &[SqliteRow]) -> Result<HashSet<Lease>> {
+    let lease = |row: &SqliteRow| {
+        let job = JobId::new(unsigned(get(row, 0)?));
+        Ok(Lease { job, token: LeaseToken::new(unsigned(get(row, 1)?)) })
+    };
+    rows.iter().map(lease).collect()
+}
+
 fn json_leases<'l>(leases: impl Iterator<Item = &'l Lease>) -> String {
     let mut text = String::from("{");
     for lease in leases {

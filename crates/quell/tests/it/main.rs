@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod compile;
+#[cfg(feature = "sqlite")]
+mod faulty;
 mod lesser;
 #[cfg(feature = "sqlite")]
 mod sqlite;

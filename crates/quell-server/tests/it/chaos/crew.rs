@@ -71,9 +71,9 @@ impl Crew {
     }
 
     /// Asks a worker to end; it must do so in order and in time.
-    pub(super) fn term_worker(&mut self, index: usize) {
+    pub(super) async fn term_worker(&mut self, index: usize) {
         if self.listens(&self.workers[index]) {
-            ends_when_asked(&mut self.workers[index].child);
+            ends_when_asked(&mut self.workers[index].child).await;
         }
         self.kill_worker(index);
     }
@@ -133,14 +133,14 @@ impl Crew {
     }
 
     /// Ends everyone in order.
-    pub(super) fn dismiss(&mut self) {
+    pub(super) async fn dismiss(&mut self) {
         for index in 0..WORKERS {
             let deadline = Instant::now() + PATIENCE;
             while !self.listens(&self.workers[index]) {
                 assert!(Instant::now() < deadline, "worker {index} does not begin");
-                std::thread::sleep(Duration::from_millis(5));
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            ends_when_asked(&mut self.workers[index].child);
+            ends_when_asked(&mut self.workers[index].child).await;
         }
     }
 
@@ -216,7 +216,7 @@ fn end(child: &mut Child) {
     child.wait().unwrap();
 }
 
-fn ends_when_asked(child: &mut Child) {
+async fn ends_when_asked(child: &mut Child) {
     signal(child, "-TERM");
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -224,7 +224,7 @@ fn ends_when_asked(child: &mut Child) {
             return assert!(status.success(), "it was asked to end and ended with {status}");
         }
         assert!(Instant::now() < deadline, "it does not end");
-        std::thread::sleep(Duration::from_millis(2));
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 

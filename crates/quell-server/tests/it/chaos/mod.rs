@@ -25,7 +25,6 @@ fn setting(name: &str, default: usize) -> usize {
 }
 
 #[tokio::test]
-#[expect(clippy::print_stderr, reason = "what a run did is on record in docs/testing.md")]
 async fn r01_r02_r11_r21_r29_hold_through_rounds_of_chaos() {
     let rounds = setting("QUELL_CHAOS_ROUNDS", ROUNDS);
     let seed = setting("QUELL_CHAOS_SEED", 11);
@@ -55,7 +54,7 @@ async fn r01_r02_r11_r21_r29_hold_through_rounds_of_chaos() {
         assert!(Instant::now() < deadline, "it does not come to rest: {jobs:#?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    crew.dismiss();
+    crew.dismiss().await;
     let verdict = judge::judge(folder.path(), &url, &jobs);
     let sound: String =
         sqlx::query_scalar("pragma integrity_check").fetch_one(&mut outsider).await.unwrap();
@@ -78,7 +77,7 @@ async fn harm(crew: &mut Crew, outsider: &mut SqliteConnection, fault: Fault) {
         Fault::KillWorker(index) => crew.kill_worker(index),
         Fault::KillCaller(index) => crew.kill_caller(index),
         Fault::Stop(index, length) => crew.stop_worker(index, length).await,
-        Fault::Term(index) => crew.term_worker(index),
+        Fault::Term(index) => crew.term_worker(index).await,
         Fault::Lock(length) => {
             let locked = outsider.begin_with("begin immediate").await.unwrap();
             tokio::time::sleep(length).await;

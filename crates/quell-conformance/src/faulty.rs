@@ -1,0 +1,182 @@
+//! A store one of whose calls fails, before it is done or after: the unknown outcome.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::{
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
+    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
+    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskName,
+    Timestamp, Wakeups,
+};
+
+/// Which call fails, counted from 0, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NthCall {
+    /// It fails and nothing was done.
+    Before(u64),
+    /// It is done, and its caller is told that nobody knows.
+    AfterDone(u64),
+}
+
+/// Fails one call of a store: try each in turn, until a run never reaches it.
+///
+/// ```
+/// use quell_conformance::faulty::{Faulty, NthCall};
+/// use quell_core::{MemoryStore, Timestamp};
+///
+/// let store = Faulty::new(MemoryStore::new(Timestamp::from_secs(0)), NthCall::AfterDone(3));
+/// assert!(!store.was_reached());
+/// ```
+#[derive(Debug)]
+pub struct Faulty<S> {
+    inner: S,
+    fails: NthCall,
+    calls: AtomicU64,
+}
+
+impl<S: Store> Faulty<S> {
+    /// A store whose call `fails`.
+    #[must_use]
+    pub fn new(inner: S, fails: NthCall) -> Self {
+        Faulty { inner, fails, calls: AtomicU64::new(0) }
+    }
+
+    /// Whether the call was made.
+    #[must_use]
+    pub fn was_reached(&self) -> bool {
+        let (NthCall::Before(number) | NthCall::AfterDone(number)) = self.fails;
+        self.calls.load(Ordering::Relaxed) > number
+    }
+
+    async fn call<R>(&self, call: impl Future<Output = Result<R>> + Send) -> Result<R> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        match self.fails {
+            NthCall::Before(fails) if fails == number => {
+                Err(Error::new(ErrorKind::Unavailable, "the call fails before it is done"))
+            }
+            NthCall::AfterDone(fails) if fails == number => {
+                call.await?;
+                Err(Error::new(ErrorKind::UnknownOutcome, "the call is done, and its answer lost"))
+            }
+            NthCall::Before(_) | NthCall::AfterDone(_) => call.await,
+        }
+    }
+}
+
+#[async_trait]
+impl<S: Store> Store for Faulty<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>> {
+        self.call(self.inner.enqueue(now, batches)).await
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        self.call(self.inner.claim(now, claim)).await
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        self.call(self.inner.renew(now, leases, lease)).await
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        self.call(self.inner.settle(now, settlements)).await
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        self.call(self.inner.reap(now, limit)).await
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        self.call(self.inner.next_due(now, queue, tasks)).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.inner.wakeups()
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.call(self.inner.queues()).await
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        self.call(self.inner.set_queue(queue, settings)).await
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        self.call(self.inner.job(id)).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        self.call(self.inner.jobs(filter)).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.call(self.inner.counts()).await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.call(self.inner.attempts(id)).await
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        self.call(self.inner.explain(target)).await
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.call(self.inner.flush(now, task, key)).await
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        self.call(self.inner.cancel_key(now, task, key)).await
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        self.call(self.inner.cancel(now, id, reason)).await
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+        self.call(self.inner.redrive(now, id)).await
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64> {
+        self.call(self.inner.prune(now, retention, limit)).await
+    }
+}
