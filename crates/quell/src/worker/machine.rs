@@ -255,11 +255,13 @@ impl Machine {
         stopping && self.held.is_empty() && !claiming && !self.settling
     }
 
-    /// Whether nothing is under way but handlers, of which it says how many run.
-    pub(crate) fn at_rest(&self) -> Option<usize> {
+    /// Whether nothing is under way but handlers, of which it says how many run. A pause after the
+    /// store failed is a rest: it ends when time goes on.
+    pub(crate) fn at_rest(&self, now: Timestamp) -> Option<usize> {
         let claiming = self.pollers.iter().any(|poller| poller.claiming.is_some());
         let busy = claiming || self.settling || self.renewing > 0 || self.reaping || self.pruning;
-        (!busy && self.unsettled.is_empty()).then_some(self.running)
+        let pausing = self.unsettled.is_empty() || now < self.settle_at;
+        (!busy && pausing).then_some(self.running)
     }
 
     /// The queue behind an index that a command named.

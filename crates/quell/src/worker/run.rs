@@ -101,7 +101,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
                     Seen::Ended(first) => break self.ended(first, &mut live),
                     Seen::WakeupsEnded => live.wakeups = None,
                     Seen::Ping(ping) => {
-                        let resting = self.machine.at_rest();
+                        let resting = self.machine.at_rest(self.quell.clock().now());
                         let asleep = self.asleep.load(Ordering::SeqCst);
                         // A test that stopped asking has no use for the answer.
                         let _unheard = ping.send(resting == Some(asleep));

@@ -67,8 +67,13 @@ async fn run(fails: NthCall) -> Result<bool> {
             found => found?,
         };
         let Some(job) = found else { break };
-        assert_eq!(job.state, JobState::Succeeded, "{fails:?}: {job:?}");
-        assert!(job.started_at >= Some(job.window.last_at), "{fails:?}: {job:?}");
+        // A claim whose answer was lost lapses; a newer window may take it in.
+        let ended = match job.state {
+            JobState::Succeeded => job.started_at >= Some(job.window.last_at),
+            JobState::Absorbed => job.lapses > 0,
+            _ => false,
+        };
+        assert!(ended, "{fails:?}: {job:?}");
         rows.push(Event::row(&job));
     }
     assert_ne!(first.job(), page.job());
