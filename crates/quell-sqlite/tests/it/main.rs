@@ -7,5 +7,6 @@ mod cost;
 mod damage;
 mod files;
 mod inbox;
+mod power;
 mod scene;
 mod sharing;
