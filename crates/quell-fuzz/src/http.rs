@@ -1,0 +1,74 @@
+//! HTTP requests: the whole API behind its guard, on a store in memory.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use quell::{MemoryStore, Quell, Store, Timestamp};
+use quell_server::api::{Api, hosts, router};
+use quell_server::config::Config;
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+use tower::ServiceExt;
+
+use crate::parts;
+
+const CONFIG: &str = "[tasks.build]\nkey = \"{{ repo }}\"\ndebounce = { min = \"1s\", max = \"9s\" }\n\
+                      exec = { command = [\"true\"] }\n[tasks.now]\nexec = { command = [\"true\"] }\n";
+
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| Builder::new_current_thread().enable_all().build().unwrap())
+}
+
+/// A server's routes on a fresh store.
+fn served() -> (Router, Arc<MemoryStore>) {
+    let store = Arc::new(MemoryStore::new(Timestamp::from_secs(1)));
+    let shared: Arc<dyn Store> = Arc::<MemoryStore>::clone(&store);
+    let config = Config::parse(CONFIG, Path::new("quell.toml")).unwrap();
+    let api = Api {
+        quell: Quell::with_store(shared).build().unwrap(),
+        tasks: Arc::new(config.tasks),
+        metrics: quell_server::metrics::recorder().unwrap(),
+        token: None,
+        hosts: hosts(config.listen, Vec::new()),
+        max_body: config.max_body,
+    };
+    (router(api), store)
+}
+
+/// A method, a path, a header and a body: never the server's fault, never half done.
+///
+/// A refusal is JSON that says what was wrong, and nothing was written.
+pub fn http_body(data: &[u8]) {
+    let Some([method, path, header, body]) = parts(data) else { return };
+    let (name, value) = header.split_once(':').unwrap_or(("x-nothing", header));
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .header(name, value.trim())
+        .body(Body::from(body.to_owned()));
+    let Ok(request) = request else { return };
+    let reads = request.method() == "GET" || request.method() == "HEAD";
+    runtime().block_on(async {
+        let (router, store) = served();
+        let before = store.snapshot();
+        let answer = router.oneshot(request).await.unwrap();
+        let status = answer.status();
+        let shown = to_bytes(answer.into_body(), 16 << 20).await.unwrap();
+        let shown = String::from_utf8(shown.to_vec()).unwrap();
+        assert!(!status.is_server_error(), "{status}: {shown}");
+        if status.is_success() && !reads {
+            return;
+        }
+        assert_eq!(store.snapshot(), before, "{status}: {shown}");
+        if status.is_client_error() && status != StatusCode::NOT_FOUND && !reads {
+            let told: Value = serde_json::from_str(&shown).unwrap();
+            assert!(told["error"].is_object() || told["error"].is_string(), "{shown}");
+        }
+    });
+}
