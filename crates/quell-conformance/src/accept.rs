@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, JobState, NewTrigger, Payload, Receipt, When};
+use quell_core::{Batch, Claim, JobState, NewTrigger, Payload, Receipt, When};
 
 use crate::rig::{Rig, key, keyed, plain, secs, task};
 
@@ -149,4 +149,37 @@ pub async fn r40_hostile_text_is_only_text(mut rig: Rig) {
         assert_eq!(job.key.as_ref().map(quell_core::Key::as_str), Some(text));
         assert_eq!(job.payload.decode::<String>().expect("JSON"), text);
     }
+}
+
+/// Members need not be alike: each goes to its own task and queue, with its own priority and delay.
+pub async fn r05_a_batch_may_mix_tasks_queues_priorities_and_delays(rig: Rig) {
+    let other = quell_core::QueueName::new("other").expect("a name");
+    let members = [
+        plain("1"),
+        NewTrigger { task: task("u"), ..plain("2") },
+        NewTrigger { queue: other.clone(), ..plain("3") },
+        NewTrigger { when: When::After(secs(5)), ..plain("4") },
+        plain("5"),
+        NewTrigger { task: task("u"), queue: other, when: When::After(secs(7)), ..plain("6") },
+    ];
+    let triggers = members.to_vec();
+    let receipts = rig.trigger_batch(Batch { triggers, dedup: None }).await;
+    for (member, receipt) in members.iter().zip(&receipts) {
+        let job = rig.job(receipt.job().expect("a job")).await;
+        assert_eq!((&job.task, &job.queue), (&member.task, &member.queue));
+        assert_eq!(job.payload, member.payload);
+        let due = member.when.earliest(rig.now()).max(rig.now());
+        assert_eq!(job.window.due_at, due, "{member:?}");
+    }
+}
+
+/// A join from another queue takes the window along.
+pub async fn r07_a_join_moves_the_window_to_its_queue(mut rig: Rig) {
+    let other = quell_core::QueueName::new("other").expect("a name");
+    let first = rig.trigger(keyed("a")).await.job().expect("a job");
+    rig.trigger(NewTrigger { queue: other.clone(), ..keyed("a") }).await;
+    assert_eq!(rig.job(first).await.queue, other);
+    rig.at(10).claim_none().await;
+    let there = Claim { queue: other, ..Rig::wish(9) };
+    assert_eq!(rig.claim_with(&there).await.len(), 1);
 }

@@ -123,6 +123,8 @@ pub async fn r10_payloads_fold_as_the_policy_says(mut rig: Rig) {
         rig.trigger(keyed_with("c", debounce(), Fold::Collect { cap: 2 }, payload)).await;
     }
     assert_eq!(rig.claim_one().await.payload.as_str(), "[1,2]");
+    rig.trigger(keyed_with("d", debounce(), Fold::Collect { cap: 9 }, "1")).await;
+    assert_eq!(rig.at(910).claim_one().await.payload.as_str(), "[1]", "an array of one");
 }
 
 /// A trigger during a run opens the next window, which waits for the run's end.

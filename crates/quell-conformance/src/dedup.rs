@@ -170,3 +170,33 @@ pub async fn r17_one_key_for_a_batch(mut rig: Rig) {
     let outcomes: Vec<_> = rig.trigger_batch(batch()).await.iter().map(Receipt::outcome).collect();
     assert_eq!(outcomes, ["accepted", "debounced", "accepted"]);
 }
+
+/// Death freed the key; a redrive does not take it again, and leaves every other hold alone.
+pub async fn r16_a_key_that_death_freed_stays_free_after_a_redrive(rig: Rig) {
+    let named = |name: &str, until| NewTrigger {
+        dedup: Some(Dedup { key: key(name), until }),
+        ..plain("1")
+    };
+    let job = rig.trigger(named("done", HoldUntil::Done)).await.job().expect("a job");
+    let run = rig.claim_one().await;
+    rig.settle(lease(&run), fails(secs(1), true)).await;
+    let others = [("ttl", HoldUntil::Elapsed(secs(500))), ("other", HoldUntil::Done)];
+    for (name, until) in others {
+        rig.trigger(named(name, until)).await;
+    }
+    rig.redrive(job).await.expect("redrives");
+    assert_eq!(rig.trigger(named("done", HoldUntil::Done)).await.outcome(), "accepted");
+    for (name, until) in others {
+        assert_eq!(rig.trigger(named(name, until)).await.outcome(), "duplicate", "{name}");
+    }
+}
+
+/// A redrive keeps the time to live that the job's own trigger asked for.
+pub async fn r16_a_ttl_outlasts_death_and_redrive(rig: Rig) {
+    let trigger = || with(HoldUntil::Elapsed(secs(500)));
+    let job = rig.trigger(trigger()).await.job().expect("a job");
+    let run = rig.claim_one().await;
+    rig.settle(lease(&run), fails(secs(1), true)).await;
+    rig.redrive(job).await.expect("redrives");
+    assert_eq!(rig.trigger(trigger()).await, Receipt::Duplicate { job });
+}

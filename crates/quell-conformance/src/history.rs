@@ -201,3 +201,28 @@ pub async fn the_last_event_of_a_window_is_its_row(mut rig: Rig, recorder: Recor
     }
     assert!(seen > 0, "{}", rig.dump().await);
 }
+
+/// Two ends in one call are told one after the other, each before what it led to.
+pub async fn two_ends_in_one_call_are_told_in_their_order(mut rig: Rig, recorder: Recorder) {
+    for k in ["a", "b"] {
+        rig.trigger(keyed(k)).await;
+    }
+    let runs = rig.at(10).claim().await;
+    recorder.take();
+    let ends = runs
+        .iter()
+        .map(|run| Settlement { lease: lease(run), outcome: fails(secs(7), false) })
+        .collect();
+    rig.store.settle(Some(rig.now()), ends).await.expect("settles");
+    let told: Vec<(bool, JobId)> = recorder
+        .take()
+        .iter()
+        .filter_map(|event| match event {
+            Event::Settle { job, .. } => Some((true, *job)),
+            Event::Window { job, .. } => Some((false, *job)),
+            _ => None,
+        })
+        .collect();
+    let expected = runs.iter().flat_map(|run| [(true, run.id), (false, run.id)]);
+    assert_eq!(told, expected.collect::<Vec<_>>());
+}

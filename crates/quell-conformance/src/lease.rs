@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use quell_core::window::Debounce;
 use quell_core::{
-    AttemptOutcome, ExplainTarget, Failure, FailureKind, JobState, Lease, LeaseToken, Outcome,
-    SettledAs, Settlement,
+    AttemptOutcome, ExplainTarget, Failure, FailureKind, Fold, JobState, Lease, LeaseToken,
+    Outcome, SettledAs, Settlement,
 };
 
-use crate::rig::{Rig, fails, keyed, lease, plain, secs};
+use crate::rig::{Rig, debounce, fails, keyed, keyed_with, lease, plain, secs};
 
 /// A known failure elsewhere: an outcome is written without a fence, so a zombie ends a job that
 /// another worker holds. Here the job runs again under a new fence; the zombie changes nothing.
@@ -237,4 +238,55 @@ pub async fn r21_a_settlement_counts_once(rig: Rig) {
     let target = ExplainTarget::Job(job.id);
     let told = rig.store.explain(&target).await.expect("explains").expect("is known");
     assert_eq!(told.attempts.len(), 1);
+}
+
+/// Whoever claims learns when the first of all leases ends, its own among them.
+pub async fn r21_a_claim_says_when_the_next_lease_lapses(mut rig: Rig) {
+    let claim = async |rig: &Rig| {
+        rig.store.claim(Some(rig.now()), &Rig::wish(1)).await.expect("claims").next.lapse
+    };
+    assert_eq!(claim(&rig).await, None);
+    for _ in 0..2 {
+        rig.trigger(plain("1")).await;
+    }
+    let first = rig.now() + Rig::LEASE;
+    assert_eq!(claim(&rig).await, Some(first));
+    rig.at(5);
+    assert_eq!(claim(&rig).await, Some(first), "the earlier one");
+    assert_eq!(claim(&rig).await, Some(first), "also where nothing is to claim");
+}
+
+/// The record says how each attempt ended, not only that it did.
+pub async fn r25_an_attempt_is_on_record_as_it_ended(mut rig: Rig) {
+    let ends = [
+        (Outcome::Snoozed { delay: secs(1) }, AttemptOutcome::Snoozed, None),
+        (Outcome::Released, AttemptOutcome::Released, None),
+        (fails(secs(1), false), AttemptOutcome::Failed, Some("boom")),
+        (Outcome::Cancelled { reason: "why".to_owned() }, AttemptOutcome::Cancelled, Some("why")),
+    ];
+    let job = rig.trigger(plain("1")).await.job().expect("a job");
+    for (second, (outcome, _, _)) in ends.iter().enumerate() {
+        let run = rig.at(10 * second as u64).claim_one().await;
+        rig.settle(lease(&run), outcome.clone()).await;
+    }
+    let attempts = rig.store.attempts(job).await.expect("reads");
+    let told: Vec<_> = attempts.iter().map(|one| (one.outcome, one.error.as_deref())).collect();
+    assert_eq!(told, ends.each_ref().map(|(_, outcome, error)| (Some(*outcome), *error)));
+}
+
+/// Attempts that overlapped fail in one call: the first waits for the second, which frees it.
+pub async fn r11_two_failures_of_one_key_in_a_call_leave_it_free(mut rig: Rig) {
+    let beside = Debounce { overlap: true, ..debounce() };
+    rig.trigger(keyed("a")).await;
+    let first = rig.at(10).claim_one().await;
+    rig.trigger(keyed_with("a", beside, Fold::Last, "2")).await;
+    let second = rig.at(20).claim_one().await;
+    let ends = [&first, &second]
+        .map(|run| Settlement { lease: lease(run), outcome: fails(secs(1), false) })
+        .to_vec();
+    let settled = rig.store.settle(Some(rig.now()), ends).await.expect("settles");
+    assert!(matches!(settled[0].became, SettledAs::Scheduled { .. }), "{settled:?}");
+    assert!(matches!(settled[1].became, SettledAs::Absorbed { .. }), "{settled:?}");
+    let run = rig.at(21).claim_one().await;
+    assert_eq!((run.id, run.triggers), (first.id, 2));
 }

@@ -15,6 +15,8 @@ macro_rules! rule_tests {
                     r02_every_accepted_trigger_is_covered_by_a_later_attempt,
                     r03_receipts_tell_what_became_of_each_trigger needs Dedup,
                     r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody needs Dedup,
+                    r05_a_batch_may_mix_tasks_queues_priorities_and_delays,
+                    r07_a_join_moves_the_window_to_its_queue,
                     r09_a_trigger_without_a_key_is_its_own_job_at_once,
                     r09_a_delay_holds_to_the_microsecond,
                     r38_store_time_never_goes_back,
@@ -48,6 +50,8 @@ macro_rules! rule_tests {
                     r16_a_key_counts_within_one_call_too needs Dedup,
                     r16_a_hold_follows_its_job_to_the_heir needs Dedup,
                     r16_a_key_that_a_start_freed_stays_free needs Dedup,
+                    r16_a_key_that_death_freed_stays_free_after_a_redrive needs Dedup,
+                    r16_a_ttl_outlasts_death_and_redrive needs Dedup,
                     r16_a_duplicate_joins_no_window needs Dedup,
                     r17_one_key_for_a_batch needs Dedup,
                     r17_the_batchs_key_is_held_by_a_job_of_the_batch needs Dedup,
@@ -55,6 +59,9 @@ macro_rules! rule_tests {
                 lease: [
                     r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts,
                     r21_two_ends_of_one_job_in_a_call_go_by_their_tokens,
+                    r21_a_claim_says_when_the_next_lease_lapses,
+                    r25_an_attempt_is_on_record_as_it_ended,
+                    r11_two_failures_of_one_key_in_a_call_leave_it_free,
                     r21_a_renewed_lease_holds,
                     r21_a_lease_lapses_at_its_end_and_no_sooner,
                     r21_lapsed_leases_are_taken_back_in_order,
@@ -128,6 +135,7 @@ macro_rules! rule_tests {
                     r37_what_has_not_ended_is_never_removed,
                     r37_each_end_has_its_retention,
                     r37_a_dedup_key_outlives_its_jobs_row needs Dedup,
+                    r37_keys_that_are_still_taken_stay needs Dedup,
                     r37_a_burst_outlives_its_leaders_row,
                 ]
                 wake: [
@@ -156,6 +164,7 @@ macro_rules! rule_tests {
                 history: [
                     every_change_of_a_window_is_recorded,
                     an_end_is_recorded_before_what_it_led_to,
+                    two_ends_in_one_call_are_told_in_their_order,
                     lapses_cancels_and_redrives_are_recorded,
                     what_changes_nothing_is_not_recorded,
                     the_last_event_of_a_window_is_its_row,

@@ -26,6 +26,9 @@ pub async fn r15_a_job_a_trigger_and_a_key_are_explained(mut rig: Rig) {
     let target = ExplainTarget::Key { task: Some(task("t")), key: key("a") };
     let told = rig.explain(&target).await.expect("is known");
     assert_eq!((told.job.id, told.absorbed), (heir, vec![run.id]));
+    let alone = rig.trigger(NewTrigger { task: task("u"), ..plain("1") }).await;
+    let told = rig.explain(&ExplainTarget::Job(alone.job().expect("a job"))).await;
+    assert_eq!(told.expect("is known").keys, None, "its task has no keys to judge");
     let unknown = [
         ExplainTarget::Trigger(TriggerId { job: run.id, seq: 3 }),
         ExplainTarget::Job(JobId::new(9_999)),

@@ -196,4 +196,13 @@ pub async fn r31_a_claim_is_bounded(rig: Rig) {
     assert_eq!(rig.claim_with(&Rig::wish(7)).await.len(), 7);
     assert_eq!(rig.claim_with(&Rig::wish(0)).await.len(), 0);
     assert_eq!(rig.claim().await.len(), 43);
+    let tasks = ["u", "v", "w"].map(task);
+    for named in &tasks {
+        for _ in 0..2 {
+            rig.trigger(NewTrigger { task: named.clone(), ..plain("1") }).await;
+        }
+    }
+    let of_all = |limit| Claim { tasks: tasks.to_vec().into(), ..Rig::wish(limit) };
+    assert_eq!(rig.claim_with(&of_all(2)).await.len(), 2, "whatever the number of tasks");
+    assert_eq!(rig.claim_with(&of_all(9)).await.len(), 4);
 }

@@ -84,3 +84,23 @@ pub async fn r37_a_burst_outlives_its_leaders_row(mut rig: Rig) {
     rig.at(30).claim_one().await;
     assert_eq!(rig.trigger(trigger()).await.outcome(), "accepted", "the burst is over");
 }
+
+/// Removing what has no effect any more leaves every key that is still taken.
+pub async fn r37_keys_that_are_still_taken_stay(rig: Rig) {
+    let holds = [
+        ("ttl", HoldUntil::Elapsed(secs(500))),
+        ("started", HoldUntil::Started),
+        ("done", HoldUntil::Done),
+    ];
+    let named = |name: &str, until| NewTrigger {
+        dedup: Some(Dedup { key: key(name), until }),
+        ..plain("1")
+    };
+    for (name, until) in holds {
+        rig.trigger(named(name, until)).await;
+    }
+    rig.prune(1, &NOTHING, 99).await;
+    for (name, until) in holds {
+        assert_eq!(rig.trigger(named(name, until)).await.outcome(), "duplicate", "{name}");
+    }
+}

@@ -4,7 +4,7 @@
 
 use futures_util::{FutureExt, StreamExt};
 use quell_core::window::Debounce;
-use quell_core::{Fold, Outcome, QueueSettings, Timestamp, Wakeups};
+use quell_core::{Batch, Fold, Outcome, QueueSettings, Timestamp, Wakeups};
 
 use crate::rig::{Rig, debounce, fails, keyed, keyed_with, lease, plain, queue, secs};
 
@@ -35,6 +35,8 @@ pub async fn r34_new_and_earlier_due_times_are_told(mut rig: Rig) {
     expect_hint(&rig, &mut wakeups, 0, "a trigger without a key").await;
     rig.trigger(keyed("a")).await;
     expect_hint(&rig, &mut wakeups, 10, "a new window").await;
+    rig.trigger_batch(Batch { triggers: vec![keyed("c"), keyed("c")], dedup: None }).await;
+    expect_hint(&rig, &mut wakeups, 10, "a window that was opened and joined in one call").await;
     rig.at(1).flush("a").await;
     expect_hint(&rig, &mut wakeups, 1, "a flush").await;
     rig.trigger(capped()).await;

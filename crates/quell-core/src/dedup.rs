@@ -120,4 +120,12 @@ mod tests {
             assert_eq!(seen, expected, "{until:?}");
         }
     }
+
+    #[test]
+    fn r40_a_ttl_of_zero_is_refused_by_field() {
+        let asked = |ttl| Dedup { key: Key::new("k").unwrap(), until: HoldUntil::Elapsed(ttl) };
+        let refused = asked(Duration::from_nanos(999)).validate().unwrap_err();
+        assert_eq!(refused.field(), Some("dedup_ttl"));
+        assert!(asked(Duration::from_micros(1)).validate().is_ok());
+    }
 }

@@ -215,4 +215,52 @@ mod tests {
         let triggers: Vec<i64> = (0..130).step_by(5).collect();
         assert_eq!(starts(debounce, &triggers, 130), [1, 61, 121]);
     }
+
+    /// Memories of triggers that brought other thresholds than the one that comes now.
+    fn memory() -> KeyMemory {
+        KeyMemory {
+            burst_at: at(0),
+            last_at: at(50),
+            started_at: at(0),
+            leader: JobId::new(7),
+            expires_at: at(100),
+        }
+    }
+
+    fn lands(edge: Edge, secs: i64, memory: KeyMemory) -> Landing {
+        let debounce = Debounce { edge, ..Debounce::new(Thresholds::DEFAULT) };
+        land(&step(secs), &debounce, None, Some(&memory))
+    }
+
+    #[test]
+    fn r13_a_burst_is_over_at_its_end_and_no_sooner() {
+        let leads =
+            |landing| matches!(landing, Landing::Opens(Window { reason: DueReason::Leading, .. }));
+        let suppressed = Landing::Suppressed(JobId::new(7));
+        // 10 s after the last trigger, 60 s after the first, and when the memory expires.
+        assert_eq!(lands(Edge::Leading, 59, memory()), suppressed);
+        assert!(leads(lands(Edge::Leading, 60, memory())));
+        let late = KeyMemory { burst_at: at(40), ..memory() };
+        assert_eq!(lands(Edge::Leading, 59, late), suppressed);
+        assert!(leads(lands(Edge::Leading, 60, late)));
+        let short = KeyMemory { expires_at: at(55), ..memory() };
+        assert_eq!(lands(Edge::Leading, 54, short), suppressed);
+        assert!(leads(lands(Edge::Leading, 55, short)));
+        let goes_on = |secs, memory| {
+            let next = remember_trigger(Some(&memory), &step(secs), Edge::Both, JobId::new(8));
+            next.is_some_and(|next| next.leader == JobId::new(7))
+        };
+        assert!(goes_on(59, late) && !goes_on(60, late));
+        assert!(goes_on(59, memory()) && !goes_on(60, memory()));
+    }
+
+    #[test]
+    fn r13_a_throttle_is_free_at_the_end_of_its_period() {
+        let reason = |secs| match lands(Edge::Throttle, secs, memory()) {
+            Landing::Opens(window) => (window.reason, window.due_at, window.not_before),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(reason(9), (DueReason::Throttled, at(10), at(10)));
+        assert_eq!(reason(10), (DueReason::Immediate, at(10), Timestamp::MIN));
+    }
 }

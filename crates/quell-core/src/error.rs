@@ -148,3 +148,33 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_not_done_may_be_tried_again() {
+        let retryable = [ErrorKind::Contention, ErrorKind::Unavailable, ErrorKind::Full];
+        for kind in retryable {
+            let error = Error::new(kind, "m");
+            assert!(error.is_retryable() && !error.is_unknown_outcome(), "{kind:?}");
+        }
+        for kind in [ErrorKind::Invalid, ErrorKind::UnknownOutcome, ErrorKind::Corrupt] {
+            assert!(!Error::new(kind, "m").is_retryable(), "{kind:?}");
+        }
+        assert!(Error::new(ErrorKind::UnknownOutcome, "m").is_unknown_outcome());
+        assert!(!Error::new(ErrorKind::Invalid, "m").is_unknown_outcome());
+    }
+
+    #[test]
+    fn a_shared_error_keeps_all_its_sources_as_text() {
+        let inner = Error::new(ErrorKind::Internal, "inner");
+        let middle = Error::new(ErrorKind::Internal, "middle").with_source(inner);
+        let error = Error::new(ErrorKind::Unavailable, "outer").with_source(middle);
+        assert_eq!(error.source().unwrap().to_string(), "middle");
+        let shared = error.share();
+        assert_eq!((shared.kind(), shared.to_string().as_str()), (error.kind(), "outer"));
+        assert_eq!(shared.source().unwrap().to_string(), "middle: inner");
+    }
+}

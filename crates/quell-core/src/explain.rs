@@ -155,3 +155,42 @@ impl Explanation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(advice: Option<KeyAdvice>, suppressed: u64) -> String {
+        let trigger = crate::NewTrigger::new(
+            crate::TaskName::new("t").unwrap(),
+            crate::QueueName::new("q").unwrap(),
+            crate::Payload::from_stored("1"),
+        );
+        let job = Job::unkeyed(JobId::new(3), &trigger, crate::Timestamp::from_secs(0));
+        Explanation {
+            trigger: None,
+            job: Job { suppressed, ..job },
+            attempts: Vec::new(),
+            absorbed: Vec::new(),
+            open_window: None,
+            keys: advice,
+        }
+        .to_string()
+    }
+
+    #[test]
+    fn r15_keys_are_useless_from_fifty_jobs_on_with_hardly_more_triggers() {
+        let useless = |jobs, triggers| KeyAdvice { jobs, triggers }.is_useless();
+        assert!(useless(50, 50) && useless(1_000, 1_049));
+        assert!(!useless(49, 49) && !useless(1_000, 1_050) && !useless(20, 90));
+    }
+
+    #[test]
+    fn r15_notes_are_there_when_there_is_something_to_note() {
+        let note = "differ on almost every trigger";
+        assert!(explained(Some(KeyAdvice { jobs: 60, triggers: 60 }), 0).contains(note));
+        assert!(!explained(Some(KeyAdvice { jobs: 60, triggers: 600 }), 0).contains(note));
+        assert!(!explained(None, 0).contains("not run"));
+        assert!(explained(None, 2).contains("not run    2 of them"));
+    }
+}

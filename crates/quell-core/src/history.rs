@@ -455,3 +455,28 @@ impl Event {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Deaf;
+
+    impl History for Deaf {
+        fn record(&self, _: &Event) {}
+    }
+
+    #[test]
+    fn a_history_gets_payloads_only_when_it_asks() {
+        assert!(!Deaf.wants_payloads());
+    }
+
+    #[test]
+    fn a_call_is_unknown_or_surely_not_accepted() {
+        let told = |kind| Event::failed(4, &crate::Error::new(kind, "m"));
+        assert_eq!(told(ErrorKind::UnknownOutcome), Event::TriggerInfo { op: 4 });
+        let kind = "Full".to_owned();
+        assert_eq!(told(ErrorKind::Full), Event::TriggerFail { op: 4, kind });
+    }
+}

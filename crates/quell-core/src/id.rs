@@ -294,4 +294,12 @@ mod tests {
             assert!(bad.parse::<JobId>().is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn ids_give_back_what_they_were_made_of() {
+        assert_eq!((JobId::new(7).get(), LeaseToken::new(9).get()), (7, 9));
+        let id: TriggerId = "7.1".parse().unwrap();
+        assert_eq!((id.job, id.seq), (JobId::new(7), 1));
+        assert!("7.0".parse::<TriggerId>().is_err(), "triggers count from 1");
+    }
 }

@@ -426,7 +426,6 @@ impl Job {
         reason: DueReason,
         heir: Option<&mut Job>,
     ) -> SettledAs {
-        let not_before = not_before.max(self.throttled_until());
         let Some(heir) = heir else {
             self.state = JobState::Scheduled;
             self.window = self.window.requeue(not_before, reason);
@@ -446,14 +445,6 @@ impl Job {
         self.absorbed_by = Some(heir.id);
         self.end(now, JobState::Absorbed);
         SettledAs::Absorbed { by: heir.id, due: heir.window.due_at }
-    }
-
-    /// R13: a throttled key starts at most once per period, retries among them.
-    fn throttled_until(&self) -> Timestamp {
-        match (self.shape.edge, self.shape.period, self.started_at) {
-            (Edge::Throttle, Some(period), Some(started_at)) => started_at + period,
-            _ => Timestamp::MIN,
-        }
     }
 
     fn bury(&mut self, now: Timestamp) -> SettledAs {
@@ -502,5 +493,50 @@ mod tests {
         for outcome in AttemptOutcome::ALL {
             assert_eq!(AttemptOutcome::from_code(outcome.code()), Some(outcome));
         }
+    }
+
+    fn job() -> Job {
+        let trigger = crate::NewTrigger::new(
+            TaskName::new("t").unwrap(),
+            QueueName::new("q").unwrap(),
+            Payload::from_stored("1"),
+        );
+        Job::unkeyed(JobId::new(1), &trigger, Timestamp::from_secs(10))
+    }
+
+    #[test]
+    fn a_job_may_start_when_it_is_scheduled_due_and_alone() {
+        let now = Timestamp::from_secs(10);
+        assert!(job().may_start(now));
+        assert!(!job().may_start(Timestamp::from_secs(9)));
+        assert!(!Job { waits: true, ..job() }.may_start(now));
+        assert!(!Job { state: JobState::Running, ..job() }.may_start(now));
+    }
+
+    #[test]
+    fn an_open_window_is_scheduled_and_has_a_key() {
+        let keyed = || Job { key: Some(Key::new("k").unwrap()), ..job() };
+        assert!(keyed().is_open_window());
+        assert!(!job().is_open_window());
+        assert!(!Job { state: JobState::Running, ..keyed() }.is_open_window());
+    }
+
+    #[test]
+    fn r13_a_job_that_goes_back_heeds_the_throttle_until_its_period_ends() {
+        let period = Some(std::time::Duration::from_secs(20));
+        let throttled =
+            Job { shape: Shape { edge: Edge::Throttle, period, ..Shape::default() }, ..job() };
+        let (start, end) = (Timestamp::from_secs(0), Timestamp::from_secs(20));
+        let memory = crate::edge::remember_start(JobId::new(1), start, period.unwrap());
+        let heeds = |due: i64, now: i64, memory| {
+            let mut job = throttled.clone();
+            job.window = job.window.requeue(Timestamp::from_secs(due), DueReason::Backoff);
+            job.heed_key(Timestamp::from_secs(now), false, Some(&memory));
+            (job.window.due_at, job.window.reason)
+        };
+        assert_eq!(heeds(12, 11, memory), (end, DueReason::Throttled));
+        assert_eq!(heeds(20, 11, memory), (end, DueReason::Backoff));
+        let gone = crate::edge::KeyMemory { expires_at: Timestamp::from_secs(11), ..memory };
+        assert_eq!(heeds(12, 11, gone), (Timestamp::from_secs(12), DueReason::Backoff));
     }
 }

@@ -154,15 +154,6 @@ impl Fold {
         matches!(self, Fold::Merge | Fold::Collect { .. } | Fold::Accumulate { .. })
     }
 
-    /// Whether a window whose payload is `payload` has gathered all it may.
-    #[must_use]
-    pub fn is_full(&self, triggers: u64) -> bool {
-        match self {
-            Fold::Collect { cap } => triggers >= u64::from(*cap),
-            Fold::Last | Fold::First | Fold::Merge | Fold::Accumulate { .. } => false,
-        }
-    }
-
     /// Folds two window payloads, `older` before `newer`.
     fn append(&self, older: &Payload, newer: &Payload) -> Payload {
         match self {
@@ -296,5 +287,15 @@ mod tests {
         assert_eq!(collect.absorb(&text("[1,2]"), &text("[3]")).as_str(), "[1,2,3]");
         assert_eq!(Fold::Last.absorb(&text("1"), &text("2")).as_str(), "2");
         assert_eq!(Fold::First.absorb(&text("1"), &text("2")).as_str(), "1");
+    }
+
+    #[test]
+    fn r10_only_folds_that_look_inside_read_the_window() {
+        let lists = Fold::Accumulate { fields: ["ids".to_owned()].into() };
+        for fold in [Fold::Merge, Fold::Collect { cap: 1 }, lists] {
+            assert!(fold.reads_payload(), "{fold:?}");
+        }
+        assert!(!Fold::Last.reads_payload() && !Fold::First.reads_payload());
+        assert!(format!("{:?}", Payload::from_stored("[7]")).contains("[7]"));
     }
 }

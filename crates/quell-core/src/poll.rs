@@ -165,4 +165,19 @@ mod tests {
         assert!((interval.sleep(now, 1.0).as_secs_f64() - 210.0).abs() < 1e-6);
         assert!(PollSettings { base: Duration::ZERO, ..settings }.validate().is_err());
     }
+
+    #[test]
+    fn r32_r35_new_settings_hold_at_once_in_both_directions() {
+        let now = Timestamp::from_secs(0);
+        let seconds = Duration::from_secs;
+        let mut interval = PollInterval::new(PollSettings::default());
+        interval.on(Polled::Contended, now);
+        interval.set(PollSettings { base: seconds(5), ceiling: seconds(9) });
+        assert_eq!(secs(&interval, now), 5.0);
+        interval.on(Polled::Contended, now);
+        interval.set(PollSettings { base: seconds(1), ceiling: seconds(3) });
+        assert_eq!(secs(&interval, now), 3.0);
+        interval.set(PollSettings { base: seconds(4), ceiling: seconds(3) });
+        assert_eq!(secs(&interval, now), 4.0);
+    }
 }

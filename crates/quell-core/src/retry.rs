@@ -133,4 +133,12 @@ mod tests {
         assert_eq!(crossed.validate().unwrap_err().field(), Some("min_backoff"));
         assert!(Retry::default().validate().is_ok());
     }
+
+    #[test]
+    fn r40_a_first_backoff_may_be_the_longest_and_no_longer() {
+        let least = Retry { max_backoff: Duration::from_secs(1), ..Retry::default() };
+        assert!(least.validate().is_ok());
+        let below = Retry { max_backoff: Duration::from_millis(999), ..least };
+        assert_eq!(below.validate().unwrap_err().field(), Some("min_backoff"));
+    }
 }

@@ -473,3 +473,18 @@ pub fn lacks(capability: &str, cure: &str) -> Error {
     let message = format!("the store lacks the capability `{capability}`: {cure}");
     Error::new(crate::ErrorKind::Unsupported, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r25_the_last_failure_and_a_permanent_one_leave_nothing_to_try() {
+        let failed = |kind| {
+            Outcome::Failed(Failure { error: String::new(), ended: AttemptOutcome::Failed, kind })
+        };
+        let transient = |last| failed(FailureKind::Transient { backoff: Duration::ZERO, last });
+        assert!(transient(true).is_last() && failed(FailureKind::Permanent).is_last());
+        assert!(!transient(false).is_last() && !Outcome::Succeeded.is_last());
+    }
+}

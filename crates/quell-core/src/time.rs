@@ -102,4 +102,11 @@ mod tests {
         assert_eq!(Timestamp::from_micros(1_500_000).to_string(), "1970-01-01T00:00:01.500000Z");
         assert_eq!(Timestamp::MAX.to_string(), format!("{}us", i64::MAX));
     }
+
+    #[test]
+    fn a_time_gives_back_its_microseconds() {
+        for micros in [i64::MIN, -7, 0, 1_767_225_600_000_001, i64::MAX] {
+            assert_eq!(Timestamp::from_micros(micros).as_micros(), micros);
+        }
+    }
 }

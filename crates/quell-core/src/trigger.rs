@@ -276,6 +276,9 @@ mod tests {
         let error = batch.validate(&Limits::default()).unwrap_err();
         assert_eq!(error.field(), Some("delay"));
         assert!(error.to_string().starts_with("triggers[1]: "), "{error}");
+        let alone = NewTrigger { when: When::After(Duration::ZERO), ..trigger() };
+        let error = Batch::one(alone).validate(&Limits::default()).unwrap_err();
+        assert!(error.to_string().starts_with("delay "), "one has no index: {error}");
     }
 
     #[test]

@@ -117,3 +117,46 @@ impl Stream for Subscription {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next hint, if there is one; none once the stream has ended.
+    fn next(wakeups: &mut Wakeups) -> Poll<Option<Wakeup>> {
+        wakeups.as_mut().poll_next(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn r34_a_hub_knows_whether_anyone_listens_and_its_end_ends_the_stream() {
+        let hub = WakeHub::new();
+        assert!(!hub.is_heard());
+        let mut wakeups = hub.subscribe();
+        let other = hub.subscribe();
+        assert!(hub.is_heard());
+        assert_eq!(next(&mut wakeups), Poll::Pending);
+        drop(other);
+        assert!(hub.is_heard());
+        hub.wake(None, Timestamp::MIN);
+        drop(hub);
+        let last = Wakeup { queue: None, due: Timestamp::MIN };
+        assert_eq!(next(&mut wakeups), Poll::Ready(Some(last)));
+        assert_eq!(next(&mut wakeups), Poll::Ready(None));
+        let hub = WakeHub::new();
+        drop(hub.subscribe());
+        assert!(!hub.is_heard());
+    }
+
+    #[test]
+    fn r34_hints_of_one_queue_become_one_with_the_earliest_time() {
+        let hub = WakeHub::new();
+        let mut wakeups = hub.subscribe();
+        let queue = QueueName::new("q").unwrap();
+        for secs in [5, 3, 9] {
+            hub.wake(Some(&queue), Timestamp::from_secs(secs));
+        }
+        let due = Timestamp::from_secs(3);
+        assert_eq!(next(&mut wakeups), Poll::Ready(Some(Wakeup { queue: Some(queue), due })));
+        assert_eq!(next(&mut wakeups), Poll::Pending);
+    }
+}

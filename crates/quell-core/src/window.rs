@@ -229,12 +229,7 @@ impl Window {
     /// Opens a trailing window: first = last = t, count = 1, due = t + min (R6).
     #[must_use]
     pub fn open(step: &Step) -> Self {
-        let opened = Window {
-            bound_at: Some(step.at + step.thresholds.max()),
-            triggers: 0,
-            ..Window::unkeyed(step.at, step.asked)
-        };
-        opened.join(step)
+        Window { triggers: 0, ..Window::unkeyed(step.at, step.asked) }.join(step)
     }
 
     /// Opens a window that is due at a set time and that joins never move: the leading edge of a
@@ -265,7 +260,7 @@ impl Window {
             (step.at, DueReason::MaxTriggers)
         } else if reached(step.collect_cap) && step.at < bound {
             (step.at, DueReason::CollectFull)
-        } else if self.bound_at.is_some_and(|old| old <= bound && old < own_bound) {
+        } else if self.bound_at.is_some_and(|old| old < own_bound) {
             (bound, self.reason_at_bound())
         } else {
             (bound, DueReason::Max)
@@ -455,6 +450,68 @@ mod tests {
         assert_eq!((heir.first_at, heir.due_at, heir.triggers), (at(150), at(200), 2));
         let heir = heir.join(&step(195));
         assert_eq!((heir.due_at, heir.reason), (at(205), DueReason::Quiet));
+    }
+
+    #[test]
+    fn r14_default_thresholds_say_that_they_are() {
+        assert!(Debounce::with_default(Thresholds::DEFAULT).from_default);
+        assert!(!Debounce::new(Thresholds::DEFAULT).from_default);
+    }
+
+    #[test]
+    fn r09_a_delay_until_now_is_none() {
+        let reason = |asked| Window::unkeyed(at(5), at(asked)).reason;
+        assert_eq!(reason(5), DueReason::Immediate);
+        assert_eq!(reason(6), DueReason::Delayed);
+    }
+
+    #[test]
+    fn r13_a_fixed_window_heeds_a_delay_up_to_its_bound() {
+        let fixed = |asked| {
+            let window = Window::open_fixed(
+                &Step { asked: at(asked), ..step(5) },
+                at(5),
+                DueReason::Leading,
+            );
+            (window.due_at, window.reason)
+        };
+        assert_eq!(fixed(4), (at(5), DueReason::Leading));
+        assert_eq!(fixed(5), (at(5), DueReason::Leading));
+        assert_eq!(fixed(30), (at(30), DueReason::Delayed));
+        assert_eq!(fixed(500), (at(65), DueReason::Delayed));
+    }
+
+    #[test]
+    fn r15_of_two_reasons_for_one_moment_the_first_counts() {
+        let full = |secs| Step { max_triggers: Some(2), collect_cap: None, ..step(secs) };
+        let capped = |secs| Step { collect_cap: Some(2), ..step(secs) };
+        let last = |step: &Step| {
+            let window = Window::open(&self::step(0)).join(step);
+            (window.due_at, window.reason)
+        };
+        assert_eq!(last(&full(59)), (at(59), DueReason::MaxTriggers));
+        assert_eq!(last(&full(60)), (at(60), DueReason::Max));
+        assert_eq!(last(&capped(59)), (at(59), DueReason::CollectFull));
+        assert_eq!(last(&capped(60)), (at(60), DueReason::Max));
+        let asked = Window::open(&Step { asked: at(10), ..step(0) });
+        assert_eq!((asked.due_at, asked.reason), (at(10), DueReason::Quiet));
+        let to_the_bound = Window::open(&Step { asked: at(60), ..step(0) });
+        assert_eq!(to_the_bound.reason, DueReason::Delayed);
+        assert_eq!(to_the_bound.join(&step(55)).reason, DueReason::Max);
+        assert_eq!(Window::open(&step(0)).flush(at(10)).reason, DueReason::Quiet);
+        let flushed = Window::open(&step(0)).flush(at(9)).join(&step(9));
+        assert_eq!((flushed.due_at, flushed.reason), (at(9), DueReason::Flushed));
+    }
+
+    #[test]
+    fn r12_what_holds_a_window_back_stays_its_reason() {
+        let snoozed = Window::open(&step(0)).requeue(at(200), DueReason::Snoozed);
+        assert_eq!((snoozed.due_at, snoozed.reason), (at(200), DueReason::Snoozed));
+        assert_eq!(snoozed.join(&step(100)).reason, DueReason::Snoozed);
+        let heir = Window::open(&step(150)).absorb(&snoozed, at(200));
+        assert_eq!(heir.reason, DueReason::Backoff);
+        let at_once = Window::open(&step(150)).absorb(&snoozed, at(160));
+        assert_eq!((at_once.due_at, at_once.reason), (at(160), DueReason::Quiet));
     }
 
     #[test]
