@@ -5,6 +5,7 @@
 
 mod script;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::future::Future;
@@ -12,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{
+    Config, FailurePersistence, FileFailurePersistence, TestCaseError, TestRunner,
+};
 use quell_core::{
     Claim, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, MemoryStore, QueueInfo,
     QueueSettings, Retention, Settlement, Store, TaskName, Timestamp, TriggerId, Wakeup, Wakeups,
@@ -36,14 +39,38 @@ struct Pair {
     steps: usize,
 }
 
+/// The seeds of failures that were once found, tried before all others.
+pub const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions/oracle.txt");
+
 /// Runs random scripts on fresh stores; `QUELL_ORACLE_CASES` sets how many (64 by default).
 pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F) {
     let cases = std::env::var("QUELL_ORACLE_CASES").ok().and_then(|text| text.parse().ok());
-    let config =
-        Config { cases: cases.unwrap_or(64), failure_persistence: None, ..Config::default() };
+    // Store authors have a copy of this crate that is not theirs to write to.
+    let kept = std::path::Path::new(REGRESSIONS).exists().then_some(REGRESSIONS);
+    if let Err(failure) = run(open, cases.unwrap_or(64), kept) {
+        panic!("{failure}");
+    }
+}
+
+/// Runs so many random scripts on fresh stores, after those whose seeds are in the file
+/// `regressions`, and returns how many operations that were.
+///
+/// # Errors
+/// The first script, made as short as it goes, after which the two differ, and where. Its seed is
+/// added to `regressions`.
+pub fn run<F: Future<Output = Opened>>(
+    open: impl Fn() -> F,
+    cases: u32,
+    regressions: Option<&'static str>,
+) -> Result<usize, String> {
+    let kept = regressions.map_or(FileFailurePersistence::Off, FileFailurePersistence::Direct);
+    let failure_persistence: Option<Box<dyn FailurePersistence>> = Some(Box::new(kept));
+    let config = Config { cases, failure_persistence, ..Config::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.map_err(|error| format!("there is no runtime: {error}"))?;
+    let steps = Cell::new(0);
     let ran = TestRunner::new(config).run(&scripts(), |script| {
+        steps.set(steps.get() + script.0.len());
         runtime.block_on(async {
             let opened = open().await;
             let mut pair = Pair::new(&opened);
@@ -57,9 +84,8 @@ pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F) {
             Ok(())
         })
     });
-    if let Err(failure) = ran {
-        panic!("the store and the model differ: {failure}");
-    }
+    ran.map_err(|failure| format!("the store and the model differ: {failure}"))?;
+    Ok(steps.get())
 }
 
 /// Fails where the two answers differ.

@@ -6,6 +6,7 @@ mod broken;
 mod check;
 mod exhaustive;
 mod lesser;
+mod oracle;
 mod registry;
 mod sim;
 

@@ -2,7 +2,7 @@
 
 /// What is wrong with a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bug {
+pub(crate) enum Bug {
     None,
     LosesEveryThird,
     PushesTheMessageLater,

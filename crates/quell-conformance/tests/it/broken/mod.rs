@@ -12,8 +12,8 @@ use quell_conformance::report::{self, Verdict};
 use quell_conformance::{Report, Rig};
 use quell_core::MemoryStore;
 
-use bug::Bug;
-use store::Broken;
+pub(crate) use bug::Bug;
+pub(crate) use store::Broken;
 
 /// Each bug, and tests that must fail on it; their names say under which rule.
 const TABLE: &[(Bug, &[&str])] = &[

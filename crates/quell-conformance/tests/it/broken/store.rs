@@ -17,7 +17,7 @@ use quell_core::{
 
 /// A store with a bug.
 #[derive(Debug)]
-pub(super) struct Broken {
+pub(crate) struct Broken {
     inner: MemoryStore,
     bug: Bug,
     odd: Mutex<Odd>,
@@ -33,7 +33,7 @@ struct Odd {
 }
 
 impl Broken {
-    pub(super) fn new(inner: MemoryStore, bug: Bug) -> Self {
+    pub(crate) fn new(inner: MemoryStore, bug: Bug) -> Self {
         Broken { inner, bug, odd: Mutex::default() }
     }
 

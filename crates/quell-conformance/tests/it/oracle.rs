@@ -1,0 +1,25 @@
+//! The oracle itself: a difference is found, made short, and tried first from then on.
+
+use quell_conformance::{Rig, oracle};
+use quell_core::MemoryStore;
+
+use crate::broken::{Broken, Bug};
+use crate::{open, opened};
+
+async fn forgetful() -> quell_conformance::Opened {
+    opened(Broken::new(MemoryStore::new(Rig::START), Bug::ForgetsMaxTriggers))
+}
+
+#[test]
+fn a_difference_is_made_short_and_its_seed_is_tried_again_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept.txt");
+    // For as long as the process lives, which is what the runner asks for.
+    let path: &'static str = Box::leak(kept.display().to_string().into_boxed_str());
+    let failure = oracle::run(forgetful, 2_000, Some(path)).unwrap_err();
+    let operations = failure.matches("Enqueue").count();
+    assert!((1..=4).contains(&operations), "it is not short: {failure}");
+    assert!(std::fs::read_to_string(&kept).unwrap().contains("\ncc "), "its seed is kept");
+    assert!(oracle::run(forgetful, 1, Some(path)).is_err(), "it is tried again");
+    assert!(oracle::run(open, 1, Some(path)).is_ok(), "and holds once it is mended");
+}
