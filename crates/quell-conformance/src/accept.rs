@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, Claim, JobState, NewTrigger, Payload, Receipt, When};
+use quell_core::{Batch, JobState, NewTrigger, Payload, Receipt, When};
 
 use crate::rig::{Rig, key, keyed, plain, secs, task};
 
@@ -171,15 +171,4 @@ pub async fn r05_a_batch_may_mix_tasks_queues_priorities_and_delays(rig: Rig) {
         let due = member.when.earliest(rig.now()).max(rig.now());
         assert_eq!(job.window.due_at, due, "{member:?}");
     }
-}
-
-/// A join from another queue takes the window along.
-pub async fn r07_a_join_moves_the_window_to_its_queue(mut rig: Rig) {
-    let other = quell_core::QueueName::new("other").expect("a name");
-    let first = rig.trigger(keyed("a")).await.job().expect("a job");
-    rig.trigger(NewTrigger { queue: other.clone(), ..keyed("a") }).await;
-    assert_eq!(rig.job(first).await.queue, other);
-    rig.at(10).claim_none().await;
-    let there = Claim { queue: other, ..Rig::wish(9) };
-    assert_eq!(rig.claim_with(&there).await.len(), 1);
 }

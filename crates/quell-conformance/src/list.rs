@@ -16,7 +16,6 @@ macro_rules! rule_tests {
                     r03_receipts_tell_what_became_of_each_trigger needs Dedup,
                     r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody needs Dedup,
                     r05_a_batch_may_mix_tasks_queues_priorities_and_delays,
-                    r07_a_join_moves_the_window_to_its_queue,
                     r09_a_trigger_without_a_key_is_its_own_job_at_once,
                     r09_a_delay_holds_to_the_microsecond,
                     r38_store_time_never_goes_back,
