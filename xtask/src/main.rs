@@ -4,6 +4,7 @@
 //! temporary folder, but for the files that a chore is there to write.
 
 mod bench;
+mod fuzz;
 mod run;
 mod test;
 mod tidy;
@@ -57,6 +58,14 @@ enum Chore {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Feeds every parser of strangers' input (needs a nightly compiler and cargo-fuzz).
+    Fuzz {
+        /// One target; all of them by default.
+        target: Option<String>,
+        /// For how long each.
+        #[arg(long, default_value_t = 3)]
+        minutes: u64,
+    },
     /// Measures Quell beside a peer and a floor.
     Bench {
         /// Which store.
@@ -87,6 +96,7 @@ fn main() -> anyhow::Result<()> {
         }
         Chore::Soak { store, minutes } => soak(&root, &store, minutes),
         Chore::Chaos { rounds, seed } => chaos(&root, rounds, seed),
+        Chore::Fuzz { target, minutes } => fuzz::fuzz(&root, target.as_deref(), minutes),
         Chore::Bench { store, rest } => bench::bench(&root, store, &rest),
     }
 }
