@@ -256,9 +256,11 @@ mod tests {
 
     #[test]
     fn r13_a_throttle_is_free_at_the_end_of_its_period() {
-        let reason = |secs| match lands(Edge::Throttle, secs, memory()) {
-            Landing::Opens(window) => (window.reason, window.due_at, window.not_before),
-            other => panic!("{other:?}"),
+        let reason = |secs| {
+            let Landing::Opens(window) = lands(Edge::Throttle, secs, memory()) else {
+                panic!("it opens a window")
+            };
+            (window.reason, window.due_at, window.not_before)
         };
         assert_eq!(reason(9), (DueReason::Throttled, at(10), at(10)));
         assert_eq!(reason(10), (DueReason::Immediate, at(10), Timestamp::MIN));

@@ -523,11 +523,11 @@ mod tests {
 
     #[test]
     fn r13_a_job_that_goes_back_heeds_the_throttle_until_its_period_ends() {
-        let period = Some(std::time::Duration::from_secs(20));
-        let throttled =
-            Job { shape: Shape { edge: Edge::Throttle, period, ..Shape::default() }, ..job() };
+        let period = std::time::Duration::from_secs(20);
+        let shape = Shape { edge: Edge::Throttle, period: Some(period), ..Shape::default() };
+        let throttled = Job { shape, ..job() };
         let (start, end) = (Timestamp::from_secs(0), Timestamp::from_secs(20));
-        let memory = crate::edge::remember_start(JobId::new(1), start, period.unwrap());
+        let memory = crate::edge::remember_start(JobId::new(1), start, period);
         let heeds = |due: i64, now: i64, memory| {
             let mut job = throttled.clone();
             job.window = job.window.requeue(Timestamp::from_secs(due), DueReason::Backoff);

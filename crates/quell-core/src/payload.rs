@@ -3,12 +3,13 @@
 //! A payload is JSON text from end to end: checked once where it enters, parsed once by the
 //! handler's type. Only `merge`, `collect` and `accumulate` look inside on the way.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use crate::{Error, Result};
 
@@ -16,6 +17,8 @@ use crate::{Error, Result};
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// The default bound on how many payloads `collect` gathers.
 pub const COLLECT_CAP: u32 = 1_000;
+/// How deep `merge` looks into objects: as deep as a payload may be that comes over HTTP.
+const MAX_MERGED_DEPTH: usize = 64;
 
 /// One JSON document, as text.
 ///
@@ -159,74 +162,72 @@ impl Fold {
         match self {
             Fold::Last => newer.clone(),
             Fold::First => older.clone(),
-            Fold::Merge => both(older, newer, |mut old, new| {
-                merge_patch(&mut old, new);
-                old
-            }),
-            Fold::Collect { .. } => concat_arrays(older, newer),
-            Fold::Accumulate { fields } => {
-                both(older, newer, |old, new| accumulate(old, new, fields))
+            Fold::Merge => {
+                Payload::from_stored(merge_patch(older.as_str(), newer.as_str(), MAX_MERGED_DEPTH))
             }
+            Fold::Collect { .. } => {
+                Payload::from_stored(concat_arrays(older.as_str(), newer.as_str()))
+            }
+            Fold::Accumulate { fields } => accumulate(older, newer, fields),
         }
     }
 }
 
 /// Joins two JSON array texts without parsing their members.
-fn concat_arrays(older: &Payload, newer: &Payload) -> Payload {
-    let inside = |payload: &Payload| -> String {
-        let text = payload.as_str().trim();
+fn concat_arrays(older: &str, newer: &str) -> String {
+    let inside = |text: &str| -> String {
+        let text = text.trim();
         let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         inner.map_or_else(|| text.to_owned(), |inner| inner.trim().to_owned())
     };
     let parts: Vec<String> =
         [inside(older), inside(newer)].into_iter().filter(|part| !part.is_empty()).collect();
-    Payload::from_stored(format!("[{}]", parts.join(",")))
+    format!("[{}]", parts.join(","))
 }
 
-/// Parses both, folds, and writes the result; text that is not JSON yields the newer one.
-fn both(older: &Payload, newer: &Payload, fold: impl FnOnce(Value, Value) -> Value) -> Payload {
-    match (serde_json::from_str(older.as_str()), serde_json::from_str(newer.as_str())) {
-        (Ok(old), Ok(new)) => Payload::from_stored(fold(old, new).to_string()),
-        (Err(_), _) | (_, Err(_)) => newer.clone(),
-    }
+/// The members of an object, each as the text that it is: a number keeps all its digits.
+fn members(text: &str) -> Option<BTreeMap<String, Cow<'_, RawValue>>> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+    Some(members.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))).collect())
 }
 
-/// JSON Merge Patch, RFC 7396 section 2.
-fn merge_patch(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    let Some(object) = target.as_object_mut() else { return };
-    for (name, value) in patch {
-        if value.is_null() {
-            object.remove(&name);
+/// JSON Merge Patch, RFC 7396 section 2, on texts. Objects in objects are merged `depth` levels
+/// down; below that the patch's replaces the target's.
+fn merge_patch(target: &str, patch: &str, depth: usize) -> String {
+    let Some(patched) = members(patch).filter(|_| depth > 0) else { return patch.to_owned() };
+    let mut merged = members(target).unwrap_or_default();
+    for (name, value) in patched {
+        if value.get() == "null" {
+            merged.remove(&name);
+        } else if value.get().starts_with('{') {
+            let old = merged.get(&name).map_or("null", |old| old.get());
+            let new = RawValue::from_string(merge_patch(old, value.get(), depth.saturating_sub(1)));
+            merged.insert(name, new.map_or(value, Cow::Owned));
         } else {
-            merge_patch(object.entry(name).or_insert(Value::Null), value);
+            merged.insert(name, value);
         }
     }
+    serde_json::to_string(&merged).unwrap_or_else(|_| patch.to_owned())
 }
 
 /// The newer document, with the named arrays of the older one put before its own.
-fn accumulate(old: Value, new: Value, fields: &[String]) -> Value {
-    let (Value::Object(mut old), Value::Object(mut new)) = (old, new.clone()) else { return new };
+fn accumulate(older: &Payload, newer: &Payload, fields: &[String]) -> Payload {
+    let (Some(mut old), Some(mut new)) = (members(older.as_str()), members(newer.as_str())) else {
+        return newer.clone();
+    };
+    let is_array = |value: &RawValue| value.get().starts_with('[');
     for field in fields {
-        let Some(Value::Array(mut items)) = old.remove(field) else { continue };
-        match new.get_mut(field) {
-            Some(Value::Array(newer)) => {
-                items.append(newer);
-                *newer = items;
-            }
-            Some(_) => {}
-            None => {
-                new.insert(field.clone(), Value::Array(items));
-            }
+        let Some(items) = old.remove(field).filter(|items| is_array(items)) else { continue };
+        let joined = match new.get(field) {
+            Some(own) if is_array(own) => concat_arrays(items.get(), own.get()),
+            Some(_) => continue,
+            None => items.get().to_owned(),
+        };
+        if let Ok(joined) = RawValue::from_string(joined) {
+            new.insert(field.clone(), Cow::Owned(joined));
         }
     }
-    Value::Object(new)
+    serde_json::to_string(&new).map_or_else(|_| newer.clone(), Payload::from_stored)
 }
 
 #[cfg(test)]
@@ -287,6 +288,27 @@ mod tests {
         assert_eq!(collect.absorb(&text("[1,2]"), &text("[3]")).as_str(), "[1,2,3]");
         assert_eq!(Fold::Last.absorb(&text("1"), &text("2")).as_str(), "2");
         assert_eq!(Fold::First.absorb(&text("1"), &text("2")).as_str(), "1");
+    }
+
+    #[test]
+    fn r10_folds_keep_every_digit_and_look_no_deeper_than_they_may() {
+        let digits = "88888888884888888888.10000000000000000000000001e400";
+        let lists = Fold::Accumulate { fields: ["ids".to_owned()].into() };
+        let one = format!(r#"{{"a":{{"n":{digits}}},"ids":[{digits}]}}"#);
+        let two = r#"{"a":{"b":1},"ids":[2]}"#;
+        let merged = format!(r#"{{"a":{{"b":1,"n":{digits}}},"ids":[2]}}"#);
+        assert_eq!(folded(&Fold::Merge, &[&one, two]), merged);
+        let both = format!(r#"{{"a":{{"b":1}},"ids":[{digits},2]}}"#);
+        assert_eq!(folded(&lists, &[&one, two]), both);
+
+        let nested = |depth: usize, inner: &str| {
+            format!("{}{inner}{}", r#"{"a":"#.repeat(depth), "}".repeat(depth))
+        };
+        let (old, new) = (r#"{"b":1}"#, r#"{"c":2}"#);
+        let at = |depth| folded(&Fold::Merge, &[&nested(depth, old), &nested(depth, new)]);
+        assert_eq!(at(63), nested(63, r#"{"b":1,"c":2}"#));
+        assert_eq!(at(64), nested(64, new));
+        assert_eq!(at(9_000), nested(9_000, new));
     }
 
     #[test]

@@ -3,7 +3,12 @@
 //!
 //! The fuzz targets below `fuzz/` feed them; this crate's test replays the committed corpora on
 //! every run, without any fuzzer.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a panic is how a finding is told")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "a panic is how a finding is told"
+)]
 
 mod http;
 mod texts;

@@ -1,7 +1,7 @@
 //! Durations as people write them, on the command line and in the configuration: `10s`, `1h 30m`.
 //!
 //! One parser for every place, so that a unit means the same everywhere. Invariant: what it
-//! returns is at least a microsecond, the resolution of store time.
+//! returns is whole microseconds, the resolution of store time, and at least one.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         Ok(duration) if duration.as_micros() == 0 => {
             Err(format!("{text:?} is zero: give a duration of at least a microsecond"))
         }
-        Ok(duration) => Ok(duration),
+        Ok(duration) => Ok(duration
+            .saturating_sub(Duration::from_nanos(u64::from(duration.subsec_nanos() % 1_000)))),
     }
 }
 

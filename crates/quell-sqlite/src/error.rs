@@ -89,3 +89,39 @@ fn is_missing_table(error: &sqlx::Error) -> bool {
 pub(crate) fn corrupt(what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{what}: a row holds what Quell never wrote"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_driver_says_is_told_by_what_to_do_about_it() {
+        let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        let decode = || Box::<dyn std::error::Error + Send + Sync>::from("no number");
+        let column = sqlx::Error::ColumnDecode { index: "0".to_owned(), source: decode() };
+        let table = [
+            (column, ErrorKind::Corrupt),
+            (sqlx::Error::Decode(decode()), ErrorKind::Corrupt),
+            (sqlx::Error::Io(gone), ErrorKind::Unavailable),
+            (sqlx::Error::PoolTimedOut, ErrorKind::Unavailable),
+            (sqlx::Error::PoolClosed, ErrorKind::Unavailable),
+            (sqlx::Error::WorkerCrashed, ErrorKind::Unavailable),
+            (sqlx::Error::RowNotFound, ErrorKind::Internal),
+        ];
+        for (error, kind) in table {
+            assert_eq!(classify(&error).0, kind, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_missing_table_says_that_the_database_is_not_quells() {
+        use sqlx::Connection;
+        let mut db = sqlx::SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        for (sql, kind) in
+            [("select * from nowhere", ErrorKind::Foreign), ("selec", ErrorKind::Internal)]
+        {
+            let error = sqlx::query(sql).execute(&mut db).await.unwrap_err();
+            assert_eq!(classify(&error).0, kind, "{sql}");
+        }
+    }
+}

@@ -10,3 +10,4 @@ mod inbox;
 mod power;
 mod scene;
 mod sharing;
+mod upkeep;

@@ -90,6 +90,22 @@ async fn r32_settings_of_one_hold_for_the_other_at_once() {
 }
 
 #[tokio::test]
+async fn r32_settings_of_a_queue_that_both_know_hold_at_once_too() {
+    let scene = Scene::new();
+    let (ours, theirs) = (scene.rig().await, scene.rig().await);
+    for rig in [&ours, &theirs] {
+        rig.trigger(plain("1")).await;
+        rig.claim_one().await;
+    }
+    let paused = |paused| QueueSettings { paused, ..QueueSettings::default() };
+    for now in [true, false, true] {
+        theirs.set_queue(paused(now)).await;
+        ours.trigger(plain("2")).await;
+        assert_eq!(ours.claim().await.is_empty(), now, "paused: {now}");
+    }
+}
+
+#[tokio::test]
 async fn r38_time_of_the_other_is_not_gone_behind() {
     let scene = Scene::new();
     let (mut ours, theirs) = (scene.rig().await, scene.rig().await);

@@ -1,0 +1,49 @@
+//! What a file keeps, and by whose clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use quell_conformance::rig::{debounce, key, keyed_with, plain, secs};
+use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::edge::Edge;
+use quell_core::window::Debounce;
+use quell_core::{Batch, Fold, NewTrigger, Retention, Store, Timestamp};
+
+use crate::scene::Scene;
+
+async fn rows(scene: &Scene) -> (i64, i64) {
+    let mut db = scene.connect().await;
+    let counts = "select (select count(*) from quell_hold), (select count(*) from quell_memory)";
+    sqlx::query_as(counts).fetch_one(&mut db).await.unwrap()
+}
+
+#[tokio::test]
+async fn r37_keys_without_effect_leave_the_file_and_no_others() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    let leading = Debounce { edge: Edge::Leading, ..debounce() };
+    for (name, held) in [("short", 20), ("long", 500)] {
+        let dedup = Some(Dedup { key: key(name), until: HoldUntil::Elapsed(secs(held)) });
+        let keyed = keyed_with(name, leading, Fold::Last, "1");
+        rig.trigger(NewTrigger { dedup, ..keyed }).await;
+    }
+    rig.at(15).trigger(keyed_with("long", leading, Fold::Last, "2")).await;
+    assert_eq!(rows(&scene).await, (2, 2));
+    rig.prune(21, &Retention::default(), 99).await;
+    assert_eq!(rows(&scene).await, (1, 1));
+    rig.prune(500, &Retention::default(), 99).await;
+    assert_eq!(rows(&scene).await, (0, 0));
+}
+
+#[tokio::test]
+async fn r38_without_a_callers_time_the_machines_clock_counts() {
+    let clock =
+        || Timestamp::from_micros(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let store = Scene::new();
+    let store = store.open().await;
+    let before = clock();
+    let receipts = store.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
+    let job = store.job(receipts[0][0].job().unwrap()).await.unwrap().unwrap();
+    let at = job.window.first_at;
+    // The two clocks are one; microseconds are cut, not rounded.
+    assert!(before.before(Duration::from_micros(1)) <= at && at <= clock(), "{at}");
+}
