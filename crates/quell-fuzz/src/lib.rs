@@ -16,8 +16,11 @@ mod texts;
 pub use http::http_body;
 pub use texts::{config, history, key_template, payload_fold, trace, values};
 
+/// What is tried on an input.
+pub type Check = fn(&[u8]);
+
 /// Every check by the name of its target and its corpus.
-pub const CHECKS: [(&str, fn(&[u8])); 7] = [
+pub const CHECKS: [(&str, Check); 7] = [
     ("config", config),
     ("history", history),
     ("http_body", http_body),

@@ -1,5 +1,4 @@
 //! The committed corpora, replayed: whatever a fuzzer once found stays found.
-#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use std::path::Path;
 
