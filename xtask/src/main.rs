@@ -63,7 +63,7 @@ enum Chore {
         /// One target; all of them by default.
         target: Option<String>,
         /// For how long each.
-        #[arg(long, default_value_t = 3)]
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
         minutes: u64,
     },
     /// Measures Quell beside a peer and a floor.
