@@ -48,9 +48,10 @@ pub(crate) fn tell(line: &str) {
     println!("{line}");
 }
 
-/// Installs what the tests run, where it is missing: a C compiler for SQLite, and git.
+/// Installs what the tests run, where it is missing: a C compiler for SQLite, git, and what signals
+/// and starves processes.
 fn packages(root: &Path) -> anyhow::Result<()> {
-    let wanted = [("cc", "gcc"), ("git", "git")];
+    let wanted = [("cc", "gcc"), ("git", "git"), ("kill", "procps"), ("prlimit", "util-linux")];
     let missing: Vec<&str> = wanted
         .iter()
         .filter(|(program, _)| !answers(program, &["--version"]))
@@ -97,11 +98,16 @@ fn nextest_command(root: &Path) -> Command {
     cargo_command(&args)
 }
 
-/// Features add up: the library builds without any, and with each alone.
+/// Features add up: what has some builds without any, and with each alone.
 fn features(root: &Path) -> anyhow::Result<()> {
-    let check = ["clippy", "-p", "quell", "--locked", "--no-default-features"];
-    for features in [&[][..], &["--features", "sqlite"]] {
-        cargo(root, &[&check[..], features, &["--", "-D", "warnings"]].concat())?;
+    let crates = [("quell", &["sqlite"][..]), ("quell-conformance", &["suite", "sim"])];
+    for (name, features) in crates {
+        let check = ["clippy", "-p", name, "--locked", "--no-default-features"];
+        let none: &[&str] = &[];
+        let each = features.iter().map(|feature| vec!["--features", feature]);
+        for chosen in std::iter::once(none.to_vec()).chain(each) {
+            cargo(root, &[&check[..], &chosen, &["--", "-D", "warnings"]].concat())?;
+        }
     }
     Ok(())
 }

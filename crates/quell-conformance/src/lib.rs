@@ -2,7 +2,9 @@
 //!
 //! A store author writes one line, [`suite!`], with a function that opens a fresh store; each rule
 //! test then runs on it in virtual time. [`oracle`] drives the store and the in-memory model with
-//! the same random operations and compares every answer.
+//! the same random operations and compares every answer. [`check`](mod@check) judges event
+//! histories, of these tests or of real processes; the feature `sim` runs many clients and workers
+//! on a simulated network, one seed after the other, and judges each history so.
 //!
 //! ```
 //! use std::sync::Arc;
