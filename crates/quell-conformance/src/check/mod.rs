@@ -30,6 +30,7 @@ mod order;
 mod payload;
 mod read;
 mod stamps;
+mod ties;
 mod timing;
 mod views;
 

@@ -6,6 +6,8 @@ use quell_core::Timestamp;
 use quell_core::history::Event;
 use serde::{Deserialize, Serialize};
 
+use super::ties::{Placed, untie};
+
 /// One event and who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
@@ -70,7 +72,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Line>, MalformedLine> {
 }
 
 /// Brings the lines of several recorders into one order: by their number where all have one, else
-/// by store time. What has no time of its own stays behind the line before it; rows come last.
+/// by store time, and within one moment in an order that can have been. What has no time of its own stays behind the line before it; rows come last.
 #[must_use]
 pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
     let numbered = files.iter().flatten().all(|line| line.n.is_some());
@@ -84,7 +86,11 @@ pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
         }
     }
     placed.sort_by_key(|(time, n, file, index, _)| (*time, *n, *file, *index));
-    placed.into_iter().map(|(.., line)| line).collect()
+    if numbered {
+        return placed.into_iter().map(|(.., line)| line).collect();
+    }
+    let placed = placed.into_iter();
+    untie(placed.map(|(time, _, file, _, line)| Placed { time, file, line }).collect())
 }
 
 /// The store's time of an event that has one.

@@ -126,3 +126,41 @@ fn stamps_alone_show_a_lost_trigger_of_any_queue() {
     assert!(story(&read(1, 2, false)).broke("P2"), "a run that failed covers nothing");
     assert!(story("").broke("P2"));
 }
+
+#[test]
+fn checker_finds_an_order_for_two_processes_that_commit_at_one_moment() {
+    let window = |t: u64, reason: &str| {
+        format!(
+            "{{\"event\":\"window\",\"t\":{t},\"job\":\"1\",\"task\":\"t\",\"queue\":\"q\",\
+             \"key\":\"k\",\"priority\":0,\"first\":10,\"last\":10,\"count\":1,\"suppressed\":0,\
+             \"due\":{t},\"bound\":{t},\"nb\":{t},\"reason\":\"{reason}\",\
+             \"shape\":{{\"fold\":{{\"fold\":\"last\"}},\"edge\":\"trailing\"}}}}\n"
+        )
+    };
+    let claimed = |t: u64, token: u64| {
+        format!(
+            "{{\"event\":\"claimed\",\"t\":{t},\"job\":\"1\",\"token\":{token},\"task\":\"t\",\
+             \"queue\":\"q\",\"key\":\"k\",\"worker\":\"w{token}\",\"count\":1,\"due\":{t},\
+             \"attempt\":1,\"until\":{}}}\n",
+            t + 1_000
+        )
+    };
+    let released = |t: u64| {
+        format!(
+            "{{\"event\":\"settle\",\"t\":{t},\"job\":\"1\",\"token\":1,\"outcome\":\"released\",\
+             \"last\":false,\"became\":{{\"scheduled\":{{\"due\":{t}}}}}}}\n"
+        )
+    };
+    let one = window(10, "quiet") + &claimed(20, 1) + &released(30) + &window(30, "released");
+    let read = |name: &str, text: &str| parse(name, text).unwrap();
+    for second_claim in [30, 29] {
+        let two = claimed(second_claim, 2);
+        let orders =
+            [[read("one", &one), read("two", &two)], [read("two", &two), read("one", &one)]];
+        for files in orders {
+            let lines = merge(files.to_vec());
+            let report = check(&lines);
+            assert_eq!(report.broke("P9"), second_claim == 29, "{}", report.text(&lines));
+        }
+    }
+}
