@@ -103,3 +103,16 @@ pub async fn r12_a_success_leaves_the_newer_window_as_it_is(mut rig: Rig) {
     let run = rig.at(22).claim_one().await;
     assert_eq!((run.id, run.triggers, run.failures), (next, 1, 0));
 }
+
+/// A deploy that changes how payloads are folded holds from the first trigger that brings it.
+pub async fn r10_r12_a_join_brings_the_fold_of_what_follows(mut rig: Rig) {
+    let folded = |fold, payload| keyed_with("a", debounce(), fold, payload);
+    rig.trigger(folded(Fold::Last, r#"{"a":1}"#)).await;
+    rig.trigger(folded(Fold::Merge, r#"{"b":2}"#)).await;
+    let run = rig.at(10).claim_one().await;
+    rig.trigger(folded(Fold::Last, r#"{"c":3}"#)).await;
+    rig.trigger(folded(Fold::Merge, r#"{"d":4}"#)).await;
+    rig.fail(&run, secs(1)).await;
+    let heir = rig.at(20).claim_one().await;
+    assert_eq!(heir.payload.as_str(), r#"{"a":1,"b":2,"c":3,"d":4}"#);
+}

@@ -108,6 +108,7 @@ macro_rules! rule_tests {
                     r15_the_reason_of_a_due_time_is_on_record,
                 ]
                 absorb: [
+                    r10_r12_a_join_brings_the_fold_of_what_follows,
                     r12_the_failed_payload_is_folded_in_as_older,
                     r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody,
                     r12_the_heir_keeps_its_times_but_heeds_the_backoff needs Priorities,
