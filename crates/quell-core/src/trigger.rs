@@ -282,6 +282,17 @@ mod tests {
     }
 
     #[test]
+    fn r18_without_its_dedup_keys_a_batch_keeps_its_triggers() {
+        let dedup = Some(Dedup::new(Key::new("d").unwrap()));
+        let keyed = NewTrigger { dedup: dedup.clone(), ..trigger() };
+        let batch = Batch { triggers: vec![keyed, trigger()], dedup };
+        assert!(batch.asks_dedup());
+        let plain = batch.without_dedup();
+        assert!(!plain.asks_dedup());
+        assert_eq!(plain.triggers, [trigger(), trigger()]);
+    }
+
+    #[test]
     fn r40_each_bound_holds_at_n_and_fails_at_n_plus_one() {
         let limits = Limits { payload_bytes: 3, batch: 2 };
         let sized =
