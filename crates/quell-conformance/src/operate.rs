@@ -138,4 +138,8 @@ pub async fn jobs_are_listed_page_by_page(rig: Rig) {
     assert_eq!(rig.list(&by_task).await.len(), 1);
     let by_state = JobFilter { state: Some(JobState::Dead), ..JobFilter::default() };
     assert!(rig.list(&by_state).await.is_empty());
+    let queue = Some(quell_core::QueueName::new("other").expect("a name"));
+    let there = NewTrigger { queue: queue.clone().expect("a name"), ..plain("9") };
+    let there = rig.trigger(there).await.job().expect("a job");
+    assert_eq!(rig.list(&JobFilter { queue, ..JobFilter::default() }).await, [there]);
 }
