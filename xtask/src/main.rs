@@ -6,6 +6,7 @@
 mod bench;
 mod fuzz;
 mod run;
+mod services;
 mod test;
 mod tidy;
 
@@ -26,6 +27,12 @@ enum Chore {
         /// Only formatting, lints and tests: no documentation, no features one by one.
         #[arg(long)]
         quick: bool,
+    },
+    /// Runs a command beside the servers that tests need, such as `cargo nextest run -p …`.
+    WithServices {
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<String>,
     },
     /// Checks what no other tool does: file lengths, rule numbers, links, SQL files.
     Tidy,
@@ -88,6 +95,7 @@ fn main() -> anyhow::Result<()> {
     let root = run::root()?;
     match Cli::parse().chore {
         Chore::Test { quick } => test::test(&root, quick),
+        Chore::WithServices { command } => services::with_services(&root, &command),
         Chore::Tidy => tidy::tidy(&root),
         Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),
         Chore::Sim { rest } => sim(&root, &rest),

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Context;
 
 use crate::run::{answers, cargo, cargo_command, run};
+use crate::services::Services;
 use crate::tidy::tidy;
 
 /// The oldest nextest that the configuration was written for.
@@ -15,7 +16,7 @@ const NEXTEST: &str = "0.9.143";
 /// Runs everything; the first failure stops it.
 pub(crate) fn test(root: &Path, quick: bool) -> anyhow::Result<()> {
     let started = Instant::now();
-    step("system packages", || packages(root))?;
+    step("system packages", packages)?;
     step("cargo-nextest", || nextest(root))?;
     step("formatting", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("tidy", || tidy(root))?;
@@ -27,7 +28,9 @@ pub(crate) fn test(root: &Path, quick: bool) -> anyhow::Result<()> {
         step("features, one at a time", || features(root))?;
         step("documentation", || documentation(root))?;
     }
-    step("tests", || run(root, &mut nextest_command(root)))?;
+    let services = step("services", Services::start)?;
+    step("tests", || run(root, services.tell(&mut nextest_command(root))))?;
+    drop(services);
     step("documentation tests", || {
         cargo(root, &["test", "--doc", "--workspace", "--all-features", "--locked"])
     })?;
@@ -35,12 +38,12 @@ pub(crate) fn test(root: &Path, quick: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn step(name: &str, run: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+fn step<R>(name: &str, run: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
     tell(&format!("== {name}"));
     let started = Instant::now();
-    run().with_context(|| format!("step `{name}`"))?;
+    let answer = run().with_context(|| format!("step `{name}`"))?;
     tell(&format!("== {name}: {} s", started.elapsed().as_secs()));
-    Ok(())
+    Ok(answer)
 }
 
 #[expect(clippy::print_stdout, reason = "a chore tells what it does")]
@@ -50,7 +53,7 @@ pub(crate) fn tell(line: &str) {
 
 /// Installs what the tests run, where it is missing: a C compiler for SQLite, git, and what signals
 /// and starves processes.
-fn packages(root: &Path) -> anyhow::Result<()> {
+fn packages() -> anyhow::Result<()> {
     let wanted = [("cc", "gcc"), ("git", "git"), ("kill", "procps"), ("prlimit", "util-linux")];
     let missing: Vec<&str> = wanted
         .iter()
@@ -60,16 +63,7 @@ fn packages(root: &Path) -> anyhow::Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let root_user = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
-    let apt = |args: &[&str]| {
-        let mut command = Command::new(if root_user { "apt-get" } else { "sudo" });
-        if !root_user {
-            command.arg("apt-get");
-        }
-        run(root, command.args(args))
-    };
-    apt(&["update"])?;
-    apt(&[&["install", "--yes", "--no-install-recommends", "libc6-dev"], &missing[..]].concat())
+    quell_services::install(&[&["libc6-dev"], &missing[..]].concat())
 }
 
 /// Uses the machine's nextest, or installs one below `target`.

@@ -27,6 +27,7 @@ pub mod poll;
 pub mod retry;
 mod store;
 mod time;
+pub mod touched;
 pub mod trigger;
 mod wake;
 pub mod window;

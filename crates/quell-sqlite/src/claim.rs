@@ -7,6 +7,7 @@
 use quell_core::edge::{Edge, KeyMemory, remember_start};
 use quell_core::history::Event;
 use quell_core::job::Shape;
+use quell_core::touched::TaskKey;
 use quell_core::{
     Claim, ClaimedJob, JobId, Key, LeaseToken, NextDue, Payload, QueueName, Result, TaskName,
     Timestamp,
@@ -15,7 +16,7 @@ use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
-use crate::keys::{TaskKey, json, write_memories};
+use crate::keys::{json, write_memories};
 use crate::names::Lane;
 use crate::row::{get, optional_time, time, unsigned};
 use crate::tx::{Trip, Tx, opening};

@@ -2,49 +2,16 @@
 //!
 //! Triggers of one key fold in memory, so a hot key costs one row write per commit.
 
-use std::collections::HashMap;
-
 use quell_core::accept::accept;
 use quell_core::history::Event;
-use quell_core::{Batch, Job, JobState, Receipt, Result, TaskName, Timestamp};
+use quell_core::touched::{Needs, Touched};
+use quell_core::{Batch, Job, JobState, Receipt, Result, Timestamp};
 
 use crate::error::explain;
-use crate::keys::{Wanted, json, load_holds, load_memories, write_holds, write_memories};
+use crate::keys::{json, load_holds, load_memories, write_holds, write_memories};
 use crate::row::{decode, job_columns};
-use crate::touched::Touched;
 use crate::tx::Tx;
 use crate::write::{insert_new, insert_plain, update_joined};
-
-/// What a call's triggers need to know.
-#[derive(Debug, Default)]
-struct Needs<'t> {
-    windows: Wanted<'t>,
-    /// Whether a fold looks into the payloads of a task's windows.
-    reads_payload: HashMap<&'t TaskName, bool>,
-    memories: Wanted<'t>,
-    holds: Wanted<'t>,
-}
-
-impl<'t> Needs<'t> {
-    fn of(batches: &'t [Batch]) -> Self {
-        let mut needs = Needs::default();
-        let triggers = batches.iter().flat_map(|b| b.triggers.iter().map(move |t| (b, t)));
-        for (batch, trigger) in triggers {
-            let task = &trigger.task;
-            if let Some(keyed) = &trigger.keyed {
-                needs.windows.entry(task).or_default().insert(keyed.key.as_str());
-                *needs.reads_payload.entry(task).or_default() |= keyed.fold.reads_payload();
-                if keyed.debounce.edge.remembers() {
-                    needs.memories.entry(task).or_default().insert(keyed.key.as_str());
-                }
-            }
-            for dedup in trigger.dedup.iter().chain(&batch.dedup) {
-                needs.holds.entry(task).or_default().insert(dedup.key.as_str());
-            }
-        }
-        needs
-    }
-}
 
 impl Tx<'_> {
     /// Accepts batches, each whole or not at all.
@@ -60,7 +27,7 @@ impl Tx<'_> {
         touched.add_holds(load_holds(&mut self.db, self.names, needs.holds).await?);
         touched.add_memories(load_memories(&mut self.db, self.names, needs.memories).await?);
         let receipts = batches.iter().map(|batch| accept(&mut touched, batch)).collect();
-        self.next_id = touched.next_id;
+        self.next_id = touched.next_id();
         self.write(&touched).await?;
         Ok(receipts)
     }
@@ -108,7 +75,7 @@ impl Tx<'_> {
         }
         insert_new(&mut self.db, self.names, &new).await?;
         update_joined(&mut self.db, self.names, &changed).await?;
-        self.write_unkeyed(&touched.new_unkeyed).await?;
+        self.write_unkeyed(touched.new_unkeyed()).await?;
         write_holds(&mut self.db, self.names, &touched.taken()).await?;
         write_memories(&mut self.db, self.names, &touched.remembered()).await
     }

@@ -1,9 +1,10 @@
 //! What is kept of keys beside their windows: dedup holds (R16) and the memories of edges (R13).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::dedup::{Hold, HoldUntil};
 use quell_core::edge::{Edge, KeyMemory};
+use quell_core::touched::{Loaded, TaskKey, Wanted};
 use quell_core::{Job, JobId, JobState, Key, Result, SettledAs, TaskName};
 use serde::Serialize;
 use sqlx::SqliteConnection;
@@ -13,20 +14,6 @@ use crate::error::{corrupt, explain};
 use crate::names::Names;
 use crate::row::{decode, get, job_columns, signed, time, unsigned};
 use crate::tx::Tx;
-
-/// A task's key: keys of different tasks never meet.
-pub(crate) type TaskKey = (TaskName, Key);
-/// Keys to load, by task.
-pub(crate) type Wanted<'t> = HashMap<&'t TaskName, HashSet<&'t str>>;
-
-/// What was loaded of a key, with the row of the job that it names.
-#[derive(Debug)]
-pub(crate) struct Loaded<T> {
-    pub(crate) key: TaskKey,
-    pub(crate) value: T,
-    /// None where the job's row is gone.
-    pub(crate) job: Option<Job>,
-}
 
 /// The column after those of the job.
 const NEXT: usize = 26;
@@ -41,7 +28,7 @@ impl Tx<'_> {
         let runs = !job.shape.overlap && self.key_runs(job.id, &job.task, &key).await?;
         let memory = match job.shape.edge {
             Edge::Throttle => {
-                let wanted = HashMap::from([(&job.task, HashSet::from([key.as_str()]))]);
+                let wanted = BTreeMap::from([(&job.task, BTreeSet::from([key.as_str()]))]);
                 load_memories(&mut self.db, self.names, wanted).await?.pop()
             }
             _ => None,

@@ -6,7 +6,7 @@
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
 //! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
-//! time; `enqueue` (with `touched` and `keys`), `claim`, `settle` and `operate` are what happens
+//! time; `enqueue` (with `keys`), `claim`, `settle` and `operate` are what happens
 //! inside one; `row` and `write` are how jobs look on disk; `names` are their numbers.
 //!
 //! What is fast here is fast for one reason: each statement is a trip to the thread of its
@@ -27,7 +27,6 @@ mod row;
 mod schema;
 mod settle;
 mod store;
-mod touched;
 mod tx;
 mod watch;
 mod write;

@@ -1,39 +1,96 @@
-//! The rows that one call's triggers touch, as the core's algorithm sees them.
+//! The rows that one call's triggers touch, for stores that keep them elsewhere: loaded before the
+//! triggers are accepted, written after.
+//!
+//! A store asks [`Needs`] what to load, fills [`Touched`], calls [`accept`](crate::accept::accept)
+//! on it and writes what it says is new or changed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
-use quell_core::accept::Rows;
-use quell_core::dedup::Hold;
-use quell_core::edge::KeyMemory;
-use quell_core::window::Thresholds;
-use quell_core::{Job, JobId, JobState, Key, QueueName, TaskName, Timestamp};
+use crate::accept::Rows;
+use crate::dedup::Hold;
+use crate::edge::KeyMemory;
+use crate::window::Thresholds;
+use crate::{Batch, Job, JobId, JobState, Key, QueueName, TaskName, Timestamp};
 
-use crate::keys::{Loaded, TaskKey};
+/// A task's key: keys of different tasks never meet.
+pub type TaskKey = (TaskName, Key);
+/// Keys to load, by task.
+pub type Wanted<'t> = BTreeMap<&'t TaskName, BTreeSet<&'t str>>;
 
-/// Rows in memory: loaded before the triggers are accepted, written after.
+/// What was loaded of a key, with the row of the job that it names.
+#[derive(Debug)]
+pub struct Loaded<T> {
+    /// The key.
+    pub key: TaskKey,
+    /// What is kept of it.
+    pub value: T,
+    /// None where the job's row is gone.
+    pub job: Option<Job>,
+}
+
+/// What a call's triggers need to know.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub struct Needs<'t> {
+    /// Keys whose open windows and running attempts count.
+    pub windows: Wanted<'t>,
+    /// Whether a fold looks into the payloads of a task's windows.
+    pub reads_payload: BTreeMap<&'t TaskName, bool>,
+    /// Keys of which edges remember something.
+    pub memories: Wanted<'t>,
+    /// Dedup keys.
+    pub holds: Wanted<'t>,
+    /// Whether a queue's thresholds may replace a default (R14).
+    pub thresholds: bool,
+}
+
+impl<'t> Needs<'t> {
+    /// What these batches need.
+    #[must_use]
+    pub fn of(batches: &'t [Batch]) -> Self {
+        let mut needs = Needs::default();
+        let triggers = batches.iter().flat_map(|b| b.triggers.iter().map(move |t| (b, t)));
+        for (batch, trigger) in triggers {
+            let task = &trigger.task;
+            if let Some(keyed) = &trigger.keyed {
+                needs.windows.entry(task).or_default().insert(keyed.key.as_str());
+                *needs.reads_payload.entry(task).or_default() |= keyed.fold.reads_payload();
+                needs.thresholds |= keyed.debounce.from_default;
+                if keyed.debounce.edge.remembers() {
+                    needs.memories.entry(task).or_default().insert(keyed.key.as_str());
+                }
+            }
+            for dedup in trigger.dedup.iter().chain(&batch.dedup) {
+                needs.holds.entry(task).or_default().insert(dedup.key.as_str());
+            }
+        }
+        needs
+    }
+}
+
+/// Rows in memory.
+#[derive(Debug, Default)]
+pub struct Touched {
     now: Timestamp,
     /// The id of the first new job.
     first_id: u64,
-    pub(crate) next_id: u64,
-    thresholds: HashMap<QueueName, Thresholds>,
+    next_id: u64,
+    thresholds: BTreeMap<QueueName, Thresholds>,
     /// Jobs that were loaded, and new ones with a key.
-    jobs: HashMap<JobId, Job>,
+    jobs: BTreeMap<JobId, Job>,
     /// New jobs with a key, by id.
     new_keyed: Vec<JobId>,
     /// Loaded jobs that changed, in the order of their first change.
     changed: Vec<JobId>,
     /// Where they stood in line before.
-    before: HashMap<JobId, Place>,
+    before: BTreeMap<JobId, Place>,
     /// New jobs without a key, by id.
-    pub(crate) new_unkeyed: Vec<Job>,
-    open: HashMap<TaskKey, JobId>,
-    running: HashSet<TaskKey>,
-    holds: HashMap<TaskKey, Hold>,
-    new_holds: HashSet<TaskKey>,
-    memories: HashMap<TaskKey, KeyMemory>,
-    new_memories: HashSet<TaskKey>,
+    new_unkeyed: Vec<Job>,
+    open: BTreeMap<TaskKey, JobId>,
+    running: BTreeSet<TaskKey>,
+    holds: BTreeMap<TaskKey, Hold>,
+    new_holds: BTreeSet<TaskKey>,
+    memories: BTreeMap<TaskKey, KeyMemory>,
+    new_memories: BTreeSet<TaskKey>,
 }
 
 /// What workers know of a job's place in line.
@@ -52,16 +109,14 @@ impl Place {
 }
 
 impl Touched {
-    pub(crate) fn new(
-        now: Timestamp,
-        next_id: u64,
-        thresholds: HashMap<QueueName, Thresholds>,
-    ) -> Self {
+    /// Nothing yet, at `now`; new jobs get ids from `next_id` on, and what is loaded has smaller ones.
+    #[must_use]
+    pub fn new(now: Timestamp, next_id: u64, thresholds: BTreeMap<QueueName, Thresholds>) -> Self {
         Touched { now, first_id: next_id, next_id, thresholds, ..Touched::default() }
     }
 
     /// Takes an open window or a running attempt of a key.
-    pub(crate) fn add_job(&mut self, task_key: TaskKey, job: Job) {
+    pub fn add_job(&mut self, task_key: TaskKey, job: Job) {
         if job.state == JobState::Running {
             self.running.insert(task_key);
         } else {
@@ -70,14 +125,16 @@ impl Touched {
         }
     }
 
-    pub(crate) fn add_holds(&mut self, loaded: Vec<Loaded<Hold>>) {
+    /// Takes dedup holds.
+    pub fn add_holds(&mut self, loaded: Vec<Loaded<Hold>>) {
         for Loaded { key, value, job } in loaded {
             self.holds.insert(key, value);
             self.add_named(job);
         }
     }
 
-    pub(crate) fn add_memories(&mut self, loaded: Vec<Loaded<KeyMemory>>) {
+    /// Takes what edges remember.
+    pub fn add_memories(&mut self, loaded: Vec<Loaded<KeyMemory>>) {
         for Loaded { key, value, job } in loaded {
             self.memories.insert(key, value);
             self.add_named(job);
@@ -90,18 +147,33 @@ impl Touched {
         }
     }
 
+    /// The id that the next new job would get.
+    #[must_use]
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    /// New jobs without a key, in the order of their ids.
+    #[must_use]
+    pub fn new_unkeyed(&self) -> &[Job] {
+        &self.new_unkeyed
+    }
+
     /// New jobs with a key.
-    pub(crate) fn new_keyed(&self) -> Vec<&Job> {
+    #[must_use]
+    pub fn new_keyed(&self) -> Vec<&Job> {
         self.new_keyed.iter().filter_map(|id| self.jobs.get(id)).collect()
     }
 
     /// Jobs that were there before and changed.
-    pub(crate) fn changed(&self) -> Vec<&Job> {
+    #[must_use]
+    pub fn changed(&self) -> Vec<&Job> {
         self.changed.iter().filter_map(|id| self.jobs.get(id)).collect()
     }
 
     /// R34: whether a worker may start a job earlier than it had to think before.
-    pub(crate) fn is_news(&self, job: &Job) -> bool {
+    #[must_use]
+    pub fn is_news(&self, job: &Job) -> bool {
         let place = Place::of(job);
         let was_known = self.before.get(&job.id).is_some_and(|before| {
             before.in_line && before.queue == place.queue && before.due_at <= place.due_at
@@ -110,13 +182,15 @@ impl Touched {
     }
 
     /// Dedup keys that were taken.
-    pub(crate) fn taken(&self) -> Vec<(TaskKey, Hold)> {
+    #[must_use]
+    pub fn taken(&self) -> Vec<(TaskKey, Hold)> {
         let hold = |key: &TaskKey| Some((key.clone(), *self.holds.get(key)?));
         self.new_holds.iter().filter_map(hold).collect()
     }
 
     /// Keys that are remembered anew.
-    pub(crate) fn remembered(&self) -> Vec<(TaskKey, KeyMemory)> {
+    #[must_use]
+    pub fn remembered(&self) -> Vec<(TaskKey, KeyMemory)> {
         let memory = |key: &TaskKey| Some((key.clone(), *self.memories.get(key)?));
         self.new_memories.iter().filter_map(memory).collect()
     }
@@ -129,7 +203,7 @@ impl Rows for Touched {
 
     fn next_id(&mut self) -> JobId {
         let id = JobId::new(self.next_id);
-        self.next_id += 1;
+        self.next_id = self.next_id.saturating_add(1);
         id
     }
 

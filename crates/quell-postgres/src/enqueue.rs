@@ -1,0 +1,204 @@
+//! Accepting triggers: loads the rows they touch, lets the core decide, writes what changed.
+//!
+//! Triggers of one key fold in memory, so a hot key costs one row write per commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_core::accept::accept;
+use quell_core::history::Event;
+use quell_core::touched::{Needs, Touched};
+use quell_core::{Batch, Job, JobId, JobState, Receipt, Result};
+
+use crate::row::{decode, job_columns, lane_of, signed, unsigned};
+use crate::tx::Tx;
+
+/// New jobs are numbered from here while the core decides which there will be.
+const DRAFTS: u64 = 1 << 62;
+
+/// The numbers that new jobs get.
+#[derive(Debug, Default)]
+struct Numbers(Vec<i64>);
+
+impl Numbers {
+    fn of(&self, id: JobId) -> JobId {
+        let draft = id.get().checked_sub(DRAFTS).and_then(|index| usize::try_from(index).ok());
+        let number = draft.and_then(|index| self.0.get(index).copied());
+        number.map_or(id, |number| JobId::new(unsigned(number)))
+    }
+
+    fn receipt(&self, receipt: Receipt) -> Receipt {
+        let renumbered = |mut trigger: quell_core::TriggerId| {
+            trigger.job = self.of(trigger.job);
+            trigger
+        };
+        match receipt {
+            Receipt::Accepted { job, trigger, due } => {
+                Receipt::Accepted { job: self.of(job), trigger: renumbered(trigger), due }
+            }
+            Receipt::Debounced { job, trigger, triggers, due } => {
+                let (job, trigger) = (self.of(job), renumbered(trigger));
+                Receipt::Debounced { job, trigger, triggers, due }
+            }
+            Receipt::Duplicate { job } => Receipt::Duplicate { job: self.of(job) },
+            other => other,
+        }
+    }
+
+    fn jobs(&self, jobs: &[&Job]) -> Vec<Job> {
+        jobs.iter().map(|job| Job { id: self.of(job.id), ..(*job).clone() }).collect()
+    }
+}
+
+impl Tx<'_> {
+    /// Accepts batches, each whole or not at all. The names in them are known.
+    pub(crate) async fn accept(&mut self, batches: &[Batch]) -> Result<Vec<Vec<Receipt>>> {
+        let needs = Needs::of(batches);
+        let thresholds =
+            if needs.thresholds { self.load_thresholds().await? } else { BTreeMap::new() };
+        let mut touched = Touched::new(self.now, DRAFTS, thresholds);
+        self.load_windows(&mut touched, &needs).await?;
+        let holds = self.load_holds(&needs.holds).await?;
+        self.locked.extend(holds.iter().map(|loaded| loaded.key.clone()));
+        touched.add_holds(holds);
+        let mut memories = self.load_memories(&needs.memories).await?;
+        let leaders: BTreeSet<JobId> = memories.iter().map(|one| one.value.leader).collect();
+        let leaders = self.load_anywhere(leaders.into_iter().collect()).await?;
+        for memory in &mut memories {
+            memory.job = leaders.get(&memory.value.leader).cloned();
+        }
+        touched.add_memories(memories);
+        let receipts: Vec<Vec<Receipt>> =
+            batches.iter().map(|batch| accept(&mut touched, batch)).collect();
+        let new = usize::try_from(touched.next_id().saturating_sub(DRAFTS)).unwrap_or(usize::MAX);
+        let numbers = Numbers(self.new_ids(new).await?);
+        self.write(&touched, &numbers).await?;
+        let renumber = |batch: Vec<Receipt>| {
+            batch.into_iter().map(|receipt| numbers.receipt(receipt)).collect()
+        };
+        Ok(receipts.into_iter().map(renumber).collect())
+    }
+
+    /// Loads the open windows of keys, and locks them in the order of their ids. Whether attempts
+    /// of the keys run is of no concern: who may start follows from the rows.
+    async fn load_windows(&mut self, touched: &mut Touched, needs: &Needs<'_>) -> Result<()> {
+        const WINDOWS: &str = concat!(
+            "select ",
+            job_columns!("case when j.task_id = any($3) then j.payload end", "false"),
+            " from unnest($1::int[], $2::text[]) k (task_id, key)
+              join quell.job j on j.task_id = k.task_id and j.key = k.key and j.state = 0
+             order by j.id
+               for no key update of j"
+        );
+        let (tasks, keys) = self.task_keys(&needs.windows);
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let reads = needs.reads_payload.iter().filter(|(_, reads)| **reads);
+        let reads: Vec<i32> = reads.filter_map(|(task, _)| self.names.task_id(task)).collect();
+        let query = self.sql.query(WINDOWS).bind(tasks).bind(keys).bind(reads);
+        let rows = self.fetch("read open windows", query).await?;
+        self.know_lanes(&rows).await?;
+        for row in &rows {
+            let job = decode(row, self.names)?;
+            // The lock may have been waited for, and the row have moved on.
+            if let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) {
+                touched.add_job((job.task.clone(), key), job);
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads jobs that wait or run.
+    pub(crate) async fn load_here(&mut self, ids: Vec<JobId>) -> Result<BTreeMap<JobId, Job>> {
+        const HERE: &str = concat!(
+            "select ",
+            job_columns!("null::text", "false"),
+            " from quell.job j where j.id = any($1)"
+        );
+        self.load_by_id(HERE, ids).await
+    }
+
+    /// Loads jobs wherever they are, locked.
+    pub(crate) async fn load_anywhere(&mut self, ids: Vec<JobId>) -> Result<BTreeMap<JobId, Job>> {
+        const HERE: &str = concat!(
+            "select ",
+            job_columns!("j.payload", "false"),
+            " from quell.job j where j.id = any($1) order by j.id for no key update"
+        );
+        const ENDED: &str = concat!(
+            "select ",
+            job_columns!("j.payload", "false"),
+            " from quell.ended j where j.id = any($1) order by j.id for no key update"
+        );
+        let mut jobs = self.load_by_id(HERE, ids.clone()).await?;
+        let ended: Vec<JobId> = ids.into_iter().filter(|id| !jobs.contains_key(id)).collect();
+        jobs.append(&mut self.load_by_id(ENDED, ended).await?);
+        Ok(jobs)
+    }
+
+    async fn load_by_id(
+        &mut self,
+        sql: &'static str,
+        ids: Vec<JobId>,
+    ) -> Result<BTreeMap<JobId, Job>> {
+        if ids.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let ids: Vec<i64> = ids.iter().map(|id| signed(id.get())).collect();
+        let rows = self.fetch("read jobs", self.sql.query(sql).bind(ids)).await?;
+        self.know_lanes(&rows).await?;
+        let jobs = rows.iter().map(|row| decode(row, self.names));
+        jobs.map(|job| job.map(|job| (job.id, job))).collect()
+    }
+
+    /// Makes the lanes of these rows known, which another process may have made.
+    pub(crate) async fn know_lanes(&mut self, rows: &[sqlx::postgres::PgRow]) -> Result<()> {
+        let ids = rows.iter().map(lane_of).collect::<Result<Vec<i32>>>()?;
+        let (names, sql) = (self.names, self.sql);
+        names.load(self.db(), sql, ids.into_iter()).await
+    }
+
+    async fn load_thresholds(
+        &mut self,
+    ) -> Result<BTreeMap<quell_core::QueueName, quell_core::window::Thresholds>> {
+        let query = self.sql.query("select name, settings from quell.queue where settings <> '{}'");
+        let mut thresholds = BTreeMap::new();
+        for row in &self.fetch("read the settings of queues", query).await? {
+            let (queue, settings) = crate::read::decode_queue(row)?;
+            thresholds.extend(settings.debounce.map(|debounce| (queue, debounce)));
+        }
+        Ok(thresholds)
+    }
+
+    async fn write(&mut self, touched: &Touched, numbers: &Numbers) -> Result<()> {
+        let unkeyed = numbers.jobs(&touched.new_unkeyed().iter().collect::<Vec<_>>());
+        let new = numbers.jobs(&touched.new_keyed());
+        let changed = touched.changed();
+        let now = self.now;
+        for job in new.iter().chain(changed.iter().copied()).chain(&unkeyed) {
+            if job.state != JobState::Scheduled {
+                // Only a leading edge counts triggers in a job that does not wait.
+                self.tell(|| Event::suppressed(now, job));
+                continue;
+            }
+            self.tell(|| Event::window(now, job));
+            if touched.is_news(job) {
+                self.news.wake(&job.queue, job.window.due_at);
+            }
+        }
+        let inserted: Vec<&Job> = new.iter().chain(&unkeyed).collect();
+        self.insert_new(&inserted).await?;
+        self.update_joined(&changed).await?;
+        let taken = touched.taken();
+        let renumbered = taken.into_iter().map(|(key, mut hold)| {
+            hold.job = numbers.of(hold.job);
+            (key, hold)
+        });
+        self.write_holds(&renumbered.collect::<Vec<_>>()).await?;
+        let renumbered = touched.remembered().into_iter().map(|(key, mut memory)| {
+            memory.leader = numbers.of(memory.leader);
+            (key, memory)
+        });
+        self.write_memories(&renumbered.collect::<Vec<_>>()).await
+    }
+}

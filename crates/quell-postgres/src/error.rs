@@ -1,0 +1,185 @@
+//! What PostgreSQL's errors mean to a caller.
+
+use quell_core::{Error, ErrorKind};
+
+/// SQLSTATE codes, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+mod code {
+    pub(super) const SERIALIZATION: &str = "40001";
+    pub(super) const DEADLOCK: &str = "40P01";
+    pub(super) const LOCK_NOT_AVAILABLE: &str = "55P03";
+    pub(super) const UNIQUE: &str = "23505";
+    pub(super) const CANCELED: &str = "57014";
+    pub(super) const READ_ONLY: &str = "25006";
+    pub(super) const DENIED: &str = "42501";
+    pub(super) const TOO_MANY_CONNECTIONS: &str = "53300";
+    pub(super) const NO_SCHEMA: &str = "3F000";
+    pub(super) const NO_TABLE: &str = "42P01";
+    pub(super) const NO_COLUMN: &str = "42703";
+    pub(super) const NO_FUNCTION: &str = "42883";
+    pub(super) const NO_DATABASE: &str = "3D000";
+    pub(super) const IDLE_IN_TRANSACTION: &str = "25P03";
+}
+
+/// Turns a driver's error into Quell's; `what` says what was being done.
+pub(crate) fn explain(what: &'static str, error: sqlx::Error) -> Error {
+    let (kind, help) = classify(&error);
+    Error::new(kind, format!("cannot {what}: {help}")).with_source(error)
+}
+
+/// As [`explain`], for a statement that commits: where it may have become durable, nobody knows (R1).
+pub(crate) fn explain_commit(what: &'static str, error: sqlx::Error) -> Error {
+    if error.as_database_error().is_some() || !is_broken(&error) {
+        // The server answered that it did not.
+        return explain(what, error);
+    }
+    let message = format!(
+        "the connection broke while trying to {what}: it happened or it did not; look before \
+         trying again"
+    );
+    Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
+}
+
+/// Whether another try, from the start, is what the server asks for: a deadlock, or another call
+/// that opened the same window or took the same key a moment earlier.
+pub(crate) fn wants_retry(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<sqlx::Error>());
+    let code = source.and_then(|e| e.as_database_error()).and_then(|e| e.code());
+    matches!(code.as_deref(), Some(code::DEADLOCK | code::SERIALIZATION | code::UNIQUE))
+}
+
+/// Whether the connection, not the server, failed.
+fn is_broken(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_))
+}
+
+fn classify(error: &sqlx::Error) -> (ErrorKind, &'static str) {
+    let code = error.as_database_error().and_then(|e| e.code());
+    match code.as_deref() {
+        Some(code) => classify_code(code),
+        None => match error {
+            sqlx::Error::ColumnDecode { .. }
+            | sqlx::Error::ColumnNotFound(_)
+            | sqlx::Error::Decode(_) => (ErrorKind::Corrupt, "a row holds what Quell never wrote"),
+            sqlx::Error::PoolTimedOut => (
+                ErrorKind::Unavailable,
+                "no connection was free in time: raise `connections`, or look for slow statements",
+            ),
+            sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolClosed => {
+                (ErrorKind::Unavailable, "the server did not answer: check that it runs")
+            }
+            sqlx::Error::Tls(_) => (
+                ErrorKind::Unavailable,
+                "no TLS connection: check the server's certificate and name, or `sslmode`",
+            ),
+            sqlx::Error::Configuration(_) => {
+                (ErrorKind::Invalid, "the url does not do: postgres://USER:PASSWORD@HOST/DATABASE")
+            }
+            _ => (ErrorKind::Internal, "the database driver failed"),
+        },
+    }
+}
+
+fn classify_code(code: &str) -> (ErrorKind, &'static str) {
+    match code {
+        code::SERIALIZATION | code::DEADLOCK | code::LOCK_NOT_AVAILABLE | code::UNIQUE => {
+            (ErrorKind::Contention, "another process holds what this needs, try again")
+        }
+        code::CANCELED => (
+            ErrorKind::Unavailable,
+            "the server cancelled the statement, for example by `statement_timeout`: nothing was \
+             changed",
+        ),
+        code::READ_ONLY => (
+            ErrorKind::ReadOnly,
+            "the server takes no writes: it is a standby, or a failover is under way",
+        ),
+        code::DENIED => (
+            ErrorKind::ReadOnly,
+            "this role may not: grant it what the operations page lists for its part",
+        ),
+        code::TOO_MANY_CONNECTIONS => (
+            ErrorKind::Unavailable,
+            "the server has no connection left: raise `max_connections`, or lower `connections` \
+             of the processes that share it",
+        ),
+        code::NO_SCHEMA | code::NO_TABLE | code::NO_COLUMN | code::NO_FUNCTION => (
+            ErrorKind::Foreign,
+            "this database has no Quell schema of that name: open it once with \
+             `PostgresStore::open`",
+        ),
+        code::NO_DATABASE => (ErrorKind::Invalid, "there is no such database: create it"),
+        code::IDLE_IN_TRANSACTION => {
+            (ErrorKind::Unavailable, "the server ended an idle transaction: nothing was changed")
+        }
+        _ if code.starts_with("28") => {
+            (ErrorKind::Invalid, "the server refused the login: check user and password")
+        }
+        // Out of disk or memory.
+        _ if code.starts_with("53") => {
+            (ErrorKind::Full, "the server is out of space: free some, nothing was lost")
+        }
+        // Shut down, crashed, starting up, connection lost.
+        _ if code.starts_with("57P") || code.starts_with("08") => {
+            (ErrorKind::Unavailable, "the server is going down or coming up: try again")
+        }
+        _ if code.starts_with("22") => (ErrorKind::Invalid, "the server refused a value"),
+        _ if code.starts_with("XX") => {
+            (ErrorKind::Corrupt, "the server reports damage: see its log")
+        }
+        _ => (ErrorKind::Internal, "PostgreSQL refused a statement"),
+    }
+}
+
+/// A row that breaks an invariant.
+pub(crate) fn corrupt(what: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{what}: a row holds what Quell never wrote"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_driver_says_is_told_by_what_to_do_about_it() {
+        let gone = || sqlx::Error::Io(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        let decode = || Box::<dyn std::error::Error + Send + Sync>::from("no number");
+        let table = [
+            (sqlx::Error::Decode(decode()), ErrorKind::Corrupt),
+            (gone(), ErrorKind::Unavailable),
+            (sqlx::Error::PoolTimedOut, ErrorKind::Unavailable),
+            (sqlx::Error::PoolClosed, ErrorKind::Unavailable),
+            (sqlx::Error::Tls(decode()), ErrorKind::Unavailable),
+            (sqlx::Error::RowNotFound, ErrorKind::Internal),
+        ];
+        for (error, kind) in table {
+            assert_eq!(classify(&error).0, kind, "{error}");
+        }
+        assert!(explain_commit("commit", gone()).is_unknown_outcome());
+        assert!(!explain_commit("commit", sqlx::Error::PoolTimedOut).is_unknown_outcome());
+    }
+
+    #[test]
+    fn codes_of_the_server_are_told_apart() {
+        let table = [
+            ("40001", ErrorKind::Contention),
+            ("55P03", ErrorKind::Contention),
+            ("57014", ErrorKind::Unavailable),
+            ("57P01", ErrorKind::Unavailable),
+            ("57P03", ErrorKind::Unavailable),
+            ("08006", ErrorKind::Unavailable),
+            ("53300", ErrorKind::Unavailable),
+            ("53100", ErrorKind::Full),
+            ("25006", ErrorKind::ReadOnly),
+            ("42501", ErrorKind::ReadOnly),
+            ("42P01", ErrorKind::Foreign),
+            ("28P01", ErrorKind::Invalid),
+            ("3D000", ErrorKind::Invalid),
+            ("22021", ErrorKind::Invalid),
+            ("XX001", ErrorKind::Corrupt),
+            ("42601", ErrorKind::Internal),
+        ];
+        for (code, kind) in table {
+            assert_eq!(classify_code(code).0, kind, "{code}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Triggers inside a caller's own transaction (R4).
+//!
+//! They are appended to an inbox there, and folded into jobs by the next store call after the
+//! commit: they count from the commit, a rollback leaves no trace, and a transaction that stays
+//! open holds up nobody.
+
+use quell_core::dedup::Dedup;
+use quell_core::{Batch, NewTrigger, Result};
+use sqlx::PgConnection;
+use tracing::error;
+
+use crate::error::{corrupt, explain};
+use crate::row::get;
+use crate::sql::Sql;
+use crate::tx::Tx;
+
+/// Batches folded in one store call, at most; the next call goes on.
+const FOLD: i64 = 1_000;
+
+/// Triggers a batch inside the caller's transaction on the database that holds the store in
+/// `schema`.
+///
+/// The batch must have been validated. What became of each trigger is decided after the commit, by
+/// the next call of any store on the schema, at the time of that call. Workers are woken by the
+/// commit.
+///
+/// # Errors
+/// [`ErrorKind::Foreign`](quell_core::ErrorKind::Foreign) where the database has no Quell schema of
+/// that name; else what the database says. After an error the caller must roll back.
+pub async fn trigger_in(db: &mut PgConnection, schema: &str, batch: &Batch) -> Result<()> {
+    let sql = Sql::new(schema, false)?;
+    let triggers = serde_json::to_string(&(&batch.triggers, &batch.dedup))
+        .map_err(|error| corrupt(format_args!("triggers: {error}")))?;
+    let put = sql.query("select quell.put($1)").bind(triggers).execute(db).await;
+    put.map(drop).map_err(|e| explain("trigger in the transaction", e))
+}
+
+impl Tx<'_> {
+    /// Folds what committed transactions left in the inbox, in order. Only one call folds at a
+    /// time; the others wait for it, so that no later trigger overtakes.
+    pub(crate) async fn fold_inbox(&mut self) -> Result<()> {
+        const ALONE: &str = "select pg_advisory_xact_lock(hashtextextended($1, 1))";
+        const TAKE: &str = "delete from quell.inbox
+              where id in (select id from quell.inbox where refused is null order by id limit $1)
+          returning id, triggers";
+        if !self.inbox_waits {
+            return Ok(());
+        }
+        self.inbox_waits = false;
+        let query = self.sql.query(ALONE).bind(format!("quell {}", self.sql.schema()));
+        self.run("fold the inbox alone", query).await?;
+        let rows = self.fetch("read the inbox", self.sql.query(TAKE).bind(FOLD)).await?;
+        self.news.more_in_inbox = i64::try_from(rows.len()) == Ok(FOLD);
+        let mut taken = Vec::with_capacity(rows.len());
+        for row in &rows {
+            taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
+        }
+        taken.sort_unstable_by_key(|(id, _)| *id);
+        let mut batches = Vec::with_capacity(taken.len());
+        for (id, text) in taken {
+            match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
+                Ok((triggers, dedup)) => batches.push(Batch { triggers, dedup }),
+                Err(error) => self.refuse_inbox(id, text, &error).await?,
+            }
+        }
+        let triggers = batches.iter().flat_map(|batch| &batch.triggers);
+        for t in triggers {
+            if self.names.find(&t.queue, &t.task, t.priority).is_none() {
+                self.unnamed.push((t.queue.clone(), t.task.clone(), t.priority));
+            }
+        }
+        self.check_named()?;
+        self.accept(&batches).await?;
+        Ok(())
+    }
+
+    /// Keeps a row that is not Quell's writing, out of the way, with the reason.
+    async fn refuse_inbox(&mut self, id: i64, text: &str, why: &serde_json::Error) -> Result<()> {
+        const KEEP: &str = "insert into quell.inbox (id, triggers, refused)
+                            overriding system value values ($1, $2, $3)";
+        error!(inbox = id, error = %why, "inbox holds what Quell never wrote: set aside");
+        let query = self.sql.query(KEEP).bind(id).bind(text.to_owned()).bind(why.to_string());
+        self.run("set an inbox row aside", query).await
+    }
+}

@@ -1,0 +1,187 @@
+//! What is kept of keys beside their windows: dedup holds (R16) and the memories of edges (R13).
+//!
+//! What was loaded is locked until the call commits, and what was not there is inserted plainly: a
+//! call that took the same key a moment earlier makes this one start over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_core::dedup::{Hold, HoldUntil};
+use quell_core::edge::{Edge, KeyMemory};
+use quell_core::touched::{Loaded, TaskKey, Wanted};
+use quell_core::{Job, JobId, JobState, Key, Result, SettledAs};
+use sqlx::postgres::PgRow;
+
+use crate::error::corrupt;
+use crate::row::{get, signed, time, unsigned};
+use crate::tx::Tx;
+
+impl Tx<'_> {
+    /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),
+    /// the period since its last start (R13).
+    pub(crate) async fn heed_key(&mut self, job: &mut Job, became: SettledAs) -> Result<SettledAs> {
+        let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) else {
+            return Ok(became);
+        };
+        let memory = match job.shape.edge {
+            Edge::Throttle => {
+                let wanted = BTreeMap::from([(&job.task, BTreeSet::from([key.as_str()]))]);
+                self.load_memories(&wanted).await?.pop()
+            }
+            _ => None,
+        };
+        // Whether it waits for another attempt follows from the rows.
+        Ok(job.heed_key(self.now, false, memory.map(|loaded| loaded.value).as_ref()))
+    }
+
+    /// Loads dedup holds with their jobs, whose states decide whether they hold. A job that is not
+    /// among those that wait or run has ended.
+    pub(crate) async fn load_holds(&mut self, wanted: &Wanted<'_>) -> Result<Vec<Loaded<Hold>>> {
+        const HOLDS: &str = "select h.task_id, h.key, h.job_id, h.until, h.expires_at
+               from unnest($1::int[], $2::text[]) k (task_id, key)
+               join quell.hold h on h.task_id = k.task_id and h.key = k.key
+              order by h.task_id, h.key
+                for update of h";
+        let mut loaded = self
+            .load_keys(wanted, HOLDS, |row| {
+                let until = serde_json::from_str::<HoldUntil>(get(row, 3)?)
+                    .map_err(|error| corrupt(format_args!("a dedup key: {error}")))?;
+                let job = JobId::new(unsigned(get(row, 2)?));
+                Ok(Hold { job, until, expires_at: time(row, 4)? })
+            })
+            .await?;
+        // After the locks, so that a job that moved on meanwhile is seen where it is now.
+        let ids = loaded.iter().map(|one| one.value.job).collect::<BTreeSet<_>>();
+        let jobs = self.load_here(ids.into_iter().collect()).await?;
+        for one in &mut loaded {
+            one.job = jobs.get(&one.value.job).cloned();
+        }
+        Ok(loaded)
+    }
+
+    /// Loads what is remembered of keys, with the leading jobs that suppressed triggers count on.
+    pub(crate) async fn load_memories(
+        &mut self,
+        wanted: &Wanted<'_>,
+    ) -> Result<Vec<Loaded<KeyMemory>>> {
+        const MEMORIES: &str = "select m.task_id, m.key, m.leader, m.burst_at, m.last_at,
+                    m.started_at, m.expires_at
+               from unnest($1::int[], $2::text[]) k (task_id, key)
+               join quell.memory m on m.task_id = k.task_id and m.key = k.key
+              order by m.task_id, m.key
+                for update of m";
+        self.load_keys(wanted, MEMORIES, |row| {
+            Ok(KeyMemory {
+                leader: JobId::new(unsigned(get(row, 2)?)),
+                burst_at: time(row, 3)?,
+                last_at: time(row, 4)?,
+                started_at: time(row, 5)?,
+                expires_at: time(row, 6)?,
+            })
+        })
+        .await
+    }
+
+    async fn load_keys<T>(
+        &mut self,
+        wanted: &Wanted<'_>,
+        sql: &'static str,
+        value: impl Fn(&PgRow) -> Result<T>,
+    ) -> Result<Vec<Loaded<T>>> {
+        let (tasks, keys) = self.task_keys(wanted);
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let by_id: BTreeMap<_, _> =
+            wanted.keys().filter_map(|task| Some((self.names.task_id(task)?, *task))).collect();
+        let rows = self.fetch("read keys", self.sql.query(sql).bind(tasks).bind(keys)).await?;
+        let mut loaded = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let task = by_id.get(&get::<i32, _>(row, 0)?).ok_or_else(|| corrupt("a key's task"))?;
+            let key = ((*task).clone(), Key::new(get::<&str, _>(row, 1)?)?);
+            loaded.push(Loaded { key, value: value(row)?, job: None });
+        }
+        Ok(loaded)
+    }
+
+    /// The keys that are wanted, as two columns.
+    pub(crate) fn task_keys(&self, wanted: &Wanted<'_>) -> (Vec<i32>, Vec<String>) {
+        let mut columns = (Vec::new(), Vec::new());
+        for (task, keys) in wanted {
+            let Some(task_id) = self.names.task_id(task) else { continue };
+            for key in keys {
+                columns.0.push(task_id);
+                columns.1.push((*key).to_owned());
+            }
+        }
+        columns
+    }
+
+    /// Takes dedup keys; `seen` are those that were there before.
+    pub(crate) async fn write_holds(&mut self, holds: &[(TaskKey, Hold)]) -> Result<()> {
+        const FREE: &str = "delete from quell.hold h
+              using unnest($1::int[], $2::text[], $3::bool[]) k (task_id, key, seen)
+              where h.task_id = k.task_id and h.key = k.key and k.seen";
+        const TAKE: &str = "insert into quell.hold (task_id, key, job_id, until, expires_at)
+             select * from unnest($1::int[], $2::text[], $3::bigint[], $4::text[], $5::bigint[])
+              order by 1, 2";
+        if holds.is_empty() {
+            return Ok(());
+        }
+        let (tasks, keys) = self.columns(holds)?;
+        let seen: Vec<bool> = holds.iter().map(|(key, _)| self.locked.contains(key)).collect();
+        if seen.contains(&true) {
+            let query = self.sql.query(FREE).bind(tasks.clone()).bind(keys.clone()).bind(seen);
+            self.run("free dedup keys", query).await?;
+        }
+        let untils = holds
+            .iter()
+            .map(|(_, hold)| serde_json::to_string(&hold.until))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| corrupt(format_args!("a dedup key: {error}")))?;
+        let jobs: Vec<i64> = holds.iter().map(|(_, hold)| signed(hold.job.get())).collect();
+        let ends: Vec<i64> = holds.iter().map(|(_, hold)| hold.expires_at.as_micros()).collect();
+        let query = self.sql.query(TAKE).bind(tasks).bind(keys).bind(jobs).bind(untils).bind(ends);
+        self.run("take dedup keys", query).await
+    }
+
+    /// Remembers keys. The key's window is this call's, so nobody else writes its memory, but for a
+    /// start of the window, which this call waited for.
+    pub(crate) async fn write_memories(&mut self, memories: &[(TaskKey, KeyMemory)]) -> Result<()> {
+        const REMEMBER: &str = "insert into quell.memory
+                    (task_id, key, leader, burst_at, last_at, started_at, expires_at)
+             select * from unnest($1::int[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[],
+                                  $6::bigint[], $7::bigint[])
+              order by 1, 2
+             on conflict (task_id, key) do update set
+                 leader = excluded.leader, burst_at = excluded.burst_at,
+                 last_at = excluded.last_at, started_at = excluded.started_at,
+                 expires_at = excluded.expires_at";
+        if memories.is_empty() {
+            return Ok(());
+        }
+        let (tasks, keys) = self.columns(memories)?;
+        let column = |value: fn(&KeyMemory) -> i64| {
+            memories.iter().map(|(_, memory)| value(memory)).collect::<Vec<_>>()
+        };
+        let query = self
+            .sql
+            .query(REMEMBER)
+            .bind(tasks)
+            .bind(keys)
+            .bind(column(|memory| signed(memory.leader.get())))
+            .bind(column(|memory| memory.burst_at.as_micros()))
+            .bind(column(|memory| memory.last_at.as_micros()))
+            .bind(column(|memory| memory.started_at.as_micros()))
+            .bind(column(|memory| memory.expires_at.as_micros()));
+        self.run("remember keys", query).await
+    }
+
+    fn columns<T>(&self, rows: &[(TaskKey, T)]) -> Result<(Vec<i32>, Vec<String>)> {
+        let mut columns = (Vec::new(), Vec::new());
+        for ((task, key), _) in rows {
+            columns.0.push(self.names.task_id(task).ok_or_else(|| corrupt("a key's task"))?);
+            columns.1.push(key.as_str().to_owned());
+        }
+        Ok(columns)
+    }
+}

@@ -1,0 +1,35 @@
+//! The Quell store on PostgreSQL: the store that services share.
+//!
+//! Everything lives in a schema of its own. Many processes write at once: rows are locked, never
+//! tables, and always in the order of their ids, so that calls of different processes wait for each
+//! other briefly and never in a circle. Whatever one statement can do is one statement, which is
+//! its own transaction.
+//!
+//! Where to read: `store` is the door; `tx` opens a transaction and gives it the time; `enqueue`
+//! (with `keys`), `claim`, `settle` and `operate` are what happens inside one; `row` and `write`
+//! are how jobs look on disk; `names` are their numbers; `push` tells other processes.
+//!
+//! Invariant: no claim or settlement trusts a caller's clock, and nothing waits for a caller's own
+//! transaction.
+
+mod claim;
+mod enqueue;
+mod error;
+mod inbox;
+mod keys;
+mod names;
+mod operate;
+mod options;
+mod push;
+mod read;
+mod row;
+mod schema;
+mod settle;
+mod sql;
+mod store;
+mod tx;
+mod write;
+
+pub use inbox::trigger_in;
+pub use options::PostgresOptions;
+pub use store::PostgresStore;

@@ -1,0 +1,160 @@
+//! Interned names: tasks, queues and lanes have numbers that never change.
+//!
+//! The cache belongs to one process. A name that it does not know is looked up, or made, in a
+//! transaction of its own before the call's: so no call ever holds a lock on names, and what the
+//! cache knows is always committed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use quell_core::trigger::Priority;
+use quell_core::{QueueName, Result, TaskName};
+use sqlx::{PgConnection, PgPool};
+
+use crate::error::explain;
+use crate::row::get;
+use crate::sql::Sql;
+use crate::tx::{one_shot, read};
+
+/// What a lane's number stands for.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) id: i32,
+    pub(crate) queue_id: i32,
+    pub(crate) task_id: i32,
+    pub(crate) queue: QueueName,
+    pub(crate) task: TaskName,
+    pub(crate) priority: Priority,
+}
+
+/// The names of a lane.
+pub(crate) type LaneNames = (QueueName, TaskName, Priority);
+
+#[derive(Debug, Default)]
+pub(crate) struct Names(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    tasks: HashMap<TaskName, i32>,
+    queues: HashMap<QueueName, i32>,
+    by_names: HashMap<LaneNames, Arc<Lane>>,
+    lanes: HashMap<i32, Arc<Lane>>,
+}
+
+impl Names {
+    fn known<R>(&self, look: impl FnOnce(&Known) -> R) -> R {
+        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn learn(&self, lane: Lane) -> Arc<Lane> {
+        let lane = Arc::new(lane);
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.tasks.insert(lane.task.clone(), lane.task_id);
+        known.queues.insert(lane.queue.clone(), lane.queue_id);
+        let names = (lane.queue.clone(), lane.task.clone(), lane.priority);
+        known.by_names.insert(names, Arc::clone(&lane));
+        known.lanes.insert(lane.id, Arc::clone(&lane));
+        lane
+    }
+
+    /// The lane of these names, where this process knows it.
+    pub(crate) fn find(
+        &self,
+        queue: &QueueName,
+        task: &TaskName,
+        priority: Priority,
+    ) -> Option<Arc<Lane>> {
+        let names = (queue.clone(), task.clone(), priority);
+        self.known(|known| known.by_names.get(&names).cloned())
+    }
+
+    /// The lane with this number, where this process knows it.
+    pub(crate) fn lane(&self, id: i32) -> Option<Arc<Lane>> {
+        self.known(|known| known.lanes.get(&id).cloned())
+    }
+
+    pub(crate) fn task_id(&self, task: &TaskName) -> Option<i32> {
+        self.known(|known| known.tasks.get(task).copied())
+    }
+
+    /// Makes lanes known to this process, and to the store where they are new.
+    pub(crate) async fn intern(
+        &self,
+        pool: &PgPool,
+        sql: &Sql,
+        names: impl Iterator<Item = LaneNames>,
+    ) -> Result<()> {
+        let asked: HashSet<LaneNames> =
+            names.filter(|names| !self.known(|known| known.by_names.contains_key(names))).collect();
+        for (queue, task, priority) in &asked {
+            self.intern_one(pool, sql, queue, task, *priority).await?;
+        }
+        Ok(())
+    }
+
+    async fn intern_one(
+        &self,
+        pool: &PgPool,
+        sql: &Sql,
+        queue: &QueueName,
+        task: &TaskName,
+        priority: Priority,
+    ) -> Result<()> {
+        // The second statement sees what others added while the first waited for them.
+        const FIND: &str = "select l.id, l.queue_id, l.task_id
+               from quell.lane l
+               join quell.queue q on q.id = l.queue_id and q.name = $1
+               join quell.task t on t.id = l.task_id and t.name = $2
+              where l.priority = $3";
+        const MAKE: &str = "select id, queue_id, task_id from quell.lane_of($1, $2, $3)";
+        let bind = |template| {
+            let query = sql.query(template).bind(queue.as_str().to_owned());
+            query.bind(task.as_str().to_owned()).bind(priority)
+        };
+        let mut rows = read(pool, sql, "read names", bind(FIND)).await?;
+        if rows.is_empty() {
+            rows = one_shot(pool, sql, bind(MAKE)).await?;
+        }
+        let row = crate::tx::first(&rows)?;
+        self.learn(Lane {
+            id: get(row, 0)?,
+            queue_id: get(row, 1)?,
+            task_id: get(row, 2)?,
+            queue: queue.clone(),
+            task: task.clone(),
+            priority,
+        });
+        Ok(())
+    }
+
+    /// Makes the lanes with these numbers known to this process.
+    pub(crate) async fn load(
+        &self,
+        db: &mut PgConnection,
+        sql: &Sql,
+        ids: impl Iterator<Item = i32>,
+    ) -> Result<()> {
+        const LANES: &str = "select l.id, l.queue_id, l.task_id, q.name, t.name, l.priority
+               from quell.lane l
+               join quell.queue q on q.id = l.queue_id
+               join quell.task t on t.id = l.task_id
+              where l.id = any($1)";
+        let unknown: HashSet<i32> = ids.filter(|id| self.lane(*id).is_none()).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let query = sql.query(LANES).bind(unknown.into_iter().collect::<Vec<_>>());
+        let rows = query.fetch_all(db).await.map_err(|e| explain("read names", e))?;
+        for row in &rows {
+            self.learn(Lane {
+                id: get(row, 0)?,
+                queue_id: get(row, 1)?,
+                task_id: get(row, 2)?,
+                queue: QueueName::new(get::<&str, _>(row, 3)?)?,
+                task: TaskName::new(get::<&str, _>(row, 4)?)?,
+                priority: get(row, 5)?,
+            });
+        }
+        Ok(())
+    }
+}

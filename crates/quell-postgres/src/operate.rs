@@ -1,0 +1,199 @@
+//! What operators change: windows by key, jobs by id, queue settings, and what has ended (R7, R26,
+//! R32, R33, R37).
+
+use std::time::Duration;
+
+use quell_core::history::Event;
+use quell_core::{
+    JobId, JobState, Key, QueueName, QueueSettings, Result, Retention, SettledAs, TaskName,
+    Timestamp, no_such_job,
+};
+use sqlx::PgPool;
+
+use crate::error::corrupt;
+use crate::row::{decode, get, job_columns, signed, unsigned};
+use crate::sql::Sql;
+use crate::tx::{Asked, Tx, first, read};
+
+/// Looks, without writing, whether there may be anything to remove.
+pub(crate) async fn may_prune(
+    pool: &PgPool,
+    sql: &Sql,
+    asked: Asked,
+    retention: &Retention,
+) -> Result<bool> {
+    const OLD: &str = "with clock as materialized (select quell.peek($1, $2) as now)
+         select exists (select from quell.ended where state = 2 and ended_at <= now - $3)
+             or exists (select from quell.ended where state = 4 and ended_at <= now - $3)
+             or exists (select from quell.ended where state = 5 and ended_at <= now - $3)
+             or exists (select from quell.ended where state = 3 and ended_at <= now - $4)
+             or exists (select from quell.memory where expires_at <= now)
+             or exists (select from quell.hold where expires_at <= now)
+           from clock";
+    let micros = |keep: Option<Duration>| {
+        keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
+    };
+    let query = asked.bind(sql.query(OLD)).bind(micros(retention.succeeded));
+    let rows = read(pool, sql, "look for ended jobs", query.bind(micros(retention.dead))).await?;
+    get(first(&rows)?, 0)
+}
+
+impl Tx<'_> {
+    pub(crate) async fn flush(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
+        let Some(id) = self.open_window(task, key).await? else { return Ok(None) };
+        let now = self.now;
+        let flushed = self
+            .move_one(id, |job, _| {
+                if job.is_open_window() {
+                    job.window = job.window.flush(now);
+                }
+                Ok(None)
+            })
+            .await?;
+        Ok(flushed.map(|_| id))
+    }
+
+    pub(crate) async fn cancel_key(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
+        let Some(id) = self.open_window(task, key).await? else { return Ok(None) };
+        self.cancel(id, "the window was cancelled by its key").await?;
+        Ok(Some(id))
+    }
+
+    pub(crate) async fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
+        let now = self.now;
+        let cancelled = self
+            .move_one(id, |job, _| {
+                job.cancel(now, reason)?;
+                Ok(None)
+            })
+            .await?;
+        cancelled.ok_or_else(|| no_such_job(id))?;
+        self.tell(|| Event::Cancel { t: now, job: id });
+        Ok(())
+    }
+
+    pub(crate) async fn redrive(&mut self, id: JobId) -> Result<SettledAs> {
+        const FREED: &str = "delete from quell.hold
+              where job_id = $1 and until in ('\"started\"', '\"done\"')";
+        let (now, place) = (self.now, self.told());
+        // Keys that the job's end freed stay free.
+        self.run("free dedup keys", self.sql.query(FREED).bind(signed(id.get()))).await?;
+        let moved = self.move_one(id, |job, heir| job.redrive(now, heir).map(Some)).await?;
+        let (_, became) = moved.ok_or_else(|| no_such_job(id))?;
+        self.tell_at(place, || Event::Redrive { t: now, job: id, became });
+        Ok(became)
+    }
+
+    /// The open window of a key, locked.
+    async fn open_window(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
+        const WINDOW: &str = concat!(
+            "select ",
+            job_columns!("null::text", "false"),
+            " from quell.task t
+              join quell.job j on j.task_id = t.id and j.key = $2 and j.state = 0
+             where t.name = $1
+               for update of j"
+        );
+        let query = self.sql.query(WINDOW).bind(task.as_str().to_owned());
+        let query = query.bind(key.as_str().to_owned());
+        let rows = self.fetch("read an open window", query).await?;
+        self.know_lanes(&rows).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        // The lock may have been waited for, and the row have moved on.
+        Ok(Some(decode(row, self.names)?).filter(|job| job.is_open_window()).map(|job| job.id))
+    }
+
+    pub(crate) async fn set_queue(
+        &mut self,
+        queue: &QueueName,
+        settings: &QueueSettings,
+    ) -> Result<()> {
+        const SET: &str = "insert into quell.queue (name, settings) values ($1, $2)
+             on conflict (name) do update set settings = excluded.settings";
+        let text = serde_json::to_string(settings)
+            .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))?;
+        let query = self.sql.query(SET).bind(queue.as_str().to_owned()).bind(text);
+        self.run("set a queue", query).await?;
+        let t = self.now;
+        self.tell(|| Event::Queue { t, queue: queue.clone(), settings: settings.clone() });
+        self.news.wake(queue, Timestamp::MIN);
+        Ok(())
+    }
+
+    /// R31: what queues' limits held back may start, at any worker.
+    pub(crate) async fn free_slots(&mut self) -> Result<()> {
+        const LIMITED: &str = "select name from quell.queue
+              where (settings::json ->> 'concurrency') is not null";
+        for row in &self.fetch("read queues with limits", self.sql.query(LIMITED)).await? {
+            self.news.wake(&QueueName::new(get::<&str, _>(row, 0)?)?, Timestamp::MIN);
+        }
+        Ok(())
+    }
+
+    /// Removes ended jobs, and keys that have no effect any more, in one small batch.
+    pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<u64> {
+        const OLD: &str = "select id from quell.ended where state = $1 and ended_at <= $2
+              order by ended_at limit $3 for update skip locked";
+        let mut old: Vec<i64> = Vec::new();
+        for (state, keep) in [
+            (JobState::Succeeded, retention.succeeded),
+            (JobState::Cancelled, retention.succeeded),
+            (JobState::Absorbed, retention.succeeded),
+            (JobState::Dead, retention.dead),
+        ] {
+            let Some(keep) = keep else { continue };
+            let left = limit.saturating_sub(old.len());
+            let query = self
+                .sql
+                .query(OLD)
+                .bind(i16::from(state.code()))
+                .bind(self.now.before(keep).as_micros())
+                .bind(i64::try_from(left).unwrap_or(i64::MAX));
+            for row in &self.fetch("read ended jobs", query).await? {
+                old.push(get(row, 0)?);
+            }
+        }
+        self.remove(&old).await?;
+        let t = self.now;
+        for id in &old {
+            self.tell(|| Event::Prune { t, job: JobId::new(unsigned(*id)) });
+        }
+        self.remove_expired(limit).await?;
+        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Removes jobs with all that hangs on them.
+    async fn remove(&mut self, ids: &[i64]) -> Result<()> {
+        const REMOVE: [&str; 3] = [
+            "delete from quell.attempt where job_id = any($1)",
+            // R16: keys that were taken until the job started or ended. Others run on.
+            "delete from quell.hold
+              where job_id = any($1) and expires_at = 9223372036854775807",
+            "delete from quell.ended where id = any($1)",
+        ];
+        if ids.is_empty() {
+            return Ok(());
+        }
+        for sql in REMOVE {
+            self.run("remove ended jobs", self.sql.query(sql).bind(ids.to_vec())).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove_expired(&mut self, limit: usize) -> Result<()> {
+        const EXPIRED: [&str; 2] = [
+            "delete from quell.memory
+              where (task_id, key) in (select task_id, key from quell.memory
+                                        where expires_at <= $1 limit $2 for update skip locked)",
+            "delete from quell.hold
+              where (task_id, key) in (select task_id, key from quell.hold
+                                        where expires_at <= $1 limit $2 for update skip locked)",
+        ];
+        for sql in EXPIRED {
+            let query = self.sql.query(sql).bind(self.now.as_micros());
+            let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+            self.run("remove keys without effect", query).await?;
+        }
+        Ok(())
+    }
+}

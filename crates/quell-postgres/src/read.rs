@@ -1,0 +1,217 @@
+//! What operators read: one state of the store for each answer.
+
+use quell_core::{
+    Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
+    QueueInfo, QueueName, QueueSettings, Result, TaskName,
+};
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgRow;
+use sqlx::{Postgres, QueryBuilder, SqlSafeStr, Transaction};
+
+use crate::error::{corrupt, explain};
+use crate::names::Names;
+use crate::row::{blocked, decode, decode_attempt, get, job_columns, lane_of, signed, unsigned};
+use crate::sql::{PgQuery, Sql};
+
+/// All jobs, wherever they are.
+const JOBS: &str = concat!(
+    "select ",
+    job_columns!("j.payload", concat!("j.state = 0 and ", blocked!())),
+    " from (select * from quell.job union all select * from quell.ended) j where true"
+);
+
+const BEGIN: &str = "begin isolation level repeatable read read only";
+
+/// One state of the store: it ends with the reader.
+pub(crate) struct Reader<'s> {
+    db: Transaction<'static, Postgres>,
+    sql: &'s Sql,
+    names: &'s Names,
+}
+
+impl<'s> Reader<'s> {
+    pub(crate) async fn new(
+        db: PoolConnection<Postgres>,
+        sql: &'s Sql,
+        names: &'s Names,
+    ) -> Result<Self> {
+        let begun = Transaction::begin(db, Some(BEGIN.into_sql_str())).await;
+        let db = begun.map_err(|e| explain("begin to read", e))?;
+        Ok(Reader { db, sql, names })
+    }
+
+    async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
+        query.fetch_all(&mut *self.db).await.map_err(|e| explain(what, e))
+    }
+
+    async fn decode(&mut self, rows: &[PgRow]) -> Result<Vec<Job>> {
+        let lanes = rows.iter().map(lane_of).collect::<Result<Vec<_>>>()?;
+        self.names.load(&mut self.db, self.sql, lanes.into_iter()).await?;
+        rows.iter().map(|row| decode(row, self.names)).collect()
+    }
+
+    pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {
+        const JOB: &str = concat!(
+            "select ",
+            job_columns!("j.payload", concat!("j.state = 0 and ", blocked!())),
+            " from (select * from quell.job union all select * from quell.ended) j where j.id = $1"
+        );
+        let rows = self.fetch("read a job", self.sql.query(JOB).bind(signed(id.get()))).await?;
+        Ok(self.decode(&rows).await?.pop())
+    }
+
+    /// A page of jobs, newest first.
+    pub(crate) async fn jobs(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
+        let mut query = QueryBuilder::<Postgres>::new(self.sql.text(JOBS).as_ref());
+        if let Some(task) = &filter.task {
+            query.push(
+                self.sql.rewrite(" and j.task_id in (select id from quell.task where name = "),
+            );
+            query.push_bind(task.as_str().to_owned()).push(")");
+        } else if filter.key.is_some() {
+            // With all the tasks named, the index of keys serves.
+            query.push(self.sql.rewrite(" and j.task_id in (select id from quell.task)"));
+        }
+        if let Some(key) = &filter.key {
+            query.push(" and j.key = ").push_bind(key.as_str().to_owned());
+        }
+        if let Some(queue) = &filter.queue {
+            query.push(self.sql.rewrite(
+                " and j.lane_id in (select l.id from quell.lane l
+                      join quell.queue q on q.id = l.queue_id where q.name = ",
+            ));
+            query.push_bind(queue.as_str().to_owned()).push(")");
+        }
+        if let Some(state) = filter.state {
+            query.push(" and j.state = ").push_bind(i16::from(state.code()));
+        }
+        if let Some(before) = filter.before {
+            query.push(" and j.id < ").push_bind(signed(before.get()));
+        }
+        let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
+        query.push(" order by j.id desc limit ").push_bind(page);
+        let rows =
+            query.build().persistent(self.sql.is_persistent()).fetch_all(&mut *self.db).await;
+        let rows = rows.map_err(|e| explain("read jobs", e))?;
+        self.decode(&rows).await
+    }
+
+    pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
+        const COUNTS: &str = "select q.name, t.name, c.state, sum(c.jobs)::bigint
+               from (select lane_id, state, count(*) as jobs from quell.job group by 1, 2
+                     union all
+                     select lane_id, state, count(*) from quell.ended group by 1, 2) c
+               join quell.lane l on l.id = c.lane_id
+               join quell.queue q on q.id = l.queue_id
+               join quell.task t on t.id = l.task_id
+              group by 1, 2, 3 order by q.name collate \"C\", t.name collate \"C\", 3";
+        let rows = self.fetch("count jobs", self.sql.query(COUNTS)).await?;
+        rows.iter().map(decode_counts).collect()
+    }
+
+    /// A job's attempts, oldest first; the one on its row last.
+    pub(crate) async fn attempts(&mut self, id: JobId) -> Result<Vec<Attempt>> {
+        const ATTEMPTS: &str = "select token, worker, started_at, ended_at, outcome, error
+               from quell.attempt where job_id = $1 order by token";
+        let query = self.sql.query(ATTEMPTS).bind(signed(id.get()));
+        let rows = self.fetch("read attempts", query).await?;
+        let mut attempts = rows.iter().map(decode_attempt).collect::<Result<Vec<_>>>()?;
+        attempts.extend(self.job(id).await?.and_then(|job| job.attempt_on_row()));
+        Ok(attempts)
+    }
+
+    pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
+        let sql = "select name, settings from quell.queue order by name collate \"C\"";
+        let rows = self.fetch("read queues", self.sql.query(sql)).await?;
+        let info =
+            |row: &PgRow| decode_queue(row).map(|(name, settings)| QueueInfo { name, settings });
+        rows.iter().map(info).collect()
+    }
+
+    /// What happened, and why (R15).
+    pub(crate) async fn explain(&mut self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        let (trigger, job) = match target {
+            ExplainTarget::Job(id) => (None, self.job(*id).await?),
+            ExplainTarget::Trigger(trigger) => {
+                let job = self.job(trigger.job).await?;
+                (Some(*trigger), job.filter(|job| trigger.seq <= job.window.triggers))
+            }
+            ExplainTarget::Key { task, key } => {
+                let filter = JobFilter {
+                    task: task.clone(),
+                    key: Some(key.clone()),
+                    limit: 1,
+                    ..JobFilter::default()
+                };
+                (None, self.jobs(&filter).await?.pop())
+            }
+        };
+        let Some(job) = job else { return Ok(None) };
+        Ok(Some(Explanation {
+            trigger,
+            attempts: self.attempts(job.id).await?,
+            absorbed: self.absorbed_by(job.id).await?,
+            open_window: self.open_window(&job).await?,
+            keys: self.key_advice(&job.task).await?,
+            job,
+        }))
+    }
+
+    async fn absorbed_by(&mut self, id: JobId) -> Result<Vec<JobId>> {
+        let sql = "select id from quell.ended where absorbed_by = $1 order by id";
+        let query = self.sql.query(sql).bind(signed(id.get()));
+        let rows = self.fetch("read absorbed jobs", query).await?;
+        rows.iter().map(|row| get(row, 0).map(|id| JobId::new(unsigned(id)))).collect()
+    }
+
+    async fn open_window(&mut self, job: &Job) -> Result<Option<JobId>> {
+        const WINDOW: &str = "select id from quell.job
+              where task_id = $1 and key = $2 and state = 0 and id <> $3";
+        let Some(key) = &job.key else { return Ok(None) };
+        let query = self.sql.query(WINDOW).bind(self.names.task_id(&job.task));
+        let query = query.bind(key.as_str().to_owned()).bind(signed(job.id.get()));
+        let rows = self.fetch("read an open window", query).await?;
+        rows.first().map(|row| get(row, 0).map(|id| JobId::new(unsigned(id)))).transpose()
+    }
+
+    /// R15: looks at the newest keyed jobs of a task, if they are among the newest of all.
+    async fn key_advice(&mut self, task: &TaskName) -> Result<Option<KeyAdvice>> {
+        // The sum keeps the index of keys out, which would bring all keys of the task for sorting.
+        const ADVICE: &str = "select count(*), coalesce(sum(triggers), 0)::bigint
+               from (select j.triggers
+                       from (select id, task_id, key, triggers from quell.job
+                             union all
+                             select id, task_id, key, triggers from quell.ended) j
+                      where j.task_id + 0 = $1 and j.key is not null
+                        and j.id > greatest((select max(id) from quell.job),
+                                            (select max(id) from quell.ended)) - 20 * $2
+                      order by j.id desc limit $2) newest";
+        let query = self.sql.query(ADVICE).bind(self.names.task_id(task));
+        let rows =
+            self.fetch("look at a task's keys", query.bind(signed(KeyAdvice::SAMPLE))).await?;
+        let row = crate::tx::first(&rows)?;
+        let advice = KeyAdvice { jobs: unsigned(get(row, 0)?), triggers: unsigned(get(row, 1)?) };
+        Ok((advice.jobs > 0).then_some(advice))
+    }
+}
+
+fn decode_counts(row: &PgRow) -> Result<Counts> {
+    let state = u8::try_from(get::<i16, _>(row, 2)?).ok().and_then(JobState::from_code);
+    Ok(Counts {
+        queue: QueueName::new(get::<&str, _>(row, 0)?)?,
+        task: TaskName::new(get::<&str, _>(row, 1)?)?,
+        state: state.ok_or_else(|| corrupt("the state of a job"))?,
+        jobs: unsigned(get(row, 3)?),
+    })
+}
+
+/// A row of name and settings.
+pub(crate) fn decode_queue(row: &PgRow) -> Result<(QueueName, QueueSettings)> {
+    let name: &str = get(row, 0)?;
+    Ok((QueueName::new(name)?, parse_settings(name, get(row, 1)?)?))
+}
+
+pub(crate) fn parse_settings(queue: &str, text: &str) -> Result<QueueSettings> {
+    serde_json::from_str(text)
+        .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))
+}

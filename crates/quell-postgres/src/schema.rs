@@ -1,0 +1,96 @@
+//! The schema's version, and how a database gets to it.
+//!
+//! Migrations run in one transaction under an advisory lock, so several processes may start at
+//! once: all but one find the work done. Each adds and takes nothing away that an older Quell uses,
+//! and gives up rather than wait for locks, so an older one goes on while a newer starts. A schema
+//! of a newer Quell is left alone.
+
+use quell_core::{Error, ErrorKind, Result};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
+
+use crate::error::{corrupt, explain};
+use crate::sql::Sql;
+
+/// Every migration, in order; the schema's version is how many have run.
+const MIGRATIONS: [&str; 1] = [include_str!("sql/0001_schema.sql")];
+
+const WHAT: &str = "migrate the schema";
+
+/// Brings the schema up to date. Only the simple protocol is used, which any pooler passes on.
+pub(crate) async fn migrate(db: &mut PgConnection, sql: &Sql) -> Result<()> {
+    let newest = i32::try_from(MIGRATIONS.len()).map_err(|_| corrupt("the schema"))?;
+    if version(db, sql).await? == Some(newest) {
+        return Ok(());
+    }
+    let schema = sql.schema();
+    // A migration that cannot have its locks soon fails, so that running workers are not held up.
+    let begin = format!(
+        "begin; set local lock_timeout = '5s'; set local client_min_messages = warning;
+         select pg_advisory_xact_lock(hashtextextended('quell {schema}', 0))"
+    );
+    run(db, begin).await?;
+    let done = locked(db, sql, newest).await;
+    let end = if done.is_ok() { "commit" } else { "rollback" };
+    let ended = run(db, end.to_owned()).await;
+    done.and(ended)
+}
+
+async fn locked(db: &mut PgConnection, sql: &Sql, newest: i32) -> Result<()> {
+    let found = version(db, sql).await?.unwrap_or(0);
+    if found > newest {
+        return Err(Error::new(
+            ErrorKind::Newer,
+            format!(
+                "the store has schema version {found}, this Quell knows up to {newest}: update \
+                 this program"
+            ),
+        ));
+    }
+    let done = usize::try_from(found).map_err(|_| corrupt("the schema's version"))?;
+    if done == 0 {
+        run(db, format!("create schema if not exists \"{}\"", sql.schema())).await?;
+    }
+    for migration in MIGRATIONS.iter().skip(done) {
+        run(db, sql.rewrite(migration)).await?;
+    }
+    run(db, sql.rewrite(&format!("update quell.meta set schema_version = {newest}"))).await
+}
+
+/// The schema's version; none where there are no Quell tables yet.
+async fn version(db: &mut PgConnection, sql: &Sql) -> Result<Option<i32>> {
+    let schema = sql.schema();
+    let there = format!("select to_regclass('\"{schema}\".meta') is not null");
+    if !scalar::<bool>(db, there).await? {
+        return Ok(None);
+    }
+    let ours = format!(
+        "select exists (select from pg_attribute
+                         where attrelid = to_regclass('\"{schema}\".meta')
+                           and attname = 'schema_version')"
+    );
+    if !scalar::<bool>(db, ours).await? {
+        let message = format!(
+            "schema {schema:?} has a table `meta` that is not Quell's: name another schema"
+        );
+        return Err(Error::new(ErrorKind::Foreign, message));
+    }
+    scalar(db, sql.rewrite("select schema_version from quell.meta")).await.map(Some)
+}
+
+async fn run(db: &mut PgConnection, text: String) -> Result<()> {
+    // Only the schema's checked name comes from outside.
+    let ran = db.execute(sqlx::raw_sql(AssertSqlSafe(text))).await;
+    ran.map(drop).map_err(|e| explain(WHAT, e))
+}
+
+async fn scalar<T>(db: &mut PgConnection, text: String) -> Result<T>
+where
+    T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+{
+    let row: PgRow = db
+        .fetch_one(sqlx::raw_sql(AssertSqlSafe(text)))
+        .await
+        .map_err(|e| explain("read the schema's version", e))?;
+    row.try_get(0).map_err(|e| explain("read the schema's version", e))
+}

@@ -1,0 +1,423 @@
+//! Ending attempts: success in one statement for many, everything else by the core's moves (R12,
+//! R21, R24, R25), and taking lapsed leases back.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
+
+use quell_core::history::Event;
+use quell_core::{
+    AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Result, Settled,
+    SettledAs, Settlement, Timestamp,
+};
+use sqlx::postgres::PgRow;
+
+use crate::error::corrupt;
+use crate::row::{decode, get, job_columns, optional_time, signed, time, unsigned};
+use crate::sql::{PgQuery, Sql};
+use crate::tx::{Asked, Tx};
+use crate::write::storable;
+
+/// Ends all the attempts that succeeded. R21: only a current, unlapsed lease counts. Ended jobs go
+/// where they are in nobody's way. R11: tells of windows whose key no longer runs.
+///
+/// States are compared so that no partial index seems to serve: the id is what finds the row.
+macro_rules! succeed {
+    ($clock:literal) => {
+        concat!(
+            "with clock as materialized (select ",
+            $clock,
+            " as now),
+             gone as (
+                 delete from quell.job j
+                  using clock c, unnest($3::bigint[], $4::bigint[]) l (id, token)
+                  where j.id = l.id and j.starts = l.token and j.state + 0 = 1
+                    and j.lease_until + 0 > c.now
+              returning j.*),
+             kept as (
+                 insert into quell.ended
+                        (id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
+                         suppressed, starts, started_at, ended_at, absorbed_by, period, lane_id,
+                         task_id, attempt, lapses, state, reason, overlap, key, worker, error,
+                         shape, payload)
+                 select g.id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
+                        suppressed, starts, started_at, c.now, absorbed_by, period, lane_id,
+                        task_id, attempt, lapses, 2, reason, overlap, key, worker, error, shape,
+                        payload
+                   from gone g, clock c)
+             select c.now, g.id, g.starts, w.lane_id, w.due_at
+               from clock c
+               left join gone g on true
+               left join quell.job w
+                      on w.task_id = g.task_id and w.key = g.key and w.state = 0"
+        )
+    };
+}
+
+/// Ends the attempts that succeeded: one statement, which is its own transaction.
+pub(crate) fn succeed_query<'l>(
+    sql: &Sql,
+    asked: Asked,
+    leases: impl Iterator<Item = &'l Lease>,
+) -> PgQuery {
+    bind_leases(asked.bind(sql.query(succeed!("quell.tick($1, $2)"))), leases)
+}
+
+fn bind_leases<'l>(query: PgQuery, leases: impl Iterator<Item = &'l Lease>) -> PgQuery {
+    // In the order of their ids, as all calls lock.
+    let sorted: BTreeSet<&Lease> = leases.collect();
+    let (ids, tokens): (Vec<i64>, Vec<i64>) =
+        sorted.iter().map(|lease| (signed(lease.job.get()), signed(lease.token.get()))).unzip();
+    query.bind(ids).bind(tokens)
+}
+
+/// What [`succeed_query`] brought.
+#[derive(Debug)]
+pub(crate) struct Succeeded {
+    pub(crate) now: Timestamp,
+    pub(crate) leases: HashSet<Lease>,
+    /// Lanes in which windows may start that waited for their key, and when.
+    pub(crate) freed: Vec<(i32, Timestamp)>,
+}
+
+pub(crate) fn decode_succeeded(rows: &[PgRow]) -> Result<Succeeded> {
+    let now = time(crate::tx::first(rows)?, 0)?;
+    let (mut leases, mut freed) = (HashSet::new(), Vec::new());
+    for row in rows {
+        let Some(id) = get::<Option<i64>, _>(row, 1)? else { continue };
+        let token = LeaseToken::new(unsigned(get(row, 2)?));
+        leases.insert(Lease { job: JobId::new(unsigned(id)), token });
+        if let (Some(lane), Some(due)) = (get(row, 3)?, optional_time(row, 4)?) {
+            freed.push((lane, due));
+        }
+    }
+    Ok(Succeeded { now, leases, freed })
+}
+
+/// Extends leases that still hold (R21): one statement, which is its own transaction.
+pub(crate) fn renew_query(sql: &Sql, asked: Asked, leases: &[Lease], length: Duration) -> PgQuery {
+    const RENEW: &str = "with clock as materialized (select quell.tick($1, $2) as now),
+         held as (
+             update quell.job j
+                set lease_until = case when c.now > 9223372036854775807 - $5
+                                       then 9223372036854775807 else c.now + $5 end
+               from clock c, unnest($3::bigint[], $4::bigint[]) l (id, token)
+              where j.id = l.id and j.starts = l.token and j.state + 0 = 1
+                and j.lease_until + 0 > c.now
+          returning j.id, j.starts, j.lease_until)
+         select c.now, h.id, h.starts, h.lease_until from clock c left join held h on true";
+    let query = bind_leases(asked.bind(sql.query(RENEW)), leases.iter());
+    query.bind(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
+}
+
+/// The time, and the new end of each lease that still held.
+pub(crate) fn decode_renewed(rows: &[PgRow]) -> Result<(Timestamp, BTreeMap<Lease, Timestamp>)> {
+    let now = time(crate::tx::first(rows)?, 0)?;
+    let mut renewed = BTreeMap::new();
+    for row in rows {
+        if let Some(id) = get::<Option<i64>, _>(row, 1)? {
+            let token = LeaseToken::new(unsigned(get(row, 2)?));
+            renewed.insert(Lease { job: JobId::new(unsigned(id)), token }, time(row, 3)?);
+        }
+    }
+    Ok((now, renewed))
+}
+
+/// Jobs that a call moves, locked in the order of their ids, and what it made of them.
+#[derive(Debug, Default)]
+struct Moving {
+    jobs: BTreeMap<JobId, Job>,
+    changed: BTreeSet<JobId>,
+    /// Dedup holds that follow an absorbed job.
+    followed: Vec<(JobId, JobId)>,
+    attempts: Vec<(Job, AttemptOutcome, Option<String>)>,
+}
+
+impl Moving {
+    /// Takes a job and the open window of its key out, to be changed and put back (R12).
+    fn take(&mut self, id: JobId) -> Option<(Job, Option<Job>)> {
+        let job = self.jobs.get(&id)?.clone();
+        let heir = job.key.as_ref().and_then(|key| {
+            let is_heir = |other: &&Job| {
+                other.id != id
+                    && other.is_open_window()
+                    && other.task == job.task
+                    && other.key.as_ref() == Some(key)
+            };
+            self.jobs.values().find(is_heir).cloned()
+        });
+        Some((job, heir))
+    }
+
+    fn put(&mut self, job: Job, heir: Option<Job>) {
+        let absorbed = heir.filter(|heir| job.absorbed_by == Some(heir.id));
+        if let Some(heir) = absorbed.filter(|_| job.state == JobState::Absorbed) {
+            self.followed.push((job.id, heir.id));
+            self.changed.insert(heir.id);
+            self.jobs.insert(heir.id, heir);
+        }
+        self.changed.insert(job.id);
+        self.jobs.insert(job.id, job);
+    }
+}
+
+impl Tx<'_> {
+    /// Ends attempts; answers come in the same order.
+    pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        let asked = Asked { now: Some(self.now), seen: self.now };
+        let well = settlements.iter().filter(|one| one.outcome == Outcome::Succeeded);
+        let query = asked.bind(self.sql.query(succeed!("greatest($1::bigint, $2::bigint)")));
+        let query = bind_leases(query, well.map(|one| &one.lease));
+        let rows = self.fetch("end attempts", query).await?;
+        let mut succeeded = decode_succeeded(&rows)?;
+        self.free(&succeeded.freed).await?;
+        let others = settlements.iter().filter(|one| one.outcome != Outcome::Succeeded);
+        let mut moving = self.lock(others.map(|one| one.lease.job).collect()).await?;
+        let mut settled = Vec::with_capacity(settlements.len());
+        let mut events = Vec::new();
+        for settlement in settlements {
+            let Settlement { lease, outcome } = settlement;
+            let became = if *outcome == Outcome::Succeeded {
+                // A lease that is settled twice in one call counts once.
+                let accepted = succeeded.leases.remove(lease);
+                if accepted { SettledAs::Succeeded } else { SettledAs::Refused }
+            } else {
+                self.settle_one(&mut moving, lease, outcome).await?
+            };
+            events.push((settlement, became));
+            settled.push(Settled { lease: *lease, became });
+        }
+        let now = self.now;
+        for (settlement, became) in events {
+            self.tell(|| Event::settled(now, settlement, became));
+        }
+        self.write_moved(moving).await?;
+        Ok(settled)
+    }
+
+    async fn settle_one(
+        &mut self,
+        moving: &mut Moving,
+        lease: &Lease,
+        outcome: &Outcome,
+    ) -> Result<SettledAs> {
+        let now = self.now;
+        let Some((mut job, mut heir)) = moving.take(lease.job) else {
+            return Ok(SettledAs::Refused);
+        };
+        if !job.is_held_by(lease.token, now) {
+            return Ok(SettledAs::Refused);
+        }
+        let (ended, error) = match outcome {
+            Outcome::Failed(failure) => (failure.ended, Some(failure.clipped())),
+            Outcome::Snoozed { .. } => (AttemptOutcome::Snoozed, None),
+            Outcome::Cancelled { reason } => (AttemptOutcome::Cancelled, Some(reason.clone())),
+            _ => (AttemptOutcome::Released, None),
+        };
+        moving.attempts.push((job.clone(), ended, error));
+        let became = job.settle(now, outcome, heir.as_mut());
+        let became = self.heed_key(&mut job, became).await?;
+        moving.put(job, heir);
+        Ok(became)
+    }
+
+    /// Takes back leases that lapsed, oldest first (R21). What another call is taking back already
+    /// is passed over.
+    pub(crate) async fn reap(&mut self, limit: usize) -> Result<Vec<Lapsed>> {
+        const LAPSED: &str = "select id, starts from quell.job
+              where state = 1 and lease_until <= $1
+              order by lease_until, id limit $2 for update skip locked";
+        let query = self.sql.query(LAPSED).bind(self.now.as_micros());
+        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = self.fetch("read lapsed leases", query).await?;
+        let mut leases = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let token = LeaseToken::new(unsigned(get(row, 1)?));
+            leases.push(Lease { job: JobId::new(unsigned(get(row, 0)?)), token });
+        }
+        let mut moving = self.lock(leases.iter().map(|lease| lease.job).collect()).await?;
+        let (now, mut lapsed) = (self.now, Vec::with_capacity(leases.len()));
+        for lease in leases {
+            let Some((mut job, mut heir)) = moving.take(lease.job) else { continue };
+            moving.attempts.push((job.clone(), AttemptOutcome::Lapsed, None));
+            let became = job.lapse(now, heir.as_mut());
+            let became = self.heed_key(&mut job, became).await?;
+            moving.put(job, heir);
+            let Lease { job, token } = lease;
+            self.tell(|| Event::Lapse { t: now, job, token, became });
+            lapsed.push(Lapsed { lease, became });
+        }
+        self.write_moved(moving).await?;
+        Ok(lapsed)
+    }
+
+    /// Cancels a job, or puts a dead one back: `change` moves it, in view of its key's open window.
+    pub(crate) async fn move_one(
+        &mut self,
+        id: JobId,
+        change: impl FnOnce(&mut Job, Option<&mut Job>) -> Result<Option<SettledAs>>,
+    ) -> Result<Option<(Job, SettledAs)>> {
+        let mut moving = self.lock(BTreeSet::from([id])).await?;
+        let was_ended = !moving.jobs.contains_key(&id);
+        if was_ended {
+            self.lock_ended(&mut moving, id).await?;
+        }
+        let Some((mut job, mut heir)) = moving.take(id) else { return Ok(None) };
+        let ran = job.clone();
+        let became = change(&mut job, heir.as_mut())?;
+        if ran.state == JobState::Running {
+            moving.attempts.push((ran.clone(), AttemptOutcome::Cancelled, job.error.clone()));
+        }
+        let became = match became {
+            Some(became) => self.heed_key(&mut job, became).await?,
+            None => SettledAs::Cancelled,
+        };
+        moving.put(job, heir);
+        if was_ended {
+            let moved = moving.jobs.get(&id).cloned();
+            moving.changed.remove(&id);
+            if let Some(moved) = moved {
+                self.put(&[&moved], true).await?;
+                self.tell_moved(&moved);
+            }
+        }
+        self.write_moved(moving).await?;
+        Ok(Some((ran, became)))
+    }
+
+    /// Locks jobs that wait or run, and the open windows of their keys, in the order of their ids.
+    async fn lock(&mut self, ids: BTreeSet<JobId>) -> Result<Moving> {
+        const LOCK: &str = concat!(
+            "select ",
+            job_columns!("j.payload", "false"),
+            " from quell.job j
+              where j.id in (select unnest($1::bigint[])
+                              union
+                             select w.id from unnest($1::bigint[]) i (id)
+                               join quell.job o on o.id = i.id
+                               join quell.job w on w.task_id = o.task_id and w.key = o.key
+                                                and w.state = 0)
+              order by j.id
+                for update of j"
+        );
+        self.lock_by(LOCK, ids.iter().map(|id| signed(id.get())).collect()).await
+    }
+
+    async fn lock_by(&mut self, sql: &'static str, ids: Vec<i64>) -> Result<Moving> {
+        if ids.is_empty() {
+            return Ok(Moving::default());
+        }
+        let rows = self.fetch("lock jobs", self.sql.query(sql).bind(ids)).await?;
+        self.know_lanes(&rows).await?;
+        let jobs = rows.iter().map(|row| decode(row, self.names).map(|job| (job.id, job)));
+        Ok(Moving { jobs: jobs.collect::<Result<_>>()?, ..Moving::default() })
+    }
+
+    /// Locks a job that has ended, and the open window of its key.
+    async fn lock_ended(&mut self, moving: &mut Moving, id: JobId) -> Result<()> {
+        const ENDED: &str = concat!(
+            "select ",
+            job_columns!("j.payload", "false"),
+            " from quell.ended j where j.id = any($1) for update of j"
+        );
+        const WINDOW: &str = concat!(
+            "select ",
+            job_columns!("j.payload", "false"),
+            " from quell.ended e
+              join quell.job j on j.task_id = e.task_id and j.key = e.key and j.state = 0
+             where e.id = any($1)
+               for update of j"
+        );
+        let id = vec![signed(id.get())];
+        let mut found = self.lock_by(ENDED, id.clone()).await?;
+        moving.jobs.append(&mut found.jobs);
+        let mut window = self.lock_by(WINDOW, id).await?;
+        window.jobs.retain(|_, job| job.is_open_window());
+        moving.jobs.append(&mut window.jobs);
+        Ok(())
+    }
+
+    async fn write_moved(&mut self, moving: Moving) -> Result<()> {
+        self.record_attempts(&moving.attempts).await?;
+        let changed: Vec<Job> =
+            moving.changed.iter().filter_map(|id| moving.jobs.get(id).cloned()).collect();
+        self.put(&changed.iter().collect::<Vec<_>>(), false).await?;
+        for (from, to) in &moving.followed {
+            // A key that was taken until the start is free: the job has started.
+            const FOLLOW: &str = "update quell.hold set job_id = $2
+                  where job_id = $1 and until <> '\"started\"'";
+            let query = self.sql.query(FOLLOW).bind(signed(from.get())).bind(signed(to.get()));
+            self.run("move dedup keys", query).await?;
+        }
+        changed.iter().for_each(|job| self.tell_moved(job));
+        let ran = moving.attempts.iter().map(|(job, ..)| job);
+        self.free_keys_of(ran.map(|job| job.id).collect::<Vec<_>>(), &changed).await
+    }
+
+    fn tell_moved(&mut self, job: &Job) {
+        if job.state == JobState::Scheduled {
+            let now = self.now;
+            self.tell(|| Event::window(now, job));
+            self.news.wake(&job.queue, job.window.due_at);
+        }
+    }
+
+    /// R11: tells of windows whose key no longer runs because these jobs ended.
+    async fn free_keys_of(&mut self, ran: Vec<JobId>, changed: &[Job]) -> Result<()> {
+        const WINDOWS: &str = "select w.lane_id, w.due_at
+               from unnest($1::int[], $2::text[]) k (task_id, key)
+               join quell.job w on w.task_id = k.task_id and w.key = k.key and w.state = 0";
+        let ended = changed.iter().filter(|job| ran.contains(&job.id) && job.state.is_ended());
+        let (mut tasks, mut keys) = (Vec::new(), Vec::new());
+        for job in ended {
+            let (Some(task), Some(key)) = (self.names.task_id(&job.task), &job.key) else {
+                continue;
+            };
+            tasks.push(task);
+            keys.push(key.as_str().to_owned());
+        }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let query = self.sql.query(WINDOWS).bind(tasks).bind(keys);
+        let mut freed = Vec::new();
+        for row in &self.fetch("free keys", query).await? {
+            freed.push((get(row, 0)?, time(row, 1)?));
+        }
+        self.free(&freed).await
+    }
+
+    async fn free(&mut self, freed: &[(i32, Timestamp)]) -> Result<()> {
+        let (names, sql) = (self.names, self.sql);
+        names.load(self.db(), sql, freed.iter().map(|(lane, _)| *lane)).await?;
+        for (lane, due) in freed {
+            let lane = names.lane(*lane).ok_or_else(|| corrupt("lane"))?;
+            self.news.wake(&lane.queue, *due);
+        }
+        Ok(())
+    }
+
+    /// Puts attempts that did not succeed on record.
+    async fn record_attempts(
+        &mut self,
+        attempts: &[(Job, AttemptOutcome, Option<String>)],
+    ) -> Result<()> {
+        const RECORD: &str = "insert into quell.attempt
+                (job_id, token, worker, started_at, ended_at, outcome, error)
+             values ($1, $2, $3, $4, $5, $6, $7)";
+        for (job, outcome, error) in attempts {
+            let (Some(worker), Some(started_at)) = (&job.worker, job.started_at) else { continue };
+            let query = self
+                .sql
+                .query(RECORD)
+                .bind(signed(job.id.get()))
+                .bind(signed(job.starts))
+                .bind(worker.as_str().to_owned())
+                .bind(started_at.as_micros())
+                .bind(self.now.as_micros())
+                .bind(i16::from(outcome.code()))
+                .bind(error.as_deref().map(storable));
+            self.run("record an attempt", query).await?;
+        }
+        Ok(())
+    }
+}

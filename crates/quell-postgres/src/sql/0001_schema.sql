@@ -1,0 +1,191 @@
+-- The first schema. `quell.` stands for the schema's name, `{channel}` for its channel.
+
+-- One row: what the whole store shares.
+create table quell.meta (
+    one            boolean primary key default true check (one),
+    schema_version integer not null
+);
+insert into quell.meta (schema_version) values (1);
+
+-- R38: the highest store time seen. Each write raises whichever row nobody else is writing, so that
+-- writers never wait for each other; the highest row counts.
+create table quell.clock (
+    slot smallint primary key,
+    at   bigint not null
+) with (fillfactor = 25);
+insert into quell.clock select slot, -9223372036854775808 from generate_series(1, 32) slot;
+
+create sequence quell.job_id as bigint;
+
+create table quell.task  (id   integer primary key generated always as identity,
+                          name text not null unique);
+create table quell.queue (id       integer primary key generated always as identity,
+                          name     text not null unique,
+                          settings text not null default '{}');
+
+-- A lane is a (queue, task, priority). Jobs carry its number, so that the index of jobs that may
+-- start is narrow, and a claim reads only lanes of tasks that its worker knows (R28).
+create table quell.lane (
+    id       integer primary key generated always as identity,
+    queue_id integer not null references quell.queue,
+    task_id  integer not null references quell.task,
+    priority smallint not null,
+    unique (queue_id, task_id, priority)
+);
+
+-- Jobs that wait or run. Times are microseconds since the epoch.
+create table quell.job (
+    id          bigint primary key,
+    due_at      bigint not null,
+    first_at    bigint not null,
+    -- Null where it is the same as first_at.
+    last_at     bigint,
+    bound_at    bigint,
+    -- Null where no trigger asked for a delay.
+    asked_at    bigint,
+    not_before  bigint,
+    triggers    bigint not null default 1,
+    suppressed  bigint not null default 0,
+    starts      bigint not null default 0,
+    lease_until bigint,
+    started_at  bigint,
+    ended_at    bigint,
+    absorbed_by bigint,
+    -- R13: the period of a throttled key.
+    period      bigint,
+    lane_id     integer not null,
+    task_id     integer not null,
+    attempt     integer not null default 0,
+    failures    integer not null default 0,
+    lapses      integer not null default 0,
+    state       smallint not null default 0,
+    reason      smallint not null default 0,
+    -- R11: attempts of its key may run at the same time.
+    overlap     boolean not null default false,
+    key         text collate "C",
+    worker      text,
+    error       text,
+    -- JSON; null for the default shape.
+    shape       text,
+    payload     text not null
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
+        autovacuum_analyze_scale_factor = 0.1, autovacuum_analyze_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
+-- R30: jobs that may start, in order.
+create index job_ready on quell.job (lane_id, due_at, id) where state = 0;
+-- R6: at most one open window for a (task, key).
+create unique index job_window on quell.job (task_id, key) where state = 0 and key is not null;
+-- R11: at most one attempt of a (task, key), unless its task says otherwise.
+create unique index job_alone on quell.job (task_id, key)
+    where state = 1 and key is not null and not overlap;
+create index job_running on quell.job (task_id, key) where state = 1 and key is not null;
+-- R21: leases by the time they lapse.
+create index job_lease on quell.job (lease_until) where state = 1;
+
+-- Jobs that have ended, until their retention is over (R37).
+create table quell.ended (like quell.job including defaults, primary key (id))
+    with (autovacuum_vacuum_scale_factor = 0.1);
+create index ended_at on quell.ended (state, ended_at, lane_id);
+create index ended_key on quell.ended (task_id, key, id) where key is not null;
+create index ended_heir on quell.ended (absorbed_by) where absorbed_by is not null;
+
+-- Attempts that did not succeed; a success is on the job's row.
+create table quell.attempt (
+    job_id     bigint not null,
+    token      bigint not null,
+    started_at bigint not null,
+    ended_at   bigint,
+    outcome    smallint not null,
+    worker     text not null,
+    error      text,
+    primary key (job_id, token)
+);
+
+-- R16: taken dedup keys.
+create table quell.hold (
+    job_id     bigint not null,
+    expires_at bigint not null,
+    task_id    integer not null,
+    key        text collate "C" not null,
+    -- JSON of what frees it.
+    until      text not null,
+    primary key (task_id, key)
+);
+create index hold_job on quell.hold (job_id);
+create index hold_expires on quell.hold (expires_at);
+
+-- R13: what is remembered of keys whose task runs a leading edge or is throttled.
+create table quell.memory (
+    burst_at   bigint not null,
+    last_at    bigint not null,
+    started_at bigint not null,
+    leader     bigint not null,
+    expires_at bigint not null,
+    task_id    integer not null,
+    key        text collate "C" not null,
+    primary key (task_id, key)
+);
+create index memory_expires on quell.memory (expires_at);
+
+-- R4: triggers from callers' own transactions, folded by the next store call after the commit.
+create table quell.inbox (
+    id       bigint primary key generated always as identity,
+    triggers text not null,
+    -- Why it could not be folded, for a row that is not Quell's writing.
+    refused  text
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0);
+create index inbox_waiting on quell.inbox (id) where refused is null;
+
+-- The lane of these names, made where there is none. Whoever comes second waits, and finds it.
+create function quell.lane_of(queue_name text, task_name text, of_priority smallint)
+returns quell.lane language plpgsql volatile as $$
+declare
+    lane quell.lane;
+begin
+    insert into quell.queue (name) values (queue_name) on conflict do nothing;
+    insert into quell.task (name) values (task_name) on conflict do nothing;
+    insert into quell.lane (queue_id, task_id, priority)
+    select q.id, t.id, of_priority
+      from quell.queue q, quell.task t where q.name = queue_name and t.name = task_name
+        on conflict do nothing;
+    select l.* into strict lane
+      from quell.lane l
+      join quell.queue q on q.id = l.queue_id and q.name = queue_name
+      join quell.task t on t.id = l.task_id and t.name = task_name
+     where l.priority = of_priority;
+    return lane;
+end
+$$;
+
+-- The store's time: what is asked for, or the server's clock, but never earlier than was seen.
+create function quell.peek(asked bigint, seen bigint) returns bigint
+language sql volatile as $$
+    select greatest(coalesce(asked, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
+                    seen, (select max(at) from quell.clock))
+$$;
+
+-- As peek, and puts it on record. Skips rows that others are writing, so nobody waits.
+create function quell.tick(asked bigint, seen bigint) returns bigint
+language plpgsql volatile as $$
+declare
+    now bigint := quell.peek(asked, seen);
+begin
+    update quell.clock c set at = now
+     where c.slot = (select slot from quell.clock order by slot limit 1 for update skip locked)
+       and c.at < now;
+    return now;
+end
+$$;
+
+-- Takes triggers as Quell's clients write them into the caller's transaction (R4). Its owner's
+-- rights are used, so that a producer needs none on the tables.
+create function quell.put(triggers text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    insert into quell.inbox (triggers) values (put.triggers);
+    -- Told once by the commit, however often it is asked for.
+    perform pg_notify('{channel}', '0 -9223372036854775808 *');
+end
+$$;
+revoke all on function quell.put(text) from public;

@@ -1,0 +1,495 @@
+//! The door: each method of the trait is one transaction here, or one statement that is its own.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::history::{Event, Sink};
+use quell_core::{
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
+    JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome, QueueInfo, QueueName,
+    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskName,
+    Timestamp, TriggerId, WakeHub, Wakeups,
+};
+use sqlx::PgPool;
+use sqlx::postgres::PgListener;
+use tokio::task::JoinSet;
+
+use crate::PostgresOptions;
+use crate::claim::{Look, decode_started, has_lapsed, known, look, next_after, start_query};
+use crate::error::wants_retry;
+use crate::names::Names;
+use crate::operate::may_prune;
+use crate::push::{Outbox, hear, tell};
+use crate::read::Reader;
+use crate::row::{get, time, unsigned};
+use crate::settle::{decode_renewed, decode_succeeded, renew_query, succeed_query};
+use crate::sql::Sql;
+use crate::tx::{Asked, News, Tx, acquire, one_shot};
+use crate::write::insert_plain;
+
+/// How often a call that met another on the same rows starts over before it says so.
+const TRIES: usize = 10;
+
+/// A store in one schema of a PostgreSQL database.
+///
+/// ```no_run
+/// # async fn open() -> quell_core::Result<()> {
+/// let store = quell_postgres::PostgresStore::open("postgres://app@localhost/app").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct PostgresStore {
+    pool: PgPool,
+    sql: Arc<Sql>,
+    names: Names,
+    hub: Arc<WakeHub>,
+    outbox: Arc<Outbox>,
+    pushes: bool,
+    history: Option<Sink>,
+    /// The highest time that this process has seen, in microseconds (R38).
+    seen: AtomicI64,
+    /// Queues with limits, as this process last saw them.
+    limited: RwLock<BTreeSet<QueueName>>,
+    // Owned so that they end with the store.
+    _tasks: JoinSet<()>,
+}
+
+/// One transaction, from begin to commit; it starts over where it met another call on its rows.
+macro_rules! write {
+    ($self:ident, $now:expr, |$tx:ident| $body:expr) => {{
+        let mut tries = 0;
+        loop {
+            let asked = $self.asked($now);
+            let history = $self.history.is_some();
+            let mut $tx = Tx::begin(&$self.pool, &$self.sql, &$self.names, asked, history).await?;
+            let begun_at = $tx.now;
+            let done: Result<_> = async { Ok($body) }.await;
+            let error = match done {
+                Ok(answer) => match $tx.commit().await {
+                    Ok(news) => {
+                        $self.spread(begun_at, news);
+                        break Ok(answer);
+                    }
+                    Err(error) => error,
+                },
+                Err(error) => {
+                    let unnamed = std::mem::take(&mut $tx.unnamed);
+                    $tx.roll_back().await;
+                    if !unnamed.is_empty() && tries < TRIES {
+                        tries += 1;
+                        $self.names.intern(&$self.pool, &$self.sql, unnamed.into_iter()).await?;
+                        continue;
+                    }
+                    error
+                }
+            };
+            if !wants_retry(&error) || tries >= TRIES {
+                break Err(error);
+            }
+            tries += 1;
+        }
+    }};
+}
+
+impl PostgresStore {
+    /// Opens the store behind `postgres://…`, with the defaults of [`PostgresOptions`].
+    ///
+    /// # Errors
+    /// As for [`PostgresOptions::from_url`] and [`PostgresOptions::open`].
+    pub async fn open(url: &str) -> Result<Self> {
+        PostgresOptions::from_url(url)?.open().await
+    }
+
+    pub(crate) fn start(
+        pool: PgPool,
+        sql: Sql,
+        listener: Option<PgListener>,
+        history: Option<Sink>,
+    ) -> Result<Self> {
+        let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
+        let sql = Arc::new(sql);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(tell(pool.clone(), Arc::clone(&sql), Arc::clone(&outbox)));
+        let pushes = listener.is_some();
+        if let Some(listener) = listener {
+            tasks.spawn(hear(listener, Arc::clone(&outbox), Arc::clone(&hub)));
+        }
+        Ok(PostgresStore {
+            pool,
+            sql,
+            names: Names::default(),
+            hub,
+            outbox,
+            pushes,
+            history,
+            seen: AtomicI64::new(i64::MIN),
+            limited: RwLock::default(),
+            _tasks: tasks,
+        })
+    }
+
+    /// The schema that holds the store, for [`trigger_in`](crate::trigger_in).
+    #[must_use]
+    pub fn schema(&self) -> &str {
+        self.sql.schema()
+    }
+
+    fn asked(&self, now: Option<Timestamp>) -> Asked {
+        Asked { now, seen: Timestamp::from_micros(self.seen.load(Ordering::Relaxed)) }
+    }
+
+    fn saw(&self, now: Timestamp) {
+        self.seen.fetch_max(now.as_micros(), Ordering::Relaxed);
+    }
+
+    async fn reader(&self) -> Result<Reader<'_>> {
+        Reader::new(acquire(&self.pool).await?, &self.sql, &self.names).await
+    }
+
+    async fn look(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<Look> {
+        let look = look(&self.pool, &self.sql, self.asked(now), queue, tasks).await?;
+        self.saw(look.now);
+        let is_limited = look.settings.concurrency.is_some();
+        let holds = |limited: &BTreeSet<QueueName>| limited.contains(queue);
+        if is_limited != holds(&self.limited.read().unwrap_or_else(PoisonError::into_inner)) {
+            let mut limited = self.limited.write().unwrap_or_else(PoisonError::into_inner);
+            if is_limited {
+                limited.insert(queue.clone())
+            } else {
+                limited.remove(queue)
+            };
+        }
+        Ok(look)
+    }
+
+    /// Tells workers and the history what a commit changed.
+    fn spread(&self, now: Timestamp, news: News) {
+        self.saw(now);
+        if let Some(history) = &self.history {
+            news.events.iter().for_each(|event| history.record(event));
+        }
+        for (queue, due) in &news.wakes {
+            self.hub.wake(Some(queue), *due);
+        }
+        if news.more_in_inbox {
+            self.hub.wake(None, Timestamp::MIN);
+        }
+        self.outbox.put(news.wakes);
+    }
+
+    /// R31: what queues' limits held back may start, at any worker.
+    fn free_slots(&self, news: &mut News) {
+        let limited = self.limited.read().unwrap_or_else(PoisonError::into_inner);
+        limited.iter().for_each(|queue| news.wake(queue, Timestamp::MIN));
+    }
+
+    async fn intern<'t>(&self, triggers: impl Iterator<Item = &'t NewTrigger>) -> Result<()> {
+        let names = triggers.map(|t| (t.queue.clone(), t.task.clone(), t.priority));
+        self.names.intern(&self.pool, &self.sql, names).await
+    }
+
+    /// Accepts triggers that have no key of any kind: one statement.
+    async fn enqueue_plain(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+    ) -> Result<Vec<Vec<Receipt>>> {
+        let triggers: Vec<&NewTrigger> = batches.iter().flat_map(|batch| &batch.triggers).collect();
+        let mut jobs = Vec::with_capacity(triggers.len());
+        if !triggers.is_empty() {
+            let query = insert_plain(&self.sql, &self.names, self.asked(now), &triggers)?;
+            for row in &one_shot(&self.pool, &self.sql, query).await? {
+                jobs.push((JobId::new(unsigned(get(row, 0)?)), time(row, 1)?));
+            }
+        }
+        // Numbers were given in the order of the triggers.
+        jobs.sort_unstable();
+        let mut news = News::default();
+        let mut receipts = Vec::with_capacity(jobs.len());
+        for (trigger, (id, now)) in triggers.iter().zip(&jobs) {
+            let due = quell_core::window::Window::unkeyed(*now, trigger.when.earliest(*now)).due_at;
+            if self.history.is_some() {
+                news.events.push(Event::window(*now, &Job::unkeyed(*id, trigger, *now)));
+            }
+            news.wake(&trigger.queue, due);
+            let trigger = TriggerId { job: *id, seq: 1 };
+            receipts.push(Receipt::Accepted { job: *id, trigger, due });
+        }
+        self.spread(jobs.first().map_or(Timestamp::MIN, |(_, now)| *now), news);
+        let mut receipts = receipts.into_iter();
+        Ok(batches.iter().map(|b| receipts.by_ref().take(b.triggers.len()).collect()).collect())
+    }
+
+    /// Starts jobs of the only lane that has any due.
+    async fn claim_lane(
+        &self,
+        now: Option<Timestamp>,
+        claim: &Claim,
+        before: &Look,
+        lane: i32,
+    ) -> Result<Claimed> {
+        let mut db = acquire(&self.pool).await?;
+        self.names.load(&mut db, &self.sql, std::iter::once(lane)).await?;
+        drop(db);
+        let lane_names = known(&self.names, lane)?;
+        let query = start_query(&self.sql, self.asked(now), lane, claim);
+        let rows = one_shot(&self.pool, &self.sql, query).await?;
+        let started = decode_started(&rows, &lane_names)?;
+        let next = next_after(before, lane, &started, claim.limit);
+        let mut news = News::default();
+        if self.history.is_some() {
+            let event = |job| Event::claimed(started.now, claim, job);
+            news.events.extend(started.jobs.iter().map(event));
+        }
+        self.spread(started.now, news);
+        Ok(Claimed { now: started.now, jobs: started.jobs, next })
+    }
+
+    /// Ends attempts that all succeeded: one statement.
+    async fn settle_well(
+        &self,
+        now: Option<Timestamp>,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        let leases = settlements.iter().map(|one| &one.lease);
+        let query = succeed_query(&self.sql, self.asked(now), leases);
+        let rows = one_shot(&self.pool, &self.sql, query).await?;
+        let mut succeeded = decode_succeeded(&rows)?;
+        let mut news = News::default();
+        if !succeeded.freed.is_empty() {
+            let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
+            let mut db = acquire(&self.pool).await?;
+            self.names.load(&mut db, &self.sql, lanes.into_iter()).await?;
+        }
+        for (lane, due) in &succeeded.freed {
+            if let Some(lane) = self.names.lane(*lane) {
+                news.wake(&lane.queue, *due);
+            }
+        }
+        if !succeeded.leases.is_empty() {
+            self.free_slots(&mut news);
+        }
+        let mut settled = Vec::with_capacity(settlements.len());
+        for settlement in settlements {
+            let lease = settlement.lease;
+            // A lease that is settled twice in one call counts once.
+            let accepted = succeeded.leases.remove(&lease);
+            let became = if accepted { SettledAs::Succeeded } else { SettledAs::Refused };
+            if self.history.is_some() {
+                news.events.push(Event::settled(succeeded.now, settlement, became));
+            }
+            settled.push(Settled { lease, became });
+        }
+        self.spread(succeeded.now, news);
+        Ok(settled)
+    }
+
+    /// Whether triggers touch no row but their own.
+    fn is_plain(batches: &[Batch]) -> bool {
+        batches.iter().all(|batch| {
+            let plain = |trigger: &NewTrigger| trigger.keyed.is_none() && trigger.dedup.is_none();
+            batch.dedup.is_none() && batch.triggers.iter().all(plain)
+        })
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            dedup: true,
+            transactions: true,
+            push: self.pushes,
+            priorities: true,
+            exact_limits: true,
+            listing: true,
+        }
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Vec<Receipt>>> {
+        self.intern(batches.iter().flat_map(|batch| &batch.triggers)).await?;
+        if Self::is_plain(&batches) {
+            return self.enqueue_plain(now, &batches).await;
+        }
+        write!(self, now, |tx| {
+            tx.fold_inbox().await?;
+            tx.accept(&batches).await?
+        })
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let before = self.look(now, &claim.queue, &claim.tasks).await?;
+        if !before.is_due() || claim.limit == 0 {
+            return Ok(Claimed { now: before.now, jobs: Vec::new(), next: before.next() });
+        }
+        if let Some(lane) = before.only_lane() {
+            return self.claim_lane(now, claim, &before, lane).await;
+        }
+        write!(self, now, |tx| {
+            let (jobs, next) = tx.claim(claim).await?;
+            Claimed { now: tx.now, jobs, next }
+        })
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
+        let query = renew_query(&self.sql, self.asked(now), leases, lease);
+        let (now, renewed) = decode_renewed(&one_shot(&self.pool, &self.sql, query).await?)?;
+        let mut news = News::default();
+        for (Lease { job, token }, until) in &renewed {
+            if self.history.is_some() {
+                let (job, token, until) = (*job, *token, *until);
+                news.events.push(Event::Renew { t: now, job, token, until });
+            }
+        }
+        self.spread(now, news);
+        Ok(leases.iter().map(|lease| renewed.get(lease).copied()).collect())
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
+        if settlements.iter().all(|one| one.outcome == Outcome::Succeeded) {
+            return self.settle_well(now, &settlements).await;
+        }
+        write!(self, now, |tx| {
+            let settled = tx.settle(&settlements).await?;
+            if settled.iter().any(|one| one.became != SettledAs::Refused) {
+                self.free_slots(&mut tx.news);
+            }
+            tx.fold_inbox().await?;
+            settled
+        })
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        if !has_lapsed(&self.pool, &self.sql, self.asked(now)).await? {
+            return Ok(Vec::new());
+        }
+        write!(self, now, |tx| {
+            tx.fold_inbox().await?;
+            let lapsed = tx.reap(limit).await?;
+            if !lapsed.is_empty() {
+                tx.free_slots().await?;
+            }
+            lapsed
+        })
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        Ok(self.look(now, queue, tasks).await?.next())
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.reader().await?.queues().await
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        // Settings have no time: the store's is left as it is.
+        write!(self, Some(Timestamp::MIN), |tx| tx.set_queue(queue, settings).await?)
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        self.reader().await?.job(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        self.reader().await?.jobs(filter).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.reader().await?.counts().await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.reader().await?.attempts(id).await
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        self.reader().await?.explain(target).await
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        write!(self, now, |tx| {
+            tx.fold_inbox().await?;
+            tx.flush(task, key).await?
+        })
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        write!(self, now, |tx| {
+            tx.fold_inbox().await?;
+            tx.cancel_key(task, key).await?
+        })
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        write!(self, now, |tx| {
+            tx.cancel(id, reason).await?;
+            tx.free_slots().await?
+        })
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+        write!(self, now, |tx| {
+            tx.fold_inbox().await?;
+            tx.redrive(id).await?
+        })
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64> {
+        if !may_prune(&self.pool, &self.sql, self.asked(now), retention).await? {
+            return Ok(0);
+        }
+        write!(self, now, |tx| tx.prune(retention, limit).await?)
+    }
+}

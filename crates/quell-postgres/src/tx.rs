@@ -1,0 +1,234 @@
+//! One transaction of several statements, or one statement that is its own.
+//!
+//! A transaction begins with the store's time, in one trip. If it is dropped before its end, its
+//! connection is closed, which rolls it back: nothing else may follow on it.
+
+use std::collections::{BTreeSet, HashMap};
+
+use quell_core::history::Event;
+use quell_core::touched::TaskKey;
+use quell_core::{QueueName, Result, Timestamp};
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
+
+use crate::error::{corrupt, explain, explain_commit};
+use crate::names::{LaneNames, Names};
+use crate::row::{get, time};
+use crate::sql::{PgQuery, Sql};
+
+/// What every transaction sets, and every session where no pooler is in the way. Tables of a queue
+/// change faster than their statistics, and each statement here has an index that was made for it.
+pub(crate) const SESSION: [&str; 7] = [
+    "enable_seqscan = off",
+    "enable_bitmapscan = off",
+    "enable_hashjoin = off",
+    "enable_mergejoin = off",
+    "plan_cache_mode = force_generic_plan",
+    "jit = off",
+    "default_transaction_isolation = 'read committed'",
+];
+
+/// What others must hear of once the transaction has committed.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// The earliest new due time of each queue.
+    pub(crate) wakes: HashMap<QueueName, Timestamp>,
+    /// The inbox holds more than one transaction folds.
+    pub(crate) more_in_inbox: bool,
+    pub(crate) events: Vec<Event>,
+}
+
+impl News {
+    /// Notes that something in `queue` is due at `due`.
+    pub(crate) fn wake(&mut self, queue: &QueueName, due: Timestamp) {
+        match self.wakes.get_mut(queue) {
+            Some(earliest) => *earliest = due.min(*earliest),
+            None => {
+                self.wakes.insert(queue.clone(), due);
+            }
+        }
+    }
+}
+
+/// The store's time: asked for, or the server's clock; and what this process has seen (R38).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) now: Option<Timestamp>,
+    pub(crate) seen: Timestamp,
+}
+
+impl Asked {
+    /// The values of `$1` and `$2`.
+    pub(crate) fn bind(self, query: PgQuery) -> PgQuery {
+        query.bind(self.now.map(Timestamp::as_micros)).bind(self.seen.as_micros())
+    }
+}
+
+/// A connection within a transaction.
+#[derive(Debug)]
+struct Open {
+    db: PoolConnection<Postgres>,
+    ended: bool,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.db.close_on_drop();
+        }
+    }
+}
+
+/// An open transaction.
+#[derive(Debug)]
+pub(crate) struct Tx<'s> {
+    open: Open,
+    pub(crate) sql: &'s Sql,
+    pub(crate) names: &'s Names,
+    pub(crate) now: Timestamp,
+    pub(crate) inbox_waits: bool,
+    pub(crate) news: News,
+    pub(crate) has_history: bool,
+    /// Dedup keys that were there when this call locked them.
+    pub(crate) locked: BTreeSet<TaskKey>,
+    /// Names without a number, which are made in a transaction of their own before another try.
+    pub(crate) unnamed: Vec<LaneNames>,
+}
+
+impl<'s> Tx<'s> {
+    /// Begins a transaction at the store's time.
+    pub(crate) async fn begin(
+        pool: &PgPool,
+        sql: &'s Sql,
+        names: &'s Names,
+        asked: Asked,
+        has_history: bool,
+    ) -> Result<Self> {
+        let now = asked.now.map_or_else(|| "null".to_owned(), |now| now.as_micros().to_string());
+        let text = sql.rewrite(&format!(
+            "{}; select quell.tick({now}, '{}'),
+                        exists (select from quell.inbox where refused is null)",
+            begin_text(sql),
+            asked.seen.as_micros()
+        ));
+        let mut open = Open { db: acquire(pool).await?, ended: false };
+        // Numbers and the schema's checked name are all that was put into the text.
+        let begun = sqlx::raw_sql(AssertSqlSafe(text)).fetch_one(&mut *open.db).await;
+        let row = begun.map_err(|e| explain("begin a transaction", e))?;
+        Ok(Tx {
+            open,
+            sql,
+            names,
+            now: time(&row, 0)?,
+            inbox_waits: get(&row, 1)?,
+            news: News::default(),
+            has_history,
+            locked: BTreeSet::new(),
+            unnamed: Vec::new(),
+        })
+    }
+
+    /// The connection.
+    pub(crate) fn db(&mut self) -> &mut PgConnection {
+        &mut self.open.db
+    }
+
+    /// Makes everything durable; says what others must hear of.
+    pub(crate) async fn commit(mut self) -> Result<News> {
+        let committed = sqlx::raw_sql("commit").execute(&mut *self.open.db).await;
+        committed.map_err(|e| explain_commit("commit", e))?;
+        self.open.ended = true;
+        Ok(std::mem::take(&mut self.news))
+    }
+
+    /// Undoes everything.
+    pub(crate) async fn roll_back(mut self) {
+        // Where this fails, the connection is closed, which rolls back too.
+        self.open.ended = sqlx::raw_sql("rollback").execute(&mut *self.open.db).await.is_ok();
+    }
+
+    /// Fails where names without a number were met.
+    pub(crate) fn check_named(&self) -> Result<()> {
+        if self.unnamed.is_empty() { Ok(()) } else { Err(corrupt("a name without a number")) }
+    }
+
+    pub(crate) async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
+        query.fetch_all(&mut *self.open.db).await.map_err(|e| explain(what, e))
+    }
+
+    pub(crate) async fn run(&mut self, what: &'static str, query: PgQuery) -> Result<()> {
+        let ran = query.execute(&mut *self.open.db).await;
+        ran.map(drop).map_err(|e| explain(what, e))
+    }
+
+    pub(crate) fn tell(&mut self, event: impl FnOnce() -> Event) {
+        if self.has_history {
+            self.news.events.push(event());
+        }
+    }
+
+    /// Puts what happened before what it led to, which is told from `place` on.
+    pub(crate) fn tell_at(&mut self, place: usize, event: impl FnOnce() -> Event) {
+        if self.has_history {
+            self.news.events.insert(place.min(self.news.events.len()), event());
+        }
+    }
+
+    /// Where the next event comes.
+    pub(crate) fn told(&self) -> usize {
+        self.news.events.len()
+    }
+}
+
+fn begin_text(sql: &Sql) -> String {
+    let mut text = "begin isolation level read committed".to_owned();
+    if !sql.is_persistent() {
+        // A pooler hands each transaction to any session.
+        for setting in SESSION.iter().filter(|setting| !setting.starts_with("default_")) {
+            text.push_str("; set local ");
+            text.push_str(setting);
+        }
+    }
+    text
+}
+
+pub(crate) async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>> {
+    pool.acquire().await.map_err(|e| explain("connect to PostgreSQL", e))
+}
+
+/// Runs a statement that is a transaction of its own and writes.
+pub(crate) async fn one_shot(pool: &PgPool, sql: &Sql, query: PgQuery) -> Result<Vec<PgRow>> {
+    const WHAT: &str = "run a statement that commits";
+    let mut db = acquire(pool).await?;
+    if sql.is_persistent() {
+        return query.fetch_all(&mut *db).await.map_err(|e| explain_commit(WHAT, e));
+    }
+    let mut open = Open { db, ended: false };
+    let begun = sqlx::raw_sql(AssertSqlSafe(begin_text(sql))).execute(&mut *open.db).await;
+    begun.map_err(|e| explain("begin a transaction", e))?;
+    let rows = query.fetch_all(&mut *open.db).await.map_err(|e| explain(WHAT, e))?;
+    let committed = sqlx::raw_sql("commit").execute(&mut *open.db).await;
+    committed.map_err(|e| explain_commit("commit", e))?;
+    open.ended = true;
+    Ok(rows)
+}
+
+/// Runs a statement that only reads.
+pub(crate) async fn read(
+    pool: &PgPool,
+    sql: &Sql,
+    what: &'static str,
+    query: PgQuery,
+) -> Result<Vec<PgRow>> {
+    if !sql.is_persistent() {
+        return one_shot(pool, sql, query).await;
+    }
+    let mut db = acquire(pool).await?;
+    query.fetch_all(&mut *db).await.map_err(|e| explain(what, e))
+}
+
+/// The first row of an answer that always has one.
+pub(crate) fn first(rows: &[PgRow]) -> Result<&PgRow> {
+    rows.first().ok_or_else(|| corrupt("an answer without rows"))
+}

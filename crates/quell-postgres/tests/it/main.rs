@@ -1,0 +1,4 @@
+//! The store on a real PostgreSQL server.
+
+#[cfg(test)]
+mod conformance;

@@ -1,0 +1,193 @@
+//! A private PostgreSQL server.
+//!
+//! Its binaries are Debian's. It refuses to run as root, so root starts it as the user `postgres`.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::packages::{install, run_as_root};
+use crate::process::{Process, await_that, free_port};
+
+/// How long a start or stop may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Who owns the databases.
+const USER: &str = "quell";
+
+/// A server of its own.
+#[derive(Debug)]
+pub struct Postgres {
+    folder: TempDir,
+    binaries: PathBuf,
+    port: u16,
+    settings: Vec<String>,
+    process: Option<Process>,
+}
+
+impl Postgres {
+    /// Starts a server with these settings (`name=value`) beside the defaults.
+    ///
+    /// # Errors
+    /// Where it cannot be installed or started, with what it said.
+    pub fn start(settings: &[&str]) -> anyhow::Result<Self> {
+        let binaries = binaries()?;
+        let folder = tempfile::Builder::new().prefix("quell-pg-").tempdir()?;
+        own(folder.path())?;
+        let mut server = Postgres {
+            folder,
+            binaries,
+            port: free_port()?,
+            settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+            process: None,
+        };
+        let data = server.data();
+        let made = server
+            .command("initdb")
+            .args(["--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "-U", USER])
+            .arg(&data)
+            .output()
+            .context("cannot run initdb")?;
+        if !made.status.success() {
+            bail!("initdb failed: {}", String::from_utf8_lossy(&made.stderr));
+        }
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// The URL of the database `postgres` on it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Its port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Starts it again after [`Postgres::kill`] or [`Postgres::stop`], on the same port and data.
+    ///
+    /// # Errors
+    /// Where it does not come up, with its log.
+    pub fn resume(&mut self) -> anyhow::Result<()> {
+        let log = std::fs::File::options().create(true).append(true).open(self.log())?;
+        let mut command = self.command("postgres");
+        command.arg("-D").arg(self.data()).arg("-k").arg(self.folder.path());
+        command.arg("-p").arg(self.port.to_string()).args(["-c", "listen_addresses=127.0.0.1"]);
+        for setting in &self.settings {
+            command.args(["-c", setting]);
+        }
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut process = Process::start(&mut command)?;
+        let is_up = || {
+            let port = self.port.to_string();
+            let mut asked = self.command("pg_isready");
+            asked.args(["--quiet", "--host=127.0.0.1", "--port", &port]);
+            asked.status().is_ok_and(|status| status.success())
+        };
+        let up = await_that(PATIENCE, || process.has_ended() || is_up()) && !process.has_ended();
+        if !up {
+            let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+            bail!("PostgreSQL does not come up: {log}");
+        }
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Kills the server and all that serve its connections, as a power cut would.
+    ///
+    /// # Errors
+    /// Where it does not run.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        let mut process = self.process.take().context("the server does not run")?;
+        // The others notice that their parent is gone; a new server waits for the last of them.
+        process.signal(Signal::KILL)?;
+        process.wait()?;
+        Ok(())
+    }
+
+    /// Stops the server; connections are cut.
+    ///
+    /// # Errors
+    /// Where it does not run.
+    pub fn stop(&mut self) -> anyhow::Result<()> {
+        let mut process = self.process.take().context("the server does not run")?;
+        process.signal(Signal::INT)?;
+        process.wait()?;
+        Ok(())
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.binaries.join(program));
+        command.current_dir(self.folder.path()).env("LC_ALL", "C.UTF-8");
+        if let Some((user, group)) = unprivileged() {
+            command.uid(user).gid(group);
+        }
+        command
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // An immediate stop: nothing on it is needed any more.
+            let _gone = process.signal(Signal::QUIT);
+            await_that(PATIENCE, || process.has_ended());
+        }
+    }
+}
+
+/// The newest server's binaries on this machine; installs Debian's where there are none.
+fn binaries() -> anyhow::Result<PathBuf> {
+    if let Some(found) = newest() {
+        return Ok(found);
+    }
+    // Debian would start a server of its own at once.
+    let conf = "mkdir -p /etc/postgresql-common && \
+                echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf";
+    run_as_root("sh", &["-c", conf])?;
+    install(&["postgresql"])?;
+    newest().context("PostgreSQL was installed, but is not in /usr/lib/postgresql")
+}
+
+fn newest() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let of = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let found = versions.filter_map(|entry| Some(entry.ok()?.path()));
+    let found = found.filter(|path| path.join("bin/postgres").exists());
+    found.max_by_key(|path| of(path)).map(|path| path.join("bin"))
+}
+
+/// Gives a folder to the user that runs the server.
+fn own(folder: &Path) -> anyhow::Result<()> {
+    if let Some((user, group)) = unprivileged() {
+        std::os::unix::fs::chown(folder, Some(user), Some(group))?;
+    }
+    Ok(())
+}
+
+/// The user and group that root runs the server as; none where one is not root.
+fn unprivileged() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let number = |flag| {
+        let output = Command::new("id").args([flag, "postgres"]).output().ok()?;
+        String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+    };
+    Some((number("-u")?, number("-g")?))
+}
