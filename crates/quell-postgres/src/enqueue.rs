@@ -69,6 +69,12 @@ impl Tx<'_> {
         touched.add_memories(memories);
         let receipts: Vec<Vec<Receipt>> =
             batches.iter().map(|batch| accept(&mut touched, batch)).collect();
+        // Before numbers are taken: a try that fails for a name would lose them.
+        for job in touched.new_unkeyed().iter().chain(touched.new_keyed()).chain(touched.changed())
+        {
+            self.name(job);
+        }
+        self.check_named()?;
         let new = usize::try_from(touched.next_id().saturating_sub(DRAFTS)).unwrap_or(usize::MAX);
         let numbers = Numbers(self.new_ids(new).await?);
         self.write(&touched, &numbers).await?;

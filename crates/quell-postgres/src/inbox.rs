@@ -65,9 +65,7 @@ impl Tx<'_> {
         }
         let triggers = batches.iter().flat_map(|batch| &batch.triggers);
         for t in triggers {
-            if self.names.find(&t.queue, &t.task, t.priority).is_none() {
-                self.unnamed.push((t.queue.clone(), t.task.clone(), t.priority));
-            }
+            self.lane(&t.queue, &t.task, t.priority);
         }
         self.check_named()?;
         self.accept(&batches).await?;

@@ -147,17 +147,6 @@ impl Moving {
         });
         Some((job, heir))
     }
-
-    fn put(&mut self, job: Job, heir: Option<Job>) {
-        let absorbed = heir.filter(|heir| job.absorbed_by == Some(heir.id));
-        if let Some(heir) = absorbed.filter(|_| job.state == JobState::Absorbed) {
-            self.followed.push((job.id, heir.id));
-            self.changed.insert(heir.id);
-            self.jobs.insert(heir.id, heir);
-        }
-        self.changed.insert(job.id);
-        self.jobs.insert(job.id, job);
-    }
 }
 
 impl Tx<'_> {
@@ -173,9 +162,9 @@ impl Tx<'_> {
         let others = settlements.iter().filter(|one| one.outcome != Outcome::Succeeded);
         let mut moving = self.lock(others.map(|one| one.lease.job).collect()).await?;
         let mut settled = Vec::with_capacity(settlements.len());
-        let mut events = Vec::new();
         for settlement in settlements {
             let Settlement { lease, outcome } = settlement;
+            let (now, place) = (self.now, self.told());
             let became = if *outcome == Outcome::Succeeded {
                 // A lease that is settled twice in one call counts once.
                 let accepted = succeeded.leases.remove(lease);
@@ -183,12 +172,8 @@ impl Tx<'_> {
             } else {
                 self.settle_one(&mut moving, lease, outcome).await?
             };
-            events.push((settlement, became));
+            self.tell_at(place, || Event::settled(now, settlement, became));
             settled.push(Settled { lease: *lease, became });
-        }
-        let now = self.now;
-        for (settlement, became) in events {
-            self.tell(|| Event::settled(now, settlement, became));
         }
         self.write_moved(moving).await?;
         Ok(settled)
@@ -216,7 +201,7 @@ impl Tx<'_> {
         moving.attempts.push((job.clone(), ended, error));
         let became = job.settle(now, outcome, heir.as_mut());
         let became = self.heed_key(&mut job, became).await?;
-        moving.put(job, heir);
+        self.put_back(moving, job, heir);
         Ok(became)
     }
 
@@ -241,9 +226,10 @@ impl Tx<'_> {
             moving.attempts.push((job.clone(), AttemptOutcome::Lapsed, None));
             let became = job.lapse(now, heir.as_mut());
             let became = self.heed_key(&mut job, became).await?;
-            moving.put(job, heir);
+            let place = self.told();
+            self.put_back(&mut moving, job, heir);
             let Lease { job, token } = lease;
-            self.tell(|| Event::Lapse { t: now, job, token, became });
+            self.tell_at(place, || Event::Lapse { t: now, job, token, became });
             lapsed.push(Lapsed { lease, became });
         }
         self.write_moved(moving).await?;
@@ -271,13 +257,12 @@ impl Tx<'_> {
             Some(became) => self.heed_key(&mut job, became).await?,
             None => SettledAs::Cancelled,
         };
-        moving.put(job, heir);
+        self.put_back(&mut moving, job, heir);
         if was_ended {
             let moved = moving.jobs.get(&id).cloned();
             moving.changed.remove(&id);
             if let Some(moved) = moved {
                 self.put(&[&moved], true).await?;
-                self.tell_moved(&moved);
             }
         }
         self.write_moved(moving).await?;
@@ -348,17 +333,26 @@ impl Tx<'_> {
             let query = self.sql.query(FOLLOW).bind(signed(from.get())).bind(signed(to.get()));
             self.run("move dedup keys", query).await?;
         }
-        changed.iter().for_each(|job| self.tell_moved(job));
         let ran = moving.attempts.iter().map(|(job, ..)| job);
         self.free_keys_of(ran.map(|job| job.id).collect::<Vec<_>>(), &changed).await
     }
 
-    fn tell_moved(&mut self, job: &Job) {
-        if job.state == JobState::Scheduled {
+    /// Takes a moved job, and the heir that may have absorbed it, to be written.
+    fn put_back(&mut self, moving: &mut Moving, job: Job, heir: Option<Job>) {
+        let heir = heir.filter(|heir| job.absorbed_by == Some(heir.id));
+        let rows = [Some(&job), heir.as_ref()].into_iter().flatten();
+        for row in rows.filter(|row| row.state == JobState::Scheduled) {
             let now = self.now;
-            self.tell(|| Event::window(now, job));
-            self.news.wake(&job.queue, job.window.due_at);
+            self.tell(|| Event::window(now, row));
+            self.news.wake(&row.queue, row.window.due_at);
         }
+        if let Some(heir) = heir {
+            moving.followed.push((job.id, heir.id));
+            moving.changed.insert(heir.id);
+            moving.jobs.insert(heir.id, heir);
+        }
+        moving.changed.insert(job.id);
+        moving.jobs.insert(job.id, job);
     }
 
     /// R11: tells of windows whose key no longer runs because these jobs ended.

@@ -1,6 +1,6 @@
 //! The door: each method of the trait is one transaction here, or one statement that is its own.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use quell_core::{
 };
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::PostgresOptions;
@@ -52,8 +53,9 @@ pub struct PostgresStore {
     history: Option<Sink>,
     /// The highest time that this process has seen, in microseconds (R38).
     seen: AtomicI64,
-    /// Queues with limits, as this process last saw them.
-    limited: RwLock<BTreeSet<QueueName>>,
+    /// Queues with limits, as this process last saw them. The claims of one process on one of them
+    /// go one after the other, so that only other processes are met as contention (R35).
+    limited: RwLock<BTreeMap<QueueName, Arc<Mutex<()>>>>,
     // Owned so that they end with the store.
     _tasks: JoinSet<()>,
 }
@@ -146,6 +148,11 @@ impl PostgresStore {
         self.seen.fetch_max(now.as_micros(), Ordering::Relaxed);
     }
 
+    /// What the claims of a queue with limits pass one by one.
+    fn gate(&self, queue: &QueueName) -> Option<Arc<Mutex<()>>> {
+        self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
+    }
+
     async fn reader(&self) -> Result<Reader<'_>> {
         Reader::new(acquire(&self.pool).await?, &self.sql, &self.names).await
     }
@@ -159,14 +166,13 @@ impl PostgresStore {
         let look = look(&self.pool, &self.sql, self.asked(now), queue, tasks).await?;
         self.saw(look.now);
         let is_limited = look.settings.concurrency.is_some();
-        let holds = |limited: &BTreeSet<QueueName>| limited.contains(queue);
-        if is_limited != holds(&self.limited.read().unwrap_or_else(PoisonError::into_inner)) {
+        if is_limited != self.gate(queue).is_some() {
             let mut limited = self.limited.write().unwrap_or_else(PoisonError::into_inner);
             if is_limited {
-                limited.insert(queue.clone())
+                limited.entry(queue.clone()).or_default();
             } else {
-                limited.remove(queue)
-            };
+                limited.remove(queue);
+            }
         }
         Ok(look)
     }
@@ -189,7 +195,7 @@ impl PostgresStore {
     /// R31: what queues' limits held back may start, at any worker.
     fn free_slots(&self, news: &mut News) {
         let limited = self.limited.read().unwrap_or_else(PoisonError::into_inner);
-        limited.iter().for_each(|queue| news.wake(queue, Timestamp::MIN));
+        limited.keys().for_each(|queue| news.wake(queue, Timestamp::MIN));
     }
 
     async fn intern<'t>(&self, triggers: impl Iterator<Item = &'t NewTrigger>) -> Result<()> {
@@ -338,6 +344,11 @@ impl Store for PostgresStore {
         if let Some(lane) = before.only_lane() {
             return self.claim_lane(now, claim, &before, lane).await;
         }
+        let gate = self.gate(&claim.queue);
+        let _alone = match &gate {
+            Some(gate) => Some(gate.lock().await),
+            None => None,
+        };
         write!(self, now, |tx| {
             let (jobs, next) = tx.claim(claim).await?;
             Claimed { now: tx.now, jobs, next }

@@ -4,16 +4,18 @@
 //! connection is closed, which rolls it back: nothing else may follow on it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use quell_core::history::Event;
 use quell_core::touched::TaskKey;
-use quell_core::{QueueName, Result, Timestamp};
+use quell_core::trigger::Priority;
+use quell_core::{Job, QueueName, Result, TaskName, Timestamp};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
 
 use crate::error::{corrupt, explain, explain_commit};
-use crate::names::{LaneNames, Names};
+use crate::names::{Lane, LaneNames, Names};
 use crate::row::{get, time};
 use crate::sql::{PgQuery, Sql};
 
@@ -146,6 +148,25 @@ impl<'s> Tx<'s> {
     pub(crate) async fn roll_back(mut self) {
         // Where this fails, the connection is closed, which rolls back too.
         self.open.ended = sqlx::raw_sql("rollback").execute(&mut *self.open.db).await.is_ok();
+    }
+
+    /// The number of a job's lane. Where it has none, the call is tried again once it has.
+    pub(crate) fn name(&mut self, job: &Job) -> Option<Arc<Lane>> {
+        self.lane(&job.queue, &job.task, job.priority)
+    }
+
+    /// As [`Tx::name`], by the names themselves.
+    pub(crate) fn lane(
+        &mut self,
+        queue: &QueueName,
+        task: &TaskName,
+        priority: Priority,
+    ) -> Option<Arc<Lane>> {
+        let lane = self.names.find(queue, task, priority);
+        if lane.is_none() {
+            self.unnamed.push((queue.clone(), task.clone(), priority));
+        }
+        lane
     }
 
     /// Fails where names without a number were met.

@@ -63,10 +63,7 @@ impl Tx<'_> {
     fn laned<'j>(&mut self, jobs: &[&'j Job]) -> Result<Vec<Laned<'j>>> {
         let mut laned = Vec::with_capacity(jobs.len());
         for job in jobs {
-            match self.names.find(&job.queue, &job.task, job.priority) {
-                Some(lane) => laned.push((*job, lane)),
-                None => self.unnamed.push((job.queue.clone(), job.task.clone(), job.priority)),
-            }
+            laned.extend(self.name(job).map(|lane| (*job, lane)));
         }
         self.check_named()?;
         Ok(laned)
