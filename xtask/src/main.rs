@@ -49,7 +49,7 @@ enum Chore {
     Conformance,
     /// Drives a store and the model with random operations for as long as asked, built for release.
     Soak {
-        /// Which store: memory or sqlite.
+        /// Which store: memory, sqlite or postgres.
         #[arg(long)]
         store: String,
         /// For how long.
@@ -100,7 +100,9 @@ fn main() -> anyhow::Result<()> {
         Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),
         Chore::Sim { rest } => sim(&root, &rest),
         Chore::Conformance => {
-            run::cargo(&root, &["run", "--locked", "-p", "quell-stores", "--", "table"])
+            let table = ["run", "--locked", "-p", "quell-stores", "--", "table"];
+            let services = services::Services::start()?;
+            run::run(&root, services.tell(&mut run::cargo_command(&table)))
         }
         Chore::Soak { store, minutes } => soak(&root, &store, minutes),
         Chore::Chaos { rounds, seed } => chaos(&root, rounds, seed),
@@ -113,7 +115,8 @@ fn main() -> anyhow::Result<()> {
 fn soak(root: &std::path::Path, store: &str, minutes: u64) -> anyhow::Result<()> {
     let run = ["run", "--release", "--locked", "-p", "quell-stores", "--"];
     let soak = ["soak", "--store", store, "--minutes", &minutes.to_string()];
-    run::cargo(root, &[&run[..], &soak].concat())
+    let services = services::Services::start()?;
+    run::run(root, services.tell(&mut run::cargo_command(&[&run[..], &soak].concat())))
 }
 
 /// The same test that every run has, with more rounds; built with debug assertions.

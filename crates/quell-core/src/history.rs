@@ -436,7 +436,12 @@ impl Event {
     #[must_use]
     pub fn settled(t: Timestamp, settlement: &crate::Settlement, became: SettledAs) -> Event {
         let crate::Lease { job, token } = settlement.lease;
-        let (outcome, last) = (settlement.outcome.counted(), settlement.outcome.is_last());
+        let (outcome, last) = match (&settlement.outcome, became) {
+            (crate::Outcome::InTransaction(_), SettledAs::Succeeded) => {
+                (AttemptOutcome::Succeeded, false)
+            }
+            (outcome, _) => (outcome.counted(), outcome.is_last()),
+        };
         Event::Settle { t, job, token, outcome, last, became }
     }
 

@@ -324,7 +324,7 @@ impl Job {
                 self.end(now, JobState::Cancelled);
                 SettledAs::Cancelled
             }
-            Outcome::Failed(failure) => {
+            Outcome::Failed(failure) | Outcome::InTransaction(failure) => {
                 self.failures = self.failures.saturating_add(1);
                 self.error = Some(failure.clipped());
                 match failure.kind {

@@ -138,6 +138,9 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
+    /// The handler settled the job in its own transaction (R22) and returned well. Where that
+    /// transaction did not commit, the attempt failed so.
+    InTransaction(Failure),
 }
 
 impl Outcome {
@@ -146,10 +149,26 @@ impl Outcome {
     pub fn counted(&self) -> AttemptOutcome {
         match self {
             Outcome::Succeeded => AttemptOutcome::Succeeded,
-            Outcome::Failed(failure) => failure.ended,
+            Outcome::Failed(failure) | Outcome::InTransaction(failure) => failure.ended,
             Outcome::Snoozed { .. } => AttemptOutcome::Snoozed,
             Outcome::Released => AttemptOutcome::Released,
             Outcome::Cancelled { .. } => AttemptOutcome::Cancelled,
+        }
+    }
+
+    /// How the attempt is put on record beside its job; none for success, which the job's row tells.
+    #[must_use]
+    pub fn on_record(&self) -> Option<(AttemptOutcome, Option<String>)> {
+        match self {
+            Outcome::Succeeded => None,
+            Outcome::Failed(failure) | Outcome::InTransaction(failure) => {
+                Some((failure.ended, Some(failure.clipped())))
+            }
+            Outcome::Snoozed { .. } => Some((AttemptOutcome::Snoozed, None)),
+            Outcome::Released => Some((AttemptOutcome::Released, None)),
+            Outcome::Cancelled { reason } => {
+                Some((AttemptOutcome::Cancelled, Some(reason.clone())))
+            }
         }
     }
 
@@ -157,7 +176,7 @@ impl Outcome {
     #[must_use]
     pub fn is_last(&self) -> bool {
         match self {
-            Outcome::Failed(failure) => match failure.kind {
+            Outcome::Failed(failure) | Outcome::InTransaction(failure) => match failure.kind {
                 FailureKind::Transient { last, .. } => last,
                 FailureKind::Permanent => true,
             },
@@ -204,6 +223,25 @@ pub enum FailureKind {
     },
     /// No retry can help: buried at once (R25).
     Permanent,
+}
+
+impl Settlement {
+    /// What becomes of a settlement whose lease does not hold: refused (R21), unless it tells of a
+    /// transaction that has settled `job` by then (R22).
+    #[must_use]
+    pub fn without_lease(&self, job: Option<&Job>) -> SettledAs {
+        let by_itself =
+            |job: &&Job| job.state == JobState::Succeeded && job.starts == self.lease.token.get();
+        match self.outcome {
+            Outcome::InTransaction(_) if job.filter(by_itself).is_some() => SettledAs::Succeeded,
+            Outcome::InTransaction(_)
+            | Outcome::Succeeded
+            | Outcome::Failed(_)
+            | Outcome::Snoozed { .. }
+            | Outcome::Released
+            | Outcome::Cancelled { .. } => SettledAs::Refused,
+        }
+    }
 }
 
 /// The store's answer to one settlement.
@@ -357,6 +395,11 @@ impl Default for Retention {
 pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// What the store does natively.
     fn capabilities(&self) -> Capabilities;
+
+    /// The schema of the database that holds it, where callers' own transactions must name one.
+    fn schema(&self) -> Option<&str> {
+        None
+    }
 
     /// Accepts batches, each whole or not at all; receipts come in the same order (R1–R9, R16).
     ///

@@ -5,6 +5,8 @@ use quell_core::{Error, ErrorKind};
 /// SQLSTATE codes, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 mod code {
     pub(super) const SERIALIZATION: &str = "40001";
+    /// Raised by `settle` in the schema.
+    pub(super) const LEASE_LOST: &str = "40002";
     pub(super) const DEADLOCK: &str = "40P01";
     pub(super) const LOCK_NOT_AVAILABLE: &str = "55P03";
     pub(super) const UNIQUE: &str = "23505";
@@ -84,6 +86,10 @@ fn classify_code(code: &str) -> (ErrorKind, &'static str) {
         code::SERIALIZATION | code::DEADLOCK | code::LOCK_NOT_AVAILABLE | code::UNIQUE => {
             (ErrorKind::Contention, "another process holds what this needs, try again")
         }
+        code::LEASE_LOST => (
+            ErrorKind::IllegalMove,
+            "the lease was lost and another attempt may run: roll the transaction back",
+        ),
         code::CANCELED => (
             ErrorKind::Unavailable,
             "the server cancelled the statement, for example by `statement_timeout`: nothing was \
@@ -162,6 +168,7 @@ mod tests {
     fn codes_of_the_server_are_told_apart() {
         let table = [
             ("40001", ErrorKind::Contention),
+            ("40002", ErrorKind::IllegalMove),
             ("55P03", ErrorKind::Contention),
             ("57014", ErrorKind::Unavailable),
             ("57P01", ErrorKind::Unavailable),

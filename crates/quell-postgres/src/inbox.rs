@@ -1,16 +1,16 @@
-//! Triggers inside a caller's own transaction (R4).
+//! What callers do inside their own transactions: trigger (R4) and settle (R22).
 //!
-//! They are appended to an inbox there, and folded into jobs by the next store call after the
+//! Triggers are appended to an inbox there, and folded into jobs by the next store call after the
 //! commit: they count from the commit, a rollback leaves no trace, and a transaction that stays
 //! open holds up nobody.
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, NewTrigger, Result};
+use quell_core::{Batch, Lease, NewTrigger, Result, Timestamp};
 use sqlx::PgConnection;
 use tracing::error;
 
 use crate::error::{corrupt, explain};
-use crate::row::get;
+use crate::row::{get, signed};
 use crate::sql::Sql;
 use crate::tx::Tx;
 
@@ -33,6 +33,25 @@ pub async fn trigger_in(db: &mut PgConnection, schema: &str, batch: &Batch) -> R
         .map_err(|error| corrupt(format_args!("triggers: {error}")))?;
     let put = sql.query("select quell.put($1)").bind(triggers).execute(db).await;
     put.map(drop).map_err(|e| explain("trigger in the transaction", e))
+}
+
+/// Ends a running attempt well inside the caller's transaction (R22): its effects and the end of
+/// the job commit together, or neither does. `now` is virtual time, for tests.
+///
+/// # Errors
+/// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
+/// transaction cannot commit any more, and must be rolled back. Else what the database says.
+pub async fn settle_in(
+    db: &mut PgConnection,
+    schema: &str,
+    lease: &Lease,
+    now: Option<Timestamp>,
+) -> Result<()> {
+    let sql = Sql::new(schema, false)?;
+    let query = sql.query("select quell.settle($1, $2, $3)");
+    let query = query.bind(signed(lease.job.get())).bind(signed(lease.token.get()));
+    let settled = query.bind(now.map(Timestamp::as_micros)).execute(db).await;
+    settled.map(drop).map_err(|e| explain("settle in the transaction", e))
 }
 
 impl Tx<'_> {

@@ -30,6 +30,6 @@ mod store;
 mod tx;
 mod write;
 
-pub use inbox::trigger_in;
+pub use inbox::{settle_in, trigger_in};
 pub use options::PostgresOptions;
 pub use store::PostgresStore;

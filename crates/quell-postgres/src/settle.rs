@@ -170,7 +170,7 @@ impl Tx<'_> {
                 let accepted = succeeded.leases.remove(lease);
                 if accepted { SettledAs::Succeeded } else { SettledAs::Refused }
             } else {
-                self.settle_one(&mut moving, lease, outcome).await?
+                self.settle_one(&mut moving, settlement).await?
             };
             self.tell_at(place, || Event::settled(now, settlement, became));
             settled.push(Settled { lease: *lease, became });
@@ -182,23 +182,22 @@ impl Tx<'_> {
     async fn settle_one(
         &mut self,
         moving: &mut Moving,
-        lease: &Lease,
-        outcome: &Outcome,
+        settlement: &Settlement,
     ) -> Result<SettledAs> {
-        let now = self.now;
-        let Some((mut job, mut heir)) = moving.take(lease.job) else {
-            return Ok(SettledAs::Refused);
+        let (now, Settlement { lease, outcome }) = (self.now, settlement);
+        let taken = moving.take(lease.job).filter(|(job, _)| job.is_held_by(lease.token, now));
+        let Some((mut job, mut heir)) = taken else {
+            let ended = match outcome {
+                Outcome::InTransaction(_) => {
+                    self.load_anywhere(vec![lease.job]).await?.remove(&lease.job)
+                }
+                _ => None,
+            };
+            return Ok(settlement.without_lease(ended.as_ref()));
         };
-        if !job.is_held_by(lease.token, now) {
-            return Ok(SettledAs::Refused);
+        if let Some((ended, error)) = outcome.on_record() {
+            moving.attempts.push((job.clone(), ended, error));
         }
-        let (ended, error) = match outcome {
-            Outcome::Failed(failure) => (failure.ended, Some(failure.clipped())),
-            Outcome::Snoozed { .. } => (AttemptOutcome::Snoozed, None),
-            Outcome::Cancelled { reason } => (AttemptOutcome::Cancelled, Some(reason.clone())),
-            _ => (AttemptOutcome::Released, None),
-        };
-        moving.attempts.push((job.clone(), ended, error));
         let became = job.settle(now, outcome, heir.as_mut());
         let became = self.heed_key(&mut job, became).await?;
         self.put_back(moving, job, heir);

@@ -134,12 +134,6 @@ impl PostgresStore {
         })
     }
 
-    /// The schema that holds the store, for [`trigger_in`](crate::trigger_in).
-    #[must_use]
-    pub fn schema(&self) -> &str {
-        self.sql.schema()
-    }
-
     fn asked(&self, now: Option<Timestamp>) -> Asked {
         Asked { now, seen: Timestamp::from_micros(self.seen.load(Ordering::Relaxed)) }
     }
@@ -319,6 +313,10 @@ impl Store for PostgresStore {
             exact_limits: true,
             listing: true,
         }
+    }
+
+    fn schema(&self) -> Option<&str> {
+        Some(self.sql.schema())
     }
 
     async fn enqueue(

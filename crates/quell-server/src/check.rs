@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use quell::history::Event;
-use quell::sqlite::SqliteStore;
-use quell::{JobFilter, Store};
+use quell::{JobFilter, Quell};
 use quell_conformance::check::{Line, check, merge, parse};
 
 /// What to judge.
@@ -53,7 +52,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
 fn rows(url: &str) -> anyhow::Result<Vec<Line>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let store = SqliteStore::open(url).await?;
+        let quell = Quell::open(url).await?;
+        let store = quell.store();
         let (mut lines, mut before) = (Vec::new(), None);
         loop {
             let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
@@ -61,7 +61,7 @@ fn rows(url: &str) -> anyhow::Result<Vec<Line>> {
             let Some(last) = page.last() else { return Ok(lines) };
             before = Some(last.id);
             lines.extend(page.iter().map(|job| Line {
-                p: url.to_owned(),
+                p: crate::serve::without_password(url),
                 n: None,
                 event: Event::row(job),
             }));

@@ -363,10 +363,11 @@ fn read_store(
 ) -> anyhow::Result<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let path = url.trim_start_matches("sqlite:").trim_start_matches("//");
-        let path = path.split('?').next().unwrap_or_default();
-        if !std::path::Path::new(path).exists() {
-            bail!("--store {url}: there is no such file");
+        if let Some(path) = url.strip_prefix("sqlite:") {
+            let path = path.trim_start_matches("//").split('?').next().unwrap_or_default();
+            if !std::path::Path::new(path).exists() {
+                bail!("--store {url}: there is no such file");
+            }
         }
         read(&Quell::open(url).await?).await
     })

@@ -217,16 +217,24 @@ async fn end_grace(
 /// Opens the store, with the history where one is wanted.
 async fn open(config: &Config, history: Option<Sink>) -> anyhow::Result<Quell> {
     let url = &config.store;
-    let open = || format!("store.url: cannot open {url}");
+    let open = || format!("store.url: cannot open {}", without_password(url));
     let builder = match history {
         None => Quell::builder(url).await.with_context(open)?,
-        Some(history) => {
-            let options = quell::sqlite::SqliteOptions::from_url(url)?;
-            let store = options.history(Arc::clone(&history)).open().await.with_context(open)?;
-            Quell::with_store(Arc::new(store)).history(history)
-        }
+        Some(history) => Quell::recorded(url, history).await.with_context(open)?,
     };
     Ok(builder.dedup_fallback(config.dedup_fallback).build()?)
+}
+
+/// A store's URL as it may be shown.
+pub(crate) fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    match rest.rsplit_once('@') {
+        Some((user, place)) => {
+            let user = user.split(':').next().unwrap_or_default();
+            format!("{scheme}://{user}@{place}")
+        }
+        None => url.to_owned(),
+    }
 }
 
 /// One attempt of a declared task.

@@ -57,14 +57,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let sink: Sink = Arc::new(FileSink::append(&args.history)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let options = SqliteOptions::from_url(&args.store)?.history(Arc::clone(&sink));
-        let store = Arc::new(options.busy_timeout(Duration::from_millis(500)).open().await?);
-        let quell = Quell::with_store(store).history(Arc::clone(&sink)).build()?;
+        let quell = open(&args.store, &sink).await?;
         match args.role {
             Role::Call { slot } => call(&quell, &sink, &args.stamps, slot).await,
             Role::Work => work(&quell, &sink, &args.stamps).await,
         }
     })
+}
+
+async fn open(url: &str, sink: &Sink) -> anyhow::Result<Quell> {
+    if !url.starts_with("sqlite:") {
+        return Ok(Quell::recorded(url, Arc::clone(sink)).await?.build()?);
+    }
+    // Soon told of a file that another process keeps locked.
+    let options = SqliteOptions::from_url(url)?.busy_timeout(Duration::from_millis(500));
+    let store = Arc::new(options.history(Arc::clone(sink)).open().await?);
+    Ok(Quell::with_store(store).history(Arc::clone(sink)).build()?)
 }
 
 fn policy() -> Policy {

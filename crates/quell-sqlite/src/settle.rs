@@ -49,7 +49,7 @@ impl Tx<'_> {
                 // A lease that is settled twice in one call counts once.
                 if accepted.remove(lease) { SettledAs::Succeeded } else { SettledAs::Refused }
             } else {
-                self.settle_one(lease, outcome).await?
+                self.settle_one(settlement).await?
             };
             self.tell_at(place, || Event::settled(now, settlement, became));
             settled.push(Settled { lease: *lease, became });
@@ -61,19 +61,15 @@ impl Tx<'_> {
         Ok(settled)
     }
 
-    async fn settle_one(&mut self, lease: &Lease, outcome: &Outcome) -> Result<SettledAs> {
-        let now = self.now;
-        let Some(mut job) = self.load(lease.job).await? else { return Ok(SettledAs::Refused) };
-        if !job.is_held_by(lease.token, now) {
-            return Ok(SettledAs::Refused);
-        }
-        let (ended, error) = match outcome {
-            Outcome::Failed(failure) => (failure.ended, Some(failure.clipped())),
-            Outcome::Snoozed { .. } => (AttemptOutcome::Snoozed, None),
-            Outcome::Cancelled { reason } => (AttemptOutcome::Cancelled, Some(reason.clone())),
-            _ => (AttemptOutcome::Released, None),
+    async fn settle_one(&mut self, settlement: &Settlement) -> Result<SettledAs> {
+        let (now, Settlement { lease, outcome }) = (self.now, settlement);
+        let job = self.load(lease.job).await?;
+        let Some(mut job) = job.clone().filter(|job| job.is_held_by(lease.token, now)) else {
+            return Ok(settlement.without_lease(job.as_ref()));
         };
-        self.record_attempt(&job, ended, error).await?;
+        if let Some((ended, error)) = outcome.on_record() {
+            self.record_attempt(&job, ended, error).await?;
+        }
         let mut heir = self.heir_of(&job).await?;
         let became = job.settle(now, outcome, heir.as_mut());
         let became = self.heed_key(&mut job, became).await?;

@@ -14,6 +14,7 @@ use anyhow::Context;
 use quell_conformance::{Opened, Report, Rig, report};
 use quell_core::MemoryStore;
 use quell_core::history::Sink;
+use quell_postgres::PostgresOptions;
 use quell_sqlite::{SqliteOptions, Synchronous};
 
 /// The stores that this workspace has.
@@ -23,11 +24,13 @@ pub enum Kind {
     Memory,
     /// SQLite, on a file in a temporary folder.
     Sqlite,
+    /// PostgreSQL, on a schema of its own of the server that tests share.
+    Postgres,
 }
 
 impl Kind {
     /// All of them, in the order of the page's columns.
-    pub const ALL: [Kind; 2] = [Kind::Memory, Kind::Sqlite];
+    pub const ALL: [Kind; 3] = [Kind::Memory, Kind::Sqlite, Kind::Postgres];
 
     /// The name that heads its column.
     #[must_use]
@@ -35,6 +38,7 @@ impl Kind {
         match self {
             Kind::Memory => "memory",
             Kind::Sqlite => "sqlite",
+            Kind::Postgres => "postgres",
         }
     }
 
@@ -43,6 +47,7 @@ impl Kind {
         match self {
             Kind::Memory => opened(MemoryStore::new(Rig::START), Box::new(())),
             Kind::Sqlite => sqlite(None).await,
+            Kind::Postgres => postgres(None).await,
         }
     }
 
@@ -51,6 +56,7 @@ impl Kind {
         match self {
             Kind::Memory => opened(MemoryStore::new(Rig::START).with_history(sink), Box::new(())),
             Kind::Sqlite => sqlite(Some(sink)).await,
+            Kind::Postgres => postgres(Some(sink)).await,
         }
     }
 
@@ -73,6 +79,13 @@ async fn sqlite(history: Option<Sink>) -> Opened {
     let options = history.into_iter().fold(options, SqliteOptions::history);
     let store = options.synchronous(Synchronous::Normal).open().await.expect("a fresh file opens");
     opened(store, Box::new(folder))
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails its row of the report")]
+async fn postgres(history: Option<Sink>) -> Opened {
+    let options = PostgresOptions::from_url(&quell_services::url_for_tests()).expect("a URL");
+    let options = history.into_iter().fold(options, PostgresOptions::history);
+    opened(options.open().await.expect("a fresh schema opens"), Box::new(()))
 }
 
 /// The workspace's root, whose documents the page is made of.

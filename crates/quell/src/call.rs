@@ -124,8 +124,11 @@ impl<'a, T: Task> Trigger<'a, T> {
     /// # Errors
     /// [`ErrorKind::Unsupported`] when the transaction's database is not the store's kind; else
     /// what the database says.
-    #[cfg(feature = "sqlite")]
-    pub async fn within(self, tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>) -> Result<Receipt> {
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub async fn within<DB: crate::Database>(
+        self,
+        tx: &mut sqlx::Transaction<'_, DB>,
+    ) -> Result<Receipt> {
         within(self.quell, Batch::one(self.trigger?), tx).await?;
         Ok(Receipt::Pending)
     }
@@ -197,10 +200,10 @@ impl<'a> TriggerMany<'a> {
     ///
     /// # Errors
     /// As for [`Trigger::within`].
-    #[cfg(feature = "sqlite")]
-    pub async fn within(
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub async fn within<DB: crate::Database>(
         self,
-        tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
+        tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<Vec<Receipt>> {
         let batch = self.batch?;
         let count = batch.triggers.len();
@@ -218,18 +221,18 @@ impl<'a> IntoFuture for TriggerMany<'a> {
     }
 }
 
-#[cfg(feature = "sqlite")]
-async fn within(
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+async fn within<DB: crate::Database>(
     quell: &Quell,
     batch: Batch,
-    tx: &mut sqlx::Transaction<'_, sqlx::Sqlite>,
+    tx: &mut sqlx::Transaction<'_, DB>,
 ) -> Result<()> {
     batch.validate(quell.limits())?;
     if !quell.store().capabilities().transactions {
         return Err(quell_core::lacks("transactions", "trigger outside the transaction"));
     }
     let batch = quell.keep_dedup(batch)?;
-    quell_sqlite::trigger_in(tx, &batch).await
+    DB::trigger(tx, &**quell.store(), &batch).await
 }
 
 /// Names the option at fault, where a bad debounce key names `key`.

@@ -10,12 +10,12 @@ use std::time::Duration;
 use quell_core::history::{Event, Sink};
 use quell_core::window::Thresholds;
 use quell_core::{
-    Batch, Error, JobId, Key, Limits, MemoryStore, NewTrigger, Payload, Receipt, Result, Store,
-    TaskName, lacks,
+    Batch, JobId, Key, Limits, NewTrigger, Payload, Receipt, Result, Store, TaskName, lacks,
 };
 
 use crate::batcher::Batcher;
 use crate::call::{Trigger, TriggerMany};
+use crate::open::open_store;
 use crate::{Clock, SystemClock, Task, TaskPolicy, WorkerBuilder};
 
 /// Triggers tasks and makes workers. Clones are cheap and share one batcher.
@@ -132,7 +132,8 @@ impl QuellBuilder {
 }
 
 impl Quell {
-    /// Opens the store behind a URL: `sqlite://FILE` (made when missing) or `memory:`.
+    /// Opens the store behind a URL: `sqlite://FILE` (made when missing),
+    /// `postgres://USER:PASSWORD@HOST/DATABASE` (its schema is made when missing) or `memory:`.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for a URL no feature of this build knows, else what the store says.
@@ -144,29 +145,16 @@ impl Quell {
     ///
     /// # Errors
     /// As for [`open`](Self::open).
-    #[cfg_attr(
-        not(feature = "sqlite"),
-        expect(clippy::unused_async, reason = "the signature is the same with every feature")
-    )]
     pub async fn builder(url: &str) -> Result<QuellBuilder> {
-        match url.split_once(':').map(|(scheme, _)| scheme) {
-            Some("memory") => {
-                let clock = Arc::new(SystemClock::for_store());
-                let store = Arc::new(MemoryStore::new(clock.now()));
-                Ok(Quell::with_store(store).clock(clock))
-            }
-            #[cfg(feature = "sqlite")]
-            Some("sqlite") => {
-                let store = quell_sqlite::SqliteStore::open(url).await?;
-                Ok(Quell::with_store(Arc::new(store)))
-            }
-            Some(_) | None => Err(Error::invalid(
-                "url",
-                format!(
-                    "store url {url:?} is not known to this build: use sqlite://FILE or memory:"
-                ),
-            )),
-        }
+        open_store(url, None).await
+    }
+
+    /// As [`builder`](Self::builder), with an event history, of the client as of the store.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub async fn recorded(url: &str, history: Sink) -> Result<QuellBuilder> {
+        Ok(open_store(url, Some(Arc::clone(&history))).await?.history(history))
     }
 
     /// Starts from a store that is already open.
@@ -272,7 +260,7 @@ impl Quell {
         self.shared.history.as_ref()
     }
 
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn limits(&self) -> &Limits {
         &self.shared.limits
     }

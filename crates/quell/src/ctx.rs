@@ -1,7 +1,7 @@
 //! What a handler can ask about its attempt.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use quell_core::{ClaimedJob, JobId, Key, TaskName, Timestamp};
@@ -47,6 +47,9 @@ pub(crate) struct Attempted {
     pub(crate) job: ClaimedJob,
     pub(crate) started_at: Timestamp,
     pub(crate) cancelled: CancellationToken,
+    /// Whether the handler settled the job in a transaction of its own.
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "no other store settles so"))]
+    pub(crate) settled: Arc<AtomicBool>,
     /// How many handlers of the worker sleep on its clock; a virtual clock moves on only when all
     /// of them do.
     pub(crate) asleep: Arc<AtomicUsize>,
@@ -123,6 +126,26 @@ impl<S> Ctx<S> {
         let clock = self.job.quell.clock();
         let _asleep = Asleep::new(&self.job.asleep);
         clock.sleep_until(clock.now() + time).await;
+    }
+
+    /// Ends the job well inside the handler's own transaction (R22): its effects and the end of the
+    /// job commit together, or neither does. Return well after the commit; where the transaction did
+    /// not commit, the attempt failed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
+    /// transaction cannot commit. [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported)
+    /// when its database does not hold the store. Else what the database says.
+    #[cfg(feature = "postgres")]
+    pub async fn settle_in<DB: crate::SettlingDatabase>(
+        &self,
+        tx: &mut sqlx::Transaction<'_, DB>,
+    ) -> quell_core::Result<()> {
+        let quell = self.quell();
+        let lease = quell_core::Lease { job: self.job.job.id, token: self.job.job.token };
+        DB::settle(tx, &**quell.store(), lease, quell.clock().store_time()).await?;
+        self.job.settled.store(true, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Triggers further tasks.

@@ -44,9 +44,12 @@ mod clock;
 mod ctx;
 mod handler;
 mod metrics;
+mod open;
 mod policy;
 mod task;
 pub mod testing;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod transaction;
 mod worker;
 
 pub use call::{Trigger, TriggerMany};
@@ -62,7 +65,11 @@ pub use quell_core::retry::{Jitter, Retry};
 pub use quell_core::trigger::Keyed;
 pub use quell_core::window::{Debounce, DueReason, Thresholds, Window};
 pub use quell_core::*;
+#[cfg(feature = "postgres")]
+pub use quell_postgres as postgres;
 #[cfg(feature = "sqlite")]
 pub use quell_sqlite as sqlite;
 pub use task::{Task, TaskError};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use transaction::{Database, SettlingDatabase};
 pub use worker::WorkerBuilder;

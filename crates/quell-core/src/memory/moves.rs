@@ -6,7 +6,6 @@ use super::Event;
 use super::state::{State, TaskKey};
 use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
-use crate::store::Outcome;
 use crate::{
     AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Result,
     Retention, Settled, SettledAs, Settlement, Timestamp, WorkerId,
@@ -78,11 +77,11 @@ impl State {
         let held = self.job(lease.job).is_some_and(|job| job.is_held_by(lease.token, now));
         let place = self.told();
         if !held {
-            let became = SettledAs::Refused;
+            let became = settlement.without_lease(self.job(lease.job));
             self.tell(|| Event::settled(now, settlement, became));
             return Settled { lease: *lease, became };
         }
-        if let Some((ended, error)) = attempt_of(outcome) {
+        if let Some((ended, error)) = outcome.on_record() {
             self.record_attempt(lease.job, ended, error);
         }
         let became = self.end_attempt(lease.job, |job, heir| job.settle(now, outcome, heir));
@@ -225,16 +224,5 @@ impl State {
         });
         self.holds = holds;
         u64::try_from(gone.len()).unwrap_or(u64::MAX)
-    }
-}
-
-/// How an outcome is put on record; none for success, which the job's row tells.
-fn attempt_of(outcome: &Outcome) -> Option<(AttemptOutcome, Option<String>)> {
-    match outcome {
-        Outcome::Succeeded => None,
-        Outcome::Failed(failure) => Some((failure.ended, Some(failure.clipped()))),
-        Outcome::Snoozed { .. } => Some((AttemptOutcome::Snoozed, None)),
-        Outcome::Released => Some((AttemptOutcome::Released, None)),
-        Outcome::Cancelled { reason } => Some((AttemptOutcome::Cancelled, Some(reason.clone()))),
     }
 }

@@ -189,3 +189,44 @@ begin
 end
 $$;
 revoke all on function quell.put(text) from public;
+
+-- Ends a running attempt well in the caller's transaction (R22). With a lost lease it raises an
+-- error, so that the transaction cannot commit. The row stays locked until its end: nobody takes
+-- the lease back meanwhile.
+create function quell.settle(job_id bigint, token bigint, asked bigint) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    now bigint := quell.peek(asked, null);
+    j quell.job;
+    w record;
+begin
+    delete from quell.job
+     where id = settle.job_id and starts = settle.token and state + 0 = 1 and lease_until + 0 > now
+ returning * into j;
+    if not found then
+        raise exception 'the lease of job % was lost: this transaction must not commit',
+              settle.job_id using errcode = '40002';
+    end if;
+    j.state := 2;
+    j.failures := 0;
+    j.lease_until := null;
+    j.ended_at := now;
+    insert into quell.ended select j.*;
+    -- R11, R31: what the key or the queue held back may start after the commit.
+    for w in
+        select q.name, n.due_at
+          from quell.job n
+          join quell.lane l on l.id = n.lane_id
+          join quell.queue q on q.id = l.queue_id
+         where n.task_id = j.task_id and n.key = j.key and n.state = 0
+         union
+        select q.name, -9223372036854775808
+          from quell.lane l
+          join quell.queue q on q.id = l.queue_id
+         where l.id = j.lane_id and q.settings <> '{}'
+    loop
+        perform pg_notify('{channel}', '0 ' || w.due_at || ' ' || w.name);
+    end loop;
+end
+$$;
+revoke all on function quell.settle(bigint, bigint, bigint) from public;

@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -22,6 +23,8 @@ pub(crate) struct Attempt<S> {
     pub(crate) timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) cancelled: CancellationToken,
+    /// Whether the handler settled the job in a transaction of its own.
+    pub(crate) settled: Arc<AtomicBool>,
     pub(crate) spent: Spent,
 }
 
@@ -43,13 +46,13 @@ pub(crate) struct Ended {
 impl<S: Send + Sync + 'static> Attempt<S> {
     /// Runs the attempt to its end.
     pub(crate) async fn run(self, ctx: Ctx<S>) -> Ended {
-        let Attempt { lease, handler, payload, timeout, clock, cancelled, spent } = self;
+        let Attempt { lease, handler, payload, timeout, clock, cancelled, settled, spent } = self;
         let deadline = clock.sleep_until(clock.now() + timeout);
         let body = AssertUnwindSafe(async move { handler.call(payload, ctx).await }).catch_unwind();
         let outcome = tokio::select! {
             biased;
             ended = body => match ended {
-                Ok(result) => spent.outcome(answer(result)),
+                Ok(result) => spent.outcome(answer(result), settled.load(Ordering::SeqCst)),
                 Err(panic) => spent.failure(AttemptOutcome::Panicked, panic_text(&*panic), None),
             },
             () = deadline => {
@@ -58,14 +61,24 @@ impl<S: Send + Sync + 'static> Attempt<S> {
                 spent.failure(AttemptOutcome::TimedOut, error, None)
             }
         };
-        let counted = outcome.counted();
+        // What a committed transaction settled went well; the store knows whether it did commit.
+        let counted = match &outcome {
+            Outcome::InTransaction(_) => AttemptOutcome::Succeeded,
+            outcome => outcome.counted(),
+        };
         Ended { settlement: Settlement { lease, outcome }, counted }
     }
 }
 
 impl Spent {
-    fn outcome(&self, answer: Option<Answer>) -> Outcome {
+    /// `settled` is whether the handler settled the job in a transaction of its own.
+    fn outcome(&self, answer: Option<Answer>, settled: bool) -> Outcome {
         match answer {
+            // R22: the transaction decides.
+            None if settled => {
+                let error = "the transaction that settled the job did not commit".to_owned();
+                Outcome::InTransaction(self.failed(AttemptOutcome::Failed, error, None))
+            }
             None => Outcome::Succeeded,
             Some(Answer::Retry { delay, error }) => {
                 self.failure(AttemptOutcome::Failed, error, delay)
@@ -83,10 +96,14 @@ impl Spent {
 
     /// A transient failure: R24's backoff, unless the handler asked for its own delay.
     fn failure(&self, ended: AttemptOutcome, error: String, delay: Option<Duration>) -> Outcome {
+        Outcome::Failed(self.failed(ended, error, delay))
+    }
+
+    fn failed(&self, ended: AttemptOutcome, error: String, delay: Option<Duration>) -> Failure {
         let failures = self.failures.saturating_add(1);
         let backoff = delay.unwrap_or_else(|| self.retry.backoff(failures, fastrand::f64()));
         let last = self.attempt >= self.retry.max_attempts;
-        Outcome::Failed(Failure { error, ended, kind: FailureKind::Transient { backoff, last } })
+        Failure { error, ended, kind: FailureKind::Transient { backoff, last } }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -233,6 +233,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         task.metrics.started(job.first_at, job.due_at, started_at);
         self.record(|worker, wants| started(&job, started_at, worker, wants));
         let cancelled = CancellationToken::new();
+        let settled = Arc::new(AtomicBool::new(false));
         let attempt = Attempt {
             lease,
             handler: task.handler.clone(),
@@ -240,6 +241,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             timeout: task.policy.timeout(),
             clock: Arc::clone(self.quell.clock()),
             cancelled: cancelled.clone(),
+            settled: Arc::clone(&settled),
             spent: Spent {
                 retry: *task.policy.retry(),
                 attempt: job.attempt,
@@ -252,6 +254,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             job,
             started_at,
             cancelled: cancelled.clone(),
+            settled,
             asleep: Arc::clone(&self.asleep),
         };
         let ctx = Ctx::new(Arc::clone(&self.state), attempted);

@@ -1,0 +1,93 @@
+//! The rim where callers' own transactions meet the store: [`within`](crate::Trigger::within) and
+//! [`settle_in`](crate::Ctx::settle_in).
+//!
+//! A database takes part by [`Database`], which is sealed: one implementation per store that lives
+//! in a caller's database.
+
+use futures_util::future::BoxFuture;
+use quell_core::{Batch, Error, ErrorKind, Lease, Result, Store, Timestamp};
+use sqlx::Transaction;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A database whose transactions can trigger; those of the features `sqlite` and `postgres` can.
+pub trait Database: sqlx::Database + sealed::Sealed {
+    #[doc(hidden)]
+    fn trigger<'t>(
+        tx: &'t mut Transaction<'_, Self>,
+        store: &'t dyn Store,
+        batch: &'t Batch,
+    ) -> BoxFuture<'t, Result<()>>;
+}
+
+/// A database whose transactions can settle a job as well.
+pub trait SettlingDatabase: Database {
+    #[doc(hidden)]
+    fn settle<'t>(
+        tx: &'t mut Transaction<'_, Self>,
+        store: &'t dyn Store,
+        lease: Lease,
+        now: Option<Timestamp>,
+    ) -> BoxFuture<'t, Result<()>>;
+}
+
+#[cfg(feature = "sqlite")]
+impl sealed::Sealed for sqlx::Sqlite {}
+
+#[cfg(feature = "sqlite")]
+impl Database for sqlx::Sqlite {
+    fn trigger<'t>(
+        tx: &'t mut Transaction<'_, Self>,
+        store: &'t dyn Store,
+        batch: &'t Batch,
+    ) -> BoxFuture<'t, Result<()>> {
+        Box::pin(async move {
+            if !store.capabilities().transactions || store.schema().is_some() {
+                return Err(other_database());
+            }
+            quell_sqlite::trigger_in(tx, batch).await
+        })
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl sealed::Sealed for sqlx::Postgres {}
+
+#[cfg(feature = "postgres")]
+impl Database for sqlx::Postgres {
+    fn trigger<'t>(
+        tx: &'t mut Transaction<'_, Self>,
+        store: &'t dyn Store,
+        batch: &'t Batch,
+    ) -> BoxFuture<'t, Result<()>> {
+        Box::pin(async move {
+            let schema = store.schema().ok_or_else(other_database)?;
+            quell_postgres::trigger_in(tx, schema, batch).await
+        })
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl SettlingDatabase for sqlx::Postgres {
+    fn settle<'t>(
+        tx: &'t mut Transaction<'_, Self>,
+        store: &'t dyn Store,
+        lease: Lease,
+        now: Option<Timestamp>,
+    ) -> BoxFuture<'t, Result<()>> {
+        Box::pin(async move {
+            let schema = store.schema().ok_or_else(other_database)?;
+            quell_postgres::settle_in(tx, schema, &lease, now).await
+        })
+    }
+}
+
+fn other_database() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "the transaction is not of the database that holds the store: trigger outside of it, or \
+         open the store there",
+    )
+}
