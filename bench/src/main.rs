@@ -5,6 +5,8 @@
 //! `cargo xtask bench sqlite`.
 
 mod floor;
+mod place;
+mod postgres;
 mod report;
 mod workload;
 
@@ -15,6 +17,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use quell::sqlite::Synchronous;
 
+use place::Place;
 use report::{Row, record, show};
 use workload::Sizes;
 
@@ -50,6 +53,11 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
+    if let Ok(server) = std::env::var("PG") {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        return runtime.block_on(postgres::try_all(&server, Sizes::FULL));
+    }
     let Store::Sqlite(args) = Cli::parse().store;
     let target = Path::new("target");
     std::fs::create_dir_all(target)?;
@@ -91,37 +99,41 @@ impl Bench<'_> {
         let s = self.sizes;
         Ok(vec![
             self.rate("batch enqueue", Some(("batch", s.batch)), goal(1.5, 0.0), 0.6, || {
-                self.block(workload::batch(self.folder, self.mode, s.batch))
+                self.block(workload::batch(&self.place(), s.batch))
             })?,
             self.rate("drain", Some(("drain", s.drain)), goal(4.0, 0.0), 0.0, || {
-                self.block(workload::drain(self.folder, self.mode, s.drain))
+                self.block(workload::drain(&self.place(), s.drain))
             })?,
             self.rate(
                 "single enqueue, 32 callers",
                 Some(("single", s.single)),
                 goal(3.0, 0.0),
                 0.0,
-                || self.block(workload::single(self.folder, self.mode, 32, s.single)),
+                || self.block(workload::single(&self.place(), 32, s.single)),
             )?,
             self.rate("single enqueue, 512 callers", None, 0.0, 0.0, || {
-                self.block(workload::single(self.folder, self.mode, 512, s.batch))
+                self.block(workload::single(&self.place(), 512, s.batch))
             })?,
             self.absolute("debounced, 100 keys, 512 callers", goal(200_000.0, 80_000.0), || {
-                self.block(workload::debounced(self.folder, self.mode, 100, s.debounced))
+                self.block(workload::debounced(&self.place(), 512, 100, s.debounced))
             })?,
             self.absolute("debounced, 100,000 keys, 512 callers", 0.0, || {
-                self.block(workload::debounced(self.folder, self.mode, 100_000, s.batch))
+                self.block(workload::debounced(&self.place(), 512, 100_000, s.batch))
             })?,
             self.latency("enqueue to start p50", 0.5, goal(0.7, 1.0))?,
             self.latency("enqueue to start p99", 0.99, goal(3.0, 4.0))?,
             self.millis("due to start p99", 5.0, || {
-                self.block(workload::lateness(self.folder, self.mode, s.latency / 4))
+                self.block(workload::lateness(&self.place(), s.latency / 4))
             })?,
             self.millis("idle, then one job: start", 10.0, || {
-                self.block(workload::after_idle(self.folder, self.mode, s.idle))
+                self.block(workload::after_idle(&self.place(), s.idle))
             })?,
             self.idle()?,
         ])
+    }
+
+    fn place(&self) -> Place {
+        Place::Sqlite { folder: self.folder.to_owned(), mode: self.mode }
     }
 
     fn block<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -168,7 +180,7 @@ impl Bench<'_> {
 
     fn latency(&self, name: &str, quantile: f64, goal: f64) -> anyhow::Result<Row> {
         let row = self.millis(name, goal, || {
-            self.block(workload::latency(self.folder, self.mode, self.sizes.latency, quantile))
+            self.block(workload::latency(&self.place(), self.sizes.latency, quantile))
         })?;
         match self.peer.filter(|_| quantile == 0.5) {
             Some(program) => {
@@ -192,8 +204,7 @@ impl Bench<'_> {
 
     fn idle(&self) -> anyhow::Result<Row> {
         progress("idle worker", self.mode)?;
-        let (percent, written) =
-            self.block(workload::idle(self.folder, self.mode, self.sizes.idle))?;
+        let (percent, written) = self.block(workload::idle(&self.place(), self.sizes.idle))?;
         let row = Row::new("idle worker, % of a core", self.mode, "%", percent).at_most(0.5);
         Ok(if written == 0 { row } else { row.failed(&format!("{written} bytes written")) })
     }

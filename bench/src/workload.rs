@@ -1,16 +1,15 @@
 //! What Quell is measured at, through its public API. Every trigger is durable before it counts.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use quell::sqlite::{SqliteOptions, Synchronous};
 use quell::{Ctx, JobState, Key, Policy, Quell, QueueName, Task, TaskError, TaskName};
-use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+
+use crate::place::Place;
 
 /// How much of each.
 #[derive(Clone, Copy, Debug)]
@@ -81,19 +80,13 @@ async fn noop(_: Noop, ctx: Ctx<Starts>) -> Result<(), TaskError> {
     Ok(())
 }
 
-async fn open(folder: &Path, mode: Synchronous) -> anyhow::Result<(Quell, TempDir)> {
-    let folder = tempfile::tempdir_in(folder)?;
-    let store = SqliteOptions::new(folder.path().join("quell.db")).synchronous(mode).open().await?;
-    Ok((Quell::with_store(Arc::new(store)).build()?, folder))
-}
-
 fn per_second(count: usize, since: Instant) -> f64 {
     count as f64 / since.elapsed().as_secs_f64()
 }
 
 /// Batches of 1,000, one after the other.
-pub(crate) async fn batch(folder: &Path, mode: Synchronous, count: usize) -> anyhow::Result<f64> {
-    let (quell, _folder) = open(folder, mode).await?;
+pub(crate) async fn batch(place: &Place, count: usize) -> anyhow::Result<f64> {
+    let (quell, _guard) = place.open().await?;
     fill(&quell, count).await
 }
 
@@ -106,8 +99,8 @@ async fn fill(quell: &Quell, count: usize) -> anyhow::Result<f64> {
 }
 
 /// Until every settlement is committed: the store counts them, not the handlers.
-pub(crate) async fn drain(folder: &Path, mode: Synchronous, count: usize) -> anyhow::Result<f64> {
-    let (quell, _folder) = open(folder, mode).await?;
+pub(crate) async fn drain(place: &Place, count: usize) -> anyhow::Result<f64> {
+    let (quell, _guard) = place.open().await?;
     fill(&quell, count).await?;
     let (sender, receiver) = unbounded_channel();
     drop(receiver);
@@ -155,13 +148,8 @@ where
     Ok(per_second(count, began))
 }
 
-pub(crate) async fn single(
-    folder: &Path,
-    mode: Synchronous,
-    at_once: usize,
-    count: usize,
-) -> anyhow::Result<f64> {
-    let (quell, _folder) = open(folder, mode).await?;
+pub(crate) async fn single(place: &Place, at_once: usize, count: usize) -> anyhow::Result<f64> {
+    let (quell, _guard) = place.open().await?;
     callers(at_once, count, move |n| {
         let quell = quell.clone();
         async move { quell.trigger(Noop { n }).await.map(drop) }
@@ -170,13 +158,13 @@ pub(crate) async fn single(
 }
 
 pub(crate) async fn debounced(
-    folder: &Path,
-    mode: Synchronous,
+    place: &Place,
+    at_once: usize,
     keys: usize,
     count: usize,
 ) -> anyhow::Result<f64> {
-    let (quell, _folder) = open(folder, mode).await?;
-    callers(512, count, move |n| {
+    let (quell, _guard) = place.open().await?;
+    callers(at_once, count, move |n| {
         let quell = quell.clone();
         async move { quell.trigger(Meter { key: n % keys }).await.map(drop) }
     })
@@ -229,13 +217,8 @@ fn quantile(mut waits: Vec<f64>, quantile: f64) -> f64 {
 }
 
 /// From the call of trigger to the handler's first line, one job at a time.
-pub(crate) async fn latency(
-    folder: &Path,
-    mode: Synchronous,
-    count: usize,
-    at: f64,
-) -> anyhow::Result<f64> {
-    let (quell, _folder) = open(folder, mode).await?;
+pub(crate) async fn latency(place: &Place, count: usize, at: f64) -> anyhow::Result<f64> {
+    let (quell, _guard) = place.open().await?;
     let mut working = Working::start(&quell);
     let mut waits = Vec::with_capacity(count);
     for n in 0..count {
@@ -249,12 +232,8 @@ pub(crate) async fn latency(
 }
 
 /// How late a delayed job starts.
-pub(crate) async fn lateness(
-    folder: &Path,
-    mode: Synchronous,
-    count: usize,
-) -> anyhow::Result<f64> {
-    let (quell, _folder) = open(folder, mode).await?;
+pub(crate) async fn lateness(place: &Place, count: usize) -> anyhow::Result<f64> {
+    let (quell, _guard) = place.open().await?;
     let mut working = Working::start(&quell);
     let mut waits = Vec::with_capacity(count);
     for n in 0..count {
@@ -271,12 +250,8 @@ pub(crate) async fn lateness(
 }
 
 /// Nothing for a while, then one job.
-pub(crate) async fn after_idle(
-    folder: &Path,
-    mode: Synchronous,
-    idle: Duration,
-) -> anyhow::Result<f64> {
-    let (quell, _folder) = open(folder, mode).await?;
+pub(crate) async fn after_idle(place: &Place, idle: Duration) -> anyhow::Result<f64> {
+    let (quell, _guard) = place.open().await?;
     let mut working = Working::start(&quell);
     tokio::time::sleep(idle).await;
     let began = Instant::now();
@@ -287,12 +262,8 @@ pub(crate) async fn after_idle(
 }
 
 /// The share of a core that a waiting worker takes, and the bytes that this process wrote.
-pub(crate) async fn idle(
-    folder: &Path,
-    mode: Synchronous,
-    length: Duration,
-) -> anyhow::Result<(f64, u64)> {
-    let (quell, _folder) = open(folder, mode).await?;
+pub(crate) async fn idle(place: &Place, length: Duration) -> anyhow::Result<(f64, u64)> {
+    let (quell, _guard) = place.open().await?;
     let working = Working::start(&quell);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let length = length.min(Duration::from_secs(20));

@@ -10,10 +10,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgPool};
 
 use crate::PostgresStore;
 use crate::error::explain;
-use crate::push::listen;
+use crate::push::{is_pooled, listen};
 use crate::schema::migrate;
 use crate::sql::Sql;
 use crate::tx::SESSION;
+use tracing::warn;
 
 /// A connection that idled this long is asked whether it still lives before it is used.
 const TRUSTED: Duration = Duration::from_secs(1);
@@ -90,7 +91,11 @@ impl PostgresOptions {
     /// A store on the server that sqlx's options name, in the schema `quell`.
     pub fn new(connect: PgConnectOptions) -> Self {
         PostgresOptions {
-            connect: connect.application_name("quell").disable_statement_logging(),
+            // Poolers refuse what they do not know, and no float is ever sent.
+            connect: connect
+                .application_name("quell")
+                .extra_float_digits(None)
+                .disable_statement_logging(),
             schema: "quell".to_owned(),
             connections: 8,
             acquire_timeout: Duration::from_secs(5),
@@ -140,12 +145,22 @@ impl PostgresOptions {
         let connected = self.connect.connect().await;
         let mut first = connected.map_err(|e| explain("connect to PostgreSQL", e))?;
         migrate(&mut first, &checked).await?;
-        let listener = listen(&self.connect, &mut first, &checked).await?;
+        let pooled = is_pooled(&self.connect, &mut first).await?;
+        let listener = match pooled {
+            true => None,
+            false => listen(&self.connect, &mut first, &checked).await?,
+        };
+        if listener.is_none() {
+            warn!(
+                pooled,
+                "hints do not arrive, polling instead: connect to the server itself, or to a \
+                 session pool, to be woken"
+            );
+        }
         // It was only needed to ask; how it ends changes nothing.
         let _ended = first.close().await;
-        let persistent = listener.is_some();
-        let sql = Sql::new(&self.schema, persistent)?;
-        let pool = self.pool(persistent);
+        let sql = Sql::new(&self.schema, !pooled)?;
+        let pool = self.pool(!pooled);
         PostgresStore::start(pool, sql, listener, self.history)
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quell_core::{QueueName, Result, Timestamp, WakeHub};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Executor, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, PgPool};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
@@ -19,6 +19,8 @@ use crate::sql::Sql;
 
 /// How long a hint to oneself may take before there is no pushing.
 const SELF_TEST: Duration = Duration::from_secs(1);
+/// How often sessions are compared: others' traffic may hide a pooler once.
+const PROBES: usize = 5;
 /// Between two tries to listen again.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
 /// Stands for every queue; no name has it.
@@ -79,7 +81,44 @@ pub(crate) async fn tell(pool: PgPool, sql: Arc<Sql>, outbox: Arc<Outbox>) {
     }
 }
 
-/// A connection that hears hints; none where they do not arrive, as behind a transaction pooler.
+/// Whether transactions of one connection run in different sessions, as behind a transaction pooler.
+///
+/// It is found out without listening: a pooled session that listens would tell strangers. While one
+/// connection holds a session, another must neither have had it before nor have lost its own.
+pub(crate) async fn is_pooled(
+    options: &PgConnectOptions,
+    first: &mut PgConnection,
+) -> Result<bool> {
+    let what = "look for a pooler";
+    let pid = async |db: &mut PgConnection, begin: &'static str| {
+        let row = db.fetch_one(sqlx::raw_sql(begin)).await.map_err(|e| explain(what, e))?;
+        crate::row::get::<i32, _>(&row, 0)
+    };
+    let mut second = options.connect().await.map_err(|e| explain(what, e))?;
+    let mut pooled = false;
+    for _ in 0..PROBES {
+        let before = pid(first, "select pg_backend_pid()").await?;
+        let held = pid(&mut second, "begin; select pg_backend_pid()").await?;
+        let after = async { pid(first, "select pg_backend_pid()").await };
+        pooled = match held {
+            // Waiting for an answer would be waiting for oneself where the pool has one session.
+            _ if held == before => true,
+            _ => tokio::time::timeout(SELF_TEST, after)
+                .await
+                .map_or(Ok(true), |after| after.map(|after| after != before))?,
+        };
+        let ended = second.execute(sqlx::raw_sql("commit")).await;
+        ended.map_err(|e| explain(what, e))?;
+        if pooled {
+            break;
+        }
+    }
+    // It was only needed to ask; how it ends changes nothing.
+    let _ended = second.close().await;
+    Ok(pooled)
+}
+
+/// A connection that hears hints; none where they do not arrive.
 pub(crate) async fn listen(
     options: &PgConnectOptions,
     teller: &mut PgConnection,
@@ -107,12 +146,6 @@ pub(crate) async fn listen(
         }
     };
     let heard = tokio::time::timeout(SELF_TEST, heard).await.unwrap_or(false);
-    if !heard {
-        warn!(
-            "hints do not arrive: is a transaction pooler in the way? polling instead; connect to \
-             the server itself, or to a session pool, to be woken"
-        );
-    }
     Ok(heard.then_some(listener))
 }
 

@@ -13,7 +13,8 @@ use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 1] = [include_str!("sql/0001_schema.sql")];
+const MIGRATIONS: [&str; 2] =
+    [include_str!("sql/0001_schema.sql"), include_str!("sql/0002_trigger.sql")];
 
 const WHAT: &str = "migrate the schema";
 
@@ -60,15 +61,16 @@ async fn locked(db: &mut PgConnection, sql: &Sql, newest: i32) -> Result<()> {
 /// The schema's version; none where there are no Quell tables yet.
 async fn version(db: &mut PgConnection, sql: &Sql) -> Result<Option<i32>> {
     let schema = sql.schema();
-    let there = format!("select to_regclass('\"{schema}\".meta') is not null");
-    if !scalar::<bool>(db, there).await? {
+    // The catalogs are asked, not `to_regclass`, which may answer from before a lock was waited for.
+    let columns = format!(
+        "from pg_attribute a join pg_class c on c.oid = a.attrelid
+             join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = '{schema}' and c.relname = 'meta'"
+    );
+    if !scalar::<bool>(db, format!("select exists (select {columns})")).await? {
         return Ok(None);
     }
-    let ours = format!(
-        "select exists (select from pg_attribute
-                         where attrelid = to_regclass('\"{schema}\".meta')
-                           and attname = 'schema_version')"
-    );
+    let ours = format!("select exists (select {columns} and a.attname = 'schema_version')");
     if !scalar::<bool>(db, ours).await? {
         let message = format!(
             "schema {schema:?} has a table `meta` that is not Quell's: name another schema"

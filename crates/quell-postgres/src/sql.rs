@@ -72,7 +72,8 @@ impl Sql {
 
     /// A text for this schema, which is not kept.
     pub(crate) fn rewrite(&self, template: &str) -> String {
-        template.replace("quell.", &self.prefix).replace("{channel}", &self.channel)
+        let text = template.replace("quell.", &self.prefix).replace("{channel}", &self.channel);
+        text.replace("{schema}", &self.schema)
     }
 
     /// A statement of this schema.

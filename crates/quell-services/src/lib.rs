@@ -7,11 +7,13 @@
 //! Invariant: nothing here knows Quell.
 
 mod packages;
+pub mod pgbouncer;
 pub mod postgres;
 mod process;
 
 pub use packages::install;
-pub use postgres::Postgres;
+pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
+pub use postgres::{Postgres, psql};
 
 /// Where the tests find the PostgreSQL server that they share.
 pub const POSTGRES_URL: &str = "QUELL_TEST_POSTGRES";

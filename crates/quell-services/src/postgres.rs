@@ -59,6 +59,21 @@ impl Postgres {
         Ok(server)
     }
 
+    /// Cuts the connections of this application's sessions, in the middle of what they do; says how
+    /// many there were.
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn cut(&self, application: &str) -> anyhow::Result<usize> {
+        let cut = format!(
+            "select count(pg_terminate_backend(pid)) from pg_stat_activity
+              where application_name = '{application}'"
+        );
+        let output = self.psql().args(["--command", &cut]).output()?;
+        let told = String::from_utf8_lossy(&output.stdout);
+        told.trim().parse().with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
     /// The URL of the database `postgres` on it.
     #[must_use]
     pub fn url(&self) -> String {
@@ -134,10 +149,14 @@ impl Postgres {
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.binaries.join(program));
         command.current_dir(self.folder.path()).env("LC_ALL", "C.UTF-8");
-        if let Some((user, group)) = unprivileged() {
-            command.uid(user).gid(group);
-        }
+        run_as(&mut command);
         command
+    }
+
+    /// `psql` on the database `postgres`, without any settings of the user's.
+    #[must_use]
+    pub fn psql(&self) -> Command {
+        psql(&self.url())
     }
 }
 
@@ -149,6 +168,23 @@ impl Drop for Postgres {
             await_that(PATIENCE, || process.has_ended());
         }
     }
+}
+
+/// `psql` on the database behind a URL, without any settings of the user's; it stops at an error.
+#[must_use]
+pub fn psql(url: &str) -> Command {
+    let mut command = Command::new("psql");
+    command.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only"]);
+    command.args(["--set", "ON_ERROR_STOP=1", "--dbname", url]);
+    command
+}
+
+/// Lets a command run as the user that runs the server.
+pub(crate) fn run_as(command: &mut Command) -> &mut Command {
+    if let Some((user, group)) = unprivileged() {
+        command.uid(user).gid(group);
+    }
+    command
 }
 
 /// The newest server's binaries on this machine; installs Debian's where there are none.
@@ -181,7 +217,7 @@ fn own(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// The user and group that root runs the server as; none where one is not root.
-fn unprivileged() -> Option<(u32, u32)> {
+pub(crate) fn unprivileged() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }

@@ -188,7 +188,6 @@ begin
     perform pg_notify('{channel}', '0 -9223372036854775808 *');
 end
 $$;
-revoke all on function quell.put(text) from public;
 
 -- Ends a running attempt well in the caller's transaction (R22). With a lost lease it raises an
 -- error, so that the transaction cannot commit. The row stays locked until its end: nobody takes
@@ -229,4 +228,3 @@ begin
     end loop;
 end
 $$;
-revoke all on function quell.settle(bigint, bigint, bigint) from public;

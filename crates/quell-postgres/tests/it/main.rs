@@ -2,3 +2,15 @@
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod functions;
+#[cfg(test)]
+mod inbox;
+#[cfg(test)]
+mod pooler;
+#[cfg(test)]
+mod roles;
+#[cfg(test)]
+mod scene;
+#[cfg(test)]
+mod schema;

@@ -1,0 +1,194 @@
+//! `quell.trigger` and `quell.trigger_many`, from `psql` and from Python: the same promises as the
+//! Rust call, for any language (R4).
+
+use std::process::Output;
+
+use quell_conformance::Rig;
+use quell_core::window::{Debounce, Thresholds};
+use quell_core::{Fold, Job, JobFilter};
+use quell_services::python_with_psycopg;
+
+use crate::scene::{Scene, jobs};
+
+/// What a script of SQL left once it was folded, oldest first.
+async fn made(scene: &Scene, rig: &Rig, script: &str) -> Vec<Job> {
+    scene.sql(script);
+    rig.claim_none().await;
+    let mut jobs = rig.store.jobs(&JobFilter::default()).await.unwrap();
+    jobs.reverse();
+    jobs
+}
+
+#[tokio::test]
+async fn r04_psql_triggers_what_the_rust_call_would() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let script = r#"begin;
+        select quell.trigger('mail', '{"to": "a",  "n": 1.10}', key => 'c-7', min => '10 s',
+                             max => '1 min', max_triggers => 9, queue => 'mails', priority => -3);
+        select quell.trigger('mail', '[1]', key => 'c-7', min => '10 s', max => '1 min',
+                             queue => 'mails');
+        select quell.trigger('later', payload => jsonb '{"b": 2}', delay => '1.5 s');
+        select quell.trigger('at', payload => json '3', run_at => timestamptz 'epoch' + '99 years');
+        select quell.trigger('gathers', '1', key => 'k', fold => 'collect', fold_cap => 5);
+        commit"#;
+    let jobs = made(&scene, &rig, script).await;
+    let mail = &jobs[0];
+    let (first, window) = (mail.window.first_at, mail.window);
+    assert_eq!((mail.task.as_str(), mail.queue.as_str(), mail.priority), ("mail", "mails", 0));
+    assert_eq!((window.triggers, mail.payload.as_str()), (2, "[1]"));
+    let seconds = |time: quell_core::Timestamp| time.since(first).as_secs_f64();
+    assert_eq!((seconds(window.due_at), seconds(window.bound_at.unwrap())), (10.0, 60.0));
+    assert_eq!(seconds(jobs[1].window.due_at), 1.5);
+    assert_eq!(jobs[1].payload.as_str(), r#"{"b": 2}"#);
+    assert_eq!(jobs[2].window.due_at.as_micros(), (99 * 365 + 25) * 86_400_000_000);
+    assert_eq!(jobs[3].shape.fold, Fold::Collect { cap: 5 });
+    assert_eq!(jobs[3].payload.as_str(), "[1]");
+}
+
+#[tokio::test]
+async fn a_payload_stays_as_it_was_written() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let text = r#"{"z": 1.00, "a":123456789012345678901234567890, "s": "\u0000 'q'"}"#;
+    let script = format!("select quell.trigger('t', $j${text}$j$, delay => '1 h')");
+    assert_eq!(made(&scene, &rig, &script).await[0].payload.as_str(), text);
+}
+
+#[tokio::test]
+async fn r14_without_thresholds_those_of_the_queue_hold() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let jobs = made(&scene, &rig, "select quell.trigger('t', key => 'k')").await;
+    let default = Debounce::with_default(Thresholds::DEFAULT);
+    let waits = jobs[0].window.due_at.since(jobs[0].window.first_at);
+    assert_eq!(waits, default.thresholds.min());
+}
+
+#[tokio::test]
+async fn r16_dedup_keys_are_taken_by_the_commit() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let once = "select quell.trigger('t', delay => '1 h', dedup => 'd', dedup_ttl => '1 h')";
+    assert_eq!(made(&scene, &rig, &format!("begin; {once}; rollback")).await.len(), 0);
+    assert_eq!(made(&scene, &rig, once).await.len(), 1);
+    assert_eq!(made(&scene, &rig, once).await.len(), 1);
+    let until = "select quell.trigger('t', delay => '1 h', dedup => 'e', dedup_until => 'started')";
+    assert_eq!(made(&scene, &rig, &format!("{until}; {until}")).await.len(), 2);
+}
+
+#[tokio::test]
+async fn r05_many_are_taken_together_or_refused_by_index() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let many = r#"select quell.trigger_many('[
+        {"task": "t", "payload": {"n": 1.0}, "delay": "1 h", "dedup": "d", "dedup_until": "done"},
+        {"task": "t", "delay": "1 h", "dedup": "d"},
+        {"task": "u", "payload": 2, "key": "k", "min": "5 s", "max": "9 s", "fold": "accumulate",
+         "fold_fields": ["a", "b"], "overlap": true}]', dedup => 'batch')"#;
+    let jobs = made(&scene, &rig, many).await;
+    assert_eq!(jobs.len(), 2, "one member is a duplicate");
+    assert_eq!(jobs[0].payload.as_str(), r#"{"n": 1.0}"#);
+    assert!(jobs[1].shape.overlap);
+    // R17: the batch's own key.
+    assert_eq!(made(&scene, &rig, many).await.len(), 2);
+    for (bad, told) in [
+        (r#"[{"task": "t"}, {"task": ""}]"#, "triggers[1]: task name has 0 bytes"),
+        (r#"[{"task": "t", "kee": "k"}]"#, "triggers[0]: kee is not known"),
+        (r#"[{"task": "t", "min": "soon"}]"#, "triggers[0]: invalid input syntax"),
+        (r#"[1]"#, "triggers[0]: it is not an object"),
+        (r#"{"task": "t"}"#, "triggers is not an array"),
+    ] {
+        refused(&scene.psql(&format!("select quell.trigger_many('{bad}')")), told);
+    }
+    assert_eq!(jobs.len(), 2);
+}
+
+fn refused(output: &Output, told: &str) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains(told), "{told:?} is not in {error:?}");
+}
+
+#[tokio::test]
+async fn r40_bad_input_is_refused_by_name_and_nothing_is_written() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    let long = "k".repeat(513);
+    let table = [
+        ("'<t>'", "task name '<t>' does not do"),
+        ("repeat('t', 129)", "task name has 129 bytes"),
+        ("'t', queue => ''", "queue name has 0 bytes"),
+        ("'t', '{'", "payload is not JSON"),
+        ("'t', null::text", "payload is null"),
+        ("'t', to_json(repeat('x', 1048576))", "payload has 1048578 bytes"),
+        ("'t', key => ''", "key is empty"),
+        (&format!("'t', key => '{long}'"), "key has 513 bytes"),
+        ("'t', min => '1 s'", "key is missing"),
+        ("'t', key => 'k', min => '1 s'", "max is missing"),
+        ("'t', key => 'k', min => '2 s', max => '1 s'", "min 00:00:02 is longer than max"),
+        ("'t', key => 'k', min => '0 s', max => '1 s'", "min is 00:00:00"),
+        ("'t', key => 'k', max_triggers => 0", "max_triggers is 0"),
+        ("'t', key => 'k', edge => 'sharp'", "edge is 'sharp'"),
+        ("'t', key => 'k', fold => 'paper'", "fold is 'paper'"),
+        ("'t', key => 'k', fold => 'collect', fold_cap => 0", "fold_cap is 0"),
+        ("'t', key => 'k', fold => 'accumulate'", "fold_fields is missing"),
+        ("'t', priority => 40000", "priority is 40000"),
+        ("'t', delay => '-1 s'", "delay is -00:00:01"),
+        ("'t', delay => '1 s', run_at => now()", "run_at and delay were both given"),
+        ("'t', run_at => 'infinity'", "run_at is infinity"),
+        ("'t', dedup => ''", "dedup is empty"),
+        ("'t', dedup_ttl => '1 s'", "dedup is missing"),
+        ("'t', dedup => 'd', dedup_ttl => '0 s'", "dedup_ttl is 00:00:00"),
+        ("'t', dedup => 'd', dedup_until => 'soon'", "dedup_until is 'soon'"),
+    ];
+    for (arguments, told) in table {
+        refused(&scene.psql(&format!("select quell.trigger({arguments})")), told);
+    }
+    assert_eq!(scene.sql("select count(*) from quell.inbox"), "0");
+    assert_eq!(jobs(&*store).await, 0);
+}
+
+/// The script that any Python service would write.
+const PYTHON: &str = r#"
+import json, sys
+import psycopg
+from psycopg.types.json import Json, Jsonb
+
+url, schema = sys.argv[1:]
+with psycopg.connect(url) as db:
+    trigger = f"select {schema}.trigger(%s, %s, key => %s, min => '10 s', max => '60 s')"
+    db.execute(trigger, ("mail", Jsonb({"to": "a"}), "c-7"))
+    db.execute(trigger, ("mail", Json({"to": "b"}), "c-7"))
+    db.execute(trigger, ("mail", json.dumps({"to": "ü"}), "c-8"))
+    db.execute(f"select {schema}.trigger_many(%s)",
+               (Json([{"task": "mail", "payload": n, "delay": "1 h"} for n in range(3)]),))
+    db.commit()
+    try:
+        db.execute(f"select {schema}.trigger(%s, queue => %s)", ("mail", "no queue"))
+    except psycopg.errors.InvalidParameterValue as error:
+        print(error.diag.message_primary)
+    db.rollback()
+    db.execute(f"select {schema}.trigger(%s)", ("never",))
+    db.rollback()
+"#;
+
+#[tokio::test]
+async fn r04_python_triggers_inside_its_own_transactions() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let mut python = python_with_psycopg().unwrap();
+    python.args(["-c", PYTHON, scene.plain_url(), scene.schema()]);
+    let output = python.output().unwrap();
+    let (said, error) = (output.stdout, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{error}");
+    assert_eq!(
+        String::from_utf8(said).unwrap().trim(),
+        "queue name 'no queue' does not do: use letters, digits and _ - . : /"
+    );
+    let jobs = made(&scene, &rig, "select 1").await;
+    let told: Vec<(u64, &str)> =
+        jobs.iter().map(|job| (job.window.triggers, job.payload.as_str())).collect();
+    let expected =
+        [(2, r#"{"to": "b"}"#), (1, r#"{"to": "\u00fc"}"#), (1, "0"), (1, "1"), (1, "2")];
+    assert_eq!(told, expected);
+}

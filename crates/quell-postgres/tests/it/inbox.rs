@@ -1,0 +1,238 @@
+//! What callers do inside their own transactions: trigger (R4) and settle (R22).
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use quell_conformance::Rig;
+use quell_conformance::rig::{key, keyed, lease, plain};
+use quell_core::dedup::Dedup;
+use quell_core::{
+    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, NewTrigger, Outcome,
+    QueueSettings, SettledAs, Settlement, Store,
+};
+use quell_postgres::{settle_in, trigger_in};
+use sqlx::Connection;
+
+use crate::scene::{Scene, jobs, until};
+
+#[tokio::test]
+async fn r04_a_trigger_counts_from_the_commit() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    trigger_in(&mut tx, scene.schema(), &Batch::one(keyed("k"))).await.unwrap();
+    rig.at(4).claim_none().await;
+    tx.commit().await.unwrap();
+    // The next call folds it, whatever the call is.
+    rig.at(20).claim_none().await;
+    let job = rig.jobs().await.pop().unwrap();
+    assert_eq!(Rig::second(job.window.first_at), 20);
+    assert_eq!(rig.at(30).claim_one().await.triggers, 1);
+}
+
+#[tokio::test]
+async fn r04_a_rollback_leaves_no_trace_and_burns_no_key() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let once = NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain("1") };
+    let mut tx = db.begin().await.unwrap();
+    trigger_in(&mut tx, scene.schema(), &Batch::one(once.clone())).await.unwrap();
+    tx.rollback().await.unwrap();
+    rig.claim_none().await;
+    assert_eq!(rig.trigger(once).await.outcome(), "accepted");
+}
+
+#[tokio::test]
+async fn r04_triggers_are_folded_in_their_order_and_dedup_is_decided_then() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let once = |payload| NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain(payload) };
+    for payload in ["1", "2", "3"] {
+        trigger_in(&mut db, scene.schema(), &Batch::one(plain(payload))).await.unwrap();
+        trigger_in(&mut db, scene.schema(), &Batch::one(once("9"))).await.unwrap();
+    }
+    let started = rig.claim().await;
+    let payloads: Vec<&str> = started.iter().map(|job| job.payload.as_str()).collect();
+    assert_eq!(payloads, ["1", "9", "2", "3"]);
+}
+
+#[tokio::test]
+async fn r04_the_commit_wakes_workers_and_nothing_before_it_does() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    let mut wakeups = store.wakeups();
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    trigger_in(&mut tx, scene.schema(), &Batch::one(plain("1"))).await.unwrap();
+    let early = tokio::time::timeout(Duration::from_millis(200), wakeups.next()).await;
+    assert!(early.is_err(), "{early:?}");
+    tx.commit().await.unwrap();
+    let woken = tokio::time::timeout(Duration::from_secs(20), wakeups.next()).await;
+    assert!(woken.unwrap().is_some());
+}
+
+/// Nothing waits for a caller's transaction, however long it stays open.
+#[tokio::test]
+async fn r04_an_open_transaction_holds_up_neither_triggers_nor_claims_of_its_key() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    rig.trigger(keyed("k")).await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    trigger_in(&mut tx, scene.schema(), &Batch::one(keyed("k"))).await.unwrap();
+    trigger_in(&mut tx, scene.schema(), &Batch::one(keyed("other"))).await.unwrap();
+    assert_eq!(rig.at(3).trigger(keyed("k")).await.outcome(), "debounced");
+    assert_eq!(rig.trigger(keyed("other")).await.outcome(), "accepted");
+    let run = rig.at(13).claim().await;
+    assert_eq!(run.iter().map(|job| job.triggers).collect::<Vec<_>>(), [2, 1]);
+    rig.succeed(&run[0]).await;
+    tx.commit().await.unwrap();
+    rig.at(20).claim_none().await;
+    assert_eq!(rig.at(30).claim_one().await.triggers, 1);
+}
+
+#[tokio::test]
+async fn an_inbox_row_that_is_not_quells_is_set_aside_and_holds_up_nobody() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    scene.sql("insert into quell.inbox (triggers) values ('{\"no\": \"triggers\"}')");
+    let mut db = scene.connect().await;
+    trigger_in(&mut db, scene.schema(), &Batch::one(plain("1"))).await.unwrap();
+    assert_eq!(rig.claim().await.len(), 1);
+    assert_eq!(scene.sql("select count(*) from quell.inbox where refused is not null"), "1");
+}
+
+#[tokio::test]
+async fn a_database_without_the_schema_says_so() {
+    let scene = Scene::new();
+    let mut db = scene.connect().await;
+    let refused = trigger_in(&mut db, scene.schema(), &Batch::one(plain("1"))).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Foreign, "{refused}");
+}
+
+fn in_transaction() -> Outcome {
+    let kind = FailureKind::Transient { backoff: Duration::from_secs(1), last: false };
+    let (error, ended) = ("did not commit".to_owned(), AttemptOutcome::Failed);
+    Outcome::InTransaction(Failure { error, ended, kind })
+}
+
+#[tokio::test]
+async fn r22_effects_and_settlement_commit_together_or_not_at_all() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    scene.sql("create table quell.ledger (job bigint)");
+    let mut db = scene.connect().await;
+    for commits in [false, true] {
+        if !commits {
+            rig.trigger(plain("1")).await;
+        }
+        let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
+        let mut tx = db.begin().await.unwrap();
+        let effect = format!("insert into {}.ledger values ($1)", scene.schema());
+        let effect = sqlx::query(sqlx::AssertSqlSafe(effect)).bind(1_i64);
+        effect.execute(&mut *tx).await.unwrap();
+        settle_in(&mut tx, scene.schema(), &lease(&run), Some(rig.now())).await.unwrap();
+        if commits {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+        }
+        let told = Settlement { lease: lease(&run), outcome: in_transaction() };
+        let settled = rig.store.settle(Some(rig.now()), vec![told]).await.unwrap();
+        assert_eq!(settled[0].became == SettledAs::Succeeded, commits, "{settled:?}");
+        assert_eq!(scene.sql("select count(*) from quell.ledger"), u8::from(commits).to_string());
+        let state = rig.job(run.id).await.state;
+        assert_eq!(state, if commits { JobState::Succeeded } else { JobState::Scheduled });
+    }
+}
+
+#[tokio::test]
+async fn r22_with_a_lost_lease_the_transaction_cannot_commit() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    scene.sql("create table quell.ledger (job bigint)");
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    rig.at(31).reap().await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    let effect = format!("insert into {}.ledger values (1)", scene.schema());
+    sqlx::query(sqlx::AssertSqlSafe(effect)).execute(&mut *tx).await.unwrap();
+    let lost = settle_in(&mut tx, scene.schema(), &lease(&run), Some(rig.now())).await;
+    assert_eq!(lost.unwrap_err().kind(), ErrorKind::IllegalMove);
+    // Whatever it says, it is a rollback.
+    let _any = tx.commit().await;
+    assert_eq!(scene.sql("select count(*) from quell.ledger"), "0");
+    assert_eq!(rig.job(run.id).await.state, JobState::Scheduled);
+}
+
+/// While the transaction is open the job is nobody else's, though its lease runs out.
+#[tokio::test]
+async fn r22_a_settlement_under_way_keeps_the_job_from_being_taken_back() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    rig.trigger(keyed("k")).await;
+    let run = rig.at(10).claim_one().await;
+    rig.trigger(keyed("k")).await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    settle_in(&mut tx, scene.schema(), &lease(&run), Some(rig.now())).await.unwrap();
+    assert!(rig.at(60).reap().await.is_empty());
+    rig.claim_none().await;
+    tx.commit().await.unwrap();
+    // R11: the window that waited for the key may start.
+    assert_eq!(rig.claim_one().await.triggers, 1);
+    assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn r31_a_settlement_in_a_transaction_frees_its_slot_and_says_so() {
+    let scene = Scene::new();
+    let (store, rig) = (scene.store().await, scene.rig().await);
+    rig.set_queue(QueueSettings { concurrency: Some(1), ..QueueSettings::default() }).await;
+    rig.trigger(plain("1")).await;
+    rig.trigger(plain("2")).await;
+    let run = rig.claim_one().await;
+    rig.claim_none().await;
+    let mut wakeups = store.wakeups();
+    let mut db = scene.connect().await;
+    settle_in(&mut db, scene.schema(), &lease(&run), Some(rig.now())).await.unwrap();
+    let woken = tokio::time::timeout(Duration::from_secs(20), wakeups.next()).await;
+    assert!(woken.unwrap().is_some());
+    assert_eq!(rig.claim().await.len(), 1);
+}
+
+#[tokio::test]
+async fn many_transactions_at_once_lose_nothing() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..8 {
+        let (url, schema) = (scene.plain_url().to_owned(), scene.schema().to_owned());
+        callers.spawn(async move {
+            let mut db = sqlx::PgConnection::connect(&url).await.unwrap();
+            for n in 0..40 {
+                let mut tx = db.begin().await.unwrap();
+                let payload = format!("{}", caller * 100 + n);
+                trigger_in(&mut tx, &schema, &Batch::one(plain(&payload))).await.unwrap();
+                if n % 4 == 3 {
+                    tx.rollback().await.unwrap();
+                } else {
+                    tx.commit().await.unwrap();
+                }
+            }
+        });
+    }
+    while callers.join_next().await.is_some() {
+        // Folds meanwhile.
+        store.enqueue(None, vec![Batch::one(keyed("meanwhile"))]).await.unwrap();
+    }
+    until("all are folded", || async {
+        store.flush(None, &quell_conformance::rig::task("t"), &key("meanwhile")).await.unwrap();
+        jobs(&*store).await == 8 * 30 + 1
+    })
+    .await;
+}

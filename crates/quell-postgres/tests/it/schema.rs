@@ -1,0 +1,81 @@
+//! Opening: one schema by many at once, schemas that are not Quell's, servers that are not there.
+
+use quell_conformance::rig::plain;
+use quell_core::{Batch, ErrorKind, Store};
+use quell_postgres::{PostgresOptions, PostgresStore};
+use tokio::task::JoinSet;
+
+use crate::scene::{Scene, jobs};
+
+#[tokio::test]
+async fn many_that_start_at_once_make_one_schema() {
+    let scene = Scene::new();
+    let mut openers = JoinSet::new();
+    for _ in 0..8 {
+        let url = scene.url.clone();
+        openers.spawn(async move {
+            let store = PostgresStore::open(&url).await?;
+            store.enqueue(None, vec![Batch::one(plain("1"))]).await
+        });
+    }
+    while let Some(opened) = openers.join_next().await {
+        opened.unwrap().unwrap();
+    }
+    assert_eq!(jobs(&*scene.store().await).await, 8);
+}
+
+#[tokio::test]
+async fn schemas_are_strangers_to_each_other() {
+    let (one, other) = (Scene::new(), Scene::new());
+    let (first, second) = (one.store().await, other.store().await);
+    first.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
+    assert_eq!((jobs(&*first).await, jobs(&*second).await), (1, 0));
+}
+
+#[tokio::test]
+async fn a_schema_may_have_any_plain_name() {
+    let scene = Scene::new();
+    let name = format!("Order_{:x}", fastrand::u32(..));
+    let options = PostgresOptions::from_url(scene.plain_url()).unwrap().schema(&name);
+    let store = options.open().await.unwrap();
+    store.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
+    assert_eq!(scene.sql(&format!("select count(*) from \"{name}\".job")), "1");
+    let refused = PostgresOptions::from_url(scene.plain_url()).unwrap().schema("a\"; drop").open();
+    assert_eq!(refused.await.unwrap_err().field(), Some("schema"));
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_quell_is_left_alone() {
+    let scene = Scene::new();
+    drop(scene.store().await);
+    scene.sql("update quell.meta set schema_version = 1000");
+    let refused = PostgresStore::open(&scene.url).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Newer, "{refused}");
+    assert!(refused.to_string().contains("update this program"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_schema_that_is_not_quells_is_left_alone() {
+    let scene = Scene::new();
+    let schema = scene.schema();
+    scene.sql(&format!("create schema {schema}; create table {schema}.meta (id int)"));
+    let refused = PostgresStore::open(&scene.url).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Foreign, "{refused}");
+    assert_eq!(scene.sql(&format!("select count(*) from {schema}.meta")), "0");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_url_is_told_and_its_password_is_not() {
+    let scene = Scene::new();
+    let port = scene.plain_url().rsplit(':').next().unwrap().split('/').next().unwrap();
+    let table = [
+        ("postgres://quell:secret@127.0.0.1:1/postgres".to_owned(), ErrorKind::Unavailable),
+        (format!("postgres://quell:secret@127.0.0.1:{port}/nowhere"), ErrorKind::Invalid),
+        (format!("postgres://nobody:secret@127.0.0.1:{port}/postgres"), ErrorKind::Invalid),
+    ];
+    for (url, kind) in table {
+        let refused = PostgresStore::open(&url).await.unwrap_err();
+        assert_eq!(refused.kind(), kind, "{refused}");
+        assert!(!format!("{refused:?}").contains("secret"), "{refused:?}");
+    }
+}
