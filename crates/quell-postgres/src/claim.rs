@@ -141,6 +141,8 @@ macro_rules! start {
                  select j.id
                    from quell.job j
                   where j.lane_id = $3 and j.state = 0 and j.due_at <= (select now from clock)
+                    -- R2: a trigger that joined since the clock was read is not covered yet.
+                    and coalesce(j.last_at, j.first_at) <= (select now from clock)
                     and not ",
             blocked!(),
             "     order by j.due_at, j.id limit $4
@@ -256,6 +258,7 @@ impl Tx<'_> {
     pub(crate) async fn claim(&mut self, claim: &Claim) -> Result<(Vec<ClaimedJob>, NextDue)> {
         self.fold_inbox().await?;
         let limited = self.lock_queue(&claim.queue).await?;
+        self.tick().await?;
         let asked = self.asked();
         let query = look_query(self.sql, asked, &claim.queue, &claim.tasks);
         let mut look = decode_look(&claim.queue, &self.fetch("look for due jobs", query).await?)?;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::accept::accept;
 use quell_core::history::Event;
-use quell_core::touched::{Needs, Touched};
+use quell_core::touched::{Needs, TaskKey, Touched};
 use quell_core::{Batch, Job, JobId, JobState, Receipt, Result};
 
 use crate::row::{decode, job_columns, lane_of, signed, unsigned};
@@ -55,17 +55,19 @@ impl Tx<'_> {
         let needs = Needs::of(batches);
         let thresholds =
             if needs.thresholds { self.load_thresholds().await? } else { BTreeMap::new() };
-        let mut touched = Touched::new(self.now, DRAFTS, thresholds);
-        self.load_windows(&mut touched, &needs).await?;
+        let windows = self.load_windows(&needs).await?;
         let holds = self.load_holds(&needs.holds).await?;
         self.locked.extend(holds.iter().map(|loaded| loaded.key.clone()));
-        touched.add_holds(holds);
         let mut memories = self.load_memories(&needs.memories).await?;
         let leaders: BTreeSet<JobId> = memories.iter().map(|one| one.value.leader).collect();
         let leaders = self.load_anywhere(leaders.into_iter().collect()).await?;
         for memory in &mut memories {
             memory.job = leaders.get(&memory.value.leader).cloned();
         }
+        self.tick().await?;
+        let mut touched = Touched::new(self.now, DRAFTS, thresholds);
+        windows.into_iter().for_each(|(key, job)| touched.add_job(key, job));
+        touched.add_holds(holds);
         touched.add_memories(memories);
         let receipts: Vec<Vec<Receipt>> =
             batches.iter().map(|batch| accept(&mut touched, batch)).collect();
@@ -86,7 +88,7 @@ impl Tx<'_> {
 
     /// Loads the open windows of keys, and locks them in the order of their ids. Whether attempts
     /// of the keys run is of no concern: who may start follows from the rows.
-    async fn load_windows(&mut self, touched: &mut Touched, needs: &Needs<'_>) -> Result<()> {
+    async fn load_windows(&mut self, needs: &Needs<'_>) -> Result<Vec<(TaskKey, Job)>> {
         const WINDOWS: &str = concat!(
             "select ",
             job_columns!("case when j.task_id = any($3) then j.payload end", "false"),
@@ -97,21 +99,22 @@ impl Tx<'_> {
         );
         let (tasks, keys) = self.task_keys(&needs.windows);
         if keys.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let reads = needs.reads_payload.iter().filter(|(_, reads)| **reads);
         let reads: Vec<i32> = reads.filter_map(|(task, _)| self.names.task_id(task)).collect();
         let query = self.sql.query(WINDOWS).bind(tasks).bind(keys).bind(reads);
         let rows = self.fetch("read open windows", query).await?;
         self.know_lanes(&rows).await?;
+        let mut windows = Vec::with_capacity(rows.len());
         for row in &rows {
             let job = decode(row, self.names)?;
             // The lock may have been waited for, and the row have moved on.
             if let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) {
-                touched.add_job((job.task.clone(), key), job);
+                windows.push(((job.task.clone(), key), job));
             }
         }
-        Ok(())
+        Ok(windows)
     }
 
     /// Loads jobs that wait or run.

@@ -41,9 +41,8 @@ pub(crate) async fn may_prune(
 impl Tx<'_> {
     pub(crate) async fn flush(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
         let Some(id) = self.open_window(task, key).await? else { return Ok(None) };
-        let now = self.now;
         let flushed = self
-            .move_one(id, |job, _| {
+            .move_one(id, |now, job, _| {
                 if job.is_open_window() {
                     job.window = job.window.flush(now);
                 }
@@ -60,27 +59,28 @@ impl Tx<'_> {
     }
 
     pub(crate) async fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
-        let now = self.now;
         let cancelled = self
-            .move_one(id, |job, _| {
+            .move_one(id, |now, job, _| {
                 job.cancel(now, reason)?;
                 Ok(None)
             })
             .await?;
         cancelled.ok_or_else(|| no_such_job(id))?;
-        self.tell(|| Event::Cancel { t: now, job: id });
+        let t = self.now;
+        self.tell(|| Event::Cancel { t, job: id });
         Ok(())
     }
 
     pub(crate) async fn redrive(&mut self, id: JobId) -> Result<SettledAs> {
         const FREED: &str = "delete from quell.hold
               where job_id = $1 and until in ('\"started\"', '\"done\"')";
-        let (now, place) = (self.now, self.told());
+        let place = self.told();
         // Keys that the job's end freed stay free.
         self.run("free dedup keys", self.sql.query(FREED).bind(signed(id.get()))).await?;
-        let moved = self.move_one(id, |job, heir| job.redrive(now, heir).map(Some)).await?;
+        let moved = self.move_one(id, |now, job, heir| job.redrive(now, heir).map(Some)).await?;
         let (_, became) = moved.ok_or_else(|| no_such_job(id))?;
-        self.tell_at(place, || Event::Redrive { t: now, job: id, became });
+        let t = self.now;
+        self.tell_at(place, || Event::Redrive { t, job: id, became });
         Ok(became)
     }
 

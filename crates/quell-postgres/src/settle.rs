@@ -22,7 +22,7 @@ use crate::write::storable;
 ///
 /// States are compared so that no partial index seems to serve: the id is what finds the row.
 macro_rules! succeed {
-    ($clock:literal) => {
+    ($clock:literal, $later:literal) => {
         concat!(
             "with clock as materialized (select ",
             $clock,
@@ -32,7 +32,11 @@ macro_rules! succeed {
                   using clock c, unnest($3::bigint[], $4::bigint[]) l (id, token)
                   where j.id = l.id and j.starts = l.token and j.state + 0 = 1
                     and j.lease_until + 0 > c.now
-              returning j.*),
+              returning j.*, greatest(c.now, ",
+            $later,
+            ") as at),
+             -- A renewal that was waited for happened before.
+             ended as materialized (select coalesce(max(at), (select now from clock)) as now from gone),
              kept as (
                  insert into quell.ended
                         (id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
@@ -40,12 +44,12 @@ macro_rules! succeed {
                          task_id, attempt, lapses, state, reason, overlap, key, worker, error,
                          shape, payload)
                  select g.id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
-                        suppressed, starts, started_at, c.now, absorbed_by, period, lane_id,
+                        suppressed, starts, started_at, e.now, absorbed_by, period, lane_id,
                         task_id, attempt, lapses, 2, reason, overlap, key, worker, error, shape,
                         payload
-                   from gone g, clock c)
-             select c.now, g.id, g.starts, w.lane_id, w.due_at
-               from clock c
+                   from gone g, ended e)
+             select e.now, g.id, g.starts, w.lane_id, w.due_at
+               from ended e
                left join gone g on true
                left join quell.job w
                       on w.task_id = g.task_id and w.key = g.key and w.state = 0"
@@ -53,13 +57,20 @@ macro_rules! succeed {
     };
 }
 
+const SUCCEED: &str = succeed!(
+    "quell.tick($1, $2)",
+    "coalesce($1, (extract(epoch from clock_timestamp()) * 1000000)::bigint)"
+);
+/// Within a transaction, at its time.
+const SUCCEED_AT: &str = succeed!("greatest($1::bigint, $2::bigint)", "$1");
+
 /// Ends the attempts that succeeded: one statement, which is its own transaction.
 pub(crate) fn succeed_query<'l>(
     sql: &Sql,
     asked: Asked,
     leases: impl Iterator<Item = &'l Lease>,
 ) -> PgQuery {
-    bind_leases(asked.bind(sql.query(succeed!("quell.tick($1, $2)"))), leases)
+    bind_leases(asked.bind(sql.query(SUCCEED)), leases)
 }
 
 fn bind_leases<'l>(query: PgQuery, leases: impl Iterator<Item = &'l Lease>) -> PgQuery {
@@ -152,15 +163,16 @@ impl Moving {
 impl Tx<'_> {
     /// Ends attempts; answers come in the same order.
     pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        let others = settlements.iter().filter(|one| one.outcome != Outcome::Succeeded);
+        let mut moving = self.lock(others.map(|one| one.lease.job).collect()).await?;
+        self.tick().await?;
         let asked = Asked { now: Some(self.now), seen: self.now };
         let well = settlements.iter().filter(|one| one.outcome == Outcome::Succeeded);
-        let query = asked.bind(self.sql.query(succeed!("greatest($1::bigint, $2::bigint)")));
+        let query = asked.bind(self.sql.query(SUCCEED_AT));
         let query = bind_leases(query, well.map(|one| &one.lease));
         let rows = self.fetch("end attempts", query).await?;
         let mut succeeded = decode_succeeded(&rows)?;
         self.free(&succeeded.freed).await?;
-        let others = settlements.iter().filter(|one| one.outcome != Outcome::Succeeded);
-        let mut moving = self.lock(others.map(|one| one.lease.job).collect()).await?;
         let mut settled = Vec::with_capacity(settlements.len());
         for settlement in settlements {
             let Settlement { lease, outcome } = settlement;
@@ -219,6 +231,7 @@ impl Tx<'_> {
             leases.push(Lease { job: JobId::new(unsigned(get(row, 0)?)), token });
         }
         let mut moving = self.lock(leases.iter().map(|lease| lease.job).collect()).await?;
+        self.tick().await?;
         let (now, mut lapsed) = (self.now, Vec::with_capacity(leases.len()));
         for lease in leases {
             let Some((mut job, mut heir)) = moving.take(lease.job) else { continue };
@@ -239,7 +252,7 @@ impl Tx<'_> {
     pub(crate) async fn move_one(
         &mut self,
         id: JobId,
-        change: impl FnOnce(&mut Job, Option<&mut Job>) -> Result<Option<SettledAs>>,
+        change: impl FnOnce(Timestamp, &mut Job, Option<&mut Job>) -> Result<Option<SettledAs>>,
     ) -> Result<Option<(Job, SettledAs)>> {
         let mut moving = self.lock(BTreeSet::from([id])).await?;
         let was_ended = !moving.jobs.contains_key(&id);
@@ -247,8 +260,9 @@ impl Tx<'_> {
             self.lock_ended(&mut moving, id).await?;
         }
         let Some((mut job, mut heir)) = moving.take(id) else { return Ok(None) };
+        self.tick().await?;
         let ran = job.clone();
-        let became = change(&mut job, heir.as_mut())?;
+        let became = change(self.now, &mut job, heir.as_mut())?;
         if ran.state == JobState::Running {
             moving.attempts.push((ran.clone(), AttemptOutcome::Cancelled, job.error.clone()));
         }

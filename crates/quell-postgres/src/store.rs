@@ -68,16 +68,18 @@ macro_rules! write {
             let asked = $self.asked($now);
             let history = $self.history.is_some();
             let mut $tx = Tx::begin(&$self.pool, &$self.sql, &$self.names, asked, history).await?;
-            let begun_at = $tx.now;
             let done: Result<_> = async { Ok($body) }.await;
             let error = match done {
-                Ok(answer) => match $tx.commit().await {
-                    Ok(news) => {
-                        $self.spread(begun_at, news);
-                        break Ok(answer);
+                Ok(answer) => {
+                    let now = $tx.now;
+                    match $tx.commit().await {
+                        Ok(news) => {
+                            $self.spread(now, news);
+                            break Ok(answer);
+                        }
+                        Err(error) => error,
                     }
-                    Err(error) => error,
-                },
+                }
                 Err(error) => {
                     let unnamed = std::mem::take(&mut $tx.unnamed);
                     $tx.roll_back().await;
@@ -499,6 +501,9 @@ impl Store for PostgresStore {
         if !may_prune(&self.pool, &self.sql, self.asked(now), retention).await? {
             return Ok(0);
         }
-        write!(self, now, |tx| tx.prune(retention, limit).await?)
+        write!(self, now, |tx| {
+            tx.tick().await?;
+            tx.prune(retention, limit).await?
+        })
     }
 }

@@ -88,7 +88,9 @@ pub(crate) struct Tx<'s> {
     open: Open,
     pub(crate) sql: &'s Sql,
     pub(crate) names: &'s Names,
+    /// When the call takes effect: see [`Tx::tick`].
     pub(crate) now: Timestamp,
+    asked: Asked,
     pub(crate) inbox_waits: bool,
     pub(crate) news: News,
     pub(crate) has_history: bool,
@@ -109,7 +111,7 @@ impl<'s> Tx<'s> {
     ) -> Result<Self> {
         let now = asked.now.map_or_else(|| "null".to_owned(), |now| now.as_micros().to_string());
         let text = sql.rewrite(&format!(
-            "{}; select quell.tick({now}, '{}'),
+            "{}; select quell.peek({now}, '{}'),
                         exists (select from quell.inbox where refused is null)",
             begin_text(sql),
             asked.seen.as_micros()
@@ -123,6 +125,7 @@ impl<'s> Tx<'s> {
             sql,
             names,
             now: time(&row, 0)?,
+            asked,
             inbox_waits: get(&row, 1)?,
             news: News::default(),
             has_history,
@@ -134,6 +137,15 @@ impl<'s> Tx<'s> {
     /// The connection.
     pub(crate) fn db(&mut self) -> &mut PgConnection {
         &mut self.open.db
+    }
+
+    /// The time now that all rows are locked which decide: what another call did to them while this
+    /// one waited happened before.
+    pub(crate) async fn tick(&mut self) -> Result<()> {
+        let query = self.asked.bind(self.sql.query("select quell.tick($1, $2)"));
+        let rows = self.fetch("read the time", query).await?;
+        self.now = self.now.max(time(first(&rows)?, 0)?);
+        Ok(())
     }
 
     /// Makes everything durable; says what others must hear of.
