@@ -64,12 +64,13 @@ impl Peer for Graphile {
     }
 
     async fn open(url: &str, settings: Settings) -> Result<Self> {
-        let size = match settings {
+        let (least, size) = match settings {
             // What the crate gives a pool of its own.
-            Settings::Defaults => 20,
-            Settings::Best => 32,
+            Settings::Defaults => (0, 20),
+            Settings::Best => (32, 32),
         };
-        let pool = PgPoolOptions::new().max_connections(size).connect(url).await?;
+        let pool =
+            PgPoolOptions::new().min_connections(least).max_connections(size).connect(url).await?;
         let listener = Listener::default();
         let options = WorkerOptions::default()
             .pg_pool(pool.clone())

@@ -46,8 +46,8 @@ pub trait Peer: Clone + Send + Sync + Sized + 'static {
     /// The settings in words.
     fn tuned(settings: Settings) -> &'static str;
 
-    /// Connects.
-    fn open(url: &str, settings: Settings) -> impl Future<Output = anyhow::Result<Self>> + Send;
+    /// Connects. Not `Send`, because a peer's migrations need not be.
+    fn open(url: &str, settings: Settings) -> impl Future<Output = anyhow::Result<Self>>;
 
     /// Enqueues `count` jobs in one commit.
     fn enqueue_many(

@@ -44,7 +44,8 @@ impl Peer for Floor {
     }
 
     async fn open(url: &str, settings: Settings) -> Result<Self> {
-        let pool = PgPoolOptions::new().max_connections(32).connect(url).await?;
+        let pool =
+            PgPoolOptions::new().min_connections(32).max_connections(32).connect(url).await?;
         sqlx::raw_sql(SCHEMA).execute(&pool).await?;
         Ok(Floor { pool, settings })
     }
