@@ -47,7 +47,7 @@ impl Peer for Apalis {
         match settings {
             Settings::Defaults => "pool of 10, Config::default(), no poll strategy, no listener",
             Settings::Best => {
-                "pool of 32, listener and polls every 100 ms, batches of 1,000, no lock events"
+                "pool of 32, listener and polls every 100 ms, batches of 4,000, no lock events"
             }
         }
     }
@@ -55,7 +55,7 @@ impl Peer for Apalis {
     async fn open(url: &str, settings: Settings) -> Result<Self> {
         let (least, size, config) = match settings {
             Settings::Defaults => (0, 10, Config::default()),
-            Settings::Best => (32, 32, Config::default().batch_size(1_000).lock_tasks(false)),
+            Settings::Best => (32, 32, Config::default().batch_size(4_000).lock_tasks(false)),
         };
         let pool =
             PgPoolOptions::new().min_connections(least).max_connections(size).connect(url).await?;

@@ -50,7 +50,7 @@ impl Peer for Awa {
         match settings {
             Settings::Defaults => "pool of 10, QueueConfig::default(), insert_many",
             Settings::Best => {
-                "pool of 32, 256 workers, no deadline (compact receipts), polls every 50 ms, COPY"
+                "pool of 32, 256 workers, no deadline (compact receipts), polls every 50 ms, COPY for batches"
             }
         }
     }
@@ -101,15 +101,7 @@ impl Peer for Awa {
     }
 
     async fn enqueue(&self, n: usize) -> Result<()> {
-        match self.settings {
-            Settings::Defaults => {
-                insert_with(&self.pool, &Noop { n }, InsertOpts::default()).await?;
-            }
-            Settings::Best => {
-                let job = params_with(&Noop { n }, InsertOpts::default())?;
-                self.store.enqueue_params_batch(&self.pool, &[job]).await?;
-            }
-        }
+        insert_with(&self.pool, &Noop { n }, InsertOpts::default()).await?;
         Ok(())
     }
 
