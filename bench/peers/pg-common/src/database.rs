@@ -116,8 +116,9 @@ mod tests {
 
     #[test]
     fn a_version_is_that_of_the_package() {
-        let lock = "name = \"a\"\nversion = \"1\"\n\nname = \"ab\"\nversion = \"2\"\n";
-        assert_eq!(version_in(lock, "ab"), "2");
+        let lock = "name = \"ab\"\nversion = \"1\"\n\nname = \"a\"\nversion = \"2\"\n";
+        assert_eq!(version_in(lock, "ab"), "1");
+        assert_eq!(version_in(lock, "a"), "2");
         assert_eq!(version_in(lock, "b"), "unknown");
     }
 }
