@@ -1,0 +1,125 @@
+//! `apalis-postgres`, measured the way `bench` measures Quell. A crate of its own, because what it
+//! depends on is no part of Quell's tree.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use apalis::prelude::*;
+use apalis_postgres::{Config, PostgresStorage};
+use pg_common::{Peer, Settings, Starts, version_in};
+use serde::{Deserialize, Serialize};
+use sqlx::postgres::{PgPool, PgPoolOptions};
+use tokio::task::JoinSet;
+
+/// SQLSTATE of a row whose key is there already.
+const UNIQUE_VIOLATION: &str = "23505";
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Noop {
+    n: usize,
+}
+
+async fn noop(_: Noop, starts: Data<Starts>) -> Result<(), BoxDynError> {
+    let _unheard = starts.send(Instant::now());
+    Ok(())
+}
+
+#[derive(Clone)]
+struct Apalis {
+    pool: PgPool,
+    settings: Settings,
+    storage: PostgresStorage<Noop>,
+}
+
+impl Peer for Apalis {
+    const NAME: &'static str = "apalis-postgres";
+    const DEBOUNCED: &'static str =
+        "an idempotency key: a second job is refused with an error, and run_at stays";
+    const UNFINISHED: &'static str =
+        "select count(*) from apalis.jobs where status <> 'Done' and $1 > 0";
+    type Worker = (WorkerContext, JoinSet<Result<()>>);
+
+    fn version() -> String {
+        version_in(include_str!("../Cargo.lock"), "apalis-postgres")
+    }
+
+    fn tuned(settings: Settings) -> &'static str {
+        match settings {
+            Settings::Defaults => "pool of 10, Config::default(), no poll strategy, no listener",
+            Settings::Best => {
+                "pool of 32, listener and polls every 100 ms, batches of 4,000, no lock events"
+            }
+        }
+    }
+
+    async fn open(url: &str, settings: Settings) -> Result<Self> {
+        let (least, size, config) = match settings {
+            Settings::Defaults => (0, 10, Config::default()),
+            Settings::Best => (32, 32, Config::default().batch_size(4_000).lock_tasks(false)),
+        };
+        let pool =
+            PgPoolOptions::new().min_connections(least).max_connections(size).connect(url).await?;
+        PostgresStorage::setup(&pool).await?;
+        let storage = PostgresStorage::new(&pool).with_config(config);
+        Ok(Apalis { pool, settings, storage })
+    }
+
+    async fn enqueue_many(&self, first: usize, count: usize) -> Result<()> {
+        let jobs = (first..first + count).map(|n| Noop { n }).collect();
+        Ok(self.storage.clone().push_bulk(jobs).await?)
+    }
+
+    async fn enqueue(&self, n: usize) -> Result<()> {
+        Ok(self.storage.clone().push(Noop { n }).await?)
+    }
+
+    async fn debounce(&self, key: usize) -> Result<()> {
+        let task = TaskBuilder::new(Noop { n: key })
+            .idempotency_key(format!("customer-{key}"))
+            .run_after(Duration::from_secs(3_600))
+            .build();
+        match self.storage.clone().push_task(task).await {
+            Err(TaskSinkError::PushError(apalis_postgres::Error::Database(
+                sqlx::Error::Database(refused),
+            ))) if refused.code().as_deref() == Some(UNIQUE_VIOLATION) => Ok(()),
+            told => Ok(told?),
+        }
+    }
+
+    async fn work(&self, starts: Starts) -> Result<Self::Worker> {
+        let context = WorkerContext::new("bench");
+        let mut task = JoinSet::new();
+        let builder = WorkerBuilder::new(&context);
+        match self.settings {
+            Settings::Defaults => {
+                let worker = builder.backend(self.storage.clone()).data(starts).build(noop);
+                task.spawn(async move { worker.run().await.context("the worker") });
+            }
+            Settings::Best => {
+                let polls = Strategy::new().interval(Duration::from_millis(100));
+                let backend = self.storage.clone().with_pubsub().poll_with_strategy(polls);
+                let worker = builder.backend(backend).data(starts).build(noop);
+                task.spawn(async move { worker.run().await.context("the worker") });
+            }
+        }
+        Ok((context, task))
+    }
+
+    async fn stop((context, mut task): Self::Worker) -> Result<()> {
+        context.stop()?;
+        while let Some(ended) = task.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+
+    async fn close(self) -> Result<()> {
+        self.pool.close().await;
+        Ok(())
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<()> {
+    pg_common::main::<Apalis>().await
+}

@@ -1,0 +1,70 @@
+//! What a round costs the server: WAL, transactions, and rows changed or left dead.
+//!
+//! Read only while nobody is connected to the round's database: a backend hands in its counts with
+//! a delay while it lives, and at once when it ends.
+
+use sqlx::{Connection, PgConnection};
+
+use crate::database::Database;
+
+/// The server's counters at one moment, and differences of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Counters {
+    /// Of the whole server: nothing else may write to it meanwhile.
+    pub(crate) wal_bytes: f64,
+    pub(crate) transactions: f64,
+    /// Updates and deletes, each of which leaves a dead row version.
+    pub(crate) changed: f64,
+    /// Dead row versions that no vacuum has removed yet.
+    pub(crate) dead: f64,
+}
+
+impl Counters {
+    /// Waits for connections to end, then reads.
+    pub(crate) async fn read(database: &mut Database) -> anyhow::Result<Self> {
+        database.quiet().await?;
+        let mut inside = database.inside().await?;
+        let (changed, dead) = rows(&mut inside).await?;
+        inside.close().await?;
+        // Its own connection must not be among the transactions.
+        database.quiet().await?;
+        let (wal_bytes, transactions) = sqlx::query_as(
+            "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8,
+                    (xact_commit + xact_rollback)::float8
+               from pg_stat_database where datname = $1",
+        )
+        .bind(&database.name)
+        .fetch_one(&mut database.outside)
+        .await?;
+        Ok(Counters { wal_bytes, transactions, changed, dead })
+    }
+
+    pub(crate) fn since(self, earlier: Counters) -> Counters {
+        Counters {
+            wal_bytes: self.wal_bytes - earlier.wal_bytes,
+            transactions: self.transactions - earlier.transactions,
+            changed: self.changed - earlier.changed,
+            dead: self.dead - earlier.dead,
+        }
+    }
+
+    pub(crate) fn per(self, jobs: usize) -> Counters {
+        let jobs = jobs as f64;
+        Counters {
+            wal_bytes: self.wal_bytes / jobs,
+            transactions: self.transactions / jobs,
+            changed: self.changed / jobs,
+            dead: self.dead / jobs,
+        }
+    }
+}
+
+async fn rows(inside: &mut PgConnection) -> anyhow::Result<(f64, f64)> {
+    Ok(sqlx::query_as(
+        "select coalesce(sum(n_tup_upd + n_tup_del), 0)::float8,
+                coalesce(sum(n_dead_tup), 0)::float8
+           from pg_stat_user_tables",
+    )
+    .fetch_one(inside)
+    .await?)
+}

@@ -1,0 +1,124 @@
+//! A database for one round: created empty, dropped at its end, and watched from outside.
+//!
+//! Two connections watch. One stands in the server's own database, so that reading counters leaves
+//! no trace in them; the other stands in the round's database and counts what it asks there.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection};
+
+/// How long the peer's connections may take to end.
+const CLOSING: Duration = Duration::from_secs(30);
+
+pub(crate) struct Database {
+    pub(crate) outside: PgConnection,
+    options: PgConnectOptions,
+    pub(crate) name: String,
+    url: String,
+}
+
+impl Database {
+    /// An empty database on the server of `url`.
+    pub(crate) async fn create(url: &str, name: &str) -> anyhow::Result<Self> {
+        let options: PgConnectOptions = url.parse().context("--url")?;
+        let mut outside = PgConnection::connect_with(&options).await.context("no server there")?;
+        for sql in [
+            format!("drop database if exists {name} with (force)"),
+            format!("create database {name}"),
+        ] {
+            sqlx::query(AssertSqlSafe(sql)).execute(&mut outside).await?;
+        }
+        let options = options.database(name);
+        let url = with_database(url, name)?;
+        Ok(Database { outside, options, name: name.to_owned(), url })
+    }
+
+    /// Where a peer connects to.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A connection to the round's database.
+    pub(crate) async fn inside(&self) -> anyhow::Result<PgConnection> {
+        Ok(PgConnection::connect_with(&self.options).await?)
+    }
+
+    /// Waits until nobody is connected, which is when every counter has been handed in.
+    pub(crate) async fn quiet(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + CLOSING;
+        loop {
+            let others: i64 = sqlx::query_scalar(
+                "select count(*) from pg_stat_activity
+                  where datname = $1 and backend_type = 'client backend'",
+            )
+            .bind(&self.name)
+            .fetch_one(&mut self.outside)
+            .await?;
+            if others == 0 {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!("{others} connections to {} are still open", self.name);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Writes back what earlier work left, so that every round starts alike.
+    pub(crate) async fn checkpoint(&mut self) -> anyhow::Result<()> {
+        let told = "checkpoint: the role of --url must be a superuser";
+        sqlx::query("checkpoint").execute(&mut self.outside).await.context(told)?;
+        Ok(())
+    }
+
+    pub(crate) async fn drop(mut self) -> anyhow::Result<()> {
+        let sql = format!("drop database {} with (force)", self.name);
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut self.outside).await?;
+        Ok(self.outside.close().await?)
+    }
+}
+
+/// `url` with another database in place of its own.
+fn with_database(url: &str, name: &str) -> anyhow::Result<String> {
+    let (place, query) = url.split_once('?').map_or((url, None), |(place, q)| (place, Some(q)));
+    let (scheme, rest) = place.split_once("://").context("--url: postgres://…")?;
+    let server = rest.split_once('/').map_or(rest, |(server, _)| server);
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    Ok(format!("{scheme}://{server}/{name}{query}"))
+}
+
+/// The version of a package in the text of a lock file.
+#[must_use]
+pub fn version_in(lock: &str, package: &str) -> String {
+    let name = format!("name = \"{package}\"");
+    let after = lock.lines().skip_while(|line| *line != name);
+    let version = after.filter_map(|line| line.strip_prefix("version = ")).next();
+    version.unwrap_or("unknown").trim_matches('"').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_keeps_its_server_and_its_query() {
+        for (url, expected) in [
+            ("postgres://me@host:5/postgres", "postgres://me@host:5/b"),
+            ("postgres://me@host:5", "postgres://me@host:5/b"),
+            ("postgres://host/x?sslmode=disable", "postgres://host/b?sslmode=disable"),
+        ] {
+            assert_eq!(with_database(url, "b").unwrap(), expected);
+        }
+        assert!(with_database("host", "b").is_err());
+    }
+
+    #[test]
+    fn a_version_is_that_of_the_package() {
+        let lock = "name = \"ab\"\nversion = \"1\"\n\nname = \"a\"\nversion = \"2\"\n";
+        assert_eq!(version_in(lock, "ab"), "1");
+        assert_eq!(version_in(lock, "a"), "2");
+        assert_eq!(version_in(lock, "b"), "unknown");
+    }
+}
