@@ -138,7 +138,7 @@ macro_rules! start {
             $clock,
             " as now),
              taken as materialized (
-                 select j.id
+                 select j.id, j.due_at, j.ctid as place
                    from quell.job j
                   where j.lane_id = $3 and j.state = 0 and j.due_at <= (select now from clock)
                     -- R2: a trigger that joined since the clock was read is not covered yet.
@@ -154,7 +154,7 @@ macro_rules! start {
                         lease_until = case when c.now > 9223372036854775807 - $6
                                            then 9223372036854775807 else c.now + $6 end
                    from taken t, clock c
-                  where j.id = t.id
+                  where j.ctid = t.place
               returning j.id, j.due_at, j.starts, j.key, j.payload, j.attempt, j.failures,
                         j.triggers, j.first_at, j.lease_until, j.period, j.task_id),
              -- R13: a throttled key's start is remembered.
@@ -172,11 +172,21 @@ macro_rules! start {
              select c.now,
                     (select lease_until from quell.job
                       where state = 1 order by lease_until limit 1),
-                    (select j.due_at from quell.job j
-                      where j.lane_id = $3 and j.state = 0 and not ",
+                    -- With fewer than asked for, what was passed over is told of too.
+                    case when (select count(*) from taken) < $4 then
+                        (select j.due_at from quell.job j
+                          where j.lane_id = $3 and j.state = 0 and not ",
             blocked!(),
-            "           and j.id not in (select id from taken)
-                      order by j.due_at, j.id limit 1),
+            "               and j.id not in (select id from taken)
+                          order by j.due_at, j.id limit 1)
+                    else
+                        (select j.due_at from quell.job j
+                          where j.lane_id = $3 and j.state = 0 and not ",
+            blocked!(),
+            "               and (j.due_at, j.id) > (select t.due_at, t.id from taken t
+                                                     order by t.due_at desc, t.id desc limit 1)
+                          order by j.due_at, j.id limit 1)
+                    end,
                     s.id, s.due_at, s.starts, s.key, s.payload, s.attempt, s.failures, s.triggers,
                     s.first_at, s.lease_until
                from clock c left join started s on true

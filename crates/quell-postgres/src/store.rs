@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::history::{Event, Sink};
+use quell_core::window::Window;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome, QueueInfo, QueueName,
@@ -28,7 +29,7 @@ use crate::read::Reader;
 use crate::row::{get, time, unsigned};
 use crate::settle::{decode_renewed, decode_succeeded, renew_query, succeed_query};
 use crate::sql::Sql;
-use crate::tx::{Asked, News, Tx, acquire, one_shot};
+use crate::tx::{Asked, News, Tx, acquire, first, one_shot};
 use crate::write::insert_plain;
 
 /// How often a call that met another on the same rows starts over before it says so.
@@ -206,27 +207,27 @@ impl PostgresStore {
         batches: &[Batch],
     ) -> Result<Vec<Vec<Receipt>>> {
         let triggers: Vec<&NewTrigger> = batches.iter().flat_map(|batch| &batch.triggers).collect();
-        let mut jobs = Vec::with_capacity(triggers.len());
-        if !triggers.is_empty() {
-            let query = insert_plain(&self.sql, &self.names, self.asked(now), &triggers)?;
-            for row in &one_shot(&self.pool, &self.sql, query).await? {
-                jobs.push((JobId::new(unsigned(get(row, 0)?)), time(row, 1)?));
-            }
+        if triggers.is_empty() {
+            return Ok(batches.iter().map(|_| Vec::new()).collect());
         }
+        let query = insert_plain(&self.sql, &self.names, self.asked(now), &triggers)?;
+        let rows = one_shot(&self.pool, &self.sql, query).await?;
+        let (now, mut ids) = (time(first(&rows)?, 0)?, get::<Vec<i64>, _>(first(&rows)?, 1)?);
         // Numbers were given in the order of the triggers.
-        jobs.sort_unstable();
+        ids.sort_unstable();
         let mut news = News::default();
-        let mut receipts = Vec::with_capacity(jobs.len());
-        for (trigger, (id, now)) in triggers.iter().zip(&jobs) {
-            let due = quell_core::window::Window::unkeyed(*now, trigger.when.earliest(*now)).due_at;
+        let mut receipts = Vec::with_capacity(ids.len());
+        for (trigger, id) in triggers.iter().zip(ids) {
+            let id = JobId::new(unsigned(id));
+            let due = Window::unkeyed(now, trigger.when.earliest(now)).due_at;
             if self.history.is_some() {
-                news.events.push(Event::window(*now, &Job::unkeyed(*id, trigger, *now)));
+                news.events.push(Event::window(now, &Job::unkeyed(id, trigger, now)));
             }
             news.wake(&trigger.queue, due);
-            let trigger = TriggerId { job: *id, seq: 1 };
-            receipts.push(Receipt::Accepted { job: *id, trigger, due });
+            let trigger = TriggerId { job: id, seq: 1 };
+            receipts.push(Receipt::Accepted { job: id, trigger, due });
         }
-        self.spread(jobs.first().map_or(Timestamp::MIN, |(_, now)| *now), news);
+        self.spread(now, news);
         let mut receipts = receipts.into_iter();
         Ok(batches.iter().map(|b| receipts.by_ref().take(b.triggers.len()).collect()).collect())
     }

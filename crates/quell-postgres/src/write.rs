@@ -30,12 +30,15 @@ pub(crate) fn insert_plain(
                          else coalesce(t.at, c.now + t.delay) end as asked_at
                from clock c, unnest($3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::text[])
                     with ordinality as t (lane_id, task_id, delay, at, payload, ord)
-              order by t.ord)
-         insert into quell.job (id, lane_id, task_id, due_at, first_at, asked_at, reason, payload)
-         select nextval('quell.job_id'), lane_id, task_id, greatest(now, asked_at), now, asked_at,
-                case when asked_at > now then 1 else 0 end, payload
-           from asked
-      returning id, first_at";
+              order by t.ord),
+         new as (
+             insert into quell.job
+                    (id, lane_id, task_id, due_at, first_at, asked_at, reason, payload)
+             select nextval('quell.job_id'), lane_id, task_id, greatest(now, asked_at), now,
+                    asked_at, case when asked_at > now then 1 else 0 end, payload
+               from asked
+          returning id)
+         select c.now, (select array_agg(id) from new) from clock c";
     let (mut lanes, mut tasks) = (Vec::new(), Vec::new());
     let (mut delays, mut times, mut payloads) = (Vec::new(), Vec::new(), Vec::new());
     for trigger in triggers {
