@@ -33,15 +33,15 @@ impl Rows for State {
     }
 
     fn insert(&mut self, job: Job) {
-        self.know_queue(&job.queue);
+        self.limits.know(&job.queue, &job.task);
         self.insert(job);
     }
 
     fn update(&mut self, id: JobId, change: &mut dyn FnMut(&mut Job)) {
         self.update(id, change);
         // A join moves the window to the trigger's queue, which may be new.
-        if let Some(queue) = self.job(id).map(|job| job.queue.clone()) {
-            self.know_queue(&queue);
+        if let Some((queue, task)) = self.job(id).map(|job| (job.queue.clone(), job.task.clone())) {
+            self.limits.know(&queue, &task);
         }
     }
 
