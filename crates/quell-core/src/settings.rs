@@ -62,15 +62,12 @@ impl QueueSettings {
         self.part("partition_concurrency", self.partition_concurrency)?;
         check_rate("rate", self.rate)?;
         check_rate("partition_rate", self.partition_rate)?;
-        match (self.rate, self.partition_rate) {
-            (Some(whole), Some(part)) if part.period == whole.period => {
-                if part.limit > whole.limit {
-                    return Err(above("partition_rate", part.limit, "rate", whole.limit));
-                }
+        match self.rate.zip(self.partition_rate) {
+            Some((whole, part)) if part.period == whole.period && part.limit > whole.limit => {
+                Err(above("partition_rate", part.limit, "rate", whole.limit))
             }
-            _ => {}
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// A limit within the queue's own. A queue that is held at 0 says nothing about its parts.
@@ -153,77 +150,43 @@ mod tests {
         Some(Rate { limit, period: Duration::from_secs(1) })
     }
 
+    /// Settings with these limits of queue, worker and partition.
+    fn slots(queue: u32, worker: Option<u32>, partition: Option<u32>) -> QueueSettings {
+        QueueSettings {
+            concurrency: Some(queue),
+            worker_concurrency: worker,
+            partition_concurrency: partition,
+            ..QueueSettings::default()
+        }
+    }
+
+    fn rates(rate: Option<Rate>, partition_rate: Option<Rate>) -> QueueSettings {
+        QueueSettings { rate, partition_rate, ..QueueSettings::default() }
+    }
+
     #[test]
     fn r31_r40_settings_that_cannot_be_meant_are_refused() {
-        let none = QueueSettings::default();
         let never = Some(Rate { limit: 1, period: Duration::from_nanos(999) });
         let minute = Some(Rate { limit: 9, period: Duration::from_secs(60) });
+        let worker_alone =
+            QueueSettings { worker_concurrency: Some(3), ..QueueSettings::default() };
         let table = [
-            (QueueSettings { concurrency: Some(0), ..none.clone() }, None),
-            (QueueSettings { worker_concurrency: Some(3), ..none.clone() }, None),
-            (
-                QueueSettings {
-                    concurrency: Some(3),
-                    worker_concurrency: Some(3),
-                    partition_concurrency: Some(3),
-                    ..none.clone()
-                },
-                None,
-            ),
-            (
-                QueueSettings {
-                    concurrency: Some(0),
-                    worker_concurrency: Some(3),
-                    partition_concurrency: Some(3),
-                    ..none.clone()
-                },
-                None,
-            ),
-            (
-                QueueSettings { concurrency: Some(3), worker_concurrency: Some(4), ..none.clone() },
-                Some("worker_concurrency"),
-            ),
-            (
-                QueueSettings {
-                    concurrency: Some(3),
-                    partition_concurrency: Some(4),
-                    ..none.clone()
-                },
-                Some("partition_concurrency"),
-            ),
-            (
-                QueueSettings { worker_concurrency: Some(0), ..none.clone() },
-                Some("worker_concurrency"),
-            ),
-            (
-                QueueSettings { partition_concurrency: Some(0), ..none.clone() },
-                Some("partition_concurrency"),
-            ),
-            (QueueSettings { rate: per_second(1), ..none.clone() }, None),
-            (QueueSettings { rate: per_second(0), ..none.clone() }, Some("rate")),
-            (QueueSettings { rate: never, ..none.clone() }, Some("rate")),
-            (QueueSettings { partition_rate: never, ..none.clone() }, Some("partition_rate")),
-            (
-                QueueSettings { partition_rate: per_second(0), ..none.clone() },
-                Some("partition_rate"),
-            ),
-            (
-                QueueSettings {
-                    rate: per_second(2),
-                    partition_rate: per_second(2),
-                    ..none.clone()
-                },
-                None,
-            ),
-            (
-                QueueSettings {
-                    rate: per_second(2),
-                    partition_rate: per_second(3),
-                    ..none.clone()
-                },
-                Some("partition_rate"),
-            ),
-            (QueueSettings { rate: per_second(2), partition_rate: minute, ..none }, None),
+            (slots(0, None, None), None),
+            (worker_alone, None),
+            (slots(3, Some(3), Some(3)), None),
+            (slots(0, Some(3), Some(3)), None),
+            (slots(3, Some(4), None), Some("worker_concurrency")),
+            (slots(3, None, Some(4)), Some("partition_concurrency")),
+            (slots(3, Some(0), None), Some("worker_concurrency")),
+            (slots(3, None, Some(0)), Some("partition_concurrency")),
+            (rates(per_second(1), None), None),
+            (rates(per_second(0), None), Some("rate")),
+            (rates(never, None), Some("rate")),
+            (rates(None, never), Some("partition_rate")),
+            (rates(None, per_second(0)), Some("partition_rate")),
+            (rates(per_second(2), per_second(2)), None),
+            (rates(per_second(2), per_second(3)), Some("partition_rate")),
+            (rates(per_second(2), minute), None),
         ];
         for (settings, field) in table {
             let refused = settings.validate().err();
