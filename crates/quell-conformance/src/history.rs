@@ -62,6 +62,7 @@ pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Record
         job,
         task: crate::rig::task("t"),
         queue: crate::rig::queue(),
+        partition: None,
         key: Some(key("a")),
         priority: 0,
         first: Rig::START,

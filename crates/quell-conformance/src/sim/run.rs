@@ -347,7 +347,7 @@ impl Run<'_> {
 
     fn set_queue(&self, concurrency: Option<u32>, paused: bool) {
         let store = self.world.store();
-        let settings = QueueSettings { concurrency, paused, debounce: None };
+        let settings = QueueSettings { concurrency, paused, ..QueueSettings::default() };
         let queue = QueueName::new("q").expect("a valid name");
         // Settings carry no time: the store learns it by a look.
         at_once(store.next_due(Some(self.world.store_time()), &queue, &[]));
