@@ -32,7 +32,7 @@ impl Recorder {
     }
 
     /// What came since the last call.
-    fn take(&self) -> Vec<Event> {
+    pub fn take(&self) -> Vec<Event> {
         std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -87,8 +87,8 @@ macro_rules! rule_tests {
                 ]
                 limits: [
                     r31_a_workers_limit_is_its_own needs ExactLimits,
-                    r31_a_full_partition_holds_up_nobody_else needs ExactLimits Priorities,
-                    r31_a_partition_is_one_across_tasks_and_priorities_of_its_queue needs ExactLimits Priorities,
+                    r31_a_full_partition_holds_up_nobody_else needs ExactLimits,
+                    r31_a_partition_is_one_across_tasks_and_priorities_of_its_queue needs ExactLimits,
                     r30_r31_the_order_holds_across_partitions needs ExactLimits Priorities,
                     r31_a_join_moves_the_window_to_the_triggers_partition needs ExactLimits,
                     r31_every_end_gives_a_partitions_slot_back needs ExactLimits,
@@ -100,7 +100,7 @@ macro_rules! rule_tests {
                     r31_r34_a_full_partition_hides_nobodys_due_time needs ExactLimits,
                     r31_claims_that_race_keep_all_limits needs ExactLimits,
                     r32_a_deleted_queue_waits_until_it_is_set_again needs ExactLimits,
-                    r33_a_paused_task_waits_and_others_go_on needs Priorities,
+                    r33_a_paused_task_waits_and_others_go_on,
                     r32_all_settings_are_kept needs ExactLimits,
                     r40_limits_that_cannot_be_meant_are_refused needs ExactLimits,
                 ]

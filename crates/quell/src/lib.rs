@@ -45,6 +45,7 @@ mod ctx;
 mod handler;
 mod metrics;
 mod policy;
+mod queues;
 mod task;
 pub mod testing;
 mod worker;
@@ -64,5 +65,6 @@ pub use quell_core::window::{Debounce, DueReason, Thresholds, Window};
 pub use quell_core::*;
 #[cfg(feature = "sqlite")]
 pub use quell_sqlite as sqlite;
+pub use queues::Queue;
 pub use task::{Task, TaskError};
 pub use worker::WorkerBuilder;
