@@ -187,6 +187,7 @@ macro_rules! rule_tests {
                     an_end_is_recorded_before_what_it_led_to,
                     two_ends_in_one_call_are_told_in_their_order,
                     lapses_cancels_and_redrives_are_recorded,
+                    what_operators_set_is_recorded,
                     what_changes_nothing_is_not_recorded,
                     the_last_event_of_a_window_is_its_row,
                 ]

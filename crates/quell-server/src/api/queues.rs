@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::Api;
 use super::error::ApiError;
 use super::triggers::{malformed, parse, read};
-use crate::queue_text::{QueueText, patched, show};
+use crate::queue_text::{patched, show};
 
 /// `GET /v1/queues`.
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
@@ -28,8 +28,9 @@ pub(super) async fn put(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let body = read(&headers, body)?;
-    let settings = parse::<QueueText>(&body)?.settings()?;
-    set(&api, &QueueName::new(name)?, settings).await
+    let fields: Map<String, Value> = parse(&body)?;
+    let text = patched(&QueueSettings::default(), fields).map_err(|e| malformed(".", &e))?;
+    set(&api, &QueueName::new(name)?, text.settings()?).await
 }
 
 /// `PATCH /v1/queues/{name}`: the fields that are given; null takes one away.

@@ -56,7 +56,7 @@ async fn r32_r33_queues_and_tasks_are_paused_resumed_and_deleted() -> Result<()>
     assert_eq!((settings.paused, settings.concurrency), (true, Some(3)));
     quell.trigger(Script::new(&[])).await?;
     kit.advance(secs(5)).await;
-    assert_eq!(seconds(&log), []);
+    assert_eq!(seconds(&log), [0_u64; 0]);
     queue.resume().await?;
     kit.advance(secs(1)).await;
     assert_eq!(seconds(&log), [5]);
