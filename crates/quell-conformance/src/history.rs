@@ -156,7 +156,7 @@ pub async fn what_operators_set_is_recorded(rig: Rig, recorder: Recorder) {
     assert_eq!(recorder.take(), [Event::Queue { t, queue: queue.clone(), settings }]);
     let settings = TaskSettings { paused: true };
     rig.store.set_task(&task, &settings).await.expect("pauses");
-    assert_eq!(recorder.take(), [Event::Task { t, task, settings }]);
+    assert_eq!(recorder.take(), [Event::TaskChanged { t, task, settings }]);
     for _ in 0..2 {
         rig.store.delete_queue(&queue).await.expect("deletes");
     }

@@ -305,7 +305,7 @@ pub enum Event {
         queue: QueueName,
     },
     /// The settings of a task were changed.
-    Task {
+    TaskChanged {
         /// Store time.
         t: Timestamp,
         /// The task.

@@ -143,7 +143,7 @@ impl Tx<'_> {
         let set = set.bind(id).bind(text).execute(&mut *self.db).await;
         set.map_err(|e| explain("set a task", e))?;
         let (t, settings) = (self.now, *settings);
-        self.tell(|| Event::Task { t, task: task.clone(), settings });
+        self.tell(|| Event::TaskChanged { t, task: task.clone(), settings });
         // Its jobs may wait in any queue.
         self.news.wakes_all = true;
         Ok(())

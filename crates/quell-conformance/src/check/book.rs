@@ -179,7 +179,7 @@ impl Book {
                 let closed = QueueSettings { paused: true, ..QueueSettings::default() };
                 self.set_queue(queue, closed, *t);
             }
-            Event::Task { task, settings, .. } => {
+            Event::TaskChanged { task, settings, .. } => {
                 put(&mut self.paused, task.clone(), settings.paused);
             }
             Event::Worker { worker, tasks } => {

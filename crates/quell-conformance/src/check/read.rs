@@ -107,7 +107,7 @@ pub(super) fn time_of(event: &Event) -> Option<Timestamp> {
         | Event::Prune { t, .. }
         | Event::Queue { t, .. }
         | Event::QueueDeleted { t, .. }
-        | Event::Task { t, .. }
+        | Event::TaskChanged { t, .. }
         | Event::Fault { t, .. }
         | Event::Heal { t } => Some(*t),
         // A worker only reckons the time of `Start`.

@@ -173,7 +173,7 @@ impl Property for Punctual {
             Event::Queue { t, queue, .. } => {
                 self.queue_free.insert(queue.clone(), *t);
             }
-            Event::Task { t, task, .. } => {
+            Event::TaskChanged { t, task, .. } => {
                 self.task_free.insert(task.clone(), *t);
             }
             Event::Claimed { t, job, .. } => {

@@ -90,7 +90,7 @@ fn checker_finds_starts_of_a_paused_task_and_in_a_deleted_queue() {
     let t = Rig::START;
     let paused = TaskSettings { paused: true };
     for closing in [
-        Event::Task { t, task: task("t"), settings: paused },
+        Event::TaskChanged { t, task: task("t"), settings: paused },
         Event::QueueDeleted { t, queue: queue() },
     ] {
         let told: Vec<Event> = std::iter::once(closing.clone()).chain(events.clone()).collect();

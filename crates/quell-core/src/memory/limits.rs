@@ -129,7 +129,7 @@ impl State {
     pub(super) fn set_task(&mut self, task: &TaskName, settings: &TaskSettings) {
         let (now, settings) = (self.now(), *settings);
         self.limits.tasks.insert(task.clone(), settings);
-        self.tell(|| Event::Task { t: now, task: task.clone(), settings });
+        self.tell(|| Event::TaskChanged { t: now, task: task.clone(), settings });
         let queues: Vec<QueueName> = self.limits.queues.keys().cloned().collect();
         queues.into_iter().for_each(|queue| self.wake_all(queue));
     }

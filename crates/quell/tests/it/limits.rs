@@ -14,6 +14,9 @@ fn start() -> Result<(TestKit, App)> {
     Ok((kit, log))
 }
 
+/// The queue of the task `Script`.
+const SCRIPTS: &str = "scripts";
+
 /// The seconds at which something ran.
 fn seconds(log: &App) -> Vec<u64> {
     log.runs().iter().map(|run| run.at.since(TestKit::START).as_secs()).collect()
@@ -24,7 +27,7 @@ async fn r31_r34_a_worker_sleeps_until_the_rate_lets_it_start() -> Result<()> {
     let (kit, log) = start()?;
     let rate = Some(Rate { limit: 2, period: secs(300) });
     let settings = QueueSettings { rate, ..QueueSettings::default() };
-    kit.quell().queue(quell::DEFAULT_QUEUE).set(&settings).await?;
+    kit.quell().queue(SCRIPTS).set(&settings).await?;
     kit.quell().trigger_many((0..5).map(|_| Script::new(&[]))).await?;
     kit.advance(secs(1_000)).await;
     assert_eq!(seconds(&log), [0, 0, 300, 300, 600]);
@@ -47,7 +50,7 @@ async fn r31_a_trigger_names_its_partition() -> Result<()> {
 async fn r32_r33_queues_and_tasks_are_paused_resumed_and_deleted() -> Result<()> {
     let (kit, log) = start()?;
     let quell = kit.quell();
-    let queue = quell.queue(quell::DEFAULT_QUEUE);
+    let queue = quell.queue(SCRIPTS);
     let unknown = |error: Error| assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     unknown(queue.pause().await.unwrap_err());
     queue.set(&QueueSettings { concurrency: Some(3), ..QueueSettings::default() }).await?;
