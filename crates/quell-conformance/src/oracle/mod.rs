@@ -268,9 +268,10 @@ impl Pair {
                     self.store.next_due(Some(self.now), &queue, std::slice::from_ref(&task)).await;
                 let Ok(next) = next else { continue };
                 let knew = self.knew.insert((number, task), next);
-                // Who slept until a moment that has passed meanwhile looks by itself.
-                let woke =
-                    |knew: NextDue| knew.due.is_some_and(|due| knew.now < due && due <= next.now);
+                // Time alone calls nobody: who was to look by now does so without being told.
+                let woke = |knew: NextDue| {
+                    matches!(op, Op::Advance(_)) && knew.due.is_some_and(|due| due <= next.now)
+                };
                 let later = |knew: NextDue| knew.due.is_none_or(|knew| next.due < Some(knew));
                 let told_late = knew.is_none_or(|knew| later(knew) && !woke(knew));
                 let Some(due) = next.due.filter(|_| told_late) else { continue };

@@ -19,7 +19,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn know(&mut self, queue: &QueueName, task: &TaskName) {
+    fn know(&mut self, queue: &QueueName, task: &TaskName) {
         if !self.queues.contains_key(queue) {
             self.queues.insert(queue.clone(), Some(QueueSettings::default()));
         }
@@ -105,6 +105,16 @@ impl Limits {
 }
 
 impl State {
+    /// Queues and tasks are known by their jobs; a queue that a window only passed through is not.
+    pub(super) fn know_met(&mut self) {
+        for id in std::mem::take(&mut self.met) {
+            let names = self.job(id).map(|job| (job.queue.clone(), job.task.clone()));
+            if let Some((queue, task)) = names {
+                self.limits.know(&queue, &task);
+            }
+        }
+    }
+
     pub(super) fn set_queue(&mut self, queue: &QueueName, settings: &QueueSettings) {
         let now = self.now();
         self.limits.change_rates(queue, settings, now);

@@ -110,7 +110,11 @@ impl Store for MemoryStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Vec<Receipt>>> {
-        Ok(self.step(now, |state| batches.iter().map(|batch| accept(state, batch)).collect()))
+        Ok(self.step(now, |state| {
+            let receipts = batches.iter().map(|batch| accept(state, batch)).collect();
+            state.know_met();
+            receipts
+        }))
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {

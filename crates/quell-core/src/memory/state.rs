@@ -41,6 +41,8 @@ pub(super) struct State {
     pub(super) holds: BTreeMap<TaskKey, Hold>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
     wakes: BTreeMap<QueueName, Timestamp>,
+    /// Jobs that triggers of this step met.
+    pub(super) met: BTreeSet<JobId>,
     /// Whether someone wants the events.
     pub(super) has_history: bool,
     events: Vec<Event>,
@@ -61,6 +63,7 @@ impl State {
             holds: BTreeMap::new(),
             memories: BTreeMap::new(),
             wakes: BTreeMap::new(),
+            met: BTreeSet::new(),
             has_history: false,
             events: Vec::new(),
         }
