@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
     Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskName,
-    Timestamp, Wakeups,
+    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, Wakeups,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -123,6 +123,18 @@ impl<S: Store> Store for Faulty<S> {
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         self.call(self.inner.set_queue(queue, settings)).await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        self.call(self.inner.delete_queue(queue)).await
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.call(self.inner.tasks()).await
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        self.call(self.inner.set_task(task, settings)).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {

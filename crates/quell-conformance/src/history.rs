@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quell_core::history::{Event, History, Sink};
 use quell_core::window::DueReason;
 use quell_core::{
-    JobId, JobState, Lease, LeaseToken, NewTrigger, Retention, SettledAs, Settlement,
+    JobId, JobState, Lease, LeaseToken, NewTrigger, QueueSettings, Retention, SettledAs,
+    Settlement, TaskSettings,
 };
 
 use crate::rig::{Rig, fails, key, keyed, lease, plain, secs};
@@ -32,7 +33,7 @@ impl Recorder {
     }
 
     /// What came since the last call.
-    fn take(&self) -> Vec<Event> {
+    pub fn take(&self) -> Vec<Event> {
         std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -62,6 +63,7 @@ pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Record
         job,
         task: crate::rig::task("t"),
         queue: crate::rig::queue(),
+        partition: None,
         key: Some(key("a")),
         priority: 0,
         first: Rig::START,
@@ -143,6 +145,22 @@ pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Re
     let t = rig.at(7_200).now();
     rig.store.prune(Some(t), &Retention::default(), 1).await.expect("prunes");
     assert_eq!(recorder.take(), [Event::Prune { t, job: run.id }]);
+}
+
+/// Settings of queues and tasks, and that a queue was deleted.
+pub async fn what_operators_set_is_recorded(rig: Rig, recorder: Recorder) {
+    let (queue, task, t) = (crate::rig::queue(), crate::rig::task("t"), rig.now());
+    let settings = QueueSettings { worker_concurrency: Some(3), ..QueueSettings::default() };
+    rig.next_due().await;
+    rig.set_queue(settings.clone()).await;
+    assert_eq!(recorder.take(), [Event::Queue { t, queue: queue.clone(), settings }]);
+    let settings = TaskSettings { paused: true };
+    rig.store.set_task(&task, &settings).await.expect("pauses");
+    assert_eq!(recorder.take(), [Event::TaskChanged { t, task, settings }]);
+    for _ in 0..2 {
+        rig.store.delete_queue(&queue).await.expect("deletes");
+    }
+    assert_eq!(recorder.take(), [Event::QueueDeleted { t, queue }]);
 }
 
 /// A duplicate, a refusal, a call without effect: nothing happened, so nothing is recorded.

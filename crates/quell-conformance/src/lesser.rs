@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, Wakeups, lacks,
+    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -117,10 +118,22 @@ impl<S: Store> Store for Lesser<S> {
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
-        if settings.concurrency.is_some() {
+        if settings.limits_concurrency() || settings.limits_rate() {
             self.needs(Capability::ExactLimits, "limit the workers of the queue instead")?;
         }
         self.inner.set_queue(queue, settings).await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        self.inner.delete_queue(queue).await
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.inner.tasks().await
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        self.inner.set_task(task, settings).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {

@@ -58,6 +58,8 @@ pub mod lease;
 #[cfg(feature = "suite")]
 pub mod lesser;
 #[cfg(feature = "suite")]
+pub mod limits;
+#[cfg(feature = "suite")]
 mod list;
 #[cfg(feature = "suite")]
 pub mod operate;

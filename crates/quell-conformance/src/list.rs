@@ -85,6 +85,25 @@ macro_rules! rule_tests {
                     r30_the_whole_range_of_priorities needs Priorities,
                     r31_a_claim_is_bounded,
                 ]
+                limits: [
+                    r31_a_workers_limit_is_its_own needs ExactLimits,
+                    r31_a_full_partition_holds_up_nobody_else needs ExactLimits,
+                    r31_a_partition_is_one_across_tasks_and_priorities_of_its_queue needs ExactLimits,
+                    r30_r31_the_order_holds_across_partitions needs ExactLimits Priorities,
+                    r31_a_join_moves_the_window_to_the_triggers_partition needs ExactLimits,
+                    r31_every_end_gives_a_partitions_slot_back needs ExactLimits,
+                    r31_a_rate_is_a_sliding_log needs ExactLimits,
+                    r31_a_rates_slot_is_never_given_back needs ExactLimits,
+                    r31_a_partitions_rate_is_its_own needs ExactLimits,
+                    r31_a_rate_counts_from_when_it_is_set needs ExactLimits,
+                    r31_r34_the_next_start_heeds_the_rates needs ExactLimits,
+                    r31_r34_a_full_partition_hides_nobodys_due_time needs ExactLimits,
+                    r31_claims_that_race_keep_all_limits needs ExactLimits,
+                    r32_a_deleted_queue_waits_until_it_is_set_again needs ExactLimits,
+                    r33_a_paused_task_waits_and_others_go_on,
+                    r32_all_settings_are_kept needs ExactLimits,
+                    r40_limits_that_cannot_be_meant_are_refused needs ExactLimits,
+                ]
                 operate: [
                     r15_a_job_a_trigger_and_a_key_are_explained,
                     r15_useless_keys_are_pointed_out,
@@ -143,6 +162,8 @@ macro_rules! rule_tests {
                     r34_a_job_that_goes_back_is_told needs Push,
                     r34_a_freed_key_is_told needs Push,
                     r31_a_freed_slot_is_told needs ExactLimits Push,
+                    r31_a_freed_partition_is_told needs ExactLimits Push,
+                    r33_a_resumed_task_is_told needs Push,
                     r34_settings_are_told needs Push,
                     r34_every_subscriber_hears_the_earliest needs Push,
                     r34_next_due_is_exact,
@@ -166,6 +187,7 @@ macro_rules! rule_tests {
                     an_end_is_recorded_before_what_it_led_to,
                     two_ends_in_one_call_are_told_in_their_order,
                     lapses_cancels_and_redrives_are_recorded,
+                    what_operators_set_is_recorded,
                     what_changes_nothing_is_not_recorded,
                     the_last_event_of_a_window_is_its_row,
                 ]

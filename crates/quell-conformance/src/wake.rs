@@ -4,9 +4,12 @@
 
 use futures_util::{FutureExt, StreamExt};
 use quell_core::window::Debounce;
-use quell_core::{Batch, Fold, Outcome, QueueSettings, Timestamp, Wakeups};
+use quell_core::{
+    Batch, Fold, NewTrigger, Outcome, QueueSettings, TaskSettings, Timestamp, Wakeups,
+};
 
-use crate::rig::{Rig, debounce, fails, keyed, keyed_with, lease, plain, queue, secs};
+use crate::limits::{per_partition, within};
+use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, queue, secs, task};
 
 /// The hints that have come so far: the earliest due time among those for the queue of the tests.
 fn heard(wakeups: &mut Wakeups) -> Option<Timestamp> {
@@ -136,6 +139,34 @@ pub async fn r34_settings_are_told(rig: Rig) {
     let mut wakeups = rig.store.wakeups();
     rig.set_queue(QueueSettings::default()).await;
     expect_hint(&rig, &mut wakeups, 0, "a resume").await;
+}
+
+/// A partition that has a slot again is told, and a window that moved into one that has.
+pub async fn r31_a_freed_partition_is_told(mut rig: Rig) {
+    rig.set_queue(per_partition(1)).await;
+    rig.trigger(within("a", "1")).await;
+    rig.trigger(within("a", "2")).await;
+    let mut wakeups = rig.store.wakeups();
+    let job = rig.claim_one().await;
+    heard(&mut wakeups);
+    rig.succeed(&job).await;
+    expect_hint(&rig, &mut wakeups, 0, "a success").await;
+    rig.claim_one().await;
+    rig.trigger(NewTrigger { partition: Some(key("a")), ..keyed("k") }).await;
+    rig.at(60).flush("k").await;
+    heard(&mut wakeups);
+    rig.trigger(NewTrigger { partition: Some(key("b")), ..keyed("k") }).await;
+    expect_hint(&rig, &mut wakeups, 60, "a window that left a full partition").await;
+}
+
+/// A task that may run again is told, whatever the queues of its jobs.
+pub async fn r33_a_resumed_task_is_told(rig: Rig) {
+    let pause = |paused| TaskSettings { paused };
+    rig.store.set_task(&task("t"), &pause(true)).await.expect("pauses");
+    rig.trigger(plain("1")).await;
+    let mut wakeups = rig.store.wakeups();
+    rig.store.set_task(&task("t"), &pause(false)).await.expect("resumes");
+    expect_hint(&rig, &mut wakeups, 0, "a resumed task").await;
 }
 
 /// Each subscriber hears everything, and a slow one the earliest of what it missed.

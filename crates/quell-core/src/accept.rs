@@ -157,6 +157,7 @@ impl Job {
             id,
             task: trigger.task.clone(),
             queue: trigger.queue.clone(),
+            partition: trigger.partition.clone(),
             key: None,
             priority: trigger.priority,
             state: JobState::Scheduled,
@@ -198,7 +199,7 @@ impl Job {
     }
 
     /// Takes a trigger into the open window, which becomes `window` (R7). A join gives fresh
-    /// attempts (R12) and moves the window to the trigger's queue.
+    /// attempts (R12) and moves the window to the trigger's queue and partition.
     fn joined(&mut self, trigger: &NewTrigger, shape: &Shape, window: Window) {
         self.window = window;
         self.payload = shape.fold.join(&self.payload, &trigger.payload);
@@ -206,6 +207,7 @@ impl Job {
         if self.queue != trigger.queue {
             self.queue = trigger.queue.clone();
         }
+        self.partition.clone_from(&trigger.partition);
         if self.shape != *shape {
             self.shape = shape.clone();
         }

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::dedup::HoldUntil;
 use crate::job::Shape;
 use crate::retry::Retry;
-use crate::store::{QueueSettings, SettledAs};
+use crate::settings::{QueueSettings, TaskSettings};
+use crate::store::SettledAs;
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{
@@ -115,6 +116,9 @@ pub enum Event {
         task: TaskName,
         /// Its queue.
         queue: QueueName,
+        /// The partition of the queue that it belongs to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partition: Option<Key>,
         /// The debounce key; a job without one has a window of a single trigger.
         key: Option<Key>,
         /// Higher runs first.
@@ -293,6 +297,22 @@ pub enum Event {
         /// Its settings from now on.
         settings: QueueSettings,
     },
+    /// The settings of a queue were deleted.
+    QueueDeleted {
+        /// Store time.
+        t: Timestamp,
+        /// The queue.
+        queue: QueueName,
+    },
+    /// The settings of a task were changed.
+    TaskChanged {
+        /// Store time.
+        t: Timestamp,
+        /// The task.
+        task: TaskName,
+        /// Its settings from now on.
+        settings: TaskSettings,
+    },
     /// A test did harm.
     Fault {
         /// Store time.
@@ -393,6 +413,7 @@ impl Event {
             job: job.id,
             task: job.task.clone(),
             queue: job.queue.clone(),
+            partition: job.partition.clone(),
             key: job.key.clone(),
             priority: job.priority,
             first: job.window.first_at,

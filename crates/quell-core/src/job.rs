@@ -118,6 +118,9 @@ pub struct Job {
     pub task: TaskName,
     /// The queue it waits in.
     pub queue: QueueName,
+    /// The partition of the queue that it belongs to, if any (R31).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Key>,
     /// Its debounce key, if any.
     pub key: Option<Key>,
     /// Higher runs first.

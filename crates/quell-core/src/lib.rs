@@ -2,8 +2,8 @@
 //!
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
-//! ([`retry`]), dedup ([`dedup`]), adaptive polling ([`poll`]) and the moves between job states
-//! ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
+//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]) and the moves
+//! between job states ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
 //! rules' own store: the oracle that every other store is compared with.
 //!
 //! Invariant: this crate knows no clock, no runtime and no I/O. Whatever needs the time takes `now`.
@@ -21,10 +21,12 @@ mod explain;
 pub mod history;
 mod id;
 pub mod job;
+pub mod limit;
 mod memory;
 pub mod payload;
 pub mod poll;
 pub mod retry;
+mod settings;
 mod store;
 mod time;
 pub mod touched;
@@ -40,10 +42,11 @@ pub use id::{
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot};
 pub use payload::{Fold, Payload};
+pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 pub use store::{
     Capabilities, Claim, Claimed, ClaimedJob, Counts, ExplainTarget, Failure, FailureKind,
-    JobFilter, Lapsed, Lease, NextDue, Outcome, QueueInfo, QueueSettings, Retention, Settled,
-    SettledAs, Settlement, Store, lacks, no_such_job,
+    JobFilter, Lapsed, Lease, NextDue, Outcome, Retention, Settled, SettledAs, Settlement, Store,
+    lacks, no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::window::Thresholds;
+use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
     Attempt, AttemptOutcome, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken,
     Payload, QueueName, Receipt, Result, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
@@ -30,7 +30,7 @@ pub struct Capabilities {
     pub push: bool,
     /// Higher priority first (R30). Else due time decides, then id.
     pub priorities: bool,
-    /// Limits hold across processes (R31). Else a queue's concurrency cannot be set: it is refused.
+    /// Limits hold across processes (R31). Else a queue's limits cannot be set: they are refused.
     pub exact_limits: bool,
     /// Jobs can be listed and counted. Else both are refused; one job is found by its id.
     pub listing: bool,
@@ -94,7 +94,8 @@ pub struct ClaimedJob {
 pub struct NextDue {
     /// The store's time of the answer, for callers whose clocks are wrong (R38).
     pub now: Timestamp,
-    /// The earliest due time among jobs that may start; none when there are none.
+    /// When the first of the jobs that may start is due, or a rate lets it start (R31); none when
+    /// there are none. Paused tasks and partitions whose slots are all taken have none.
     pub due: Option<Timestamp>,
     /// The earliest end of a lease; none when nothing runs.
     pub lapse: Option<Timestamp>,
@@ -289,27 +290,6 @@ pub struct Lapsed {
     pub became: SettledAs,
 }
 
-/// Live settings of a queue (R31–R33); they take hold at the next poll.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct QueueSettings {
-    /// At most this many attempts of the queue at once, across all processes; none for no limit.
-    pub concurrency: Option<u32>,
-    /// Whether claims get nothing.
-    pub paused: bool,
-    /// The debounce thresholds of tasks that name none (R14).
-    pub debounce: Option<Thresholds>,
-}
-
-/// A queue as an operator sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueueInfo {
-    /// Its name.
-    pub name: QueueName,
-    /// Its settings.
-    pub settings: QueueSettings,
-}
-
 /// How many jobs there are, by queue, task and state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
@@ -446,8 +426,21 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// The queues there are, with their settings.
     async fn queues(&self) -> Result<Vec<QueueInfo>>;
 
-    /// Sets a queue's settings; makes the queue where there is none (R32).
+    /// Sets a queue's settings; makes the queue where there is none, or was deleted (R32).
+    ///
+    /// Fails with `Invalid` as for [`QueueSettings::validate`]. A rate counts starts from when it
+    /// is set; a longer period counts those that the shorter one did.
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()>;
+
+    /// Deletes a queue's settings, so that nothing starts until it is set again (R32); triggers are
+    /// accepted and wait. Says whether there was such a queue.
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool>;
+
+    /// The tasks there are, with their settings.
+    async fn tasks(&self) -> Result<Vec<TaskInfo>>;
+
+    /// Sets a task's settings; no job need be there yet (R33).
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()>;
 
     /// One job, or none where its id is unknown or its row was pruned.
     async fn job(&self, id: JobId) -> Result<Option<Job>>;

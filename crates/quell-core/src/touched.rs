@@ -98,13 +98,15 @@ pub struct Touched {
 struct Place {
     in_line: bool,
     queue: QueueName,
+    partition: Option<Key>,
     due_at: Timestamp,
 }
 
 impl Place {
     fn of(job: &Job) -> Self {
         let in_line = job.state == JobState::Scheduled && !job.waits;
-        Place { in_line, queue: job.queue.clone(), due_at: job.window.due_at }
+        let (queue, partition) = (job.queue.clone(), job.partition.clone());
+        Place { in_line, queue, partition, due_at: job.window.due_at }
     }
 }
 
@@ -176,7 +178,8 @@ impl Touched {
     pub fn is_news(&self, job: &Job) -> bool {
         let place = Place::of(job);
         let was_known = self.before.get(&job.id).is_some_and(|before| {
-            before.in_line && before.queue == place.queue && before.due_at <= place.due_at
+            let same_line = (&before.queue, &before.partition) == (&place.queue, &place.partition);
+            before.in_line && same_line && before.due_at <= place.due_at
         });
         place.in_line && !was_known
     }

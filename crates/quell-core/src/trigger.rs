@@ -65,14 +65,18 @@ pub struct NewTrigger {
     pub keyed: Option<Keyed>,
     /// The dedup key, if any (R16).
     pub dedup: Option<Dedup>,
+    /// The partition of the queue that it belongs to, if any (R31).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Key>,
 }
 
 impl NewTrigger {
     /// A trigger without options.
     #[must_use]
     pub fn new(task: TaskName, queue: QueueName, payload: Payload) -> Self {
-        let (priority, when, keyed, dedup) = (0, When::Now, None, None);
-        NewTrigger { task, queue, payload, priority, when, keyed, dedup }
+        let (priority, when) = (0, When::Now);
+        let (keyed, dedup, partition) = (None, None, None);
+        NewTrigger { task, queue, payload, priority, when, keyed, dedup, partition }
     }
 
     /// The trigger as its window sees it, accepted at `now`.

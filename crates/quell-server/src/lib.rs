@@ -18,6 +18,8 @@ pub mod history;
 pub mod key_template;
 pub mod log;
 pub mod metrics;
+pub mod operator;
+mod queue_text;
 pub mod replay;
 pub mod rule;
 pub mod serve;

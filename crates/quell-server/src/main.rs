@@ -30,6 +30,12 @@ enum Command {
     Job(quell_server::client::JobArgs),
     /// Say what happened to a key, a job or a trigger, and why.
     Explain(quell_server::client::ExplainArgs),
+    /// Set, pause and resume queues.
+    #[command(subcommand)]
+    Queue(quell_server::operator::QueueCommand),
+    /// Pause and resume tasks.
+    #[command(subcommand)]
+    Task(quell_server::operator::TaskCommand),
     /// Judge event histories: was anything lost, run twice, too early or too late?
     Check(quell_server::check::Args),
     Replay(quell_server::replay::Args),
@@ -49,6 +55,8 @@ fn main() -> ExitCode {
         Command::Jobs(args) => quell_server::client::jobs(args, &mut out),
         Command::Job(args) => quell_server::client::job(args, &mut out),
         Command::Explain(args) => quell_server::client::explain(args, &mut out),
+        Command::Queue(command) => quell_server::operator::queue(command, &mut out),
+        Command::Task(command) => quell_server::operator::task(command, &mut out),
         Command::Check(args) => quell_server::check::run(args, &mut out),
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),

@@ -12,6 +12,7 @@ pub fn job(job: &Job) -> Value {
         "id": job.id,
         "task": job.task,
         "queue": job.queue,
+        "partition": job.partition,
         "key": job.key,
         "state": job.state,
         "priority": job.priority,

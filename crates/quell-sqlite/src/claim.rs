@@ -1,118 +1,25 @@
-//! Starting due jobs (R11, R28, R30, R31), and knowing when the next one is due (R34).
+//! Starting due jobs (R11, R28, R30, R31).
 //!
 //! A claim looks before it writes: where nothing is due, an idle worker writes nothing. Each lane
 //! is read in the order of its index and no further than asked, so the cost does not grow with the
-//! backlog, with windows that are not due, or with tasks the worker does not know.
+//! backlog, with windows that are not due, or with what waits in a partition that is full.
+
+use std::collections::{HashMap, HashSet};
 
 use quell_core::edge::{Edge, KeyMemory, remember_start};
 use quell_core::history::Event;
 use quell_core::job::Shape;
 use quell_core::touched::TaskKey;
-use quell_core::{
-    Claim, ClaimedJob, JobId, Key, LeaseToken, NextDue, Payload, QueueName, Result, TaskName,
-    Timestamp,
-};
+use quell_core::{Claim, ClaimedJob, JobId, Key, LeaseToken, NextDue, Payload, Result, Timestamp};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
 use crate::keys::{json, write_memories};
+use crate::look::{DueLane, Look, decode_look, look};
 use crate::names::Lane;
-use crate::row::{get, optional_time, time, unsigned};
-use crate::tx::{Trip, Tx, opening};
-
-/// What a look at a queue showed.
-#[derive(Debug)]
-pub(crate) struct Look {
-    pub(crate) now: Timestamp,
-    pub(crate) inbox_waits: bool,
-    lapse: Option<Timestamp>,
-    paused: bool,
-    /// Of the tasks that were asked for, by priority.
-    lanes: Vec<DueLane>,
-}
-
-/// A lane and when its jobs are due.
-#[derive(Debug)]
-struct DueLane {
-    id: i64,
-    priority: i64,
-    /// The first of all.
-    first: Option<Timestamp>,
-    /// The first that is not due yet.
-    later: Option<Timestamp>,
-}
-
-impl Look {
-    /// Whether a write could start something now.
-    pub(crate) fn is_due(&self) -> bool {
-        let due = |lane: &DueLane| lane.first.is_some_and(|due| due <= self.now);
-        self.inbox_waits || (!self.paused && self.lanes.iter().any(due))
-    }
-
-    pub(crate) fn next(&self) -> NextDue {
-        let due = self.lanes.iter().filter_map(|lane| lane.first).min();
-        NextDue { now: self.now, due, lapse: self.lapse }
-    }
-}
-
-/// What [`look`] asks: `?1` is the time, `?2` the queue, `?3` the tasks.
-macro_rules! look {
-    () => {
-        "select max(?1, m.clock),
-                exists (select 1 from quell_inbox where refused is null),
-                (select min(lease_until) from quell_job where state = 1),
-                coalesce(q.settings ->> 'paused', 0),
-                l.id, l.priority,
-                (select min(due_at) from quell_job
-                  where lane_id = l.id and state = 0 and waits = 0),
-                (select min(due_at) from quell_job
-                  where lane_id = l.id and state = 0 and waits = 0
-                    and due_at > max(?1, m.clock))
-           from quell_meta m
-           left join quell_queue q on q.name = ?2
-           left join quell_lane l on l.queue_id = q.id
-                and l.task_id in (select t.id from json_each(?3) k
-                                    join quell_task t on t.name = k.value)
-          order by l.priority desc"
-    };
-}
-
-/// Looks, without writing, when something is due in a queue for those who know `tasks`.
-pub(crate) async fn look(
-    db: &mut SqliteConnection,
-    now: Timestamp,
-    queue: &QueueName,
-    tasks: &[TaskName],
-) -> Result<Look> {
-    let query = sqlx::query(look!()).bind(now.as_micros());
-    let query = query.bind(queue.as_str().to_owned()).bind(json(&tasks)?);
-    decode_look(&query.fetch_all(db).await.map_err(|e| explain("look for due jobs", e))?)
-}
-
-/// Begins a transaction with a look.
-pub(crate) fn open_with_look(now: Timestamp, claim: &Claim) -> Result<Trip> {
-    let query = sqlx::query(opening!(look!())).bind(now.as_micros());
-    Ok(query.bind(claim.queue.as_str().to_owned()).bind(json(&claim.tasks)?))
-}
-
-fn decode_look(rows: &[SqliteRow]) -> Result<Look> {
-    let head = rows.first().ok_or_else(|| corrupt("quell_meta"))?;
-    let mut lanes = Vec::with_capacity(rows.len());
-    for row in rows {
-        if let Some(id) = get::<Option<i64>, _>(row, 4)? {
-            let (first, later) = (optional_time(row, 6)?, optional_time(row, 7)?);
-            lanes.push(DueLane { id, priority: get(row, 5)?, first, later });
-        }
-    }
-    Ok(Look {
-        now: time(head, 0)?,
-        inbox_waits: get(head, 1)?,
-        lapse: optional_time(head, 2)?,
-        paused: get(head, 3)?,
-        lanes,
-    })
-}
+use crate::row::{get, signed, time, unsigned};
+use crate::tx::{Trip, Tx};
 
 /// Looks, without writing, whether a lease has lapsed.
 pub(crate) async fn has_lapsed(db: &mut SqliteConnection, now: Timestamp) -> Result<bool> {
@@ -122,20 +29,40 @@ pub(crate) async fn has_lapsed(db: &mut SqliteConnection, now: Timestamp) -> Res
     lapsed.map_err(|e| explain("look for lapsed leases", e))
 }
 
-/// Starts the first `?3` due jobs of the lane `?1`.
-macro_rules! start {
+/// The columns of a job that starts.
+macro_rules! started_columns {
     () => {
-        "update quell_job
-            set state = 1,
-                -- R11: the key is held by the attempt.
-                hold = case when key is null then null else id end,
-                starts = starts + 1, attempt = attempt + 1,
-                worker = ?4, started_at = ?2, lease_until = ?5
-          where id in (select id from quell_job
-                        where lane_id = ?1 and state = 0 and waits = 0 and due_at <= ?2
-                        order by due_at, id limit ?3)"
+        "j.id, j.due_at, j.starts, j.key, j.payload, j.attempt, j.failures, j.triggers, \
+         j.first_at, j.shape, j.lane_id"
     };
 }
+
+/// The first due jobs of a lane.
+const OF_LANE: &str = concat!(
+    "select ",
+    started_columns!(),
+    " from quell_job j
+      where j.lane_id = ?1 and j.state = 0 and j.waits = 0 and j.due_at <= ?2
+      order by j.due_at, j.id limit ?3"
+);
+
+/// Jobs by their ids.
+const OF_IDS: &str = concat!(
+    "select ",
+    started_columns!(),
+    " from quell_job j where j.id in (select value from json_each(?1))"
+);
+
+/// The first due jobs of several lanes, as places in line.
+const HEADS: &str = "select j.due_at, j.id, j.lane_id
+       from json_each(?1) k
+       cross join quell_job j
+          on j.id in (select id from quell_job
+                       where lane_id = k.value and state = 0 and waits = 0 and due_at <= ?2
+                       order by due_at, id limit ?3)";
+
+/// A job's place in line: when it was due, its number, its lane.
+type Place = (Timestamp, i64, i64);
 
 impl Tx<'_> {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
@@ -145,144 +72,220 @@ impl Tx<'_> {
         claim: &Claim,
         looked: &[SqliteRow],
     ) -> Result<(Vec<ClaimedJob>, NextDue)> {
+        let (queue, worker) = (&claim.queue, Some(&claim.worker));
         let mut look = if self.inbox_waits {
             self.fold_inbox().await?;
-            look(&mut self.db, self.now, &claim.queue, &claim.tasks).await?
+            look(&mut self.db, self.now, queue, &claim.tasks, worker).await?
         } else {
-            decode_look(looked)?
+            decode_look(&mut self.db, looked, queue, worker).await?
         };
-        let mut room = if look.paused { 0 } else { claim.limit };
-        let settings = self.settings.get(&claim.queue);
-        if let Some(limit) = settings.and_then(|settings| settings.concurrency) {
-            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            room = room.min(limit.saturating_sub(self.running(&claim.queue).await?));
-        }
-        let (now, until) = (self.now, self.now + claim.lease);
-        let (mut jobs, mut taken) = (Vec::new(), Vec::new());
-        for lanes in look.lanes.chunk_by_mut(|a, b| a.priority == b.priority) {
-            let left = room - jobs.len();
+        let room = claim.limit.min(look.settings.room(&look.taken.used));
+        let mut started = Vec::new();
+        let mut lanes = std::mem::take(&mut look.lanes);
+        for of_priority in lanes.chunk_by_mut(|a, b| a.priority == b.priority) {
+            let left = room - started.len();
             if left == 0 {
                 break;
             }
-            let mut due: Vec<&mut DueLane> =
-                lanes.iter_mut().filter(|lane| lane.first.is_some_and(|due| due <= now)).collect();
-            let shares = self.shares(&due, left).await?;
-            let mut started = Vec::new();
-            for (lane, share) in due.iter_mut().zip(shares) {
-                let mut first = self.first_due(lane, share, until).await?;
-                taken.push((lane.id, first.len()));
-                started.append(&mut first);
-            }
-            started.sort_unstable_by_key(|job: &ClaimedJob| (job.due_at, job.id));
-            jobs.append(&mut started);
+            let mut first = self.first_due(&look, of_priority, left, claim).await?;
+            first.iter().for_each(|one| look.taken.start(one.partition.as_ref()));
+            started.append(&mut first);
         }
-        let mut next = look.next();
-        if !jobs.is_empty() {
-            next.lapse = Some(next.lapse.map_or(until, |before| before.min(until)));
+        look.lanes = lanes;
+        if !started.is_empty() {
+            let until = self.now + claim.lease;
+            look.lapse = Some(look.lapse.map_or(until, |before| before.min(until)));
+            self.record(claim, &mut look, &started).await?;
         }
-        self.start(claim, &taken).await?;
+        let jobs = started.into_iter().map(|started| started.job).collect::<Vec<_>>();
         for job in &jobs {
+            let now = self.now;
             self.tell(|| Event::claimed(now, claim, job));
         }
-        Ok((jobs, next))
+        Ok((jobs, look.next()))
     }
 
-    /// R31: how many attempts of the queue run, in all processes.
-    async fn running(&mut self, queue: &QueueName) -> Result<usize> {
-        const RUNNING: &str = "select count(*) from quell_job j
-               join quell_lane l on l.id = j.lane_id
-              where j.state = 1 and l.queue_id = ?1";
-        let Some(queue_id) = self.names.queue_id(queue) else { return Ok(0) };
-        let running = sqlx::query_scalar(RUNNING).bind(queue_id).fetch_one(&mut *self.db).await;
-        let running: i64 = running.map_err(|e| explain("count running jobs", e))?;
-        Ok(usize::try_from(running).unwrap_or(usize::MAX))
-    }
-
-    /// How many of the first `limit` due jobs of these lanes, which share a priority, are in each.
-    async fn shares(&mut self, lanes: &[&mut DueLane], limit: usize) -> Result<Vec<usize>> {
-        const DUE: &str = "select due_at, id from quell_job
-              where lane_id = ?1 and state = 0 and waits = 0 and due_at <= ?2
-              order by due_at, id limit ?3";
-        let mut shares = vec![limit; lanes.len()];
-        if lanes.len() < 2 {
-            return Ok(shares);
-        }
-        let mut due = Vec::new();
-        for (index, lane) in lanes.iter().enumerate() {
-            let rows = sqlx::query(DUE)
-                .bind(lane.id)
-                .bind(self.now.as_micros())
-                .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-                .fetch_all(&mut *self.db)
-                .await
-                .map_err(|e| explain("read due jobs", e))?;
-            for row in &rows {
-                due.push((time(row, 0)?, get::<i64, _>(row, 1)?, index));
-            }
-        }
-        due.sort_unstable();
-        due.truncate(limit);
-        for (index, share) in shares.iter_mut().enumerate() {
-            *share = due.iter().filter(|(_, _, lane)| *lane == index).count();
-        }
-        Ok(shares)
-    }
-
-    /// Reads the first `limit` due jobs of a lane as they will be once started, and notes when its
-    /// next one is due.
+    /// Reads the first `left` due jobs of these lanes, which share a priority, as they will be once
+    /// started, and notes when the next of each lane is due. Full partitions are passed over (R31).
     async fn first_due(
         &mut self,
-        lane: &mut DueLane,
-        limit: usize,
-        until: Timestamp,
-    ) -> Result<Vec<ClaimedJob>> {
-        // One more than asked for, to know when the next one is due.
-        const DUE: &str = "select id, due_at, starts, key, payload, attempt, failures, triggers,
-                    first_at, shape
-               from quell_job
-              where lane_id = ?1 and state = 0 and waits = 0 and due_at <= ?2
-              order by due_at, id limit ?3 + 1";
-        let rows = sqlx::query(DUE)
-            .bind(lane.id)
-            .bind(self.now.as_micros())
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX - 1))
-            .fetch_all(&mut *self.db)
-            .await
-            .map_err(|e| explain("read due jobs", e))?;
-        lane.first = match rows.get(limit) {
-            Some(next) => Some(time(next, 1)?),
-            None => lane.later,
+        look: &Look,
+        lanes: &mut [DueLane],
+        left: usize,
+        claim: &Claim,
+    ) -> Result<Vec<Started>> {
+        let candidates = Candidates::of(look, lanes, left);
+        let rows = match candidates.lanes[..] {
+            [] => return Ok(Vec::new()),
+            [(lane, room)] => {
+                // One more than asked for, to know when the next one is due.
+                let query = sqlx::query(OF_LANE).bind(lane).bind(self.now.as_micros());
+                let query = query.bind(i64::try_from(room).unwrap_or(i64::MAX - 1) + 1);
+                let mut rows = self.fetch(query).await?;
+                let next = rows.get(room).map(|row| time(row, 1)).transpose()?;
+                rows.truncate(room);
+                candidates.note_next(lanes, |_| next);
+                rows
+            }
+            _ => {
+                let (chosen, next) = self.merged(&candidates, left).await?;
+                candidates.note_next(lanes, |lane| next.get(&lane).copied());
+                self.fetch(sqlx::query(OF_IDS).bind(json(&chosen)?)).await?
+            }
         };
-        let named = self.names.lane(lane.id).ok_or_else(|| corrupt("the lane of due jobs"))?;
-        let mut jobs = Vec::with_capacity(rows.len());
-        let mut memories = Vec::new();
-        for row in rows.iter().take(limit) {
-            let (job, shape) = decode_claimed(row, named, until)?;
+        let (mut started, mut memories) = (Vec::with_capacity(rows.len()), Vec::new());
+        for row in &rows {
+            let lane: i64 = get(row, 10)?;
+            let named = self.names.lane(lane).ok_or_else(|| corrupt("the lane of due jobs"))?;
+            let (job, shape) = decode_claimed(row, named, self.now + claim.lease)?;
             memories.extend(shape.and_then(|shape| remembered(&job, &shape, self.now)));
-            jobs.push(job);
+            let partition = candidates.partitions.get(&lane).cloned();
+            started.push(Started { job, partition });
         }
+        started.sort_unstable_by_key(|one| (one.job.due_at, one.job.id));
         write_memories(&mut self.db, self.names, &memories).await?;
-        Ok(jobs)
+        Ok(started)
     }
 
-    /// Starts the first due jobs of lanes: as many of each as were read. A `returning` clause
-    /// instead of reading first costs more.
-    async fn start(&mut self, claim: &Claim, taken: &[(i64, usize)]) -> Result<()> {
-        for (index, (lane_id, count)) in taken.iter().enumerate() {
-            let is_last = index + 1 == taken.len();
-            let query = sqlx::query(if is_last { concat!(start!(), "; commit") } else { start!() })
-                .bind(*lane_id)
-                .bind(self.now.as_micros())
-                .bind(i64::try_from(*count).unwrap_or(i64::MAX))
-                .bind(claim.worker.as_str().to_owned())
-                .bind((self.now + claim.lease).as_micros());
-            if is_last {
-                self.parting = Some(query);
-            } else {
-                query.execute(&mut *self.db).await.map_err(|e| explain("start jobs", e))?;
+    /// The first `left` jobs of several lanes, and when the next of each lane is due.
+    async fn merged(
+        &mut self,
+        candidates: &Candidates,
+        left: usize,
+    ) -> Result<(Vec<i64>, HashMap<i64, Timestamp>)> {
+        let lanes: Vec<i64> = candidates.lanes.iter().map(|(lane, _)| *lane).collect();
+        // Mostly each lane has its share, so that reading `left` of each is rarely needed.
+        for depth in [left / lanes.len() + 2, left.saturating_add(1)] {
+            let query = sqlx::query(HEADS).bind(json(&lanes)?).bind(self.now.as_micros());
+            let query = query.bind(i64::try_from(depth).unwrap_or(i64::MAX));
+            let mut places: Vec<Place> = Vec::new();
+            for row in &self.fetch(query).await? {
+                places.push((time(row, 0)?, get(row, 1)?, get(row, 2)?));
+            }
+            places.sort_unstable();
+            if let Some(merged) = candidates.merge(&places, left, depth) {
+                return Ok(merged);
             }
         }
+        Err(corrupt("the jobs that are due"))
+    }
+
+    async fn fetch(&mut self, query: Trip) -> Result<Vec<SqliteRow>> {
+        query.fetch_all(&mut *self.db).await.map_err(|e| explain("read due jobs", e))
+    }
+
+    /// Writes the starts, last of all; a `returning` clause instead of reading first costs more.
+    async fn record(&mut self, claim: &Claim, look: &mut Look, started: &[Started]) -> Result<()> {
+        const START: &str = "update quell_job
+                set state = 1,
+                    -- R11: the key is held by the attempt.
+                    hold = case when key is null then null else id end,
+                    starts = starts + 1, attempt = attempt + 1,
+                    worker = ?3, started_at = ?2, lease_until = ?4
+              where id in (select value from json_each(?1));
+             commit";
+        if look.settings.limits_rate() {
+            let partitions: Vec<_> = started.iter().map(|one| one.partition.as_ref()).collect();
+            self.record_starts(&claim.queue, &look.settings, &partitions).await?;
+            let mut taken = std::mem::take(&mut look.taken);
+            taken.count_starts(&mut self.db, look, &claim.queue).await?;
+            look.taken = taken;
+        }
+        let ids: Vec<i64> = started.iter().map(|one| signed(one.job.id.get())).collect();
+        let start = sqlx::query(START).bind(json(&ids)?).bind(self.now.as_micros());
+        let start = start.bind(claim.worker.as_str().to_owned());
+        self.parting = Some(start.bind((self.now + claim.lease).as_micros()));
         Ok(())
+    }
+}
+
+/// A job that starts, and its partition.
+struct Started {
+    job: ClaimedJob,
+    partition: Option<Key>,
+}
+
+/// Of lanes that share a priority, those that may hold some of the next jobs.
+#[derive(Debug, Default)]
+struct Candidates {
+    /// Each with how many of it may start at most.
+    lanes: Vec<(i64, usize)>,
+    /// The partitions of those that have one.
+    partitions: HashMap<i64, Key>,
+    /// How many of each partition may start.
+    rooms: HashMap<Key, usize>,
+}
+
+impl Candidates {
+    /// Takes lanes by their first jobs, until these alone, one of each partition, make `left`.
+    fn of(look: &Look, lanes: &[DueLane], left: usize) -> Candidates {
+        let mut due: Vec<(Timestamp, &DueLane, usize)> = Vec::new();
+        for lane in lanes {
+            let Some(first) = lane.first.filter(|first| *first <= look.now) else { continue };
+            let room = match &lane.partition {
+                None => left,
+                Some(_) => look.settings.partition_room(&look.partition_used(lane)).min(left),
+            };
+            if room > 0 {
+                due.push((first, lane, room));
+            }
+        }
+        due.sort_unstable_by_key(|(first, lane, _)| (*first, lane.id));
+        let (mut candidates, mut last, mut met) = (Candidates::default(), None, 0);
+        for (first, lane, room) in due {
+            // Among lanes whose first jobs are due at one moment, ids decide.
+            if last.is_some_and(|last| last < first) {
+                break;
+            }
+            candidates.lanes.push((lane.id, room));
+            let is_new = lane.partition.as_ref().is_none_or(|partition| {
+                candidates.partitions.insert(lane.id, partition.clone());
+                candidates.rooms.insert(partition.clone(), room).is_none()
+            });
+            met += usize::from(is_new);
+            if met >= left {
+                last = last.or(Some(first));
+            }
+        }
+        candidates
+    }
+
+    /// The first `left` of these places, of which there are at most `depth` of a lane, and when the
+    /// next of each lane is due; none where a lane may hold more that belong to them.
+    fn merge(
+        &self,
+        places: &[Place],
+        left: usize,
+        depth: usize,
+    ) -> Option<(Vec<i64>, HashMap<i64, Timestamp>)> {
+        let (mut chosen, mut next) = (Vec::with_capacity(left), HashMap::new());
+        let (mut rooms, mut seen) = (self.rooms.clone(), HashMap::<i64, usize>::new());
+        for (due, id, lane) in places {
+            let room = self.partitions.get(lane).and_then(|partition| rooms.get_mut(partition));
+            let is_open = room.as_ref().is_none_or(|room| **room > 0);
+            if chosen.len() == left || !is_open {
+                next.entry(*lane).or_insert(*due);
+                continue;
+            }
+            let seen = seen.entry(*lane).or_default();
+            *seen += 1;
+            if *seen == depth {
+                return None;
+            }
+            if let Some(room) = room {
+                *room -= 1;
+            }
+            chosen.push(*id);
+        }
+        Some((chosen, next))
+    }
+
+    /// Notes when the next job of each lane is due.
+    fn note_next(&self, lanes: &mut [DueLane], next: impl Fn(i64) -> Option<Timestamp>) {
+        let mine: HashSet<i64> = self.lanes.iter().map(|(lane, _)| *lane).collect();
+        for lane in lanes.iter_mut().filter(|lane| mine.contains(&lane.id)) {
+            lane.first = next(lane.id).or(lane.later);
+        }
     }
 }
 

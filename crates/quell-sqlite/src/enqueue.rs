@@ -88,11 +88,14 @@ impl Tx<'_> {
         }
         let is_plain = |job: &&Job| job.window.asked_at == Timestamp::MIN;
         let (plain, delayed): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(is_plain);
-        let same_lane =
-            |a: &&Job, b: &&Job| a.priority == b.priority && a.task == b.task && a.queue == b.queue;
-        for run in plain.chunk_by(same_lane) {
+        for run in plain.chunk_by(|a, b| lane(a) == lane(b)) {
             insert_plain(&mut self.db, self.names, run).await?;
         }
         insert_new(&mut self.db, self.names, &delayed).await
     }
+}
+
+/// What jobs of one lane share.
+fn lane(job: &Job) -> impl PartialEq + '_ {
+    (job.priority, &job.task, &job.queue, &job.partition)
 }

@@ -51,7 +51,7 @@ impl Tx<'_> {
         let what = "read the inbox";
         let rows = sqlx::query(TAKE).bind(FOLD).fetch_all(&mut *self.db).await;
         let rows = rows.map_err(|e| explain(what, e))?;
-        self.news.more_in_inbox = i64::try_from(rows.len()) == Ok(FOLD);
+        self.news.wakes_all |= i64::try_from(rows.len()) == Ok(FOLD);
         let mut taken = Vec::with_capacity(rows.len());
         for row in &rows {
             taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));

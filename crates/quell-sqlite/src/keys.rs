@@ -16,7 +16,7 @@ use crate::row::{decode, get, job_columns, signed, time, unsigned};
 use crate::tx::Tx;
 
 /// The column after those of the job.
-const NEXT: usize = 26;
+const NEXT: usize = 27;
 
 impl Tx<'_> {
     /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),

@@ -6,8 +6,8 @@
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
 //! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
-//! time; `enqueue` (with `keys`), `claim`, `settle` and `operate` are what happens
-//! inside one; `row` and `write` are how jobs look on disk; `names` are their numbers.
+//! time; `look` reads what is due, `enqueue` (with `touched` and `keys`), `claim` (with `limit`),
+//! `settle` and `operate` are what happens inside one; `row` and `write` are how jobs look on disk; `names` are their numbers.
 //!
 //! What is fast here is fast for one reason: each statement is a trip to the thread of its
 //! connection, so calls make few trips, with many rows each, and bind few values for a row.
@@ -19,6 +19,8 @@ mod enqueue;
 mod error;
 mod inbox;
 mod keys;
+mod limit;
+mod look;
 mod names;
 mod operate;
 mod options;

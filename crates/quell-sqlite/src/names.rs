@@ -1,16 +1,40 @@
-//! Interned names: tasks, queues and lanes have numbers that never change.
+//! Interned names: tasks, queues, lanes and partitions have numbers that never change.
 //!
-//! The cache belongs to one process. Names that a transaction adds are known to it at once; if that
+//! Partitions may be many, so that only those that were met lately are cached. The cache belongs to one process. Names that a transaction adds are known to it at once; if that
 //! transaction does not commit, the whole cache is dropped, because numbers were guessed. A name of
 //! another process raises the version of `quell_meta`, which drops the cache too.
 
 use std::collections::HashMap;
 
 use quell_core::trigger::Priority;
-use quell_core::{QueueName, Result, TaskName};
+use quell_core::{Key, QueueName, Result, TaskName};
 use sqlx::{Row, SqliteConnection};
 
 use crate::error::{corrupt, explain};
+
+/// The lane of a job's row, which may stand in a lane of a partition.
+macro_rules! base_lane {
+    ($job:literal) => {
+        concat!(
+            "iif(",
+            $job,
+            ".lane_id < 4294967296, ",
+            $job,
+            ".lane_id, ",
+            $job,
+            ".lane_id >> 32)"
+        )
+    };
+}
+pub(crate) use base_lane;
+
+/// The lane of a number that a job's row carries.
+fn base_of(lane_id: i64) -> i64 {
+    if lane_id >> 32 == 0 { lane_id } else { lane_id >> 32 }
+}
+
+/// How many partitions are cached.
+const CACHED: usize = 10_000;
 
 /// What a lane's number stands for.
 #[derive(Clone, Debug)]
@@ -28,6 +52,8 @@ pub(crate) struct Names {
     queues: HashMap<QueueName, i64>,
     by_names: HashMap<(QueueName, TaskName, Priority), i64>,
     lanes: HashMap<i64, Lane>,
+    /// The lanes of partitions, by the lane and the name.
+    partitions: HashMap<(i64, Key), i64>,
     changed: bool,
 }
 
@@ -73,8 +99,9 @@ impl Names {
         std::mem::take(&mut self.changed)
     }
 
+    /// What the number stands for that a job's row carries.
     pub(crate) fn lane(&self, id: i64) -> Option<&Lane> {
-        self.lanes.get(&id)
+        self.lanes.get(&base_of(id))
     }
 
     pub(crate) fn task_id(&self, task: &TaskName) -> Option<i64> {
@@ -108,14 +135,7 @@ impl Names {
         }
         self.changed = true;
         let queue_id = self.intern_queue(db, queue).await?;
-        let task_id = intern_one(
-            db,
-            "insert into quell_task (name) values (?1)
-             on conflict (name) do update set name = name returning id",
-            task.as_str(),
-        )
-        .await?;
-        self.tasks.insert(task.clone(), task_id);
+        let task_id = self.intern_task(db, task).await?;
         let id = sqlx::query_scalar(
             "insert into quell_lane (queue_id, task_id, priority) values (?1, ?2, ?3)
              on conflict (queue_id, task_id, priority) do update set priority = priority
@@ -130,6 +150,54 @@ impl Names {
         let lane = Lane { id, task_id, queue: queue.clone(), task: task.clone(), priority };
         self.insert(lane.clone());
         Ok(lane)
+    }
+
+    /// The number of the lane of a partition, or the lane's own without one.
+    pub(crate) async fn intern_partition(
+        &mut self,
+        db: &mut SqliteConnection,
+        lane_id: i64,
+        partition: Option<&Key>,
+    ) -> Result<i64> {
+        const NUMBER: &str = "insert into quell_partition (lane_id, name, number)
+             values (?1, ?2, 1 + coalesce((select max(number) from quell_partition
+                                            where lane_id = ?1), 0))
+             on conflict (lane_id, name) do update set number = number
+             returning number";
+        let Some(partition) = partition else { return Ok(lane_id) };
+        let known = (lane_id, partition.clone());
+        if let Some(id) = self.partitions.get(&known) {
+            return Ok(*id);
+        }
+        let number = sqlx::query_scalar(NUMBER).bind(lane_id).bind(partition.as_str().to_owned());
+        let number: i64 = number.fetch_one(db).await.map_err(|e| explain("name a partition", e))?;
+        if self.partitions.len() >= CACHED {
+            self.partitions.clear();
+        }
+        let id = (lane_id << 32) + number;
+        self.partitions.insert(known, id);
+        Ok(id)
+    }
+
+    /// The task's number; makes the task where there is none.
+    pub(crate) async fn intern_task(
+        &mut self,
+        db: &mut SqliteConnection,
+        task: &TaskName,
+    ) -> Result<i64> {
+        if let Some(id) = self.task_id(task) {
+            return Ok(id);
+        }
+        self.changed = true;
+        let id = intern_one(
+            db,
+            "insert into quell_task (name) values (?1)
+             on conflict (name) do update set name = name returning id",
+            task.as_str(),
+        )
+        .await?;
+        self.tasks.insert(task.clone(), id);
+        Ok(id)
     }
 
     /// The queue's number; makes the queue where there is none.

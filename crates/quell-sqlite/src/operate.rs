@@ -6,7 +6,7 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::{
     AttemptOutcome, Job, JobId, JobState, Key, QueueName, QueueSettings, Result, Retention,
-    SettledAs, TaskName, Timestamp, no_such_job,
+    SettledAs, TaskName, TaskSettings, Timestamp, no_such_job,
 };
 use sqlx::SqliteConnection;
 
@@ -27,7 +27,8 @@ pub(crate) async fn may_prune(
              or exists (select 1 from clock, quell_job
                          where state >= 2 and state = 3 and ended_at <= now - ?2)
              or exists (select 1 from clock, quell_memory where expires_at <= now)
-             or exists (select 1 from clock, quell_hold where expires_at <= now)";
+             or exists (select 1 from clock, quell_hold where expires_at <= now)
+             or exists (select 1 from clock, quell_start where expires_at <= now)";
     let micros = |keep: Option<Duration>| {
         keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
     };
@@ -100,13 +101,51 @@ impl Tx<'_> {
         let text = serde_json::to_string(settings)
             .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))?;
         let id = self.names.intern_queue(&mut self.db, queue).await?;
-        let set = sqlx::query("update quell_queue set settings = ?2 where id = ?1");
+        let was = self.settings.get(queue).cloned().unwrap_or_default();
+        self.change_rates(id, &was, settings).await?;
+        let set = sqlx::query("update quell_queue set settings = ?2, deleted = 0 where id = ?1");
         let set = set.bind(id).bind(text).execute(&mut *self.db).await;
         set.map_err(|e| explain("set a queue", e))?;
         self.settings_changed = true;
         let t = self.now;
         self.tell(|| Event::Queue { t, queue: queue.clone(), settings: settings.clone() });
         self.wake(queue, Timestamp::MIN);
+        Ok(())
+    }
+
+    /// R32: nothing of the queue starts until it is set again.
+    pub(crate) async fn delete_queue(&mut self, queue: &QueueName) -> Result<bool> {
+        const DELETE: &str =
+            "update quell_queue set settings = '{}', deleted = 1 where id = ?1 and deleted = 0";
+        let Some(id) = self.names.queue_id(queue) else { return Ok(false) };
+        let deleted = sqlx::query(DELETE).bind(id).execute(&mut *self.db).await;
+        if deleted.map_err(|e| explain("delete a queue", e))?.rows_affected() == 0 {
+            return Ok(false);
+        }
+        let was = self.settings.get(queue).cloned().unwrap_or_default();
+        self.change_rates(id, &was, &QueueSettings::default()).await?;
+        self.settings_changed = true;
+        let t = self.now;
+        self.tell(|| Event::QueueDeleted { t, queue: queue.clone() });
+        self.wake(queue, Timestamp::MIN);
+        Ok(true)
+    }
+
+    pub(crate) async fn set_task(
+        &mut self,
+        task: &TaskName,
+        settings: &TaskSettings,
+    ) -> Result<()> {
+        let text = serde_json::to_string(settings)
+            .map_err(|error| corrupt(format_args!("settings of task {task}: {error}")))?;
+        let id = self.names.intern_task(&mut self.db, task).await?;
+        let set = sqlx::query("update quell_task set settings = ?2 where id = ?1");
+        let set = set.bind(id).bind(text).execute(&mut *self.db).await;
+        set.map_err(|e| explain("set a task", e))?;
+        let (t, settings) = (self.now, *settings);
+        self.tell(|| Event::TaskChanged { t, task: task.clone(), settings });
+        // Its jobs may wait in any queue.
+        self.news.wakes_all = true;
         Ok(())
     }
 
@@ -164,13 +203,16 @@ impl Tx<'_> {
     }
 
     async fn remove_expired(&mut self, limit: usize) -> Result<()> {
-        const EXPIRED: [&str; 2] = [
+        const EXPIRED: [&str; 3] = [
             "delete from quell_memory
               where (task_id, key) in (select task_id, key from quell_memory
                                         where expires_at <= ?1 limit ?2)",
             "delete from quell_hold
               where (task_id, key) in (select task_id, key from quell_hold
                                         where expires_at <= ?1 limit ?2)",
+            "delete from quell_start
+              where (queue_id, partition, at) in (select queue_id, partition, at from quell_start
+                                                   where expires_at <= ?1 limit ?2)",
         ];
         for sql in EXPIRED {
             sqlx::query(sql)

@@ -2,13 +2,13 @@
 
 use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
-    QueueInfo, QueueName, Result, TaskName,
+    QueueInfo, QueueName, Result, TaskInfo, TaskName,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite, SqlitePool, Transaction};
 
 use crate::error::{corrupt, explain};
-use crate::names::Names;
+use crate::names::{Names, base_lane};
 use crate::row::{decode, decode_attempt, get, job_columns, signed, unsigned};
 use crate::tx::parse_settings;
 
@@ -47,10 +47,12 @@ impl Reader {
             query.push(" and j.key = ").push_bind(key.as_str().to_owned());
         }
         if let Some(queue) = &filter.queue {
-            query.push(
-                " and j.lane_id in (select l.id from quell_lane l
-                      join quell_queue q on q.id = l.queue_id where q.name = ",
-            );
+            query.push(concat!(
+                " and ",
+                base_lane!("j"),
+                " in (select l.id from quell_lane l
+                      join quell_queue q on q.id = l.queue_id where q.name = "
+            ));
             query.push_bind(queue.as_str().to_owned()).push(")");
         }
         if let Some(state) = filter.state {
@@ -83,7 +85,8 @@ impl Reader {
 
     pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
         // Each arm is served by an index alone: jobs' rows are not read.
-        const COUNTS: &str = "select q.name, t.name, c.state, sum(c.jobs)
+        const COUNTS: &str = concat!(
+            "select q.name, t.name, c.state, sum(c.jobs)
                from (select lane_id, 0 as state, count(*) as jobs from quell_job
                       where state = 0 and waits = 0 group by lane_id
                      union all
@@ -93,10 +96,12 @@ impl Reader {
                      union all
                      select lane_id, state, count(*) from quell_job
                       where state >= 2 group by state, lane_id) c
-               join quell_lane l on l.id = c.lane_id
-               join quell_queue q on q.id = l.queue_id
+               join quell_lane l on l.id = ",
+            base_lane!("c"),
+            "  join quell_queue q on q.id = l.queue_id
                join quell_task t on t.id = l.task_id
-              group by 1, 2, 3 order by 1, 2, 3";
+              group by 1, 2, 3 order by 1, 2, 3"
+        );
         let rows = sqlx::query(COUNTS).fetch_all(&mut *self.db).await;
         rows.map_err(|e| explain("count jobs", e))?.iter().map(decode_counts).collect()
     }
@@ -113,14 +118,28 @@ impl Reader {
     }
 
     pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, settings from quell_queue order by name";
+        let sql = "select name, settings from quell_queue where deleted = 0 order by name";
         let rows = sqlx::query(sql).fetch_all(&mut *self.db).await;
         let rows = rows.map_err(|e| explain("read queues", e))?;
         rows.iter()
             .map(|row| {
                 let name: &str = get(row, 0)?;
-                let settings = parse_settings(name, get(row, 1)?)?;
+                let settings = parse_settings(name, get(row, 1)?, false)?;
                 Ok(QueueInfo { name: QueueName::new(name)?, settings })
+            })
+            .collect()
+    }
+
+    pub(crate) async fn tasks(&mut self) -> Result<Vec<TaskInfo>> {
+        let sql = "select name, settings from quell_task order by name";
+        let rows = sqlx::query(sql).fetch_all(&mut *self.db).await;
+        let rows = rows.map_err(|e| explain("read tasks", e))?;
+        rows.iter()
+            .map(|row| {
+                let name: &str = get(row, 0)?;
+                let settings = serde_json::from_str(get(row, 1)?)
+                    .map_err(|error| corrupt(format_args!("settings of task {name}: {error}")))?;
+                Ok(TaskInfo { name: TaskName::new(name)?, settings })
             })
             .collect()
     }

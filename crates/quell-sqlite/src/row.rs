@@ -23,7 +23,8 @@ macro_rules! job_columns {
              j.asked_at, j.not_before, j.reason, j.triggers, j.suppressed, j.attempt, j.failures, \
              j.starts, j.lapses, j.key, j.lease_until, j.started_at, j.ended_at, j.absorbed_by, \
              j.worker, j.error, j.shape, ",
-            $payload
+            $payload,
+            ", j.partition"
         )
     };
 }
@@ -76,10 +77,12 @@ fn decode_known(id: JobId, row: &SqliteRow, names: &Names) -> Result<Job> {
     let key: Option<&str> = get(row, 17)?;
     let worker: Option<&str> = get(row, 22)?;
     let payload: Option<&str> = get(row, 25)?;
+    let partition: Option<&str> = get(row, 26)?;
     Ok(Job {
         id,
         task: lane.task.clone(),
         queue: lane.queue.clone(),
+        partition: partition.map(Key::new).transpose()?,
         priority: lane.priority,
         state,
         waits: get(row, 3)?,

@@ -225,7 +225,7 @@ impl Tx<'_> {
 
     /// R31: what queues' limits held back may start, at any worker.
     pub(crate) fn free_slots(&mut self) {
-        let limited = self.settings.iter().filter(|(_, settings)| settings.concurrency.is_some());
+        let limited = self.settings.iter().filter(|(_, settings)| settings.limits_concurrency());
         let limited: Vec<QueueName> = limited.map(|(queue, _)| queue.clone()).collect();
         // A wake-up without a time promises no job that is due.
         limited.iter().for_each(|queue| self.wake(queue, Timestamp::MIN));

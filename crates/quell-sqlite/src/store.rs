@@ -10,8 +10,8 @@ use quell_core::history::Sink;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, WakeHub,
-    Wakeups,
+    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -19,8 +19,9 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::SqliteOptions;
-use crate::claim::{Look, has_lapsed, look, open_with_look};
+use crate::claim::has_lapsed;
 use crate::error::explain;
+use crate::look::{Look, look, open_with_look};
 use crate::operate::may_prune;
 use crate::read::Reader;
 use crate::settle::open_with_success;
@@ -135,6 +136,11 @@ impl SqliteStore {
         Timestamp::from_micros(self.seen.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
+    /// The time of what has none of its own, such as settings: the last that was seen.
+    fn seen(&self) -> Timestamp {
+        Timestamp::from_micros(self.seen.load(Ordering::Relaxed))
+    }
+
     async fn reader(&self) -> Result<Reader> {
         Reader::new(&self.readers).await
     }
@@ -144,8 +150,9 @@ impl SqliteStore {
         now: Option<Timestamp>,
         queue: &QueueName,
         tasks: &[TaskName],
+        worker: Option<&WorkerId>,
     ) -> Result<Look> {
-        look(&mut *self.looker.lock().await, self.time(now), queue, tasks).await
+        look(&mut *self.looker.lock().await, self.time(now), queue, tasks, worker).await
     }
 
     /// Tells workers and the history what a commit changed.
@@ -156,7 +163,7 @@ impl SqliteStore {
         for (queue, due) in news.wakes {
             self.hub.wake(Some(&queue), due);
         }
-        if news.more_in_inbox {
+        if news.wakes_all {
             self.hub.wake(None, Timestamp::MIN);
         }
         self.hints.add(news.due_now);
@@ -189,12 +196,12 @@ impl Store for SqliteStore {
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         if claim.limit == 0 || !self.hints.take(&claim.queue) {
-            let before = self.look(now, &claim.queue, &claim.tasks).await?;
+            let before = self.look(now, &claim.queue, &claim.tasks, Some(&claim.worker)).await?;
             if !before.is_due() || claim.limit == 0 {
                 return Ok(Claimed { now: before.now, jobs: Vec::new(), next: before.next() });
             }
         }
-        let opening = open_with_look(self.time(now), claim)?;
+        let opening = open_with_look(self.time(now), &claim.queue, &claim.tasks)?;
         write!(self, opening, |tx, looked| {
             let (jobs, next) = tx.claim(claim, &looked).await?;
             if jobs.len() == claim.limit && next.due.is_some_and(|due| due <= next.now) {
@@ -248,7 +255,7 @@ impl Store for SqliteStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        Ok(self.look(now, queue, tasks).await?.next())
+        Ok(self.look(now, queue, tasks, None).await?.next())
     }
 
     fn wakeups(&self) -> Wakeups {
@@ -260,8 +267,20 @@ impl Store for SqliteStore {
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
-        // Settings have no time: the store's is left as it is.
-        write!(self, open_at(Timestamp::MIN), |tx| tx.set_queue(queue, settings).await?)
+        settings.validate()?;
+        write!(self, open_at(self.seen()), |tx| tx.set_queue(queue, settings).await?)
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        write!(self, open_at(self.seen()), |tx| tx.delete_queue(queue).await?)
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.reader().await?.tasks().await
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        write!(self, open_at(self.seen()), |tx| tx.set_task(task, settings).await?)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {

@@ -42,8 +42,9 @@ pub(crate) struct News {
     pub(crate) wakes: HashMap<QueueName, Timestamp>,
     /// Queues in which something is due already.
     pub(crate) due_now: Vec<QueueName>,
-    /// The inbox holds more than one transaction folds.
-    pub(crate) more_in_inbox: bool,
+    /// Something may be due in any queue: the inbox holds more than one transaction folds, or a
+    /// task was resumed.
+    pub(crate) wakes_all: bool,
     pub(crate) events: Vec<Event>,
 }
 
@@ -230,17 +231,23 @@ impl Tx<'_> {
 
 async fn load_settings(db: &mut SqliteConnection) -> Result<HashMap<QueueName, QueueSettings>> {
     let what = "read the settings of queues";
-    let rows = sqlx::query("select name, settings from quell_queue").fetch_all(db).await;
+    let sql = "select name, settings, deleted from quell_queue";
+    let rows = sqlx::query(sql).fetch_all(db).await;
     let mut settings = HashMap::new();
     for row in rows.map_err(|e| explain(what, e))? {
         let name: &str = row.try_get(0).map_err(|e| explain(what, e))?;
         let text: &str = row.try_get(1).map_err(|e| explain(what, e))?;
-        settings.insert(QueueName::new(name)?, parse_settings(name, text)?);
+        let deleted = row.try_get(2).map_err(|e| explain(what, e))?;
+        settings.insert(QueueName::new(name)?, parse_settings(name, text, deleted)?);
     }
     Ok(settings)
 }
 
-pub(crate) fn parse_settings(queue: &str, text: &str) -> Result<QueueSettings> {
+/// R32: a queue that was deleted has no settings, and hands out nothing.
+pub(crate) fn parse_settings(queue: &str, text: &str, deleted: bool) -> Result<QueueSettings> {
+    if deleted {
+        return Ok(QueueSettings { paused: true, ..QueueSettings::default() });
+    }
     serde_json::from_str(text)
         .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))
 }

@@ -93,7 +93,8 @@ async fn laned<'j>(
     let mut laned = Vec::with_capacity(jobs.len());
     for job in jobs {
         let lane = names.intern(db, &job.queue, &job.task, job.priority).await?;
-        laned.push((*job, lane.id, lane.task_id));
+        let lane_id = names.intern_partition(db, lane.id, job.partition.as_ref()).await?;
+        laned.push((*job, lane_id, lane.task_id));
     }
     Ok(laned)
 }
@@ -108,19 +109,24 @@ pub(crate) async fn insert_plain(
         [
             "with w (id, payload) as (values ",
             ")
-             insert into quell_job (id, payload, lane_id, task_id, due_at, first_at)
-             select id, payload, ?, ?, ?, ? from w where id is not null",
+             insert into quell_job (id, payload, lane_id, task_id, due_at, first_at, partition)
+             select id, payload, ?, ?, ?, ?, ? from w where id is not null",
         ],
         2,
         1024,
     );
     let Some(first) = jobs.first() else { return Ok(()) };
     let lane = names.intern(db, &first.queue, &first.task, first.priority).await?;
+    let lane_id = names.intern_partition(db, lane.id, first.partition.as_ref()).await?;
+    let partition = partition(first);
     let (due, first) = (first.window.due_at.as_micros(), first.window.first_at.as_micros());
     let bind = |query: JobQuery, job: &&Job| {
         Ok(query.bind(signed(job.id.get())).bind(job.payload.as_str().to_owned()))
     };
-    let finish = |query: JobQuery| query.bind(lane.id).bind(lane.task_id).bind(due).bind(first);
+    let finish = |query: JobQuery| {
+        let query = query.bind(lane_id).bind(lane.task_id).bind(due).bind(first);
+        query.bind(partition.clone())
+    };
     INSERT.write(db, jobs, bind, finish).await
 }
 
@@ -133,14 +139,15 @@ pub(crate) async fn insert_new(
     static INSERT: Sized = Sized::new(
         [
             "with w (id, lane_id, task_id, waits, due_at, first_at, bound_at, asked_at, not_before,
-                     reason, triggers, suppressed, key, hold, shape, payload) as (values ",
+                     reason, triggers, suppressed, key, hold, shape, partition, payload)
+                  as (values ",
             ")
              insert into quell_job (id, lane_id, task_id, waits, due_at, first_at, bound_at,
                                     asked_at, not_before, reason, triggers, suppressed, key, hold,
-                                    shape, payload)
+                                    shape, partition, payload)
              select * from w where id is not null",
         ],
-        16,
+        17,
         256,
     );
     let bind = |query: JobQuery, (job, lane_id, task_id): &Laned<'_>| {
@@ -161,6 +168,7 @@ pub(crate) async fn insert_new(
             .bind(job.key.as_ref().map(|key| key.as_str().to_owned()))
             .bind(hold(job))
             .bind(shape(job)?)
+            .bind(partition(job))
             .bind(job.payload.as_str().to_owned()))
     };
     let jobs = laned(db, names, jobs).await?;
@@ -178,19 +186,19 @@ pub(crate) async fn update_joined(
     static UPDATE: Sized = Sized::new(
         [
             "with w (id, lane_id, waits, due_at, last_at, bound_at, asked_at, not_before, reason,
-                     triggers, suppressed, attempt, shape, payload) as (values ",
+                     triggers, suppressed, attempt, shape, partition, payload) as (values ",
             ")
              update quell_job
                 set lane_id = w.lane_id, waits = w.waits, due_at = w.due_at, last_at = w.last_at,
                     bound_at = w.bound_at, asked_at = w.asked_at, not_before = w.not_before,
                     reason = w.reason, triggers = w.triggers, suppressed = w.suppressed,
-                    attempt = w.attempt, shape = w.shape,
+                    attempt = w.attempt, shape = w.shape, partition = w.partition,
                     -- Null where it was not read, which says that it stays.
                     payload = coalesce(w.payload, quell_job.payload)
                from w
               where quell_job.id = w.id",
         ],
-        14,
+        15,
         256,
     );
     let bind = |query: JobQuery, (job, lane_id, _): &Laned<'_>| {
@@ -210,6 +218,7 @@ pub(crate) async fn update_joined(
             .bind(signed(job.suppressed))
             .bind(job.attempt)
             .bind(shape(job)?)
+            .bind(partition(job))
             .bind((!payload.is_empty()).then(|| payload.to_owned())))
     };
     let jobs = laned(db, names, jobs).await?;
@@ -224,7 +233,7 @@ pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&J
                 asked_at = ?8, not_before = ?9, reason = ?10, triggers = ?11, suppressed = ?12,
                 attempt = ?13, failures = ?14, starts = ?15, lapses = ?16, hold = ?17,
                 lease_until = ?18, started_at = ?19, ended_at = ?20, absorbed_by = ?21,
-                worker = ?22, error = ?23, shape = ?24, payload = ?25
+                worker = ?22, error = ?23, shape = ?24, payload = ?25, partition = ?26
           where id = ?1";
     for (job, lane_id, _) in laned(db, names, jobs).await? {
         let window = &job.window;
@@ -255,6 +264,7 @@ pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&J
             .bind(job.error.clone())
             .bind(shape(job)?)
             .bind(job.payload.as_str().to_owned())
+            .bind(partition(job))
             .execute(&mut *db)
             .await
             .map_err(|e| explain("write a job", e))?;
@@ -269,6 +279,10 @@ fn hold(job: &Job) -> Option<i64> {
         (JobState::Running, Some(_)) => Some(signed(job.id.get())),
         _ => None,
     }
+}
+
+fn partition(job: &Job) -> Option<String> {
+    job.partition.as_ref().map(|partition| partition.as_str().to_owned())
 }
 
 fn shape(job: &Job) -> Result<Option<String>> {

@@ -96,6 +96,15 @@ impl<'a, T: Task> Trigger<'a, T> {
         })
     }
 
+    /// The partition of the queue that it belongs to, in place of the task's (R31).
+    pub fn partition(self, partition: impl AsRef<str>) -> Self {
+        let partition = named_key("partition", partition.as_ref());
+        self.change(|trigger| {
+            trigger.partition = Some(partition?);
+            Ok(())
+        })
+    }
+
     /// Its own job, ready at once, whatever its key says. It joins no window and keeps no other
     /// attempt of the key from running.
     pub fn no_debounce(self) -> Self {
@@ -235,9 +244,13 @@ async fn within<DB: crate::Database>(
     DB::trigger(tx, &**quell.store(), &batch).await
 }
 
-/// Names the option at fault, where a bad debounce key names `key`.
 fn dedup_key(text: &str) -> Result<Key> {
-    Key::new(text).map_err(|error| Error::invalid("dedup", format!("dedup {error}")))
+    named_key("dedup", text)
+}
+
+/// Names the option at fault, where a bad debounce key names `key`.
+fn named_key(option: &'static str, text: &str) -> Result<Key> {
+    Key::new(text).map_err(|error| Error::invalid(option, format!("{option} {error}")))
 }
 
 fn no_receipt() -> Error {

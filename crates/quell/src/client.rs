@@ -268,7 +268,8 @@ impl Quell {
     /// A trigger for `task` under its policy.
     pub(crate) fn prepare<T: Task>(&self, task: &T) -> Result<NewTrigger> {
         let policy = self.task_policy::<T>()?;
-        Ok(policy.trigger(Payload::encode(task)?, task.debounce_key()))
+        let trigger = policy.trigger(Payload::encode(task)?, task.debounce_key());
+        Ok(NewTrigger { partition: task.partition(), ..trigger })
     }
 
     /// The task's policy, checked once per process.

@@ -46,6 +46,7 @@ mod handler;
 mod metrics;
 mod open;
 mod policy;
+mod queues;
 mod task;
 pub mod testing;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -69,6 +70,7 @@ pub use quell_core::*;
 pub use quell_postgres as postgres;
 #[cfg(feature = "sqlite")]
 pub use quell_sqlite as sqlite;
+pub use queues::Queue;
 pub use task::{Task, TaskError};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use transaction::{Database, SettlingDatabase};

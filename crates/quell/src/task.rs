@@ -55,6 +55,12 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
     fn debounce_key(&self) -> Option<Key> {
         None
     }
+
+    /// The partition of the queue that it belongs to, such as a customer: each has limits of its
+    /// own, and a full one holds up nobody else (R31). None is under the queue's limits alone.
+    fn partition(&self) -> Option<Key> {
+        None
+    }
 }
 
 /// Why a handler did not succeed, and what should follow.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use quell_core::history::{Event, WorkerTask};
 use quell_core::{
-    AttemptOutcome, JobId, JobState, Payload, QueueName, QueueSettings, SettledAs, Timestamp,
-    TriggerId, WorkerId,
+    AttemptOutcome, JobId, JobState, Payload, QueueName, QueueSettings, SettledAs, TaskName,
+    Timestamp, TriggerId, WorkerId,
 };
 
+use super::limits::Starts;
 use super::read::time_of;
 use super::views::{ClaimView, JobView, OpId, OpState, OpView, TaskKey};
 use super::{Line, Report};
@@ -30,8 +31,12 @@ pub struct Book {
     pub running: BTreeSet<JobId>,
     /// The scheduled jobs.
     pub scheduled: BTreeSet<JobId>,
-    /// Settings of queues.
+    /// Settings of queues; one that was deleted counts as paused.
     pub queues: BTreeMap<QueueName, QueueSettings>,
+    /// The starts that rates count.
+    pub starts: Starts,
+    /// Tasks that are paused.
+    pub paused: BTreeSet<TaskName>,
     /// What workers run.
     pub workers: BTreeMap<WorkerId, Vec<WorkerTask>>,
     /// The highest store time so far.
@@ -169,8 +174,13 @@ impl Book {
                     op.state = OpState::Failed;
                 }
             }
-            Event::Queue { queue, settings, .. } => {
-                self.queues.insert(queue.clone(), settings.clone());
+            Event::Queue { t, queue, settings } => self.set_queue(queue, settings.clone(), *t),
+            Event::QueueDeleted { t, queue } => {
+                let closed = QueueSettings { paused: true, ..QueueSettings::default() };
+                self.set_queue(queue, closed, *t);
+            }
+            Event::TaskChanged { task, settings, .. } => {
+                put(&mut self.paused, task.clone(), settings.paused);
             }
             Event::Worker { worker, tasks } => {
                 self.workers.insert(worker.clone(), tasks.clone());
@@ -190,6 +200,20 @@ impl Book {
             }
             _ => {}
         }
+    }
+
+    fn set_queue(&mut self, queue: &QueueName, settings: QueueSettings, t: Timestamp) {
+        let was = self.queues.insert(queue.clone(), settings.clone()).unwrap_or_default();
+        self.starts.set(queue, &was, &settings, t);
+    }
+
+    /// The running jobs of a queue.
+    pub(super) fn running_in<'b>(
+        &'b self,
+        queue: &'b QueueName,
+    ) -> impl Iterator<Item = &'b JobView> {
+        let views = self.running.iter().filter_map(|id| self.jobs.get(id));
+        views.filter(move |view| view.queue == *queue)
     }
 
     fn invoked(&mut self, at: usize, line: &Line) {
@@ -223,6 +247,7 @@ impl Book {
             job,
             task,
             queue,
+            partition,
             key,
             priority,
             first,
@@ -243,6 +268,7 @@ impl Book {
         view.state = JobState::Scheduled;
         let absorbs = view.absorbs(*count);
         view.queue.clone_from(queue);
+        view.partition.clone_from(partition);
         view.shape.clone_from(shape);
         (view.priority, view.first) = (*priority, *first);
         (view.due, view.nb, view.reason) = (*due, *nb, *reason);
@@ -287,6 +313,9 @@ impl Book {
             end: None,
         });
         view.lines.push(at);
+        if self.queues.get(queue).is_some_and(QueueSettings::limits_rate) {
+            self.starts.record(queue, view.partition.as_ref(), *t);
+        }
         self.place(*job);
     }
 
@@ -364,7 +393,7 @@ impl Book {
     }
 }
 
-fn put(set: &mut BTreeSet<JobId>, id: JobId, is_in: bool) {
+fn put<T: Ord>(set: &mut BTreeSet<T>, id: T, is_in: bool) {
     if is_in {
         set.insert(id);
     } else {

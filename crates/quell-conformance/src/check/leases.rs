@@ -1,5 +1,4 @@
-//! One attempt at a time, fenced, and no more than a limit allows (P9, P10, P12, P13, P18, P21,
-//! P27).
+//! One attempt at a time, fenced, each charged as it should be (P9, P10, P12, P13, P18, P27).
 
 use std::collections::BTreeMap;
 
@@ -167,23 +166,5 @@ fn failure(
     {
         let early = format!("job {job} is due again before its backoff is over");
         broken(found, "P13", view.newest(2).chain([at]), early);
-    }
-}
-
-/// P21: a queue runs no more attempts at once than its concurrency.
-#[derive(Debug, Default)]
-pub(super) struct Limits;
-
-impl Property for Limits {
-    fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Vec<Violation>) {
-        let Event::Claimed { job, queue, .. } = &line.event else { return };
-        let limit = book.queues.get(queue).and_then(|settings| settings.concurrency);
-        let Some(limit) = limit.filter(|_| book.complete) else { return };
-        let of_queue = |id: &&JobId| book.jobs.get(id).is_some_and(|view| view.queue == *queue);
-        let running = book.running.iter().filter(of_queue).count();
-        if running >= usize::try_from(limit).unwrap_or(usize::MAX) {
-            let full = format!("job {job} started though {running} of {limit} slots were taken");
-            broken(found, "P21", [at], full);
-        }
     }
 }

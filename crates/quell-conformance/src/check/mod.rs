@@ -26,6 +26,7 @@ mod book;
 mod coverage;
 mod dedup;
 mod leases;
+mod limits;
 mod order;
 mod payload;
 mod read;
@@ -35,6 +36,7 @@ mod timing;
 mod views;
 
 pub use book::Book;
+pub use limits::Starts;
 pub use quell_core::history::Event;
 pub use read::{Line, MalformedLine, merge, parse};
 pub use views::{ClaimView, JobView, Joined, OpId, OpState, OpView, TaskKey};
@@ -86,7 +88,7 @@ pub fn check(lines: &[Line]) -> Report {
         Box::new(order::Moves),
         Box::new(order::Line),
         Box::<leases::Leases>::default(),
-        Box::<leases::Limits>::default(),
+        Box::<limits::Limits>::default(),
         Box::new(timing::Windows),
         Box::<timing::Punctual>::default(),
         Box::new(dedup::Dedup),

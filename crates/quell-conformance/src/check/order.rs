@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use quell_core::history::Event;
 use quell_core::{JobId, JobState, SettledAs, Timestamp};
 
+use super::limits::partition_has_room;
 use super::views::JobView;
 use super::{Book, Line as HistoryLine, Property, Violation, broken};
 
@@ -110,8 +111,8 @@ fn illegal(job: &JobView, id: JobId, what: &str, at: usize, found: &mut Vec<Viol
     broken(found, "P11", job.newest(2).chain([at]), message);
 }
 
-/// P23: who is first in line starts first. P24: nothing starts in a paused queue, or at a worker
-/// that does not know its task.
+/// P23: who is first in line starts first. P24: nothing starts in a paused queue, of a paused task,
+/// or at a worker that does not know its task.
 #[derive(Debug)]
 pub(super) struct Line;
 
@@ -129,6 +130,9 @@ impl Property for Line {
         }
         if book.queues.get(queue).is_some_and(|settings| settings.paused) {
             broken(found, "P24", [at], format!("job {id} started while queue {queue} is paused"));
+        }
+        if book.paused.contains(task) {
+            broken(found, "P24", [at], format!("job {id} started while task {task} is paused"));
         }
         let (Some(job), Some(knows)) = (book.jobs.get(id), knows) else { return };
         let mine = (Reverse(job.priority), job.due, *id);
@@ -151,7 +155,10 @@ impl Property for Line {
 
 /// Whether nothing holds a scheduled job back at `t`.
 fn may_start(book: &Book, job: &JobView, t: Timestamp) -> bool {
-    job.due <= t && (job.shape.overlap || !key_runs(book, job))
+    job.due <= t
+        && (job.shape.overlap || !key_runs(book, job))
+        && !book.paused.contains(&job.task)
+        && partition_has_room(book, job, t)
 }
 
 /// Whether an attempt of the job's key runs, or its lease lapsed and was not taken back yet.

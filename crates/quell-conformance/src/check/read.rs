@@ -106,6 +106,8 @@ pub(super) fn time_of(event: &Event) -> Option<Timestamp> {
         | Event::Redrive { t, .. }
         | Event::Prune { t, .. }
         | Event::Queue { t, .. }
+        | Event::QueueDeleted { t, .. }
+        | Event::TaskChanged { t, .. }
         | Event::Fault { t, .. }
         | Event::Heal { t } => Some(*t),
         // A worker only reckons the time of `Start`.

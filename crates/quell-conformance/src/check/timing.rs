@@ -6,7 +6,7 @@ use quell_core::edge::Edge;
 use quell_core::history::Event;
 use quell_core::trigger::When;
 use quell_core::window::{Debounce, DueReason};
-use quell_core::{JobId, QueueName, Timestamp, TriggerId};
+use quell_core::{JobId, QueueName, QueueSettings, TaskName, Timestamp, TriggerId};
 
 use super::views::{ClaimView, JobView, TaskKey};
 use super::{Book, Line, Property, Violation, broken};
@@ -151,6 +151,8 @@ pub(super) struct Punctual {
     key_free: BTreeMap<TaskKey, Timestamp>,
     /// When a queue last was paused, full, or had its settings changed.
     queue_free: BTreeMap<QueueName, Timestamp>,
+    /// When a task last was paused or resumed.
+    task_free: BTreeMap<TaskName, Timestamp>,
 }
 
 impl Property for Punctual {
@@ -164,12 +166,15 @@ impl Property for Punctual {
                     self.key_free.insert(key, *t);
                 }
                 // A slot may have come free.
-                if book.queues.get(&view.queue).is_some_and(|set| set.concurrency.is_some()) {
+                if book.queues.get(&view.queue).is_some_and(QueueSettings::limits_concurrency) {
                     self.queue_free.insert(view.queue.clone(), *t);
                 }
             }
             Event::Queue { t, queue, .. } => {
                 self.queue_free.insert(queue.clone(), *t);
+            }
+            Event::TaskChanged { t, task, .. } => {
+                self.task_free.insert(task.clone(), *t);
             }
             Event::Claimed { t, job, .. } => {
                 if let Some(view) = book.jobs.get(job) {
@@ -193,12 +198,17 @@ impl Punctual {
         let calm = if book.any_fault { book.healed } else { Some(Timestamp::MIN) };
         let (Some(calm), Some(punctual)) = (calm, book.punctual) else { return };
         let key_free = view.task_key().and_then(|key| self.key_free.get(&key));
+        if book.queues.get(&view.queue).is_some_and(QueueSettings::limits_rate) {
+            // A rate may hold it back for as long as its period.
+            return;
+        }
         let queue_free = self.queue_free.get(&view.queue);
+        let task_free = self.task_free.get(&view.task);
         // A window that was joined or moved is due anew, and news takes its way.
         let moved = view.dues.last().map(|(line, ..)| *line).and_then(|line| {
             view.joins.iter().find(|joined| joined.at == line).map(|joined| joined.t)
         });
-        let held = [Some(&view.due), Some(&calm), key_free, queue_free, moved.as_ref()];
+        let held = [Some(&view.due), Some(&calm), key_free, queue_free, task_free, moved.as_ref()];
         let free = held.into_iter().flatten().max().copied().unwrap_or(calm);
         let late = t.since(free);
         if late > punctual {

@@ -95,6 +95,8 @@ pub struct JobView {
     pub task: TaskName,
     /// Its queue.
     pub queue: QueueName,
+    /// The partition of the queue that it belongs to.
+    pub partition: Option<Key>,
     /// Its debounce key.
     pub key: Option<Key>,
     /// Higher runs first.
@@ -161,6 +163,7 @@ impl JobView {
         JobView {
             task: task.clone(),
             queue: queue.clone(),
+            partition: None,
             key: key.cloned(),
             priority: 0,
             state: JobState::Scheduled,

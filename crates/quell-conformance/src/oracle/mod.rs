@@ -17,12 +17,13 @@ use proptest::test_runner::{
     Config, FailurePersistence, FileFailurePersistence, TestCaseError, TestRunner,
 };
 use quell_core::{
-    Claim, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, MemoryStore, QueueInfo,
-    QueueSettings, Retention, Settlement, Store, TaskName, Timestamp, TriggerId, Wakeup, Wakeups,
+    Claim, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, MemoryStore, NextDue, QueueInfo,
+    QueueSettings, Retention, Settlement, Store, TaskName, TaskSettings, Timestamp, TriggerId,
+    Wakeup, Wakeups, WorkerId,
 };
 
 use crate::rig::{Opened, Rig, key, secs, task};
-use script::{End, Op, queue_number, scripts, settings};
+use script::{End, Op, queue_number, scripts};
 
 /// How long leases hold: shorter than many a jump of the clock.
 const LEASE: Duration = secs(15);
@@ -33,7 +34,7 @@ struct Pair {
     store: Arc<dyn Store>,
     wakeups: Wakeups,
     /// When the next job was due, as of the step before, by queue and task.
-    knew: BTreeMap<(u8, TaskName), Option<Timestamp>>,
+    knew: BTreeMap<(u8, TaskName), NextDue>,
     now: Timestamp,
     leases: Vec<Lease>,
     steps: usize,
@@ -140,10 +141,11 @@ impl Pair {
                 let batches = || members.iter().map(script::Members::batch).collect();
                 ask!(self, op, enqueue(now, batches()));
             }
-            Op::Claim { limit, queue, both: both_tasks } => {
+            Op::Claim { limit, queue, both: both_tasks, worker } => {
                 let tasks: Vec<TaskName> = if *both_tasks { tasks() } else { vec![task("t")] };
                 let queue = queue_number(*queue);
-                let wish = Rig::wish(*limit);
+                let worker = WorkerId::new(format!("w{worker}")).expect("a valid name");
+                let wish = Claim { worker, ..Rig::wish(*limit) };
                 let claim = Claim { queue, tasks: tasks.into(), lease: LEASE, ..wish };
                 let claimed = ask!(self, op, claim(now, &claim));
                 let jobs = claimed.into_iter().flat_map(|claimed| claimed.jobs);
@@ -167,7 +169,9 @@ impl Pair {
             | Op::CancelKey(_)
             | Op::Cancel(_)
             | Op::Redrive(_)
-            | Op::SetQueue { .. } => self.operate(op).await?,
+            | Op::SetQueue { .. }
+            | Op::DeleteQueue(_)
+            | Op::SetTask { .. } => self.operate(op).await?,
         }
         Ok(())
     }
@@ -201,9 +205,16 @@ impl Pair {
             Op::Redrive(id) => {
                 ask!(self, op, redrive(now, JobId::new(*id)));
             }
-            Op::SetQueue { queue, concurrency, paused, debounce } => {
-                let settings = settings(*concurrency, *paused, *debounce);
-                ask!(self, op, set_queue(&queue_number(*queue), &settings));
+            Op::SetQueue { queue, settings } => {
+                ask!(self, op, set_queue(&queue_number(*queue), settings));
+            }
+            Op::DeleteQueue(queue) => {
+                ask!(self, op, delete_queue(&queue_number(*queue)));
+            }
+            Op::SetTask { other, paused } => {
+                let (task, settings) =
+                    (task(if *other { "u" } else { "t" }), TaskSettings { paused: *paused });
+                ask!(self, op, set_task(&task, &settings));
             }
             _ => {}
         }
@@ -223,6 +234,7 @@ impl Pair {
         };
         let queues = (self.model.queues().await, self.store.queues().await);
         both(op, queues.0.map(in_use), queues.1.map(in_use))?;
+        ask!(self, op, tasks());
         self.steps += 1;
         // Newest and oldest in turn, so that each job is asked about at some step.
         let turn = jobs.get(self.steps % jobs.len().max(1));
@@ -254,12 +266,15 @@ impl Pair {
             for task in tasks() {
                 let next =
                     self.store.next_due(Some(self.now), &queue, std::slice::from_ref(&task)).await;
-                let due = next.ok().and_then(|next| next.due);
-                let place = (number, task);
-                let knew = self.knew.insert(place, due).flatten();
-                let Some(due) = due.filter(|due| knew.is_none_or(|knew| *due < knew)) else {
-                    continue;
+                let Ok(next) = next else { continue };
+                let knew = self.knew.insert((number, task), next);
+                // Time alone calls nobody: who was to look by now does so without being told.
+                let woke = |knew: NextDue| {
+                    matches!(op, Op::Advance(_)) && knew.due.is_some_and(|due| due <= next.now)
                 };
+                let later = |knew: NextDue| knew.due.is_none_or(|knew| next.due < Some(knew));
+                let told_late = knew.is_none_or(|knew| later(knew) && !woke(knew));
+                let Some(due) = next.due.filter(|_| told_late) else { continue };
                 let tells = |hint: &Wakeup| {
                     hint.queue.as_ref().is_none_or(|told| *told == queue) && hint.due <= due
                 };

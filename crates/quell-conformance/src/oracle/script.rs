@@ -12,7 +12,7 @@ use quell_core::edge::Edge;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
     AttemptOutcome, Batch, Failure, FailureKind, Fold, NewTrigger, Outcome, QueueName,
-    QueueSettings, When,
+    QueueSettings, Rate, When,
 };
 
 use crate::rig::{key, keyed_with, plain, queue, secs, task};
@@ -30,6 +30,7 @@ pub(super) enum Op {
         queue: u8,
         /// Whether the worker knows both tasks.
         both: bool,
+        worker: u8,
     },
     /// Ends attempts, counted from the newest, in one call.
     Settle(Vec<(usize, End)>),
@@ -43,9 +44,13 @@ pub(super) enum Op {
     Prune,
     SetQueue {
         queue: u8,
-        concurrency: Option<u32>,
+        settings: QueueSettings,
+    },
+    DeleteQueue(u8),
+    SetTask {
+        /// Whether it is the task that fewer triggers are of.
+        other: bool,
         paused: bool,
-        debounce: bool,
     },
 }
 
@@ -63,6 +68,7 @@ struct Call {
     key: Option<u8>,
     policy: u8,
     queue: u8,
+    partition: Option<u8>,
     priority: i16,
     delay: Option<u64>,
     dedup: Option<(u8, u8)>,
@@ -96,8 +102,8 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         6 => advance(),
         1 => (0_u64..25).prop_map(Op::GoBack),
         8 => vec(members(), 1..4).prop_map(Op::Enqueue),
-        6 => (0_usize..5, other(), prop::bool::weighted(0.7))
-            .prop_map(|(limit, queue, both)| Op::Claim { limit, queue, both }),
+        6 => (0_usize..5, other(), prop::bool::weighted(0.7), other())
+            .prop_map(|(limit, queue, both, worker)| Op::Claim { limit, queue, both, worker }),
         8 => vec((0_usize..6, end()), 1..4).prop_map(Op::Settle),
         1 => (0_usize..6).prop_map(Op::Renew),
         3 => (0_usize..3).prop_map(Op::Reap),
@@ -106,10 +112,10 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         1 => (1_u64..12).prop_map(Op::Cancel),
         2 => (1_u64..12).prop_map(Op::Redrive),
         1 => Just(Op::Prune),
-        1 => (other(), prop::option::of(0_u32..4), prop::bool::weighted(0.2), any::<bool>())
-            .prop_map(|(queue, concurrency, paused, debounce)| {
-                Op::SetQueue { queue, concurrency, paused, debounce }
-            }),
+        2 => (other(), settings()).prop_map(|(queue, settings)| Op::SetQueue { queue, settings }),
+        1 => other().prop_map(Op::DeleteQueue),
+        1 => (any::<bool>(), prop::bool::weighted(0.4))
+            .prop_map(|(other, paused)| Op::SetTask { other, paused }),
     ];
     vec(op, 1..60).prop_map(Script)
 }
@@ -135,15 +141,17 @@ fn call() -> impl Strategy<Value = Call> {
         prop::option::weighted(0.8, 0_u8..3),
         0_u8..10,
         other(),
+        prop::option::weighted(0.6, 0_u8..3),
         prop_oneof![4 => Just(0_i16), 1 => -2_i16..3],
         prop::option::weighted(0.15, 1_u64..80),
         prop::option::weighted(0.15, (0_u8..2, 0_u8..3)),
         0_u8..4,
     )
-        .prop_map(|(key, policy, queue, priority, delay, dedup, payload)| Call {
+        .prop_map(|(key, policy, queue, partition, priority, delay, dedup, payload)| Call {
             key,
             policy,
             queue,
+            partition,
             priority,
             delay,
             dedup,
@@ -190,7 +198,8 @@ impl Call {
         };
         let task = task(if self.policy == 9 { "u" } else { "t" });
         let queue = queue_number(self.queue);
-        NewTrigger { task, queue, priority: self.priority, when, dedup, ..base }
+        let partition = self.partition.map(|name| key(&format!("p{name}")));
+        NewTrigger { task, queue, partition, priority: self.priority, when, dedup, ..base }
     }
 }
 
@@ -218,10 +227,37 @@ fn policy(number: u8) -> (Debounce, Fold) {
     }
 }
 
-/// What a queue is set to.
-pub(super) fn settings(concurrency: Option<u32>, paused: bool, debounce: bool) -> QueueSettings {
-    let debounce = debounce.then(|| Thresholds::new(secs(2), secs(9)).expect("valid"));
-    QueueSettings { concurrency, paused, debounce }
+/// What a queue is set to; now and then what must be refused.
+fn settings() -> impl Strategy<Value = QueueSettings> {
+    let rate = || {
+        let rate = (1_u32..4, 1_u64..20);
+        let rate = rate.prop_map(|(limit, period)| Rate { limit, period: secs(period) });
+        prop::option::weighted(0.4, rate)
+    };
+    let debounce = any::<bool>()
+        .prop_map(|own| own.then(|| Thresholds::new(secs(2), secs(9)).expect("valid")));
+    (
+        prop::option::weighted(0.3, 0_u32..5),
+        prop::option::weighted(0.3, 1_u32..4),
+        prop::option::weighted(0.5, 1_u32..3),
+        rate(),
+        rate(),
+        prop::bool::weighted(0.15),
+        debounce,
+    )
+        .prop_map(
+            |(concurrency, worker, partition, rate, partition_rate, paused, debounce)| {
+                QueueSettings {
+                    concurrency,
+                    worker_concurrency: worker,
+                    partition_concurrency: partition,
+                    rate,
+                    partition_rate,
+                    paused,
+                    debounce,
+                }
+            },
+        )
 }
 
 impl End {

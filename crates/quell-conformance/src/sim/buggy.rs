@@ -16,8 +16,8 @@ use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob, Counts, Error, ErrorKind,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
     MemoryStore, NewTrigger, NextDue, Outcome, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, TriggerId,
-    Wakeups,
+    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, TriggerId, Wakeups,
 };
 
 /// What is wrong with a store.
@@ -524,6 +524,22 @@ impl Store for Buggy {
         self.inner.set_queue(queue, settings).await?;
         self.tell();
         Ok(())
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        let answer = self.inner.delete_queue(queue).await;
+        self.tell();
+        answer
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.inner.tasks().await
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        let answer = self.inner.set_task(task, settings).await;
+        self.tell();
+        answer
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {

@@ -60,7 +60,10 @@ fn trigger(call: &Call, number: usize, index: usize) -> NewTrigger {
         },
     });
     let when = call.delay.map_or(When::Now, When::After);
-    NewTrigger { dedup, when, ..trigger }
+    // The hot key is in a partition, one of the others in another.
+    let partition = (call.key < 2).then(|| Key::new(format!("p{}", call.key)));
+    let partition = partition.map(|name| name.expect("a valid key"));
+    NewTrigger { dedup, when, partition, ..trigger }
 }
 
 /// A worker that knows every task.

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use quell_core::{QueueSettings, Rate};
 use serde::{Deserialize, Serialize};
 
 /// A run, as data.
@@ -189,6 +190,19 @@ impl Plan {
         plan.draw_harm(&mut rng, &dangers);
         plan.steps.sort_by_key(|(at, _)| *at);
         plan
+    }
+
+    /// The settings with one more limit, of a kind that is the seed's, where they have one.
+    pub(super) fn limited(&self, settings: QueueSettings) -> QueueSettings {
+        let rate = Some(Rate { limit: 5, period: Duration::from_millis(300) });
+        match self.seed % 5 {
+            _ if settings.concurrency.is_none() => settings,
+            1 => QueueSettings { partition_concurrency: Some(1), ..settings },
+            2 => QueueSettings { worker_concurrency: Some(1), ..settings },
+            3 => QueueSettings { rate, ..settings },
+            4 => QueueSettings { partition_rate: rate, ..settings },
+            _ => settings,
+        }
     }
 
     /// How many processes there are.

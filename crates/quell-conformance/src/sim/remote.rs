@@ -9,8 +9,8 @@ use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
     Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskName,
-    Timestamp, Wakeups,
+    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -157,6 +157,18 @@ impl Store for Remote {
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         self.world.store().set_queue(queue, settings).await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        self.world.store().delete_queue(queue).await
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.world.store().tasks().await
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        self.world.store().set_task(task, settings).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {

@@ -4,6 +4,7 @@
 
 mod broken;
 mod check;
+mod check_limits;
 mod exhaustive;
 mod lesser;
 mod oracle;

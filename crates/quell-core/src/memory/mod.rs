@@ -2,9 +2,11 @@
 //! run workers on in tests.
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
-//! was ever given. `state` holds the rows and their indexes, `moves` changes them, `rows` shows them to `accept`,
-//! `snapshot` sets them beside others.
+//! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
+//! knows who comes next, `moves` changes them, `rows` shows them to `accept`, `snapshot` sets them beside others.
 
+mod limits;
+mod line;
 mod moves;
 mod rows;
 mod snapshot;
@@ -21,8 +23,8 @@ use crate::store::no_such_job;
 use crate::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, WakeHub,
-    Wakeups,
+    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -108,7 +110,11 @@ impl Store for MemoryStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Vec<Receipt>>> {
-        Ok(self.step(now, |state| batches.iter().map(|batch| accept(state, batch)).collect()))
+        Ok(self.step(now, |state| {
+            let receipts = batches.iter().map(|batch| accept(state, batch)).collect();
+            state.know_met();
+            receipts
+        }))
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
@@ -154,11 +160,25 @@ impl Store for MemoryStore {
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        Ok(self.locked().queues())
+        Ok(self.locked().limits.queues())
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        settings.validate()?;
         self.step(None, |state| state.set_queue(queue, settings));
+        Ok(())
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        Ok(self.step(None, |state| state.delete_queue(queue)))
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        Ok(self.locked().limits.tasks())
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        self.step(None, |state| state.set_task(task, settings));
         Ok(())
     }
 

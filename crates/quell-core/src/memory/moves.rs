@@ -7,23 +7,22 @@ use super::state::{State, TaskKey};
 use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
 use crate::{
-    AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Result,
-    Retention, Settled, SettledAs, Settlement, Timestamp, WorkerId,
+    AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
+    Result, Retention, Settled, SettledAs, Settlement, Timestamp, WorkerId,
 };
 
 impl State {
     pub(super) fn claim(&mut self, claim: &Claim) -> Vec<ClaimedJob> {
         let settings = self.settings(&claim.queue);
-        if settings.paused {
-            return Vec::new();
-        }
-        let running = self.running().filter(|job| job.queue == claim.queue).count();
-        let free = settings.concurrency.map_or(usize::MAX, |limit| {
-            usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(running)
-        });
+        let room = settings.room(&self.used(&settings, claim));
         let mut claimed = Vec::new();
-        while claimed.len() < claim.limit.min(free) {
-            let Some(id) = self.first_due(&claim.queue, &claim.tasks) else { break };
+        while claimed.len() < claim.limit.min(room) {
+            let has_room = |partition: &Key| {
+                let used = self.partition_used(&settings, &claim.queue, partition);
+                settings.partition_room(&used) > 0
+            };
+            let first = self.first_due(&claim.queue, &claim.tasks, has_room);
+            let Some(id) = first else { break };
             let started = self.start(id, &claim.worker, claim.lease);
             if let Some(job) = &started {
                 let now = self.now();
@@ -38,6 +37,7 @@ impl State {
         let now = self.now();
         self.update(id, |job| job.start(now, worker, lease))?;
         let job = self.job(id)?;
+        let (queue, partition) = (job.queue.clone(), job.partition.clone());
         let claimed = ClaimedJob {
             id,
             token: LeaseToken::new(job.starts),
@@ -57,6 +57,7 @@ impl State {
             let memory = remember_start(id, now, period);
             self.memories.insert((job.task.clone(), key), memory);
         }
+        self.record_start(&queue, partition.as_ref());
         Some(claimed)
     }
 
@@ -156,10 +157,10 @@ impl State {
         }
     }
 
-    /// R31: what the queue's limit held back may start, at any worker.
+    /// R31: what the queue's limits held back may start, at any worker.
     fn free_slot(&mut self, id: JobId) {
         let queue = self.job(id).map(|job| job.queue.clone());
-        if let Some(queue) = queue.filter(|queue| self.settings(queue).concurrency.is_some()) {
+        if let Some(queue) = queue.filter(|queue| self.settings(queue).limits_concurrency()) {
             self.wake_all(queue);
         }
     }
@@ -217,6 +218,7 @@ impl State {
             self.tell(|| Event::Prune { t: now, job: *id });
         }
         self.memories.retain(|_, memory| now < memory.expires_at);
+        self.limits.forget_starts(now);
         let mut holds = std::mem::take(&mut self.holds);
         holds.retain(|_, hold| {
             let job = self.job(hold.job).map(|job| (job.state, job.starts > 0));

@@ -33,16 +33,14 @@ impl Rows for State {
     }
 
     fn insert(&mut self, job: Job) {
-        self.know_queue(&job.queue);
+        self.met.insert(job.id);
         self.insert(job);
     }
 
     fn update(&mut self, id: JobId, change: &mut dyn FnMut(&mut Job)) {
         self.update(id, change);
         // A join moves the window to the trigger's queue, which may be new.
-        if let Some(queue) = self.job(id).map(|job| job.queue.clone()) {
-            self.know_queue(&queue);
-        }
+        self.met.insert(id);
     }
 
     fn hold(&self, task: &TaskName, key: &Key) -> Option<Hold> {

@@ -6,22 +6,23 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
-use std::ops::Bound;
 
+use super::limits::Limits;
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
 use crate::window::Window;
 use crate::{
     Attempt, AttemptOutcome, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState,
-    Key, KeyAdvice, LeaseToken, NextDue, QueueInfo, QueueName, QueueSettings, Result, TaskName,
-    Timestamp,
+    Key, KeyAdvice, LeaseToken, QueueName, QueueSettings, Result, TaskName, Timestamp,
 };
 
 /// Jobs that may start, in the order of R30.
-type Ready = BTreeSet<(Reverse<i16>, Timestamp, JobId)>;
-/// What others see of a job's place in line: its state, window, wait and queue.
-type Place = (JobState, Window, bool, QueueName);
+pub(super) type Ready = BTreeSet<(Reverse<i16>, Timestamp, JobId)>;
+/// Jobs of one task that share a line: those of a partition, or those without one.
+pub(super) type Lane = (QueueName, TaskName, Option<Key>);
+/// What others see of a job's place in line: its state, window, wait and lane.
+type Place = (JobState, Window, bool, Lane);
 /// A debounce or dedup key is its task's own.
 pub(super) type TaskKey = (TaskName, Key);
 
@@ -31,15 +32,17 @@ pub(super) struct State {
     now: Timestamp,
     next_id: u64,
     jobs: BTreeMap<JobId, Job>,
-    ready: BTreeMap<(QueueName, TaskName), Ready>,
+    pub(super) ready: BTreeMap<Lane, Ready>,
     open: BTreeMap<TaskKey, JobId>,
     running: BTreeSet<JobId>,
     running_keys: BTreeMap<TaskKey, usize>,
     attempts: BTreeMap<JobId, Vec<Attempt>>,
-    queues: BTreeMap<QueueName, QueueSettings>,
+    pub(super) limits: Limits,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
     wakes: BTreeMap<QueueName, Timestamp>,
+    /// Jobs that triggers of this step met.
+    pub(super) met: BTreeSet<JobId>,
     /// Whether someone wants the events.
     pub(super) has_history: bool,
     events: Vec<Event>,
@@ -56,10 +59,11 @@ impl State {
             running: BTreeSet::new(),
             running_keys: BTreeMap::new(),
             attempts: BTreeMap::new(),
-            queues: BTreeMap::new(),
+            limits: Limits::default(),
             holds: BTreeMap::new(),
             memories: BTreeMap::new(),
             wakes: BTreeMap::new(),
+            met: BTreeSet::new(),
             has_history: false,
             events: Vec::new(),
         }
@@ -72,8 +76,8 @@ impl State {
 
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
-        let State { now, next_id, jobs, attempts, queues, holds, memories, .. } = self;
-        (now, next_id, jobs, attempts, queues, holds, memories)
+        let State { now, next_id, jobs, attempts, limits, holds, memories, .. } = self;
+        (now, next_id, jobs, attempts, limits, holds, memories)
     }
 
     /// R38: store time never goes back.
@@ -174,9 +178,12 @@ impl State {
 
     fn unindex(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let lane = (job.queue.clone(), job.task.clone());
+        let lane = lane(job);
         if let Some(ready) = self.ready.get_mut(&lane) {
             ready.remove(&(Reverse(job.priority), job.window.due_at, id));
+            if ready.is_empty() {
+                self.ready.remove(&lane);
+            }
         }
         self.running.remove(&id);
         let Some(key) = &job.key else { return };
@@ -213,9 +220,8 @@ impl State {
             self.running.insert(id);
         }
         if job.state == JobState::Scheduled && !job.waits {
-            let lane = (job.queue.clone(), job.task.clone());
             let due = job.window.due_at;
-            self.ready.entry(lane).or_default().insert((Reverse(job.priority), due, id));
+            self.ready.entry(lane(job)).or_default().insert((Reverse(job.priority), due, id));
             if before.as_ref().is_none_or(|before| is_news(before, job)) {
                 let wake = self.wakes.entry(job.queue.clone()).or_insert(due);
                 *wake = due.min(*wake);
@@ -230,53 +236,13 @@ impl State {
         }
     }
 
-    /// The next job in the order of R30 that is due in the queue, of one of these tasks.
-    pub(super) fn first_due(&self, queue: &QueueName, tasks: &[TaskName]) -> Option<JobId> {
-        let firsts = self.lanes(queue, tasks).flat_map(firsts);
-        let (_, _, id) = firsts.filter(|(_, due, _)| *due <= self.now).min()?;
-        Some(*id)
-    }
-
-    pub(super) fn next_due(&self, queue: &QueueName, tasks: &[TaskName]) -> NextDue {
-        NextDue {
-            now: self.now,
-            due: self.lanes(queue, tasks).flat_map(firsts).map(|(_, due, _)| *due).min(),
-            lapse: self.running().filter_map(|job| job.lease_until).min(),
-        }
-    }
-
-    fn lanes(&self, queue: &QueueName, tasks: &[TaskName]) -> impl Iterator<Item = &Ready> {
-        tasks.iter().filter_map(|task| self.ready.get(&(queue.clone(), task.clone())))
-    }
-
     pub(super) fn settings(&self, queue: &QueueName) -> QueueSettings {
-        self.queues.get(queue).cloned().unwrap_or_default()
-    }
-
-    pub(super) fn know_queue(&mut self, queue: &QueueName) {
-        if !self.queues.contains_key(queue) {
-            self.queues.insert(queue.clone(), QueueSettings::default());
-        }
-    }
-
-    pub(super) fn set_queue(&mut self, queue: &QueueName, settings: &QueueSettings) {
-        self.queues.insert(queue.clone(), settings.clone());
-        let (t, name, settings) = (self.now, queue.clone(), settings.clone());
-        self.tell(|| Event::Queue { t, queue: name, settings });
-        self.wake_all(queue.clone());
+        self.limits.settings(queue)
     }
 
     /// Tells workers to look at a queue now.
     pub(super) fn wake_all(&mut self, queue: QueueName) {
         self.wakes.insert(queue, Timestamp::MIN);
-    }
-
-    pub(super) fn queues(&self) -> Vec<QueueInfo> {
-        let info = |(name, settings): (&QueueName, &QueueSettings)| QueueInfo {
-            name: name.clone(),
-            settings: settings.clone(),
-        };
-        self.queues.iter().map(info).collect()
     }
 
     pub(super) fn jobs(&self, filter: &JobFilter) -> Vec<Job> {
@@ -377,21 +343,16 @@ impl State {
     }
 }
 
+fn lane(job: &Job) -> Lane {
+    (job.queue.clone(), job.task.clone(), job.partition.clone())
+}
+
 fn place(job: &Job) -> Place {
-    (job.state, job.window, job.waits, job.queue.clone())
+    (job.state, job.window, job.waits, lane(job))
 }
 
 /// R34: whether a worker may now start the job earlier than it had to think before.
-fn is_news((state, window, waits, queue): &Place, job: &Job) -> bool {
-    let was_in_line = *state == JobState::Scheduled && !waits && *queue == job.queue;
+fn is_news((state, window, waits, was): &Place, job: &Job) -> bool {
+    let was_in_line = *state == JobState::Scheduled && !waits && *was == lane(job);
     !was_in_line || job.window.due_at < window.due_at
-}
-
-/// The job of each priority that is due first, found without walking those behind it.
-fn firsts(ready: &Ready) -> impl Iterator<Item = &(Reverse<i16>, Timestamp, JobId)> {
-    let behind = |(priority, _, _): &(Reverse<i16>, Timestamp, JobId)| {
-        let last = (*priority, Timestamp::MAX, JobId::new(u64::MAX));
-        ready.range((Bound::Excluded(last), Bound::Unbounded)).next()
-    };
-    std::iter::successors(ready.first(), move |first| behind(first))
 }

@@ -1,11 +1,12 @@
 //! The HTTP API.
 //!
 //! Every request passes `guard` (host, origin, token, headers), then a route. `triggers` writes,
-//! `jobs` reads and operates; `error` is how anything that went wrong is told.
+//! `jobs` reads and operates, `queues` sets what holds them back; `error` is how anything that went wrong is told.
 
 mod error;
 mod guard;
 mod jobs;
+mod queues;
 mod triggers;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell::{Quell, TaskName};
@@ -64,6 +65,13 @@ pub fn router(api: Api) -> Router {
         .route("/v1/tasks/{task}/triggers", post(triggers::trigger))
         .route("/v1/tasks/{task}/windows/flush", post(triggers::flush))
         .route("/v1/tasks/{task}/windows/cancel", post(triggers::cancel))
+        .route("/v1/tasks", get(queues::tasks))
+        .route("/v1/tasks/{task}/pause", post(queues::pause_task))
+        .route("/v1/tasks/{task}/resume", post(queues::resume_task))
+        .route("/v1/queues", get(queues::list))
+        .route("/v1/queues/{name}", put(queues::put).patch(queues::patch).delete(queues::delete))
+        .route("/v1/queues/{name}/pause", post(queues::pause))
+        .route("/v1/queues/{name}/resume", post(queues::resume))
         .route("/v1/jobs", get(jobs::list))
         .route("/v1/jobs/{id}", get(jobs::show))
         .route("/v1/jobs/{id}/cancel", post(jobs::cancel))

@@ -18,6 +18,7 @@ use super::Api;
 use super::error::ApiError;
 use crate::config::DeclaredTask;
 use crate::duration;
+use crate::key_template::KeyTemplate;
 
 /// How deep a payload may nest.
 const MAX_DEPTH: usize = 64;
@@ -35,6 +36,7 @@ struct Asked<'a> {
     dedup_ttl: Option<String>,
     dedup_until: Option<Until>,
     debounce: Option<AskedDebounce>,
+    partition: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -97,7 +99,10 @@ fn known_task<'a>(api: &'a Api, task: &str) -> Result<(TaskName, &'a DeclaredTas
 }
 
 /// The body, if it is JSON by its own word, within the bounds of size and depth.
-fn read(headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
+pub(super) fn read(
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Bytes, ApiError> {
     let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind
         .split(';')
@@ -139,7 +144,7 @@ fn depth(text: &[u8]) -> usize {
 }
 
 /// Reads what a caller wrote, or says at which field it went wrong.
-fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
+pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
     let mut source = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut source).map_err(|error| {
         let path = error.path().to_string();
@@ -149,7 +154,7 @@ fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
     Ok(read)
 }
 
-fn malformed(path: &str, error: &serde_json::Error) -> ApiError {
+pub(super) fn malformed(path: &str, error: &serde_json::Error) -> ApiError {
     let at = if path == "." { String::new() } else { format!(" at {path}") };
     let message = format!("the body is not what is expected{at}: {error}");
     let status =
@@ -159,19 +164,18 @@ fn malformed(path: &str, error: &serde_json::Error) -> ApiError {
 
 /// A trigger of the task, as its caller asked for it.
 fn make(task: &DeclaredTask, asked: &Asked<'_>) -> Result<NewTrigger, ApiError> {
-    let key = match &task.key {
-        Some(template) if !matches!(asked.debounce, Some(AskedDebounce::On(false))) => {
-            let payload: Value =
-                serde_json::from_str(asked.payload.get()).map_err(|e| malformed("payload", &e))?;
-            let made = template.key(&payload);
-            made.map_err(|error| ApiError::invalid("key", format!("the task's key: {error}")))?
-        }
-        Some(_) | None => None,
-    };
+    let debounced = !matches!(asked.debounce, Some(AskedDebounce::On(false)));
+    let key = made("key", task.key.as_ref().filter(|_| debounced), asked)?;
     let mut trigger = task.checked.trigger(Payload::from_stored(asked.payload.get()), key);
     trigger.priority = asked.priority.unwrap_or(trigger.priority);
     trigger.when = when(asked)?;
     trigger.dedup = dedup(asked)?;
+    trigger.partition = match &asked.partition {
+        Some(named) => Some(
+            Key::new(named).map_err(|error| ApiError::invalid("partition", error.to_string()))?,
+        ),
+        None => made("partition", task.partition.as_ref(), asked)?,
+    };
     if let Some(AskedDebounce::Own(OwnThresholds { min, max })) = &asked.debounce {
         let Some(keyed) = &mut trigger.keyed else {
             return Err(ApiError::invalid("debounce", "the task has no key to debounce by"));
@@ -184,6 +188,19 @@ fn make(task: &DeclaredTask, asked: &Asked<'_>) -> Result<NewTrigger, ApiError> 
         keyed.debounce.from_default = false;
     }
     Ok(trigger)
+}
+
+/// What a template of the task makes of the payload.
+fn made(
+    field: &str,
+    template: Option<&KeyTemplate>,
+    asked: &Asked<'_>,
+) -> Result<Option<Key>, ApiError> {
+    let Some(template) = template else { return Ok(None) };
+    let payload: Value =
+        serde_json::from_str(asked.payload.get()).map_err(|e| malformed("payload", &e))?;
+    let made = template.key(&payload);
+    made.map_err(|error| ApiError::invalid(field, format!("the task's {field}: {error}")))
 }
 
 fn when(asked: &Asked<'_>) -> Result<When, ApiError> {

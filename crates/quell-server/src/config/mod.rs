@@ -54,6 +54,8 @@ pub struct DeclaredTask {
     pub checked: TaskPolicy,
     /// What makes its debounce key.
     pub key: Option<KeyTemplate>,
+    /// What names its partition of the queue.
+    pub partition: Option<KeyTemplate>,
     /// What it runs.
     pub handler: Handler,
 }

@@ -7,15 +7,15 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::time::Duration;
 
-use quell::{DedupFallback, QueueName, QueueSettings, TaskName, Thresholds};
+use quell::{DedupFallback, QueueName, QueueSettings, TaskName};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use super::Config;
 use super::place::{Document, Problem};
 use super::tasks::{RawTask, declare};
-use crate::duration;
 use crate::handler::Secret;
+use crate::queue_text::{Length, QueueText};
 
 /// Where the server listens when it is not told.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7777));
@@ -29,7 +29,7 @@ struct Raw {
     server: RawServer,
     store: RawStore,
     worker: RawWorker,
-    queues: BTreeMap<String, RawQueue>,
+    queues: BTreeMap<String, QueueText>,
     tasks: BTreeMap<String, RawTask>,
 }
 
@@ -74,21 +74,6 @@ struct RawWorker {
     lease: Option<Length>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct RawQueue {
-    concurrency: Option<u32>,
-    paused: bool,
-    debounce: Option<RawThresholds>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawThresholds {
-    min: Length,
-    max: Length,
-}
-
 /// An address and port.
 #[derive(Clone, Copy, Debug)]
 struct Listen(SocketAddr);
@@ -101,17 +86,6 @@ impl<'de> Deserialize<'de> for Listen {
                 "{text:?} is not an address and port: write 127.0.0.1:7777 or [::1]:7777"
             ))
         })
-    }
-}
-
-/// A duration such as `10s`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Length(pub(super) Duration);
-
-impl<'de> Deserialize<'de> for Length {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        duration::parse(&text).map(Length).map_err(de::Error::custom)
     }
 }
 
@@ -278,22 +252,23 @@ pub(super) fn secret(
 }
 
 fn queues(
-    raw: BTreeMap<String, RawQueue>,
+    raw: BTreeMap<String, QueueText>,
     note: &mut impl FnMut(&str, String),
 ) -> BTreeMap<QueueName, QueueSettings> {
     let mut queues = BTreeMap::new();
     for (name, queue) in raw {
         let path = format!("queues.{name}");
         let Some(name) = known(QueueName::new(&name), &path, note) else { continue };
-        let thresholds =
-            queue.debounce.map(|raw| Thresholds::new(raw.min.0, raw.max.0)).transpose();
-        let debounce = known(thresholds, &format!("{path}.debounce.min"), note).flatten();
-        if queue.concurrency == Some(0) {
-            let message = "concurrency is 0: give 1 or more, or set `paused`".to_owned();
-            note(&format!("{path}.concurrency"), message);
+        match queue.settings() {
+            Ok(settings) => drop(queues.insert(name, settings)),
+            Err(error) => {
+                let place = match error.field().unwrap_or_default() {
+                    "min" => "debounce.min",
+                    other => other,
+                };
+                note(&format!("{path}.{place}"), error.to_string());
+            }
         }
-        let (concurrency, paused) = (queue.concurrency, queue.paused);
-        queues.insert(name, QueueSettings { concurrency, paused, debounce });
     }
     queues
 }

@@ -8,9 +8,10 @@ use quell::{Edge, Fold, Jitter, Policy, TaskName, TaskPolicy, Thresholds};
 use serde::Deserialize;
 
 use super::DeclaredTask;
-use super::parse::{Length, known, secret};
+use super::parse::{known, secret};
 use crate::handler::{Allowed, Exec, Handler, Http, HttpSettings};
 use crate::key_template::KeyTemplate;
+use crate::queue_text::Length;
 use crate::rule::parse_fold;
 
 /// How much longer than its timeout an attempt may take to end in good order.
@@ -24,6 +25,7 @@ pub(super) struct RawTask {
     queue: Option<String>,
     priority: Option<i16>,
     key: Option<String>,
+    partition: Option<String>,
     debounce: Option<RawDebounce>,
     throttle: Option<Length>,
     overlap: bool,
@@ -114,13 +116,8 @@ pub(super) fn declare(
     note: &mut impl FnMut(&str, String),
 ) -> Option<DeclaredTask> {
     let policy = policy(&raw, path, note);
-    let key = match raw.key.as_deref().map(KeyTemplate::new).transpose() {
-        Ok(key) => Some(key),
-        Err(error) => {
-            note(&format!("{path}.key"), error.to_string());
-            None
-        }
-    };
+    let key = template(raw.key.as_deref(), &format!("{path}.key"), note);
+    let partition = template(raw.partition.as_deref(), &format!("{path}.partition"), note);
     if raw.key.is_none() && (raw.debounce.is_some() || raw.throttle.is_some()) {
         let message = "a task that is debounced or throttled needs a key".to_owned();
         note(&format!("{path}.key"), message);
@@ -139,13 +136,23 @@ pub(super) fn declare(
             None
         }
     };
-    let (policy, key, handler) = (policy?, key?, handler?);
+    let (policy, key, partition, handler) = (policy?, key?, partition?, handler?);
     let checked = TaskPolicy::new(name.clone(), &policy, Thresholds::DEFAULT);
     let checked = known(checked, path, note)?;
     // The handler ends its attempt in good order at the task's timeout; the worker's is for when it
     // cannot.
     let policy = policy.timeout(handler.timeout().saturating_add(WRAP_UP));
-    Some(DeclaredTask { policy, checked, key, handler })
+    Some(DeclaredTask { policy, checked, key, partition, handler })
+}
+
+/// The template, if there is one; a note and nothing where it is none.
+fn template(
+    text: Option<&str>,
+    field: &str,
+    note: &mut impl FnMut(&str, String),
+) -> Option<Option<KeyTemplate>> {
+    let made = text.map(KeyTemplate::new).transpose();
+    made.map_err(|error| note(field, error.to_string())).ok()
 }
 
 /// Where the configuration keeps a policy's field.

@@ -21,6 +21,8 @@ mod ending;
 #[cfg(test)]
 mod handlers;
 #[cfg(test)]
+mod queues;
+#[cfg(test)]
 mod replay;
 #[cfg(test)]
 mod served;

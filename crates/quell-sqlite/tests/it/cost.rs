@@ -11,7 +11,8 @@ use quell_core::dedup::Dedup;
 use quell_core::edge::Edge;
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, ExplainTarget, Fold, NewTrigger, Outcome, QueueSettings, Retention, Store,
+    Batch, ExplainTarget, Fold, NewTrigger, Outcome, QueueSettings, Rate, Retention, Store,
+    TaskSettings,
 };
 use quell_sqlite::trigger_in;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
@@ -60,6 +61,34 @@ async fn r33_a_paused_queue_with_due_jobs_is_idle_too() {
         assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
     }
     assert_eq!(version(&mut db).await, before);
+}
+
+#[tokio::test]
+async fn r31_a_worker_that_limits_hold_back_writes_nothing() {
+    let none = QueueSettings::default;
+    let hourly = Some(Rate { limit: 1, period: Duration::from_secs(3_600) });
+    for settings in [
+        QueueSettings { concurrency: Some(1), ..none() },
+        QueueSettings { worker_concurrency: Some(1), ..none() },
+        QueueSettings { partition_concurrency: Some(1), ..none() },
+        QueueSettings { rate: hourly, ..none() },
+        QueueSettings { partition_rate: hourly, ..none() },
+    ] {
+        let scene = Scene::new();
+        let store = scene.open().await;
+        store.set_queue(&queue(), &settings).await.unwrap();
+        for _ in 0..3 {
+            let partition = Some(key("a"));
+            trigger(&store, NewTrigger { partition, ..plain("1") }).await;
+        }
+        assert_eq!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.len(), 1, "{settings:?}");
+        let mut db = scene.connect().await;
+        let before = version(&mut db).await;
+        for _ in 0..5 {
+            assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
+        }
+        assert_eq!(version(&mut db).await, before, "{settings:?}");
+    }
 }
 
 /// Gathers the text of every statement that the driver runs.
@@ -132,6 +161,7 @@ async fn a_days_work(scene: &Scene) {
             _ => rig.succeed(job).await,
         }
     }
+    limited_work(&mut rig).await;
     rig.at(200).reap().await;
     rig.flush("a").await;
     let dead = jobs.get(1).unwrap().id;
@@ -144,15 +174,54 @@ async fn a_days_work(scene: &Scene) {
     rig.prune(99_999, &Retention::default(), 9).await;
 }
 
+/// The same under every limit.
+async fn limited_work(rig: &mut Rig) {
+    let rate = Some(Rate { limit: 3, period: Duration::from_secs(5) });
+    rig.set_queue(QueueSettings {
+        concurrency: Some(900),
+        worker_concurrency: Some(900),
+        partition_concurrency: Some(2),
+        rate: rate.map(|rate| Rate { limit: 9, ..rate }),
+        partition_rate: rate,
+        ..QueueSettings::default()
+    })
+    .await;
+    for n in 0..9 {
+        let partition = Some(key(["a", "b", "c"][n % 3]));
+        rig.trigger(NewTrigger { partition: partition.clone(), ..plain("1") }).await;
+        rig.trigger(NewTrigger { partition, ..keyed("p") }).await;
+    }
+    rig.at(70).claim().await;
+    rig.next_due().await;
+    let longer = rate.map(|rate| Rate { period: Duration::from_secs(9), ..rate });
+    rig.set_queue(QueueSettings { rate: longer, ..QueueSettings::default() }).await;
+    rig.store.tasks().await.unwrap();
+    rig.store.set_task(&task("u"), &TaskSettings { paused: true }).await.unwrap();
+    rig.store.delete_queue(&queue()).await.unwrap();
+}
+
 /// Whether a line of a query plan walks, or sorts, what grows with the backlog or the past.
 fn walks(statement: &str, line: &str) -> bool {
     // A queue's lanes are few, and so are the jobs of one key.
     let sorts = line.contains("TEMP B-TREE")
         && !statement.contains("order by l.priority")
-        && !statement.contains("j.key = ?");
+        && !statement.contains("j.key = ?")
+        // Running attempts, by partition.
+        && !statement.contains("j.state = 1 and q.name = ?1");
     let Some(rest) = line.strip_prefix("SCAN ") else { return sorts };
     let table = rest.split(' ').next().unwrap_or_default();
-    let tables = ["quell_job", "j", "r", "quell_attempt", "quell_hold", "h", "quell_memory"];
+    let tables = [
+        "quell_job",
+        "j",
+        "r",
+        "quell_attempt",
+        "quell_hold",
+        "h",
+        "quell_memory",
+        "quell_start",
+        "s",
+        "quell_partition",
+    ];
     // Windows that wait for a running attempt are as few as running attempts, and what waits in the
     // inbox is to be taken anyway.
     let few = ["INDEX quell_job_waits", "INDEX quell_inbox_waiting", "INDEX quell_job_lease"];

@@ -2,7 +2,7 @@
 
 use quell_conformance::Rig;
 use quell_conformance::rig::plain;
-use quell_core::{Batch, ErrorKind, Result, Store};
+use quell_core::{Batch, ErrorKind, QueueSettings, Result, Store};
 use quell_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::Row;
 
@@ -138,4 +138,37 @@ async fn many_may_open_a_new_file_at_once() {
         let rig: Rig = scene.rig().await;
         assert_eq!(rig.jobs().await.len(), 8);
     }
+}
+
+/// A file that the first schema made, with what stood in it then.
+#[tokio::test]
+async fn r32_a_file_of_the_first_schema_opens_and_takes_the_new_limits() {
+    let scene = Scene::new();
+    scene.execute(include_str!("../../src/sql/0001_schema.sql")).await;
+    scene
+        .execute(
+            r#"insert into quell_task values (1, 't');
+               insert into quell_queue values
+                   (1, 'q', '{"concurrency":2,"paused":false,"debounce":null}');
+               insert into quell_lane values (1, 1, 1, 0);
+               insert into quell_job (id, lane_id, task_id, due_at, first_at, payload)
+                   values (1, 1, 1, 0, 0, '1'), (2, 1, 1, 0, 0, '2'), (3, 1, 1, 0, 0, '3');
+               update quell_meta set next_id = 4, version = 3"#,
+        )
+        .await;
+    let rig = scene.rig().await;
+    let known = rig.store.queues().await.unwrap();
+    assert_eq!(known.iter().map(|queue| queue.settings.concurrency).collect::<Vec<_>>(), [Some(2)]);
+    assert_eq!(rig.store.tasks().await.unwrap().len(), 1);
+    assert_eq!(rig.claim().await.len(), 2);
+    let settings = QueueSettings { partition_concurrency: Some(1), ..QueueSettings::default() };
+    rig.set_queue(settings).await;
+    for payload in ["4", "5"] {
+        let partition = Some(quell_conformance::rig::key("p"));
+        rig.trigger(quell_core::NewTrigger { partition, ..plain(payload) }).await;
+    }
+    let jobs = rig.claim().await;
+    let payloads: Vec<_> = jobs.iter().map(|job| job.payload.as_str()).collect();
+    assert_eq!(payloads, ["3", "4"]);
+    assert_eq!(rig.jobs().await.len(), 5);
 }

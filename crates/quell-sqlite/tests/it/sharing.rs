@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use quell_conformance::Rig;
-use quell_conformance::rig::{debounce, keyed, plain, queue, task};
+use quell_conformance::rig::{debounce, key, keyed, plain, queue, task};
 use quell_core::{
-    Batch, Claim, ErrorKind, NewTrigger, QueueName, QueueSettings, Receipt, Store, Timestamp,
+    Batch, Claim, ErrorKind, NewTrigger, QueueName, QueueSettings, Rate, Receipt, Store,
+    TaskSettings, Timestamp,
 };
 
 use crate::scene::{Scene, trigger};
@@ -75,6 +76,48 @@ async fn r31_a_limit_holds_for_both_together() {
     let got = [ours.claim_with(&Rig::wish(2)).await, theirs.claim_with(&Rig::wish(9)).await];
     assert_eq!(got.map(|jobs| jobs.len()), [2, 1]);
     assert!(ours.claim().await.is_empty());
+}
+
+#[tokio::test]
+async fn r31_partitions_and_rates_hold_for_both_together() {
+    let scene = Scene::new();
+    let (mut ours, mut theirs) = (scene.rig().await, scene.rig().await);
+    let rate = Some(Rate { limit: 3, period: Duration::from_secs(10) });
+    let settings =
+        QueueSettings { partition_concurrency: Some(1), rate, ..QueueSettings::default() };
+    ours.set_queue(settings).await;
+    let within = |name: &str| NewTrigger { partition: Some(key(name)), ..plain("1") };
+    for name in ["a", "b", "c", "d"] {
+        for rig in [&ours, &theirs] {
+            rig.trigger(within(name)).await;
+        }
+    }
+    let first = ours.claim_with(&Rig::wish(2)).await;
+    let second = theirs.claim_with(&Rig::wish(9)).await;
+    assert_eq!((first.len(), second.len()), (2, 1), "the third start within the period");
+    theirs.at(10).succeed(&first[0]).await;
+    let third = ours.at(10).claim().await;
+    let mut partitions = Vec::new();
+    for job in &third {
+        partitions.push(ours.job(job.id).await.partition.unwrap().to_string());
+    }
+    assert_eq!(partitions, ["a", "d"], "b and c are full");
+    assert_eq!(theirs.next_due().await.due, None);
+}
+
+#[tokio::test]
+async fn r33_a_task_that_one_pauses_waits_for_the_other_too() {
+    let scene = Scene::new();
+    let (ours, theirs) = (scene.rig().await, scene.rig().await);
+    theirs.trigger(plain("1")).await;
+    let pause = |paused| TaskSettings { paused };
+    ours.store.set_task(&task("t"), &pause(true)).await.unwrap();
+    theirs.claim_none().await;
+    ours.store.set_task(&task("t"), &pause(false)).await.unwrap();
+    theirs.claim_one().await;
+    assert!(ours.store.delete_queue(&queue()).await.unwrap());
+    theirs.trigger(plain("1")).await;
+    theirs.claim_none().await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod compile;
 #[cfg(feature = "sqlite")]
 mod faulty;
 mod lesser;
+mod limits;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod tasks;

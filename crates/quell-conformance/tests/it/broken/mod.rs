@@ -99,6 +99,30 @@ const TABLE: &[(Bug, &[&str])] = &[
         Bug::IgnoresLimits,
         &["r31_the_concurrency_of_a_queue_is_exact", "r18_a_queues_limit_is_exact_or_refused"],
     ),
+    (Bug::IgnoresRates, &["r31_a_rate_is_a_sliding_log", "r31_a_partitions_rate_is_its_own"]),
+    (
+        Bug::RefillsABucket,
+        &["r31_a_rate_is_a_sliding_log", "r31_r34_the_next_start_heeds_the_rates"],
+    ),
+    (Bug::RestartsTheRate, &["r31_a_rate_counts_from_when_it_is_set"]),
+    (Bug::IgnoresWorkers, &["r31_a_workers_limit_is_its_own"]),
+    (
+        Bug::IgnoresPartitions,
+        &["r31_a_full_partition_holds_up_nobody_else", "r31_claims_that_race_keep_all_limits"],
+    ),
+    (
+        Bug::LimitsTheQueueForItsPartitions,
+        &["r31_a_full_partition_holds_up_nobody_else", "r30_r31_the_order_holds_across_partitions"],
+    ),
+    (
+        Bug::SplitsPartitionsByTask,
+        &["r31_a_partition_is_one_across_tasks_and_priorities_of_its_queue"],
+    ),
+    (Bug::KeepsThePartition, &["r31_a_join_moves_the_window_to_the_triggers_partition"]),
+    (Bug::TakesAnySettings, &["r40_limits_that_cannot_be_meant_are_refused"]),
+    (Bug::DeletesNothing, &["r32_a_deleted_queue_waits_until_it_is_set_again"]),
+    (Bug::IgnoresPausedTasks, &["r33_a_paused_task_waits_and_others_go_on"]),
+    (Bug::PausesTheQueuesOfATask, &["r33_a_paused_task_waits_and_others_go_on"]),
     (
         Bug::IgnoresPause,
         &["r32_r33_settings_are_live", "r33_a_paused_queue_starts_nothing_and_loses_nothing"],

@@ -1,6 +1,6 @@
 //! The model store with one bug: each changes what is asked of it or what it answers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use quell_core::window::Thresholds;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, FailureKind,
     Fold, Job, JobFilter, JobId, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome,
-    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, Settled, SettledAs,
-    Settlement, Store, TaskName, Timestamp, Wakeups, When,
+    QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -30,6 +30,9 @@ struct Odd {
     tasks: BTreeSet<TaskName>,
     /// Keys that were marked by calls that have not come back.
     marked: BTreeSet<Key>,
+    /// The partition of each key's first trigger.
+    partitions: BTreeMap<Key, Option<Key>>,
+    workers: u64,
 }
 
 impl Broken {
@@ -56,6 +59,19 @@ impl Broken {
             Bug::ForgetsDelays => trigger.when = When::Now,
             Bug::ForgetsDedupKeys | Bug::ClaimsNoDedupAndAcceptsKeys => trigger.dedup = None,
             Bug::IgnoresPriorities => trigger.priority = 0,
+            Bug::IgnoresPartitions => trigger.partition = None,
+            Bug::SplitsPartitionsByTask => {
+                let own = |name: Key| Key::from_parts([trigger.task.as_str(), name.as_str()]);
+                trigger.partition = trigger.partition.map(|name| own(name).unwrap());
+            }
+            Bug::KeepsThePartition => {
+                let key = trigger.keyed.as_ref().map(|keyed| keyed.key.clone());
+                let partition = trigger.partition.clone();
+                let first = key.map(|key| {
+                    self.odd(|odd| odd.partitions.entry(key).or_insert(partition).clone())
+                });
+                trigger.partition = first.unwrap_or(trigger.partition);
+            }
             Bug::GluesTaskAndKey => trigger.task = TaskName::new("t").unwrap(),
             _ => {}
         }
@@ -202,6 +218,13 @@ impl Store for Broken {
         match self.bug {
             Bug::StartsEarly => now = now.map(|now| now + Duration::from_secs(2)),
             Bug::ClaimsTheBacklog => claim.limit = usize::MAX,
+            Bug::IgnoresWorkers => {
+                let number = self.odd(|odd| {
+                    odd.workers += 1;
+                    odd.workers
+                });
+                claim.worker = WorkerId::new(format!("w{number}")).unwrap();
+            }
             Bug::HandsOutUnknownTasks => {
                 claim.tasks = self.odd(|odd| odd.tasks.iter().cloned().collect());
             }
@@ -289,10 +312,52 @@ impl Store for Broken {
         let mut settings = settings.clone();
         match self.bug {
             Bug::IgnoresPause => settings.paused = false,
-            Bug::IgnoresLimits => settings.concurrency = None,
+            Bug::IgnoresLimits => {
+                settings = QueueSettings {
+                    paused: settings.paused,
+                    debounce: settings.debounce,
+                    ..QueueSettings::default()
+                };
+            }
+            Bug::IgnoresRates => (settings.rate, settings.partition_rate) = (None, None),
+            Bug::RefillsABucket => {
+                let half = |rate: Rate| Rate { period: rate.period / 2, ..rate };
+                settings.rate = settings.rate.map(half);
+                settings.partition_rate = settings.partition_rate.map(half);
+            }
+            Bug::RestartsTheRate => {
+                self.inner.set_queue(queue, &QueueSettings::default()).await?;
+            }
+            Bug::LimitsTheQueueForItsPartitions => {
+                settings.concurrency = settings.partition_concurrency.or(settings.concurrency);
+            }
+            Bug::TakesAnySettings if settings.validate().is_err() => return Ok(()),
             _ => {}
         }
         self.inner.set_queue(queue, &settings).await
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        match self.bug {
+            Bug::DeletesNothing => Ok(true),
+            _ => self.inner.delete_queue(queue).await,
+        }
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.inner.tasks().await
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        match self.bug {
+            Bug::IgnoresPausedTasks => Ok(()),
+            Bug::PausesTheQueuesOfATask => {
+                let paused = QueueSettings { paused: settings.paused, ..QueueSettings::default() };
+                self.inner.set_queue(&quell_conformance::rig::queue(), &paused).await?;
+                self.inner.set_task(task, settings).await
+            }
+            _ => self.inner.set_task(task, settings).await,
+        }
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {

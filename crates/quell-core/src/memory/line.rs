@@ -1,0 +1,67 @@
+//! Who comes next: the jobs that may start, seen through the limits (R30, R31, R34).
+//!
+//! Each task has a line in each queue for every partition, and one for jobs without a partition;
+//! only the heads of lines are looked at, so a full partition costs one look.
+
+use std::cmp::Reverse;
+use std::ops::Bound;
+
+use super::state::{Lane, Ready, State};
+use crate::{JobId, Key, NextDue, QueueName, TaskName, Timestamp};
+
+impl State {
+    /// The next job in the order of R30 that is due in the queue, of one of these tasks and a
+    /// partition that has room.
+    pub(super) fn first_due(
+        &self,
+        queue: &QueueName,
+        tasks: &[TaskName],
+        has_room: impl Fn(&Key) -> bool,
+    ) -> Option<JobId> {
+        let open =
+            self.lanes(queue, tasks).filter(|(partition, _)| partition.is_none_or(&has_room));
+        let firsts = open.flat_map(|(_, ready)| firsts(ready));
+        let (_, _, id) = firsts.filter(|(_, due, _)| *due <= self.now()).min()?;
+        Some(*id)
+    }
+
+    pub(super) fn next_due(&self, queue: &QueueName, tasks: &[TaskName]) -> NextDue {
+        let settings = self.settings(queue);
+        let starts = self.lanes(queue, tasks).filter_map(|(partition, ready)| {
+            let due = firsts(ready).map(|(_, due, _)| *due).min()?;
+            let Some(partition) = partition else { return Some(due) };
+            let used = self.partition_used(&settings, queue, partition);
+            settings.partition_start(due, &used)
+        });
+        let free_at = self.rate_free_at(&settings, queue);
+        NextDue {
+            now: self.now(),
+            due: starts.min().map(|due| due.max(free_at)),
+            lapse: self.running().filter_map(|job| job.lease_until).min(),
+        }
+    }
+
+    /// The lines of these tasks, unless they are paused, with their partitions.
+    fn lanes<'s>(
+        &'s self,
+        queue: &'s QueueName,
+        tasks: &'s [TaskName],
+    ) -> impl Iterator<Item = (Option<&'s Key>, &'s Ready)> {
+        let working = tasks.iter().filter(|task| !self.limits.is_paused(task));
+        working.flat_map(move |task| {
+            let first = (queue.clone(), task.clone(), None);
+            let of_task = move |(lane, _): &(&Lane, &Ready)| lane.0 == *queue && lane.1 == *task;
+            let lanes = self.ready.range(first..).take_while(of_task);
+            lanes.map(|(lane, ready)| (lane.2.as_ref(), ready))
+        })
+    }
+}
+
+/// The job of each priority that is due first, found without walking those behind it.
+fn firsts(ready: &Ready) -> impl Iterator<Item = &(Reverse<i16>, Timestamp, JobId)> {
+    let behind = |(priority, _, _): &(Reverse<i16>, Timestamp, JobId)| {
+        let last = (*priority, Timestamp::MAX, JobId::new(u64::MAX));
+        ready.range((Bound::Excluded(last), Bound::Unbounded)).next()
+    };
+    std::iter::successors(ready.first(), move |first| behind(first))
+}

@@ -1,0 +1,224 @@
+//! Live settings of queues and tasks (R31–R33), and what of them is refused (R40).
+//!
+//! They live in the store and take hold at the next claim. What a limit leaves free is decided in
+//! [`limit`](crate::limit).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::window::Thresholds;
+use crate::{Error, QueueName, Result, TaskName};
+
+/// At most `limit` starts in any window of length `period`, wherever it begins (R31).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// How many starts.
+    pub limit: u32,
+    /// In how long a time. The window is half-open: a start counts until `period` has passed.
+    pub period: Duration,
+}
+
+/// Live settings of a queue (R31–R33); they take hold at the next poll.
+///
+/// ```
+/// use std::time::Duration;
+/// use quell_core::{QueueSettings, Rate};
+///
+/// let rate = Some(Rate { limit: 10, period: Duration::from_secs(1) });
+/// let settings = QueueSettings { concurrency: Some(4), rate, ..QueueSettings::default() };
+/// assert!(settings.validate().is_ok());
+/// let settings = QueueSettings { worker_concurrency: Some(5), ..settings };
+/// assert_eq!(settings.validate().unwrap_err().field(), Some("worker_concurrency"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueueSettings {
+    /// At most this many attempts of the queue at once, across all processes; none for no limit,
+    /// 0 for nothing at all.
+    pub concurrency: Option<u32>,
+    /// At most this many attempts of the queue at once by one worker, told by its id.
+    pub worker_concurrency: Option<u32>,
+    /// At most this many attempts of one partition of the queue at once, across all processes.
+    pub partition_concurrency: Option<u32>,
+    /// How often attempts of the queue may start.
+    pub rate: Option<Rate>,
+    /// How often attempts of one partition of the queue may start.
+    pub partition_rate: Option<Rate>,
+    /// Whether claims get nothing.
+    pub paused: bool,
+    /// The debounce thresholds of tasks that name none (R14).
+    pub debounce: Option<Thresholds>,
+}
+
+impl QueueSettings {
+    /// Refuses what cannot be meant (R40).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
+    pub fn validate(&self) -> Result<()> {
+        self.part("worker_concurrency", self.worker_concurrency)?;
+        self.part("partition_concurrency", self.partition_concurrency)?;
+        check_rate("rate", self.rate)?;
+        check_rate("partition_rate", self.partition_rate)?;
+        match self.rate.zip(self.partition_rate) {
+            Some((whole, part)) if part.period == whole.period && part.limit > whole.limit => {
+                Err(above("partition_rate", part.limit, "rate", whole.limit))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A limit within the queue's own. A queue that is held at 0 says nothing about its parts.
+    fn part(&self, field: &'static str, limit: Option<u32>) -> Result<()> {
+        match (limit, self.concurrency) {
+            (Some(0), _) => Err(Error::invalid(
+                field,
+                format!("{field} is 0: give 1 or more, or pause the queue"),
+            )),
+            (Some(part), Some(whole)) if whole > 0 && part > whole => {
+                Err(above(field, part, "concurrency", whole))
+            }
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+
+    /// Whether a settlement may make room for another start.
+    #[must_use]
+    pub fn limits_concurrency(&self) -> bool {
+        let limits = [self.concurrency, self.worker_concurrency, self.partition_concurrency];
+        limits.iter().any(Option::is_some)
+    }
+
+    /// Whether starts must be put on record.
+    #[must_use]
+    pub fn limits_rate(&self) -> bool {
+        self.rate.is_some() || self.partition_rate.is_some()
+    }
+}
+
+fn above(field: &'static str, part: u32, of: &str, whole: u32) -> Error {
+    let message = format!("{field} ({part}) is above {of} ({whole}): lower it or raise {of}");
+    Error::invalid(field, message)
+}
+
+fn check_rate(field: &'static str, rate: Option<Rate>) -> Result<()> {
+    let Some(rate) = rate else { return Ok(()) };
+    if rate.limit == 0 {
+        let message = format!("the limit of {field} is 0: give 1 or more, or pause the queue");
+        return Err(Error::invalid(field, message));
+    }
+    if rate.period.as_micros() == 0 {
+        let message = format!("the period of {field} is zero: give at least one microsecond");
+        return Err(Error::invalid(field, message));
+    }
+    Ok(())
+}
+
+/// A queue as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueInfo {
+    /// Its name.
+    pub name: QueueName,
+    /// Its settings.
+    pub settings: QueueSettings,
+}
+
+/// Live settings of a task (R33).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TaskSettings {
+    /// Whether its jobs wait, in every queue.
+    pub paused: bool,
+}
+
+/// A task as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskInfo {
+    /// Its name.
+    pub name: TaskName,
+    /// Its settings.
+    pub settings: TaskSettings,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn per_second(limit: u32) -> Option<Rate> {
+        Some(Rate { limit, period: Duration::from_secs(1) })
+    }
+
+    /// Settings with these limits of queue, worker and partition.
+    fn slots(queue: u32, worker: Option<u32>, partition: Option<u32>) -> QueueSettings {
+        QueueSettings {
+            concurrency: Some(queue),
+            worker_concurrency: worker,
+            partition_concurrency: partition,
+            ..QueueSettings::default()
+        }
+    }
+
+    fn rates(rate: Option<Rate>, partition_rate: Option<Rate>) -> QueueSettings {
+        QueueSettings { rate, partition_rate, ..QueueSettings::default() }
+    }
+
+    #[test]
+    fn r31_r40_settings_that_cannot_be_meant_are_refused() {
+        let never = Some(Rate { limit: 1, period: Duration::from_nanos(999) });
+        let minute = Some(Rate { limit: 9, period: Duration::from_secs(60) });
+        let worker_alone =
+            QueueSettings { worker_concurrency: Some(3), ..QueueSettings::default() };
+        let table = [
+            (slots(0, None, None), None),
+            (worker_alone, None),
+            (slots(3, Some(3), Some(3)), None),
+            (slots(0, Some(3), Some(3)), None),
+            (slots(3, Some(4), None), Some("worker_concurrency")),
+            (slots(3, None, Some(4)), Some("partition_concurrency")),
+            (slots(3, Some(0), None), Some("worker_concurrency")),
+            (slots(3, None, Some(0)), Some("partition_concurrency")),
+            (rates(per_second(1), None), None),
+            (rates(per_second(0), None), Some("rate")),
+            (rates(never, None), Some("rate")),
+            (rates(None, never), Some("partition_rate")),
+            (rates(None, per_second(0)), Some("partition_rate")),
+            (rates(per_second(2), per_second(2)), None),
+            (rates(per_second(2), per_second(3)), Some("partition_rate")),
+            (rates(per_second(2), minute), None),
+        ];
+        for (settings, field) in table {
+            let refused = settings.validate().err();
+            assert_eq!(refused.as_ref().and_then(Error::field), field, "{settings:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn r32_settings_of_an_older_quell_are_read() {
+        let old = r#"{"concurrency":3,"paused":true,"debounce":null}"#;
+        let expected =
+            QueueSettings { concurrency: Some(3), paused: true, ..QueueSettings::default() };
+        assert_eq!(serde_json::from_str::<QueueSettings>(old).unwrap(), expected);
+        assert_eq!(serde_json::from_str::<QueueSettings>("{}").unwrap(), QueueSettings::default());
+        assert_eq!(serde_json::from_str::<TaskSettings>("{}").unwrap(), TaskSettings::default());
+    }
+
+    #[test]
+    fn r31_each_limit_says_what_it_limits() {
+        let none = QueueSettings::default();
+        let one = Some(1);
+        let table = [
+            (none.clone(), (false, false)),
+            (QueueSettings { concurrency: one, ..none.clone() }, (true, false)),
+            (QueueSettings { worker_concurrency: one, ..none.clone() }, (true, false)),
+            (QueueSettings { partition_concurrency: one, ..none.clone() }, (true, false)),
+            (QueueSettings { rate: per_second(1), ..none.clone() }, (false, true)),
+            (QueueSettings { partition_rate: per_second(1), ..none }, (false, true)),
+        ];
+        for (settings, expected) in table {
+            let limits = (settings.limits_concurrency(), settings.limits_rate());
+            assert_eq!(limits, expected, "{settings:?}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Queues and tasks as operators set them, live (R31–R33).
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use quell::{QueueName, QueueSettings, TaskName, TaskSettings};
+use serde_json::{Map, Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use super::triggers::{malformed, parse, read};
+use crate::queue_text::{patched, show};
+
+/// `GET /v1/queues`.
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+    let queues = api.quell.queues().await?;
+    let shown: Vec<Value> = queues.iter().map(show).collect();
+    Ok(Json(json!({ "queues": shown })))
+}
+
+/// `PUT /v1/queues/{name}`: these settings and no others.
+pub(super) async fn put(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body = read(&headers, body)?;
+    let fields: Map<String, Value> = parse(&body)?;
+    let text = patched(&QueueSettings::default(), fields).map_err(|e| malformed(".", &e))?;
+    set(&api, &QueueName::new(name)?, text.settings()?).await
+}
+
+/// `PATCH /v1/queues/{name}`: the fields that are given; null takes one away.
+pub(super) async fn patch(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body = read(&headers, body)?;
+    let patch: Map<String, Value> = parse(&body)?;
+    let name = QueueName::new(name)?;
+    let text = patched(&known(&api, &name).await?, patch).map_err(|e| malformed(".", &e))?;
+    set(&api, &name, text.settings()?).await
+}
+
+/// `DELETE /v1/queues/{name}`: nothing starts until it is set again (R32).
+pub(super) async fn delete(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let name = QueueName::new(name)?;
+    if api.quell.store().delete_queue(&name).await? {
+        Ok(Json(json!({ "queue": name, "deleted": true })))
+    } else {
+        Err(no_queue())
+    }
+}
+
+/// `POST /v1/queues/{name}/pause` (R33).
+pub(super) async fn pause(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    set_paused(&api, name, true).await
+}
+
+/// `POST /v1/queues/{name}/resume` (R33).
+pub(super) async fn resume(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    set_paused(&api, name, false).await
+}
+
+async fn set_paused(api: &Api, name: String, paused: bool) -> Result<Json<Value>, ApiError> {
+    let name = QueueName::new(name)?;
+    let settings = known(api, &name).await?;
+    set(api, &name, QueueSettings { paused, ..settings }).await
+}
+
+async fn known(api: &Api, name: &QueueName) -> Result<QueueSettings, ApiError> {
+    api.quell.queue(name.as_str()).settings().await?.ok_or_else(no_queue)
+}
+
+fn no_queue() -> ApiError {
+    ApiError::not_found("queue", "there is no such queue: set it first")
+}
+
+async fn set(
+    api: &Api,
+    name: &QueueName,
+    settings: QueueSettings,
+) -> Result<Json<Value>, ApiError> {
+    api.quell.store().set_queue(name, &settings).await?;
+    Ok(Json(show(&quell::QueueInfo { name: name.clone(), settings })))
+}
+
+/// `GET /v1/tasks`: those that the store knows or this server declares.
+pub(super) async fn tasks(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+    let known = api.quell.tasks().await?;
+    let mut settings: std::collections::BTreeMap<TaskName, TaskSettings> =
+        api.tasks.keys().map(|name| (name.clone(), TaskSettings::default())).collect();
+    settings.extend(known.into_iter().map(|task| (task.name, task.settings)));
+    let shown: Vec<Value> = settings.iter().map(|(name, set)| show_task(name, set)).collect();
+    Ok(Json(json!({ "tasks": shown })))
+}
+
+/// `POST /v1/tasks/{task}/pause` (R33).
+pub(super) async fn pause_task(
+    State(api): State<Api>,
+    Path(task): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    set_task(&api, &task, TaskSettings { paused: true }).await
+}
+
+/// `POST /v1/tasks/{task}/resume` (R33).
+pub(super) async fn resume_task(
+    State(api): State<Api>,
+    Path(task): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    set_task(&api, &task, TaskSettings { paused: false }).await
+}
+
+async fn set_task(api: &Api, task: &str, settings: TaskSettings) -> Result<Json<Value>, ApiError> {
+    let name = TaskName::new(task)?;
+    let known = api.tasks.contains_key(&name)
+        || api.quell.tasks().await?.iter().any(|known| known.name == name);
+    if !known {
+        // A typo would pause nothing and look as if it had.
+        return Err(ApiError::not_found("task", "neither the store nor this server knows it"));
+    }
+    api.quell.store().set_task(&name, &settings).await?;
+    Ok(Json(show_task(&name, &settings)))
+}
+
+fn show_task(name: &TaskName, settings: &TaskSettings) -> Value {
+    json!({ "name": name, "paused": settings.paused })
+}

@@ -1,0 +1,301 @@
+//! The commands that set queues and tasks, live: `queue` and `task` (R31–R33).
+//!
+//! Each asks a server, or changes a store directly with `--store`.
+
+use std::io::Write;
+
+use anyhow::Context as _;
+use quell::{Quell, QueueInfo, QueueName, QueueSettings, TaskName, TaskSettings};
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::{Map, Value, json};
+
+use crate::client::{Source, ask, join, read_store, table};
+use crate::queue_text::{patched, show};
+
+/// `quell queue …`.
+#[derive(Debug, clap::Subcommand)]
+pub enum QueueCommand {
+    /// List the queues with their settings.
+    List(Source),
+    /// Change settings of a queue; makes it where there is none.
+    Set(SetArgs),
+    /// Let nothing of a queue start.
+    Pause(QueueArgs),
+    /// Let a paused queue go on.
+    Resume(QueueArgs),
+    /// Delete a queue's settings: nothing starts until it is set again.
+    Delete(QueueArgs),
+}
+
+/// A queue by its name.
+#[derive(Debug, clap::Args)]
+pub struct QueueArgs {
+    /// The queue.
+    name: QueueName,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// `quell queue set NAME`: only what is given changes.
+#[derive(Debug, clap::Args)]
+pub struct SetArgs {
+    /// The queue.
+    name: QueueName,
+    /// Attempts at once, over all processes; `none` for no limit.
+    #[arg(long, value_name = "N|none", value_parser = number)]
+    concurrency: Option<Value>,
+    /// Attempts at once by one worker.
+    #[arg(long, value_name = "N|none", value_parser = number)]
+    worker_concurrency: Option<Value>,
+    /// Attempts at once of one partition.
+    #[arg(long, value_name = "N|none", value_parser = number)]
+    partition_concurrency: Option<Value>,
+    /// Starts per time, such as 100/1m.
+    #[arg(long, value_name = "N/DURATION|none", value_parser = rate)]
+    rate: Option<Value>,
+    /// Starts per time of one partition.
+    #[arg(long, value_name = "N/DURATION|none", value_parser = rate)]
+    partition_rate: Option<Value>,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// `quell task …`.
+#[derive(Debug, clap::Subcommand)]
+pub enum TaskCommand {
+    /// List the tasks.
+    List(Source),
+    /// Let no attempt of a task start, in any queue.
+    Pause(TaskArgs),
+    /// Let a paused task go on.
+    Resume(TaskArgs),
+}
+
+/// A task by its name.
+#[derive(Debug, clap::Args)]
+pub struct TaskArgs {
+    /// The task.
+    name: TaskName,
+    #[command(flatten)]
+    source: Source,
+}
+
+fn number(text: &str) -> Result<Value, String> {
+    if text == "none" {
+        return Ok(Value::Null);
+    }
+    let number = text.parse::<u32>();
+    number.map(Value::from).map_err(|_| format!("{text:?} is not a number, nor `none`"))
+}
+
+fn rate(text: &str) -> Result<Value, String> {
+    if text == "none" {
+        return Ok(Value::Null);
+    }
+    let wrong = || format!("{text:?} is not a rate: write 100/1m, or `none`");
+    let (limit, period) = text.split_once('/').ok_or_else(wrong)?;
+    let limit = limit.trim().parse::<u32>().map_err(|_| wrong())?;
+    crate::duration::parse(period)?;
+    Ok(json!({ "limit": limit, "period": period.trim() }))
+}
+
+/// Runs `quell queue`.
+///
+/// # Errors
+/// What the server or the store says.
+pub fn queue(command: QueueCommand, out: &mut dyn Write) -> anyhow::Result<()> {
+    match command {
+        QueueCommand::List(source) => list_queues(&source, out),
+        QueueCommand::Set(args) => {
+            let fields = [
+                ("concurrency", args.concurrency),
+                ("worker_concurrency", args.worker_concurrency),
+                ("partition_concurrency", args.partition_concurrency),
+                ("rate", args.rate),
+                ("partition_rate", args.partition_rate),
+            ];
+            let given = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
+            let patch = given.map(|(name, value)| (name.to_owned(), value)).collect();
+            change(&args.name, patch, true, &args.source, out)
+        }
+        QueueCommand::Pause(args) => set_paused(&args, true, out),
+        QueueCommand::Resume(args) => set_paused(&args, false, out),
+        QueueCommand::Delete(args) => delete(&args, out),
+    }
+}
+
+/// Runs `quell task`.
+///
+/// # Errors
+/// What the server or the store says.
+pub fn task(command: TaskCommand, out: &mut dyn Write) -> anyhow::Result<()> {
+    match command {
+        TaskCommand::List(source) => list_tasks(&source, out),
+        TaskCommand::Pause(args) => set_task(&args, true, out),
+        TaskCommand::Resume(args) => set_task(&args, false, out),
+    }
+}
+
+fn list_queues(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
+    let answer = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            let queues = quell.queues().await?;
+            Ok(json!({ "queues": queues.iter().map(show).collect::<Vec<_>>() }))
+        })?,
+        None => get(source, "queues")?,
+    };
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    let mut rows = listed(&answer, "queues");
+    for row in &mut rows {
+        for name in ["rate", "partition_rate"] {
+            let per =
+                |rate: &Value| Some(format!("{}/{}", rate["limit"], rate["period"].as_str()?));
+            if let Some(text) = row.get(name).and_then(per) {
+                row[name] = json!(text);
+            }
+        }
+    }
+    let columns = [
+        "name",
+        "paused",
+        "concurrency",
+        "worker_concurrency",
+        "partition_concurrency",
+        "rate",
+        "partition_rate",
+    ];
+    Ok(out.write_all(table(&rows, columns).as_bytes())?)
+}
+
+fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
+    let answer = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            let shown = quell.tasks().await?.into_iter();
+            let shown =
+                shown.map(|task| json!({ "name": task.name, "paused": task.settings.paused }));
+            Ok(json!({ "tasks": shown.collect::<Vec<_>>() }))
+        })?,
+        None => get(source, "tasks")?,
+    };
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    Ok(out.write_all(table(&listed(&answer, "tasks"), ["name", "paused"]).as_bytes())?)
+}
+
+fn get(source: &Source, what: &str) -> anyhow::Result<Value> {
+    let url = join(&source.server, &["v1", what])?;
+    ask(&source.server, |client| client.get(url))
+}
+
+fn listed(answer: &Value, what: &str) -> Vec<Value> {
+    answer.get(what).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+/// Changes what `patch` names; `make` a queue that is not there.
+fn change(
+    name: &QueueName,
+    patch: Map<String, Value>,
+    make: bool,
+    source: &Source,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let answer = match &source.store {
+        Some(url) => read_store(url, async |quell| change_in(quell, name, patch, make).await)?,
+        None => {
+            let url = join(&source.server, &["v1", "queues", name.as_str()])?;
+            let listed = listed(&get(source, "queues")?, "queues");
+            let is_known = listed.iter().any(|queue| queue["name"] == json!(name));
+            let method = if is_known || !make { Method::PATCH } else { Method::PUT };
+            let body = Value::Object(patch).to_string();
+            ask(&source.server, |client| {
+                client.request(method, url).header(CONTENT_TYPE, "application/json").body(body)
+            })?
+        }
+    };
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    Ok(writeln!(out, "queue {name} is set")?)
+}
+
+async fn change_in(
+    quell: &Quell,
+    name: &QueueName,
+    patch: Map<String, Value>,
+    make: bool,
+) -> anyhow::Result<Value> {
+    let queue = quell.queue(name.as_str());
+    let known = queue.settings().await?.or_else(|| make.then(QueueSettings::default));
+    let known = known.with_context(|| format!("there is no queue {name}: set it first"))?;
+    let settings = patched(&known, patch)?.settings()?;
+    queue.set(&settings).await?;
+    Ok(show(&QueueInfo { name: name.clone(), settings }))
+}
+
+fn set_paused(args: &QueueArgs, paused: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let QueueArgs { name, source } = args;
+    let answer = match &source.store {
+        Some(url) => {
+            let patch = Map::from_iter([("paused".to_owned(), json!(paused))]);
+            read_store(url, async |quell| change_in(quell, name, patch, false).await)?
+        }
+        None => post(source, ["queues", name.as_str()], paused)?,
+    };
+    told(source, &answer, &format!("queue {name}"), paused, out)
+}
+
+fn set_task(args: &TaskArgs, paused: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let TaskArgs { name, source } = args;
+    let answer = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            let is_known = quell.tasks().await?.iter().any(|task| task.name == *name);
+            anyhow::ensure!(is_known, "the store knows no task {name}");
+            quell.store().set_task(name, &TaskSettings { paused }).await?;
+            Ok(json!({ "name": name, "paused": paused }))
+        })?,
+        None => post(source, ["tasks", name.as_str()], paused)?,
+    };
+    told(source, &answer, &format!("task {name}"), paused, out)
+}
+
+fn post(source: &Source, [what, name]: [&str; 2], paused: bool) -> anyhow::Result<Value> {
+    let verb = if paused { "pause" } else { "resume" };
+    let url = join(&source.server, &["v1", what, name, verb])?;
+    ask(&source.server, |client| client.post(url))
+}
+
+fn told(
+    source: &Source,
+    answer: &Value,
+    what: &str,
+    paused: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    Ok(writeln!(out, "{what} {}", if paused { "is paused" } else { "goes on" })?)
+}
+
+fn delete(args: &QueueArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let QueueArgs { name, source } = args;
+    let answer = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            let deleted = quell.queue(name.as_str()).delete().await?;
+            anyhow::ensure!(deleted, "there is no queue {name}");
+            Ok(json!({ "queue": name, "deleted": true }))
+        })?,
+        None => {
+            let url = join(&source.server, &["v1", "queues", name.as_str()])?;
+            ask(&source.server, |client| client.delete(url))?
+        }
+    };
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    Ok(writeln!(out, "queue {name} is deleted: nothing of it starts until it is set again")?)
+}

@@ -1,0 +1,158 @@
+//! A queue's settings as people write them, in the configuration and over HTTP: durations as text.
+//!
+//! One reading for every door, so that a field means the same everywhere.
+
+use std::time::Duration;
+
+use quell::{QueueInfo, QueueSettings, Rate, Thresholds};
+use serde::Deserialize;
+use serde::de::{self, Deserializer};
+use serde_json::{Map, Value, json};
+
+use crate::duration;
+
+/// Settings of a queue.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct QueueText {
+    concurrency: Option<u32>,
+    worker_concurrency: Option<u32>,
+    partition_concurrency: Option<u32>,
+    rate: Option<RateText>,
+    partition_rate: Option<RateText>,
+    paused: bool,
+    debounce: Option<ThresholdsText>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateText {
+    limit: u32,
+    period: Length,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ThresholdsText {
+    min: Length,
+    max: Length,
+}
+
+/// A duration such as `10s`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Length(pub(crate) Duration);
+
+impl<'de> Deserialize<'de> for Length {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        duration::parse(&text).map(Length).map_err(de::Error::custom)
+    }
+}
+
+impl QueueText {
+    /// What it means.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) that names the field.
+    pub(crate) fn settings(self) -> quell::Result<QueueSettings> {
+        let rate = |text: RateText| Rate { limit: text.limit, period: text.period.0 };
+        let debounce = self.debounce.map(|text| Thresholds::new(text.min.0, text.max.0));
+        let settings = QueueSettings {
+            concurrency: self.concurrency,
+            worker_concurrency: self.worker_concurrency,
+            partition_concurrency: self.partition_concurrency,
+            rate: self.rate.map(rate),
+            partition_rate: self.partition_rate.map(rate),
+            paused: self.paused,
+            debounce: debounce.transpose()?,
+        };
+        settings.validate()?;
+        Ok(settings)
+    }
+}
+
+/// Settings as they are written.
+pub(crate) fn write(settings: &QueueSettings) -> Map<String, Value> {
+    let rate = |rate: Rate| json!({ "limit": rate.limit, "period": duration::exact(rate.period) });
+    let thresholds = |debounce: Thresholds| {
+        let (min, max) = (duration::exact(debounce.min()), duration::exact(debounce.max()));
+        json!({ "min": min, "max": max })
+    };
+    let fields = [
+        ("concurrency", json!(settings.concurrency)),
+        ("worker_concurrency", json!(settings.worker_concurrency)),
+        ("partition_concurrency", json!(settings.partition_concurrency)),
+        ("rate", settings.rate.map_or(Value::Null, rate)),
+        ("partition_rate", settings.partition_rate.map_or(Value::Null, rate)),
+        ("paused", json!(settings.paused)),
+        ("debounce", settings.debounce.map_or(Value::Null, thresholds)),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// A queue as it is shown.
+pub(crate) fn show(queue: &QueueInfo) -> Value {
+    let mut shown = Map::new();
+    shown.insert("name".to_owned(), json!(queue.name));
+    shown.extend(write(&queue.settings));
+    Value::Object(shown)
+}
+
+/// The settings with the fields of `patch` in place of their own; null takes one away.
+///
+/// # Errors
+/// What is wrong with the patch, by serde.
+pub(crate) fn patched(
+    settings: &QueueSettings,
+    patch: Map<String, Value>,
+) -> serde_json::Result<QueueText> {
+    let mut fields = write(settings);
+    fields.extend(patch);
+    serde_json::from_value(Value::Object(fields))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> quell::Result<QueueSettings> {
+        serde_json::from_str::<QueueText>(text).unwrap().settings()
+    }
+
+    #[test]
+    fn r32_settings_are_read_as_they_are_written() {
+        let text = r#"{"concurrency":4,"worker_concurrency":2,"partition_concurrency":1,
+            "rate":{"limit":5,"period":"1m30s"},"partition_rate":{"limit":1,"period":"250ms"},
+            "paused":true,"debounce":{"min":"1s","max":"2s"}}"#;
+        for text in [text, "{}"] {
+            let settings = read(text).unwrap();
+            let written = Value::Object(write(&settings));
+            assert_eq!(read(&written.to_string()).unwrap(), settings, "{written}");
+        }
+        assert_eq!(read("{}").unwrap(), QueueSettings::default());
+    }
+
+    #[test]
+    fn r32_a_patch_changes_what_it_names() {
+        let before = read(r#"{"concurrency":4,"rate":{"limit":5,"period":"1m"}}"#).unwrap();
+        let patch = |text: &str| {
+            let patch = serde_json::from_str(text).unwrap();
+            patched(&before, patch).map(|text| text.settings().unwrap())
+        };
+        let expected = QueueSettings { rate: None, paused: true, ..before.clone() };
+        assert_eq!(patch(r#"{"rate":null,"paused":true}"#).unwrap(), expected);
+        assert_eq!(patch("{}").unwrap(), before);
+        assert!(patch(r#"{"typo":1}"#).is_err());
+    }
+
+    #[test]
+    fn r40_limits_that_cannot_be_meant_name_their_field() {
+        for (text, field) in [
+            (r#"{"rate":{"limit":0,"period":"1s"}}"#, "rate"),
+            (r#"{"concurrency":1,"worker_concurrency":2}"#, "worker_concurrency"),
+            (r#"{"debounce":{"min":"2s","max":"1s"}}"#, "min"),
+        ] {
+            assert_eq!(read(text).unwrap_err().field(), Some(field), "{text}");
+        }
+    }
+}

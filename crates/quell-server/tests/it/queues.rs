@@ -1,0 +1,167 @@
+//! Queues and tasks as operators set them: over HTTP, on the command line, in the configuration.
+
+use std::path::Path;
+
+use quell::JobState;
+use quell_server::config::Config;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::binary::quell;
+use crate::served::{Served, answer, serve};
+
+const TASKS: &str = r#"
+[queues.default]
+concurrency = 4
+partition_concurrency = 1
+rate = { limit = 100, period = "1m" }
+
+[tasks.now]
+partition = "{{ customer }}"
+exec = { command = ["true"] }
+"#;
+
+async fn send(served: &Served, method: Method, path: &str, body: &str) -> (u16, Value) {
+    let request = served.request(method, path).header("content-type", "application/json");
+    answer(request.body(body.to_owned()).send().await.unwrap()).await
+}
+
+#[tokio::test]
+async fn r32_r33_queues_are_listed_set_paused_and_deleted() {
+    let served = serve(TASKS).await;
+    let (_, listed) = served.get("/v1/queues").await;
+    let expected = json!({
+        "name": "default", "concurrency": 4, "worker_concurrency": null,
+        "partition_concurrency": 1, "rate": { "limit": 100, "period": "1m" },
+        "partition_rate": null, "paused": false, "debounce": null,
+    });
+    assert_eq!(listed["queues"], json!([expected]));
+    let path = "/v1/queues/default";
+    let (status, told) = served.post("/v1/queues/default/pause", "").await;
+    assert_eq!((status, &told["paused"], &told["concurrency"]), (200, &json!(true), &json!(4)));
+    let job = served.trigger("now", r#"{"customer":"acme"}"#).await["job"].clone();
+    let shown = served.get(&format!("/v1/jobs/{}", job.as_str().unwrap())).await.1;
+    assert_eq!(
+        (&shown["job"]["state"], &shown["job"]["partition"]),
+        (&json!("scheduled"), &json!("acme"))
+    );
+
+    let patch = r#"{"rate":null,"paused":false}"#;
+    let (status, told) = send(&served, Method::PATCH, path, patch).await;
+    assert_eq!((status, &told["rate"], &told["concurrency"]), (200, &Value::Null, &json!(4)));
+    served.ended(&job, JobState::Succeeded).await;
+    let (status, told) = send(&served, Method::PUT, path, r#"{"worker_concurrency":2}"#).await;
+    assert_eq!((status, &told["concurrency"]), (200, &Value::Null));
+
+    assert_eq!(send(&served, Method::DELETE, path, "").await.0, 200);
+    assert_eq!(send(&served, Method::DELETE, path, "").await.0, 404);
+    assert_eq!(served.get("/v1/queues").await.1["queues"], json!([]));
+    let named = r#"{"payload":{},"partition":"b"}"#;
+    let (status, waits) = served.post("/v1/tasks/now/triggers", named).await;
+    assert_eq!(status, 202, "{waits}");
+    assert_eq!(send(&served, Method::PUT, path, "{}").await.0, 200);
+    served.ended(&waits["job"], JobState::Succeeded).await;
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r33_tasks_are_listed_paused_and_resumed() {
+    let served = serve(TASKS).await;
+    assert_eq!(served.post("/v1/tasks/now/pause", "").await.1["paused"], true);
+    let job = served.trigger("now", r#"{"customer":"a"}"#).await["job"].clone();
+    let tasks = served.get("/v1/tasks").await.1;
+    assert_eq!(tasks["tasks"], json!([{ "name": "now", "paused": true }]));
+    let shown = served.get(&format!("/v1/jobs/{}", job.as_str().unwrap())).await.1;
+    assert_eq!(shown["job"]["state"], "scheduled");
+    assert_eq!(served.post("/v1/tasks/now/resume", "").await.1["paused"], false);
+    served.ended(&job, JobState::Succeeded).await;
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r40_settings_that_cannot_be_meant_name_the_field_and_change_nothing() {
+    let served = serve(TASKS).await;
+    let before = served.get("/v1/queues").await.1;
+    let path = "/v1/queues/default";
+    let table: [(Method, &str, &str, u16, &str); 9] = [
+        (Method::PUT, path, r#"{"typo":1}"#, 422, "body"),
+        (Method::PUT, path, "[]", 422, "body"),
+        (Method::PUT, path, r#"{"rate":{"limit":0,"period":"1s"}}"#, 422, "rate"),
+        (Method::PUT, path, r#"{"rate":{"limit":1,"period":"0s"}}"#, 422, "body"),
+        (Method::PATCH, path, r#"{"worker_concurrency":5}"#, 422, "worker_concurrency"),
+        (Method::PATCH, path, r#"{"typo":1}"#, 422, "body"),
+        (Method::PATCH, "/v1/queues/nosuch", "{}", 404, "queue"),
+        (Method::POST, "/v1/queues/nosuch/pause", "", 404, "queue"),
+        (Method::POST, "/v1/tasks/nosuch/pause", "", 404, "task"),
+    ];
+    for (method, path, body, status, field) in table {
+        let (got, told) = send(&served, method, path, body).await;
+        assert_eq!(
+            (got, &told["error"]["field"]),
+            (status, &json!(field)),
+            "{path} {body}: {told}"
+        );
+    }
+    let (status, told) =
+        served.post("/v1/tasks/now/triggers", r#"{"payload":{},"partition":""}"#).await;
+    assert_eq!((status, &told["error"]["field"]), (422, &json!("partition")));
+    assert_eq!(served.get("/v1/queues").await.1, before);
+    served.server.stop().await.unwrap();
+}
+
+/// What the command printed.
+async fn run(args: &[&str]) -> (bool, String) {
+    let output = tokio::task::spawn_blocking({
+        let mut command = quell(args);
+        move || command.output().unwrap()
+    });
+    let output = output.await.unwrap();
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.success(), text.concat())
+}
+
+#[tokio::test]
+async fn r32_r33_the_command_line_sets_queues_of_a_server_and_of_a_store() {
+    let served = serve(TASKS).await;
+    let server = format!("http://{}", served.server.address());
+    let store = format!("sqlite://{}", served.folder.path().join("q.db").display());
+    for place in [["--server", &server], ["--store", &store]] {
+        let with = |args: &[&'static str]| [args, &place].concat().join("\u{1}");
+        let run = async |args: &[&'static str]| {
+            let args = with(args);
+            run(&args.split('\u{1}').collect::<Vec<_>>()).await
+        };
+        let set = ["queue", "set", "default", "--rate", "7/1m30s", "--concurrency", "none"];
+        assert_eq!(run(&set).await, (true, "queue default is set\n".to_owned()));
+        assert!(run(&["queue", "pause", "default"]).await.1.contains("is paused"));
+        let (_, listed) = run(&["queue", "list"]).await;
+        assert!(listed.contains("default  true    -") && listed.contains("7/1m30s"), "{listed}");
+        assert!(run(&["queue", "resume", "default"]).await.0);
+        let wrong = ["queue", "set", "default", "--rate", "0/1s"];
+        let (fine, told) = run(&wrong).await;
+        assert!(!fine && told.contains("rate"), "{told}");
+        assert!(!run(&["queue", "set", "default", "--rate", "7"]).await.0);
+        assert!(run(&["queue", "delete", "default"]).await.0);
+        let (fine, told) = run(&["queue", "resume", "default"]).await;
+        assert!(!fine && told.contains("no") && told.contains("queue"), "{told}");
+        assert!(run(&["queue", "set", "default", "--partition-concurrency", "2"]).await.0);
+        served.trigger("now", r#"{"customer":"a"}"#).await;
+        assert!(run(&["task", "pause", "now"]).await.1.contains("task now is paused"));
+        let (_, listed) = run(&["task", "list"]).await;
+        assert!(listed.contains("now   true"), "{listed}");
+        assert!(run(&["task", "resume", "now"]).await.0);
+        assert!(!run(&["task", "pause", "nosuch"]).await.0);
+    }
+    served.server.stop().await.unwrap();
+}
+
+#[test]
+fn r40_limits_of_the_configuration_name_their_field() {
+    let parse = |text: &str| Config::parse(text, Path::new("quell.toml")).unwrap_err().to_string();
+    let told = parse("[queues.q]\nconcurrency = 1\nworker_concurrency = 2\n");
+    assert!(told.contains("queues.q.worker_concurrency: "), "{told}");
+    let told = parse("[queues.q]\nrate = { limit = 0, period = \"1s\" }\n");
+    assert!(told.contains("queues.q.rate: "), "{told}");
+    let told = parse("[tasks.t]\npartition = \"{{\"\nexec = { command = [\"true\"] }\n");
+    assert!(told.contains("tasks.t.partition: "), "{told}");
+}

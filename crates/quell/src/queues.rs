@@ -1,0 +1,135 @@
+//! What operators do to queues and tasks while everything runs (R31–R33): settings, pause, resume.
+//!
+//! Settings live in the store, so that each process sees them, and take hold at the next claim.
+
+use quell_core::{
+    Error, ErrorKind, QueueInfo, QueueName, QueueSettings, Result, TaskInfo, TaskName, TaskSettings,
+};
+
+use crate::{Quell, Task};
+
+/// One queue, by its name: what [`Quell::queue`] returns.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> quell::Result<()> {
+/// use std::time::Duration;
+/// use quell::{Quell, QueueSettings, Rate};
+///
+/// let quell = Quell::open("memory:").await?;
+/// let rate = Some(Rate { limit: 100, period: Duration::from_secs(60) });
+/// let billing = quell.queue("billing");
+/// billing.set(&QueueSettings { concurrency: Some(8), rate, ..QueueSettings::default() }).await?;
+/// billing.pause().await?;
+/// assert!(quell.queues().await?[0].settings.paused);
+/// billing.resume().await?;
+/// assert!(billing.delete().await?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Queue<'a> {
+    quell: &'a Quell,
+    name: Result<QueueName, String>,
+}
+
+impl Quell {
+    /// The queues there are, with their settings.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.store().queues().await
+    }
+
+    /// A queue by its name; it need not be there yet.
+    #[must_use]
+    pub fn queue(&self, name: impl AsRef<str>) -> Queue<'_> {
+        Queue { quell: self, name: QueueName::new(name).map_err(|error| error.to_string()) }
+    }
+
+    /// The tasks there are, with their settings.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.store().tasks().await
+    }
+
+    /// Lets no attempt of a task start, in any queue, until it is resumed (R33).
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn pause<T: Task>(&self) -> Result<()> {
+        self.store().set_task(&TaskName::new(T::NAME)?, &TaskSettings { paused: true }).await
+    }
+
+    /// Lets attempts of a paused task start again (R33).
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn resume<T: Task>(&self) -> Result<()> {
+        self.store().set_task(&TaskName::new(T::NAME)?, &TaskSettings { paused: false }).await
+    }
+}
+
+impl Queue<'_> {
+    /// Its settings; none where there is no such queue, or it was deleted.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn settings(&self) -> Result<Option<QueueSettings>> {
+        let name = self.name()?;
+        let known = self.quell.queues().await?.into_iter().find(|queue| queue.name == *name);
+        Ok(known.map(|queue| queue.settings))
+    }
+
+    /// Sets it, in place of what was set before (R32); makes it where there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] as for [`QueueSettings::validate`]; else what the store says.
+    pub async fn set(&self, settings: &QueueSettings) -> Result<()> {
+        self.quell.store().set_queue(self.name()?, settings).await
+    }
+
+    /// Lets no attempt start until it is resumed; triggers are accepted and wait (R33).
+    ///
+    /// The other settings are read first and written back, so that of two who change them at one
+    /// moment the later wins.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] where there is no such queue; else what the store says.
+    pub async fn pause(&self) -> Result<()> {
+        self.set_paused(true).await
+    }
+
+    /// Lets attempts start again (R33), as [`pause`](Self::pause) stops them.
+    ///
+    /// # Errors
+    /// As for [`pause`](Self::pause).
+    pub async fn resume(&self) -> Result<()> {
+        self.set_paused(false).await
+    }
+
+    /// Deletes its settings: nothing starts until it is set again (R32). Says whether there was
+    /// such a queue.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn delete(&self) -> Result<bool> {
+        self.quell.store().delete_queue(self.name()?).await
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<()> {
+        let Some(settings) = self.settings().await? else {
+            let name = self.name()?;
+            let message = format!("there is no queue {name}: set it first");
+            return Err(Error::new(ErrorKind::NotFound, message));
+        };
+        self.set(&QueueSettings { paused, ..settings }).await
+    }
+
+    fn name(&self) -> Result<&QueueName> {
+        self.name.as_ref().map_err(|message| Error::invalid("queue", message.clone()))
+    }
+}
