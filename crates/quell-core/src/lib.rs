@@ -22,6 +22,7 @@ pub mod history;
 mod id;
 pub mod job;
 pub mod limit;
+pub mod line;
 mod memory;
 pub mod payload;
 pub mod poll;

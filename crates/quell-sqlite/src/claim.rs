@@ -4,11 +4,12 @@
 //! is read in the order of its index and no further than asked, so the cost does not grow with the
 //! backlog, with windows that are not due, or with what waits in a partition that is full.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use quell_core::edge::{Edge, KeyMemory, remember_start};
 use quell_core::history::Event;
 use quell_core::job::Shape;
+use quell_core::line::{Candidates, DueLane, Line, Place};
 use quell_core::touched::TaskKey;
 use quell_core::{Claim, ClaimedJob, JobId, Key, LeaseToken, NextDue, Payload, Result, Timestamp};
 use sqlx::SqliteConnection;
@@ -16,7 +17,8 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
 use crate::keys::{json, write_memories};
-use crate::look::{DueLane, Look, decode_look, look};
+use crate::limit::count_starts;
+use crate::look::{decode_look, look};
 use crate::names::Lane;
 use crate::row::{get, signed, time, unsigned};
 use crate::tx::{Trip, Tx};
@@ -61,9 +63,6 @@ const HEADS: &str = "select j.due_at, j.id, j.lane_id
                        where lane_id = k.value and state = 0 and waits = 0 and due_at <= ?2
                        order by due_at, id limit ?3)";
 
-/// A job's place in line: when it was due, its number, its lane.
-type Place = (Timestamp, i64, i64);
-
 impl Tx<'_> {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
     /// due. `looked` is what the opening brought.
@@ -73,48 +72,48 @@ impl Tx<'_> {
         looked: &[SqliteRow],
     ) -> Result<(Vec<ClaimedJob>, NextDue)> {
         let (queue, worker) = (&claim.queue, Some(&claim.worker));
-        let mut look = if self.inbox_waits {
+        let mut line = if self.inbox_waits {
             self.fold_inbox().await?;
-            look(&mut self.db, self.now, queue, &claim.tasks, worker).await?
+            look(&mut self.db, self.now, queue, &claim.tasks, worker).await?.line
         } else {
-            decode_look(&mut self.db, looked, queue, worker).await?
+            decode_look(&mut self.db, looked, queue, worker).await?.line
         };
-        let room = claim.limit.min(look.settings.room(&look.taken.used));
+        let room = claim.limit.min(line.settings.room(&line.taken.used));
         let mut started = Vec::new();
-        let mut lanes = std::mem::take(&mut look.lanes);
+        let mut lanes = std::mem::take(&mut line.lanes);
         for of_priority in lanes.chunk_by_mut(|a, b| a.priority == b.priority) {
             let left = room - started.len();
             if left == 0 {
                 break;
             }
-            let mut first = self.first_due(&look, of_priority, left, claim).await?;
-            first.iter().for_each(|one| look.taken.start(one.partition.as_ref()));
+            let mut first = self.first_due(&line, of_priority, left, claim).await?;
+            first.iter().for_each(|one| line.taken.start(one.partition.as_ref()));
             started.append(&mut first);
         }
-        look.lanes = lanes;
+        line.lanes = lanes;
         if !started.is_empty() {
             let until = self.now + claim.lease;
-            look.lapse = Some(look.lapse.map_or(until, |before| before.min(until)));
-            self.record(claim, &mut look, &started).await?;
+            line.lapse = Some(line.lapse.map_or(until, |before| before.min(until)));
+            self.record(claim, &mut line, &started).await?;
         }
         let jobs = started.into_iter().map(|started| started.job).collect::<Vec<_>>();
         for job in &jobs {
             let now = self.now;
             self.tell(|| Event::claimed(now, claim, job));
         }
-        Ok((jobs, look.next()))
+        Ok((jobs, line.next()))
     }
 
     /// Reads the first `left` due jobs of these lanes, which share a priority, as they will be once
     /// started, and notes when the next of each lane is due. Full partitions are passed over (R31).
     async fn first_due(
         &mut self,
-        look: &Look,
+        line: &Line,
         lanes: &mut [DueLane],
         left: usize,
         claim: &Claim,
     ) -> Result<Vec<Started>> {
-        let candidates = Candidates::of(look, lanes, left);
+        let candidates = Candidates::of(line, lanes, left);
         let rows = match candidates.lanes[..] {
             [] => return Ok(Vec::new()),
             [(lane, room)] => {
@@ -152,7 +151,7 @@ impl Tx<'_> {
         &mut self,
         candidates: &Candidates,
         left: usize,
-    ) -> Result<(Vec<i64>, HashMap<i64, Timestamp>)> {
+    ) -> Result<(Vec<i64>, BTreeMap<i64, Timestamp>)> {
         let lanes: Vec<i64> = candidates.lanes.iter().map(|(lane, _)| *lane).collect();
         // Mostly each lane has its share, so that reading `left` of each is rarely needed.
         for depth in [left / lanes.len() + 2, left.saturating_add(1)] {
@@ -175,7 +174,7 @@ impl Tx<'_> {
     }
 
     /// Writes the starts, last of all; a `returning` clause instead of reading first costs more.
-    async fn record(&mut self, claim: &Claim, look: &mut Look, started: &[Started]) -> Result<()> {
+    async fn record(&mut self, claim: &Claim, line: &mut Line, started: &[Started]) -> Result<()> {
         const START: &str = "update quell_job
                 set state = 1,
                     -- R11: the key is held by the attempt.
@@ -184,12 +183,12 @@ impl Tx<'_> {
                     worker = ?3, started_at = ?2, lease_until = ?4
               where id in (select value from json_each(?1));
              commit";
-        if look.settings.limits_rate() {
+        if line.settings.limits_rate() {
             let partitions: Vec<_> = started.iter().map(|one| one.partition.as_ref()).collect();
-            self.record_starts(&claim.queue, &look.settings, &partitions).await?;
-            let mut taken = std::mem::take(&mut look.taken);
-            taken.count_starts(&mut self.db, look, &claim.queue).await?;
-            look.taken = taken;
+            self.record_starts(&claim.queue, &line.settings, &partitions).await?;
+            let mut taken = std::mem::take(&mut line.taken);
+            count_starts(&mut taken, &mut self.db, line, &claim.queue).await?;
+            line.taken = taken;
         }
         let ids: Vec<i64> = started.iter().map(|one| signed(one.job.id.get())).collect();
         let start = sqlx::query(START).bind(json(&ids)?).bind(self.now.as_micros());
@@ -203,90 +202,6 @@ impl Tx<'_> {
 struct Started {
     job: ClaimedJob,
     partition: Option<Key>,
-}
-
-/// Of lanes that share a priority, those that may hold some of the next jobs.
-#[derive(Debug, Default)]
-struct Candidates {
-    /// Each with how many of it may start at most.
-    lanes: Vec<(i64, usize)>,
-    /// The partitions of those that have one.
-    partitions: HashMap<i64, Key>,
-    /// How many of each partition may start.
-    rooms: HashMap<Key, usize>,
-}
-
-impl Candidates {
-    /// Takes lanes by their first jobs, until these alone, one of each partition, make `left`.
-    fn of(look: &Look, lanes: &[DueLane], left: usize) -> Candidates {
-        let mut due: Vec<(Timestamp, &DueLane, usize)> = Vec::new();
-        for lane in lanes {
-            let Some(first) = lane.first.filter(|first| *first <= look.now) else { continue };
-            let room = match &lane.partition {
-                None => left,
-                Some(_) => look.settings.partition_room(&look.partition_used(lane)).min(left),
-            };
-            if room > 0 {
-                due.push((first, lane, room));
-            }
-        }
-        due.sort_unstable_by_key(|(first, lane, _)| (*first, lane.id));
-        let (mut candidates, mut last, mut met) = (Candidates::default(), None, 0);
-        for (first, lane, room) in due {
-            // Among lanes whose first jobs are due at one moment, ids decide.
-            if last.is_some_and(|last| last < first) {
-                break;
-            }
-            candidates.lanes.push((lane.id, room));
-            let is_new = lane.partition.as_ref().is_none_or(|partition| {
-                candidates.partitions.insert(lane.id, partition.clone());
-                candidates.rooms.insert(partition.clone(), room).is_none()
-            });
-            met += usize::from(is_new);
-            if met >= left {
-                last = last.or(Some(first));
-            }
-        }
-        candidates
-    }
-
-    /// The first `left` of these places, of which there are at most `depth` of a lane, and when the
-    /// next of each lane is due; none where a lane may hold more that belong to them.
-    fn merge(
-        &self,
-        places: &[Place],
-        left: usize,
-        depth: usize,
-    ) -> Option<(Vec<i64>, HashMap<i64, Timestamp>)> {
-        let (mut chosen, mut next) = (Vec::with_capacity(left), HashMap::new());
-        let (mut rooms, mut seen) = (self.rooms.clone(), HashMap::<i64, usize>::new());
-        for (due, id, lane) in places {
-            let room = self.partitions.get(lane).and_then(|partition| rooms.get_mut(partition));
-            let is_open = room.as_ref().is_none_or(|room| **room > 0);
-            if chosen.len() == left || !is_open {
-                next.entry(*lane).or_insert(*due);
-                continue;
-            }
-            let seen = seen.entry(*lane).or_default();
-            *seen += 1;
-            if *seen == depth {
-                return None;
-            }
-            if let Some(room) = room {
-                *room -= 1;
-            }
-            chosen.push(*id);
-        }
-        Some((chosen, next))
-    }
-
-    /// Notes when the next job of each lane is due.
-    fn note_next(&self, lanes: &mut [DueLane], next: impl Fn(i64) -> Option<Timestamp>) {
-        let mine: HashSet<i64> = self.lanes.iter().map(|(lane, _)| *lane).collect();
-        for lane in lanes.iter_mut().filter(|lane| mine.contains(&lane.id)) {
-            lane.first = next(lane.id).or(lane.later);
-        }
-    }
 }
 
 /// R13: a throttled key's start is remembered.

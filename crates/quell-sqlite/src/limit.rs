@@ -3,39 +3,20 @@
 //! The core decides what that leaves free; here is only the counting. A queue without limits costs
 //! no statement.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use quell_core::limit::{PartitionUsed, Used};
+use quell_core::line::{Line, Taken};
 use quell_core::{Key, QueueName, QueueSettings, Rate, Result, Timestamp, WorkerId};
 use sqlx::SqliteConnection;
 
 use crate::error::explain;
 use crate::keys::json;
-use crate::look::Look;
 use crate::names::base_lane;
 use crate::row::{get, time};
 use crate::tx::Tx;
 
 /// The partition under which a queue's own starts are kept; no partition is called so.
 const WHOLE: &str = "";
-
-/// How much of a queue's limits is taken.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) used: Used,
-    /// When the queue's rate lets the next one start.
-    pub(crate) free_at: Timestamp,
-    /// Of the partitions of the lanes that were looked at; others have nothing taken.
-    pub(crate) partitions: HashMap<Key, PartitionUsed>,
-}
-
-impl Default for Taken {
-    /// Nothing is taken.
-    fn default() -> Self {
-        let (used, partitions) = (Used::default(), HashMap::new());
-        Taken { used, free_at: Timestamp::MIN, partitions }
-    }
-}
 
 /// What a rate counts of one queue or partition.
 #[derive(Debug)]
@@ -45,86 +26,75 @@ struct Counted {
     free_at: Timestamp,
 }
 
-impl Taken {
-    pub(crate) async fn load(
-        db: &mut SqliteConnection,
-        look: &Look,
-        queue: &QueueName,
-        worker: Option<&WorkerId>,
-    ) -> Result<Taken> {
-        let mut taken = Taken::default();
-        if look.settings.limits_concurrency() {
-            taken.count_running(db, &look.settings, queue, worker).await?;
-        }
-        taken.count_starts(db, look, queue).await?;
-        Ok(taken)
+/// What is taken of the limits.
+pub(crate) async fn load_taken(
+    db: &mut SqliteConnection,
+    line: &Line,
+    queue: &QueueName,
+    worker: Option<&WorkerId>,
+) -> Result<Taken> {
+    let mut taken = Taken::default();
+    if line.settings.limits_concurrency() {
+        count_running(&mut taken, db, line, (queue, worker)).await?;
     }
+    count_starts(&mut taken, db, line, queue).await?;
+    Ok(taken)
+}
 
-    async fn count_running(
-        &mut self,
-        db: &mut SqliteConnection,
-        settings: &QueueSettings,
-        queue: &QueueName,
-        worker: Option<&WorkerId>,
-    ) -> Result<()> {
-        const RUNNING: &str = concat!(
-            "select case when ?3 then j.partition end, count(*), coalesce(sum(j.worker = ?2), 0)
+async fn count_running(
+    taken: &mut Taken,
+    db: &mut SqliteConnection,
+    line: &Line,
+    (queue, worker): (&QueueName, Option<&WorkerId>),
+) -> Result<()> {
+    const RUNNING: &str = concat!(
+        "select case when ?3 then j.partition end, count(*), coalesce(sum(j.worker = ?2), 0)
                from quell_job j
                join quell_lane l on l.id = ",
-            base_lane!("j"),
-            "  join quell_queue q on q.id = l.queue_id
+        base_lane!("j"),
+        "  join quell_queue q on q.id = l.queue_id
               where j.state = 1 and q.name = ?1
               group by 1"
-        );
-        let rows = sqlx::query(RUNNING)
-            .bind(queue.as_str().to_owned())
-            .bind(worker.map(|worker| worker.as_str().to_owned()))
-            .bind(settings.partition_concurrency.is_some())
-            .fetch_all(db)
-            .await
-            .map_err(|e| explain("count running jobs", e))?;
-        for row in &rows {
-            let running = count(get(row, 1)?);
-            self.used.running += running;
-            self.used.by_worker += count(get(row, 2)?);
-            if let Some(partition) = get::<Option<&str>, _>(row, 0)? {
-                self.partitions.entry(Key::new(partition)?).or_default().running = running;
-            }
+    );
+    let rows = sqlx::query(RUNNING)
+        .bind(queue.as_str().to_owned())
+        .bind(worker.map(|worker| worker.as_str().to_owned()))
+        .bind(line.settings.partition_concurrency.is_some())
+        .fetch_all(db)
+        .await
+        .map_err(|e| explain("count running jobs", e))?;
+    for row in &rows {
+        let running = count(get(row, 1)?);
+        taken.used.running += running;
+        taken.used.by_worker += count(get(row, 2)?);
+        if let Some(partition) = get::<Option<&str>, _>(row, 0)? {
+            taken.partitions.entry(Key::new(partition)?).or_default().running = running;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Counts a start that is not written yet.
-    pub(crate) fn start(&mut self, partition: Option<&Key>) {
-        if let Some(partition) = partition {
-            let used = self.partitions.entry(partition.clone()).or_default();
-            used.running += 1;
-            used.recent += 1;
+/// Counts what the rates remember; again, where that has changed since the line.
+pub(crate) async fn count_starts(
+    taken: &mut Taken,
+    db: &mut SqliteConnection,
+    line: &Line,
+    queue: &QueueName,
+) -> Result<()> {
+    if let Some(rate) = line.settings.rate {
+        let counted = counted(db, queue, &[WHOLE], (rate, line.now)).await?.pop();
+        taken.used.recent = counted.as_ref().map_or(0, |counted| counted.recent);
+        taken.free_at = counted.map_or(Timestamp::MIN, |counted| counted.free_at);
+    }
+    let partitions = line.partitions();
+    if let Some(rate) = line.settings.partition_rate.filter(|_| !partitions.is_empty()) {
+        let names: Vec<&str> = partitions.iter().map(|name| name.as_str()).collect();
+        for counted in counted(db, queue, &names, (rate, line.now)).await? {
+            let used = taken.partitions.entry(Key::new(&counted.partition)?).or_default();
+            (used.recent, used.free_at) = (counted.recent, counted.free_at);
         }
     }
-
-    /// Counts what the rates remember; again, where that has changed since the look.
-    pub(crate) async fn count_starts(
-        &mut self,
-        db: &mut SqliteConnection,
-        look: &Look,
-        queue: &QueueName,
-    ) -> Result<()> {
-        if let Some(rate) = look.settings.rate {
-            let counted = counted(db, queue, &[WHOLE], (rate, look.now)).await?.pop();
-            self.used.recent = counted.as_ref().map_or(0, |counted| counted.recent);
-            self.free_at = counted.map_or(Timestamp::MIN, |counted| counted.free_at);
-        }
-        let partitions = look.partitions();
-        if let Some(rate) = look.settings.partition_rate.filter(|_| !partitions.is_empty()) {
-            let names: Vec<&str> = partitions.iter().map(|name| name.as_str()).collect();
-            for counted in counted(db, queue, &names, (rate, look.now)).await? {
-                let used = self.partitions.entry(Key::new(&counted.partition)?).or_default();
-                (used.recent, used.free_at) = (counted.recent, counted.free_at);
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// What a rate counts at a moment, of each of these that has such starts.

@@ -4,70 +4,28 @@
 //! in which a job may start, each at its head. So the cost grows neither with the backlog nor with
 //! partitions that are empty.
 
-use quell_core::limit::PartitionUsed;
-use quell_core::{Key, NextDue, QueueName, QueueSettings, Result, TaskName, Timestamp, WorkerId};
+use quell_core::line::{DueLane, Line, Taken};
+use quell_core::{Key, QueueName, Result, TaskName, Timestamp, WorkerId};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
 use crate::keys::json;
-use crate::limit::Taken;
+use crate::limit::load_taken;
 use crate::row::{get, optional_time, time};
 use crate::tx::{Trip, opening, parse_settings};
 
 /// What a look at a queue showed.
 #[derive(Debug)]
 pub(crate) struct Look {
-    pub(crate) now: Timestamp,
     pub(crate) inbox_waits: bool,
-    pub(crate) lapse: Option<Timestamp>,
-    pub(crate) settings: QueueSettings,
-    /// Of the tasks that were asked for, by priority.
-    pub(crate) lanes: Vec<DueLane>,
-    pub(crate) taken: Taken,
-}
-
-/// A lane and when its jobs are due.
-#[derive(Debug)]
-pub(crate) struct DueLane {
-    pub(crate) id: i64,
-    pub(crate) priority: i64,
-    pub(crate) partition: Option<Key>,
-    /// The first of all.
-    pub(crate) first: Option<Timestamp>,
-    /// The first that is not due yet.
-    pub(crate) later: Option<Timestamp>,
+    pub(crate) line: Line,
 }
 
 impl Look {
     /// Whether a write could start something now.
     pub(crate) fn is_due(&self) -> bool {
-        let starts = || self.next().due.is_some_and(|due| due <= self.now);
-        self.inbox_waits || (self.settings.room(&self.taken.used) > 0 && starts())
-    }
-
-    /// R31: a job waits for its partition's limits, and for the queue's rate.
-    pub(crate) fn next(&self) -> NextDue {
-        let starts = self.lanes.iter().filter_map(|lane| {
-            self.settings.partition_start(lane.first?, &self.partition_used(lane))
-        });
-        let due = starts.min().map(|due| due.max(self.taken.free_at));
-        NextDue { now: self.now, due, lapse: self.lapse }
-    }
-
-    /// What is taken of the limits of a lane's partition; nothing where it has none.
-    pub(crate) fn partition_used(&self, lane: &DueLane) -> PartitionUsed {
-        let used = lane.partition.as_ref().and_then(|name| self.taken.partitions.get(name));
-        used.copied().unwrap_or_default()
-    }
-
-    /// The partitions of its lanes.
-    pub(crate) fn partitions(&self) -> Vec<&Key> {
-        let mut names: Vec<&Key> =
-            self.lanes.iter().filter_map(|lane| lane.partition.as_ref()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+        self.inbox_waits || self.line.is_due()
     }
 }
 
@@ -156,14 +114,13 @@ pub(crate) async fn decode_look(
     }
     let settings = get::<Option<&str>, _>(head, 3)?;
     let settings = settings.map(|text| parse_settings(queue.as_str(), text, get(head, 4)?));
-    let mut look = Look {
+    let mut line = Line {
         now: time(head, 0)?,
-        inbox_waits: get(head, 1)?,
         lapse: optional_time(head, 2)?,
         settings: settings.transpose()?.unwrap_or_default(),
         lanes,
         taken: Taken::default(),
     };
-    look.taken = Taken::load(db, &look, queue, worker).await?;
-    Ok(look)
+    line.taken = load_taken(db, &line, queue, worker).await?;
+    Ok(Look { inbox_waits: get(head, 1)?, line })
 }

@@ -198,7 +198,11 @@ impl Store for SqliteStore {
         if claim.limit == 0 || !self.hints.take(&claim.queue) {
             let before = self.look(now, &claim.queue, &claim.tasks, Some(&claim.worker)).await?;
             if !before.is_due() || claim.limit == 0 {
-                return Ok(Claimed { now: before.now, jobs: Vec::new(), next: before.next() });
+                return Ok(Claimed {
+                    now: before.line.now,
+                    jobs: Vec::new(),
+                    next: before.line.next(),
+                });
             }
         }
         let opening = open_with_look(self.time(now), &claim.queue, &claim.tasks)?;
@@ -255,7 +259,7 @@ impl Store for SqliteStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        Ok(self.look(now, queue, tasks, None).await?.next())
+        Ok(self.look(now, queue, tasks, None).await?.line.next())
     }
 
     fn wakeups(&self) -> Wakeups {
