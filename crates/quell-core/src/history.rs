@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::dedup::HoldUntil;
 use crate::job::Shape;
 use crate::retry::Retry;
+use crate::schedule::{ScheduleInfo, TickedBy};
 use crate::store::{QueueSettings, SettledAs};
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{
     AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, QueueName,
-    Receipt, TaskName, Timestamp, WorkerId,
+    Receipt, ScheduleName, TaskName, Timestamp, WorkerId,
 };
 
 /// Where events go. Calls are synchronous and must be short.
@@ -292,6 +293,31 @@ pub enum Event {
         queue: QueueName,
         /// Its settings from now on.
         settings: QueueSettings,
+    },
+    /// A schedule was made or changed, paused or resumed.
+    Schedule {
+        /// Store time.
+        t: Timestamp,
+        /// How it stands from now on.
+        info: Box<ScheduleInfo>,
+    },
+    /// A schedule was removed.
+    Unscheduled {
+        /// Store time.
+        t: Timestamp,
+        /// Which.
+        schedule: ScheduleName,
+    },
+    /// A tick fired; the change of its job's window is told after it.
+    Ticked {
+        /// Store time.
+        t: Timestamp,
+        /// The schedule.
+        schedule: ScheduleName,
+        /// The planned time.
+        tick: Timestamp,
+        /// Why it fired.
+        by: TickedBy,
     },
     /// A test did harm.
     Fault {

@@ -2,8 +2,8 @@
 //!
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
-//! ([`retry`]), dedup ([`dedup`]), adaptive polling ([`poll`]) and the moves between job states
-//! ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
+//! ([`retry`]), dedup ([`dedup`]), adaptive polling ([`poll`]), schedules ([`schedule`]) and the moves
+//! between job states ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
 //! rules' own store: the oracle that every other store is compared with.
 //!
 //! Invariant: this crate knows no clock, no runtime and no I/O. Whatever needs the time takes `now`.
@@ -25,6 +25,7 @@ mod memory;
 pub mod payload;
 pub mod poll;
 pub mod retry;
+pub mod schedule;
 mod store;
 mod time;
 pub mod trigger;
@@ -34,7 +35,8 @@ pub mod window;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{
-    JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, TaskName, TriggerId, WorkerId,
+    JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, ScheduleName, TaskName,
+    TriggerId, WorkerId,
 };
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot};

@@ -11,11 +11,12 @@ use std::ops::Bound;
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
     Attempt, AttemptOutcome, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState,
-    Key, KeyAdvice, LeaseToken, NextDue, QueueInfo, QueueName, QueueSettings, Result, TaskName,
-    Timestamp,
+    Key, KeyAdvice, LeaseToken, NextDue, QueueInfo, QueueName, QueueSettings, Result, ScheduleName,
+    TaskName, Timestamp,
 };
 
 /// Jobs that may start, in the order of R30.
@@ -39,7 +40,12 @@ pub(super) struct State {
     queues: BTreeMap<QueueName, QueueSettings>,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
+    pub(super) schedules: BTreeMap<ScheduleName, ScheduleInfo>,
+    /// The ticks that fired.
+    pub(super) ticks: BTreeMap<(ScheduleName, Timestamp), Tick>,
     wakes: BTreeMap<QueueName, Timestamp>,
+    /// When workers, who know of later ticks only, are to ask for ticks.
+    pub(super) next_tick: Option<Timestamp>,
     /// Whether someone wants the events.
     pub(super) has_history: bool,
     events: Vec<Event>,
@@ -59,7 +65,10 @@ impl State {
             queues: BTreeMap::new(),
             holds: BTreeMap::new(),
             memories: BTreeMap::new(),
+            schedules: BTreeMap::new(),
+            ticks: BTreeMap::new(),
             wakes: BTreeMap::new(),
+            next_tick: None,
             has_history: false,
             events: Vec::new(),
         }
@@ -73,7 +82,7 @@ impl State {
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
         let State { now, next_id, jobs, attempts, queues, holds, memories, .. } = self;
-        (now, next_id, jobs, attempts, queues, holds, memories)
+        (now, next_id, jobs, attempts, queues, holds, memories, &self.schedules, &self.ticks)
     }
 
     /// R38: store time never goes back.
@@ -363,6 +372,7 @@ impl State {
             absorbed: absorbed.map(|other| other.id).collect(),
             open_window: window.filter(|window| *window != job.id),
             keys: self.key_advice(&job.task),
+            ticks: self.ticks_of(job.id),
         })
     }
 
