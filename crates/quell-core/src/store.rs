@@ -488,7 +488,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
         Err(lacks_schedules())
     }
 
-    /// Fires at most `limit` ticks that are due, each once whoever asks and however often (R36).
+    /// Fires at most `limit` ticks that are due, of at most as many schedules, those that have
+    /// waited longest first; each tick once, whoever asks and however often (R36).
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
         let _unused = (now, limit);
         Err(lacks_schedules())

@@ -6,7 +6,7 @@
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
 //! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
-//! time; `enqueue` (with `touched` and `keys`), `claim`, `settle` and `operate` are what happens
+//! time; `enqueue` (with `touched` and `keys`), `claim`, `settle`, `operate` and `schedules` are what happens
 //! inside one; `row` and `write` are how jobs look on disk; `names` are their numbers.
 //!
 //! What is fast here is fast for one reason: each statement is a trip to the thread of its
@@ -24,6 +24,7 @@ mod operate;
 mod options;
 mod read;
 mod row;
+mod schedules;
 mod schema;
 mod settle;
 mod store;

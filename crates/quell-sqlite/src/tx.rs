@@ -44,6 +44,8 @@ pub(crate) struct News {
     pub(crate) due_now: Vec<QueueName>,
     /// The inbox holds more than one transaction folds.
     pub(crate) more_in_inbox: bool,
+    /// When workers, who may know of later ticks only, are to ask for ticks.
+    pub(crate) next_tick: Option<Timestamp>,
     pub(crate) events: Vec<Event>,
 }
 

@@ -60,6 +60,7 @@ impl State {
             .filter(|(next, _)| *next <= now)
             .collect();
         due.sort_unstable();
+        due.truncate(limit);
         let mut fired = Vec::new();
         for (_, name) in due {
             let left = limit.saturating_sub(fired.len());

@@ -27,13 +27,13 @@ use crate::{Error, Result, ScheduleName, Timestamp};
 ///
 /// ```
 /// use std::time::Duration;
-/// use quell_core::schedule::{CatchUp, Every, Schedule, Spec};
+/// use quell_core::schedule::{CatchUp, Schedule, Spec};
 /// use quell_core::{NewTrigger, Payload, QueueName, ScheduleName, TaskName, Timestamp};
 ///
 /// let (task, queue) = (TaskName::new("report")?, QueueName::new("default")?);
 /// let schedule = Schedule {
 ///     name: ScheduleName::new("nightly")?,
-///     spec: Spec::Every(Every::new(Duration::from_secs(600), Timestamp::from_secs(0))?),
+///     spec: Spec::every(Duration::from_secs(600), Timestamp::from_secs(0))?,
 ///     catch_up: CatchUp::Latest,
 ///     trigger: NewTrigger::new(task, queue, Payload::encode("all")?),
 /// };
@@ -73,12 +73,28 @@ impl Schedule {
 #[serde(rename_all = "snake_case")]
 pub enum Spec {
     /// By the calendar.
-    Cron(Cron),
+    Cron(Box<Cron>),
     /// At a fixed interval.
     Every(Every),
 }
 
 impl Spec {
+    /// Ticks by the calendar: see [`Cron::new`].
+    ///
+    /// # Errors
+    /// As for [`Cron::new`].
+    pub fn cron(expression: impl AsRef<str>, zone: impl AsRef<str>) -> Result<Self> {
+        Ok(Spec::Cron(Box::new(Cron::new(expression, zone)?)))
+    }
+
+    /// Ticks at a fixed interval: see [`Every::new`].
+    ///
+    /// # Errors
+    /// As for [`Every::new`].
+    pub fn every(interval: Duration, anchor: Timestamp) -> Result<Self> {
+        Ok(Spec::Every(Every::new(interval, anchor)?))
+    }
+
     /// The first tick after a moment; none where there is none left.
     #[must_use]
     pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
