@@ -11,13 +11,14 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use quell_core::edge::Edge;
 use quell_core::history::{Event, History, Sink};
+use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::window::Thresholds;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob, Counts, Error, ErrorKind,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
     MemoryStore, NewTrigger, NextDue, Outcome, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskName, Timestamp, TriggerId,
-    Wakeups,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskName, Timestamp,
+    TriggerId, Wakeups,
 };
 
 /// What is wrong with a store.
@@ -589,6 +590,57 @@ impl Store for Buggy {
         let pruned = self.inner.prune(now, retention, limit).await;
         self.tell();
         pruned
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        let answer = self.inner.set_schedule(now, schedule).await;
+        self.tell();
+        answer
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        let answer = self.inner.set_schedule_state(now, name, state).await;
+        self.tell();
+        answer
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        let answer = self.inner.delete_schedule(now, name).await;
+        self.tell();
+        answer
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        self.inner.schedules().await
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        let answer = self.inner.tick(now, limit).await;
+        self.tell();
+        answer
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        let answer = self.inner.run_schedule(now, name).await;
+        self.tell();
+        answer
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        let answer = self.inner.backfill(now, name, from, to).await;
+        self.tell();
+        answer
     }
 }
 

@@ -48,4 +48,13 @@ pub(crate) enum Bug {
     PrunesAtOnce,
     TimeGoesBack,
     CutsKeys,
+    FiresNoTicks,
+    FiresTicksTwice,
+    CatchesUpNothing,
+    IgnoresTheBoundOfTicks,
+    IgnoresPausesOfSchedules,
+    PlansAnewWhenSet,
+    RunsSchedulesTwice,
+    ForgetsWhichTicksFired,
+    CutsBackfillsShort,
 }
