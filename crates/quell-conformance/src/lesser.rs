@@ -183,7 +183,14 @@ impl<S: Store> Store for Lesser<S> {
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
-        self.inner.set_schedule(now, schedule).await
+        let mut schedule = schedule.clone();
+        if schedule.trigger.dedup.is_some() {
+            self.needs(Capability::Dedup, "leave the dedup key out or change stores")?;
+        }
+        if !self.claims.priorities {
+            schedule.trigger.priority = 0;
+        }
+        self.inner.set_schedule(now, &schedule).await
     }
 
     async fn set_schedule_state(

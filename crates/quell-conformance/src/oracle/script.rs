@@ -15,6 +15,7 @@ use quell_core::{
     QueueSettings, When,
 };
 
+use super::plans::{PlanOp, plan_op};
 use crate::rig::{key, keyed_with, plain, queue, secs, task};
 
 /// One operation on both stores.
@@ -47,6 +48,7 @@ pub(super) enum Op {
         paused: bool,
         debounce: bool,
     },
+    Plan(PlanOp),
 }
 
 /// One batch.
@@ -59,7 +61,7 @@ pub(super) struct Members {
 
 /// One trigger.
 #[derive(Clone, Debug)]
-struct Call {
+pub(super) struct Call {
     key: Option<u8>,
     policy: u8,
     queue: u8,
@@ -110,6 +112,7 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
             .prop_map(|(queue, concurrency, paused, debounce)| {
                 Op::SetQueue { queue, concurrency, paused, debounce }
             }),
+        6 => plan_op().prop_map(Op::Plan),
     ];
     vec(op, 1..60).prop_map(Script)
 }
@@ -130,7 +133,7 @@ fn members() -> impl Strategy<Value = Members> {
     batch.prop_map(|(calls, dedup)| Members { calls, dedup })
 }
 
-fn call() -> impl Strategy<Value = Call> {
+pub(super) fn call() -> impl Strategy<Value = Call> {
     (
         prop::option::weighted(0.8, 0_u8..3),
         0_u8..10,
@@ -170,7 +173,7 @@ impl Members {
 }
 
 impl Call {
-    fn trigger(&self) -> NewTrigger {
+    pub(super) fn trigger(&self) -> NewTrigger {
         let payload = format!(r#"{{"n":{},"ids":[{}]}}"#, self.payload, self.payload);
         let when = self.delay.map_or(When::Now, |delay| When::After(secs(delay)));
         let dedup = self.dedup.map(|(name, until)| {
