@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dedup::HoldUntil;
+use crate::dedup::{Dedup, HoldUntil};
 use crate::job::Shape;
 use crate::retry::Retry;
-use crate::schedule::{ScheduleInfo, TickedBy};
+use crate::schedule::{CatchUp, Fired, ScheduleInfo, ScheduleState, Spec, TickedBy};
 use crate::store::{QueueSettings, SettledAs};
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
@@ -298,8 +298,29 @@ pub enum Event {
     Schedule {
         /// Store time.
         t: Timestamp,
-        /// How it stands from now on.
-        info: Box<ScheduleInfo>,
+        /// Its name.
+        schedule: ScheduleName,
+        /// Its plan from now on.
+        spec: Spec,
+        /// What becomes of missed ticks.
+        catch_up: CatchUp,
+        /// Whether it fires.
+        state: ScheduleState,
+        /// Every tick up to here has fired by plan or never will.
+        handled: Timestamp,
+        /// The task that it triggers.
+        task: TaskName,
+        /// The debounce key.
+        key: Option<Key>,
+        /// The dedup key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dedup: Option<Dedup>,
+        /// The debounce policy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        debounce: Option<Debounce>,
+        /// The delay.
+        #[serde(default)]
+        when: When,
     },
     /// A schedule was removed.
     Unscheduled {
@@ -308,7 +329,7 @@ pub enum Event {
         /// Which.
         schedule: ScheduleName,
     },
-    /// A tick fired; the change of its job's window is told after it.
+    /// A tick fired; what it changed is told after it.
     Ticked {
         /// Store time.
         t: Timestamp,
@@ -318,6 +339,17 @@ pub enum Event {
         tick: Timestamp,
         /// Why it fired.
         by: TickedBy,
+        /// What became of its trigger.
+        receipt: Receipt,
+    },
+    /// Someone ran a schedule outside its plan.
+    ScheduleRun {
+        /// Store time.
+        t: Timestamp,
+        /// The schedule.
+        schedule: ScheduleName,
+        /// What became of its trigger.
+        receipt: Receipt,
     },
     /// A test did harm.
     Fault {
@@ -464,6 +496,33 @@ impl Event {
         let crate::Lease { job, token } = settlement.lease;
         let (outcome, last) = (settlement.outcome.counted(), settlement.outcome.is_last());
         Event::Settle { t, job, token, outcome, last, became }
+    }
+
+    /// A schedule as it stands.
+    #[must_use]
+    pub fn schedule(t: Timestamp, info: &ScheduleInfo) -> Event {
+        let trigger = &info.schedule.trigger;
+        let keyed = trigger.keyed.as_ref();
+        Event::Schedule {
+            t,
+            schedule: info.schedule.name.clone(),
+            spec: info.schedule.spec.clone(),
+            catch_up: info.schedule.catch_up,
+            state: info.state,
+            handled: info.handled,
+            task: trigger.task.clone(),
+            key: keyed.map(|keyed| keyed.key.clone()),
+            dedup: trigger.dedup.clone(),
+            debounce: keyed.map(|keyed| keyed.debounce),
+            when: trigger.when,
+        }
+    }
+
+    /// A tick that fired.
+    #[must_use]
+    pub fn ticked(t: Timestamp, fired: &Fired, by: TickedBy) -> Event {
+        let Fired { schedule, tick, receipt } = fired.clone();
+        Event::Ticked { t, schedule, tick, by, receipt }
     }
 
     /// A job's row at the end.

@@ -139,9 +139,13 @@ impl Tx<'_> {
 
     pub(crate) async fn run_schedule(&mut self, name: &ScheduleName) -> Result<Receipt> {
         let row = self.known_schedule(name).await?;
+        let (t, place) = (self.now, self.told());
         let mut receipts = self.accept(&[Batch::one(row.info.schedule.trigger)]).await?;
         let receipt = receipts.pop().and_then(|mut of_batch| of_batch.pop());
-        receipt.ok_or_else(|| corrupt("the receipt of a schedule"))
+        let receipt = receipt.ok_or_else(|| corrupt("the receipt of a schedule"))?;
+        let (schedule, told) = (name.clone(), receipt.clone());
+        self.tell_at(place, || Event::ScheduleRun { t, schedule, receipt: told });
+        Ok(receipt)
     }
 
     pub(crate) async fn backfill(
@@ -188,19 +192,18 @@ impl Tx<'_> {
              select value ->> 0, value ->> 1, value ->> 2, ?2 from json_each(?1)";
         let planned: Vec<(&Row, Timestamp)> =
             planned.iter().filter_map(|(at, tick)| Some((rows.get(*at)?, *tick))).collect();
-        let mut batches = Vec::with_capacity(planned.len());
-        for (row, tick) in &planned {
-            batches.push(Batch::one(row.info.schedule.trigger.clone()));
-            let (t, schedule) = (self.now, row.info.schedule.name.clone());
-            self.tell(|| Event::Ticked { t, schedule, tick: *tick, by });
-        }
+        let batch = |(row, _): &(&Row, _)| Batch::one(row.info.schedule.trigger.clone());
+        let batches: Vec<Batch> = planned.iter().map(batch).collect();
+        let (t, place) = (self.now, self.told());
         let receipts = self.accept(&batches).await?;
         let mut fired = Vec::with_capacity(planned.len());
         let mut ticks = Vec::with_capacity(planned.len());
         for ((row, tick), receipt) in planned.into_iter().zip(receipts.into_iter().flatten()) {
             let job = receipt.job().map(|job| signed(job.get()));
             ticks.push((row.id, tick.as_micros(), job));
-            fired.push(Fired { schedule: row.info.schedule.name.clone(), tick, receipt });
+            let one = Fired { schedule: row.info.schedule.name.clone(), tick, receipt };
+            self.tell_at(place + fired.len(), || Event::ticked(t, &one, by));
+            fired.push(one);
         }
         if !ticks.is_empty() {
             let query = sqlx::query(RECORD_TICKS).bind(json(&ticks)?);
@@ -269,7 +272,7 @@ impl Tx<'_> {
     fn schedule_changed(&mut self, info: ScheduleInfo) {
         self.news.next_tick = self.news.next_tick.into_iter().chain(info.next).min();
         let t = self.now;
-        self.tell(|| Event::Schedule { t, info: Box::new(info) });
+        self.tell(|| Event::schedule(t, &info));
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quell_core::history::{Event, WorkerTask};
 use quell_core::{
-    AttemptOutcome, JobId, JobState, Payload, QueueName, QueueSettings, SettledAs, Timestamp,
-    TriggerId, WorkerId,
+    AttemptOutcome, JobId, JobState, Payload, QueueName, QueueSettings, Receipt, ScheduleName,
+    SettledAs, Timestamp, TriggerId, WorkerId,
 };
 
 use super::read::time_of;
@@ -32,6 +32,8 @@ pub struct Book {
     pub scheduled: BTreeSet<JobId>,
     /// Settings of queues.
     pub queues: BTreeMap<QueueName, QueueSettings>,
+    /// The calls that schedules make, those that were removed among them.
+    pub schedules: BTreeMap<ScheduleName, OpView>,
     /// What workers run.
     pub workers: BTreeMap<WorkerId, Vec<WorkerTask>>,
     /// The highest store time so far.
@@ -172,6 +174,11 @@ impl Book {
             Event::Queue { queue, settings, .. } => {
                 self.queues.insert(queue.clone(), settings.clone());
             }
+            Event::Schedule { .. } => self.schedule(at, &line.event),
+            Event::Ticked { schedule, receipt, .. }
+            | Event::ScheduleRun { schedule, receipt, .. } => {
+                self.triggered(at, line, schedule, receipt);
+            }
             Event::Worker { worker, tasks } => {
                 self.workers.insert(worker.clone(), tasks.clone());
             }
@@ -215,6 +222,41 @@ impl Book {
             *self.overlaps.entry((task.clone(), key)).or_default() |= debounce.overlap;
         }
         self.ops.insert((line.p.clone(), *op), view);
+    }
+
+    fn schedule(&mut self, at: usize, event: &Event) {
+        let Event::Schedule { schedule, task, key, dedup, debounce, when, .. } = event else {
+            return;
+        };
+        let view = OpView {
+            at,
+            since: self.now,
+            task: task.clone(),
+            key: key.clone(),
+            dedup: dedup.as_ref().map(|dedup| dedup.key.clone()),
+            hold: dedup.as_ref().map(|dedup| dedup.until),
+            debounce: *debounce,
+            when: *when,
+            fold: None,
+            payload: None,
+            state: OpState::Unknown,
+        };
+        if let (Some(key), Some(debounce)) = (key.clone(), debounce) {
+            *self.overlaps.entry((task.clone(), key)).or_default() |= debounce.overlap;
+        }
+        self.schedules.insert(schedule.clone(), view);
+    }
+
+    /// A trigger that a schedule made is a call of the store's own, which was answered at once.
+    fn triggered(&mut self, at: usize, line: &Line, schedule: &ScheduleName, receipt: &Receipt) {
+        let Some(made) = self.schedules.get(schedule).cloned() else { return };
+        // Callers count from one.
+        let id = (line.p.clone(), u64::MAX - at as u64);
+        if let Some(trigger) = receipt.trigger() {
+            self.triggers.entry(trigger).or_insert(id.clone());
+        }
+        let state = OpState::Answered(receipt.clone(), at);
+        self.ops.insert(id, OpView { at, since: self.now, state, ..made });
     }
 
     fn window(&mut self, at: usize, event: &Event) {

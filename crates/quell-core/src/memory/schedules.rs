@@ -76,7 +76,11 @@ impl State {
 
     pub(super) fn run_schedule(&mut self, name: &ScheduleName) -> Result<Receipt> {
         let trigger = self.known_schedule(name)?.schedule.trigger.clone();
-        Ok(accept_trigger(self, &trigger))
+        let (t, place) = (self.now(), self.told());
+        let receipt = accept_trigger(self, &trigger);
+        let (schedule, told) = (name.clone(), receipt.clone());
+        self.tell_at(place, || Event::ScheduleRun { t, schedule, receipt: told });
+        Ok(receipt)
     }
 
     pub(super) fn backfill(
@@ -109,12 +113,13 @@ impl State {
         let Some(info) = self.schedules.get(name) else { return fired };
         let trigger = info.schedule.trigger.clone();
         for tick in ticks.iter().copied() {
-            let (t, schedule) = (self.now(), name.clone());
-            self.tell(|| Event::Ticked { t, schedule, tick, by });
+            let (t, place) = (self.now(), self.told());
             let receipt = accept_trigger(self, &trigger);
             let row = Tick { schedule: name.clone(), tick, job: receipt.job(), by };
             self.ticks.insert((name.clone(), tick), row);
-            fired.push(Fired { schedule: name.clone(), tick, receipt });
+            let one = Fired { schedule: name.clone(), tick, receipt };
+            self.tell_at(place, || Event::ticked(t, &one, by));
+            fired.push(one);
         }
         fired
     }
@@ -143,6 +148,6 @@ impl State {
             self.next_tick = Some(self.next_tick.map_or(next, |known| known.min(next)));
         }
         let t = self.now();
-        self.tell(|| Event::Schedule { t, info: Box::new(info) });
+        self.tell(|| Event::schedule(t, &info));
     }
 }

@@ -158,7 +158,7 @@ impl Machine {
             reaped_at: now.before(REAP_PAUSE),
             pruning: false,
             prune_at: now + PRUNE_PAUSE,
-            ticker: Ticker::new(now),
+            ticker: Ticker::new(bounds.poll.base, now),
             store_ahead: 0,
             random: fastrand::Rng::with_seed(seed),
             bounds,

@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 /// The most ticks that one call fires.
 pub(crate) const TICK_BATCH: usize = 1_000;
-/// Between two looks at schedules, at most.
+/// Between two looks at schedules, at most, unless queues are polled less often.
 const LOOK: Duration = Duration::from_secs(60);
 /// Between two looks that hints ask for, at least: other processes' commits are hints too.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -26,13 +26,16 @@ pub(super) struct Ticker {
     ask_at: Option<Timestamp>,
     asked_at: Timestamp,
     asking: bool,
+    look: Duration,
     /// A hint that came while it asked.
     hint: Option<Timestamp>,
 }
 
 impl Ticker {
-    pub(super) fn new(now: Timestamp) -> Self {
-        Ticker { ask_at: Some(now), asked_at: now.before(PAUSE), asking: false, hint: None }
+    /// For a worker that polls so often.
+    pub(super) fn new(poll: Duration, now: Timestamp) -> Self {
+        let (asked_at, look) = (now.before(PAUSE), poll.max(LOOK));
+        Ticker { ask_at: Some(now), asked_at, asking: false, look, hint: None }
     }
 
     pub(super) fn is_asking(&self) -> bool {
@@ -76,7 +79,8 @@ impl Ticker {
                 for fired in &ticked.fired {
                     debug!(schedule = %fired.schedule, tick = %fired.tick, "tick fired");
                 }
-                Some(next.map_or(now + LOOK, |next| next.max(now).min(now + LOOK)))
+                let look_at = now + self.look;
+                Some(next.map_or(look_at, |next| next.max(now).min(look_at)))
             }
             Err(error) if error.kind() == ErrorKind::Unsupported => None,
             Err(error) => {
@@ -101,7 +105,7 @@ mod tests {
 
     /// A ticker that asked at 1,000 s and was told of this next tick.
     fn told(next: Option<i64>) -> Ticker {
-        let mut ticker = Ticker::new(secs(1_000));
+        let mut ticker = Ticker::new(RETRY, secs(1_000));
         assert!(ticker.asks(secs(1_000)) && !ticker.asks(secs(1_000)));
         ticker.answered(&quiet(), next.map(secs), secs(1_000));
         ticker

@@ -5,6 +5,7 @@ mod compile;
 #[cfg(feature = "sqlite")]
 mod faulty;
 mod lesser;
+mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod tasks;
