@@ -19,13 +19,13 @@ use crate::view;
 pub struct Source {
     /// The server to ask.
     #[arg(long, value_name = "URL", env = "QUELL_SERVER", default_value = "http://127.0.0.1:7777")]
-    server: Url,
-    /// Read this store instead of asking a server.
+    pub(crate) server: Url,
+    /// Use this store instead of asking a server.
     #[arg(long, value_name = "URL")]
-    store: Option<String>,
+    pub(crate) store: Option<String>,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// `quell trigger TASK [PAYLOAD]`.
@@ -203,22 +203,22 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         return Ok(writeln!(out, "{answer}")?);
     }
     let rows = answer.get("jobs").and_then(Value::as_array).cloned().unwrap_or_default();
-    Ok(out.write_all(table(&rows).as_bytes())?)
+    let columns = ["id", "task", "key", "state", "triggers", "attempt", "due_at"];
+    Ok(out.write_all(table(columns, &rows).as_bytes())?)
 }
 
-/// Jobs in aligned columns.
-fn table(jobs: &[Value]) -> String {
-    const COLUMNS: [&str; 7] = ["id", "task", "key", "state", "triggers", "attempt", "due_at"];
-    let cell = |job: &Value, column: &str| match job.get(column) {
+/// Rows in aligned columns.
+pub(crate) fn table<const N: usize>(columns: [&str; N], rows: &[Value]) -> String {
+    let cell = |row: &Value, column: &str| match row.get(column) {
         Some(Value::String(text)) => printable(text).replace('\n', "\\n"),
         Some(Value::Null) | None => "-".to_owned(),
         Some(other) => other.to_string(),
     };
-    let heads = COLUMNS.map(|column| column.trim_end_matches("_at").to_uppercase());
-    let rows: Vec<[String; 7]> = std::iter::once(heads)
-        .chain(jobs.iter().map(|job| COLUMNS.map(|column| cell(job, column))))
+    let heads = columns.map(|column| column.trim_end_matches("_at").to_uppercase());
+    let rows: Vec<[String; N]> = std::iter::once(heads)
+        .chain(rows.iter().map(|row| columns.map(|column| cell(row, column))))
         .collect();
-    let mut widths = [0; COLUMNS.len()];
+    let mut widths = [0; N];
     for row in &rows {
         widths
             .iter_mut()
@@ -271,7 +271,7 @@ fn text_of(answer: &Value) -> String {
 }
 
 /// Keys, payloads and outputs come from anywhere: what would steer the terminal is shown as code.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() && c != '\n' && c != '\t' {
@@ -306,7 +306,7 @@ fn told(source: &Source, target: &ExplainTarget) -> anyhow::Result<Value> {
     ask(&source.server, |client| client.get(url))
 }
 
-fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
+pub(crate) fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
     let mut url = server.clone();
     match url.path_segments_mut() {
         Ok(mut path) => path.pop_if_empty().extend(parts),
@@ -316,7 +316,10 @@ fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
 }
 
 /// Asks the server and reads its answer, or its refusal.
-fn ask(server: &Url, request: impl FnOnce(&Client) -> RequestBuilder) -> anyhow::Result<Value> {
+pub(crate) fn ask(
+    server: &Url,
+    request: impl FnOnce(&Client) -> RequestBuilder,
+) -> anyhow::Result<Value> {
     let on_loopback = match server.host_str().map(|host| host.trim_matches(['[', ']'])) {
         Some("localhost") => true,
         Some(host) => host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback()),
@@ -356,8 +359,8 @@ fn unreachable_server(error: &reqwest::Error) -> anyhow::Error {
     anyhow::anyhow!("{what} ({error})")
 }
 
-/// Reads a store that is there already.
-fn read_store(
+/// Uses a store that is there already.
+pub(crate) fn read_store(
     url: &str,
     read: impl AsyncFnOnce(&Quell) -> anyhow::Result<Value>,
 ) -> anyhow::Result<Value> {

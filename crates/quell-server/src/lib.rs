@@ -20,6 +20,7 @@ pub mod log;
 pub mod metrics;
 pub mod replay;
 pub mod rule;
+pub mod schedule;
 pub mod serve;
 pub mod signal;
 pub mod simulate;

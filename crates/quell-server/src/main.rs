@@ -30,6 +30,8 @@ enum Command {
     Job(quell_server::client::JobArgs),
     /// Say what happened to a key, a job or a trigger, and why.
     Explain(quell_server::client::ExplainArgs),
+    /// List schedules; pause, resume, run, backfill or remove one.
+    Schedule(quell_server::schedule::Args),
     /// Judge event histories: was anything lost, run twice, too early or too late?
     Check(quell_server::check::Args),
     Replay(quell_server::replay::Args),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Jobs(args) => quell_server::client::jobs(args, &mut out),
         Command::Job(args) => quell_server::client::job(args, &mut out),
         Command::Explain(args) => quell_server::client::explain(args, &mut out),
+        Command::Schedule(args) => quell_server::schedule::run(args, &mut out),
         Command::Check(args) => quell_server::check::run(args, &mut out),
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),

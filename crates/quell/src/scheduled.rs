@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use quell_core::schedule::{CatchUp, Schedule, Spec};
-use quell_core::{Error, NewTrigger, Priority, Result, ScheduleName, Timestamp, When};
+use quell_core::schedule::{CatchUp, Schedule, SpecParts};
+use quell_core::{NewTrigger, Priority, Result, ScheduleName, Timestamp, When};
 
 use crate::{Quell, Task};
 
@@ -41,24 +41,15 @@ pub struct ScheduleTask<'a, T> {
     quell: &'a Quell,
     name: Result<ScheduleName>,
     trigger: Result<NewTrigger>,
-    plan: Plan,
+    plan: SpecParts,
     catch_up: CatchUp,
     task: PhantomData<fn() -> T>,
-}
-
-/// The plan as it was asked for.
-#[derive(Debug, Default)]
-struct Plan {
-    cron: Option<String>,
-    zone: Option<String>,
-    every: Option<Duration>,
-    anchor: Option<Timestamp>,
 }
 
 impl<'a, T: Task> ScheduleTask<'a, T> {
     pub(crate) fn new(quell: &'a Quell, name: &str, task: T) -> Self {
         let (name, trigger) = (ScheduleName::new(name), quell.prepare(&task));
-        let (plan, catch_up) = (Plan::default(), CatchUp::default());
+        let (plan, catch_up) = (SpecParts::default(), CatchUp::default());
         ScheduleTask { quell, name, trigger, plan, catch_up, task: PhantomData }
     }
 
@@ -114,26 +105,6 @@ impl<'a, T: Task> ScheduleTask<'a, T> {
         let name = self.name?;
         let spec = self.plan.spec().map_err(|error| error.at(format!("schedule {name}")))?;
         Ok(Schedule { name, spec, catch_up: self.catch_up, trigger: self.trigger? })
-    }
-}
-
-impl Plan {
-    fn spec(self) -> Result<Spec> {
-        let Plan { cron, zone, every, anchor } = self;
-        match (cron, every) {
-            (Some(expression), None) if anchor.is_none() => {
-                Spec::cron(expression, zone.as_deref().unwrap_or("UTC"))
-            }
-            (None, Some(interval)) if zone.is_none() => {
-                Spec::every(interval, anchor.unwrap_or_default())
-            }
-            (Some(_), None) => Err(Error::invalid("anchor", "anchor belongs to every, not cron")),
-            (None, Some(_)) => Err(Error::invalid("zone", "zone belongs to cron, not every")),
-            (Some(_), Some(_)) => {
-                Err(Error::invalid("cron", "cron and every exclude each other: choose one"))
-            }
-            (None, None) => Err(Error::invalid("cron", "no plan: give cron or every")),
-        }
     }
 }
 

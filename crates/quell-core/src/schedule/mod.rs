@@ -119,6 +119,43 @@ impl Spec {
     }
 }
 
+/// A plan as people ask for it, one field at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpecParts {
+    /// A cron expression.
+    pub cron: Option<String>,
+    /// Its time zone, by IANA name; UTC where none is given.
+    pub zone: Option<String>,
+    /// A fixed interval.
+    pub every: Option<Duration>,
+    /// Its first tick; the Unix epoch where none is given, so that ten minutes are the clock's.
+    pub anchor: Option<Timestamp>,
+}
+
+impl SpecParts {
+    /// The plan, if the parts go together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the part (R40).
+    pub fn spec(&self) -> Result<Spec> {
+        let SpecParts { cron, zone, every, anchor } = self;
+        match (cron, every) {
+            (Some(_), None) if anchor.is_some() => {
+                Err(Error::invalid("anchor", "anchor belongs to every, not to cron"))
+            }
+            (Some(expression), None) => Spec::cron(expression, zone.as_deref().unwrap_or("UTC")),
+            (None, Some(_)) if zone.is_some() => {
+                Err(Error::invalid("zone", "zone belongs to cron, not to every"))
+            }
+            (None, Some(interval)) => Spec::every(*interval, anchor.unwrap_or_default()),
+            (Some(_), Some(_)) => {
+                Err(Error::invalid("cron", "cron and every exclude each other: choose one"))
+            }
+            (None, None) => Err(Error::invalid("cron", "no plan: give cron or every")),
+        }
+    }
+}
+
 /// Ticks at `anchor`, `anchor + interval`, `anchor + 2 · interval` and so on: they do not drift,
 /// however late each is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -86,7 +86,10 @@ pub(super) async fn trigger(
     Ok((StatusCode::ACCEPTED, Json(body)).into_response())
 }
 
-fn known_task<'a>(api: &'a Api, task: &str) -> Result<(TaskName, &'a DeclaredTask), ApiError> {
+pub(super) fn known_task<'a>(
+    api: &'a Api,
+    task: &str,
+) -> Result<(TaskName, &'a DeclaredTask), ApiError> {
     let known = TaskName::new(task).ok().and_then(|name| {
         let declared = api.tasks.get(&name)?;
         Some((name, declared))
@@ -97,7 +100,10 @@ fn known_task<'a>(api: &'a Api, task: &str) -> Result<(TaskName, &'a DeclaredTas
 }
 
 /// The body, if it is JSON by its own word, within the bounds of size and depth.
-fn read(headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
+pub(super) fn read(
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Bytes, ApiError> {
     let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind
         .split(';')
@@ -139,7 +145,7 @@ fn depth(text: &[u8]) -> usize {
 }
 
 /// Reads what a caller wrote, or says at which field it went wrong.
-fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
+pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
     let mut source = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut source).map_err(|error| {
         let path = error.path().to_string();
@@ -218,12 +224,12 @@ fn dedup(asked: &Asked<'_>) -> Result<Option<Dedup>, ApiError> {
     Ok(key.map(|key| Dedup { key, until }))
 }
 
-fn length(field: &str, text: &str) -> Result<std::time::Duration, ApiError> {
+pub(super) fn length(field: &str, text: &str) -> Result<std::time::Duration, ApiError> {
     duration::parse(text).map_err(|message| ApiError::invalid(field, message))
 }
 
 /// A receipt as callers read it.
-fn show(task: &TaskName, receipt: &Receipt) -> Value {
+pub(super) fn show(task: &TaskName, receipt: &Receipt) -> Value {
     let mut shown = json!({
         "receipt": receipt.outcome(),
         "task": task,
