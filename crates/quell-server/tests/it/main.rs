@@ -23,6 +23,8 @@ mod handlers;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]
+mod schedules;
+#[cfg(test)]
 mod served;
 #[cfg(test)]
 mod simulate;
