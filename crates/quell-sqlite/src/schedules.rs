@@ -54,10 +54,12 @@ pub(crate) async fn read_schedules(db: &mut SqliteConnection) -> Result<Vec<Sche
 pub(crate) async fn read_ticks(db: &mut SqliteConnection, job: JobId) -> Result<Vec<Tick>> {
     const TICKS: &str = "select s.name, t.tick_at, t.backfilled
            from quell_tick t join quell_schedule s on s.id = t.schedule_id
-          where t.job_id = ?1 order by t.tick_at desc, s.name desc limit ?2";
+          where t.job_id = ?1 order by t.tick_at desc limit ?2";
+    // Those of one moment are chosen by name, which would need a sort here.
+    const ENOUGH: usize = 4 * Tick::SHOWN;
     let rows = sqlx::query(TICKS)
         .bind(signed(job.get()))
-        .bind(i64::try_from(Tick::SHOWN).unwrap_or(i64::MAX))
+        .bind(i64::try_from(ENOUGH).unwrap_or(i64::MAX))
         .fetch_all(db)
         .await;
     let rows = rows.map_err(|e| explain("read ticks", e))?;

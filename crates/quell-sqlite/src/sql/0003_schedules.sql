@@ -13,7 +13,7 @@ create table quell_schedule (
     -- Null while it is paused, and after the last tick.
     next_at    integer
 );
-create index quell_schedule_next on quell_schedule (next_at) where next_at is not null;
+create index quell_schedule_next on quell_schedule (next_at, name) where next_at is not null;
 
 create table quell_tick (
     schedule_id integer not null,
@@ -23,6 +23,6 @@ create table quell_tick (
     backfilled  integer not null,
     primary key (schedule_id, tick_at)
 ) without rowid;
-create index quell_tick_job on quell_tick (job_id) where job_id is not null;
+create index quell_tick_job on quell_tick (job_id, tick_at) where job_id is not null;
 -- R37: ticks that no backfill can reach any more.
 create index quell_tick_at on quell_tick (tick_at);
