@@ -337,6 +337,12 @@ impl Store for SqliteStore {
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        let known = self.reader().await?.schedules().await?;
+        if known.iter().any(|info| info.schedule == *schedule) {
+            // Declared at each start: most often there is nothing to write.
+            self.time(now);
+            return Ok(());
+        }
         write!(self, open_at(self.time(now)), |tx| tx.set_schedule(schedule).await?)
     }
 

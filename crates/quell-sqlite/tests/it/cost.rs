@@ -45,6 +45,7 @@ async fn an_idle_worker_writes_nothing() {
     let before = version(&mut db).await;
     for _ in 0..20 {
         assert!(store.tick(None, 9).await.unwrap().fired.is_empty());
+        store.set_schedule(None, &every(century)).await.unwrap();
         assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
         store.reap(None, 9).await.unwrap();
         store.next_due(None, &queue(), &[task("t")]).await.unwrap();
