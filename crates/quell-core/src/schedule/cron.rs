@@ -354,6 +354,17 @@ mod tests {
     }
 
     #[test]
+    fn r36_every_hour_goes_with_the_clock_on_the_wall() {
+        // Lord Howe goes back by half an hour from 02:00 on 2026-04-05, at 15:00 UTC the day before.
+        let (zone, before) = ("Australia/Lord_Howe", "2026-04-04T14:00:00Z");
+        let back = ["04-04 14:45", "04-04 15:15", "04-04 16:15"];
+        assert_eq!(ticks("45 * * * *", zone, before, 3), back);
+        // And forward again from 02:00 on 2026-10-04, at 15:30 UTC.
+        let forth = ["10-03 15:15", "10-03 15:45", "10-03 16:45"];
+        assert_eq!(ticks("45 * * * *", zone, "2026-10-03T14:30:00Z", 3), forth);
+    }
+
+    #[test]
     fn r36_the_latest_tick_is_the_last_of_the_next_ones() {
         let starts = ["2026-03-28T22:00:00Z", "2026-10-24T22:00:00Z", "2026-01-01T00:00:00Z"];
         let expressions =

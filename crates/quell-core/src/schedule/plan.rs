@@ -105,8 +105,7 @@ impl ScheduleInfo {
                 newest().filter(|tick| now.since(*tick) <= ON_TIME).into_iter().collect()
             }
         };
-        let is_cut = self.schedule.catch_up == CatchUp::All && ticks.len() == limit;
-        self.handled = ticks.last().copied().filter(|_| is_cut).unwrap_or(now);
+        self.handled = ticks.last().copied().unwrap_or(now);
         self.next = spec.next(self.handled);
         ticks.retain(|tick| !fired.contains(tick));
         self.fires(&ticks);
