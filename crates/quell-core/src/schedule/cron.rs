@@ -183,6 +183,12 @@ fn parse(expression: &str) -> Result<croner::Cron> {
         );
         return Err(Error::invalid("cron", message));
     }
+    // The parser takes an empty item for nothing at all, and would look for it for a long time.
+    let mut items = expression.split_whitespace().flat_map(|field| field.split(','));
+    if items.any(str::is_empty) {
+        let message = format!("cron expression {shown:?} has a comma with nothing beside it");
+        return Err(Error::invalid("cron", message));
+    }
     let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
     parser
         .parse(expression)
@@ -392,6 +398,8 @@ mod tests {
             ("0 0 0 1 1 * 2026", "UTC", "cron"),
             ("@daily", "UTC", "cron"),
             ("61 * * * *", "UTC", "cron"),
+            ("1, * * * *", "UTC", "cron"),
+            ("* , * * *", "UTC", "cron"),
             ("0 0 30 2 *", "UTC", "cron"),
             ("é * * * *", "UTC", "cron"),
             (&long, "UTC", "cron"),
