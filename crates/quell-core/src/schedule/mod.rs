@@ -1,7 +1,7 @@
 //! Schedules: triggers that come by the clock (R36).
 //!
 //! A [`Schedule`] says what to trigger and when; its [`Spec`] is a pure function from a moment to
-//! the next tick. [`plan`] decides which ticks fire, for all stores: a store loads a
+//! the next tick. `plan` decides which ticks fire, for all stores: a store loads a
 //! [`ScheduleInfo`], asks it, hands the triggers to [`accept`](crate::accept::accept) and writes
 //! both back in one step, so that a tick fires once however many workers ask.
 
