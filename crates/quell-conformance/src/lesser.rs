@@ -6,11 +6,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, Wakeups, lacks,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -191,5 +192,51 @@ impl<S: Store> Store for Lesser<S> {
         limit: usize,
     ) -> Result<u64> {
         self.inner.prune(now, retention, limit).await
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        let mut schedule = schedule.clone();
+        if schedule.trigger.dedup.is_some() {
+            self.needs(Capability::Dedup, "leave the dedup key out or change stores")?;
+        }
+        if !self.claims.priorities {
+            schedule.trigger.priority = 0;
+        }
+        self.inner.set_schedule(now, &schedule).await
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        self.inner.set_schedule_state(now, name, state).await
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        self.inner.delete_schedule(now, name).await
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        self.inner.schedules().await
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        self.inner.tick(now, limit).await
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        self.inner.run_schedule(now, name).await
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        self.inner.backfill(now, name, from, to).await
     }
 }

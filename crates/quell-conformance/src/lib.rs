@@ -77,6 +77,8 @@ pub mod report;
 pub mod retention;
 #[cfg(feature = "suite")]
 pub mod rig;
+#[cfg(feature = "suite")]
+pub mod schedule;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "suite")]

@@ -168,6 +168,21 @@ macro_rules! rule_tests {
                     r34_every_subscriber_hears_the_earliest needs Push,
                     r34_next_due_is_exact,
                 ]
+                schedule: [
+                    r36_a_tick_is_a_trigger_at_its_time,
+                    r36_ticks_that_race_fire_once,
+                    r36_missed_ticks_follow_catch_up,
+                    r36_a_step_of_ticks_is_bounded,
+                    r36_a_paused_schedule_fires_nothing_and_catches_up_nothing,
+                    r36_a_schedule_is_set_again,
+                    r36_a_run_is_outside_the_plan,
+                    r36_a_backfill_fires_each_tick_at_most_once,
+                    r36_r40_a_backfill_is_bounded,
+                    r15_r36_a_job_tells_the_ticks_it_came_from,
+                    r36_r40_an_unknown_schedule_is_said_to_be,
+                    r36_r37_what_fired_is_known_for_a_year,
+                    r34_r36_a_new_tick_is_told needs Push,
+                ]
                 cut: [
                     r01_r02_a_crash_between_key_and_message_cannot_exist,
                     r16_a_call_that_was_cut_off_burns_no_key needs Dedup,

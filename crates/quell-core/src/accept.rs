@@ -50,7 +50,7 @@ pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Vec<Receipt> {
         return vec![Receipt::Duplicate { job }; batch.triggers.len()];
     }
     let receipts: Vec<Receipt> =
-        batch.triggers.iter().map(|trigger| accept_one(rows, trigger)).collect();
+        batch.triggers.iter().map(|trigger| accept_trigger(rows, trigger)).collect();
     // A member that is a duplicate by its own key names a job that is not the batch's.
     let accepted = receipts.iter().find(|receipt| receipt.trigger().is_some());
     let job = accepted.and_then(Receipt::job);
@@ -60,7 +60,8 @@ pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Vec<Receipt> {
     receipts
 }
 
-fn accept_one(rows: &mut impl Rows, trigger: &NewTrigger) -> Receipt {
+/// Accepts one trigger, or says that it is a duplicate.
+pub fn accept_trigger(rows: &mut impl Rows, trigger: &NewTrigger) -> Receipt {
     if let Some(dedup) = &trigger.dedup
         && let Some(job) = holder(rows, trigger, dedup)
     {

@@ -30,7 +30,7 @@ impl Default for HoldUntil {
 }
 
 /// A dedup key and how long it is taken.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Dedup {
     /// The key; it is the task's own.
     pub key: Key,

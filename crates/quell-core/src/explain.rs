@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::schedule::{Tick, TickedBy};
 use crate::window::DueReason;
 use crate::{Attempt, Job, JobId, JobState, TriggerId};
 
@@ -25,6 +26,9 @@ pub struct Explanation {
     pub open_window: Option<JobId>,
     /// What the keys of its task look like.
     pub keys: Option<KeyAdvice>,
+    /// The newest ticks of schedules among its triggers (R36), oldest first.
+    #[serde(default)]
+    pub ticks: Vec<Tick>,
 }
 
 /// How well the debounce of a task gathers, over its newest keyed jobs.
@@ -115,6 +119,13 @@ impl Explanation {
                 window.last_at
             )?,
         }
+        for Tick { schedule, tick, by, .. } in &self.ticks {
+            let by = match by {
+                TickedBy::Plan => "",
+                TickedBy::Backfill => ", by a backfill",
+            };
+            writeln!(f, "  schedule   {schedule}, its tick of {tick}{by}")?;
+        }
         if job.suppressed > 0 {
             writeln!(f, "  not run    {} of them, by the leading edge's choice", job.suppressed)?;
         }
@@ -174,6 +185,7 @@ mod tests {
             absorbed: Vec::new(),
             open_window: None,
             keys: advice,
+            ticks: Vec::new(),
         }
         .to_string()
     }

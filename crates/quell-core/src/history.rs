@@ -10,16 +10,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dedup::HoldUntil;
+use crate::dedup::{Dedup, HoldUntil};
 use crate::job::Shape;
 use crate::retry::Retry;
+use crate::schedule::{CatchUp, Fired, ScheduleInfo, ScheduleState, Spec, TickedBy};
 use crate::settings::{QueueSettings, TaskSettings};
 use crate::store::SettledAs;
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{
     AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, QueueName,
-    Receipt, TaskName, Timestamp, WorkerId,
+    Receipt, ScheduleName, TaskName, Timestamp, WorkerId,
 };
 
 /// Where events go. Calls are synchronous and must be short.
@@ -313,6 +314,63 @@ pub enum Event {
         /// Its settings from now on.
         settings: TaskSettings,
     },
+    /// A schedule was made or changed, paused or resumed.
+    Schedule {
+        /// Store time.
+        t: Timestamp,
+        /// Its name.
+        schedule: ScheduleName,
+        /// Its plan from now on.
+        spec: Spec,
+        /// What becomes of missed ticks.
+        catch_up: CatchUp,
+        /// Whether it fires.
+        state: ScheduleState,
+        /// Every tick up to here has fired by plan or never will.
+        handled: Timestamp,
+        /// The task that it triggers.
+        task: TaskName,
+        /// The debounce key.
+        key: Option<Key>,
+        /// The dedup key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dedup: Option<Dedup>,
+        /// The debounce policy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        debounce: Option<Debounce>,
+        /// The delay.
+        #[serde(default)]
+        when: When,
+    },
+    /// A schedule was removed.
+    Unscheduled {
+        /// Store time.
+        t: Timestamp,
+        /// Which.
+        schedule: ScheduleName,
+    },
+    /// A tick fired; what it changed is told after it.
+    Ticked {
+        /// Store time.
+        t: Timestamp,
+        /// The schedule.
+        schedule: ScheduleName,
+        /// The planned time.
+        tick: Timestamp,
+        /// Why it fired.
+        by: TickedBy,
+        /// What became of its trigger.
+        receipt: Receipt,
+    },
+    /// Someone ran a schedule outside its plan.
+    ScheduleRun {
+        /// Store time.
+        t: Timestamp,
+        /// The schedule.
+        schedule: ScheduleName,
+        /// What became of its trigger.
+        receipt: Receipt,
+    },
     /// A test did harm.
     Fault {
         /// Store time.
@@ -464,6 +522,33 @@ impl Event {
             (outcome, _) => (outcome.counted(), outcome.is_last()),
         };
         Event::Settle { t, job, token, outcome, last, became }
+    }
+
+    /// A schedule as it stands.
+    #[must_use]
+    pub fn schedule(t: Timestamp, info: &ScheduleInfo) -> Event {
+        let trigger = &info.schedule.trigger;
+        let keyed = trigger.keyed.as_ref();
+        Event::Schedule {
+            t,
+            schedule: info.schedule.name.clone(),
+            spec: info.schedule.spec.clone(),
+            catch_up: info.schedule.catch_up,
+            state: info.state,
+            handled: info.handled,
+            task: trigger.task.clone(),
+            key: keyed.map(|keyed| keyed.key.clone()),
+            dedup: trigger.dedup.clone(),
+            debounce: keyed.map(|keyed| keyed.debounce),
+            when: trigger.when,
+        }
+    }
+
+    /// A tick that fired.
+    #[must_use]
+    pub fn ticked(t: Timestamp, fired: &Fired, by: TickedBy) -> Event {
+        let Fired { schedule, tick, receipt } = fired.clone();
+        Event::Ticked { t, schedule, tick, by, receipt }
     }
 
     /// A job's row at the end.

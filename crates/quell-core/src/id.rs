@@ -184,6 +184,10 @@ text_type!(
     QueueName, "queue", check_name
 );
 text_type!(
+    /// The name of a schedule: letters, digits, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
+    ScheduleName, "schedule", check_name
+);
+text_type!(
     /// What a worker calls itself, shown with its attempts.
     WorkerId, "worker", check_name
 );

@@ -2,7 +2,8 @@
 //!
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
-//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]) and the moves
+//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
+//! ([`schedule`]) and the moves
 //! between job states ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
 //! rules' own store: the oracle that every other store is compared with.
 //!
@@ -27,6 +28,7 @@ mod memory;
 pub mod payload;
 pub mod poll;
 pub mod retry;
+pub mod schedule;
 mod settings;
 mod store;
 mod time;
@@ -38,7 +40,8 @@ pub mod window;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{
-    JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, TaskName, TriggerId, WorkerId,
+    JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, ScheduleName, TaskName,
+    TriggerId, WorkerId,
 };
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot};

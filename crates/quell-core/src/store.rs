@@ -10,10 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
     Attempt, AttemptOutcome, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken,
-    Payload, QueueName, Receipt, Result, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
+    Payload, QueueName, Receipt, Result, ScheduleName, TaskName, Timestamp, TriggerId, Wakeups,
+    WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -491,6 +493,68 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
         retention: &Retention,
         limit: usize,
     ) -> Result<u64>;
+
+    /// Makes a schedule, or changes the one of its name; its state stays (R36).
+    ///
+    /// The caller has validated it.
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        let _unused = (now, schedule);
+        Err(lacks_schedules())
+    }
+
+    /// Pauses or resumes a schedule (R36). Fails with `NotFound` for an unknown one.
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        let _unused = (now, name, state);
+        Err(lacks_schedules())
+    }
+
+    /// Removes a schedule and what is known of its ticks. Fails with `NotFound` for an unknown one.
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        let _unused = (now, name);
+        Err(lacks_schedules())
+    }
+
+    /// The schedules there are, by name.
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        Err(lacks_schedules())
+    }
+
+    /// Fires at most `limit` ticks that are due, of at most as many schedules, those that have
+    /// waited longest first; each tick once, whoever asks and however often (R36).
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        let _unused = (now, limit);
+        Err(lacks_schedules())
+    }
+
+    /// Triggers what a schedule triggers, now and outside its plan. Fails with `NotFound` for an
+    /// unknown one.
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        let _unused = (now, name);
+        Err(lacks_schedules())
+    }
+
+    /// Fires the ticks from `from` to `to`, both included, that have not fired; returns how many
+    /// did. Fails with `NotFound` for an unknown schedule, and with `Invalid` for a range that
+    /// [`ScheduleInfo::backfill`] refuses.
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        let _unused = (now, name, from, to);
+        Err(lacks_schedules())
+    }
+}
+
+fn lacks_schedules() -> Error {
+    lacks("schedules", "trigger from a scheduler of your own, or change stores")
 }
 
 /// The answer for a job that is not there.

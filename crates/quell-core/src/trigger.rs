@@ -13,7 +13,7 @@ use crate::{Error, JobId, Key, Payload, QueueName, Result, TaskName, Timestamp, 
 pub type Priority = i16;
 
 /// When a trigger asks to run, before any debounce.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
     /// As soon as the rules allow.
@@ -38,7 +38,7 @@ impl When {
 }
 
 /// The debounce of a keyed trigger.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Keyed {
     /// Triggers of one task with one key share a window.
     pub key: Key,
@@ -49,7 +49,7 @@ pub struct Keyed {
 }
 
 /// One request to run a task, as a store takes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NewTrigger {
     /// The task to run.
     pub task: TaskName,

@@ -64,7 +64,7 @@ impl Tx<'_> {
         for memory in &mut memories {
             memory.job = leaders.get(&memory.value.leader).cloned();
         }
-        self.tick().await?;
+        self.read_clock().await?;
         let mut touched = Touched::new(self.now, DRAFTS, thresholds);
         windows.into_iter().for_each(|(key, job)| touched.add_job(key, job));
         touched.add_holds(holds);

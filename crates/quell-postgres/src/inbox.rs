@@ -69,7 +69,7 @@ impl Tx<'_> {
         let query = self.sql.query(ALONE).bind(format!("quell {}", self.sql.schema()));
         self.run("fold the inbox alone", query).await?;
         let rows = self.fetch("read the inbox", self.sql.query(TAKE).bind(FOLD)).await?;
-        self.news.more_in_inbox = i64::try_from(rows.len()) == Ok(FOLD);
+        self.news.wakes_all |= i64::try_from(rows.len()) == Ok(FOLD);
         let mut taken = Vec::with_capacity(rows.len());
         for row in &rows {
             taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
@@ -82,11 +82,6 @@ impl Tx<'_> {
                 Err(error) => self.refuse_inbox(id, text, &error).await?,
             }
         }
-        let triggers = batches.iter().flat_map(|batch| &batch.triggers);
-        for t in triggers {
-            self.lane(&t.queue, &t.task, t.priority);
-        }
-        self.check_named()?;
         self.accept(&batches).await?;
         Ok(())
     }

@@ -8,19 +8,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use quell_core::trigger::Priority;
-use quell_core::{QueueName, Result, TaskName};
+use quell_core::{Key, QueueName, Result, TaskName};
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, PgPool};
 
 use crate::error::explain;
 use crate::row::get;
-use crate::sql::Sql;
+use crate::sql::{PgQuery, Sql};
 use crate::tx::{one_shot, read};
 
 /// What a lane's number stands for.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) id: i32,
-    pub(crate) queue_id: i32,
     pub(crate) task_id: i32,
     pub(crate) queue: QueueName,
     pub(crate) task: TaskName,
@@ -36,10 +36,13 @@ pub(crate) struct Names(RwLock<Known>);
 #[derive(Debug, Default)]
 struct Known {
     tasks: HashMap<TaskName, i32>,
-    queues: HashMap<QueueName, i32>,
     by_names: HashMap<LaneNames, Arc<Lane>>,
     lanes: HashMap<i32, Arc<Lane>>,
+    partitions: HashMap<Key, i32>,
 }
+
+/// How many partitions are cached.
+const CACHED: usize = 10_000;
 
 impl Names {
     fn known<R>(&self, look: impl FnOnce(&Known) -> R) -> R {
@@ -50,7 +53,6 @@ impl Names {
         let lane = Arc::new(lane);
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         known.tasks.insert(lane.task.clone(), lane.task_id);
-        known.queues.insert(lane.queue.clone(), lane.queue_id);
         let names = (lane.queue.clone(), lane.task.clone(), lane.priority);
         known.by_names.insert(names, Arc::clone(&lane));
         known.lanes.insert(lane.id, Arc::clone(&lane));
@@ -77,53 +79,78 @@ impl Names {
         self.known(|known| known.tasks.get(task).copied())
     }
 
-    /// Makes lanes known to this process, and to the store where they are new.
+    /// Makes lanes known to this process, where the store knows them.
+    pub(crate) async fn look_up(
+        &self,
+        pool: &PgPool,
+        sql: &Sql,
+        names: impl Iterator<Item = LaneNames>,
+    ) -> Result<()> {
+        const FIND: &str = "select l.id, l.task_id
+               from quell.lane l
+               join quell.queue q on q.id = l.queue_id and q.name = $1
+               join quell.task t on t.id = l.task_id and t.name = $2
+              where l.priority = $3";
+        for names in self.unknown(names) {
+            let rows = read(pool, sql, "read names", bind(sql.query(FIND), &names)).await?;
+            if let Some(row) = rows.first() {
+                self.learn_row(row, names)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Names::look_up`], and makes those that are new, in a transaction of their own.
     pub(crate) async fn intern(
         &self,
         pool: &PgPool,
         sql: &Sql,
         names: impl Iterator<Item = LaneNames>,
     ) -> Result<()> {
-        let asked: HashSet<LaneNames> =
-            names.filter(|names| !self.known(|known| known.by_names.contains_key(names))).collect();
-        for (queue, task, priority) in &asked {
-            self.intern_one(pool, sql, queue, task, *priority).await?;
+        const MAKE: &str = "select id, task_id from quell.lane_of($1, $2, $3)";
+        let names: Vec<LaneNames> = names.collect();
+        self.look_up(pool, sql, names.iter().cloned()).await?;
+        for names in self.unknown(names.into_iter()) {
+            let rows = one_shot(pool, sql, bind(sql.query(MAKE), &names)).await?;
+            self.learn_row(crate::tx::first(&rows)?, names)?;
         }
         Ok(())
     }
 
-    async fn intern_one(
+    fn unknown(&self, names: impl Iterator<Item = LaneNames>) -> HashSet<LaneNames> {
+        names.filter(|names| !self.known(|known| known.by_names.contains_key(names))).collect()
+    }
+
+    fn learn_row(&self, row: &PgRow, (queue, task, priority): LaneNames) -> Result<()> {
+        let (id, task_id) = (get(row, 0)?, get(row, 1)?);
+        self.learn(Lane { id, task_id, queue, task, priority });
+        Ok(())
+    }
+
+    /// The number of a partition, where this process knows it.
+    pub(crate) fn partition_id(&self, partition: &Key) -> Option<i32> {
+        self.known(|known| known.partitions.get(partition).copied())
+    }
+
+    /// Makes partitions known to this process, and to the store where they are new.
+    pub(crate) async fn intern_partitions(
         &self,
         pool: &PgPool,
         sql: &Sql,
-        queue: &QueueName,
-        task: &TaskName,
-        priority: Priority,
+        partitions: impl Iterator<Item = Key>,
     ) -> Result<()> {
-        // The second statement sees what others added while the first waited for them.
-        const FIND: &str = "select l.id, l.queue_id, l.task_id
-               from quell.lane l
-               join quell.queue q on q.id = l.queue_id and q.name = $1
-               join quell.task t on t.id = l.task_id and t.name = $2
-              where l.priority = $3";
-        const MAKE: &str = "select id, queue_id, task_id from quell.lane_of($1, $2, $3)";
-        let bind = |template| {
-            let query = sql.query(template).bind(queue.as_str().to_owned());
-            query.bind(task.as_str().to_owned()).bind(priority)
-        };
-        let mut rows = read(pool, sql, "read names", bind(FIND)).await?;
-        if rows.is_empty() {
-            rows = one_shot(pool, sql, bind(MAKE)).await?;
+        let unknown: HashSet<Key> =
+            partitions.filter(|partition| self.partition_id(partition).is_none()).collect();
+        for partition in unknown {
+            let query = sql.query("select quell.partition_of($1)");
+            let rows = one_shot(pool, sql, query.bind(partition.as_str().to_owned())).await?;
+            let id = get(crate::tx::first(&rows)?, 0)?;
+            let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            if known.partitions.len() >= CACHED {
+                known.partitions.clear();
+            }
+            known.partitions.insert(partition, id);
         }
-        let row = crate::tx::first(&rows)?;
-        self.learn(Lane {
-            id: get(row, 0)?,
-            queue_id: get(row, 1)?,
-            task_id: get(row, 2)?,
-            queue: queue.clone(),
-            task: task.clone(),
-            priority,
-        });
         Ok(())
     }
 
@@ -134,7 +161,7 @@ impl Names {
         sql: &Sql,
         ids: impl Iterator<Item = i32>,
     ) -> Result<()> {
-        const LANES: &str = "select l.id, l.queue_id, l.task_id, q.name, t.name, l.priority
+        const LANES: &str = "select l.id, l.task_id, q.name, t.name, l.priority
                from quell.lane l
                join quell.queue q on q.id = l.queue_id
                join quell.task t on t.id = l.task_id
@@ -148,13 +175,16 @@ impl Names {
         for row in &rows {
             self.learn(Lane {
                 id: get(row, 0)?,
-                queue_id: get(row, 1)?,
-                task_id: get(row, 2)?,
-                queue: QueueName::new(get::<&str, _>(row, 3)?)?,
-                task: TaskName::new(get::<&str, _>(row, 4)?)?,
-                priority: get(row, 5)?,
+                task_id: get(row, 1)?,
+                queue: QueueName::new(get::<&str, _>(row, 2)?)?,
+                task: TaskName::new(get::<&str, _>(row, 3)?)?,
+                priority: get(row, 4)?,
             });
         }
         Ok(())
     }
+}
+
+fn bind(query: PgQuery, (queue, task, priority): &LaneNames) -> PgQuery {
+    query.bind(queue.as_str().to_owned()).bind(task.as_str().to_owned()).bind(*priority)
 }

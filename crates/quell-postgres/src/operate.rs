@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use quell_core::history::Event;
+use quell_core::schedule::RECORD;
 use quell_core::{
     JobId, JobState, Key, QueueName, QueueSettings, Result, Retention, SettledAs, TaskName,
-    Timestamp, no_such_job,
+    TaskSettings, Timestamp, no_such_job,
 };
 use sqlx::PgPool;
 
@@ -14,6 +15,16 @@ use crate::error::corrupt;
 use crate::row::{decode, get, job_columns, signed, unsigned};
 use crate::sql::Sql;
 use crate::tx::{Asked, Tx, first, read};
+
+/// Whether a queue has limits.
+macro_rules! limited {
+    () => {
+        "coalesce(settings::json ->> 'concurrency', settings::json ->> 'worker_concurrency',
+                  settings::json ->> 'partition_concurrency', settings::json ->> 'rate',
+                  settings::json ->> 'partition_rate') is not null"
+    };
+}
+pub(crate) use limited;
 
 /// Looks, without writing, whether there may be anything to remove.
 pub(crate) async fn may_prune(
@@ -29,12 +40,15 @@ pub(crate) async fn may_prune(
              or exists (select from quell.ended where state = 3 and ended_at <= now - $4)
              or exists (select from quell.memory where expires_at <= now)
              or exists (select from quell.hold where expires_at <= now)
+             or exists (select from quell.start where expires_at <= now)
+             or exists (select from quell.tick_fired where tick_at < now - $5)
            from clock";
     let micros = |keep: Option<Duration>| {
         keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
     };
     let query = asked.bind(sql.query(OLD)).bind(micros(retention.succeeded));
-    let rows = read(pool, sql, "look for ended jobs", query.bind(micros(retention.dead))).await?;
+    let query = query.bind(micros(retention.dead)).bind(micros(Some(RECORD)));
+    let rows = read(pool, sql, "look for ended jobs", query).await?;
     get(first(&rows)?, 0)
 }
 
@@ -108,22 +122,69 @@ impl Tx<'_> {
         queue: &QueueName,
         settings: &QueueSettings,
     ) -> Result<()> {
-        const SET: &str = "insert into quell.queue (name, settings) values ($1, $2)
-             on conflict (name) do update set settings = excluded.settings";
+        const MAKE: &str = "insert into quell.queue (name) values ($1) on conflict do nothing";
+        const SET: &str = "update quell.queue set settings = $2, deleted = false where id = $1";
         let text = serde_json::to_string(settings)
             .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))?;
-        let query = self.sql.query(SET).bind(queue.as_str().to_owned()).bind(text);
-        self.run("set a queue", query).await?;
+        let name = queue.as_str().to_owned();
+        self.run("make a queue", self.sql.query(MAKE).bind(name)).await?;
+        let (id, was, _) =
+            self.queue_row(queue).await?.ok_or_else(|| corrupt("a queue that was just made"))?;
+        self.change_rates(id, &was, settings).await?;
+        self.run("set a queue", self.sql.query(SET).bind(id).bind(text)).await?;
         let t = self.now;
         self.tell(|| Event::Queue { t, queue: queue.clone(), settings: settings.clone() });
         self.news.wake(queue, Timestamp::MIN);
         Ok(())
     }
 
+    /// R32: nothing of the queue starts until it is set again.
+    pub(crate) async fn delete_queue(&mut self, queue: &QueueName) -> Result<bool> {
+        const DELETE: &str = "update quell.queue set settings = '{}', deleted = true where id = $1";
+        let Some((id, was, deleted)) = self.queue_row(queue).await? else { return Ok(false) };
+        if deleted {
+            return Ok(false);
+        }
+        self.change_rates(id, &was, &QueueSettings::default()).await?;
+        self.run("delete a queue", self.sql.query(DELETE).bind(id)).await?;
+        let t = self.now;
+        self.tell(|| Event::QueueDeleted { t, queue: queue.clone() });
+        self.news.wake(queue, Timestamp::MIN);
+        Ok(true)
+    }
+
+    /// A queue's number and settings, and whether it was deleted; locked.
+    async fn queue_row(&mut self, queue: &QueueName) -> Result<Option<(i32, QueueSettings, bool)>> {
+        const ROW: &str =
+            "select id, settings, deleted from quell.queue where name = $1 for update";
+        let query = self.sql.query(ROW).bind(queue.as_str().to_owned());
+        let rows = self.fetch("read a queue", query).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let settings = crate::read::parse_settings(queue.as_str(), get(row, 1)?, false)?;
+        Ok(Some((get(row, 0)?, settings, get(row, 2)?)))
+    }
+
+    pub(crate) async fn set_task(
+        &mut self,
+        task: &TaskName,
+        settings: &TaskSettings,
+    ) -> Result<()> {
+        const SET: &str = "insert into quell.task (name, settings) values ($1, $2)
+             on conflict (name) do update set settings = excluded.settings";
+        let text = serde_json::to_string(settings)
+            .map_err(|error| corrupt(format_args!("settings of task {task}: {error}")))?;
+        let query = self.sql.query(SET).bind(task.as_str().to_owned()).bind(text);
+        self.run("set a task", query).await?;
+        let (t, settings) = (self.now, *settings);
+        self.tell(|| Event::TaskChanged { t, task: task.clone(), settings });
+        // Its jobs may wait in any queue.
+        self.news.wakes_all = true;
+        Ok(())
+    }
+
     /// R31: what queues' limits held back may start, at any worker.
     pub(crate) async fn free_slots(&mut self) -> Result<()> {
-        const LIMITED: &str = "select name from quell.queue
-              where (settings::json ->> 'concurrency') is not null";
+        const LIMITED: &str = concat!("select name from quell.queue where ", limited!());
         for row in &self.fetch("read queues with limits", self.sql.query(LIMITED)).await? {
             self.news.wake(&QueueName::new(get::<&str, _>(row, 0)?)?, Timestamp::MIN);
         }
@@ -159,6 +220,7 @@ impl Tx<'_> {
             self.tell(|| Event::Prune { t, job: JobId::new(unsigned(*id)) });
         }
         self.remove_expired(limit).await?;
+        self.prune_ticks(limit).await?;
         Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
     }
 
@@ -181,13 +243,17 @@ impl Tx<'_> {
     }
 
     async fn remove_expired(&mut self, limit: usize) -> Result<()> {
-        const EXPIRED: [&str; 2] = [
+        const EXPIRED: [&str; 3] = [
             "delete from quell.memory
               where (task_id, key) in (select task_id, key from quell.memory
                                         where expires_at <= $1 limit $2 for update skip locked)",
             "delete from quell.hold
               where (task_id, key) in (select task_id, key from quell.hold
                                         where expires_at <= $1 limit $2 for update skip locked)",
+            "delete from quell.start
+              where (queue_id, partition, at) in (
+                    select queue_id, partition, at from quell.start
+                     where expires_at <= $1 limit $2 for update skip locked)",
         ];
         for sql in EXPIRED {
             let query = self.sql.query(sql).bind(self.now.as_micros());

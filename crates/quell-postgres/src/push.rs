@@ -31,7 +31,8 @@ const ANY: &str = "*";
 pub(crate) struct Outbox {
     /// Tells this store's hints from others'.
     origin: u64,
-    pending: Mutex<BTreeMap<QueueName, Timestamp>>,
+    /// By queue; none stands for all of them.
+    pending: Mutex<BTreeMap<Option<QueueName>, Timestamp>>,
     ready: Notify,
 }
 
@@ -43,7 +44,7 @@ impl Outbox {
     }
 
     /// Takes hints to send.
-    pub(crate) fn put(&self, wakes: impl IntoIterator<Item = (QueueName, Timestamp)>) {
+    pub(crate) fn put(&self, wakes: impl IntoIterator<Item = (Option<QueueName>, Timestamp)>) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let before = pending.len();
         for (queue, due) in wakes {
@@ -57,7 +58,8 @@ impl Outbox {
 
     fn take(&self) -> Vec<String> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let hint = |(queue, due): (QueueName, Timestamp)| {
+        let hint = |(queue, due): (Option<QueueName>, Timestamp)| {
+            let queue = queue.as_ref().map_or(ANY, QueueName::as_str);
             format!("{:x} {} {queue}", self.origin, due.as_micros())
         };
         std::mem::take(&mut *pending).into_iter().map(hint).collect()
@@ -188,8 +190,8 @@ mod tests {
     fn r34_hints_of_others_are_read_and_ones_own_are_not() {
         let queue = QueueName::new("q:1").unwrap();
         let outbox = Outbox::new();
-        outbox.put([(queue.clone(), Timestamp::from_secs(9))]);
-        outbox.put([(queue.clone(), Timestamp::from_secs(3))]);
+        outbox.put([(Some(queue.clone()), Timestamp::from_secs(9))]);
+        outbox.put([(Some(queue.clone()), Timestamp::from_secs(3))]);
         let hints = outbox.take();
         assert_eq!(hints.len(), 1);
         let due = Timestamp::from_secs(3);

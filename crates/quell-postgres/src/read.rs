@@ -1,8 +1,9 @@
 //! What operators read: one state of the store for each answer.
 
+use quell_core::schedule::{ScheduleInfo, Tick};
 use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
-    QueueInfo, QueueName, QueueSettings, Result, TaskName,
+    QueueInfo, QueueName, QueueSettings, Result, TaskInfo, TaskName,
 };
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
@@ -11,6 +12,7 @@ use sqlx::{Postgres, QueryBuilder, SqlSafeStr, Transaction};
 use crate::error::{corrupt, explain};
 use crate::names::Names;
 use crate::row::{blocked, decode, decode_attempt, get, job_columns, lane_of, signed, unsigned};
+use crate::schedules::{ALL_SCHEDULES, decode_schedule, decode_ticks, ticks_query};
 use crate::sql::{PgQuery, Sql};
 
 /// All jobs, wherever they are.
@@ -121,11 +123,36 @@ impl<'s> Reader<'s> {
     }
 
     pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, settings from quell.queue order by name collate \"C\"";
+        let sql = "select name, settings from quell.queue where not deleted
+                    order by name collate \"C\"";
         let rows = self.fetch("read queues", self.sql.query(sql)).await?;
         let info =
             |row: &PgRow| decode_queue(row).map(|(name, settings)| QueueInfo { name, settings });
         rows.iter().map(info).collect()
+    }
+
+    pub(crate) async fn tasks(&mut self) -> Result<Vec<TaskInfo>> {
+        let sql = "select name, settings from quell.task order by name collate \"C\"";
+        let rows = self.fetch("read tasks", self.sql.query(sql)).await?;
+        rows.iter()
+            .map(|row| {
+                let name: &str = get(row, 0)?;
+                let settings = serde_json::from_str(get(row, 1)?)
+                    .map_err(|error| corrupt(format_args!("settings of task {name}: {error}")))?;
+                Ok(TaskInfo { name: TaskName::new(name)?, settings })
+            })
+            .collect()
+    }
+
+    pub(crate) async fn schedules(&mut self) -> Result<Vec<ScheduleInfo>> {
+        let rows = self.fetch("read schedules", self.sql.query(ALL_SCHEDULES)).await?;
+        rows.iter().map(|row| Ok(decode_schedule(row)?.info)).collect()
+    }
+
+    /// The newest ticks among a job's triggers.
+    async fn ticks(&mut self, job: JobId) -> Result<Vec<Tick>> {
+        let rows = self.fetch("read ticks", ticks_query(self.sql, job)).await?;
+        decode_ticks(job, &rows)
     }
 
     /// What happened, and why (R15).
@@ -153,6 +180,7 @@ impl<'s> Reader<'s> {
             absorbed: self.absorbed_by(job.id).await?,
             open_window: self.open_window(&job).await?,
             keys: self.key_advice(&job.task).await?,
+            ticks: self.ticks(job.id).await?,
             job,
         }))
     }
@@ -208,10 +236,12 @@ fn decode_counts(row: &PgRow) -> Result<Counts> {
 /// A row of name and settings.
 pub(crate) fn decode_queue(row: &PgRow) -> Result<(QueueName, QueueSettings)> {
     let name: &str = get(row, 0)?;
-    Ok((QueueName::new(name)?, parse_settings(name, get(row, 1)?)?))
+    Ok((QueueName::new(name)?, parse_settings(name, get(row, 1)?, false)?))
 }
 
-pub(crate) fn parse_settings(queue: &str, text: &str) -> Result<QueueSettings> {
-    serde_json::from_str(text)
-        .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))
+/// The settings of a queue; one that was deleted is as one that is paused (R32).
+pub(crate) fn parse_settings(queue: &str, text: &str, deleted: bool) -> Result<QueueSettings> {
+    let settings: QueueSettings = serde_json::from_str(text)
+        .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))?;
+    Ok(QueueSettings { paused: settings.paused || deleted, ..settings })
 }

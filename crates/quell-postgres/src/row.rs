@@ -40,7 +40,8 @@ macro_rules! job_columns {
             $waits,
             ", j.due_at, j.first_at, j.last_at, j.bound_at, j.asked_at, j.not_before, j.reason, \
              j.triggers, j.suppressed, j.attempt, j.failures, j.starts, j.lapses, j.key, \
-             j.lease_until, j.started_at, j.ended_at, j.absorbed_by, j.worker, j.error, j.shape, ",
+             j.lease_until, j.started_at, j.ended_at, j.absorbed_by, j.worker, j.error, j.shape, \
+             j.partition, ",
             $payload
         )
     };
@@ -98,7 +99,8 @@ fn decode_known(id: JobId, row: &PgRow, names: &Names) -> Result<Job> {
     let shape = shape.map(serde_json::from_str::<Shape>).transpose();
     let key: Option<&str> = get(row, 17)?;
     let worker: Option<&str> = get(row, 22)?;
-    let payload: Option<&str> = get(row, 25)?;
+    let partition: Option<&str> = get(row, 25)?;
+    let payload: Option<&str> = get(row, 26)?;
     Ok(Job {
         id,
         task: lane.task.clone(),
@@ -113,6 +115,7 @@ fn decode_known(id: JobId, row: &PgRow, names: &Names) -> Result<Job> {
         starts: unsigned(get(row, 15)?),
         lapses: count(row, 16)?,
         key: key.map(Key::new).transpose()?,
+        partition: partition.map(Key::new).transpose()?,
         lease_until: optional_time(row, 18)?,
         started_at: optional_time(row, 19)?,
         ended_at: optional_time(row, 20)?,

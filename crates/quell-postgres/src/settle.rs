@@ -42,11 +42,11 @@ macro_rules! succeed {
                         (id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
                          suppressed, starts, started_at, ended_at, absorbed_by, period, lane_id,
                          task_id, attempt, lapses, state, reason, overlap, key, worker, error,
-                         shape, payload)
+                         shape, payload, partition_id, partition)
                  select g.id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
                         suppressed, starts, started_at, e.now, absorbed_by, period, lane_id,
                         task_id, attempt, lapses, 2, reason, overlap, key, worker, error, shape,
-                        payload
+                        payload, partition_id, partition
                    from gone g, ended e)
              select e.now, g.id, g.starts, w.lane_id, w.due_at
                from ended e
@@ -165,7 +165,7 @@ impl Tx<'_> {
     pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
         let others = settlements.iter().filter(|one| one.outcome != Outcome::Succeeded);
         let mut moving = self.lock(others.map(|one| one.lease.job).collect()).await?;
-        self.tick().await?;
+        self.read_clock().await?;
         let asked = Asked { now: Some(self.now), seen: self.now };
         let well = settlements.iter().filter(|one| one.outcome == Outcome::Succeeded);
         let query = asked.bind(self.sql.query(SUCCEED_AT));
@@ -231,7 +231,7 @@ impl Tx<'_> {
             leases.push(Lease { job: JobId::new(unsigned(get(row, 0)?)), token });
         }
         let mut moving = self.lock(leases.iter().map(|lease| lease.job).collect()).await?;
-        self.tick().await?;
+        self.read_clock().await?;
         let (now, mut lapsed) = (self.now, Vec::with_capacity(leases.len()));
         for lease in leases {
             let Some((mut job, mut heir)) = moving.take(lease.job) else { continue };
@@ -260,7 +260,7 @@ impl Tx<'_> {
             self.lock_ended(&mut moving, id).await?;
         }
         let Some((mut job, mut heir)) = moving.take(id) else { return Ok(None) };
-        self.tick().await?;
+        self.read_clock().await?;
         let ran = job.clone();
         let became = change(self.now, &mut job, heir.as_mut())?;
         if ran.state == JobState::Running {

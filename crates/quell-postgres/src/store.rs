@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::history::{Event, Sink};
+use quell_core::line::Line;
+use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::window::Window;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskName,
-    Timestamp, TriggerId, WakeHub, Wakeups,
+    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, TriggerId, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::PgPool;
 use sqlx::postgres::PgListener;
@@ -20,16 +22,18 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::PostgresOptions;
-use crate::claim::{Look, decode_started, has_lapsed, known, look, next_after, start_query};
+use crate::claim::{decode_started, has_lapsed, next_after, start_query, started_lanes};
 use crate::error::wants_retry;
+use crate::look::{Look, look};
 use crate::names::Names;
 use crate::operate::may_prune;
 use crate::push::{Outbox, hear, tell};
 use crate::read::Reader;
 use crate::row::{get, time, unsigned};
+use crate::schedules::look_for_ticks;
 use crate::settle::{decode_renewed, decode_succeeded, renew_query, succeed_query};
 use crate::sql::Sql;
-use crate::tx::{Asked, News, Tx, acquire, first, one_shot};
+use crate::tx::{Asked, News, Tx, Unnamed, acquire, first, one_shot};
 use crate::write::insert_plain;
 
 /// How often a call that met another on the same rows starts over before it says so.
@@ -86,7 +90,7 @@ macro_rules! write {
                     $tx.roll_back().await;
                     if !unnamed.is_empty() && tries < TRIES {
                         tries += 1;
-                        $self.names.intern(&$self.pool, &$self.sql, unnamed.into_iter()).await?;
+                        $self.intern(unnamed).await?;
                         continue;
                     }
                     error
@@ -159,10 +163,13 @@ impl PostgresStore {
         now: Option<Timestamp>,
         queue: &QueueName,
         tasks: &[TaskName],
+        worker: Option<&WorkerId>,
     ) -> Result<Look> {
-        let look = look(&self.pool, &self.sql, self.asked(now), queue, tasks).await?;
-        self.saw(look.now);
-        let is_limited = look.settings.concurrency.is_some();
+        let asked = self.asked(now);
+        let look = look(&self.pool, &self.sql, asked, (queue, tasks, worker)).await?;
+        self.saw(look.line.now);
+        let settings = &look.line.settings;
+        let is_limited = settings.limits_concurrency() || settings.limits_rate();
         if is_limited != self.gate(queue).is_some() {
             let mut limited = self.limited.write().unwrap_or_else(PoisonError::into_inner);
             if is_limited {
@@ -183,10 +190,12 @@ impl PostgresStore {
         for (queue, due) in &news.wakes {
             self.hub.wake(Some(queue), *due);
         }
-        if news.more_in_inbox {
-            self.hub.wake(None, Timestamp::MIN);
+        let all = news.wakes_all.then_some(Timestamp::MIN).into_iter().chain(news.next_tick).min();
+        if let Some(due) = all {
+            self.hub.wake(None, due);
         }
-        self.outbox.put(news.wakes);
+        let wakes = news.wakes.into_iter().map(|(queue, due)| (Some(queue), due));
+        self.outbox.put(wakes.chain(all.map(|due| (None, due))));
     }
 
     /// R31: what queues' limits held back may start, at any worker.
@@ -195,9 +204,10 @@ impl PostgresStore {
         limited.keys().for_each(|queue| news.wake(queue, Timestamp::MIN));
     }
 
-    async fn intern<'t>(&self, triggers: impl Iterator<Item = &'t NewTrigger>) -> Result<()> {
-        let names = triggers.map(|t| (t.queue.clone(), t.task.clone(), t.priority));
-        self.names.intern(&self.pool, &self.sql, names).await
+    async fn intern(&self, unnamed: Unnamed) -> Result<()> {
+        let Unnamed { lanes, partitions } = unnamed;
+        self.names.intern(&self.pool, &self.sql, lanes.into_iter()).await?;
+        self.names.intern_partitions(&self.pool, &self.sql, partitions.into_iter()).await
     }
 
     /// Accepts triggers that have no key of any kind: one statement.
@@ -240,14 +250,14 @@ impl PostgresStore {
         before: &Look,
         lane: i32,
     ) -> Result<Claimed> {
-        let mut db = acquire(&self.pool).await?;
-        self.names.load(&mut db, &self.sql, std::iter::once(lane)).await?;
-        drop(db);
-        let lane_names = known(&self.names, lane)?;
         let query = start_query(&self.sql, self.asked(now), lane, claim);
         let rows = one_shot(&self.pool, &self.sql, query).await?;
-        let started = decode_started(&rows, &lane_names)?;
-        let next = next_after(before, lane, &started, claim.limit);
+        if self.names.lane(lane).is_none() {
+            let mut db = acquire(&self.pool).await?;
+            self.names.load(&mut db, &self.sql, started_lanes(&rows)?.into_iter()).await?;
+        }
+        let started = decode_started(&rows, &self.names)?;
+        let next = next_after(&before.line, lane, &started, claim.limit);
         let mut news = News::default();
         if self.history.is_some() {
             let event = |job| Event::claimed(started.now, claim, job);
@@ -327,10 +337,14 @@ impl Store for PostgresStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Vec<Receipt>>> {
-        self.intern(batches.iter().flat_map(|batch| &batch.triggers)).await?;
+        let triggers = || batches.iter().flat_map(|batch| &batch.triggers);
+        let lanes = triggers().map(|t| (t.queue.clone(), t.task.clone(), t.priority));
         if Self::is_plain(&batches) {
+            let partitions = triggers().filter_map(|t| t.partition.clone()).collect();
+            self.intern(Unnamed { lanes: lanes.collect(), partitions }).await?;
             return self.enqueue_plain(now, &batches).await;
         }
+        self.names.look_up(&self.pool, &self.sql, lanes).await?;
         write!(self, now, |tx| {
             tx.fold_inbox().await?;
             tx.accept(&batches).await?
@@ -338,9 +352,10 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let before = self.look(now, &claim.queue, &claim.tasks).await?;
+        let before = self.look(now, &claim.queue, &claim.tasks, Some(&claim.worker)).await?;
         if !before.is_due() || claim.limit == 0 {
-            return Ok(Claimed { now: before.now, jobs: Vec::new(), next: before.next() });
+            let Line { now, .. } = before.line;
+            return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next() });
         }
         if let Some(lane) = before.only_lane() {
             return self.claim_lane(now, claim, &before, lane).await;
@@ -419,7 +434,7 @@ impl Store for PostgresStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        Ok(self.look(now, queue, tasks).await?.next())
+        Ok(self.look(now, queue, tasks, None).await?.line.next())
     }
 
     fn wakeups(&self) -> Wakeups {
@@ -431,8 +446,21 @@ impl Store for PostgresStore {
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        settings.validate()?;
         // Settings have no time: the store's is left as it is.
         write!(self, Some(Timestamp::MIN), |tx| tx.set_queue(queue, settings).await?)
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        write!(self, Some(Timestamp::MIN), |tx| tx.delete_queue(queue).await?)
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.reader().await?.tasks().await
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        write!(self, Some(Timestamp::MIN), |tx| tx.set_task(task, settings).await?)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
@@ -503,8 +531,66 @@ impl Store for PostgresStore {
             return Ok(0);
         }
         write!(self, now, |tx| {
-            tx.tick().await?;
+            tx.read_clock().await?;
             tx.prune(retention, limit).await?
+        })
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        let known = self.reader().await?.schedules().await?;
+        if known.iter().any(|info| info.schedule == *schedule) {
+            // Declared at each start: most often there is nothing to write.
+            return Ok(());
+        }
+        write!(self, now, |tx| tx.set_schedule(schedule).await?)
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        write!(self, now, |tx| tx.set_schedule_state(name, state).await?)
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        write!(self, now, |tx| tx.delete_schedule(name).await?)
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        self.reader().await?.schedules().await
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        let seen = look_for_ticks(&self.pool, &self.sql, self.asked(now)).await?;
+        self.saw(seen.now);
+        if seen.next.is_none_or(|next| next > seen.now) || limit == 0 {
+            return Ok(seen);
+        }
+        write!(self, now, |tx| {
+            tx.fold_inbox().await?;
+            tx.fire_due(limit).await?
+        })
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        write!(self, now, |tx| {
+            tx.fold_inbox().await?;
+            tx.run_schedule(name).await?
+        })
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        write!(self, now, |tx| {
+            tx.fold_inbox().await?;
+            tx.backfill(name, from, to).await?
         })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use quell_core::history::Event;
 use quell_core::touched::TaskKey;
 use quell_core::trigger::Priority;
-use quell_core::{Job, QueueName, Result, TaskName, Timestamp};
+use quell_core::{Job, Key, QueueName, Result, TaskName, Timestamp};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
@@ -36,8 +36,11 @@ pub(crate) const SESSION: [&str; 7] = [
 pub(crate) struct News {
     /// The earliest new due time of each queue.
     pub(crate) wakes: HashMap<QueueName, Timestamp>,
-    /// The inbox holds more than one transaction folds.
-    pub(crate) more_in_inbox: bool,
+    /// Something may be due in any queue: the inbox holds more than one transaction folds, or a
+    /// task was resumed.
+    pub(crate) wakes_all: bool,
+    /// When workers, who may know of later ticks only, are to ask for ticks.
+    pub(crate) next_tick: Option<Timestamp>,
     pub(crate) events: Vec<Event>,
 }
 
@@ -88,7 +91,7 @@ pub(crate) struct Tx<'s> {
     open: Open,
     pub(crate) sql: &'s Sql,
     pub(crate) names: &'s Names,
-    /// When the call takes effect: see [`Tx::tick`].
+    /// When the call takes effect: see [`Tx::read_clock`].
     pub(crate) now: Timestamp,
     asked: Asked,
     pub(crate) inbox_waits: bool,
@@ -97,7 +100,20 @@ pub(crate) struct Tx<'s> {
     /// Dedup keys that were there when this call locked them.
     pub(crate) locked: BTreeSet<TaskKey>,
     /// Names without a number, which are made in a transaction of their own before another try.
-    pub(crate) unnamed: Vec<LaneNames>,
+    pub(crate) unnamed: Unnamed,
+}
+
+/// Names without a number.
+#[derive(Debug, Default)]
+pub(crate) struct Unnamed {
+    pub(crate) lanes: Vec<LaneNames>,
+    pub(crate) partitions: Vec<Key>,
+}
+
+impl Unnamed {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lanes.is_empty() && self.partitions.is_empty()
+    }
 }
 
 impl<'s> Tx<'s> {
@@ -130,7 +146,7 @@ impl<'s> Tx<'s> {
             news: News::default(),
             has_history,
             locked: BTreeSet::new(),
-            unnamed: Vec::new(),
+            unnamed: Unnamed::default(),
         })
     }
 
@@ -141,7 +157,7 @@ impl<'s> Tx<'s> {
 
     /// The time now that all rows are locked which decide: what another call did to them while this
     /// one waited happened before.
-    pub(crate) async fn tick(&mut self) -> Result<()> {
+    pub(crate) async fn read_clock(&mut self) -> Result<()> {
         let query = self.asked.bind(self.sql.query("select quell.tick($1, $2)"));
         let rows = self.fetch("read the time", query).await?;
         self.now = self.now.max(time(first(&rows)?, 0)?);
@@ -162,9 +178,17 @@ impl<'s> Tx<'s> {
         self.open.ended = sqlx::raw_sql("rollback").execute(&mut *self.open.db).await.is_ok();
     }
 
-    /// The number of a job's lane. Where it has none, the call is tried again once it has.
-    pub(crate) fn name(&mut self, job: &Job) -> Option<Arc<Lane>> {
-        self.lane(&job.queue, &job.task, job.priority)
+    /// The lane and the partition's number of a job. Where it has none, the call is tried again
+    /// once it has.
+    pub(crate) fn name(&mut self, job: &Job) -> Option<(Arc<Lane>, i32)> {
+        let partition = match &job.partition {
+            None => Some(0),
+            Some(partition) => self.names.partition_id(partition),
+        };
+        if let (None, Some(partition)) = (partition, &job.partition) {
+            self.unnamed.partitions.push(partition.clone());
+        }
+        self.lane(&job.queue, &job.task, job.priority).zip(partition)
     }
 
     /// As [`Tx::name`], by the names themselves.
@@ -176,7 +200,7 @@ impl<'s> Tx<'s> {
     ) -> Option<Arc<Lane>> {
         let lane = self.names.find(queue, task, priority);
         if lane.is_none() {
-            self.unnamed.push((queue.clone(), task.clone(), priority));
+            self.unnamed.lanes.push((queue.clone(), task.clone(), priority));
         }
         lane
     }

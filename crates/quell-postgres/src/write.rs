@@ -25,22 +25,27 @@ pub(crate) fn insert_plain(
     // A delay past the end of time ends there.
     const INSERT: &str = "with clock as materialized (select quell.tick($1, $2) as now),
          asked as (
-             select t.ord, t.lane_id, t.task_id, t.payload, c.now,
+             select t.ord, t.lane_id, t.task_id, t.partition_id, t.partition, t.payload, c.now,
                     case when t.delay > 9223372036854775807 - c.now then 9223372036854775807
                          else coalesce(t.at, c.now + t.delay) end as asked_at
-               from clock c, unnest($3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::text[])
-                    with ordinality as t (lane_id, task_id, delay, at, payload, ord)
+               from clock c, unnest($3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::text[],
+                    $8::int[], $9::text[])
+                    with ordinality
+                    as t (lane_id, task_id, delay, at, payload, partition_id, partition, ord)
               order by t.ord),
          new as (
              insert into quell.job
-                    (id, lane_id, task_id, due_at, first_at, asked_at, reason, payload)
+                    (id, lane_id, task_id, due_at, first_at, asked_at, reason, payload,
+                     partition_id, partition)
              select nextval('quell.job_id'), lane_id, task_id, greatest(now, asked_at), now,
-                    asked_at, case when asked_at > now then 1 else 0 end, payload
+                    asked_at, case when asked_at > now then 1 else 0 end, payload, partition_id,
+                    partition
                from asked
           returning id)
          select c.now, (select array_agg(id) from new) from clock c";
     let (mut lanes, mut tasks) = (Vec::new(), Vec::new());
     let (mut delays, mut times, mut payloads) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut partition_ids, mut partitions) = (Vec::new(), Vec::new());
     for trigger in triggers {
         let lane = names.find(&trigger.queue, &trigger.task, trigger.priority);
         let lane = lane.ok_or_else(|| corrupt("the lane of a trigger"))?;
@@ -56,9 +61,15 @@ pub(crate) fn insert_plain(
         delays.push(delay);
         times.push(at);
         payloads.push(trigger.payload.as_str().to_owned());
+        let partition = trigger.partition.as_ref();
+        partition_ids.push(match partition {
+            None => 0,
+            Some(name) => names.partition_id(name).ok_or_else(|| corrupt("a partition"))?,
+        });
+        partitions.push(partition.map(|name| name.as_str().to_owned()));
     }
     let query = asked.bind(sql.query(INSERT)).bind(lanes).bind(tasks);
-    Ok(query.bind(delays).bind(times).bind(payloads))
+    Ok(query.bind(delays).bind(times).bind(payloads).bind(partition_ids).bind(partitions))
 }
 
 impl Tx<'_> {
@@ -66,7 +77,7 @@ impl Tx<'_> {
     fn laned<'j>(&mut self, jobs: &[&'j Job]) -> Result<Vec<Laned<'j>>> {
         let mut laned = Vec::with_capacity(jobs.len());
         for job in jobs {
-            laned.extend(self.name(job).map(|lane| (*job, lane)));
+            laned.extend(self.name(job).map(|named| (*job, named)));
         }
         self.check_named()?;
         Ok(laned)
@@ -90,16 +101,17 @@ impl Tx<'_> {
     pub(crate) async fn insert_new(&mut self, jobs: &[&Job]) -> Result<()> {
         const INSERT: &str = "insert into quell.job
                 (id, lane_id, task_id, due_at, first_at, bound_at, asked_at, not_before, reason,
-                 triggers, suppressed, overlap, period, key, shape, payload)
+                 triggers, suppressed, overlap, period, key, shape, payload, partition_id, partition)
              select * from unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::bigint[],
                  $6::bigint[], $7::bigint[], $8::bigint[], $9::smallint[], $10::bigint[],
-                 $11::bigint[], $12::bool[], $13::bigint[], $14::text[], $15::text[], $16::text[])";
+                 $11::bigint[], $12::bool[], $13::bigint[], $14::text[], $15::text[], $16::text[],
+                 $17::int[], $18::text[])";
         if jobs.is_empty() {
             return Ok(());
         }
         let mut jobs = self.laned(jobs)?;
         jobs.sort_by(|(a, la), (b, lb)| {
-            (la.task_id, &a.key, a.id).cmp(&(lb.task_id, &b.key, b.id))
+            (la.0.task_id, &a.key, a.id).cmp(&(lb.0.task_id, &b.key, b.id))
         });
         let query = self
             .sql
@@ -119,7 +131,9 @@ impl Tx<'_> {
             .bind(column(&jobs, |job, _| period(&job.shape)))
             .bind(column(&jobs, |job, _| job.key.as_ref().map(|key| key.as_str().to_owned())))
             .bind(shapes(&jobs)?)
-            .bind(column(&jobs, |job, _| job.payload.as_str().to_owned()));
+            .bind(column(&jobs, |job, _| job.payload.as_str().to_owned()))
+            .bind(jobs.iter().map(|(_, (_, partition))| *partition).collect::<Vec<_>>())
+            .bind(column(&jobs, |job, _| partition(job)));
         self.run("write new jobs", query).await
     }
 
@@ -132,12 +146,15 @@ impl Tx<'_> {
                     bound_at = w.bound_at, asked_at = w.asked_at, not_before = w.not_before,
                     reason = w.reason, triggers = w.triggers, suppressed = w.suppressed,
                     attempt = w.attempt, overlap = w.overlap, period = w.period, shape = w.shape,
-                    payload = coalesce(w.payload, j.payload)
+                    payload = coalesce(w.payload, j.payload), partition_id = w.partition_id,
+                    partition = w.partition
                from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[],
                            $6::bigint[], $7::bigint[], $8::smallint[], $9::bigint[], $10::bigint[],
-                           $11::int[], $12::bool[], $13::bigint[], $14::text[], $15::text[])
+                           $11::int[], $12::bool[], $13::bigint[], $14::text[], $15::text[],
+                           $16::int[], $17::text[])
                     as w (id, lane_id, due_at, last_at, bound_at, asked_at, not_before, reason,
-                          triggers, suppressed, attempt, overlap, period, shape, payload)
+                          triggers, suppressed, attempt, overlap, period, shape, payload,
+                          partition_id, partition)
               where j.id = w.id";
         const SUPPRESS: &str =
             "update quell.ended j set triggers = w.triggers, suppressed = w.suppressed
@@ -168,7 +185,9 @@ impl Tx<'_> {
                 .bind(column(&jobs, |job, _| job.shape.overlap))
                 .bind(column(&jobs, |job, _| period(&job.shape)))
                 .bind(shapes(&jobs)?)
-                .bind(column(&jobs, |job, _| text(job)));
+                .bind(column(&jobs, |job, _| text(job)))
+                .bind(jobs.iter().map(|(_, (_, partition))| *partition).collect::<Vec<_>>())
+                .bind(column(&jobs, |job, _| partition(job)));
             self.run("write windows", query).await?;
         }
         if !ended.is_empty() {
@@ -189,11 +208,12 @@ impl Tx<'_> {
         const UPDATE: &str = "update quell.job j
                 set (lane_id, state, due_at, last_at, bound_at, asked_at, not_before, reason,
                      triggers, suppressed, attempt, failures, starts, lapses, overlap, period,
-                     lease_until, started_at, ended_at, absorbed_by, worker, error, shape, payload)
+                     lease_until, started_at, ended_at, absorbed_by, worker, error, shape, payload,
+                     partition_id, partition)
                   = (w.lane_id, w.state, w.due_at, w.last_at, w.bound_at, w.asked_at, w.not_before,
                      w.reason, w.triggers, w.suppressed, w.attempt, w.failures, w.starts, w.lapses,
                      w.overlap, w.period, w.lease_until, w.started_at, w.ended_at, w.absorbed_by,
-                     w.worker, w.error, w.shape, w.payload)
+                     w.worker, w.error, w.shape, w.payload, w.partition_id, w.partition)
                from json_populate_recordset(null::quell.job, $1::json) w
               where j.id = w.id";
         const LEAVE: [&str; 2] = [
@@ -217,7 +237,7 @@ impl Tx<'_> {
             let mut rows = self
                 .laned(&jobs)?
                 .into_iter()
-                .map(|(job, lane)| Row::of(job, &lane))
+                .map(|(job, (lane, partition))| Row::of(job, &lane, partition))
                 .collect::<Result<Vec<_>>>()?;
             rows.sort_by(|a, b| (a.task_id, &a.key).cmp(&(b.task_id, &b.key)));
             let rows = serde_json::to_string(&rows)
@@ -259,10 +279,12 @@ struct Row<'j> {
     attempt: i32,
     failures: i32,
     lapses: i32,
+    partition_id: i32,
     state: u8,
     reason: u8,
     overlap: bool,
     key: Option<&'j str>,
+    partition: Option<&'j str>,
     worker: Option<&'j str>,
     error: Option<String>,
     shape: Option<String>,
@@ -270,7 +292,7 @@ struct Row<'j> {
 }
 
 impl<'j> Row<'j> {
-    fn of(job: &'j Job, lane: &Lane) -> Result<Self> {
+    fn of(job: &'j Job, lane: &Lane, partition_id: i32) -> Result<Self> {
         let window = &job.window;
         let maybe = |time: Option<Timestamp>| time.map(Timestamp::as_micros);
         Ok(Row {
@@ -294,10 +316,12 @@ impl<'j> Row<'j> {
             attempt: signed_count(job.attempt),
             failures: signed_count(job.failures),
             lapses: signed_count(job.lapses),
+            partition_id,
             state: job.state.code(),
             reason: window.reason.code(),
             overlap: job.shape.overlap,
             key: job.key.as_ref().map(quell_core::Key::as_str),
+            partition: job.partition.as_ref().map(quell_core::Key::as_str),
             worker: job.worker.as_ref().map(quell_core::WorkerId::as_str),
             error: job.error.as_deref().map(storable),
             shape: shape(job)?,
@@ -311,11 +335,11 @@ pub(crate) fn storable(text: &str) -> String {
     text.replace('\0', "\u{2400}")
 }
 
-/// A job and its lane.
-type Laned<'j> = (&'j Job, std::sync::Arc<Lane>);
+/// A job, its lane, and the number of its partition.
+type Laned<'j> = (&'j Job, (std::sync::Arc<Lane>, i32));
 
 fn column<T>(jobs: &[Laned<'_>], value: impl Fn(&Job, &Lane) -> T) -> Vec<T> {
-    jobs.iter().map(|(job, lane)| value(job, lane)).collect()
+    jobs.iter().map(|(job, (lane, _))| value(job, lane)).collect()
 }
 
 fn shapes(jobs: &[Laned<'_>]) -> Result<Vec<Option<String>>> {
@@ -332,6 +356,10 @@ fn shape(job: &Job) -> Result<Option<String>> {
 fn period(shape: &Shape) -> Option<i64> {
     let period = shape.period.filter(|_| shape.edge == Edge::Throttle)?;
     Some(i64::try_from(period.as_micros()).unwrap_or(i64::MAX))
+}
+
+fn partition(job: &Job) -> Option<String> {
+    job.partition.as_ref().map(|partition| partition.as_str().to_owned())
 }
 
 fn unless_min(time: Timestamp) -> Option<i64> {

@@ -204,19 +204,19 @@ pub fn jobs(args: JobsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let rows = answer.get("jobs").and_then(Value::as_array).cloned().unwrap_or_default();
     let columns = ["id", "task", "key", "state", "triggers", "attempt", "due_at"];
-    Ok(out.write_all(table(&rows, columns).as_bytes())?)
+    Ok(out.write_all(table(columns, &rows).as_bytes())?)
 }
 
-/// What was listed, in aligned columns.
-pub(crate) fn table<const N: usize>(listed: &[Value], columns: [&str; N]) -> String {
-    let cell = |one: &Value, column: &str| match one.get(column) {
+/// Rows in aligned columns.
+pub(crate) fn table<const N: usize>(columns: [&str; N], rows: &[Value]) -> String {
+    let cell = |row: &Value, column: &str| match row.get(column) {
         Some(Value::String(text)) => printable(text).replace('\n', "\\n"),
         Some(Value::Null) | None => "-".to_owned(),
         Some(other) => other.to_string(),
     };
     let heads = columns.map(|column| column.trim_end_matches("_at").to_uppercase());
     let rows: Vec<[String; N]> = std::iter::once(heads)
-        .chain(listed.iter().map(|one| columns.map(|column| cell(one, column))))
+        .chain(rows.iter().map(|row| columns.map(|column| cell(row, column))))
         .collect();
     let mut widths = [0; N];
     for row in &rows {
@@ -271,7 +271,7 @@ fn text_of(answer: &Value) -> String {
 }
 
 /// Keys, payloads and outputs come from anywhere: what would steer the terminal is shown as code.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() && c != '\n' && c != '\t' {
@@ -359,7 +359,7 @@ fn unreachable_server(error: &reqwest::Error) -> anyhow::Error {
     anyhow::anyhow!("{what} ({error})")
 }
 
-/// Does something with a store that is there already.
+/// Uses a store that is there already.
 pub(crate) fn read_store(
     url: &str,
     read: impl AsyncFnOnce(&Quell) -> anyhow::Result<Value>,

@@ -22,6 +22,7 @@ pub mod operator;
 mod queue_text;
 pub mod replay;
 pub mod rule;
+pub mod schedule;
 pub mod serve;
 pub mod signal;
 pub mod simulate;

@@ -167,7 +167,7 @@ fn list_queues(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
         "rate",
         "partition_rate",
     ];
-    Ok(out.write_all(table(&rows, columns).as_bytes())?)
+    Ok(out.write_all(table(columns, &rows).as_bytes())?)
 }
 
 fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -183,7 +183,7 @@ fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
     if source.json {
         return Ok(writeln!(out, "{answer}")?);
     }
-    Ok(out.write_all(table(&listed(&answer, "tasks"), ["name", "paused"]).as_bytes())?)
+    Ok(out.write_all(table(["name", "paused"], &listed(&answer, "tasks")).as_bytes())?)
 }
 
 fn get(source: &Source, what: &str) -> anyhow::Result<Value> {

@@ -123,6 +123,9 @@ impl Server {
         for (queue, settings) in &config.queues {
             quell.store().set_queue(queue, settings).await?;
         }
+        for schedule in config.schedules {
+            quell.set_schedule(schedule).await?;
+        }
         let tasks: Arc<BTreeMap<TaskName, DeclaredTask>> = Arc::new(config.tasks);
         let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
         let (mut side, mut worker) = (JoinSet::new(), JoinSet::new());

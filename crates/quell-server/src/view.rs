@@ -1,7 +1,9 @@
 //! Jobs as people and programs outside read them: moments as text, names as words.
 
-use quell::{Explanation, Job, Timestamp, describe_reason};
+use quell::{Explanation, Job, ScheduleInfo, Spec, Timestamp, describe_reason};
 use serde_json::{Value, json};
+
+use crate::duration::exact;
 
 /// A job as JSON.
 #[must_use]
@@ -37,6 +39,39 @@ pub fn job(job: &Job) -> Value {
     })
 }
 
+/// A schedule as JSON; `plan` is when it ticks, for people.
+#[must_use]
+pub fn schedule(info: &ScheduleInfo) -> Value {
+    let schedule = &info.schedule;
+    let trigger = &schedule.trigger;
+    let mut shown = json!({
+        "name": schedule.name,
+        "task": trigger.task,
+        "queue": trigger.queue,
+        "key": trigger.keyed.as_ref().map(|keyed| &keyed.key),
+        "priority": trigger.priority,
+        "payload": trigger.payload,
+        "catch_up": schedule.catch_up,
+        "state": info.state,
+        "last": info.last.map(|tick| tick.to_string()),
+        "next": info.next.map(|tick| tick.to_string()),
+    });
+    match &schedule.spec {
+        Spec::Cron(cron) => {
+            shown["cron"] = json!(cron.expression());
+            shown["zone"] = json!(cron.zone());
+            shown["plan"] = json!(format!("{} {}", cron.expression(), cron.zone()));
+        }
+        Spec::Every(every) => {
+            let interval = exact(every.interval());
+            shown["anchor"] = json!(every.anchor().to_string());
+            shown["plan"] = json!(format!("every {interval}"));
+            shown["every"] = json!(interval);
+        }
+    }
+    shown
+}
+
 /// What happened to a job and why, as JSON; `text` is the same for people.
 #[must_use]
 pub fn explanation(told: &Explanation) -> Value {
@@ -54,12 +89,18 @@ pub fn explanation(told: &Explanation) -> Value {
             })
         })
         .collect();
+    let ticks: Vec<Value> = told
+        .ticks
+        .iter()
+        .map(|tick| json!({ "schedule": tick.schedule, "tick": tick.tick.to_string(), "by": tick.by }))
+        .collect();
     json!({
         "trigger": told.trigger,
         "job": job(&told.job),
         "attempts": attempts,
         "absorbed": told.absorbed,
         "open_window": told.open_window,
+        "ticks": ticks,
         "text": told.to_string(),
     })
 }

@@ -6,8 +6,9 @@
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
 //! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
-//! time; `look` reads what is due, `enqueue` (with `touched` and `keys`), `claim` (with `limit`),
-//! `settle` and `operate` are what happens inside one; `row` and `write` are how jobs look on disk; `names` are their numbers.
+//! time; `look` reads what is due, `enqueue` (with `keys`), `claim` (with `limit`), `settle`, `operate`
+//! and `schedules` are what happens inside one; `row` and `write` are how jobs look on disk; `names`
+//! are their numbers.
 //!
 //! What is fast here is fast for one reason: each statement is a trip to the thread of its
 //! connection, so calls make few trips, with many rows each, and bind few values for a row.
@@ -26,6 +27,7 @@ mod operate;
 mod options;
 mod read;
 mod row;
+mod schedules;
 mod schema;
 mod settle;
 mod store;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use quell_core::history::Event;
+use quell_core::schedule::RECORD;
 use quell_core::{
     AttemptOutcome, Job, JobId, JobState, Key, QueueName, QueueSettings, Result, Retention,
     SettledAs, TaskName, TaskSettings, Timestamp, no_such_job,
@@ -28,7 +29,8 @@ pub(crate) async fn may_prune(
                          where state >= 2 and state = 3 and ended_at <= now - ?2)
              or exists (select 1 from clock, quell_memory where expires_at <= now)
              or exists (select 1 from clock, quell_hold where expires_at <= now)
-             or exists (select 1 from clock, quell_start where expires_at <= now)";
+             or exists (select 1 from clock, quell_start where expires_at <= now)
+             or exists (select 1 from clock, quell_tick where tick_at < now - ?4)";
     let micros = |keep: Option<Duration>| {
         keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
     };
@@ -36,6 +38,7 @@ pub(crate) async fn may_prune(
         .bind(micros(retention.succeeded))
         .bind(micros(retention.dead))
         .bind(now.as_micros())
+        .bind(micros(Some(RECORD)))
         .fetch_one(db)
         .await
         .map_err(|e| explain("look for ended jobs", e))
@@ -178,6 +181,7 @@ impl Tx<'_> {
             self.tell(|| Event::Prune { t, job: JobId::new(unsigned(*id)) });
         }
         self.remove_expired(limit).await?;
+        self.prune_ticks(limit).await?;
         Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
     }
 

@@ -1,5 +1,6 @@
 //! What operators read, without the write lock.
 
+use quell_core::schedule::ScheduleInfo;
 use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
     QueueInfo, QueueName, Result, TaskInfo, TaskName,
@@ -10,6 +11,7 @@ use sqlx::{QueryBuilder, Sqlite, SqlitePool, Transaction};
 use crate::error::{corrupt, explain};
 use crate::names::{Names, base_lane};
 use crate::row::{decode, decode_attempt, get, job_columns, signed, unsigned};
+use crate::schedules::{read_schedules, read_ticks};
 use crate::tx::parse_settings;
 
 /// One state of the store, and the names as of then: it ends with the reader.
@@ -144,6 +146,10 @@ impl Reader {
             .collect()
     }
 
+    pub(crate) async fn schedules(&mut self) -> Result<Vec<ScheduleInfo>> {
+        read_schedules(&mut self.db).await
+    }
+
     /// What happened, and why (R15).
     pub(crate) async fn explain(&mut self, target: &ExplainTarget) -> Result<Option<Explanation>> {
         let (trigger, job) = match target {
@@ -169,6 +175,7 @@ impl Reader {
             absorbed: self.absorbed_by(job.id).await?,
             open_window: self.open_window(&job).await?,
             keys: self.key_advice(&job.task).await?,
+            ticks: read_ticks(&mut self.db, job.id).await?,
             job,
         }))
     }

@@ -9,8 +9,11 @@ use sqlx::{Connection, SqliteConnection};
 use crate::error::{corrupt, explain};
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 2] =
-    [include_str!("sql/0001_schema.sql"), include_str!("sql/0002_limits.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("sql/0001_schema.sql"),
+    include_str!("sql/0002_limits.sql"),
+    include_str!("sql/0003_schedules.sql"),
+];
 
 /// Brings the schema up to date.
 pub(crate) async fn migrate(db: &mut SqliteConnection) -> Result<()> {

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::history::Sink;
+use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups, WorkerId,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -24,6 +25,7 @@ use crate::error::explain;
 use crate::look::{Look, look, open_with_look};
 use crate::operate::may_prune;
 use crate::read::Reader;
+use crate::schedules::look_for_ticks;
 use crate::settle::open_with_success;
 use crate::tx::{News, Writer, open_at, wall_clock};
 use crate::watch::watch;
@@ -165,6 +167,9 @@ impl SqliteStore {
         }
         if news.wakes_all {
             self.hub.wake(None, Timestamp::MIN);
+        }
+        if let Some(due) = news.next_tick {
+            self.hub.wake(None, due);
         }
         self.hints.add(news.due_now);
     }
@@ -352,5 +357,63 @@ impl Store for SqliteStore {
             return Ok(0);
         }
         write!(self, open_at(self.time(now)), |tx| tx.prune(retention, limit).await?)
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        let known = self.reader().await?.schedules().await?;
+        if known.iter().any(|info| info.schedule == *schedule) {
+            // Declared at each start: most often there is nothing to write.
+            self.time(now);
+            return Ok(());
+        }
+        write!(self, open_at(self.time(now)), |tx| tx.set_schedule(schedule).await?)
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        write!(self, open_at(self.time(now)), |tx| tx.set_schedule_state(name, state).await?)
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        write!(self, open_at(self.time(now)), |tx| tx.delete_schedule(name).await?)
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        self.reader().await?.schedules().await
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        let seen = look_for_ticks(&mut *self.looker.lock().await, self.time(now)).await?;
+        if seen.next.is_none_or(|next| next > seen.now) || limit == 0 {
+            return Ok(seen);
+        }
+        write!(self, open_at(self.time(now)), |tx| {
+            tx.fold_inbox().await?;
+            tx.tick(limit).await?
+        })
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        write!(self, open_at(self.time(now)), |tx| {
+            tx.fold_inbox().await?;
+            tx.run_schedule(name).await?
+        })
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        write!(self, open_at(self.time(now)), |tx| {
+            tx.fold_inbox().await?;
+            tx.backfill(name, from, to).await?
+        })
     }
 }

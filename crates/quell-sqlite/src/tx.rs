@@ -45,6 +45,8 @@ pub(crate) struct News {
     /// Something may be due in any queue: the inbox holds more than one transaction folds, or a
     /// task was resumed.
     pub(crate) wakes_all: bool,
+    /// When workers, who may know of later ticks only, are to ask for ticks.
+    pub(crate) next_tick: Option<Timestamp>,
     pub(crate) events: Vec<Event>,
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use quell_core::history::{Event, Sink};
+use quell_core::schedule::Schedule;
 use quell_core::window::Thresholds;
 use quell_core::{
     Batch, JobId, Key, Limits, NewTrigger, Payload, Receipt, Result, Store, TaskName, lacks,
@@ -16,7 +17,7 @@ use quell_core::{
 use crate::batcher::Batcher;
 use crate::call::{Trigger, TriggerMany};
 use crate::open::open_store;
-use crate::{Clock, SystemClock, Task, TaskPolicy, WorkerBuilder};
+use crate::{Clock, ScheduleTask, SystemClock, Task, TaskPolicy, WorkerBuilder};
 
 /// Triggers tasks and makes workers. Clones are cheap and share one batcher.
 ///
@@ -180,6 +181,26 @@ impl Quell {
     /// Triggers a task once per item, all or none, in order (R5).
     pub fn trigger_many<T: Task>(&self, tasks: impl IntoIterator<Item = T>) -> TriggerMany<'_> {
         TriggerMany::new(self, tasks)
+    }
+
+    /// Triggers a task by the clock (R36); `.await` after saying when.
+    ///
+    /// Each tick fires once, whatever number of workers there is; which of them asks makes no
+    /// difference, even if it does not know the task.
+    pub fn schedule<T: Task>(&self, name: impl AsRef<str>, task: T) -> ScheduleTask<'_, T> {
+        ScheduleTask::new(self, name.as_ref(), task)
+    }
+
+    /// Sets a schedule without types: for servers whose tasks are declared at run time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) names the field (R40); else what the store says.
+    pub async fn set_schedule(&self, schedule: Schedule) -> Result<()> {
+        schedule.validate(&self.shared.limits)?;
+        let batch = self.keep_dedup(Batch::one(schedule.trigger.clone()))?;
+        let trigger = batch.triggers.into_iter().next().unwrap_or(schedule.trigger);
+        let schedule = Schedule { trigger, ..schedule };
+        self.shared.store.set_schedule(self.shared.clock.store_time(), &schedule).await
     }
 
     /// Makes a worker whose handlers share `state`.

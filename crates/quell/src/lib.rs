@@ -47,6 +47,7 @@ mod metrics;
 mod open;
 mod policy;
 mod queues;
+mod scheduled;
 mod task;
 pub mod testing;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -63,6 +64,7 @@ pub use quell_core::dedup::{Dedup, HoldUntil};
 pub use quell_core::edge::Edge;
 pub use quell_core::poll::PollSettings;
 pub use quell_core::retry::{Jitter, Retry};
+pub use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Spec};
 pub use quell_core::trigger::Keyed;
 pub use quell_core::window::{Debounce, DueReason, Thresholds, Window};
 pub use quell_core::*;
@@ -71,6 +73,7 @@ pub use quell_postgres as postgres;
 #[cfg(feature = "sqlite")]
 pub use quell_sqlite as sqlite;
 pub use queues::Queue;
+pub use scheduled::ScheduleTask;
 pub use task::{Task, TaskError};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use transaction::{Database, SettlingDatabase};

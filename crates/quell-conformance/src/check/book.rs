@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quell_core::history::{Event, WorkerTask};
 use quell_core::{
-    AttemptOutcome, JobId, JobState, Payload, QueueName, QueueSettings, SettledAs, TaskName,
-    Timestamp, TriggerId, WorkerId,
+    AttemptOutcome, JobId, JobState, Payload, QueueName, QueueSettings, Receipt, ScheduleName,
+    SettledAs, TaskName, Timestamp, TriggerId, WorkerId,
 };
 
 use super::limits::Starts;
@@ -37,6 +37,8 @@ pub struct Book {
     pub starts: Starts,
     /// Tasks that are paused.
     pub paused: BTreeSet<TaskName>,
+    /// The calls that schedules make, those that were removed among them.
+    pub schedules: BTreeMap<ScheduleName, OpView>,
     /// What workers run.
     pub workers: BTreeMap<WorkerId, Vec<WorkerTask>>,
     /// The highest store time so far.
@@ -182,6 +184,11 @@ impl Book {
             Event::TaskChanged { task, settings, .. } => {
                 put(&mut self.paused, task.clone(), settings.paused);
             }
+            Event::Schedule { .. } => self.schedule(at, &line.event),
+            Event::Ticked { schedule, receipt, .. }
+            | Event::ScheduleRun { schedule, receipt, .. } => {
+                self.triggered(at, line, schedule, receipt);
+            }
             Event::Worker { worker, tasks } => {
                 self.workers.insert(worker.clone(), tasks.clone());
             }
@@ -239,6 +246,41 @@ impl Book {
             *self.overlaps.entry((task.clone(), key)).or_default() |= debounce.overlap;
         }
         self.ops.insert((line.p.clone(), *op), view);
+    }
+
+    fn schedule(&mut self, at: usize, event: &Event) {
+        let Event::Schedule { schedule, task, key, dedup, debounce, when, .. } = event else {
+            return;
+        };
+        let view = OpView {
+            at,
+            since: self.now,
+            task: task.clone(),
+            key: key.clone(),
+            dedup: dedup.as_ref().map(|dedup| dedup.key.clone()),
+            hold: dedup.as_ref().map(|dedup| dedup.until),
+            debounce: *debounce,
+            when: *when,
+            fold: None,
+            payload: None,
+            state: OpState::Unknown,
+        };
+        if let (Some(key), Some(debounce)) = (key.clone(), debounce) {
+            *self.overlaps.entry((task.clone(), key)).or_default() |= debounce.overlap;
+        }
+        self.schedules.insert(schedule.clone(), view);
+    }
+
+    /// A trigger that a schedule made is a call of the store's own, which was answered at once.
+    fn triggered(&mut self, at: usize, line: &Line, schedule: &ScheduleName, receipt: &Receipt) {
+        let Some(made) = self.schedules.get(schedule).cloned() else { return };
+        // Callers count from one.
+        let id = (line.p.clone(), u64::MAX - at as u64);
+        if let Some(trigger) = receipt.trigger() {
+            self.triggers.entry(trigger).or_insert(id.clone());
+        }
+        let state = OpState::Answered(receipt.clone(), at);
+        self.ops.insert(id, OpView { at, since: self.now, state, ..made });
     }
 
     fn window(&mut self, at: usize, event: &Event) {

@@ -16,7 +16,12 @@ pub(super) struct Coverage {
 
 impl Property for Coverage {
     fn on(&mut self, _: &Book, at: usize, line: &Line, found: &mut Vec<Violation>) {
-        let Event::TriggerOk { receipt, .. } = &line.event else { return };
+        let (Event::TriggerOk { receipt, .. }
+        | Event::Ticked { receipt, .. }
+        | Event::ScheduleRun { receipt, .. }) = &line.event
+        else {
+            return;
+        };
         let Some(trigger) = receipt.trigger() else { return };
         if let Some(before) = self.seen.insert(trigger, at) {
             broken(found, "P4", [before, at], format!("trigger {trigger} was given out twice"));

@@ -31,6 +31,7 @@ mod order;
 mod payload;
 mod read;
 mod stamps;
+mod ticks;
 mod ties;
 mod timing;
 mod views;
@@ -94,6 +95,7 @@ pub fn check(lines: &[Line]) -> Report {
         Box::new(dedup::Dedup),
         Box::new(payload::Payloads),
         Box::<stamps::Stamps>::default(),
+        Box::<ticks::Ticks>::default(),
     ];
     let mut book = Book::new(lines);
     let mut found = Vec::new();

@@ -108,6 +108,10 @@ pub(super) fn time_of(event: &Event) -> Option<Timestamp> {
         | Event::Queue { t, .. }
         | Event::QueueDeleted { t, .. }
         | Event::TaskChanged { t, .. }
+        | Event::Schedule { t, .. }
+        | Event::Unscheduled { t, .. }
+        | Event::Ticked { t, .. }
+        | Event::ScheduleRun { t, .. }
         | Event::Fault { t, .. }
         | Event::Heal { t } => Some(*t),
         // A worker only reckons the time of `Start`.

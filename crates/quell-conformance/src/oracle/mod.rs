@@ -1,8 +1,10 @@
 //! The store against the model: the same random operations, every answer and every row compared,
 //! and no wake-up missing.
 //!
-//! A failure shrinks to a short script. `script` draws the operations, this file runs them.
+//! A failure shrinks to a short script. `script` draws the operations, `plans` those on
+//! schedules, this file runs them.
 
+mod plans;
 mod script;
 
 use std::cell::Cell;
@@ -23,6 +25,7 @@ use quell_core::{
 };
 
 use crate::rig::{Opened, Rig, key, secs, task};
+use plans::{PlanOp, moment, schedule, schedule_name};
 use script::{End, Op, queue_number, scripts};
 
 /// How long leases hold: shorter than many a jump of the clock.
@@ -35,6 +38,8 @@ struct Pair {
     wakeups: Wakeups,
     /// When the next job was due, as of the step before, by queue and task.
     knew: BTreeMap<(u8, TaskName), NextDue>,
+    /// When the next tick was due, as of the step before.
+    knew_tick: Option<Timestamp>,
     now: Timestamp,
     leases: Vec<Lease>,
     steps: usize,
@@ -128,8 +133,8 @@ impl Pair {
     fn new(opened: &Opened) -> Self {
         let (model, store) = (MemoryStore::new(Rig::START), Arc::clone(&opened.store));
         let (wakeups, knew) = (store.wakeups(), BTreeMap::new());
-        let (now, leases, steps) = (Rig::START, Vec::new(), 0);
-        Pair { model, store, wakeups, knew, now, leases, steps }
+        let (knew_tick, now, leases, steps) = (None, Rig::START, Vec::new(), 0);
+        Pair { model, store, wakeups, knew, knew_tick, now, leases, steps }
     }
 
     async fn step(&mut self, op: &Op) -> Result<(), TestCaseError> {
@@ -172,6 +177,7 @@ impl Pair {
             | Op::SetQueue { .. }
             | Op::DeleteQueue(_)
             | Op::SetTask { .. } => self.operate(op).await?,
+            Op::Plan(plan) => self.plan(op, plan).await?,
         }
         Ok(())
     }
@@ -221,11 +227,37 @@ impl Pair {
         Ok(())
     }
 
+    async fn plan(&mut self, op: &Op, plan: &PlanOp) -> Result<(), TestCaseError> {
+        let now = Some(self.now);
+        match plan {
+            PlanOp::Set { name, spec, catch_up, call } => {
+                let schedule = schedule(*name, *spec, *catch_up, call);
+                ask!(self, op, set_schedule(now, &schedule));
+            }
+            PlanOp::Switch { name, state } => {
+                ask!(self, op, set_schedule_state(now, &schedule_name(*name), *state));
+            }
+            PlanOp::Delete { name } => {
+                ask!(self, op, delete_schedule(now, &schedule_name(*name)));
+            }
+            PlanOp::Tick { limit } => drop(ask!(self, op, tick(now, *limit))),
+            PlanOp::Run { name } => {
+                ask!(self, op, run_schedule(now, &schedule_name(*name)));
+            }
+            PlanOp::Backfill { name, from, seconds } => {
+                let (from, to) = (moment(*from), moment(*from) + secs(*seconds));
+                ask!(self, op, backfill(now, &schedule_name(*name), from, to));
+            }
+        }
+        Ok(())
+    }
+
     /// Every row, what is said about some of them, and when to look again.
     async fn same_rows(&mut self, op: &Op) -> Result<(), TestCaseError> {
         let all = JobFilter { limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
         let jobs = ask!(self, op, jobs(&all)).unwrap_or_default();
         ask!(self, op, counts());
+        ask!(self, op, schedules());
         // A queue that a window only passed through within one call may be listed or not.
         let in_use = |queues: Vec<QueueInfo>| -> Vec<QueueInfo> {
             let set = |queue: &QueueInfo| queue.settings != QueueSettings::default();
@@ -255,11 +287,20 @@ impl Pair {
         Ok(())
     }
 
-    /// R34: where a worker, of whichever task it is, must look earlier than it knew, it is told.
+    /// R34: where a worker, of whichever task it is, must look earlier than it knew, for jobs or
+    /// for ticks, it is told.
     async fn told_of_earlier_work(&mut self, op: &Op) -> Result<(), TestCaseError> {
         let mut told = Vec::new();
         while let Some(Some(hint)) = self.wakeups.next().now_or_never() {
             told.push(hint);
+        }
+        let next = ask!(self, op, tick(Some(self.now), 0)).and_then(|ticked| ticked.next);
+        let knew = std::mem::replace(&mut self.knew_tick, next);
+        if let Some(next) = next.filter(|next| knew.is_none_or(|knew| *next < knew))
+            && !told.iter().any(|hint| hint.queue.is_none() && hint.due <= next)
+        {
+            let said = format!("{op:?}\na tick is due at {next}, told was {told:?}");
+            return Err(TestCaseError::fail(said));
         }
         for number in 0..2 {
             let queue = queue_number(number);

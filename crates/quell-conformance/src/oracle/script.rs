@@ -15,6 +15,7 @@ use quell_core::{
     QueueSettings, Rate, When,
 };
 
+use super::plans::{PlanOp, plan_op};
 use crate::rig::{key, keyed_with, plain, queue, secs, task};
 
 /// One operation on both stores.
@@ -52,6 +53,7 @@ pub(super) enum Op {
         other: bool,
         paused: bool,
     },
+    Plan(PlanOp),
 }
 
 /// One batch.
@@ -64,7 +66,7 @@ pub(super) struct Members {
 
 /// One trigger.
 #[derive(Clone, Debug)]
-struct Call {
+pub(super) struct Call {
     key: Option<u8>,
     policy: u8,
     queue: u8,
@@ -116,6 +118,7 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         1 => other().prop_map(Op::DeleteQueue),
         1 => (any::<bool>(), prop::bool::weighted(0.4))
             .prop_map(|(other, paused)| Op::SetTask { other, paused }),
+        6 => plan_op().prop_map(Op::Plan),
     ];
     vec(op, 1..60).prop_map(Script)
 }
@@ -136,7 +139,7 @@ fn members() -> impl Strategy<Value = Members> {
     batch.prop_map(|(calls, dedup)| Members { calls, dedup })
 }
 
-fn call() -> impl Strategy<Value = Call> {
+pub(super) fn call() -> impl Strategy<Value = Call> {
     (
         prop::option::weighted(0.8, 0_u8..3),
         0_u8..10,
@@ -178,7 +181,7 @@ impl Members {
 }
 
 impl Call {
-    fn trigger(&self) -> NewTrigger {
+    pub(super) fn trigger(&self) -> NewTrigger {
         let payload = format!(r#"{{"n":{},"ids":[{}]}}"#, self.payload, self.payload);
         let when = self.delay.map_or(When::Now, |delay| When::After(secs(delay)));
         let dedup = self.dedup.map(|(name, until)| {

@@ -11,87 +11,19 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use quell_core::edge::Edge;
 use quell_core::history::{Event, History, Sink};
+use quell_core::schedule::{
+    CatchUp, Fired, Schedule, ScheduleInfo, ScheduleState, Ticked, TickedBy,
+};
 use quell_core::window::Thresholds;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob, Counts, Error, ErrorKind,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
     MemoryStore, NewTrigger, NextDue, Outcome, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, TriggerId, Wakeups,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, TriggerId, Wakeups,
 };
 
-/// What is wrong with a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
-    /// Nothing: it must not be accused.
-    None,
-    /// A run that ends well closes the window that opened meanwhile, too.
-    ClosesNewerWindow,
-    /// A trigger that comes while its key runs is counted by the run.
-    JoinsRunning,
-    /// Joins move the due time without a bound.
-    NeverCapped,
-    /// The bound is only noticed when a trigger comes after it.
-    CapNoticedOnJoin,
-    /// The quiet period is taken for shorter than it is.
-    StartsEarly,
-    /// Attempts of one key run together.
-    NoExclusion,
-    /// Settlements count whoever sends them.
-    NoFence,
-    /// A job whose lease lapsed is forgotten.
-    CrashLosesJob,
-    /// Lapsed leases are never taken back.
-    NeverReaps,
-    /// A trigger that could not be written has taken its dedup key all the same.
-    BurnsKey,
-    /// Dead jobs are dropped.
-    DropsDead,
-    /// A failed job is absorbed, but its triggers are not.
-    AbsorbsNothing,
-    /// A crash leaves its slot of the queue's limit taken.
-    LeaksSlot,
-    /// A job that succeeded runs again.
-    RunsTwice,
-    /// A key may have two open windows.
-    SecondWindow,
-    /// The receipt comes before the write, which may not come.
-    AcksBeforeWrite,
-    /// No wake-up is ever sent.
-    LosesWakeups,
-    /// A window that absorbed a job is due earlier than anyone was told.
-    AbsorbDisarms,
-    /// Effects are committed whether or not the settlement counts.
-    EffectOutside,
-    /// Leases are never renewed.
-    NeverRenews,
-}
-
-impl Bug {
-    /// Each bug and the properties that may catch it, the foremost first.
-    pub const ALL: [(Bug, &'static [&'static str]); 20] = [
-        (Bug::ClosesNewerWindow, &["P2"]),
-        (Bug::JoinsRunning, &["P2"]),
-        (Bug::NeverCapped, &["P7a"]),
-        (Bug::CapNoticedOnJoin, &["P7a"]),
-        (Bug::StartsEarly, &["P6"]),
-        (Bug::NoExclusion, &["P9"]),
-        (Bug::NoFence, &["P10"]),
-        (Bug::CrashLosesJob, &["P2"]),
-        (Bug::NeverReaps, &["P2"]),
-        (Bug::BurnsKey, &["P17"]),
-        (Bug::DropsDead, &["P15"]),
-        (Bug::AbsorbsNothing, &["P2"]),
-        (Bug::LeaksSlot, &["P7b", "P2"]),
-        (Bug::RunsTwice, &["P11"]),
-        (Bug::SecondWindow, &["P8"]),
-        (Bug::AcksBeforeWrite, &["P2"]),
-        (Bug::LosesWakeups, &["P7b"]),
-        (Bug::AbsorbDisarms, &["P7b"]),
-        (Bug::EffectOutside, &["P18"]),
-        (Bug::NeverRenews, &["P27"]),
-    ];
-}
+use super::bug::Bug;
 
 /// Keeps the model's events until the buggy store has made its own of them.
 #[derive(Clone, Debug, Default)]
@@ -121,6 +53,8 @@ struct Odd {
     leaked: usize,
     ran: BTreeSet<JobId>,
     disarmed: BTreeSet<JobId>,
+    /// How schedules were to catch up.
+    asked: BTreeMap<ScheduleName, CatchUp>,
 }
 
 impl Buggy {
@@ -144,6 +78,9 @@ impl Buggy {
                 &mut event
             {
                 *key = told_key(key);
+            }
+            if let Event::Schedule { schedule, catch_up, .. } = &mut event {
+                *catch_up = locked(&self.odd).asked.get(schedule).copied().unwrap_or(*catch_up);
             }
             self.sink.record(&event);
         }
@@ -364,6 +301,18 @@ impl Buggy {
                 settled.became = SettledAs::Absorbed { by, due };
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Fires a tick once more.
+    async fn tick_again(&self, now: Timestamp, fired: &Fired) -> Result<()> {
+        let receipt = self.inner.run_schedule(Some(now), &fired.schedule).await?;
+        let again = Fired { receipt, ..fired.clone() };
+        for event in locked(&self.draft.0).iter_mut() {
+            if matches!(event, Event::ScheduleRun { .. }) {
+                *event = Event::ticked(now, &again, TickedBy::Plan);
+            }
         }
         Ok(())
     }
@@ -605,6 +554,87 @@ impl Store for Buggy {
         let pruned = self.inner.prune(now, retention, limit).await;
         self.tell();
         pruned
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        let mut bent = schedule.clone();
+        if self.has(Bug::MissesTicks) {
+            bent.catch_up = CatchUp::None;
+            locked(&self.odd).asked.insert(schedule.name.clone(), schedule.catch_up);
+        }
+        let answer = self.inner.set_schedule(now, &bent).await;
+        self.tell();
+        answer
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        let known = self.inner.schedules().await?;
+        let known = known.into_iter().find(|info| info.schedule.name == *name);
+        let ignored = self.has(Bug::TicksOn) && state == ScheduleState::Paused;
+        if let Some(info) = known.filter(|_| ignored) {
+            let t = now.unwrap_or(Timestamp::MIN);
+            self.sink.record(&Event::schedule(t, &ScheduleInfo { state, ..info }));
+            return Ok(());
+        }
+        let answer = self.inner.set_schedule_state(now, name, state).await;
+        self.tell();
+        answer
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        let answer = self.inner.delete_schedule(now, name).await;
+        self.tell();
+        answer
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        self.inner.schedules().await
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        let ticked = self.inner.tick(now, limit).await?;
+        for fired in &ticked.fired {
+            match (self.bug, &fired.receipt) {
+                (Bug::TicksTwice, _) if self.now_and_then() => {
+                    self.tell();
+                    self.tick_again(ticked.now, fired).await?;
+                }
+                (Bug::TicksInVain, Receipt::Accepted { job, .. }) if self.now_and_then() => {
+                    let of_job =
+                        |event: &Event| matches!(event, Event::Window { job: of, .. } if of == job);
+                    locked(&self.draft.0).retain(|event| !of_job(event));
+                    self.tell();
+                    self.inner.cancel(now, *job, "lost").await?;
+                    self.hush();
+                }
+                _ => {}
+            }
+        }
+        self.tell();
+        Ok(ticked)
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        let answer = self.inner.run_schedule(now, name).await;
+        self.tell();
+        answer
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        let answer = self.inner.backfill(now, name, from, to).await;
+        self.tell();
+        answer
     }
 }
 

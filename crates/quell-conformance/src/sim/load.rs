@@ -7,9 +7,12 @@ use quell::{Ctx, Policy, Quell, TaskError, WorkerBuilder};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
 use quell_core::poll::PollSettings;
-use quell_core::{Batch, Fold, Key, NewTrigger, Payload, TaskName, When, WorkerId};
+use quell_core::schedule::{Schedule, Spec};
+use quell_core::{
+    Batch, Fold, Key, NewTrigger, Payload, ScheduleName, TaskName, Timestamp, When, WorkerId,
+};
 
-use super::plan::{Call, Plan};
+use super::plan::{Call, Plan, Planned};
 use super::world::World;
 
 const fn ms(ms: u64) -> Duration {
@@ -43,6 +46,19 @@ fn policy(task: usize) -> Policy {
 pub(super) fn batch(calls: &[Call], number: usize) -> Batch {
     let triggers = calls.iter().enumerate().map(|(index, call)| trigger(call, number, index));
     Batch { triggers: triggers.collect(), dedup: None }
+}
+
+/// A schedule of the plan.
+pub(super) fn schedule(planned: &Planned, index: usize) -> Schedule {
+    let Planned { task, key, every, catch_up } = *planned;
+    let call = Call { task, key, delay: None, dedup: None };
+    let spec = Spec::every(every, Timestamp::from_secs(0)).expect("a valid interval");
+    let trigger = trigger(&call, 1_000_000 + index, 0);
+    Schedule { name: schedule_name(index), spec, catch_up, trigger }
+}
+
+pub(super) fn schedule_name(index: usize) -> ScheduleName {
+    ScheduleName::new(format!("s{index}")).expect("a valid name")
 }
 
 fn trigger(call: &Call, number: usize, index: usize) -> NewTrigger {

@@ -37,7 +37,9 @@ fn drop_steps(best: &mut Plan, fails: &impl Fn(&Plan) -> bool) {
 }
 
 fn drop_dangers(best: &mut Plan, fails: &impl Fn(&Plan) -> bool) {
-    let simpler: [fn(&mut Plan); 6] = [
+    let simpler: [fn(&mut Plan); 8] = [
+        |plan| plan.schedules.clear(),
+        |plan| plan.schedules.truncate(1),
         |plan| plan.network = Network::default(),
         |plan| plan.network.slow = 0,
         |plan| plan.network.deaf = 0,

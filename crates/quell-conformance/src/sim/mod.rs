@@ -23,6 +23,7 @@
 //!
 //! Invariant: nothing in here reads a clock or a random source but the plan's seed.
 
+mod bug;
 mod buggy;
 mod load;
 mod minimise;
@@ -32,7 +33,8 @@ mod remote;
 mod run;
 mod world;
 
-pub use buggy::{Bug, Buggy};
+pub use bug::Bug;
+pub use buggy::Buggy;
 pub use minimise::minimise;
-pub use plan::{BrokenCall, Call, Harm, Network, Plan, Step};
+pub use plan::{BrokenCall, Call, Harm, Network, Plan, Planned, Step};
 pub use run::{memory, run};

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use quell_core::schedule::{CatchUp, ScheduleState};
 use quell_core::{QueueSettings, Rate};
 use serde::{Deserialize, Serialize};
 
@@ -33,10 +34,26 @@ pub struct Plan {
     /// One call, by its number, that fails whatever the network does.
     #[serde(default)]
     pub broken_call: Option<BrokenCall>,
+    /// What triggers by the clock, from the start until the world has healed and come to rest.
+    #[serde(default)]
+    pub schedules: Vec<Planned>,
     /// What happens, in the order of its times.
     pub steps: Vec<(Duration, Step)>,
     /// When the world heals.
     pub heals: Duration,
+}
+
+/// A schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned {
+    /// Which of the tasks.
+    pub task: usize,
+    /// Its key, where the task has keys.
+    pub key: u8,
+    /// The time between two ticks.
+    pub every: Duration,
+    /// What becomes of missed ticks.
+    pub catch_up: CatchUp,
 }
 
 /// How messages between processes and the store fare, each in thousandths.
@@ -94,6 +111,25 @@ pub enum Step {
         concurrency: Option<u32>,
         /// Whether it is paused.
         paused: bool,
+    },
+    /// An operator pauses or resumes a schedule.
+    SwitchSchedule {
+        /// Which.
+        schedule: usize,
+        /// To what.
+        state: ScheduleState,
+    },
+    /// An operator runs a schedule outside its plan.
+    RunSchedule {
+        /// Which.
+        schedule: usize,
+    },
+    /// An operator fires the ticks of the last while that have not fired.
+    Backfill {
+        /// Which schedule.
+        schedule: usize,
+        /// From so long ago.
+        back: Duration,
     },
     /// Something goes wrong.
     Harm(Harm),
@@ -182,12 +218,14 @@ impl Plan {
             failing: if rng.u8(..) < 150 { 0 } else { rng.u8(5..60) },
             network: dangers.network,
             broken_call: None,
+            schedules: Vec::new(),
             steps: Vec::new(),
             heals,
         };
         plan.draw_triggers(&mut rng);
         plan.draw_operators(&mut rng, &dangers);
         plan.draw_harm(&mut rng, &dangers);
+        plan.draw_schedules(&mut rng);
         plan.steps.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -280,6 +318,32 @@ impl Plan {
         for _ in 0..dangers.restarts {
             let harm = Harm::StoreDown { time: soon(rng) };
             self.steps.push((self.moment(rng), Step::Harm(harm)));
+        }
+    }
+
+    /// One plan of three has schedules, and some operators meddle with them.
+    fn draw_schedules(&mut self, rng: &mut Rng) {
+        if rng.u8(..) >= 85 {
+            return;
+        }
+        let count = rng.usize(1..3);
+        for _ in 0..count {
+            self.schedules.push(Planned {
+                task: rng.usize(..Self::TASKS),
+                key: 0,
+                every: Duration::from_micros(rng.u64(200_000..2_000_000)),
+                catch_up: *rng.choice(&CatchUp::ALL).unwrap_or(&CatchUp::All),
+            });
+        }
+        for _ in 0..rng.usize(0..4) {
+            let schedule = rng.usize(..count);
+            let step = match rng.u8(..4) {
+                0 => Step::RunSchedule { schedule },
+                1 => Step::Backfill { schedule, back: Duration::from_millis(rng.u64(..3_000)) },
+                2 => Step::SwitchSchedule { schedule, state: ScheduleState::Paused },
+                _ => Step::SwitchSchedule { schedule, state: ScheduleState::Active },
+            };
+            self.steps.push((self.moment(rng), step));
         }
     }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
+use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
     Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, Wakeups,
+    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -223,5 +224,45 @@ impl Store for Remote {
             Box::pin(async move { store.prune(now, &keep, limit).await })
         })
         .await
+    }
+
+    async fn set_schedule(&self, _: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        self.world.store().set_schedule(Some(self.world.store_time()), schedule).await
+    }
+
+    async fn set_schedule_state(
+        &self,
+        _: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        self.world.store().set_schedule_state(Some(self.world.store_time()), name, state).await
+    }
+
+    async fn delete_schedule(&self, _: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        self.world.store().delete_schedule(Some(self.world.store_time()), name).await
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        self.world.store().schedules().await
+    }
+
+    async fn tick(&self, _: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        self.call(true, move |store, now| Box::pin(async move { store.tick(now, limit).await }))
+            .await
+    }
+
+    async fn run_schedule(&self, _: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        self.world.store().run_schedule(Some(self.world.store_time()), name).await
+    }
+
+    async fn backfill(
+        &self,
+        _: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        self.world.store().backfill(Some(self.world.store_time()), name, from, to).await
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use quell::Quell;
 use quell_core::history::{Event, Sink};
+use quell_core::schedule::ScheduleState;
 use quell_core::{
     JobFilter, JobId, JobState, Key, MemoryStore, QueueName, QueueSettings, Store, Timestamp,
 };
@@ -23,6 +24,8 @@ const START: Timestamp = Timestamp::from_secs(1_767_225_600);
 const CONVERGES: Duration = Duration::from_secs(60);
 /// When the last message that was slow before the world healed has arrived, there and back.
 const CALMS: Duration = Duration::from_millis(3_100);
+/// How long schedules go on in a world that has come to rest.
+const GOES_ON: Duration = Duration::from_millis(2_000);
 /// Longer than any message takes that is not slow.
 const MESSAGE: Duration = Duration::from_millis(1);
 /// How late a start may be in a healed world: some messages' way, far less than a poll.
@@ -47,7 +50,12 @@ pub fn run(plan: &Plan, make: impl FnOnce(Sink) -> Arc<dyn Store>) -> Vec<Line> 
     record.line("world", Event::Record { complete: true, faults: true, punctual });
     let store = make(record.sink("store"));
     let world = World::new(plan, START, record.clone(), store);
-    let mut run = Run { plan, world, record, slots: Vec::new(), next_step: 0, number: 0 };
+    for (index, planned) in plan.schedules.iter().enumerate() {
+        let schedule = load::schedule(planned, index);
+        at_once(world.store().set_schedule(Some(START), &schedule));
+    }
+    let (slots, next_step, number, stopped) = (Vec::new(), 0, 0, plan.schedules.is_empty());
+    let mut run = Run { plan, world, record, slots, next_step, number, stopped };
     run.slots = (0..plan.processes()).map(|index| Slot::new(plan.seed, index)).collect();
     (0..plan.processes()).for_each(|index| run.start(index));
     run.until_over();
@@ -104,6 +112,8 @@ struct Run<'p> {
     next_step: usize,
     /// How many batches were made.
     number: usize,
+    /// Whether no schedule makes triggers any more.
+    stopped: bool,
 }
 
 impl Run<'_> {
@@ -145,6 +155,9 @@ impl Run<'_> {
             }
             if next >= heals + CALMS {
                 self.world.say_calm();
+            }
+            if next >= heals + CALMS + GOES_ON && !self.stopped {
+                self.stop_schedules();
             }
             self.perform_steps(next);
         }
@@ -206,6 +219,7 @@ impl Run<'_> {
 
     fn next_moment(&self, heals: Timestamp) -> Option<Timestamp> {
         let step = self.plan.steps.get(self.next_step).map(|(at, _)| START + *at);
+        let stops = Some(heals + CALMS + GOES_ON).filter(|_| !self.stopped);
         let heals = match (self.world.is_healed(), self.world.is_calm()) {
             (false, _) => Some(heals),
             (true, false) => Some(heals + CALMS),
@@ -215,7 +229,7 @@ impl Run<'_> {
             let sleeps = slot.process.as_ref().filter(|_| slot.paused_until.is_none());
             [sleeps.and_then(|process| process.clock().next()), slot.paused_until, slot.back_at]
         });
-        let moments = [step, heals, self.world.next_arrival()].into_iter().chain(slots);
+        let moments = [step, heals, stops, self.world.next_arrival()].into_iter().chain(slots);
         moments.flatten().min().map(|next| next.max(self.world.now()))
     }
 
@@ -269,6 +283,18 @@ impl Run<'_> {
                 }
             }
             Step::Queue { concurrency, paused } => self.set_queue(*concurrency, *paused),
+            Step::SwitchSchedule { schedule, state } => {
+                at_once(store.set_schedule_state(now, &load::schedule_name(*schedule), *state));
+            }
+            Step::RunSchedule { schedule } => {
+                at_once(store.run_schedule(now, &load::schedule_name(*schedule)));
+            }
+            Step::Backfill { schedule, back } => {
+                // The store's own time may be later.
+                let to = self.world.store_time();
+                let name = load::schedule_name(*schedule);
+                at_once(store.backfill(now, &name, to.before(*back), to));
+            }
             Step::Harm(harm) => self.harm(*harm),
         }
         self.world.stir(World::ALL);
@@ -341,7 +367,29 @@ impl Run<'_> {
         let queues = at_once(self.world.store().queues()).unwrap_or_default();
         let limits = queues.iter().filter_map(|queue| queue.settings.concurrency);
         self.set_queue(limits.max(), false);
+        self.resume_schedules();
         self.world.heal();
+        self.world.stir(World::ALL);
+    }
+
+    /// Resumes what is paused, and tells everyone who may have lost a hint when the next tick is.
+    fn resume_schedules(&self) {
+        let (store, now) = (self.world.store(), Some(self.world.store_time()));
+        for (index, planned) in self.plan.schedules.iter().enumerate() {
+            let mut schedule = load::schedule(planned, index);
+            schedule.trigger.priority += 1;
+            at_once(store.set_schedule_state(now, &schedule.name, ScheduleState::Active));
+            at_once(store.set_schedule(now, &schedule));
+        }
+    }
+
+    fn stop_schedules(&mut self) {
+        self.stopped = true;
+        let (store, now) = (self.world.store(), Some(self.world.store_time()));
+        for index in 0..self.plan.schedules.len() {
+            let name = load::schedule_name(index);
+            at_once(store.set_schedule_state(now, &name, ScheduleState::Paused));
+        }
         self.world.stir(World::ALL);
     }
 
@@ -365,6 +413,7 @@ impl Run<'_> {
                 .is_some_and(|counts| counts.iter().all(|count| count.state.is_ended()))
         };
         self.world.is_calm()
+            && self.stopped
             && self.next_step == self.plan.steps.len()
             && self.world.next_arrival().is_none()
             && ended(self.world.store())

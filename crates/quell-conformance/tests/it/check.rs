@@ -66,6 +66,10 @@ catches! {
     checker_catches_an_absorption_that_tells_nobody: AbsorbDisarms,
     checker_catches_an_effect_outside_the_settlement: EffectOutside,
     checker_catches_a_worker_that_never_renews: NeverRenews,
+    checker_catches_a_tick_that_fires_twice: TicksTwice,
+    checker_catches_missed_ticks_that_are_not_caught_up: MissesTicks,
+    checker_catches_a_paused_schedule_that_ticks: TicksOn,
+    checker_catches_a_tick_without_its_trigger: TicksInVain,
 }
 
 #[test]

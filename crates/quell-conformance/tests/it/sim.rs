@@ -3,7 +3,8 @@
 //! `cargo xtask sim` runs many more seeds; a seed that fails is shown with how to run it again.
 
 use quell_conformance::check::{Event, Line, check};
-use quell_conformance::sim::{self, BrokenCall, Bug, Call, Harm, Network, Plan, Step};
+use quell_conformance::sim::{self, BrokenCall, Bug, Call, Harm, Network, Plan, Planned, Step};
+use quell_core::schedule::CatchUp;
 use std::time::Duration;
 
 /// Runs a plan and fails with everything that shows what is wrong.
@@ -76,6 +77,7 @@ fn calm() -> Plan {
         failing: 20,
         network: Network::default(),
         broken_call: None,
+        schedules: Vec::new(),
         steps: vec![trigger(5, 0, 0), trigger(60, 0, 0), trigger(130, 1, 1), trigger(300, 0, 0)],
         heals: ms(1_500),
     }
@@ -118,6 +120,28 @@ fn r39_a_kill_at_every_step_of_a_run_loses_nothing() {
         }
     }
     assert!(killed > 500, "{killed}");
+}
+
+#[test]
+fn r36_a_kill_at_every_step_misses_no_tick_and_fires_none_twice() {
+    let every = Duration::from_millis(430);
+    let planned = Planned { task: 6, key: 0, every, catch_up: CatchUp::All };
+    let quiet = Plan { steps: Vec::new(), schedules: vec![planned], workers: 2, ..calm() };
+    let moments = moments(&holds(&quiet, "nothing goes wrong"));
+    let heals = u64::try_from(quiet.heals.as_micros()).unwrap();
+    let moments: Vec<u64> = moments.into_iter().filter(|at| *at < heals).collect();
+    assert!(moments.len() > 5, "{moments:?}");
+    for moment in moments.iter().flat_map(|at| [at.saturating_sub(1), at + 300]) {
+        for (process, after) in (0..2).flat_map(|process| (0..6).map(move |after| (process, after)))
+        {
+            let kill = Harm::Kill { process, after, back: Duration::from_millis(1_100) };
+            let steps = vec![(Duration::from_micros(moment), Step::Harm(kill))];
+            let lines =
+                holds(&Plan { steps, ..quiet.clone() }, &format!("{kill:?} at {moment} µs"));
+            let ticked = |line: &&Line| matches!(line.event, Event::Ticked { .. });
+            assert!(lines.iter().filter(ticked).count() > 10);
+        }
+    }
 }
 
 #[test]

@@ -3,12 +3,14 @@
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
 //! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
-//! knows who comes next, `moves` changes them, `rows` shows them to `accept`, `snapshot` sets them beside others.
+//! knows who comes next, `moves` changes them, `rows` shows them to `accept`, `schedules` makes ticks
+//! into triggers, `snapshot` sets them beside others.
 
 mod limits;
 mod line;
 mod moves;
 mod rows;
+mod schedules;
 mod snapshot;
 mod state;
 
@@ -19,12 +21,13 @@ use async_trait::async_trait;
 
 use crate::accept::accept;
 use crate::history::{Event, Sink};
+use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -77,12 +80,16 @@ impl MemoryStore {
         state.set_now(now);
         let answer = step(&mut state);
         let (wakes, events) = state.take_news();
+        let next_tick = state.next_tick.take();
         if let Some(history) = &self.history {
             events.iter().for_each(|event| history.record(event));
         }
         drop(state);
         for (queue, due) in wakes {
             self.hub.wake(Some(&queue), due);
+        }
+        if let Some(due) = next_tick {
+            self.hub.wake(None, due);
         }
         answer
     }
@@ -243,5 +250,45 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<u64> {
         Ok(self.step(now, |state| state.prune(retention, limit)))
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        self.step(now, |state| state.set_schedule(schedule));
+        Ok(())
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        to: ScheduleState,
+    ) -> Result<()> {
+        self.step(now, |state| state.set_schedule_state(name, to))
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        self.step(now, |state| state.delete_schedule(name))
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        Ok(self.locked().schedules())
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        Ok(self.step(now, |state| state.tick(limit)))
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        self.step(now, |state| state.run_schedule(name))
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        self.step(now, |state| state.backfill(name, from, to))
     }
 }

@@ -225,6 +225,7 @@ impl State {
             hold.holds(now, job)
         });
         self.holds = holds;
+        self.prune_ticks();
         u64::try_from(gone.len()).unwrap_or(u64::MAX)
     }
 }

@@ -11,10 +11,12 @@ use super::limits::Limits;
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
     Attempt, AttemptOutcome, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState,
-    Key, KeyAdvice, LeaseToken, QueueName, QueueSettings, Result, TaskName, Timestamp,
+    Key, KeyAdvice, LeaseToken, QueueName, QueueSettings, Result, ScheduleName, TaskName,
+    Timestamp,
 };
 
 /// Jobs that may start, in the order of R30.
@@ -40,9 +42,14 @@ pub(super) struct State {
     pub(super) limits: Limits,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
+    pub(super) schedules: BTreeMap<ScheduleName, ScheduleInfo>,
+    /// The ticks that fired.
+    pub(super) ticks: BTreeMap<(ScheduleName, Timestamp), Tick>,
     wakes: BTreeMap<QueueName, Timestamp>,
     /// Jobs that triggers of this step met.
     pub(super) met: BTreeSet<JobId>,
+    /// When workers, who know of later ticks only, are to ask for ticks.
+    pub(super) next_tick: Option<Timestamp>,
     /// Whether someone wants the events.
     pub(super) has_history: bool,
     events: Vec<Event>,
@@ -62,8 +69,11 @@ impl State {
             limits: Limits::default(),
             holds: BTreeMap::new(),
             memories: BTreeMap::new(),
+            schedules: BTreeMap::new(),
+            ticks: BTreeMap::new(),
             wakes: BTreeMap::new(),
             met: BTreeSet::new(),
+            next_tick: None,
             has_history: false,
             events: Vec::new(),
         }
@@ -77,7 +87,7 @@ impl State {
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
         let State { now, next_id, jobs, attempts, limits, holds, memories, .. } = self;
-        (now, next_id, jobs, attempts, limits, holds, memories)
+        (now, next_id, jobs, attempts, limits, holds, memories, &self.schedules, &self.ticks)
     }
 
     /// R38: store time never goes back.
@@ -329,6 +339,7 @@ impl State {
             absorbed: absorbed.map(|other| other.id).collect(),
             open_window: window.filter(|window| *window != job.id),
             keys: self.key_advice(&job.task),
+            ticks: self.ticks_of(job.id),
         })
     }
 

@@ -17,11 +17,16 @@ insert into quell.clock select slot, -9223372036854775808 from generate_series(1
 
 create sequence quell.job_id as bigint;
 
-create table quell.task  (id   integer primary key generated always as identity,
-                          name text not null unique);
-create table quell.queue (id       integer primary key generated always as identity,
+create table quell.task  (id       integer primary key generated always as identity,
                           name     text not null unique,
                           settings text not null default '{}');
+create table quell.queue (id       integer primary key generated always as identity,
+                          name     text not null unique,
+                          settings text not null default '{}',
+                          -- R32: nothing of it starts until it is set again.
+                          deleted  boolean not null default false);
+create table quell.partition (id   integer primary key generated always as identity,
+                              name text collate "C" not null unique);
 
 -- A lane is a (queue, task, priority). Jobs carry its number, so that the index of jobs that may
 -- start is narrow, and a claim reads only lanes of tasks that its worker knows (R28).
@@ -58,11 +63,14 @@ create table quell.job (
     attempt     integer not null default 0,
     failures    integer not null default 0,
     lapses      integer not null default 0,
+    -- 0 for none.
+    partition_id integer not null default 0,
     state       smallint not null default 0,
     reason      smallint not null default 0,
     -- R11: attempts of its key may run at the same time.
     overlap     boolean not null default false,
     key         text collate "C",
+    partition   text collate "C",
     worker      text,
     error       text,
     -- JSON; null for the default shape.
@@ -71,8 +79,9 @@ create table quell.job (
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_analyze_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
--- R30: jobs that may start, in order.
-create index job_ready on quell.job (lane_id, due_at, id) where state = 0;
+-- R30: jobs that may start, in order. The partitions of a lane stand side by side, so that those in
+-- which nothing waits cost nothing (R31).
+create index job_ready on quell.job (lane_id, partition_id, due_at, id) where state = 0;
 -- R6: at most one open window for a (task, key).
 create unique index job_window on quell.job (task_id, key) where state = 0 and key is not null;
 -- R11: at most one attempt of a (task, key), unless its task says otherwise.
@@ -127,6 +136,20 @@ create table quell.memory (
 );
 create index memory_expires on quell.memory (expires_at);
 
+-- R31: the starts that a rate counts, of a queue (whose partition is '') and of its partitions.
+create table quell.start (
+    at         bigint not null,
+    -- How many there were at this moment.
+    starts     bigint not null,
+    -- How many there were up to and with this moment: differences count.
+    number     bigint not null,
+    expires_at bigint not null,
+    queue_id   integer not null,
+    partition  text collate "C" not null,
+    primary key (queue_id, partition, at)
+);
+create index start_expires on quell.start (expires_at);
+
 -- R4: triggers from callers' own transactions, folded by the next store call after the commit.
 create table quell.inbox (
     id       bigint primary key generated always as identity,
@@ -138,6 +161,17 @@ create table quell.inbox (
 create index inbox_waiting on quell.inbox (id) where refused is null;
 
 -- The lane of these names, made where there is none. Whoever comes second waits, and finds it.
+create function quell.partition_of(partition_name text) returns integer
+language plpgsql volatile as $$
+declare
+    found_id integer;
+begin
+    insert into quell.partition (name) values (partition_name) on conflict do nothing;
+    select id into strict found_id from quell.partition where name = partition_name;
+    return found_id;
+end
+$$;
+
 create function quell.lane_of(queue_name text, task_name text, of_priority smallint)
 returns quell.lane language plpgsql volatile as $$
 declare

@@ -131,7 +131,7 @@ $$;
 create function quell.trigger_json(
     task text, payload text, queue text, key text, min interval, max interval,
     max_triggers integer, edge text, "overlap" boolean, fold text, fold_cap integer,
-    fold_fields text[], priority integer, delay interval, run_at timestamptz, dedup text,
+    fold_fields text[], priority integer, partition text, delay interval, run_at timestamptz, dedup text,
     dedup_ttl interval, dedup_until text
 ) returns text language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -155,6 +155,7 @@ begin
     if priority is null or priority not between -32768 and 32767 then
         perform quell.refuse('priority', format('is %s: give -32768 to 32767', priority));
     end if;
+    perform quell.check_key('partition', partition);
     if delay is not null and run_at is not null then
         perform quell.refuse('run_at', 'and delay were both given: give one');
     elsif delay is not null then
@@ -166,8 +167,10 @@ begin
         due := format('{"at":%s}', (extract(epoch from run_at) * 1000000)::bigint);
     end if;
     return format(
-        '{"task":%s,"queue":%s,"payload":%s,"priority":%s,"when":%s,"keyed":%s,"dedup":%s}',
-        to_json(task), to_json(queue), payload, priority, due,
+        '{"task":%s,"queue":%s,"partition":%s,"payload":%s,"priority":%s,"when":%s,"keyed":%s,'
+        '"dedup":%s}',
+        to_json(task), to_json(queue), coalesce(to_json(partition)::text, 'null'), payload,
+        priority, due,
         quell.keyed_json(key, min, max, max_triggers, edge, "overlap", fold, fold_cap, fold_fields),
         quell.dedup_json(dedup, dedup_ttl, dedup_until));
 end
@@ -179,13 +182,13 @@ create function quell.trigger(
     min interval default null, max interval default null, max_triggers integer default null,
     edge text default 'trailing', "overlap" boolean default false, fold text default 'last',
     fold_cap integer default null, fold_fields text[] default null, priority integer default 0,
-    delay interval default null, run_at timestamptz default null, dedup text default null,
+    partition text default null, delay interval default null, run_at timestamptz default null, dedup text default null,
     dedup_ttl interval default null, dedup_until text default null
 ) returns void language sql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
     select quell.put('[[' || quell.trigger_json(
         task, payload, queue, key, min, max, max_triggers, edge, "overlap", fold, fold_cap,
-        fold_fields, priority, delay, run_at, dedup, dedup_ttl, dedup_until) || '],null]')
+        fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until) || '],null]')
 $$;
 
 -- The same for payloads that are JSON values already.
@@ -194,13 +197,13 @@ create function quell.trigger(
     min interval default null, max interval default null, max_triggers integer default null,
     edge text default 'trailing', "overlap" boolean default false, fold text default 'last',
     fold_cap integer default null, fold_fields text[] default null, priority integer default 0,
-    delay interval default null, run_at timestamptz default null, dedup text default null,
+    partition text default null, delay interval default null, run_at timestamptz default null, dedup text default null,
     dedup_ttl interval default null, dedup_until text default null
 ) returns void language sql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
     select quell.trigger(
         task, payload::text, queue, key, min, max, max_triggers, edge, "overlap", fold, fold_cap,
-        fold_fields, priority, delay, run_at, dedup, dedup_ttl, dedup_until)
+        fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until)
 $$;
 
 create function quell.trigger(
@@ -208,13 +211,13 @@ create function quell.trigger(
     min interval default null, max interval default null, max_triggers integer default null,
     edge text default 'trailing', "overlap" boolean default false, fold text default 'last',
     fold_cap integer default null, fold_fields text[] default null, priority integer default 0,
-    delay interval default null, run_at timestamptz default null, dedup text default null,
+    partition text default null, delay interval default null, run_at timestamptz default null, dedup text default null,
     dedup_ttl interval default null, dedup_until text default null
 ) returns void language sql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
     select quell.trigger(
         task, payload::text, queue, key, min, max, max_triggers, edge, "overlap", fold, fold_cap,
-        fold_fields, priority, delay, run_at, dedup, dedup_ttl, dedup_until)
+        fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until)
 $$;
 
 -- R5: triggers many, all or none: an array of objects whose members are named as the arguments of
@@ -227,7 +230,8 @@ set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     known constant text[] := array['task', 'payload', 'queue', 'key', 'min', 'max', 'max_triggers',
-        'edge', 'overlap', 'fold', 'fold_cap', 'fold_fields', 'priority', 'delay', 'run_at',
+        'edge', 'overlap', 'fold', 'fold_cap', 'fold_fields', 'priority', 'partition', 'delay',
+        'run_at',
         'dedup', 'dedup_ttl', 'dedup_until'];
     one json;
     other text;
@@ -258,7 +262,8 @@ begin
                 coalesce(one ->> 'edge', 'trailing'), (one ->> 'overlap')::boolean,
                 coalesce(one ->> 'fold', 'last'), (one ->> 'fold_cap')::integer,
                 (select array_agg(value) from json_array_elements_text(one -> 'fold_fields')),
-                coalesce((one ->> 'priority')::integer, 0), (one ->> 'delay')::interval,
+                coalesce((one ->> 'priority')::integer, 0), one ->> 'partition',
+                (one ->> 'delay')::interval,
                 (one ->> 'run_at')::timestamptz, one ->> 'dedup', (one ->> 'dedup_ttl')::interval,
                 one ->> 'dedup_until');
         exception when data_exception then

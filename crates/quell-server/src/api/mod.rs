@@ -1,12 +1,14 @@
 //! The HTTP API.
 //!
 //! Every request passes `guard` (host, origin, token, headers), then a route. `triggers` writes,
-//! `jobs` reads and operates, `queues` sets what holds them back; `error` is how anything that went wrong is told.
+//! `jobs` reads and operates, `queues` sets what holds them back, `schedules` does both for schedules;
+//! `error` is how anything that went wrong is told.
 
 mod error;
 mod guard;
 mod jobs;
 mod queues;
+mod schedules;
 mod triggers;
 
 use std::collections::BTreeMap;
@@ -76,6 +78,15 @@ pub fn router(api: Api) -> Router {
         .route("/v1/jobs/{id}", get(jobs::show))
         .route("/v1/jobs/{id}/cancel", post(jobs::cancel))
         .route("/v1/jobs/{id}/redrive", post(jobs::redrive))
+        .route("/v1/schedules", get(schedules::list))
+        .route(
+            "/v1/schedules/{name}",
+            get(schedules::show).put(schedules::set).delete(schedules::delete),
+        )
+        .route("/v1/schedules/{name}/pause", post(schedules::pause))
+        .route("/v1/schedules/{name}/resume", post(schedules::resume))
+        .route("/v1/schedules/{name}/run", post(schedules::run))
+        .route("/v1/schedules/{name}/backfill", post(schedules::backfill))
         .route("/v1/explain", get(jobs::explain))
         .route("/v1/healthz", get(health))
         .route("/metrics", get(metrics))

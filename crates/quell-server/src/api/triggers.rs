@@ -88,7 +88,10 @@ pub(super) async fn trigger(
     Ok((StatusCode::ACCEPTED, Json(body)).into_response())
 }
 
-fn known_task<'a>(api: &'a Api, task: &str) -> Result<(TaskName, &'a DeclaredTask), ApiError> {
+pub(super) fn known_task<'a>(
+    api: &'a Api,
+    task: &str,
+) -> Result<(TaskName, &'a DeclaredTask), ApiError> {
     let known = TaskName::new(task).ok().and_then(|name| {
         let declared = api.tasks.get(&name)?;
         Some((name, declared))
@@ -235,12 +238,12 @@ fn dedup(asked: &Asked<'_>) -> Result<Option<Dedup>, ApiError> {
     Ok(key.map(|key| Dedup { key, until }))
 }
 
-fn length(field: &str, text: &str) -> Result<std::time::Duration, ApiError> {
+pub(super) fn length(field: &str, text: &str) -> Result<std::time::Duration, ApiError> {
     duration::parse(text).map_err(|message| ApiError::invalid(field, message))
 }
 
 /// A receipt as callers read it.
-fn show(task: &TaskName, receipt: &Receipt) -> Value {
+pub(super) fn show(task: &TaskName, receipt: &Receipt) -> Value {
     let mut shown = json!({
         "receipt": receipt.outcome(),
         "task": task,

@@ -1,11 +1,13 @@
 //! `quell.toml`: what the server runs.
 //!
 //! `place` names file, line and field of what is wrong, `parse` checks the settings, `tasks` turns
-//! each task's into a policy, a key template and a handler. Invariant: a [`Config`] that exists can
+//! each task's into a policy, a key template and a handler, `schedules` each schedule's into a plan
+//! and a trigger. Invariant: a [`Config`] that exists can
 //! be served; only the world (a port, a file, a program) can still say no.
 
 mod parse;
 mod place;
+mod schedules;
 mod tasks;
 
 use std::collections::BTreeMap;
@@ -13,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quell::{QueueName, QueueSettings, TaskName, TaskPolicy};
+use quell::{Error, NewTrigger, Payload, QueueName, QueueSettings, Schedule, TaskName, TaskPolicy};
 
 use crate::handler::{Handler, Secret};
 use crate::key_template::KeyTemplate;
@@ -43,6 +45,8 @@ pub struct Config {
     pub queues: BTreeMap<QueueName, QueueSettings>,
     /// The tasks.
     pub tasks: BTreeMap<TaskName, DeclaredTask>,
+    /// Schedules to set at the start.
+    pub schedules: Vec<Schedule>,
 }
 
 /// A task that the configuration declares.
@@ -58,6 +62,26 @@ pub struct DeclaredTask {
     pub partition: Option<KeyTemplate>,
     /// What it runs.
     pub handler: Handler,
+}
+
+impl DeclaredTask {
+    /// A trigger with this payload, and with the key that it makes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell::ErrorKind::Invalid) that names `payload` or `key`.
+    pub fn trigger(&self, payload: Payload) -> quell::Result<NewTrigger> {
+        let value = || {
+            let read = serde_json::from_str(payload.as_str());
+            read.map_err(|error| Error::invalid("payload", format!("payload is not JSON: {error}")))
+        };
+        let key = match &self.key {
+            None => None,
+            Some(template) => template
+                .key(&value()?)
+                .map_err(|error| Error::invalid("key", format!("the task's key: {error}")))?,
+        };
+        Ok(self.checked.trigger(payload, key))
+    }
 }
 
 impl Config {

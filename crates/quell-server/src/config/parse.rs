@@ -13,6 +13,7 @@ use serde::de::{self, Deserializer};
 
 use super::Config;
 use super::place::{Document, Problem};
+use super::schedules::{RawSchedule, schedules};
 use super::tasks::{RawTask, declare};
 use crate::handler::Secret;
 use crate::queue_text::{Length, QueueText};
@@ -31,6 +32,7 @@ struct Raw {
     worker: RawWorker,
     queues: BTreeMap<String, QueueText>,
     tasks: BTreeMap<String, RawTask>,
+    schedules: BTreeMap<String, RawSchedule>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -167,6 +169,7 @@ fn check(
             tasks.insert(checked, task);
         }
     }
+    let schedules = schedules(raw.schedules, &tasks, broken, note);
     Config {
         listen,
         allowed_hosts: raw.server.allowed_hosts,
@@ -182,6 +185,7 @@ fn check(
         lease,
         queues,
         tasks,
+        schedules,
     }
 }
 

@@ -25,6 +25,8 @@ mod queues;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]
+mod schedules;
+#[cfg(test)]
 mod served;
 #[cfg(test)]
 mod simulate;

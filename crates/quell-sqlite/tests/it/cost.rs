@@ -9,10 +9,11 @@ use quell_conformance::Rig;
 use quell_conformance::rig::{debounce, fails, key, keyed, keyed_with, lease, plain, queue, task};
 use quell_core::dedup::Dedup;
 use quell_core::edge::Edge;
+use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, ExplainTarget, Fold, NewTrigger, Outcome, QueueSettings, Rate, Retention, Store,
-    TaskSettings,
+    Batch, ExplainTarget, Fold, NewTrigger, Outcome, QueueSettings, Rate, Retention, ScheduleName,
+    Store, TaskSettings,
 };
 use quell_sqlite::trigger_in;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
@@ -26,6 +27,12 @@ async fn version(db: &mut SqliteConnection) -> i64 {
     sqlx::query_scalar("pragma data_version").fetch_one(db).await.unwrap()
 }
 
+fn every(interval: Duration) -> Schedule {
+    let name = ScheduleName::new("s").unwrap();
+    let spec = Spec::every(interval, Rig::START).unwrap();
+    Schedule { name, spec, catch_up: CatchUp::All, trigger: plain("1") }
+}
+
 #[tokio::test]
 async fn an_idle_worker_writes_nothing() {
     let scene = Scene::new();
@@ -33,9 +40,13 @@ async fn an_idle_worker_writes_nothing() {
     let _listening = store.wakeups();
     trigger(&store, keyed("k")).await;
     store.set_queue(&queue(), &QueueSettings::default()).await.unwrap();
+    let century = Duration::from_secs(100 * 366 * 86_400);
+    store.set_schedule(None, &every(century)).await.unwrap();
     let mut db = scene.connect().await;
     let before = version(&mut db).await;
     for _ in 0..20 {
+        assert!(store.tick(None, 9).await.unwrap().fired.is_empty());
+        store.set_schedule(None, &every(century)).await.unwrap();
         assert!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty());
         store.reap(None, 9).await.unwrap();
         store.next_due(None, &queue(), &[task("t")]).await.unwrap();
@@ -171,6 +182,16 @@ async fn a_days_work(scene: &Scene) {
     rig.explain(&ExplainTarget::Key { task: None, key: key("a") }).await;
     rig.explain(&ExplainTarget::Key { task: Some(task("t")), key: key("a") }).await;
     rig.next_due().await;
+    let schedule = every(Duration::from_secs(10));
+    let (name, now) = (&schedule.name, rig.now());
+    rig.store.set_schedule(Some(now), &schedule).await.unwrap();
+    rig.store.set_schedule(Some(now), &every(Duration::from_secs(20))).await.unwrap();
+    let now = rig.at(300).now();
+    assert!(!rig.store.tick(Some(now), 99).await.unwrap().fired.is_empty());
+    rig.store.run_schedule(Some(now), name).await.unwrap();
+    rig.store.backfill(Some(now), name, Rig::START, now).await.unwrap();
+    rig.store.set_schedule_state(Some(now), name, ScheduleState::Paused).await.unwrap();
+    rig.store.schedules().await.unwrap();
     rig.prune(99_999, &Retention::default(), 9).await;
 }
 
@@ -221,6 +242,7 @@ fn walks(statement: &str, line: &str) -> bool {
         "quell_start",
         "s",
         "quell_partition",
+        "quell_tick",
     ];
     // Windows that wait for a running attempt are as few as running attempts, and what waits in the
     // inbox is to be taken anyway.

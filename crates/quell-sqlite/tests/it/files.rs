@@ -1,8 +1,11 @@
 //! Files that are missing, not ours, not writable, too new or full: each error says which (R1, R40).
 
+use std::time::Duration;
+
 use quell_conformance::Rig;
 use quell_conformance::rig::plain;
-use quell_core::{Batch, ErrorKind, QueueSettings, Result, Store};
+use quell_core::schedule::{CatchUp, Schedule, Spec};
+use quell_core::{Batch, ErrorKind, QueueSettings, Result, ScheduleName, Store};
 use quell_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::Row;
 
@@ -60,6 +63,37 @@ async fn a_file_of_a_newer_quell_is_left_alone() {
     let (kind, text) = refused(scene.options().open().await);
     assert_eq!(kind, ErrorKind::Newer);
     assert!(text.contains("99") && text.contains("update this program"), "{text}");
+}
+
+/// A file as the first schema left it.
+#[tokio::test]
+async fn r36_a_file_from_before_schedules_opens_and_keeps_its_jobs() {
+    let scene = Scene::new();
+    let mut db = scene.connect().await;
+    sqlx::raw_sql(include_str!("../../src/sql/0001_schema.sql")).execute(&mut db).await.unwrap();
+    let job =
+        "insert into quell_task values (1, 't'); insert into quell_queue values (1, 'q', '{}');
+               insert into quell_lane values (1, 1, 1, 0);
+               insert into quell_job (id, lane_id, task_id, due_at, first_at, payload)
+                              values (7, 1, 1, 5, 5, '\"old\"')";
+    sqlx::raw_sql(job).execute(&mut db).await.unwrap();
+    let mut rig = scene.rig().await;
+    assert_eq!(rig.claim_one().await.payload.as_str(), "\"old\"");
+    let schedule = every_ten();
+    rig.store.set_schedule(Some(rig.now()), &schedule).await.unwrap();
+    let now = rig.at(10).now();
+    assert_eq!(rig.store.tick(Some(now), 9).await.unwrap().fired.len(), 1);
+    // And again, as a file of today.
+    assert_eq!(scene.rig().await.store.schedules().await.unwrap()[0].last, Some(now));
+}
+
+fn every_ten() -> Schedule {
+    Schedule {
+        name: ScheduleName::new("s").unwrap(),
+        spec: Spec::every(Duration::from_secs(10), Rig::START).unwrap(),
+        catch_up: CatchUp::Latest,
+        trigger: plain("1"),
+    }
 }
 
 #[tokio::test]

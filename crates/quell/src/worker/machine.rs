@@ -9,12 +9,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use quell_core::poll::{PollInterval, PollSettings, Polled};
+use quell_core::schedule::Ticked;
 use quell_core::{
     Claimed, ClaimedJob, Error, ErrorKind, Lapsed, Lease, NextDue, Outcome, QueueName, Result,
     Settled, SettledAs, Settlement, Timestamp, Wakeup,
 };
 use tracing::{debug, info, warn};
 
+use super::event::{Command, Event};
+use super::ticker::Ticker;
 use crate::metrics;
 
 /// The most settlements in one store call.
@@ -40,47 +43,6 @@ pub(crate) struct Bounds {
     pub(crate) lease: Duration,
     pub(crate) grace: Duration,
     pub(crate) poll: PollSettings,
-}
-
-/// Something that happened.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A hint from the store, or from a full look that a hint asked for.
-    Woken(Wakeup),
-    /// The time that [`Machine::next_wake`] named has come.
-    Tick,
-    /// A claim was answered.
-    Claimed { queue: usize, limit: usize, asked_at: Timestamp, answer: Result<Claimed> },
-    /// Attempts ended.
-    Ended(Vec<Settlement>),
-    /// Settlements were answered.
-    Settled { sent: Vec<Settlement>, answer: Result<Vec<Settled>> },
-    /// Renewals were answered.
-    Renewed { leases: Vec<Lease>, asked_at: Timestamp, answer: Result<Vec<Option<Timestamp>>> },
-    /// Lapsed leases were taken back.
-    Reaped(Result<Vec<Lapsed>>),
-    /// Ended jobs were removed.
-    Pruned(Result<u64>),
-    /// The worker is asked to stop.
-    Shutdown,
-}
-
-/// Something to do.
-#[derive(Debug)]
-pub(crate) enum Command {
-    Claim {
-        queue: usize,
-        limit: usize,
-    },
-    Start(Box<ClaimedJob>),
-    Settle(Vec<Settlement>),
-    Renew(Vec<Lease>),
-    Reap,
-    Prune,
-    /// Tell the handler that its attempt no longer counts.
-    Cancel(Lease),
-    /// Drop the handler.
-    Abort(Lease),
 }
 
 /// Where a held lease is in its short life.
@@ -155,6 +117,7 @@ pub(crate) struct Machine {
     reaped_at: Timestamp,
     pruning: bool,
     prune_at: Timestamp,
+    ticker: Ticker,
     /// Store time minus worker time, in microseconds, as the last answer showed it.
     store_ahead: i64,
     random: fastrand::Rng,
@@ -195,6 +158,7 @@ impl Machine {
             reaped_at: now.before(REAP_PAUSE),
             pruning: false,
             prune_at: now + PRUNE_PAUSE,
+            ticker: Ticker::new(bounds.poll.base, now),
             store_ahead: 0,
             random: fastrand::Rng::with_seed(seed),
             bounds,
@@ -217,6 +181,7 @@ impl Machine {
             }
             Event::Reaped(answer) => self.on_reaped(answer, now),
             Event::Pruned(answer) => self.on_pruned(answer, now),
+            Event::Ticked { asked_at, answer } => self.on_ticked(&answer, asked_at, now),
             Event::Shutdown => self.on_shutdown(now),
         }
         self.plan(now, &mut commands);
@@ -234,6 +199,7 @@ impl Machine {
                 }
                 wakes.extend((!self.pruning).then_some(self.prune_at));
                 wakes.extend(self.reap_at.filter(|_| !self.reaping));
+                wakes.extend(self.ticker.next_wake());
             }
             Phase::Draining { deadline } | Phase::GivingBack { deadline } => wakes.push(deadline),
         }
@@ -259,7 +225,8 @@ impl Machine {
     /// store failed is a rest: it ends when time goes on.
     pub(crate) fn at_rest(&self, now: Timestamp) -> Option<usize> {
         let claiming = self.pollers.iter().any(|poller| poller.claiming.is_some());
-        let busy = claiming || self.settling || self.renewing > 0 || self.reaping || self.pruning;
+        let upkeep = self.reaping || self.pruning || self.ticker.is_asking();
+        let busy = claiming || self.settling || self.renewing > 0 || upkeep;
         let pausing = self.unsettled.is_empty() || now < self.settle_at;
         (!busy && pausing).then_some(self.running)
     }
@@ -301,6 +268,9 @@ impl Machine {
 
     fn on_woken(&mut self, wakeup: &Wakeup, now: Timestamp) {
         let at = self.local_time(wakeup.due).max(now);
+        if wakeup.queue.is_none() {
+            self.ticker.hear(at);
+        }
         for poller in &mut self.pollers {
             if wakeup.queue.as_ref().is_some_and(|queue| *queue != poller.queue) {
                 continue;
@@ -525,6 +495,15 @@ impl Machine {
         }
     }
 
+    fn on_ticked(&mut self, answer: &Result<Ticked>, asked_at: Timestamp, now: Timestamp) {
+        if let Ok(ticked) = answer {
+            self.learn_store_time(ticked.now, asked_at);
+        }
+        let next = answer.as_ref().ok().and_then(|ticked| ticked.next);
+        let next = next.map(|next| self.local_time(next));
+        self.ticker.answered(answer, next, now);
+    }
+
     /// R29: stops claiming at once and gives back what has not started.
     fn on_shutdown(&mut self, now: Timestamp) {
         if self.phase == Phase::Working {
@@ -640,6 +619,9 @@ impl Machine {
         if !self.pruning && self.prune_at <= now {
             self.pruning = true;
             commands.push(Command::Prune);
+        }
+        if self.ticker.asks(now) {
+            commands.push(Command::Tick);
         }
     }
 

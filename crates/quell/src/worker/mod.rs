@@ -1,11 +1,14 @@
 //! Workers: they claim due jobs, run handlers and settle what came of them.
 //!
 //! [`WorkerBuilder`] is what a user meets. Inside, `machine` decides (no I/O), `run` performs,
-//! `attempt` runs one handler.
+//! `event` is what they tell each other, `ticker` knows when to ask for ticks of schedules, `attempt`
+//! runs one handler.
 
 mod attempt;
+mod event;
 mod machine;
 mod run;
+mod ticker;
 
 use std::collections::BTreeMap;
 use std::fmt;

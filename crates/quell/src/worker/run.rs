@@ -20,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::attempt::{Attempt, Ended, Spent};
-use super::machine::{Command, Event, Machine, REAP_BATCH};
+use super::event::{Command, Event};
+use super::machine::{Machine, REAP_BATCH};
+use super::ticker::TICK_BATCH;
 use super::{PRUNE_BATCH, Registered};
 use crate::ctx::Attempted;
 use crate::{Ctx, Quell};
@@ -172,6 +174,13 @@ impl<S: Send + Sync + 'static> Runner<S> {
                 let prune =
                     async move { Event::Pruned(store.prune(time, &retention, PRUNE_BATCH).await) };
                 live.calls.push(Box::pin(prune));
+            }
+            Command::Tick => {
+                let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+                live.calls.push(Box::pin(async move {
+                    let answer = store.tick(time, TICK_BATCH).await;
+                    Event::Ticked { asked_at: now, answer }
+                }));
             }
             Command::Cancel(lease) => {
                 if let Some(running) = live.running.get(&lease) {

@@ -60,4 +60,13 @@ pub(crate) enum Bug {
     PrunesAtOnce,
     TimeGoesBack,
     CutsKeys,
+    FiresNoTicks,
+    FiresTicksTwice,
+    CatchesUpNothing,
+    IgnoresTheBoundOfTicks,
+    IgnoresPausesOfSchedules,
+    PlansAnewWhenSet,
+    RunsSchedulesTwice,
+    ForgetsWhichTicksFired,
+    CutsBackfillsShort,
 }

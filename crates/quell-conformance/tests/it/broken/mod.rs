@@ -133,6 +133,27 @@ const TABLE: &[(Bug, &[&str])] = &[
     (Bug::PrunesAtOnce, &["r37_each_end_has_its_retention"]),
     (Bug::TimeGoesBack, &["r38_store_time_never_goes_back"]),
     (Bug::CutsKeys, &["r40_the_largest_input_that_is_allowed_is_kept_whole"]),
+    (Bug::FiresNoTicks, &["r36_a_tick_is_a_trigger_at_its_time"]),
+    (Bug::FiresTicksTwice, &["r36_ticks_that_race_fire_once"]),
+    (
+        Bug::CatchesUpNothing,
+        &["r36_missed_ticks_follow_catch_up", "r15_r36_a_job_tells_the_ticks_it_came_from"],
+    ),
+    (Bug::IgnoresTheBoundOfTicks, &["r36_a_step_of_ticks_is_bounded"]),
+    (
+        Bug::IgnoresPausesOfSchedules,
+        &[
+            "r36_a_paused_schedule_fires_nothing_and_catches_up_nothing",
+            "r36_r40_an_unknown_schedule_is_said_to_be",
+        ],
+    ),
+    (Bug::PlansAnewWhenSet, &["r36_a_schedule_is_set_again"]),
+    (Bug::RunsSchedulesTwice, &["r36_a_run_is_outside_the_plan"]),
+    (
+        Bug::ForgetsWhichTicksFired,
+        &["r36_a_backfill_fires_each_tick_at_most_once", "r36_r37_what_fired_is_known_for_a_year"],
+    ),
+    (Bug::CutsBackfillsShort, &["r36_r40_a_backfill_is_bounded"]),
 ];
 
 async fn suite_on(bug: Bug) -> Report {

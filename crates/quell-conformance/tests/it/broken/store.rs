@@ -7,12 +7,14 @@ use std::time::Duration;
 use super::bug::Bug;
 use async_trait::async_trait;
 use quell_core::edge::Edge;
+use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::window::Thresholds;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, FailureKind,
     Fold, Job, JobFilter, JobId, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome,
-    QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention, Settled, SettledAs,
-    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
+    QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When,
+    WorkerId,
 };
 
 /// A store with a bug.
@@ -430,5 +432,81 @@ impl Store for Broken {
             retention = Retention { succeeded: at_once, dead: at_once };
         }
         self.inner.prune(now, &retention, limit).await
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        let mut schedule = schedule.clone();
+        match self.bug {
+            Bug::CatchesUpNothing => schedule.catch_up = CatchUp::None,
+            Bug::PlansAnewWhenSet => {
+                let _unknown = self.inner.delete_schedule(now, &schedule.name).await;
+            }
+            _ => {}
+        }
+        self.inner.set_schedule(now, &schedule).await
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        match self.bug {
+            Bug::IgnoresPausesOfSchedules => Ok(()),
+            _ => self.inner.set_schedule_state(now, name, state).await,
+        }
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        self.inner.delete_schedule(now, name).await
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        self.inner.schedules().await
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        let limit = match self.bug {
+            Bug::FiresNoTicks => 0,
+            Bug::IgnoresTheBoundOfTicks => usize::MAX,
+            _ => limit,
+        };
+        let mut ticked = self.inner.tick(now, limit).await?;
+        match self.bug {
+            // Or everyone would ask again for ever.
+            Bug::FiresNoTicks => ticked.next = None,
+            Bug::FiresTicksTwice => ticked.fired.extend(ticked.fired.clone()),
+            _ => {}
+        }
+        Ok(ticked)
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        if self.bug == Bug::RunsSchedulesTwice {
+            self.inner.run_schedule(now, name).await?;
+        }
+        self.inner.run_schedule(now, name).await
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        let mut to = to;
+        if self.bug == Bug::CutsBackfillsShort {
+            to = to.min(now.unwrap_or(to));
+        }
+        let known = self.inner.schedules().await?;
+        if let (Bug::ForgetsWhichTicksFired, Some(info)) =
+            (self.bug, known.into_iter().find(|info| info.schedule.name == *name))
+        {
+            self.inner.delete_schedule(now, name).await?;
+            self.inner.set_schedule(now, &info.schedule).await?;
+        }
+        self.inner.backfill(now, name, from, to).await
     }
 }

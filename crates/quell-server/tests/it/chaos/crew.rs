@@ -13,6 +13,8 @@ use sqlx::{ConnectOptions, SqliteConnection};
 pub(super) const WORKERS: usize = 3;
 /// Processes that trigger.
 pub(super) const CALLERS: usize = 2;
+/// The schedule of the configuration, and the task that it triggers.
+pub(super) const BEAT: &str = "beat";
 /// Nothing takes longer on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What a process may still write to one file while its disk is full. Its history stays below.
@@ -192,7 +194,10 @@ fn write_config(folder: &Path) {
          [worker]\nlease = \"300ms\"\ngrace = \"1s\"\nconcurrency = 4\n\
          [tasks.note]\nkey = \"{{{{ k }}}}\"\ndebounce = {{ min = \"5ms\", max = \"40ms\" }}\n\
          retry = {{ max_attempts = 1000, min_backoff = \"1ms\", max_backoff = \"5ms\" }}\n\
-         exec = {{ command = [\"sh\", \"-c\", \"sleep 0.01\"] }}\n",
+         exec = {{ command = [\"sh\", \"-c\", \"sleep 0.01\"] }}\n\
+         [tasks.{BEAT}]\nretry = {{ max_attempts = 1000, max_backoff = \"1s\" }}\n\
+         exec = {{ command = [\"true\"] }}\n\
+         [schedules.{BEAT}]\ntask = \"{BEAT}\"\nevery = \"130ms\"\ncatch_up = \"all\"\n",
         folder.join("q.db").display()
     );
     std::fs::write(folder.join("quell.toml"), text).unwrap();

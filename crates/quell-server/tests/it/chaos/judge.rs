@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use quell::history::Event;
 use quell::sqlite::SqliteStore;
-use quell::{Job, JobFilter, JobId, JobState, Receipt, SettledAs, Store};
+use quell::{ExplainTarget, Job, JobFilter, JobId, JobState, Receipt, SettledAs, Store};
 
+use super::crew::BEAT;
 use crate::binary::quell;
 
 /// What a run showed.
@@ -89,6 +90,26 @@ pub(super) fn judge(folder: &Path, url: &str, jobs: &BTreeMap<JobId, Job>) -> Ve
         refused: count(|event| matches!(event, Event::Settle { became: SettledAs::Refused, .. })),
         stamped: count(|event| matches!(event, Event::StampOk { .. })),
     }
+}
+
+/// R36: the ticks that fired are all there were, and each is a job that knows it.
+pub(super) async fn each_tick_is_one_job(
+    store: &SqliteStore,
+    jobs: &BTreeMap<JobId, Job>,
+) -> usize {
+    let mut ticks = BTreeMap::new();
+    for job in jobs.values().filter(|job| job.task.as_str() == BEAT) {
+        let told = store.explain(&ExplainTarget::Job(job.id)).await.unwrap().unwrap();
+        let [tick] = &told.ticks[..] else { panic!("{told}") };
+        let twice = ticks.insert(tick.tick, job.id);
+        assert_eq!(twice, None, "tick {} fired twice: {told}", tick.tick);
+    }
+    let info = store.schedules().await.unwrap().remove(0);
+    let first = *ticks.first_key_value().expect("ticks").0;
+    let all = std::iter::once(first).chain(info.schedule.spec.ticks(first));
+    let all: Vec<_> = all.take_while(|tick| Some(*tick) <= info.last).collect();
+    assert_eq!(ticks.keys().copied().collect::<Vec<_>>(), all, "some ticks were missed");
+    ticks.len()
 }
 
 /// What `quell check` says of all histories and the store's rows.

@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use quell::sqlite::SqliteStore;
+use quell::{ScheduleName, ScheduleState, Store};
 use sqlx::{Connection, SqliteConnection};
 
-use crew::Crew;
+use crew::{BEAT, Crew};
 use plan::{Fault, plan};
 
 /// Rounds in every test run.
@@ -25,7 +26,7 @@ fn setting(name: &str, default: usize) -> usize {
 }
 
 #[tokio::test]
-async fn r01_r02_r11_r21_r29_hold_through_rounds_of_chaos() {
+async fn r01_r02_r11_r21_r29_r36_hold_through_rounds_of_chaos() {
     let rounds = setting("QUELL_CHAOS_ROUNDS", ROUNDS);
     let seed = setting("QUELL_CHAOS_SEED", 11);
     let folder = tempfile::tempdir().unwrap();
@@ -44,6 +45,7 @@ async fn r01_r02_r11_r21_r29_hold_through_rounds_of_chaos() {
     crew.hush();
     let url = crew.url();
     let store = SqliteStore::open(&url).await.unwrap();
+    pause_schedule(&store).await;
     let deadline = Instant::now() + Duration::from_secs(60);
     let jobs = loop {
         crew.revive_workers();
@@ -56,14 +58,27 @@ async fn r01_r02_r11_r21_r29_hold_through_rounds_of_chaos() {
     };
     crew.dismiss().await;
     let verdict = judge::judge(folder.path(), &url, &jobs);
+    let beats = judge::each_tick_is_one_job(&store, &jobs).await;
     let sound: String =
         sqlx::query_scalar("pragma integrity_check").fetch_one(&mut outsider).await.unwrap();
     assert_eq!(sound, "ok");
     eprintln!("seed {seed}, {rounds} rounds: {done:?}, {revived} gave up and were started again");
-    eprintln!("{verdict}, 0 violations");
+    eprintln!("{verdict}, {beats} ticks, 0 violations");
     assert!(verdict.accepted > 4 * rounds, "too few triggers to mean anything: {verdict:?}");
     assert!(verdict.stamped > rounds, "too few stamps to mean anything: {verdict:?}");
     assert!(verdict.lapsed > rounds / 12, "too few lost leases to mean anything: {verdict:?}");
+}
+
+/// Nothing comes to rest while the clock triggers.
+async fn pause_schedule(store: &SqliteStore) {
+    let name = ScheduleName::new(BEAT).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while store.tick(None, 0).await.unwrap().next.is_some() {
+        assert!(Instant::now() < deadline, "the schedule cannot be paused");
+        if store.set_schedule_state(None, &name, ScheduleState::Paused).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
 }
 
 /// The first process makes the file.

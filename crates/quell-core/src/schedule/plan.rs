@@ -1,0 +1,226 @@
+//! Which ticks of a schedule fire: by plan, after an outage, and when someone asks for old ones.
+//!
+//! Pure functions of (schedule, what was handled, now). A store keeps a [`ScheduleInfo`] and the
+//! ticks that fired, and changes both in the step that accepts their triggers.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CatchUp, Schedule};
+use crate::{Error, ErrorKind, JobId, Receipt, Result, ScheduleName, Timestamp};
+
+/// A tick that fires no later than this is on time, and no catch-up.
+pub const ON_TIME: Duration = Duration::from_secs(60);
+/// The most ticks of one schedule that one step makes; the next step goes on.
+pub const CATCH_UP_STEP: usize = 100;
+/// The most ticks in the range of one backfill.
+pub const MAX_BACKFILL: usize = 10_000;
+/// How long it is known which ticks fired, and so how far back a backfill may reach: 366 days.
+pub const RECORD: Duration = Duration::from_secs(366 * 86_400);
+
+/// Whether a schedule fires.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleState {
+    /// Its ticks fire.
+    #[default]
+    Active,
+    /// Its ticks pass by.
+    Paused,
+}
+
+/// A schedule as a store keeps it and as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ScheduleInfo {
+    /// What was set.
+    pub schedule: Schedule,
+    /// Whether it fires.
+    pub state: ScheduleState,
+    /// Every tick up to here has fired by plan or never will.
+    pub handled: Timestamp,
+    /// The newest tick that fired.
+    pub last: Option<Timestamp>,
+    /// The next tick; none while it is paused and after the last one.
+    pub next: Option<Timestamp>,
+}
+
+impl ScheduleInfo {
+    /// A schedule that was set at `now`: its first tick is the next one.
+    #[must_use]
+    pub fn new(schedule: Schedule, now: Timestamp) -> Self {
+        let next = schedule.spec.next(now);
+        let state = ScheduleState::Active;
+        ScheduleInfo { schedule, state, handled: now, last: None, next }
+    }
+
+    /// Sets it anew; a plan that changed counts from `now`, and what fired stays on record. The
+    /// state is the operator's and stays. Returns whether anything changed.
+    pub fn set(&mut self, schedule: &Schedule, now: Timestamp) -> bool {
+        if self.schedule == *schedule {
+            return false;
+        }
+        let replanned = self.schedule.spec != schedule.spec;
+        self.schedule = schedule.clone();
+        if replanned {
+            self.replan(now);
+        }
+        true
+    }
+
+    /// Pauses or resumes it. Ticks that passed meanwhile never fire by plan: whoever pauses a
+    /// schedule says that these runs are not wanted, and catching up is for outages. Returns
+    /// whether anything changed.
+    pub fn switch(&mut self, state: ScheduleState, now: Timestamp) -> bool {
+        if self.state == state {
+            return false;
+        }
+        self.state = state;
+        self.replan(now);
+        true
+    }
+
+    /// The ticks that are due at `now` and fire, at most `limit` and [`CATCH_UP_STEP`]; they count
+    /// as handled from here on. `fired` are those after [`handled`](Self::handled) that fired
+    /// already, by a backfill.
+    pub fn due(
+        &mut self,
+        now: Timestamp,
+        limit: usize,
+        fired: &BTreeSet<Timestamp>,
+    ) -> Vec<Timestamp> {
+        let limit = limit.min(CATCH_UP_STEP);
+        if limit == 0 || self.next.is_none_or(|next| next > now) {
+            return Vec::new();
+        }
+        let spec = &self.schedule.spec;
+        let newest = || spec.latest(now).filter(|tick| *tick > self.handled);
+        let mut ticks: Vec<Timestamp> = match self.schedule.catch_up {
+            CatchUp::All => {
+                spec.ticks(self.handled).take_while(|tick| *tick <= now).take(limit).collect()
+            }
+            CatchUp::Latest => newest().into_iter().collect(),
+            CatchUp::None => {
+                newest().filter(|tick| now.since(*tick) <= ON_TIME).into_iter().collect()
+            }
+        };
+        self.handled = ticks.last().copied().unwrap_or(now);
+        self.next = spec.next(self.handled);
+        ticks.retain(|tick| !fired.contains(tick));
+        self.fires(&ticks);
+        ticks
+    }
+
+    /// The ticks from `from` to `to`, both included, that have not fired; the caller fires them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] that names `from` or `to`: the range lies in the future or further
+    /// back than [`RECORD`], is empty, or has more than [`MAX_BACKFILL`] ticks.
+    pub fn backfill(
+        &mut self,
+        from: Timestamp,
+        to: Timestamp,
+        now: Timestamp,
+        fired: &BTreeSet<Timestamp>,
+    ) -> Result<Vec<Timestamp>> {
+        if to > now {
+            let message = format!("`to` is {to}, after now ({now}): those ticks fire by plan");
+            return Err(Error::invalid("to", message));
+        }
+        if from > to {
+            let message = format!("`from` ({from}) is after `to` ({to}): swap them");
+            return Err(Error::invalid("from", message));
+        }
+        let oldest = now.before(RECORD);
+        if from < oldest {
+            let message = format!("`from` is {from}: what fired is known from {oldest} on");
+            return Err(Error::invalid("from", message));
+        }
+        let ticks = self.schedule.spec.ticks(from.before(Duration::from_micros(1)));
+        let in_range = ticks.take_while(|tick| *tick <= to);
+        let mut ticks: Vec<_> = in_range.take(MAX_BACKFILL.saturating_add(1)).collect();
+        if ticks.len() > MAX_BACKFILL {
+            let message = format!("the range has more than {MAX_BACKFILL} ticks: split it");
+            return Err(Error::invalid("from", message));
+        }
+        ticks.retain(|tick| !fired.contains(tick));
+        self.fires(&ticks);
+        Ok(ticks)
+    }
+
+    fn replan(&mut self, now: Timestamp) {
+        self.handled = now;
+        self.next = match self.state {
+            ScheduleState::Active => self.schedule.spec.next(now),
+            ScheduleState::Paused => None,
+        };
+    }
+
+    fn fires(&mut self, ticks: &[Timestamp]) {
+        self.last = self.last.max(ticks.last().copied());
+    }
+}
+
+/// Why a tick fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TickedBy {
+    /// Its time had come.
+    Plan,
+    /// Someone asked for it.
+    Backfill,
+}
+
+/// A tick that fired, as it stays on record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tick {
+    /// The schedule.
+    pub schedule: ScheduleName,
+    /// The planned time.
+    pub tick: Timestamp,
+    /// The job that took its trigger.
+    pub job: Option<JobId>,
+    /// Why it fired.
+    pub by: TickedBy,
+}
+
+impl Tick {
+    /// The most ticks that are shown with a job.
+    pub const SHOWN: usize = 10;
+
+    /// The newest of a job's ticks, oldest first, by time and schedule.
+    #[must_use]
+    pub fn newest(mut ticks: Vec<Tick>) -> Vec<Tick> {
+        ticks.sort_unstable_by(|a, b| (a.tick, &a.schedule).cmp(&(b.tick, &b.schedule)));
+        ticks.split_off(ticks.len().saturating_sub(Self::SHOWN))
+    }
+}
+
+/// A tick that fired just now, and what became of its trigger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fired {
+    /// The schedule.
+    pub schedule: ScheduleName,
+    /// The planned time.
+    pub tick: Timestamp,
+    /// What became of the trigger.
+    pub receipt: Receipt,
+}
+
+/// What one step of all schedules did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticked {
+    /// The store time of the step.
+    pub now: Timestamp,
+    /// The ticks that fired.
+    pub fired: Vec<Fired>,
+    /// When the next tick is due: in the past where more is to catch up.
+    pub next: Option<Timestamp>,
+}
+
+/// The answer for a schedule that is not there.
+#[must_use]
+pub fn no_such_schedule(name: &ScheduleName) -> Error {
+    Error::new(ErrorKind::NotFound, format!("schedule {name} is unknown: set it first"))
+}

@@ -1,0 +1,165 @@
+//! Schedules over HTTP: read, set, paused, run, backfilled, removed (R36).
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use quell::schedule::{SpecParts, no_such_schedule};
+use quell::{
+    CatchUp, ErrorKind, Payload, Schedule, ScheduleInfo, ScheduleName, ScheduleState, Timestamp,
+    When,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use super::triggers::{known_task, length, parse, read, show as show_receipt};
+use crate::view;
+
+/// A schedule as callers write it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked<'a> {
+    task: String,
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+    cron: Option<String>,
+    zone: Option<String>,
+    every: Option<String>,
+    anchor: Option<jiff::Timestamp>,
+    #[serde(default)]
+    catch_up: CatchUp,
+    priority: Option<i16>,
+    delay: Option<String>,
+}
+
+/// A range of ticks, both ends included.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    from: jiff::Timestamp,
+    to: jiff::Timestamp,
+}
+
+/// `GET /v1/schedules`.
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+    let known = api.quell.store().schedules().await?;
+    let shown: Vec<Value> = known.iter().map(view::schedule).collect();
+    Ok(Json(json!({ "schedules": shown })))
+}
+
+/// `GET /v1/schedules/{name}`.
+pub(super) async fn show(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let info = find(&api, &ScheduleName::new(name)?).await?;
+    Ok(Json(view::schedule(&info)))
+}
+
+/// `PUT /v1/schedules/{name}`: makes it, or changes it; it stays paused where it was.
+pub(super) async fn set(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let name = ScheduleName::new(name)?;
+    let body = read(&headers, body)?;
+    let asked: Asked<'_> = parse(&body)?;
+    let (_, task) = known_task(&api, &asked.task)?;
+    let parts = SpecParts {
+        cron: asked.cron,
+        zone: asked.zone,
+        every: asked.every.map(|text| length("every", &text)).transpose()?,
+        anchor: asked.anchor.map(moment),
+    };
+    let payload = asked.payload.map_or("null", RawValue::get);
+    let mut trigger = task.trigger(Payload::from_stored(payload))?;
+    trigger.priority = asked.priority.unwrap_or(trigger.priority);
+    if let Some(delay) = &asked.delay {
+        trigger.when = When::After(length("delay", delay)?);
+    }
+    let schedule = Schedule { name, spec: parts.spec()?, catch_up: asked.catch_up, trigger };
+    let name = schedule.name.clone();
+    api.quell.set_schedule(schedule).await?;
+    Ok(Json(view::schedule(&find(&api, &name).await?)))
+}
+
+/// `DELETE /v1/schedules/{name}`.
+pub(super) async fn delete(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let name = ScheduleName::new(name)?;
+    known(api.quell.store().delete_schedule(None, &name).await)?;
+    Ok(Json(json!({ "schedule": name, "deleted": true })))
+}
+
+/// `POST /v1/schedules/{name}/pause`.
+pub(super) async fn pause(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    switch(&api, name, ScheduleState::Paused).await
+}
+
+/// `POST /v1/schedules/{name}/resume`.
+pub(super) async fn resume(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    switch(&api, name, ScheduleState::Active).await
+}
+
+/// `POST /v1/schedules/{name}/run`: now, once, outside the plan.
+pub(super) async fn run(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let name = ScheduleName::new(name)?;
+    let info = find(&api, &name).await?;
+    let receipt = known(api.quell.store().run_schedule(None, &name).await)?;
+    Ok(Json(show_receipt(&info.schedule.trigger.task, &receipt)))
+}
+
+/// `POST /v1/schedules/{name}/backfill`: the ticks of a range that have not fired.
+pub(super) async fn backfill(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let name = ScheduleName::new(name)?;
+    let body = read(&headers, body)?;
+    let Range { from, to } = parse(&body)?;
+    let fired = api.quell.store().backfill(None, &name, moment(from), moment(to)).await;
+    Ok(Json(json!({ "schedule": name, "fired": known(fired)? })))
+}
+
+async fn switch(api: &Api, name: String, state: ScheduleState) -> Result<Json<Value>, ApiError> {
+    let name = ScheduleName::new(name)?;
+    known(api.quell.store().set_schedule_state(None, &name, state).await)?;
+    Ok(Json(view::schedule(&find(api, &name).await?)))
+}
+
+async fn find(api: &Api, name: &ScheduleName) -> Result<ScheduleInfo, ApiError> {
+    let schedules = api.quell.store().schedules().await?;
+    let found = schedules.into_iter().find(|info| info.schedule.name == *name);
+    known(found.ok_or_else(|| no_such_schedule(name)))
+}
+
+/// What is not found here is a schedule.
+fn known<T>(answer: quell::Result<T>) -> Result<T, ApiError> {
+    answer.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => ApiError::not_found("schedule", error.to_string()),
+        _ => error.into(),
+    })
+}
+
+fn moment(at: jiff::Timestamp) -> Timestamp {
+    Timestamp::from_micros(at.as_microsecond())
+}

@@ -1,0 +1,78 @@
+//! One schedule's settings: its plan, and what each tick triggers.
+
+use std::collections::BTreeMap;
+
+use quell::schedule::SpecParts;
+use quell::{CatchUp, Limits, Payload, Schedule, ScheduleName, TaskName, Timestamp, When};
+use serde::Deserialize;
+
+use super::DeclaredTask;
+use super::parse::known;
+use crate::queue_text::Length;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawSchedule {
+    task: String,
+    #[serde(default)]
+    payload: serde_json::Value,
+    cron: Option<String>,
+    zone: Option<String>,
+    every: Option<Length>,
+    anchor: Option<jiff::Timestamp>,
+    #[serde(default)]
+    catch_up: CatchUp,
+    priority: Option<i16>,
+    delay: Option<Length>,
+}
+
+/// The schedules that can be meant; `tasks` are those that can, and of others it is told already.
+pub(super) fn schedules(
+    raw: BTreeMap<String, RawSchedule>,
+    tasks: &BTreeMap<TaskName, DeclaredTask>,
+    broken: &dyn Fn(&str) -> bool,
+    note: &mut impl FnMut(&str, String),
+) -> Vec<Schedule> {
+    let mut schedules = Vec::new();
+    for (name, raw) in raw {
+        let path = format!("schedules.{name}");
+        if broken(&path) || broken(&format!("tasks.{}", raw.task)) {
+            continue;
+        }
+        let Some(name) = known(ScheduleName::new(&name), &path, note) else { continue };
+        match declare(name, raw, tasks) {
+            Ok(schedule) => schedules.push(schedule),
+            Err(error) => {
+                let field = match error.field() {
+                    Some("interval") => "every",
+                    Some("key") => "payload",
+                    Some(field) => field,
+                    None => "task",
+                };
+                note(&format!("{path}.{field}"), error.to_string());
+            }
+        }
+    }
+    schedules
+}
+
+fn declare(
+    name: ScheduleName,
+    raw: RawSchedule,
+    tasks: &BTreeMap<TaskName, DeclaredTask>,
+) -> quell::Result<Schedule> {
+    let task = TaskName::new(&raw.task)?;
+    let task = tasks.get(&task).ok_or_else(|| {
+        let message = format!("no task {:?} is declared: add [tasks.{0}]", raw.task);
+        quell::Error::invalid("task", message)
+    })?;
+    let anchor = raw.anchor.map(|at| Timestamp::from_micros(at.as_microsecond()));
+    let every = raw.every.map(|length| length.0);
+    let parts = SpecParts { cron: raw.cron, zone: raw.zone, every, anchor };
+    let mut trigger = task.trigger(Payload::encode(&raw.payload)?)?;
+    trigger.priority = raw.priority.unwrap_or(trigger.priority);
+    trigger.when = raw.delay.map_or(When::Now, |delay| When::After(delay.0));
+    let schedule = Schedule { name, spec: parts.spec()?, catch_up: raw.catch_up, trigger };
+    schedule.validate(&Limits::default())?;
+    Ok(schedule)
+}

@@ -1,0 +1,213 @@
+//! Schedules of the server: declared in its configuration, over HTTP, and on the command line (R36).
+
+use std::path::Path;
+
+use quell::{JobState, ScheduleState, Spec};
+use quell_server::config::Config;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::binary::quell;
+use crate::served::{Served, answer, serve};
+
+const TASKS: &str = r#"
+[tasks.build]
+key = "{{ repo }}"
+debounce = { min = "10s", max = "60s" }
+exec = { command = ["true"] }
+
+[tasks.now]
+priority = 3
+exec = { command = ["true"] }
+"#;
+
+async fn put(served: &Served, name: &str, body: &str) -> (u16, Value) {
+    let path = format!("/v1/schedules/{name}");
+    let request = served.request(Method::PUT, &path).header("content-type", "application/json");
+    answer(request.body(body.to_owned()).send().await.unwrap()).await
+}
+
+fn parse(schedules: &str) -> Result<Config, String> {
+    let text = format!("{TASKS}\n{schedules}");
+    Config::parse(&text, Path::new("quell.toml")).map_err(|error| error.to_string())
+}
+
+#[test]
+fn r36_schedules_are_read_from_the_configuration() {
+    let config = parse(
+        "[schedules.a]\ntask = \"build\"\ncron = \"0 3 * * *\"\nzone = \"Europe/Berlin\"\n\
+         catch_up = \"all\"\npayload = { repo = \"r\" }\ndelay = \"5m\"\n\
+         [schedules.b]\ntask = \"now\"\nevery = \"10m\"\nanchor = \"2026-01-01T00:00:00Z\"\n\
+         priority = -1\n",
+    )
+    .unwrap();
+    let [a, b] = &config.schedules[..] else { panic!("{:?}", config.schedules) };
+    assert_eq!(a.spec, Spec::cron("0 3 * * *", "Europe/Berlin").unwrap());
+    assert_eq!(a.trigger.payload.as_str(), r#"{"repo":"r"}"#);
+    assert_eq!(a.trigger.keyed.as_ref().unwrap().key.as_str(), "r");
+    assert_eq!((b.trigger.payload.as_str(), b.trigger.priority), ("null", -1));
+    assert_eq!(b.catch_up, quell::CatchUp::Latest);
+}
+
+#[test]
+fn r40_a_wrong_schedule_is_told_with_its_line_and_field() {
+    let table = [
+        ("task = \"nosuch\"\nevery = \"1m\"", "schedules.s.task: no task \"nosuch\""),
+        ("task = \"now\"", "schedules.s.cron: no plan"),
+        ("task = \"now\"\nevery = \"0s\"", "schedules.s.every: "),
+        ("task = \"now\"\ncron = \"every day\"", "schedules.s.cron: "),
+        ("task = \"now\"\ncron = \"* * * * *\"\nzone = \"Berlin\"", "schedules.s.zone: "),
+        ("task = \"now\"\nevery = \"1m\"\nzone = \"UTC\"", "schedules.s.zone: "),
+        ("task = \"now\"\nevery = \"1m\"\ncatch_up = \"some\"", "schedules.s.catch_up: "),
+        ("task = \"build\"\nevery = \"1m\"\npayload = { ropo = 1 }", "schedules.s.payload: "),
+        ("task = \"now\"\nevery = \"1m\"\ncorn = 1", "schedules.s.corn: "),
+    ];
+    for (lines, needle) in table {
+        let error = parse(&format!("[schedules.s]\n{lines}\n")).unwrap_err();
+        assert!(error.contains(needle) && error.lines().count() == 1, "{lines}\n{error}");
+    }
+    let error = parse("[schedules.\"a b\"]\ntask = \"now\"\nevery = \"1m\"\n").unwrap_err();
+    assert!(error.contains("use letters, digits"), "{error}");
+}
+
+#[tokio::test]
+async fn r36_a_declared_schedule_runs_and_is_told() {
+    let schedule = "[schedules.often]\ntask = \"now\"\nevery = \"50ms\"\npayload = [1]\n";
+    let served = serve(&format!("{TASKS}\n{schedule}")).await;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let jobs = loop {
+        let (_, told) = served.get("/v1/jobs?task=now&state=succeeded").await;
+        let jobs = told["jobs"].as_array().unwrap().clone();
+        if jobs.len() > 3 {
+            break jobs;
+        }
+        assert!(std::time::Instant::now() < deadline, "{told:#}");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    };
+    assert_eq!(jobs[0]["payload"], json!([1]));
+    let (_, told) = served.get(&format!("/v1/jobs/{}", jobs[0]["id"].as_str().unwrap())).await;
+    assert_eq!(told["ticks"][0]["schedule"], "often", "{told:#}");
+    let (status, shown) = served.get("/v1/schedules").await;
+    let shown = &shown["schedules"][0];
+    assert_eq!(
+        (status, &shown["plan"], &shown["state"]),
+        (200, &json!("every 50ms"), &json!("active"))
+    );
+    assert!(shown["last"].is_string() && shown["next"].is_string(), "{shown}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r36_a_schedule_is_set_paused_run_backfilled_and_removed_over_http() {
+    let served = serve(TASKS).await;
+    let body = r#"{"task":"now","cron":"0 3 * * *","zone":"America/New_York","payload":{"n":1}}"#;
+    let (status, set) = put(&served, "nightly", body).await;
+    assert_eq!((status, &set["catch_up"], &set["priority"]), (200, &json!("latest"), &json!(3)));
+    assert_eq!((&set["plan"], &set["last"]), (&json!("0 3 * * * America/New_York"), &Value::Null));
+    let (_, again) = put(&served, "nightly", body).await;
+    assert_eq!(again, set);
+    let path = "/v1/schedules/nightly";
+    let (_, paused) = served.post(&format!("{path}/pause"), "").await;
+    assert_eq!((&paused["state"], &paused["next"]), (&json!("paused"), &Value::Null));
+    let (status, receipt) = served.post(&format!("{path}/run"), "").await;
+    assert_eq!((status, &receipt["receipt"]), (200, &json!("accepted")), "{receipt}");
+    served.ended(&receipt["job"], JobState::Succeeded).await;
+    let (_, resumed) = served.post(&format!("{path}/resume"), "").await;
+    assert_eq!((&resumed["state"], &resumed["next"]), (&json!("active"), &set["next"]));
+    let now = jiff::Timestamp::now();
+    let ago = |days: i64| (now - jiff::SignedDuration::from_hours(24 * days)).to_string();
+    let range = json!({ "from": ago(3), "to": ago(0) }).to_string();
+    let (status, filled) = served.post(&format!("{path}/backfill"), &range).await;
+    assert_eq!((status, &filled["fired"]), (200, &json!(3)), "{filled}");
+    assert_eq!(served.post(&format!("{path}/backfill"), &range).await.1["fired"], 0);
+    assert!(served.get(path).await.1["last"].is_string());
+    let request = served.request(Method::DELETE, path);
+    let (status, deleted) = answer(request.send().await.unwrap()).await;
+    assert_eq!((status, &deleted["deleted"]), (200, &json!(true)));
+    let (status, gone) = served.get(path).await;
+    assert_eq!((status, &gone["error"]["field"]), (404, &json!("schedule")), "{gone}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r40_bad_requests_about_schedules_name_the_field_and_write_nothing() {
+    let served = serve(TASKS).await;
+    let table = [
+        ("a%20b", r#"{"task":"now","every":"1m"}"#, 422, "schedule"),
+        ("s", r#"{"task":"nosuch","every":"1m"}"#, 404, "task"),
+        ("s", r#"{"task":"now"}"#, 422, "cron"),
+        ("s", r#"{"task":"now","every":"1m","typo":1}"#, 422, "body"),
+        ("s", r#"{"task":"now","every":"soon"}"#, 422, "every"),
+        ("s", r#"{"task":"now","cron":"61 * * * *"}"#, 422, "cron"),
+        ("s", r#"{"task":"now","cron":"0 0 30 2 *"}"#, 422, "cron"),
+        ("s", r#"{"task":"now","cron":"* * * * *","zone":"Mars"}"#, 422, "zone"),
+        ("s", r#"{"task":"now","every":"1m","delay":"0s"}"#, 422, "delay"),
+        ("s", r#"{"task":"build","every":"1m","payload":{}}"#, 422, "key"),
+        ("s", "{", 400, "body"),
+    ];
+    for (name, body, status, field) in table {
+        let (got, told) = put(&served, name, body).await;
+        assert_eq!((got, &told["error"]["field"]), (status, &json!(field)), "{body}: {told}");
+    }
+    assert_eq!(served.get("/v1/schedules").await.1["schedules"], json!([]));
+    put(&served, "s", r#"{"task":"now","every":"1s"}"#).await;
+    let backfills = [
+        (r#"{"from":"2026-01-02T00:00:00Z","to":"2026-01-01T00:00:00Z"}"#, "from"),
+        (r#"{"from":"2026-01-01T00:00:00Z","to":"2226-01-01T00:00:00Z"}"#, "to"),
+        (r#"{"from":"1999-01-01T00:00:00Z","to":"2026-01-01T00:00:00Z"}"#, "from"),
+        (r#"{"from":"yesterday","to":"today"}"#, "body"),
+    ];
+    for (body, field) in backfills {
+        let (status, told) = served.post("/v1/schedules/s/backfill", body).await;
+        assert_eq!((status, &told["error"]["field"]), (422, &json!(field)), "{body}: {told}");
+    }
+    for action in ["pause", "resume", "run"] {
+        let (status, told) = served.post(&format!("/v1/schedules/nosuch/{action}"), "").await;
+        assert_eq!((status, &told["error"]["field"]), (404, &json!("schedule")), "{told}");
+    }
+    served.server.stop().await.unwrap();
+}
+
+/// Each command, of a server and on a store.
+#[tokio::test]
+async fn r36_the_command_line_does_the_same() {
+    let served = serve(TASKS).await;
+    put(&served, "nightly", r#"{"task":"now","cron":"0 3 * * *","payload":{"n":1}}"#).await;
+    let url = format!("http://{}", served.server.address());
+    let store = format!("sqlite://{}", served.folder.path().join("q.db").display());
+    let now = jiff::Timestamp::now();
+    let from = (now - jiff::SignedDuration::from_hours(48)).to_string();
+    let (from, to) = (from.as_str(), now.to_string());
+    let range = ["schedule", "backfill", "nightly", "--from", from, "--to", &to];
+    let table: [(&[&str], bool, [&str; 2]); 11] = [
+        (&["schedule", "list"], true, ["0 3 * * * UTC", "0 3 * * * UTC"]),
+        (&["schedule", "show", "nightly"], true, [r#"payload    {"n":1}"#, "catch_up   latest"]),
+        (&["schedule", "show", "nosuch"], false, ["schedule nosuch is unknown"; 2]),
+        (&["schedule", "pause", "nightly"], true, ["nightly is paused, next tick -"; 2]),
+        (&["schedule", "resume", "nightly"], true, ["nightly is active, next tick 20"; 2]),
+        (&["schedule", "run", "nightly"], true, ["accepted as job "; 2]),
+        (&range, true, ["2 ticks fired", "0 ticks fired"]),
+        (&["schedule", "list", "--json"], true, [r#""catch_up":"latest""#; 2]),
+        (&["schedule", "backfill", "nightly"], false, ["--from"; 2]),
+        (&["schedule", "delete", "nosuch"], false, ["is unknown"; 2]),
+        (&["schedule", "list"], true, ["active", "active"]),
+    ];
+    for (args, succeeds, needles) in table {
+        let sources = [["--server", &url], ["--store", &store]];
+        for (source, needle) in sources.iter().zip(needles) {
+            let mut command = quell(&[args, &source[..]].concat());
+            let output = tokio::task::spawn_blocking(move || command.output().unwrap());
+            let output = output.await.unwrap();
+            let shown = [&output.stdout[..], &output.stderr[..]].concat();
+            let shown = String::from_utf8(shown).unwrap();
+            let as_told = output.status.success() == succeeds && shown.contains(needle);
+            assert!(as_told, "{args:?} {source:?}: {shown}");
+        }
+    }
+    let state = served.server.quell().store().schedules().await.unwrap()[0].state;
+    assert_eq!(state, ScheduleState::Active);
+    let args = ["schedule", "delete", "nightly", "--store", &store];
+    assert!(quell(&args).output().unwrap().status.success());
+    assert!(served.server.quell().store().schedules().await.unwrap().is_empty());
+    served.server.stop().await.unwrap();
+}

@@ -1,0 +1,51 @@
+//! What happens to a worker, and what it does about it: the words between `machine` and `run`.
+
+use quell_core::schedule::Ticked;
+use quell_core::{
+    Claimed, ClaimedJob, Lapsed, Lease, Result, Settled, Settlement, Timestamp, Wakeup,
+};
+
+/// Something that happened.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A hint from the store, or from a full look that a hint asked for.
+    Woken(Wakeup),
+    /// The time that `Machine::next_wake` named has come.
+    Tick,
+    /// A claim was answered.
+    Claimed { queue: usize, limit: usize, asked_at: Timestamp, answer: Result<Claimed> },
+    /// Attempts ended.
+    Ended(Vec<Settlement>),
+    /// Settlements were answered.
+    Settled { sent: Vec<Settlement>, answer: Result<Vec<Settled>> },
+    /// Renewals were answered.
+    Renewed { leases: Vec<Lease>, asked_at: Timestamp, answer: Result<Vec<Option<Timestamp>>> },
+    /// Lapsed leases were taken back.
+    Reaped(Result<Vec<Lapsed>>),
+    /// Schedules were asked for ticks.
+    Ticked { asked_at: Timestamp, answer: Result<Ticked> },
+    /// Ended jobs were removed.
+    Pruned(Result<u64>),
+    /// The worker is asked to stop.
+    Shutdown,
+}
+
+/// Something to do.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Claim {
+        queue: usize,
+        limit: usize,
+    },
+    Start(Box<ClaimedJob>),
+    Settle(Vec<Settlement>),
+    Renew(Vec<Lease>),
+    Reap,
+    Prune,
+    /// Fire the ticks of schedules that are due.
+    Tick,
+    /// Tell the handler that its attempt no longer counts.
+    Cancel(Lease),
+    /// Drop the handler.
+    Abort(Lease),
+}
