@@ -1,8 +1,8 @@
 //! Measures Quell beside a peer and a floor in plain SQL, in one run on the same machine.
 //!
-//! Each workload runs a few rounds, Quell, floor and peer in turn, and the medians are shown. The
-//! peer is a program of its own, because it links another version of SQLite. Run it by
-//! `cargo xtask bench sqlite`.
+//! Each workload runs a few rounds, Quell, floor and peers in turn, and the medians are shown. Peers
+//! are programs of their own, so that nothing they depend on is part of Quell's tree. Run it by
+//! `cargo xtask bench sqlite` or `cargo xtask bench postgres`.
 
 mod floor;
 mod place;
@@ -31,6 +31,8 @@ struct Cli {
 enum Store {
     /// The embedded store.
     Sqlite(Args),
+    /// The store that services share.
+    Postgres(postgres::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -53,12 +55,13 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
-    if let Ok(server) = std::env::var("PG") {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        return runtime.block_on(postgres::try_all(&server, Sizes::FULL));
+    match Cli::parse().store {
+        Store::Sqlite(args) => sqlite(&args),
+        Store::Postgres(args) => postgres::run(&args),
     }
-    let Store::Sqlite(args) = Cli::parse().store;
+}
+
+fn sqlite(args: &Args) -> anyhow::Result<()> {
     let target = Path::new("target");
     std::fs::create_dir_all(target)?;
     let folder = tempfile::tempdir_in(target)?;

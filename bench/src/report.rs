@@ -120,7 +120,8 @@ impl Row {
     }
 }
 
-fn shown(value: f64) -> String {
+/// A number with as many digits as it is worth.
+pub(crate) fn shown(value: f64) -> String {
     if value >= 1_000.0 { format!("{:.1} k", value / 1e3) } else { format!("{value:.2}") }
 }
 
@@ -155,6 +156,11 @@ pub(crate) fn show(rows: &[Row]) -> anyhow::Result<()> {
 
 /// Appends a section to RESULTS.md.
 pub(crate) fn record(rows: &[Row]) -> anyhow::Result<()> {
+    record_section(&format!("Medians; the peer is {PEER}"), &format!("\n{}", table(rows)))
+}
+
+/// Appends a section of these tables to RESULTS.md, with the command and the machine.
+pub(crate) fn record_section(about: &str, tables: &str) -> anyhow::Result<()> {
     let told = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();
         output.map_or_else(
@@ -166,13 +172,11 @@ pub(crate) fn record(rows: &[Row]) -> anyhow::Result<()> {
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let section = format!(
-        "\n## {date}\n\n`cargo xtask bench {command}` on {cores} cores{model}, {kernel}. Medians; \
-         the peer is {PEER}.\n\n{table}",
+        "\n## {date}\n\n`cargo xtask bench {command}` on {cores} cores{model}, {kernel}. {about}.\n{tables}",
         date = told("date", &["--utc", "+%Y-%m-%d %H:%M UTC"]),
         command = words.join(" "),
         cores = std::thread::available_parallelism().map_or(0, usize::from),
         kernel = told("uname", &["-sr"]),
-        table = table(rows),
     );
     let mut file = std::fs::File::options().create(true).append(true).open("bench/RESULTS.md")?;
     Ok(file.write_all(section.as_bytes())?)

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: builds Quell and its peer for release, then runs the bench.
+//! `cargo xtask bench`: builds Quell and its peers for release, then runs the bench.
 
 use std::path::Path;
 
@@ -11,17 +11,31 @@ use crate::run::cargo;
 pub(crate) enum Store {
     /// The embedded store, beside `effectum`.
     Sqlite,
+    /// The store that services share, beside `graphile_worker`, `apalis-postgres` and `awa`.
+    Postgres,
 }
 
-/// Builds and runs; the peer has a target folder of its own, because it links another SQLite.
+/// Builds and runs. Peers have a target folder of their own, because of what they link.
 pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Result<()> {
-    let Store::Sqlite = store;
-    let peer =
-        ["build", "--release", "--locked", "--manifest-path", "bench/peers/effectum/Cargo.toml"];
-    cargo(root, &[&peer[..], &["--target-dir", "target/peers"]].concat())?;
-    cargo(root, &["build", "--release", "--locked", "-p", "quell-server"])?;
-    let run = ["run", "--release", "--locked", "-p", "quell-bench", "--", "sqlite"];
-    let peer = ["--peer", "target/peers/release/effectum-peer"];
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
-    cargo(root, &[&run[..], &peer, &rest].concat())
+    let run = ["run", "--release", "--locked", "-p", "quell-bench", "--"];
+    match store {
+        Store::Sqlite => {
+            peer(root, "effectum")?;
+            cargo(root, &["build", "--release", "--locked", "-p", "quell-server"])?;
+            let peer = ["sqlite", "--peer", "target/peers/release/effectum-peer"];
+            cargo(root, &[&run[..], &peer, &rest].concat())
+        }
+        Store::Postgres => {
+            let peers = ["quell-postgres", "pg-floor", "graphile-worker", "apalis-postgres", "awa"];
+            peers.iter().try_for_each(|name| peer(root, name))?;
+            cargo(root, &[&run[..], &["postgres"], &rest].concat())
+        }
+    }
+}
+
+fn peer(root: &Path, name: &str) -> anyhow::Result<()> {
+    let manifest = format!("bench/peers/{name}/Cargo.toml");
+    let build = ["build", "--release", "--locked", "--manifest-path", &manifest];
+    cargo(root, &[&build[..], &["--target-dir", "target/peers"]].concat())
 }

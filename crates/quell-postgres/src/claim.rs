@@ -19,7 +19,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
-use crate::look::{base_of, decode_look, look_query, partition_of};
+use crate::look::{base_of, decode_look, joint, look_query, partition_of};
 use crate::names::{Lane, Names};
 use crate::row::{blocked, count, get, optional_time, time, unsigned};
 use crate::sql::{PgQuery, Sql};
@@ -178,7 +178,7 @@ fn decode_claimed(row: &PgRow, lane: &Lane) -> Result<ClaimedJob> {
 
 /// What is next after a claim of one lane; `before` is the look that it followed.
 pub(crate) fn next_after(before: &Line, lane: i32, started: &Started, limit: usize) -> NextDue {
-    let others = before.lanes.iter().filter(|other| base_of(other.id) != lane);
+    let others = before.lanes.iter().filter(|other| other.id != joint(lane, 0));
     let own = started.next.map(|due| later(due, started.now, started.jobs.len() < limit));
     let leases = started.jobs.iter().map(|job| job.lease_until);
     NextDue {

@@ -44,7 +44,7 @@ impl Look {
 }
 
 /// The number of a lane and a partition together.
-fn joint(lane: i32, partition: i32) -> i64 {
+pub(crate) fn joint(lane: i32, partition: i32) -> i64 {
     (i64::from(lane) << 32) | i64::from(partition)
 }
 
