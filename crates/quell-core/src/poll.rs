@@ -46,6 +46,17 @@ pub enum Polled {
     Failed,
 }
 
+impl Polled {
+    /// What an answer of the store says of contention.
+    pub fn of<T>(answer: &Result<T>) -> Polled {
+        match answer {
+            Ok(_) => Polled::Clean,
+            Err(error) if error.kind() == crate::ErrorKind::Contention => Polled::Contended,
+            Err(_) => Polled::Failed,
+        }
+    }
+}
+
 /// The interval of one poller.
 ///
 /// ```
@@ -101,6 +112,12 @@ impl PollInterval {
             Some(at) if now.since(at) < CALM => self.interval,
             Some(_) | None => self.settings.base,
         }
+    }
+
+    /// Whether nothing keeps the interval above its base at `now`.
+    #[must_use]
+    pub fn is_at_base(&self, now: Timestamp) -> bool {
+        self.current(now) <= self.settings.base
     }
 
     /// How long to sleep: the interval scaled into [0.95, 1.05]. `random` is uniform in [0, 1).

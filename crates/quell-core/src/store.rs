@@ -421,6 +421,21 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
         tasks: &[TaskName],
     ) -> Result<NextDue>;
 
+    /// When something may be to do in each of these queues, for a worker that knows these tasks: at
+    /// the latest when [`Store::next_due`] says so, and earlier where a limit keeps it back. One
+    /// look at all of them is what an idle worker costs.
+    async fn peek(
+        &self,
+        now: Option<Timestamp>,
+        queues: &[(QueueName, Arc<[TaskName]>)],
+    ) -> Result<Vec<NextDue>> {
+        let mut next = Vec::with_capacity(queues.len());
+        for (queue, tasks) in queues {
+            next.push(self.next_due(now, queue, tasks).await?);
+        }
+        Ok(next)
+    }
+
     /// A stream of hints that something may be due earlier than a worker thinks (R34). A hint may
     /// be lost or false; polling is the safety net.
     fn wakeups(&self) -> Wakeups;

@@ -4,8 +4,11 @@
 //! in which a job waits, each at its head. So the cost grows neither with the backlog nor with
 //! partitions that are empty.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use quell_core::line::{DueLane, Line, Taken};
-use quell_core::{Key, QueueName, Result, TaskName, WorkerId};
+use quell_core::{Key, NextDue, QueueName, Result, TaskName, WorkerId};
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
@@ -56,6 +59,25 @@ pub(crate) fn base_of(joint: i64) -> i32 {
 /// The partition in a [`joint`] number.
 pub(crate) fn partition_of(joint: i64) -> i32 {
     i32::try_from(joint & 0xffff_ffff).unwrap_or(0)
+}
+
+/// The head of each partition of the lane `l` in which a job waits, whatever keeps it back: a
+/// window that waits for its key is looked at once more.
+macro_rules! heads {
+    () => {
+        "(with recursive head (partition_id, due_at) as (
+              (select j.partition_id, j.due_at from quell.job j
+                where j.lane_id = l.id and j.state = 0
+                order by j.partition_id, j.due_at, j.id limit 1)
+              union all
+              select n.partition_id, n.due_at
+                from head p
+               cross join lateral (
+                     select j.partition_id, j.due_at from quell.job j
+                      where j.lane_id = l.id and j.partition_id > p.partition_id and j.state = 0
+                      order by j.partition_id, j.due_at, j.id limit 1) n)
+          select due_at from head) h"
+    };
 }
 
 const LOOK: &str = concat!(
@@ -152,4 +174,57 @@ pub(crate) fn decode_look(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
         taken: Taken::default(),
     };
     Ok(Look { inbox_waits: get(head, 1)?, line })
+}
+
+/// When something may be to do in each of these queues: the head of its first lane, whatever its
+/// limits say. One statement, however many queues.
+pub(crate) async fn peek(
+    pool: &PgPool,
+    sql: &Sql,
+    asked: Asked,
+    queues: &[(QueueName, Arc<[TaskName]>)],
+) -> Result<Vec<NextDue>> {
+    const PEEK: &str = concat!(
+        "with clock as materialized (select quell.peek($1, $2) as now),
+         due as (
+             select q.name, min(h.due_at) as due_at
+               from (select distinct queue, task
+                       from unnest($3::text[], $4::text[]) a (queue, task)) a
+               join quell.queue q on q.name = a.queue and not q.deleted
+                and coalesce((q.settings::json ->> 'paused')::boolean, false) = false
+               join quell.task t on t.name = a.task
+                and coalesce((t.settings::json ->> 'paused')::boolean, false) = false
+               join quell.lane l on l.queue_id = q.id and l.task_id = t.id
+              cross join lateral ",
+        heads!(),
+        "     group by q.name)
+         select c.now,
+                exists (select from quell.inbox where refused is null),
+                (select lease_until from quell.job where state = 1 order by lease_until limit 1),
+                d.name, d.due_at
+           from clock c left join due d on true"
+    );
+    let (mut names, mut tasks) = (Vec::new(), Vec::new());
+    for (queue, known) in queues {
+        names.extend(known.iter().map(|_| queue.as_str().to_owned()));
+        tasks.extend(known.iter().map(|task| task.as_str().to_owned()));
+    }
+    let query = asked.bind(sql.query(PEEK)).bind(names).bind(tasks);
+    let rows = read(pool, sql, "look for due jobs", query).await?;
+    let head = first(&rows)?;
+    let (now, lapse) = (time(head, 0)?, optional_time(head, 2)?);
+    // Whoever looks at a queue folds the inbox.
+    let all = get::<bool, _>(head, 1)?.then_some(now);
+    let mut due = HashMap::new();
+    for row in &rows {
+        if let (Some(name), Some(at)) = (get::<Option<&str>, _>(row, 3)?, optional_time(row, 4)?) {
+            due.insert(name, at);
+        }
+    }
+    let of = |(queue, _): &(QueueName, _)| NextDue {
+        now,
+        due: all.into_iter().chain(due.get(queue.as_str()).copied()).min(),
+        lapse,
+    };
+    Ok(queues.iter().map(of).collect())
 }

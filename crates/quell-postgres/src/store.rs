@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::PostgresOptions;
 use crate::claim::{decode_started, has_lapsed, next_after, start_query, started_lanes};
 use crate::error::wants_retry;
-use crate::look::{Look, look};
+use crate::look::{Look, look, peek};
 use crate::names::Names;
 use crate::operate::may_prune;
 use crate::push::{Outbox, hear, tell};
@@ -435,6 +435,16 @@ impl Store for PostgresStore {
         tasks: &[TaskName],
     ) -> Result<NextDue> {
         Ok(self.look(now, queue, tasks, None).await?.line.next())
+    }
+
+    async fn peek(
+        &self,
+        now: Option<Timestamp>,
+        queues: &[(QueueName, Arc<[TaskName]>)],
+    ) -> Result<Vec<NextDue>> {
+        let next = peek(&self.pool, &self.sql, self.asked(now), queues).await?;
+        next.iter().for_each(|next| self.saw(next.now));
+        Ok(next)
     }
 
     fn wakeups(&self) -> Wakeups {

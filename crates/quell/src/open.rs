@@ -8,10 +8,6 @@ use quell_core::{Error, MemoryStore, Result};
 use crate::{Clock, Quell, QuellBuilder, SystemClock};
 
 /// Opens the store behind a URL; the events that only it sees go to `history`.
-#[cfg_attr(
-    not(any(feature = "sqlite", feature = "postgres")),
-    expect(clippy::unused_async, reason = "the signature is the same with every feature")
-)]
 pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<QuellBuilder> {
     match url.split_once(':').map(|(scheme, _)| scheme) {
         Some("memory") => {

@@ -2,7 +2,7 @@
 
 use quell_core::schedule::Ticked;
 use quell_core::{
-    Claimed, ClaimedJob, Lapsed, Lease, Result, Settled, Settlement, Timestamp, Wakeup,
+    Claimed, ClaimedJob, Lapsed, Lease, NextDue, Result, Settled, Settlement, Timestamp, Wakeup,
 };
 
 /// Something that happened.
@@ -14,6 +14,8 @@ pub(crate) enum Event {
     Tick,
     /// A claim was answered.
     Claimed { queue: usize, limit: usize, asked_at: Timestamp, answer: Result<Claimed> },
+    /// A look at queues was answered.
+    Looked { queues: Vec<usize>, asked_at: Timestamp, answer: Result<Vec<NextDue>> },
     /// Attempts ended.
     Ended(Vec<Settlement>),
     /// Settlements were answered.
@@ -37,6 +39,8 @@ pub(crate) enum Command {
         queue: usize,
         limit: usize,
     },
+    /// Look at queues in which nothing is known to be due.
+    Look(Vec<usize>),
     Start(Box<ClaimedJob>),
     Settle(Vec<Settlement>),
     Renew(Vec<Lease>),

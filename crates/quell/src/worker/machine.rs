@@ -8,15 +8,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use quell_core::poll::{PollInterval, PollSettings, Polled};
+use quell_core::poll::{PollInterval, PollSettings};
 use quell_core::schedule::Ticked;
 use quell_core::{
-    Claimed, ClaimedJob, Error, ErrorKind, Lapsed, Lease, NextDue, Outcome, QueueName, Result,
-    Settled, SettledAs, Settlement, Timestamp, Wakeup,
+    Claimed, ClaimedJob, Error, Lapsed, Lease, NextDue, Outcome, QueueName, Result, Settled,
+    SettledAs, Settlement, Timestamp, Wakeup,
 };
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use super::event::{Command, Event};
+use super::poller::{Polled, Poller, StoreClock};
 use super::ticker::Ticker;
 use crate::metrics;
 
@@ -61,22 +62,6 @@ struct Held {
     until: Timestamp,
     /// Whether the handler was told that the lease is lost.
     lost: bool,
-}
-
-/// One queue's poller.
-#[derive(Debug)]
-struct Poller {
-    queue: QueueName,
-    interval: PollInterval,
-    /// When to look next, in the worker's time.
-    look_at: Timestamp,
-    /// A hint that came while a claim was under way, in store time.
-    hint: Option<Timestamp>,
-    claiming: Option<usize>,
-    /// Something was due but a limit kept it back; a settlement may free it.
-    limited: bool,
-    /// A settlement came while a claim was under way, which may have missed what it freed.
-    freed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,15 +113,7 @@ impl Machine {
         queues.iter().for_each(|queue| metrics::interval(queue, bounds.poll.base));
         let pollers = queues
             .into_iter()
-            .map(|queue| Poller {
-                queue,
-                interval: PollInterval::new(bounds.poll),
-                look_at: now,
-                hint: None,
-                claiming: None,
-                limited: false,
-                freed: false,
-            })
+            .map(|queue| Poller::new(queue, PollInterval::new(bounds.poll), now))
             .collect();
         Machine {
             phase: Phase::Working,
@@ -174,6 +151,9 @@ impl Machine {
             Event::Claimed { queue, limit, asked_at, answer } => {
                 self.on_claimed(queue, limit, asked_at, answer, now);
             }
+            Event::Looked { queues, asked_at, answer } => {
+                self.on_looked(&queues, asked_at, answer, now);
+            }
             Event::Ended(settlements) => self.on_ended(settlements),
             Event::Settled { sent, answer } => self.on_settled(sent, answer, now),
             Event::Renewed { leases, asked_at, answer } => {
@@ -194,7 +174,7 @@ impl Machine {
         match self.phase {
             Phase::Working => {
                 if self.wants_more() && self.room() > 0 {
-                    let idle = self.pollers.iter().filter(|poller| poller.claiming.is_none());
+                    let idle = self.pollers.iter().filter(|poller| poller.is_free());
                     wakes.extend(idle.map(|poller| poller.look_at));
                 }
                 wakes.extend((!self.pruning).then_some(self.prune_at));
@@ -217,14 +197,14 @@ impl Machine {
     /// Whether everything is over and the worker may return.
     pub(crate) fn is_done(&self) -> bool {
         let stopping = self.phase != Phase::Working;
-        let claiming = self.pollers.iter().any(|poller| poller.claiming.is_some());
+        let claiming = self.pollers.iter().any(|poller| !poller.is_free());
         stopping && self.held.is_empty() && !claiming && !self.settling
     }
 
     /// Whether nothing is under way but handlers, of which it says how many run. A pause after the
     /// store failed is a rest: it ends when time goes on.
     pub(crate) fn at_rest(&self, now: Timestamp) -> Option<usize> {
-        let claiming = self.pollers.iter().any(|poller| poller.claiming.is_some());
+        let claiming = self.pollers.iter().any(|poller| !poller.is_free());
         let upkeep = self.reaping || self.pruning || self.ticker.is_asking();
         let busy = claiming || self.settling || self.renewing > 0 || upkeep;
         let pausing = self.unsettled.is_empty() || now < self.settle_at;
@@ -275,12 +255,7 @@ impl Machine {
             if wakeup.queue.as_ref().is_some_and(|queue| *queue != poller.queue) {
                 continue;
             }
-            if poller.claiming.is_some() {
-                let hint = poller.hint.get_or_insert(wakeup.due);
-                *hint = wakeup.due.min(*hint);
-            } else {
-                poller.look_at = poller.look_at.min(at);
-            }
+            poller.hear(wakeup.due, at);
         }
     }
 
@@ -321,49 +296,76 @@ impl Machine {
         now: Timestamp,
     ) -> Option<()> {
         let random = self.random.f64();
-        let ahead = self.store_ahead;
-        let local = |store_time: Timestamp| {
-            Timestamp::from_micros(store_time.as_micros().saturating_sub(ahead))
-        };
+        let clock = self.clock();
         let poller = self.pollers.get_mut(queue)?;
         poller.claiming = None;
-        let polled = match answer {
-            Ok(_) => Polled::Clean,
-            Err(error) if error.kind() == ErrorKind::Contention => Polled::Contended,
-            Err(_) => Polled::Failed,
-        };
-        if poller.interval.on(polled, now) {
-            let interval = poller.interval.current(now);
-            metrics::interval(&poller.queue, interval);
-            info!(queue = %poller.queue, interval_ms = interval.as_millis(), "poll interval changed");
-        }
-        if polled == Polled::Contended {
-            metrics::contended(&poller.queue);
-        }
-        let poll_at = now + poller.interval.sleep(now, random);
         poller.limited = false;
-        poller.look_at = match answer {
+        poller.polled(&Polled::of(answer), now, random);
+        match answer {
             Ok(claimed) => {
                 metrics::polled(&poller.queue, claimed.jobs.len());
+                let is_full = claimed.jobs.len() >= limit;
                 match claimed.next.due {
-                    _ if claimed.jobs.len() >= limit => now,
+                    _ if is_full => poller.look_by(now),
                     Some(due) if due <= claimed.next.now => {
                         poller.limited = true;
-                        if poller.freed { now } else { poll_at }
+                        if poller.freed {
+                            poller.look_by(now);
+                        }
                     }
-                    Some(due) => poll_at.min(local(due).max(now)),
-                    None => poll_at,
+                    Some(due) => poller.look_by(clock.local(due).max(now)),
+                    None => {}
                 }
             }
             Err(error) => {
                 warn!(queue = %poller.queue, %error, "poll failed, trying again");
-                poll_at
             }
-        };
-        if let Some(hint) = poller.hint.take() {
-            poller.look_at = poller.look_at.min(local(hint).max(now));
         }
+        poller.take_hint(&clock, now);
         Some(())
+    }
+
+    /// Nothing was known to be due in these queues; now the store has been asked (R34, R35). They
+    /// are looked at together again, when the last of them would be.
+    fn on_looked(
+        &mut self,
+        queues: &[usize],
+        asked_at: Timestamp,
+        answer: Result<Vec<NextDue>>,
+        now: Timestamp,
+    ) {
+        if let Some(next) = answer.as_ref().ok().and_then(|answers| answers.first()) {
+            self.learn_store_time(next.now, asked_at);
+        }
+        if let Err(error) = &answer {
+            warn!(%error, queues = queues.len(), "poll failed, trying again");
+        }
+        let clock = self.clock();
+        let (polled, answers) = (Polled::of(&answer), answer.unwrap_or_default());
+        let mut together = now;
+        for index in queues {
+            let random = self.random.f64();
+            let Some(poller) = self.pollers.get_mut(*index) else { continue };
+            poller.looking = false;
+            together = together.max(poller.polled(&polled, now, random));
+        }
+        for (place, index) in queues.iter().enumerate() {
+            let Some(poller) = self.pollers.get_mut(*index) else { continue };
+            poller.look_at = together;
+            if let Some(next) = answers.get(place) {
+                metrics::polled(&poller.queue, 0);
+                if let Some(due) = next.due {
+                    let at = if due <= next.now { now } else { clock.local(due).max(now) };
+                    poller.look_by(at);
+                }
+            }
+            poller.take_hint(&clock, now);
+        }
+        answers.iter().for_each(|next| self.look_for_lapses(next));
+    }
+
+    fn clock(&self) -> StoreClock {
+        StoreClock { ahead: self.store_ahead }
     }
 
     /// The store answered some time after it was asked: taking the moment of asking makes the
@@ -414,7 +416,7 @@ impl Machine {
     fn look_at_limited(&mut self, now: Timestamp) {
         for poller in &mut self.pollers {
             if poller.limited {
-                poller.look_at = now;
+                poller.look_by(now);
             }
             poller.freed = poller.claiming.is_some();
         }
@@ -472,7 +474,7 @@ impl Machine {
                     warn!(job = %one.lease.job, token = one.lease.token.get(), "lease lapsed, job taken back");
                 }
                 if !lapsed.is_empty() {
-                    self.pollers.iter_mut().for_each(|poller| poller.look_at = now);
+                    self.pollers.iter_mut().for_each(|poller| poller.look_by(now));
                     self.look_at_limited(now);
                 }
                 self.reap_at = (lapsed.len() >= REAP_BATCH).then_some(now);
@@ -564,7 +566,9 @@ impl Machine {
                 self.held.clear();
                 self.unsettled.clear();
                 self.settling = false;
-                self.pollers.iter_mut().for_each(|poller| poller.claiming = None);
+                for poller in &mut self.pollers {
+                    (poller.claiming, poller.looking) = (None, false);
+                }
             }
             Phase::Working | Phase::Draining { .. } | Phase::GivingBack { .. } => {}
         }
@@ -591,6 +595,9 @@ impl Machine {
             return;
         }
         self.set_ahead(now);
+        if self.room() > 0 {
+            self.plan_look(now, commands);
+        }
         let queues = self.pollers.len();
         for step in 0..queues {
             let index = (self.next_poller + step) % queues;
@@ -600,7 +607,7 @@ impl Machine {
                 return;
             }
             let Some(poller) = self.pollers.get_mut(index) else { return };
-            if poller.claiming.is_none() && poller.look_at <= now {
+            if poller.is_free() && poller.look_at <= now {
                 poller.claiming = Some(room);
                 poller.freed = false;
                 commands.push(Command::Claim { queue: index, limit: room });
@@ -608,6 +615,23 @@ impl Machine {
                 self.claimed_at = now;
             }
         }
+    }
+
+    /// Several queues in which nothing is known to be due are looked at in one call.
+    fn plan_look(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        let idle = |poller: &Poller| poller.is_free() && poller.polls;
+        let is_time = self.pollers.iter().any(|poller| idle(poller) && poller.look_at <= now);
+        if self.pollers.len() < 2 || !is_time {
+            return;
+        }
+        let mut queues = Vec::new();
+        for (index, poller) in self.pollers.iter_mut().enumerate() {
+            if idle(poller) && (poller.look_at <= now || poller.is_calm(now)) {
+                poller.looking = true;
+                queues.push(index);
+            }
+        }
+        commands.push(Command::Look(queues));
     }
 
     fn plan_upkeep(&mut self, now: Timestamp, commands: &mut Vec<Command>) {

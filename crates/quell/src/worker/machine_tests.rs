@@ -1,7 +1,7 @@
 //! Stories told to the machine, event by event.
 
 use super::*;
-use quell_core::{JobId, Key, LeaseToken, Payload, TaskName};
+use quell_core::{ErrorKind, JobId, Key, LeaseToken, Payload, TaskName};
 
 const LEASE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(10);
@@ -15,10 +15,14 @@ struct Story {
 
 impl Story {
     fn new(concurrency: usize, prefetch: usize) -> Self {
+        Story::of_queues(1, concurrency, prefetch)
+    }
+
+    fn of_queues(queues: usize, concurrency: usize, prefetch: usize) -> Self {
         let now = Timestamp::from_secs(1_000);
         let poll = PollSettings::default();
         let bounds = Bounds { concurrency, prefetch, lease: LEASE, grace: GRACE, poll };
-        let queues = vec![QueueName::new("q").unwrap()];
+        let queues = (0..queues).map(|n| QueueName::new(format!("q{n}")).unwrap()).collect();
         Story { machine: Machine::new(bounds, queues, now, 7), now, next_job: 1 }
     }
 
@@ -39,6 +43,13 @@ impl Story {
         let claimed = Claimed { now: self.now, jobs, next };
         let (asked_at, answer) = (self.now, Ok(claimed));
         self.tell(Event::Claimed { queue: 0, limit, asked_at, answer })
+    }
+
+    /// Answers a look at these queues: in each, something is due then.
+    fn looked(&mut self, queues: &[usize], due: &[Option<Timestamp>]) -> Vec<Command> {
+        let next = |due: &Option<Timestamp>| NextDue { now: self.now, due: *due, lapse: None };
+        let (asked_at, answer) = (self.now, Ok(due.iter().map(next).collect()));
+        self.tell(Event::Looked { queues: queues.to_vec(), asked_at, answer })
     }
 
     fn job(&mut self) -> ClaimedJob {
@@ -358,4 +369,83 @@ fn r11_a_prefetched_job_whose_lease_was_lost_is_not_started() {
     let (asked_at, answer) = (story.now, Ok(vec![Some(story.now + LEASE), None]));
     story.tell(Event::Renewed { leases, asked_at, answer });
     assert_eq!(starts(&story.ended(&[1])), 0);
+}
+
+fn looks(commands: &[Command]) -> Vec<Vec<usize>> {
+    let look = |command: &Command| match command {
+        Command::Look(queues) => Some(queues.clone()),
+        _ => None,
+    };
+    commands.iter().filter_map(look).collect()
+}
+
+/// The queues that are claimed from.
+fn claims(commands: &[Command]) -> Vec<usize> {
+    let claim = |command: &Command| match command {
+        Command::Claim { queue, .. } => Some(*queue),
+        _ => None,
+    };
+    commands.iter().filter_map(claim).collect()
+}
+
+#[test]
+fn r34_r35_idle_queues_are_looked_at_in_one_call_about_once_a_second() {
+    let mut story = Story::of_queues(50, 4, 0);
+    let all: Vec<usize> = (0..50).collect();
+    let commands = story.tell(Event::Tick);
+    assert_eq!((looks(&commands), claims(&commands)), (vec![all.clone()], vec![]));
+    story.tell(Event::Reaped(Ok(vec![])));
+    let began = story.now;
+    for _ in 0..20 {
+        story.looked(&all, &[None; 50]);
+        let looked_at = story.now;
+        let commands = story.wake();
+        assert_eq!((looks(&commands), claims(&commands)), (vec![all.clone()], vec![]));
+        let slept = story.now.since(looked_at).as_secs_f64();
+        assert!((0.95..=1.05).contains(&slept), "{slept}");
+    }
+    assert!(story.now.since(began).as_secs_f64() >= 20.0, "more often than once a second");
+}
+
+#[test]
+fn r34_what_a_look_finds_due_is_claimed_and_the_rest_is_slept_to() {
+    let mut story = Story::of_queues(3, 4, 0);
+    story.tell(Event::Tick);
+    story.tell(Event::Reaped(Ok(vec![])));
+    let (now, soon) = (story.now, story.now + Duration::from_millis(300));
+    let commands = story.looked(&[0, 1, 2], &[None, Some(now), Some(soon)]);
+    assert_eq!((looks(&commands), claims(&commands)), (vec![], vec![1]));
+    let next = NextDue { now, due: None, lapse: None };
+    let (limit, answer) = (4, Ok(Claimed { now, jobs: vec![], next }));
+    story.tell(Event::Claimed { queue: 1, limit, asked_at: now, answer });
+    let commands = story.wake();
+    assert_eq!((story.now, claims(&commands)), (soon, vec![2]));
+    assert!(looks(&commands).is_empty());
+}
+
+#[test]
+fn r34_a_hint_that_comes_during_a_look_is_not_lost() {
+    let mut story = Story::of_queues(2, 4, 0);
+    story.tell(Event::Tick);
+    story.tell(Event::Reaped(Ok(vec![])));
+    let hint = Wakeup { queue: Some(QueueName::new("q1").unwrap()), due: story.now };
+    assert!(claims(&story.tell(Event::Woken(hint))).is_empty());
+    assert_eq!(claims(&story.looked(&[0, 1], &[None, None])), [1]);
+}
+
+#[test]
+fn r35_a_contended_queue_keeps_its_own_pace() {
+    let mut story = Story::of_queues(2, 4, 0);
+    story.tell(Event::Tick);
+    story.tell(Event::Reaped(Ok(vec![])));
+    let now = story.now;
+    assert_eq!(claims(&story.looked(&[0, 1], &[None, Some(now)])), [1]);
+    let (asked_at, answer) = (story.now, Err(Error::new(ErrorKind::Contention, "held")));
+    story.tell(Event::Claimed { queue: 1, limit: 4, asked_at, answer });
+    // The other one is looked at alone meanwhile: the contended one sleeps twice as long.
+    assert_eq!(looks(&story.wake()), [vec![0]]);
+    story.looked(&[0], &[None]);
+    let next = looks(&story.wake());
+    assert!(next == [vec![1]] || next == [vec![0]] || next == [vec![0, 1]], "{next:?}");
+    assert!(story.now.since(now) >= Duration::from_millis(1_900));
 }

@@ -7,6 +7,7 @@
 mod attempt;
 mod event;
 mod machine;
+mod poller;
 mod run;
 mod ticker;
 

@@ -160,6 +160,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
     fn perform(&mut self, command: Command, now: Timestamp, live: &mut Live) {
         match command {
             Command::Claim { queue, limit } => self.claim(queue, limit, now, live),
+            Command::Look(queues) => self.look(queues, now, live),
             Command::Start(job) => self.start(*job, now, live),
             Command::Settle(settlements) => self.settle(settlements, live),
             Command::Renew(leases) => self.renew(leases, now, live),
@@ -211,6 +212,18 @@ impl<S: Send + Sync + 'static> Runner<S> {
         live.calls.push(Box::pin(async move {
             let answer = store.claim(time, &claim).await;
             Event::Claimed { queue, limit, asked_at, answer }
+        }));
+    }
+
+    fn look(&self, queues: Vec<usize>, asked_at: Timestamp, live: &Live) {
+        let named = |index: &usize| {
+            Some((self.machine.queue(*index)?.clone(), Arc::clone(self.queues.get(*index)?)))
+        };
+        let asked: Vec<_> = queues.iter().filter_map(named).collect();
+        let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+        live.calls.push(Box::pin(async move {
+            let answer = store.peek(time, &asked).await;
+            Event::Looked { queues, asked_at, answer }
         }));
     }
 
