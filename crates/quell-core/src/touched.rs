@@ -99,6 +99,8 @@ struct Place {
     in_line: bool,
     queue: QueueName,
     partition: Option<Key>,
+    /// R11: whether it may start beside an attempt of its key.
+    overlap: bool,
     due_at: Timestamp,
 }
 
@@ -106,7 +108,8 @@ impl Place {
     fn of(job: &Job) -> Self {
         let in_line = job.state == JobState::Scheduled && !job.waits;
         let (queue, partition) = (job.queue.clone(), job.partition.clone());
-        Place { in_line, queue, partition, due_at: job.window.due_at }
+        let (overlap, due_at) = (job.shape.overlap, job.window.due_at);
+        Place { in_line, queue, partition, overlap, due_at }
     }
 }
 
@@ -178,7 +181,9 @@ impl Touched {
     pub fn is_news(&self, job: &Job) -> bool {
         let place = Place::of(job);
         let was_known = self.before.get(&job.id).is_some_and(|before| {
-            let same_line = (&before.queue, &before.partition) == (&place.queue, &place.partition);
+            let line =
+                |place: &Place| (place.queue.clone(), place.partition.clone(), place.overlap);
+            let same_line = line(before) == line(&place);
             before.in_line && same_line && before.due_at <= place.due_at
         });
         place.in_line && !was_known

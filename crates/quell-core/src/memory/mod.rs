@@ -79,6 +79,7 @@ impl MemoryStore {
         let mut state = self.locked();
         state.set_now(now);
         let answer = step(&mut state);
+        state.know_met();
         let (wakes, events) = state.take_news();
         let next_tick = state.next_tick.take();
         if let Some(history) = &self.history {
@@ -117,11 +118,7 @@ impl Store for MemoryStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Vec<Receipt>>> {
-        Ok(self.step(now, |state| {
-            let receipts = batches.iter().map(|batch| accept(state, batch)).collect();
-            state.know_met();
-            receipts
-        }))
+        Ok(self.step(now, |state| batches.iter().map(|batch| accept(state, batch)).collect()))
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
