@@ -58,6 +58,9 @@ enum Chore {
     },
     /// Kills, stops, locks out and starves real processes on one store, and judges what they did.
     Chaos {
+        /// On which store: sqlite or postgres.
+        #[arg(long, default_value = "sqlite")]
+        store: String,
         /// How many faults.
         #[arg(long, default_value_t = 1_000)]
         rounds: u32,
@@ -105,7 +108,7 @@ fn main() -> anyhow::Result<()> {
             run::run(&root, services.tell(&mut run::cargo_command(&table)))
         }
         Chore::Soak { store, minutes } => soak(&root, &store, minutes),
-        Chore::Chaos { rounds, seed } => chaos(&root, rounds, seed),
+        Chore::Chaos { store, rounds, seed } => chaos(&root, &store, rounds, seed),
         Chore::Fuzz { target, minutes } => fuzz::fuzz(&root, target.as_deref(), minutes),
         Chore::Bench { store, rest } => bench::bench(&root, store, &rest),
     }
@@ -120,9 +123,10 @@ fn soak(root: &std::path::Path, store: &str, minutes: u64) -> anyhow::Result<()>
 }
 
 /// The same test that every run has, with more rounds; built with debug assertions.
-fn chaos(root: &std::path::Path, rounds: u32, seed: u64) -> anyhow::Result<()> {
+fn chaos(root: &std::path::Path, store: &str, rounds: u32, seed: u64) -> anyhow::Result<()> {
     let test = ["test", "--locked", "-p", "quell-server", "--test", "it", "--"];
-    let mut command = run::cargo_command(&[&test[..], &["chaos::r01", "--nocapture"]].concat());
+    let name = format!("of_chaos_on_{store}");
+    let mut command = run::cargo_command(&[&test[..], &[&name, "--nocapture"]].concat());
     command.env("QUELL_CHAOS_ROUNDS", rounds.to_string());
     run::run(root, command.env("QUELL_CHAOS_SEED", seed.to_string()))
 }

@@ -17,8 +17,8 @@ use quell_core::{
     TaskInfo, TaskName, TaskSettings, Timestamp, TriggerId, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::PgPool;
-use sqlx::postgres::PgListener;
-use tokio::sync::Mutex;
+use sqlx::postgres::{PgListener, PgRow};
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 
 use crate::PostgresOptions;
@@ -32,8 +32,8 @@ use crate::read::Reader;
 use crate::row::{get, time, unsigned};
 use crate::schedules::look_for_ticks;
 use crate::settle::{decode_renewed, decode_succeeded, renew_query, succeed_query};
-use crate::sql::Sql;
-use crate::tx::{Asked, News, Tx, Unnamed, acquire, first, one_shot};
+use crate::sql::{PgQuery, Sql};
+use crate::tx::{Asked, News, Tx, Unnamed, acquire, first, one_shot_in_order};
 use crate::write::insert_plain;
 
 /// How often a call that met another on the same rows starts over before it says so.
@@ -56,6 +56,8 @@ pub struct PostgresStore {
     outbox: Arc<Outbox>,
     pushes: bool,
     history: Option<Sink>,
+    /// Passed by commits, one by one, where a history must tell of them in their order.
+    order: Option<Mutex<()>>,
     /// The highest time that this process has seen, in microseconds (R38).
     seen: AtomicI64,
     /// Queues with limits, as this process last saw them. The claims of one process on one of them
@@ -77,6 +79,10 @@ macro_rules! write {
             let error = match done {
                 Ok(answer) => {
                     let now = $tx.now;
+                    let _ordered = match &$self.order {
+                        Some(order) => Some(order.lock().await),
+                        None => None,
+                    };
                     match $tx.commit().await {
                         Ok(news) => {
                             $self.spread(now, news);
@@ -134,6 +140,7 @@ impl PostgresStore {
             hub,
             outbox,
             pushes,
+            order: history.is_some().then(Mutex::default),
             history,
             seen: AtomicI64::new(i64::MIN),
             limited: RwLock::default(),
@@ -152,6 +159,11 @@ impl PostgresStore {
     /// What the claims of a queue with limits pass one by one.
     fn gate(&self, queue: &QueueName) -> Option<Arc<Mutex<()>>> {
         self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
+    }
+
+    /// Runs a statement that is its own transaction; its commit is in order until the guard goes.
+    async fn one_shot(&self, query: PgQuery) -> Result<(Vec<PgRow>, Option<MutexGuard<'_, ()>>)> {
+        one_shot_in_order(&self.pool, &self.sql, query, self.order.as_ref()).await
     }
 
     async fn reader(&self) -> Result<Reader<'_>> {
@@ -221,7 +233,7 @@ impl PostgresStore {
             return Ok(batches.iter().map(|_| Vec::new()).collect());
         }
         let query = insert_plain(&self.sql, &self.names, self.asked(now), &triggers)?;
-        let rows = one_shot(&self.pool, &self.sql, query).await?;
+        let (rows, _ordered) = self.one_shot(query).await?;
         let (now, mut ids) = (time(first(&rows)?, 0)?, get::<Vec<i64>, _>(first(&rows)?, 1)?);
         // Numbers were given in the order of the triggers.
         ids.sort_unstable();
@@ -251,7 +263,7 @@ impl PostgresStore {
         lane: i32,
     ) -> Result<Claimed> {
         let query = start_query(&self.sql, self.asked(now), lane, claim);
-        let rows = one_shot(&self.pool, &self.sql, query).await?;
+        let (rows, _ordered) = self.one_shot(query).await?;
         if self.names.lane(lane).is_none() {
             let mut db = acquire(&self.pool).await?;
             self.names.load(&mut db, &self.sql, started_lanes(&rows)?.into_iter()).await?;
@@ -275,7 +287,7 @@ impl PostgresStore {
     ) -> Result<Vec<Settled>> {
         let leases = settlements.iter().map(|one| &one.lease);
         let query = succeed_query(&self.sql, self.asked(now), leases);
-        let rows = one_shot(&self.pool, &self.sql, query).await?;
+        let (rows, _ordered) = self.one_shot(query).await?;
         let mut succeeded = decode_succeeded(&rows)?;
         let mut news = News::default();
         if !succeeded.freed.is_empty() {
@@ -381,7 +393,8 @@ impl Store for PostgresStore {
             return Ok(Vec::new());
         }
         let query = renew_query(&self.sql, self.asked(now), leases, lease);
-        let (now, renewed) = decode_renewed(&one_shot(&self.pool, &self.sql, query).await?)?;
+        let (rows, _ordered) = self.one_shot(query).await?;
+        let (now, renewed) = decode_renewed(&rows)?;
         let mut news = News::default();
         for (Lease { job, token }, until) in &renewed {
             if self.history.is_some() {

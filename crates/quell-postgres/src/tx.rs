@@ -14,6 +14,8 @@ use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
 
+use tokio::sync::{Mutex, MutexGuard};
+
 use crate::error::{corrupt, explain, explain_commit};
 use crate::names::{Lane, LaneNames, Names};
 use crate::row::{get, time};
@@ -254,9 +256,10 @@ pub(crate) async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>> {
     pool.acquire().await.map_err(|e| explain("connect to PostgreSQL", e))
 }
 
+const WHAT: &str = "run a statement that commits";
+
 /// Runs a statement that is a transaction of its own and writes.
 pub(crate) async fn one_shot(pool: &PgPool, sql: &Sql, query: PgQuery) -> Result<Vec<PgRow>> {
-    const WHAT: &str = "run a statement that commits";
     let mut db = acquire(pool).await?;
     if sql.is_persistent() {
         return query.fetch_all(&mut *db).await.map_err(|e| explain_commit(WHAT, e));
@@ -269,6 +272,26 @@ pub(crate) async fn one_shot(pool: &PgPool, sql: &Sql, query: PgQuery) -> Result
     committed.map_err(|e| explain_commit("commit", e))?;
     open.ended = true;
     Ok(rows)
+}
+
+/// As [`one_shot`], with what orders the commits of this process where they are put on record: it is
+/// held from before the commit until the caller has done so.
+pub(crate) async fn one_shot_in_order<'o>(
+    pool: &PgPool,
+    sql: &Sql,
+    query: PgQuery,
+    order: Option<&'o Mutex<()>>,
+) -> Result<(Vec<PgRow>, Option<MutexGuard<'o, ()>>)> {
+    let Some(order) = order else { return Ok((one_shot(pool, sql, query).await?, None)) };
+    let mut open = Open { db: acquire(pool).await?, ended: false };
+    let begun = sqlx::raw_sql(AssertSqlSafe(begin_text(sql))).execute(&mut *open.db).await;
+    begun.map_err(|e| explain("begin a transaction", e))?;
+    let rows = query.fetch_all(&mut *open.db).await.map_err(|e| explain(WHAT, e))?;
+    let ordered = order.lock().await;
+    let committed = sqlx::raw_sql("commit").execute(&mut *open.db).await;
+    committed.map_err(|e| explain_commit("commit", e))?;
+    open.ended = true;
+    Ok((rows, Some(ordered)))
 }
 
 /// Runs a statement that only reads.

@@ -5,10 +5,10 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::packages::{install, run_as_root};
@@ -69,9 +69,33 @@ impl Postgres {
             "select count(pg_terminate_backend(pid)) from pg_stat_activity
               where application_name = '{application}'"
         );
-        let output = self.psql().args(["--command", &cut]).output()?;
-        let told = String::from_utf8_lossy(&output.stdout);
-        told.trim().parse().with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+        self.ask(&cut)?.parse().context("a count")
+    }
+
+    /// Sets a setting of everyone's new sessions, or takes it back.
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn set_for_sessions(&self, setting: &str, value: Option<&str>) -> anyhow::Result<()> {
+        let value = value.map_or_else(|| "default".to_owned(), |value| format!("'{value}'"));
+        self.ask(&format!("alter role {USER} set {setting} = {value}")).map(drop)
+    }
+
+    /// Kills the process that serves one of this application's sessions, if there is one: the server
+    /// then restarts itself and all others.
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn kill_session(&self, application: &str) -> anyhow::Result<()> {
+        let find = format!(
+            "select pid from pg_stat_activity where application_name = '{application}'
+              order by random() limit 1"
+        );
+        if let Some(pid) = self.ask(&find)?.parse::<i32>().ok().and_then(Pid::from_raw) {
+            // It may have ended by itself.
+            let _gone = kill_process(pid, Signal::KILL);
+        }
+        Ok(())
     }
 
     /// The URL of the database `postgres` on it.
@@ -91,6 +115,45 @@ impl Postgres {
     /// # Errors
     /// Where it does not come up, with its log.
     pub fn resume(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut process = Process::start(&mut self.server()?)?;
+            let up = await_that(PATIENCE, || process.has_ended() || self.is_ready());
+            if up && !process.has_ended() {
+                self.process = Some(process);
+                return Ok(());
+            }
+            let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+            // What the killed one left behind goes by itself, but not at once.
+            let lingers = log.lines().rev().take(4).any(|line| line.contains("still in use"));
+            if !lingers || Instant::now() >= deadline {
+                bail!("PostgreSQL does not come up: {log}");
+            }
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        let mut asked = self.command("pg_isready");
+        asked.args(["--quiet", "--host=127.0.0.1", "--port", &self.port.to_string()]);
+        asked.status().is_ok_and(|status| status.success())
+    }
+
+    /// Asks the server something, once it is there: it may be restarting itself.
+    fn ask(&self, question: &str) -> anyhow::Result<String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            await_that(PATIENCE, || self.is_ready());
+            let output = self.psql().args(["--command", question]).output()?;
+            if output.status.success() {
+                return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+            }
+            if Instant::now() >= deadline {
+                bail!("{question}: {}", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+    }
+
+    fn server(&self) -> anyhow::Result<Command> {
         let log = std::fs::File::options().create(true).append(true).open(self.log())?;
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data()).arg("-k").arg(self.folder.path());
@@ -99,20 +162,7 @@ impl Postgres {
             command.args(["-c", setting]);
         }
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut process = Process::start(&mut command)?;
-        let is_up = || {
-            let port = self.port.to_string();
-            let mut asked = self.command("pg_isready");
-            asked.args(["--quiet", "--host=127.0.0.1", "--port", &port]);
-            asked.status().is_ok_and(|status| status.success())
-        };
-        let up = await_that(PATIENCE, || process.has_ended() || is_up()) && !process.has_ended();
-        if !up {
-            let log = std::fs::read_to_string(self.log()).unwrap_or_default();
-            bail!("PostgreSQL does not come up: {log}");
-        }
-        self.process = Some(process);
-        Ok(())
+        Ok(command)
     }
 
     /// Kills the server and all that serve its connections, as a power cut would.

@@ -1,13 +1,10 @@
-//! The processes of a chaos run: workers of both kinds and callers on one file, each with an event
+//! The processes of a chaos run: workers of both kinds and callers on one store, each with an event
 //! history of its own.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, SqliteConnection};
 
 /// Two of `quell serve`, one of the library alone.
 pub(super) const WORKERS: usize = 3;
@@ -29,6 +26,8 @@ struct Member {
 /// Everyone.
 pub(super) struct Crew {
     folder: PathBuf,
+    /// The store that they share.
+    url: String,
     workers: Vec<Member>,
     callers: Vec<Member>,
     /// Processes started so far.
@@ -36,11 +35,12 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    pub(super) fn start(folder: &Path) -> Crew {
+    pub(super) fn start(folder: &Path, url: &str) -> Crew {
         std::fs::create_dir(folder.join("stamps")).unwrap();
-        write_config(folder);
+        write_config(folder, url);
         let (workers, callers) = (Vec::new(), Vec::new());
-        let mut crew = Crew { folder: folder.to_owned(), workers, callers, started: 0 };
+        let (folder, url) = (folder.to_owned(), url.to_owned());
+        let mut crew = Crew { folder, url, workers, callers, started: 0 };
         for index in 0..WORKERS {
             let worker = crew.worker(index);
             crew.workers.push(worker);
@@ -50,16 +50,6 @@ impl Crew {
             crew.callers.push(caller);
         }
         crew
-    }
-
-    pub(super) fn url(&self) -> String {
-        format!("sqlite://{}", self.folder.join("q.db").display())
-    }
-
-    /// A connection of another program.
-    pub(super) async fn outsider(&self) -> SqliteConnection {
-        let options = SqliteConnectOptions::new().filename(self.folder.join("q.db"));
-        options.busy_timeout(Duration::from_secs(20)).connect().await.unwrap()
     }
 
     pub(super) fn kill_worker(&mut self, index: usize) {
@@ -159,7 +149,7 @@ impl Crew {
     }
 
     fn torment(&mut self, role: &[&str]) -> Member {
-        let (url, stamps) = (self.url(), self.folder.join("stamps"));
+        let (url, stamps) = (self.url.clone(), self.folder.join("stamps"));
         let places = ["--store", &url, "--stamps", text(&stamps)];
         self.spawn(&[&["torment"], role, &places].concat())
     }
@@ -188,17 +178,16 @@ impl Drop for Crew {
     }
 }
 
-fn write_config(folder: &Path) {
+fn write_config(folder: &Path, url: &str) {
     let text = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"sqlite://{}\"\n\
+        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"{url}\"\n\
          [worker]\nlease = \"300ms\"\ngrace = \"1s\"\nconcurrency = 4\n\
          [tasks.note]\nkey = \"{{{{ k }}}}\"\ndebounce = {{ min = \"5ms\", max = \"40ms\" }}\n\
          retry = {{ max_attempts = 1000, min_backoff = \"1ms\", max_backoff = \"5ms\" }}\n\
          exec = {{ command = [\"sh\", \"-c\", \"sleep 0.01\"] }}\n\
          [tasks.{BEAT}]\nretry = {{ max_attempts = 1000, max_backoff = \"1s\" }}\n\
          exec = {{ command = [\"true\"] }}\n\
-         [schedules.{BEAT}]\ntask = \"{BEAT}\"\nevery = \"130ms\"\ncatch_up = \"all\"\n",
-        folder.join("q.db").display()
+         [schedules.{BEAT}]\ntask = \"{BEAT}\"\nevery = \"130ms\"\ncatch_up = \"all\"\n"
     );
     std::fs::write(folder.join("quell.toml"), text).unwrap();
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use quell::history::Event;
-use quell::sqlite::SqliteStore;
 use quell::{ExplainTarget, Job, JobFilter, JobId, JobState, Receipt, SettledAs, Store};
 
 use super::crew::BEAT;
@@ -61,7 +60,7 @@ fn events(folder: &Path) -> Vec<Event> {
     events
 }
 
-pub(super) async fn all_jobs(store: &SqliteStore) -> BTreeMap<JobId, Job> {
+pub(super) async fn all_jobs(store: &dyn Store) -> BTreeMap<JobId, Job> {
     let mut jobs = BTreeMap::new();
     let mut before = None;
     loop {
@@ -93,10 +92,7 @@ pub(super) fn judge(folder: &Path, url: &str, jobs: &BTreeMap<JobId, Job>) -> Ve
 }
 
 /// R36: the ticks that fired are all there were, and each is a job that knows it.
-pub(super) async fn each_tick_is_one_job(
-    store: &SqliteStore,
-    jobs: &BTreeMap<JobId, Job>,
-) -> usize {
+pub(super) async fn each_tick_is_one_job(store: &dyn Store, jobs: &BTreeMap<JobId, Job>) -> usize {
     let mut ticks = BTreeMap::new();
     for job in jobs.values().filter(|job| job.task.as_str() == BEAT) {
         let told = store.explain(&ExplainTarget::Job(job.id)).await.unwrap().unwrap();

@@ -1,22 +1,24 @@
 //! Processes that are killed, stopped, locked out and starved at any moment lose nothing and run
-//! nothing twice at once: rounds of faults on workers and callers that share one file, judged by
-//! the store's rows, by every process's history and by the stamp witness.
+//! nothing twice at once: rounds of faults on workers and callers that share one file or server, and
+//! on the server itself, judged by the store's rows, by every process's history and by the stamp
+//! witness.
 //!
-//! `cargo xtask chaos --rounds N --seed S` runs more of it.
+//! `cargo xtask chaos --store postgres --rounds N --seed S` runs more of it.
 
 mod crew;
+mod ground;
 mod judge;
 mod plan;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use quell::sqlite::SqliteStore;
 use quell::{ScheduleName, ScheduleState, Store};
-use sqlx::{Connection, SqliteConnection};
 
 use crew::{BEAT, Crew};
-use plan::{Fault, plan};
+use ground::Ground;
+use plan::{Fault, plan, plan_on_server};
 
 /// Rounds in every test run.
 const ROUNDS: usize = 120;
@@ -26,16 +28,32 @@ fn setting(name: &str, default: usize) -> usize {
 }
 
 #[tokio::test]
-async fn r01_r02_r11_r21_r29_r36_hold_through_rounds_of_chaos() {
-    let rounds = setting("QUELL_CHAOS_ROUNDS", ROUNDS);
-    let seed = setting("QUELL_CHAOS_SEED", 11);
+async fn r01_r02_r11_r21_r29_r36_hold_through_rounds_of_chaos_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    let mut crew = Crew::start(folder.path());
-    let mut outsider = first_connection(&crew).await;
+    let ground = Ground::sqlite(folder.path()).await;
+    hold(folder.path(), ground, plan, ROUNDS).await;
+}
+
+#[tokio::test]
+async fn r01_r02_r11_r21_r29_r36_r39_hold_through_rounds_of_chaos_on_postgres() {
+    let folder = tempfile::tempdir().unwrap();
+    hold(folder.path(), Ground::postgres(), plan_on_server, ROUNDS / 2).await;
+}
+
+async fn hold(
+    folder: &Path,
+    mut ground: Ground,
+    plan: fn(u64, usize) -> Vec<(Duration, Fault)>,
+    rounds: usize,
+) {
+    let rounds = setting("QUELL_CHAOS_ROUNDS", rounds);
+    let seed = setting("QUELL_CHAOS_SEED", 11);
+    let url = ground.url();
+    let mut crew = Crew::start(folder, &url);
     let (mut done, mut revived) = (BTreeMap::new(), 0);
     for (round, (wait, fault)) in plan(seed as u64, rounds).into_iter().enumerate() {
         tokio::time::sleep(wait).await;
-        harm(&mut crew, &mut outsider, fault).await;
+        ground.harm(&mut crew, fault).await;
         revived += crew.revive();
         *done.entry(fault.name()).or_insert(0) += 1;
         if (round + 1) % 100 == 0 {
@@ -43,13 +61,12 @@ async fn r01_r02_r11_r21_r29_r36_hold_through_rounds_of_chaos() {
         }
     }
     crew.hush();
-    let url = crew.url();
-    let store = SqliteStore::open(&url).await.unwrap();
-    pause_schedule(&store).await;
+    let store = ground.store().await;
+    pause_schedule(&*store).await;
     let deadline = Instant::now() + Duration::from_secs(60);
     let jobs = loop {
         crew.revive_workers();
-        let jobs = judge::all_jobs(&store).await;
+        let jobs = judge::all_jobs(&*store).await;
         if jobs.values().all(|job| job.state.is_ended()) {
             break jobs;
         }
@@ -57,11 +74,9 @@ async fn r01_r02_r11_r21_r29_r36_hold_through_rounds_of_chaos() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     crew.dismiss().await;
-    let verdict = judge::judge(folder.path(), &url, &jobs);
-    let beats = judge::each_tick_is_one_job(&store, &jobs).await;
-    let sound: String =
-        sqlx::query_scalar("pragma integrity_check").fetch_one(&mut outsider).await.unwrap();
-    assert_eq!(sound, "ok");
+    let verdict = judge::judge(folder, &url, &jobs);
+    let beats = judge::each_tick_is_one_job(&*store, &jobs).await;
+    ground.check().await;
     eprintln!("seed {seed}, {rounds} rounds: {done:?}, {revived} gave up and were started again");
     eprintln!("{verdict}, {beats} ticks, 0 violations");
     assert!(verdict.accepted > 4 * rounds, "too few triggers to mean anything: {verdict:?}");
@@ -70,7 +85,7 @@ async fn r01_r02_r11_r21_r29_r36_hold_through_rounds_of_chaos() {
 }
 
 /// Nothing comes to rest while the clock triggers.
-async fn pause_schedule(store: &SqliteStore) {
+async fn pause_schedule(store: &dyn Store) {
     let name = ScheduleName::new(BEAT).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while store.tick(None, 0).await.unwrap().next.is_some() {
@@ -78,32 +93,5 @@ async fn pause_schedule(store: &SqliteStore) {
         if store.set_schedule_state(None, &name, ScheduleState::Paused).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-    }
-}
-
-/// The first process makes the file.
-async fn first_connection(crew: &Crew) -> SqliteConnection {
-    drop(SqliteStore::open(&crew.url()).await.unwrap());
-    crew.outsider().await
-}
-
-async fn harm(crew: &mut Crew, outsider: &mut SqliteConnection, fault: Fault) {
-    match fault {
-        Fault::KillWorker(index) => crew.kill_worker(index),
-        Fault::KillCaller(index) => crew.kill_caller(index),
-        Fault::Stop(index, length) => crew.stop_worker(index, length).await,
-        Fault::Term(index) => crew.term_worker(index).await,
-        Fault::Lock(length) => {
-            let locked = outsider.begin_with("begin immediate").await.unwrap();
-            tokio::time::sleep(length).await;
-            locked.rollback().await.unwrap();
-        }
-        Fault::KillInCheckpoint(index) => {
-            let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").execute(outsider);
-            let (checkpointed, ()) = tokio::join!(checkpoint, async { crew.kill_worker(index) });
-            checkpointed.unwrap();
-        }
-        Fault::FullForCaller(index, length) => crew.fill_disk_of_caller(index, length).await,
-        Fault::FullForWorker(index, length) => crew.fill_disk_of_worker(index, length).await,
     }
 }

@@ -24,6 +24,18 @@ pub(super) enum Fault {
     FullForCaller(usize, Duration),
     /// The same for a worker.
     FullForWorker(usize, Duration),
+    /// Every connection to the server is cut, in the middle of whatever it does.
+    Cut,
+    /// The process that serves one connection is killed: the server restarts.
+    KillSession,
+    /// The server is killed, and started again.
+    KillServer,
+    /// The server stands still for a while, as in a failover.
+    Outage(Duration),
+    /// Statements are cancelled that take longer than a moment.
+    Impatient(Duration),
+    /// The server has no connection left.
+    NoConnections(Duration),
 }
 
 impl Fault {
@@ -38,11 +50,43 @@ impl Fault {
             Fault::KillInCheckpoint(_) => "worker killed during a checkpoint",
             Fault::FullForCaller(..) => "caller's disk full",
             Fault::FullForWorker(..) => "worker's disk full",
+            Fault::Cut => "connections cut",
+            Fault::KillSession => "server's session killed",
+            Fault::KillServer => "server killed",
+            Fault::Outage(_) => "server away",
+            Fault::Impatient(_) => "statements cancelled",
+            Fault::NoConnections(_) => "no connection left",
         }
     }
 }
 
-/// The faults of a run, each with the time to wait before it.
+/// The faults of a run on a server, each with the time to wait before it.
+pub(super) fn plan_on_server(seed: u64, rounds: usize) -> Vec<(Duration, Fault)> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut draw = || {
+        let wait = Duration::from_micros(random.u64(2_000..120_000));
+        let (worker, caller) = (random.usize(..WORKERS), random.usize(..CALLERS));
+        let mut millis = |from, to| Duration::from_millis(random.u64(from..to));
+        let length = [millis(330, 600), millis(20, 700), millis(100, 1_500)];
+        let fault = match random.u8(..24) {
+            0..=5 => Fault::KillWorker(worker),
+            6..=9 => Fault::KillCaller(caller),
+            10..=11 => Fault::Stop(worker, length[0]),
+            12..=13 => Fault::Term(worker),
+            14..=17 => Fault::Cut,
+            18 => Fault::Lock(length[1]),
+            19 => Fault::KillSession,
+            20 => Fault::KillServer,
+            21 => Fault::Outage(length[2]),
+            22 => Fault::Impatient(length[1]),
+            _ => Fault::NoConnections(length[1]),
+        };
+        (wait, fault)
+    };
+    (0..rounds).map(|_| draw()).collect()
+}
+
+/// The faults of a run on a file, each with the time to wait before it.
 pub(super) fn plan(seed: u64, rounds: usize) -> Vec<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut draw = || {
@@ -72,4 +116,7 @@ fn the_same_seed_plans_the_same_and_every_fault_is_drawn() {
     let names: std::collections::BTreeSet<_> =
         plan(7, 200).iter().map(|(_, fault)| fault.name()).collect();
     assert_eq!(names.len(), 8, "{names:?}");
+    let names: std::collections::BTreeSet<_> =
+        plan_on_server(7, 300).iter().map(|(_, fault)| fault.name()).collect();
+    assert_eq!(names.len(), 10, "{names:?}");
 }

@@ -1,0 +1,145 @@
+//! What a chaos run happens on: a file or a server of its own, and how it is hurt.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell::{Quell, Store};
+use quell_services::Postgres;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
+
+use super::crew::Crew;
+use super::plan::Fault;
+
+/// A store that processes share.
+pub(super) enum Ground {
+    /// A file, and a connection of another program to it.
+    Sqlite(String, SqliteConnection),
+    /// A server.
+    Postgres(Box<Postgres>),
+}
+
+impl Ground {
+    pub(super) async fn sqlite(folder: &Path) -> Ground {
+        let file = folder.join("q.db");
+        let url = format!("sqlite://{}", file.display());
+        // The first process makes the file.
+        drop(Quell::open(&url).await.unwrap());
+        let options = SqliteConnectOptions::new().filename(file);
+        let outsider = options.busy_timeout(Duration::from_secs(20)).connect().await.unwrap();
+        Ground::Sqlite(url, outsider)
+    }
+
+    pub(super) fn postgres() -> Ground {
+        Ground::Postgres(Box::new(Postgres::start(&["max_connections=60"]).unwrap()))
+    }
+
+    pub(super) fn url(&self) -> String {
+        match self {
+            Ground::Sqlite(url, _) => url.clone(),
+            Ground::Postgres(server) => format!("{}?connections=4", server.url()),
+        }
+    }
+
+    /// The store, for the judge.
+    pub(super) async fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(Quell::open(&self.url()).await.unwrap().store())
+    }
+
+    pub(super) async fn harm(&mut self, crew: &mut Crew, fault: Fault) {
+        match fault {
+            Fault::KillWorker(index) => crew.kill_worker(index),
+            Fault::KillCaller(index) => crew.kill_caller(index),
+            Fault::Stop(index, length) => crew.stop_worker(index, length).await,
+            Fault::Term(index) => crew.term_worker(index).await,
+            Fault::FullForCaller(index, length) => crew.fill_disk_of_caller(index, length).await,
+            Fault::FullForWorker(index, length) => crew.fill_disk_of_worker(index, length).await,
+            Fault::Lock(length) => self.lock(length).await,
+            Fault::KillInCheckpoint(index) => self.checkpoint(crew, index).await,
+            Fault::Cut => drop(self.server().cut("quell").unwrap()),
+            Fault::KillSession => self.server().kill_session("quell").unwrap(),
+            Fault::KillServer => {
+                self.server().kill().unwrap();
+                self.server().resume().unwrap();
+            }
+            Fault::Outage(length) => {
+                self.server().stop().unwrap();
+                tokio::time::sleep(length).await;
+                self.server().resume().unwrap();
+            }
+            Fault::Impatient(length) => self.impatient(length).await,
+            Fault::NoConnections(length) => self.no_connections(length).await,
+        }
+    }
+
+    /// Whether it is sound in the eyes of its engine.
+    pub(super) async fn check(&mut self) {
+        if let Ground::Sqlite(_, outsider) = self {
+            let sound: String =
+                sqlx::query_scalar("pragma integrity_check").fetch_one(outsider).await.unwrap();
+            assert_eq!(sound, "ok");
+        }
+    }
+
+    fn server(&mut self) -> &mut Postgres {
+        match self {
+            Ground::Postgres(server) => server,
+            Ground::Sqlite(..) => panic!("a file has no server"),
+        }
+    }
+
+    /// Another program holds a lock that every call needs.
+    async fn lock(&mut self, length: Duration) {
+        match self {
+            Ground::Sqlite(_, outsider) => {
+                let locked = outsider.begin_with("begin immediate").await.unwrap();
+                tokio::time::sleep(length).await;
+                locked.rollback().await.unwrap();
+            }
+            Ground::Postgres(server) => {
+                let Ok(mut outsider) = PgConnection::connect(&server.url()).await else { return };
+                let locked = "begin; lock table quell.job in access exclusive mode";
+                if sqlx::raw_sql(locked).execute(&mut outsider).await.is_ok() {
+                    tokio::time::sleep(length).await;
+                }
+            }
+        }
+    }
+
+    /// A worker is killed while the log is written into the tables.
+    async fn checkpoint(&mut self, crew: &mut Crew, index: usize) {
+        match self {
+            Ground::Sqlite(_, outsider) => {
+                let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").execute(outsider);
+                let kill = async { crew.kill_worker(index) };
+                let (checkpointed, ()) = tokio::join!(checkpoint, kill);
+                checkpointed.unwrap();
+            }
+            Ground::Postgres(_) => crew.kill_worker(index),
+        }
+    }
+
+    /// Statements are cancelled that take longer than a moment.
+    async fn impatient(&mut self, length: Duration) {
+        let server = self.server();
+        for value in [Some("3ms"), None] {
+            // New sessions have it.
+            server.set_for_sessions("statement_timeout", value).unwrap();
+            server.cut("quell").unwrap();
+            tokio::time::sleep(length).await;
+        }
+    }
+
+    /// Other programs take every connection that is left.
+    async fn no_connections(&mut self, length: Duration) {
+        let (url, mut taken) = (self.server().url(), Vec::new());
+        while taken.len() < 60 {
+            match PgConnection::connect(&url).await {
+                Ok(connection) => taken.push(connection),
+                Err(_) => break,
+            }
+        }
+        tokio::time::sleep(length).await;
+    }
+}
