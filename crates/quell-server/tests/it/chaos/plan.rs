@@ -118,5 +118,5 @@ fn the_same_seed_plans_the_same_and_every_fault_is_drawn() {
     assert_eq!(names.len(), 8, "{names:?}");
     let names: std::collections::BTreeSet<_> =
         plan_on_server(7, 300).iter().map(|(_, fault)| fault.name()).collect();
-    assert_eq!(names.len(), 10, "{names:?}");
+    assert_eq!(names.len(), 11, "{names:?}");
 }
