@@ -111,6 +111,11 @@ impl Place {
         let (overlap, due_at) = (job.shape.overlap, job.window.due_at);
         Place { in_line, queue, partition, overlap, due_at }
     }
+
+    /// What another due time does not change.
+    fn line(&self) -> (&QueueName, &Option<Key>, bool) {
+        (&self.queue, &self.partition, self.overlap)
+    }
 }
 
 impl Touched {
@@ -181,10 +186,7 @@ impl Touched {
     pub fn is_news(&self, job: &Job) -> bool {
         let place = Place::of(job);
         let was_known = self.before.get(&job.id).is_some_and(|before| {
-            let line =
-                |place: &Place| (place.queue.clone(), place.partition.clone(), place.overlap);
-            let same_line = line(before) == line(&place);
-            before.in_line && same_line && before.due_at <= place.due_at
+            before.in_line && before.line() == place.line() && before.due_at <= place.due_at
         });
         place.in_line && !was_known
     }

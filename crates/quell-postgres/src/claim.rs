@@ -198,7 +198,7 @@ impl Tx<'_> {
     /// due.
     pub(crate) async fn claim(&mut self, claim: &Claim) -> Result<(Vec<ClaimedJob>, NextDue)> {
         self.fold_inbox().await?;
-        let (queue, worker) = (&claim.queue, &claim.worker);
+        let queue = &claim.queue;
         self.lock_queue(queue).await?;
         self.read_clock().await?;
         let mut line = self.line(claim).await?;
@@ -219,9 +219,7 @@ impl Tx<'_> {
             let names: Vec<Option<&Key>> = partitions.iter().map(Option::as_ref).collect();
             self.record_starts(queue, &line.settings, &names).await?;
         }
-        let mut after = self.line(claim).await?;
-        after.taken = self.count_taken(&after, queue, worker).await?;
-        let mut next = after.next();
+        let mut next = self.line(claim).await?.next();
         next.due = next.due.map(|due| later(due, next.now, jobs.len() < room));
         let now = self.now;
         for job in &jobs {

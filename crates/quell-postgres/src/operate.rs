@@ -92,7 +92,7 @@ impl Tx<'_> {
         // Keys that the job's end freed stay free.
         self.run("free dedup keys", self.sql.query(FREED).bind(signed(id.get()))).await?;
         let moved = self.move_one(id, |now, job, heir| job.redrive(now, heir).map(Some)).await?;
-        let (_, became) = moved.ok_or_else(|| no_such_job(id))?;
+        let became = moved.ok_or_else(|| no_such_job(id))?;
         let t = self.now;
         self.tell_at(place, || Event::Redrive { t, job: id, became });
         Ok(became)

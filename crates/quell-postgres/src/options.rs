@@ -161,7 +161,7 @@ impl PostgresOptions {
         let _ended = first.close().await;
         let sql = Sql::new(&self.schema, !pooled)?;
         let pool = self.pool(!pooled);
-        PostgresStore::start(pool, sql, listener, self.history)
+        Ok(PostgresStore::start(pool, sql, listener, self.history))
     }
 
     fn pool(&self, persistent: bool) -> PgPool {

@@ -15,12 +15,17 @@ use crate::row::{blocked, decode, decode_attempt, get, job_columns, lane_of, sig
 use crate::schedules::{ALL_SCHEDULES, decode_schedule, decode_ticks, ticks_query};
 use crate::sql::{PgQuery, Sql};
 
-/// All jobs, wherever they are.
-const JOBS: &str = concat!(
-    "select ",
-    job_columns!("j.payload", concat!("j.state = 0 and ", blocked!())),
-    " from (select * from quell.job union all select * from quell.ended) j where true"
-);
+/// The jobs of which `$these` is true, wherever they are.
+macro_rules! jobs_where {
+    ($these:literal) => {
+        concat!(
+            "select ",
+            job_columns!("j.payload", concat!("j.state = 0 and ", blocked!())),
+            " from (select * from quell.job union all select * from quell.ended) j where ",
+            $these
+        )
+    };
+}
 
 const BEGIN: &str = "begin isolation level repeatable read read only";
 
@@ -53,17 +58,14 @@ impl<'s> Reader<'s> {
     }
 
     pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {
-        const JOB: &str = concat!(
-            "select ",
-            job_columns!("j.payload", concat!("j.state = 0 and ", blocked!())),
-            " from (select * from quell.job union all select * from quell.ended) j where j.id = $1"
-        );
+        const JOB: &str = jobs_where!("j.id = $1");
         let rows = self.fetch("read a job", self.sql.query(JOB).bind(signed(id.get()))).await?;
         Ok(self.decode(&rows).await?.pop())
     }
 
     /// A page of jobs, newest first.
     pub(crate) async fn jobs(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
+        const JOBS: &str = jobs_where!("true");
         let mut query = QueryBuilder::<Postgres>::new(self.sql.text(JOBS).as_ref());
         if let Some(task) = &filter.task {
             query.push(

@@ -27,13 +27,8 @@ pub(crate) use blocked;
 
 /// The columns of a job, in the order that [`decode`] reads them. `$payload` is where its payload
 /// comes from: a null there is decoded as an empty one, which no write puts in a payload's place.
+/// `$waits` says whether an attempt of its key holds it back, for whoever asks.
 macro_rules! job_columns {
-    () => {
-        job_columns!("j.payload")
-    };
-    ($payload:expr) => {
-        job_columns!($payload, concat!("j.state = 0 and ", $crate::row::blocked!()))
-    };
     ($payload:expr, $waits:expr) => {
         concat!(
             "j.id, j.lane_id, j.state, ",

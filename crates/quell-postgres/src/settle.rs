@@ -144,8 +144,8 @@ struct Moving {
 }
 
 impl Moving {
-    /// Takes a job and the open window of its key out, to be changed and put back (R12).
-    fn take(&mut self, id: JobId) -> Option<(Job, Option<Job>)> {
+    /// A job and the open window of its key, to be changed and put back (R12).
+    fn take(&self, id: JobId) -> Option<(Job, Option<Job>)> {
         let job = self.jobs.get(&id)?.clone();
         let heir = job.key.as_ref().and_then(|key| {
             let is_heir = |other: &&Job| {
@@ -253,7 +253,7 @@ impl Tx<'_> {
         &mut self,
         id: JobId,
         change: impl FnOnce(Timestamp, &mut Job, Option<&mut Job>) -> Result<Option<SettledAs>>,
-    ) -> Result<Option<(Job, SettledAs)>> {
+    ) -> Result<Option<SettledAs>> {
         let mut moving = self.lock(BTreeSet::from([id])).await?;
         let was_ended = !moving.jobs.contains_key(&id);
         if was_ended {
@@ -264,7 +264,7 @@ impl Tx<'_> {
         let ran = job.clone();
         let became = change(self.now, &mut job, heir.as_mut())?;
         if ran.state == JobState::Running {
-            moving.attempts.push((ran.clone(), AttemptOutcome::Cancelled, job.error.clone()));
+            moving.attempts.push((ran, AttemptOutcome::Cancelled, job.error.clone()));
         }
         let became = match became {
             Some(became) => self.heed_key(&mut job, became).await?,
@@ -279,7 +279,7 @@ impl Tx<'_> {
             }
         }
         self.write_moved(moving).await?;
-        Ok(Some((ran, became)))
+        Ok(Some(became))
     }
 
     /// Locks jobs that wait or run, and the open windows of their keys, in the order of their ids.

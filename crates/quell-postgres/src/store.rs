@@ -124,7 +124,7 @@ impl PostgresStore {
         sql: Sql,
         listener: Option<PgListener>,
         history: Option<Sink>,
-    ) -> Result<Self> {
+    ) -> Self {
         let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
         let sql = Arc::new(sql);
         let mut tasks = JoinSet::new();
@@ -133,7 +133,7 @@ impl PostgresStore {
         if let Some(listener) = listener {
             tasks.spawn(hear(listener, Arc::clone(&outbox), Arc::clone(&hub)));
         }
-        Ok(PostgresStore {
+        PostgresStore {
             pool,
             sql,
             names: Names::default(),
@@ -145,7 +145,7 @@ impl PostgresStore {
             seen: AtomicI64::new(i64::MIN),
             limited: RwLock::default(),
             _tasks: tasks,
-        })
+        }
     }
 
     fn asked(&self, now: Option<Timestamp>) -> Asked {
@@ -222,6 +222,15 @@ impl PostgresStore {
         self.names.intern_partitions(&self.pool, &self.sql, partitions.into_iter()).await
     }
 
+    /// Makes these lanes known, which another process may have made.
+    async fn know_lanes(&self, lanes: &[i32]) -> Result<()> {
+        if lanes.iter().all(|lane| self.names.lane(*lane).is_some()) {
+            return Ok(());
+        }
+        let mut db = acquire(&self.pool).await?;
+        self.names.load(&mut db, &self.sql, lanes.iter().copied()).await
+    }
+
     /// Accepts triggers that have no key of any kind: one statement.
     async fn enqueue_plain(
         &self,
@@ -264,10 +273,7 @@ impl PostgresStore {
     ) -> Result<Claimed> {
         let query = start_query(&self.sql, self.asked(now), lane, claim);
         let (rows, _ordered) = self.one_shot(query).await?;
-        if self.names.lane(lane).is_none() {
-            let mut db = acquire(&self.pool).await?;
-            self.names.load(&mut db, &self.sql, started_lanes(&rows)?.into_iter()).await?;
-        }
+        self.know_lanes(&started_lanes(&rows)?).await?;
         let started = decode_started(&rows, &self.names)?;
         let next = next_after(&before.line, lane, &started, claim.limit);
         let mut news = News::default();
@@ -290,11 +296,8 @@ impl PostgresStore {
         let (rows, _ordered) = self.one_shot(query).await?;
         let mut succeeded = decode_succeeded(&rows)?;
         let mut news = News::default();
-        if !succeeded.freed.is_empty() {
-            let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
-            let mut db = acquire(&self.pool).await?;
-            self.names.load(&mut db, &self.sql, lanes.into_iter()).await?;
-        }
+        let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
+        self.know_lanes(&lanes).await?;
         for (lane, due) in &succeeded.freed {
             if let Some(lane) = self.names.lane(*lane) {
                 news.wake(&lane.queue, *due);

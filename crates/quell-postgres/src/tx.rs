@@ -79,6 +79,27 @@ struct Open {
     ended: bool,
 }
 
+impl Open {
+    async fn begin(pool: &PgPool, sql: &Sql) -> Result<Self> {
+        let mut open = Open { db: acquire(pool).await?, ended: false };
+        // Settings of our own are all that was put into the text.
+        let begun = sqlx::raw_sql(AssertSqlSafe(begin_text(sql))).execute(&mut *open.db).await;
+        begun.map_err(|e| explain("begin a transaction", e))?;
+        Ok(open)
+    }
+
+    async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
+        query.fetch_all(&mut *self.db).await.map_err(|e| explain(what, e))
+    }
+
+    async fn commit(mut self) -> Result<()> {
+        let committed = sqlx::raw_sql("commit").execute(&mut *self.db).await;
+        committed.map_err(|e| explain_commit("commit", e))?;
+        self.ended = true;
+        Ok(())
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
         if !self.ended {
@@ -167,11 +188,9 @@ impl<'s> Tx<'s> {
     }
 
     /// Makes everything durable; says what others must hear of.
-    pub(crate) async fn commit(mut self) -> Result<News> {
-        let committed = sqlx::raw_sql("commit").execute(&mut *self.open.db).await;
-        committed.map_err(|e| explain_commit("commit", e))?;
-        self.open.ended = true;
-        Ok(std::mem::take(&mut self.news))
+    pub(crate) async fn commit(self) -> Result<News> {
+        self.open.commit().await?;
+        Ok(self.news)
     }
 
     /// Undoes everything.
@@ -213,7 +232,7 @@ impl<'s> Tx<'s> {
     }
 
     pub(crate) async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
-        query.fetch_all(&mut *self.open.db).await.map_err(|e| explain(what, e))
+        self.open.fetch(what, query).await
     }
 
     pub(crate) async fn run(&mut self, what: &'static str, query: PgQuery) -> Result<()> {
@@ -260,17 +279,13 @@ const WHAT: &str = "run a statement that commits";
 
 /// Runs a statement that is a transaction of its own and writes.
 pub(crate) async fn one_shot(pool: &PgPool, sql: &Sql, query: PgQuery) -> Result<Vec<PgRow>> {
-    let mut db = acquire(pool).await?;
     if sql.is_persistent() {
+        let mut db = acquire(pool).await?;
         return query.fetch_all(&mut *db).await.map_err(|e| explain_commit(WHAT, e));
     }
-    let mut open = Open { db, ended: false };
-    let begun = sqlx::raw_sql(AssertSqlSafe(begin_text(sql))).execute(&mut *open.db).await;
-    begun.map_err(|e| explain("begin a transaction", e))?;
-    let rows = query.fetch_all(&mut *open.db).await.map_err(|e| explain(WHAT, e))?;
-    let committed = sqlx::raw_sql("commit").execute(&mut *open.db).await;
-    committed.map_err(|e| explain_commit("commit", e))?;
-    open.ended = true;
+    let mut open = Open::begin(pool, sql).await?;
+    let rows = open.fetch(WHAT, query).await?;
+    open.commit().await?;
     Ok(rows)
 }
 
@@ -283,14 +298,10 @@ pub(crate) async fn one_shot_in_order<'o>(
     order: Option<&'o Mutex<()>>,
 ) -> Result<(Vec<PgRow>, Option<MutexGuard<'o, ()>>)> {
     let Some(order) = order else { return Ok((one_shot(pool, sql, query).await?, None)) };
-    let mut open = Open { db: acquire(pool).await?, ended: false };
-    let begun = sqlx::raw_sql(AssertSqlSafe(begin_text(sql))).execute(&mut *open.db).await;
-    begun.map_err(|e| explain("begin a transaction", e))?;
-    let rows = query.fetch_all(&mut *open.db).await.map_err(|e| explain(WHAT, e))?;
+    let mut open = Open::begin(pool, sql).await?;
+    let rows = open.fetch(WHAT, query).await?;
     let ordered = order.lock().await;
-    let committed = sqlx::raw_sql("commit").execute(&mut *open.db).await;
-    committed.map_err(|e| explain_commit("commit", e))?;
-    open.ended = true;
+    open.commit().await?;
     Ok((rows, Some(ordered)))
 }
 
