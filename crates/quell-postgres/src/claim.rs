@@ -99,7 +99,9 @@ const STRAIGHT: &str = concat!(
     crate::operate::limited!(),
     "                  )))
                 and count(*) filter (where l.due_at <= c.now) <= 1
-                and coalesce(bool_and(l.partition_id = 0) filter (where l.due_at <= c.now), true)
+                -- A lane whose names are not known would be asked about after the commit.
+                and coalesce(bool_and(l.partition_id = 0 and l.id = any($8))
+                                 filter (where l.due_at <= c.now), true)
                     as straight,
                 min(l.id) filter (where l.due_at <= c.now) as lane,
                 min(l.due_at) filter (where l.due_at > c.now) as later
@@ -113,13 +115,15 @@ const STRAIGHT: &str = concat!(
             -- With fewer than asked for, what was passed over is told of too.
             case when (select count(*) from taken) < $5 then
                 (select j.due_at from quell.job j
-                  where j.lane_id = e.lane and j.partition_id = 0 and j.state = 0 and not ",
+                  where j.lane_id = (select lane from seen) and j.partition_id = 0
+                    and j.state = 0 and not ",
     blocked!(),
     "               and j.id not in (select id from taken)
                   order by j.due_at, j.id limit 1)
             else
                 (select j.due_at from quell.job j
-                  where j.lane_id = e.lane and j.partition_id = 0 and j.state = 0 and not ",
+                  where j.lane_id = (select lane from seen) and j.partition_id = 0
+                    and j.state = 0 and not ",
     blocked!(),
     "               and (j.due_at, j.id) > (select t.due_at, t.id from taken t
                                              order by t.due_at desc, t.id desc limit 1)
@@ -137,10 +141,10 @@ const START_IDS: &str = concat!(
     " from clock c left join started s on true order by s.due_at, s.id"
 );
 
-/// A claim that is one statement, where the queue allows it.
-pub(crate) fn straight_query(sql: &Sql, asked: Asked, claim: &Claim) -> PgQuery {
+/// A claim that is one statement, where the queue allows it; `lanes` are those that are known.
+pub(crate) fn straight_query(sql: &Sql, asked: Asked, claim: &Claim, lanes: Vec<i32>) -> PgQuery {
     let query = bind_start(asked.bind(sql.query(STRAIGHT)), claim.limit, claim);
-    query.bind(claim.queue.as_str().to_owned()).bind(names_of(&claim.tasks))
+    query.bind(claim.queue.as_str().to_owned()).bind(names_of(&claim.tasks)).bind(lanes)
 }
 
 fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
@@ -158,7 +162,7 @@ pub(crate) struct Started {
 }
 
 /// The lanes of the jobs that started.
-pub(crate) fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
+fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
     let mut lanes = Vec::new();
     for row in rows {
         lanes.extend(get::<Option<i32>, _>(row, 11)?);

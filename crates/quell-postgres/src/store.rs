@@ -20,11 +20,12 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgListener, PgRow};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
+use tracing::debug;
 
 use crate::PostgresOptions;
-use crate::claim::{decode_straight, has_lapsed, started_lanes, straight_query};
+use crate::claim::{decode_straight, has_lapsed, straight_query};
 use crate::error::wants_retry;
-use crate::look::{Look, look, peek};
+use crate::look::{Look, base_of, look, peek};
 use crate::names::Names;
 use crate::opening::opening;
 use crate::operate::may_prune;
@@ -64,8 +65,9 @@ pub struct PostgresStore {
     /// Queues with limits, as this process last saw them. The claims of one process on one of them
     /// go one after the other, so that only other processes are met as contention (R35).
     limited: RwLock<BTreeMap<QueueName, Arc<Mutex<()>>>>,
-    /// Queues of which a claim is tried in one statement, without a look before it.
-    straight: RwLock<BTreeSet<QueueName>>,
+    /// Queues of which a claim is tried in one statement, without a look before it, with the lanes
+    /// that were seen in them.
+    straight: RwLock<BTreeMap<QueueName, BTreeSet<i32>>>,
     // Owned so that they end with the store.
     _tasks: JoinSet<()>,
 }
@@ -169,20 +171,25 @@ impl PostgresStore {
         self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
     }
 
-    fn is_straight(&self, queue: &QueueName) -> bool {
-        self.straight.read().unwrap_or_else(PoisonError::into_inner).contains(queue)
+    /// The lanes of a queue of which a claim is tried in one statement.
+    fn straight_lanes(&self, queue: &QueueName) -> Option<Vec<i32>> {
+        let straight = self.straight.read().unwrap_or_else(PoisonError::into_inner);
+        straight.get(queue).map(|lanes| lanes.iter().copied().collect())
     }
 
-    fn set_straight(&self, queue: &QueueName, is_straight: bool) {
-        if is_straight == self.is_straight(queue) {
-            return;
+    /// Takes note of whether claims of a queue may be one statement, and makes its lanes known.
+    async fn learn_shape(&self, queue: &QueueName, look: &Look) -> Result<()> {
+        let lanes: Vec<i32> = look.line.lanes.iter().map(|lane| base_of(lane.id)).collect();
+        if look.is_straight() {
+            self.know_lanes(&lanes).await?;
         }
         let mut straight = self.straight.write().unwrap_or_else(PoisonError::into_inner);
-        if is_straight {
-            straight.insert(queue.clone());
+        if look.is_straight() {
+            straight.entry(queue.clone()).or_default().extend(lanes);
         } else {
             straight.remove(queue);
         }
+        Ok(())
     }
 
     /// Runs a statement that is its own transaction; its commit is in order until the guard goes.
@@ -293,9 +300,9 @@ impl PostgresStore {
         now: Option<Timestamp>,
         claim: &Claim,
     ) -> Result<Option<Claimed>> {
-        let query = straight_query(&self.sql, self.asked(now), claim);
+        let Some(lanes) = self.straight_lanes(&claim.queue) else { return Ok(None) };
+        let query = straight_query(&self.sql, self.asked(now), claim, lanes);
         let (rows, _ordered) = self.one_shot(query).await?;
-        self.know_lanes(&started_lanes(&rows)?).await?;
         let Some(claimed) = decode_straight(&rows, &self.names, claim.limit)? else {
             return Ok(None);
         };
@@ -320,7 +327,10 @@ impl PostgresStore {
         let mut succeeded = decode_succeeded(&rows)?;
         let mut news = News::default();
         let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
-        self.know_lanes(&lanes).await?;
+        if let Err(error) = self.know_lanes(&lanes).await {
+            // They have ended, and that is the answer.
+            debug!(%error, "a hint was lost, polling finds the work");
+        }
         for (lane, due) in &succeeded.freed {
             if let Some(lane) = self.names.lane(*lane) {
                 news.wake(&lane.queue, *due);
@@ -392,21 +402,19 @@ impl Store for PostgresStore {
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         let queue = &claim.queue;
-        let was_straight = self.is_straight(queue);
-        if was_straight
-            && claim.limit > 0
+        if claim.limit > 0
             && let Some(claimed) = self.claim_straight(now, claim).await?
         {
             return Ok(claimed);
         }
         let before = self.look(now, queue, &claim.tasks, Some(&claim.worker)).await?;
-        self.set_straight(queue, before.is_straight());
+        self.learn_shape(queue, &before).await?;
         if !before.is_due() || claim.limit == 0 {
             let Line { now, .. } = before.line;
             return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next() });
         }
-        if !was_straight
-            && before.is_straight()
+        if before.is_straight()
+            && !before.inbox_waits
             && let Some(claimed) = self.claim_straight(now, claim).await?
         {
             return Ok(claimed);

@@ -151,11 +151,14 @@ impl<'s> Tx<'s> {
         opening: Option<String>,
     ) -> Result<Self> {
         let now = asked.now.map_or_else(|| "null".to_owned(), |now| now.as_micros().to_string());
+        // An opening tells the time itself, once its rows are locked.
+        let time_of_begin = match opening {
+            Some(_) => "0::bigint".to_owned(),
+            None => format!("quell.peek({now}, '{}')", asked.seen.as_micros()),
+        };
         let mut text = sql.rewrite(&format!(
-            "{}; select quell.peek({now}, '{}'),
-                        exists (select from quell.inbox where refused is null)",
+            "{}; select {time_of_begin}, exists (select from quell.inbox where refused is null)",
             begin_text(sql),
-            asked.seen.as_micros()
         ));
         text.push_str(opening.as_deref().unwrap_or_default());
         let mut open = Open { db: acquire(pool).await?, ended: false };

@@ -85,6 +85,8 @@ pub(crate) struct Machine {
     pollers: Vec<Poller>,
     next_poller: usize,
     held: BTreeMap<Lease, Held>,
+    /// When the first of the held leases may have lapsed, but for those known to be lost.
+    lose_at: Option<Timestamp>,
     waiting: VecDeque<ClaimedJob>,
     running: usize,
     /// How many jobs to hold beyond those that run.
@@ -120,6 +122,7 @@ impl Machine {
             pollers,
             next_poller: 0,
             held: BTreeMap::new(),
+            lose_at: None,
             waiting: VecDeque::new(),
             running: 0,
             ahead: 0,
@@ -185,8 +188,7 @@ impl Machine {
         }
         if !self.held.is_empty() {
             wakes.extend(self.renew_at.filter(|_| self.renewing < RENEWALS));
-            let running = self.held.values().filter(|held| !held.lost);
-            wakes.extend(running.map(|held| held.until).min());
+            wakes.extend(self.lose_at);
         }
         if !self.unsettled.is_empty() && !self.settling {
             wakes.push(self.settle_at);
@@ -279,6 +281,7 @@ impl Machine {
             self.held.insert(lease, Held { stage: Stage::Waiting, until, lost: false });
             self.waiting.push_back(job);
         }
+        self.foresee_losses();
         if !self.held.is_empty() && self.renew_at.is_none() {
             self.renew_at = Some(asked_at + self.bounds.lease / 3);
         }
@@ -410,6 +413,7 @@ impl Machine {
             }
             Err(error) => self.settle_again(sent, &error, now),
         }
+        self.foresee_losses();
     }
 
     /// A settlement freed a slot, of the queue or of a key: what a limit kept back may go.
@@ -456,6 +460,7 @@ impl Machine {
                         None => lose(*lease, held, commands),
                     }
                 }
+                self.foresee_losses();
             }
             Err(error) => {
                 warn!(%error, leases = leases.len(), "leases could not be renewed, trying again");
@@ -538,11 +543,21 @@ impl Machine {
 
     /// R21: a handler whose lease may have lapsed is told, even when the store cannot be asked.
     fn plan_losses(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if self.lose_at.is_none_or(|at| now < at) {
+            return;
+        }
         for (lease, held) in &mut self.held {
             if held.until <= now {
                 lose(*lease, held, commands);
             }
         }
+        self.foresee_losses();
+    }
+
+    /// Kept rather than found each time: a worker may hold thousands of leases.
+    fn foresee_losses(&mut self) {
+        let held = self.held.values().filter(|held| !held.lost);
+        self.lose_at = held.map(|held| held.until).min();
     }
 
     /// R29: after the grace time, attempts are given back without being spent.
