@@ -1,6 +1,7 @@
 //! Opening: one schema by many at once, schemas that are not Quell's, servers that are not there.
 
-use quell_conformance::rig::plain;
+use quell_conformance::Rig;
+use quell_conformance::rig::{plain, queue};
 use quell_core::{Batch, ErrorKind, Store};
 use quell_postgres::{PostgresOptions, PostgresStore};
 use tokio::task::JoinSet;
@@ -52,6 +53,40 @@ async fn a_schema_of_a_newer_quell_is_left_alone() {
     let refused = PostgresStore::open(&scene.url).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Newer, "{refused}");
     assert!(refused.to_string().contains("update this program"), "{refused}");
+}
+
+/// The migrations of each version that ever landed.
+const MIGRATIONS: [&str; 4] = [
+    include_str!("../../src/sql/0001_schema.sql"),
+    include_str!("../../src/sql/0002_trigger.sql"),
+    include_str!("../../src/sql/0003_schedules.sql"),
+    include_str!("../../src/sql/0004_clock.sql"),
+];
+
+#[tokio::test]
+async fn a_schema_of_each_earlier_version_is_brought_forward_with_its_jobs() {
+    for version in 1..=MIGRATIONS.len() {
+        let scene = Scene::new();
+        let schema = scene.schema();
+        let made = MIGRATIONS[..version].concat();
+        let made = made.replace("{schema}", schema).replace("{channel}", "quell_test");
+        let job = format!(
+            "insert into quell.job (id, lane_id, task_id, due_at, first_at, payload)
+             select nextval('quell.job_id'), id, task_id, 0, 0, '1'
+               from quell.lane_of('{}', 't', 0::smallint)",
+            queue()
+        );
+        scene.sql(&format!(
+            "create schema {schema}; {made}; update quell.meta set schema_version = {version}; {job}"
+        ));
+        let store = scene.store().await;
+        assert_eq!(
+            scene.sql("select schema_version from quell.meta"),
+            MIGRATIONS.len().to_string()
+        );
+        let claimed = store.claim(None, &Rig::wish(10)).await.unwrap();
+        assert_eq!(claimed.jobs.len(), 1, "of version {version}");
+    }
 }
 
 #[tokio::test]
