@@ -32,11 +32,12 @@ macro_rules! succeed {
                   using clock c, unnest($3::bigint[], $4::bigint[]) l (id, token)
                   where j.id = l.id and j.starts = l.token and j.state + 0 = 1
                     and j.lease_until + 0 > c.now
-              returning j.*, greatest(c.now, ",
+              returning j.*),
+             -- A renewal that was waited for happened before: the time is read once all are gone.
+             ended as materialized (
+                 select greatest(c.now, ",
             $later,
-            ") as at),
-             -- A renewal that was waited for happened before.
-             ended as materialized (select coalesce(max(at), (select now from clock)) as now from gone),
+            ") as now from clock c where (select count(*) from gone) >= 0),
              kept as (
                  insert into quell.ended
                         (id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
@@ -48,11 +49,13 @@ macro_rules! succeed {
                         task_id, attempt, lapses, 2, reason, overlap, key, worker, error, shape,
                         payload, partition_id, partition
                    from gone g, ended e)
-             select e.now, g.id, g.starts, w.lane_id, w.due_at
-               from ended e
-               left join gone g on true
-               left join quell.job w
-                      on w.task_id = g.task_id and w.key = g.key and w.state = 0"
+             select e.now, g.id, g.starts, null::int, null::bigint
+               from ended e left join gone g on true
+              union all
+             select null, null, null, w.lane_id, w.due_at
+               from gone g
+               join quell.job w on w.task_id = g.task_id and w.key = g.key and w.state = 0
+              where g.key is not null"
         )
     };
 }
@@ -91,16 +94,17 @@ pub(crate) struct Succeeded {
 }
 
 pub(crate) fn decode_succeeded(rows: &[PgRow]) -> Result<Succeeded> {
-    let now = time(crate::tx::first(rows)?, 0)?;
-    let (mut leases, mut freed) = (HashSet::new(), Vec::new());
+    let (mut now, mut leases, mut freed) = (None, HashSet::new(), Vec::new());
     for row in rows {
-        let Some(id) = get::<Option<i64>, _>(row, 1)? else { continue };
-        let token = LeaseToken::new(unsigned(get(row, 2)?));
-        leases.insert(Lease { job: JobId::new(unsigned(id)), token });
-        if let (Some(lane), Some(due)) = (get(row, 3)?, optional_time(row, 4)?) {
+        now = now.max(optional_time(row, 0)?);
+        if let Some(id) = get::<Option<i64>, _>(row, 1)? {
+            let token = LeaseToken::new(unsigned(get(row, 2)?));
+            leases.insert(Lease { job: JobId::new(unsigned(id)), token });
+        } else if let (Some(lane), Some(due)) = (get(row, 3)?, optional_time(row, 4)?) {
             freed.push((lane, due));
         }
     }
+    let now = now.ok_or_else(|| corrupt("an answer without its time"))?;
     Ok(Succeeded { now, leases, freed })
 }
 
