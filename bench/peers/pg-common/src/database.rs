@@ -88,6 +88,21 @@ impl Database {
         Ok(())
     }
 
+    /// Lets autovacuum work on this server, or not: where transactions are counted, its own would
+    /// be among them.
+    ///
+    /// # Errors
+    ///
+    /// Where the role is no superuser.
+    pub async fn autovacuum(&mut self, on: bool) -> anyhow::Result<()> {
+        let set =
+            if on { "alter system reset autovacuum" } else { "alter system set autovacuum = off" };
+        for sql in [set, "select pg_reload_conf()"] {
+            sqlx::query(sql).execute(&mut self.outside).await?;
+        }
+        Ok(())
+    }
+
     /// Removes it.
     ///
     /// # Errors

@@ -1,4 +1,7 @@
 //! A worker of many queues that has nothing to do: it looks at all of them in one statement.
+//!
+//! What counts is the server's count of transactions. Autovacuum's are among them, so it is off for
+//! that time.
 
 use std::time::Duration;
 
@@ -17,14 +20,12 @@ pub(crate) async fn measure(url: &str, queues: usize, seconds: u64) -> Result<()
     let mut database = crate::database(url).await?;
     // The schema is made.
     drop(Quell::open(database.url()).await?);
-    let mut counted = Vec::new();
-    for length in [SHORT, seconds] {
-        let before = Counters::read(&mut database).await?;
-        wait(&database, queues, Duration::from_secs(length)).await?;
-        counted.push(Counters::read(&mut database).await?.since(before).transactions);
-    }
+    database.autovacuum(false).await?;
+    let counted = count(&mut database, queues, [SHORT, seconds]).await;
+    database.autovacuum(true).await?;
+    let [short, long] = counted?;
     database.drop().await?;
-    let more = counted.iter().copied().reduce(|short, long| long - short).unwrap_or(f64::NAN);
+    let more = long - short;
     let rate = more / (seconds - SHORT) as f64;
     let mut part = Part::new(&["transactions per second"])?;
     part.add(&format!("{queues} queues"), [rate])?;
@@ -34,6 +35,17 @@ pub(crate) async fn measure(url: &str, queues: usize, seconds: u64) -> Result<()
         at_most(rate, GOAL)
     );
     part.conclude(&verdict)
+}
+
+/// The transactions of waits of these lengths.
+async fn count(database: &mut Database, queues: usize, waits: [u64; 2]) -> Result<[f64; 2]> {
+    let mut counted = [f64::NAN; 2];
+    for (transactions, length) in counted.iter_mut().zip(waits) {
+        let before = Counters::read(database).await?;
+        wait(database, queues, Duration::from_secs(length)).await?;
+        *transactions = Counters::read(database).await?.since(before).transactions;
+    }
+    Ok(counted)
 }
 
 async fn wait(database: &Database, queues: usize, length: Duration) -> Result<()> {
