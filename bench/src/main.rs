@@ -8,6 +8,7 @@ mod floor;
 mod place;
 mod postgres;
 mod report;
+mod scaling;
 mod workload;
 
 use std::path::{Path, PathBuf};

@@ -1,8 +1,7 @@
 //! Quell on PostgreSQL beside its peers and a floor in plain SQL: each is a program of its own, and
 //! all are measured by the same code (`bench/peers/pg-common`), in turn, on one private server with
-//! its settings as shipped.
+//! its settings as shipped. A program that fails stands in the table with its reason.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,9 +11,13 @@ use quell_services::Postgres;
 use serde::Deserialize;
 
 use crate::report::{record_section, shown};
+use crate::scaling;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// How Quell alone scales, in place of how it stands beside its peers.
+    #[arg(long)]
+    scaling: bool,
     /// Smaller sizes and one round.
     #[arg(long)]
     quick: bool,
@@ -33,7 +36,7 @@ pub(crate) struct Args {
 }
 
 /// A program and its set-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Contender(&'static str, &'static str);
 
 const QUELL: Contender = Contender("quell-postgres-bench", "defaults");
@@ -50,6 +53,9 @@ const CONTENDERS: [Contender; 9] = [
     Contender("awa-peer", "defaults"),
     Contender("awa-peer", "best"),
 ];
+
+/// What each contender printed, or why it did not.
+type Found = Vec<(Contender, Result<Measurement, String>)>;
 
 /// What a program printed.
 #[derive(Clone, Debug, Deserialize)]
@@ -80,8 +86,11 @@ struct Workload {
     args: &'static [&'static str],
     quick: &'static [&'static str],
     goal: Goal,
+    rounds: u8,
     /// Where defaults take minutes or longer, only the best settings of the peers are measured.
     defaults: bool,
+    /// Whether plain SQL can do it at all.
+    floor: bool,
 }
 
 const WORKLOADS: [Workload; 8] = [
@@ -90,114 +99,191 @@ const WORKLOADS: [Workload; 8] = [
         args: &["batch"],
         quick: &["batch", "--count", "30000"],
         goal: Goal::Ratios(2.5, 0.6),
+        rounds: 3,
         defaults: true,
+        floor: true,
     },
     Workload {
         name: "drain of 100,000 no-ops, per second",
         args: &["drain"],
         quick: &["drain", "--count", "30000"],
         goal: Goal::Ratios(2.0, 0.0),
+        rounds: 3,
         defaults: false,
+        floor: true,
     },
     Workload {
         name: "single enqueue, 32 callers, per second",
         args: &["single", "--count", "9600"],
         quick: &["single", "--count", "3200"],
         goal: Goal::Rate(25_000.0),
+        rounds: 3,
         defaults: true,
+        floor: true,
     },
     Workload {
         name: "debounced, 32 callers, 100 keys, per second",
         args: &["debounced", "--count", "9600"],
         quick: &["debounced", "--count", "3200"],
         goal: Goal::Rate(25_000.0),
+        rounds: 3,
         defaults: true,
+        floor: true,
     },
     Workload {
         name: "debounced, 512 callers, 100 keys, per second",
-        args: &["debounced", "--callers", "512", "--count", "51200"],
+        args: &["debounced", "--callers", "512", "--count", "25600"],
         quick: &["debounced", "--callers", "512", "--count", "10240"],
         goal: Goal::Rate(100_000.0),
+        rounds: 3,
         defaults: false,
+        floor: true,
     },
     Workload {
         name: "enqueue to start, ms (p50, p99)",
-        args: &["latency"],
-        quick: &["latency", "--samples", "100"],
+        args: &["latency", "--samples", "300", "--budget", "15"],
+        quick: &["latency", "--samples", "100", "--budget", "10"],
         goal: Goal::Millis(1.5, 5.0),
+        rounds: 3,
         defaults: true,
+        floor: true,
     },
     Workload {
         name: "idle for a minute, then one job, ms",
         args: &["idle", "--seconds", "60"],
         quick: &["idle", "--seconds", "5"],
         goal: Goal::AtMost(5.0),
-        defaults: true,
+        rounds: 1,
+        defaults: false,
+        floor: false,
     },
     Workload {
         name: "transactions of an idle worker, per second",
-        args: &["statements", "--seconds", "30"],
-        quick: &["statements", "--seconds", "5"],
+        args: &["statements", "--seconds", "33"],
+        quick: &["statements", "--seconds", "13"],
         goal: Goal::AtMost(1.0),
+        rounds: 1,
         defaults: true,
+        floor: false,
     },
 ];
 
 /// Measures, shows and records.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let server = Postgres::start(&[]).context("start PostgreSQL")?;
-    let (mut lines, mut tables) = (Vec::new(), String::new());
-    for workload in WORKLOADS.iter().filter(|workload| workload.name.contains(&args.only)) {
-        let mut found = BTreeMap::new();
-        for contender in CONTENDERS {
-            let is_default_peer = contender.1 == "defaults" && contender != QUELL;
-            if is_default_peer && !workload.defaults {
-                continue;
-            }
-            writeln!(std::io::stderr(), "{}: {} {}", workload.name, contender.0, contender.1)?;
-            match measure(args, &server, workload, contender) {
-                Ok((line, measurement)) => {
-                    lines.push(line);
-                    found.insert(contender, measurement);
-                }
-                // A floor has no workers, and a peer may have no such thing.
-                Err(error) => writeln!(std::io::stderr(), "  {error:#}")?,
-            }
-        }
-        tables.push_str(&table(workload, &found));
-    }
+    let (about, (tables, lines)) = if args.scaling {
+        ("Quell alone on PostgreSQL, settings as shipped", scaling::measure(args, &server)?)
+    } else {
+        (
+            "PostgreSQL, settings as shipped; medians of three rounds for whom a goal names, else one round",
+            measure(args, &server)?,
+        )
+    };
     if let Some(file) = &args.json {
-        std::fs::write(file, lines.concat())?;
+        std::fs::write(file, lines)?;
     }
     write!(std::io::stdout(), "{tables}")?;
     if args.record {
-        record_section("PostgreSQL, settings as shipped; medians", &tables)?;
+        record_section(about, &tables)?;
     }
     Ok(())
 }
 
-fn measure(
-    args: &Args,
-    server: &Postgres,
-    workload: &Workload,
-    Contender(program, settings): Contender,
-) -> anyhow::Result<(String, Measurement)> {
-    let program = Path::new(&args.programs).join(program);
-    let output = Command::new("timeout")
-        .args(["--kill-after=5", "600"])
-        .arg(&program)
-        .args(if args.quick { workload.quick } else { workload.args })
-        .args(["--url", &server.url(), "--settings", settings])
-        .args(["--rounds", if args.quick { "1" } else { "3" }])
-        .output()
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    let text = String::from_utf8(output.stdout)?;
-    let told = || String::from_utf8_lossy(&output.stderr).into_owned();
-    let measurement = serde_json::from_str(text.trim()).with_context(told)?;
-    Ok((text, measurement))
+impl Args {
+    /// What its own line asks for, smaller where that is wanted.
+    pub(crate) fn sized<'a>(&self, full: &'a [&'a str], quick: &'a [&'a str]) -> &'a [&'a str] {
+        if self.quick { quick } else { full }
+    }
+
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        name.contains(&self.only)
+    }
+
+    /// Runs one of the programs on this server.
+    pub(crate) fn ask(
+        &self,
+        server: &Postgres,
+        program: &str,
+        args: &[&str],
+        seconds: u32,
+    ) -> Told {
+        let path = Path::new(&self.programs).join(program);
+        let ran = Command::new("timeout")
+            .args(["--kill-after=5", &seconds.to_string()])
+            .arg(&path)
+            .args(args)
+            .args(["--url", &server.url()])
+            .output();
+        let output = match ran {
+            Ok(output) => output,
+            Err(error) => {
+                let failed = Some(format!("cannot run {}: {error}", path.display()));
+                return Told { text: String::new(), failed };
+            }
+        };
+        let failed = match output.status.code() {
+            Some(0) => None,
+            Some(124 | 137) => Some(format!("took more than {seconds} s")),
+            Some(_) | None => Some(reason(&String::from_utf8_lossy(&output.stderr))),
+        };
+        Told { text: String::from_utf8_lossy(&output.stdout).into_owned(), failed }
+    }
 }
 
-fn table(workload: &Workload, found: &BTreeMap<Contender, Measurement>) -> String {
+/// What a program printed, up to where it failed.
+pub(crate) struct Told {
+    pub(crate) text: String,
+    pub(crate) failed: Option<String>,
+}
+
+/// A program's last words on one line.
+fn reason(told: &str) -> String {
+    let said = told.rsplit_once("Error: ").map_or(told, |(_, said)| said);
+    let words: Vec<&str> = said.split_whitespace().filter(|word| *word != "|").collect();
+    let said: String = words.join(" ").chars().take(200).collect();
+    if said.is_empty() { "it said nothing".to_owned() } else { said.replace('|', "/") }
+}
+
+fn measure(args: &Args, server: &Postgres) -> anyhow::Result<(String, String)> {
+    let (mut tables, mut lines) = (String::new(), String::new());
+    for workload in WORKLOADS.iter().filter(|workload| args.wants(workload.name)) {
+        let mut found = Found::new();
+        for contender in CONTENDERS.into_iter().filter(|contender| workload.is_for(*contender)) {
+            let Contender(program, settings) = contender;
+            writeln!(std::io::stderr(), "{}: {program} {settings}", workload.name)?;
+            let rounds = if args.quick { 1 } else { workload.rounds_of(contender) }.to_string();
+            let more = ["--settings", settings, "--rounds", &rounds];
+            let asked = [args.sized(workload.args, workload.quick), &more].concat();
+            let told = args.ask(server, program, &asked, 600);
+            let read = match told.failed {
+                Some(reason) => Err(reason),
+                None => serde_json::from_str(told.text.trim()).map_err(|error| error.to_string()),
+            };
+            if let Err(reason) = &read {
+                writeln!(std::io::stderr(), "  failed: {reason}")?;
+            }
+            lines.push_str(&told.text);
+            found.push((contender, read));
+        }
+        tables.push_str(&table(workload, &found));
+    }
+    Ok((tables, lines))
+}
+
+impl Workload {
+    /// Whoever a goal compares is measured as often as it takes; the others stand beside them.
+    fn rounds_of(&self, contender: Contender) -> u8 {
+        if [QUELL, FLOOR, GRAPHILE].contains(&contender) { self.rounds } else { 1 }
+    }
+
+    fn is_for(&self, contender: Contender) -> bool {
+        let is_default_peer = contender.1 == "defaults" && contender != QUELL;
+        let fits = contender != FLOOR || self.floor;
+        fits && (!is_default_peer || self.defaults)
+    }
+}
+
+fn table(workload: &Workload, found: &Found) -> String {
     let mut text = format!(
         "\n**{}**: {}\n\n| who | median | p99 | WAL bytes a job | commits a job | dead rows a job |\n\
          | --- | --- | --- | --- | --- | --- |\n",
@@ -205,32 +291,42 @@ fn table(workload: &Workload, found: &BTreeMap<Contender, Measurement>) -> Strin
         verdict(workload, found),
     );
     for (Contender(program, settings), one) in found {
-        let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
-        let cells = [
-            format!(
-                "{} ({settings})",
-                program.trim_end_matches("-bench").trim_end_matches("-peer")
-            ),
-            shown(one.median),
-            cell(one.p99),
-            cell(one.wal_bytes_per_job),
-            cell(one.transactions_per_job),
-            cell(one.dead_rows_per_job),
-        ];
-        text.push_str(&format!("| {} |\n", cells.join(" | ")));
+        let name = program.trim_end_matches("-bench").trim_end_matches("-peer");
+        let cells = match one {
+            Ok(one) => cells(one),
+            Err(reason) => {
+                ["failed".to_owned(), reason.clone(), "-".into(), "-".into(), "-".into()]
+            }
+        };
+        text.push_str(&format!("| {name} ({settings}) | {} |\n", cells.join(" | ")));
     }
     text
 }
 
+fn cells(one: &Measurement) -> [String; 5] {
+    let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
+    [
+        shown(one.median),
+        cell(one.p99),
+        cell(one.wal_bytes_per_job),
+        cell(one.transactions_per_job),
+        cell(one.dead_rows_per_job),
+    ]
+}
+
 /// The goal, and whether Quell at its defaults meets it.
-fn verdict(workload: &Workload, found: &BTreeMap<Contender, Measurement>) -> String {
-    let of = |contender| found.get(&contender).map_or(f64::NAN, |one: &Measurement| one.median);
-    let quell = of(QUELL);
-    let tail = found.get(&QUELL).and_then(|one| one.p99).unwrap_or(f64::NAN);
+fn verdict(workload: &Workload, found: &Found) -> String {
+    let of = |asked: Contender| {
+        let one = found.iter().find(|(contender, _)| *contender == asked)?;
+        one.1.as_ref().ok()
+    };
+    let median = |contender| of(contender).map_or(f64::NAN, |one| one.median);
+    let quell = median(QUELL);
+    let tail = of(QUELL).and_then(|one| one.p99).unwrap_or(f64::NAN);
     let said = |met: bool| if met { "met" } else { "not met" };
     match workload.goal {
         Goal::Ratios(peer, floor) => {
-            let (by_peer, by_floor) = (quell / of(GRAPHILE), quell / of(FLOOR));
+            let (by_peer, by_floor) = (quell / median(GRAPHILE), quell / median(FLOOR));
             let met = by_peer >= peer && (floor == 0.0 || by_floor >= floor);
             let share =
                 if floor == 0.0 { String::new() } else { format!(", {floor} of the floor") };
@@ -244,5 +340,29 @@ fn verdict(workload: &Workload, found: &BTreeMap<Contender, Measurement>) -> Str
             format!("goal {p50} / {p99}: {}", said(quell <= p50 && tail <= p99))
         }
         Goal::AtMost(most) => format!("goal {most}: {}", said(quell <= most)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_failed_stands_in_the_table_with_its_reason() {
+        let workload = &WORKLOADS[0];
+        let why = reason("warn: x\nError: no server there\n\nCaused by:\n    a | b\n");
+        let text = table(workload, &vec![(QUELL, Err(why))]);
+        let line =
+            "| quell-postgres (defaults) | failed | no server there Caused by: a b | - | - | - |";
+        assert!(text.contains(line) && text.contains("not met"), "{text}");
+        assert_eq!(reason(" \n"), "it said nothing");
+    }
+
+    #[test]
+    fn where_defaults_take_too_long_only_the_best_settings_of_peers_are_measured() {
+        let asked = |place: usize| {
+            CONTENDERS.into_iter().filter(|one| WORKLOADS[place].is_for(*one)).count()
+        };
+        assert_eq!((asked(0), asked(1), asked(6), asked(7)), (9, 6, 5, 8));
     }
 }

@@ -28,7 +28,9 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
         }
         Store::Postgres => {
             let peers = ["quell-postgres", "pg-floor", "graphile-worker", "apalis-postgres", "awa"];
-            peers.iter().try_for_each(|name| peer(root, name))?;
+            let alone = rest.contains(&"--scaling");
+            let needed = peers.iter().take(if alone { 1 } else { peers.len() });
+            needed.copied().try_for_each(|name| peer(root, name))?;
             cargo(root, &[&run[..], &["postgres"], &rest].concat())
         }
     }

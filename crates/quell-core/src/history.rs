@@ -547,7 +547,7 @@ impl Event {
     /// A tick that fired.
     #[must_use]
     pub fn ticked(t: Timestamp, fired: &Fired, by: TickedBy) -> Event {
-        let Fired { schedule, tick, receipt } = fired.clone();
+        let Fired { schedule, tick, receipt, .. } = fired.clone();
         Event::Ticked { t, schedule, tick, by, receipt }
     }
 

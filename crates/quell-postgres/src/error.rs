@@ -64,7 +64,8 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, &'static str) {
             | sqlx::Error::Decode(_) => (ErrorKind::Corrupt, "a row holds what Quell never wrote"),
             sqlx::Error::PoolTimedOut => (
                 ErrorKind::Unavailable,
-                "no connection was free in time: raise `connections`, or look for slow statements",
+                "no connection in time: check that the server answers; where all are in use, raise \
+                 `connections`, or look for slow statements",
             ),
             sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolClosed => {
                 (ErrorKind::Unavailable, "the server did not answer: check that it runs")
@@ -95,8 +96,9 @@ fn classify_code(code: &str) -> (ErrorKind, &'static str) {
             "the server cancelled the statement, for example by `statement_timeout`: nothing was \
              changed",
         ),
+        // It passes: what a worker has to settle is kept until then.
         code::READ_ONLY => (
-            ErrorKind::ReadOnly,
+            ErrorKind::Unavailable,
             "the server takes no writes: it is a standby, or a failover is under way",
         ),
         code::DENIED => (
@@ -176,7 +178,7 @@ mod tests {
             ("08006", ErrorKind::Unavailable),
             ("53300", ErrorKind::Unavailable),
             ("53100", ErrorKind::Full),
-            ("25006", ErrorKind::ReadOnly),
+            ("25006", ErrorKind::Unavailable),
             ("42501", ErrorKind::ReadOnly),
             ("42P01", ErrorKind::Foreign),
             ("28P01", ErrorKind::Invalid),

@@ -210,7 +210,7 @@ impl Tx<'_> {
             ids.push(row.id);
             times.push(tick.as_micros());
             jobs.push(receipt.job().map(|job| signed(job.get())));
-            let one = Fired { schedule: row.info.schedule.name.clone(), tick, receipt };
+            let one = Fired::new(&row.info.schedule, tick, receipt);
             self.tell_at(place + fired.len(), || Event::ticked(t, &one, by));
             fired.push(one);
         }

@@ -203,7 +203,7 @@ impl Tx<'_> {
         for ((row, tick), receipt) in planned.into_iter().zip(receipts.into_iter().flatten()) {
             let job = receipt.job().map(|job| signed(job.get()));
             ticks.push((row.id, tick.as_micros(), job));
-            let one = Fired { schedule: row.info.schedule.name.clone(), tick, receipt };
+            let one = Fired::new(&row.info.schedule, tick, receipt);
             self.tell_at(place + fired.len(), || Event::ticked(t, &one, by));
             fired.push(one);
         }

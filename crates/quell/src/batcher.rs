@@ -116,7 +116,9 @@ async fn flush(store: &dyn Store, clock: &dyn Clock, group: Vec<Waiting>) {
         Ok(receipts) => {
             let mut tally = Tally::default();
             for (names, receipts) in names.iter().zip(&receipts) {
-                names.iter().zip(receipts).for_each(|(name, receipt)| tally.add(name, receipt));
+                for ((queue, task), receipt) in names.iter().zip(receipts) {
+                    tally.add(queue, task, receipt);
+                }
             }
             tally.emit();
             for (answer, receipts) in answers.into_iter().zip(receipts) {

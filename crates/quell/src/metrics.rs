@@ -3,12 +3,12 @@
 
 use quell_core::{AttemptOutcome, QueueName, Receipt, TaskName, Timestamp};
 
-/// Counts of one flush, so that a burst costs one increment per outcome and not one per trigger.
+/// Counts of one store call, so that a burst costs one increment per outcome and not one per trigger.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(Vec<(QueueName, TaskName, &'static str, u64)>);
 
 impl Tally {
-    pub(crate) fn add(&mut self, (queue, task): &(QueueName, TaskName), receipt: &Receipt) {
+    pub(crate) fn add(&mut self, queue: &QueueName, task: &TaskName, receipt: &Receipt) {
         let outcome = receipt.outcome();
         let found = self.0.iter_mut().find(|(q, t, o, _)| *o == outcome && t == task && q == queue);
         match found {

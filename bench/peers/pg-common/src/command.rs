@@ -138,7 +138,10 @@ pub async fn main<P: Peer>() -> anyhow::Result<()> {
         server = about(&mut database).await?;
         let (value, cost) = match cli.workload {
             Workload::Statements { seconds } => {
-                (statements::<P>(&cli, &mut database, seconds).await?, None)
+                database.autovacuum(false).await?;
+                let found = statements::<P>(&cli, &mut database, seconds).await;
+                database.autovacuum(true).await?;
+                (found?, None)
             }
             workload => round::<P>(&cli, &mut database, workload).await?,
         };

@@ -9,19 +9,24 @@ use crate::database::Database;
 
 /// The server's counters at one moment, and differences of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Counters {
+pub struct Counters {
     /// Of the whole server: nothing else may write to it meanwhile.
-    pub(crate) wal_bytes: f64,
-    pub(crate) transactions: f64,
+    pub wal_bytes: f64,
+    /// Committed or rolled back.
+    pub transactions: f64,
     /// Updates and deletes, each of which leaves a dead row version.
-    pub(crate) changed: f64,
+    pub changed: f64,
     /// Dead row versions that no vacuum has removed yet.
-    pub(crate) dead: f64,
+    pub dead: f64,
 }
 
 impl Counters {
     /// Waits for connections to end, then reads.
-    pub(crate) async fn read(database: &mut Database) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// Where the server does not answer, or connections stay open.
+    pub async fn read(database: &mut Database) -> anyhow::Result<Self> {
         database.quiet().await?;
         let mut inside = database.inside().await?;
         let (changed, dead) = rows(&mut inside).await?;
@@ -39,7 +44,9 @@ impl Counters {
         Ok(Counters { wal_bytes, transactions, changed, dead })
     }
 
-    pub(crate) fn since(self, earlier: Counters) -> Counters {
+    /// What came since.
+    #[must_use]
+    pub fn since(self, earlier: Counters) -> Counters {
         Counters {
             wal_bytes: self.wal_bytes - earlier.wal_bytes,
             transactions: self.transactions - earlier.transactions,

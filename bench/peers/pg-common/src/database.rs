@@ -12,7 +12,9 @@ use sqlx::{AssertSqlSafe, Connection};
 /// How long the peer's connections may take to end.
 const CLOSING: Duration = Duration::from_secs(30);
 
-pub(crate) struct Database {
+/// One round's database.
+#[derive(Debug)]
+pub struct Database {
     pub(crate) outside: PgConnection,
     options: PgConnectOptions,
     pub(crate) name: String,
@@ -21,7 +23,11 @@ pub(crate) struct Database {
 
 impl Database {
     /// An empty database on the server of `url`.
-    pub(crate) async fn create(url: &str, name: &str) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// Where there is no server, or the role may not.
+    pub async fn create(url: &str, name: &str) -> anyhow::Result<Self> {
         let options: PgConnectOptions = url.parse().context("--url")?;
         let mut outside = PgConnection::connect_with(&options).await.context("no server there")?;
         for sql in [
@@ -36,12 +42,17 @@ impl Database {
     }
 
     /// Where a peer connects to.
-    pub(crate) fn url(&self) -> &str {
+    #[must_use]
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// A connection to the round's database.
-    pub(crate) async fn inside(&self) -> anyhow::Result<PgConnection> {
+    ///
+    /// # Errors
+    ///
+    /// Where the server does not answer.
+    pub async fn inside(&self) -> anyhow::Result<PgConnection> {
         Ok(PgConnection::connect_with(&self.options).await?)
     }
 
@@ -67,13 +78,37 @@ impl Database {
     }
 
     /// Writes back what earlier work left, so that every round starts alike.
-    pub(crate) async fn checkpoint(&mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// Where the role is no superuser.
+    pub async fn checkpoint(&mut self) -> anyhow::Result<()> {
         let told = "checkpoint: the role of --url must be a superuser";
         sqlx::query("checkpoint").execute(&mut self.outside).await.context(told)?;
         Ok(())
     }
 
-    pub(crate) async fn drop(mut self) -> anyhow::Result<()> {
+    /// Lets autovacuum work on this server, or not: where transactions are counted, its own would
+    /// be among them.
+    ///
+    /// # Errors
+    ///
+    /// Where the role is no superuser.
+    pub async fn autovacuum(&mut self, on: bool) -> anyhow::Result<()> {
+        let set =
+            if on { "alter system reset autovacuum" } else { "alter system set autovacuum = off" };
+        for sql in [set, "select pg_reload_conf()"] {
+            sqlx::query(sql).execute(&mut self.outside).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    ///
+    /// Where the server does not answer.
+    pub async fn drop(mut self) -> anyhow::Result<()> {
         let sql = format!("drop database {} with (force)", self.name);
         sqlx::query(AssertSqlSafe(sql)).execute(&mut self.outside).await?;
         Ok(self.outside.close().await?)

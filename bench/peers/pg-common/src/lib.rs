@@ -1,6 +1,6 @@
 //! What the peers and the floor on PostgreSQL share: the workloads, the counters beside their
 //! times, and the command line. A program implements [`Peer`] and calls [`main`], so all of them
-//! are measured by the same code; none of it knows Quell.
+//! are measured by the same code; none of it knows Quell. The rest is for measurements of one's own.
 
 mod command;
 mod counters;
@@ -13,7 +13,9 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 pub use command::main;
-pub use database::version_in;
+pub use counters::Counters;
+pub use database::{Database, version_in};
+pub use report::{median, quantile};
 
 /// Which set-up of a peer is measured.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]

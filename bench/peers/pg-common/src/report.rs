@@ -61,11 +61,15 @@ impl PerJob {
     }
 }
 
-pub(crate) fn median(values: Vec<f64>) -> f64 {
+/// The middle value; not a number where there is none.
+#[must_use]
+pub fn median(values: Vec<f64>) -> f64 {
     quantile(values, 0.5)
 }
 
-pub(crate) fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
+/// The value at this share of them, by size.
+#[must_use]
+pub fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     #[expect(
         clippy::cast_possible_truncation,

@@ -111,13 +111,13 @@ impl State {
     fn fire(&mut self, name: &ScheduleName, ticks: &[Timestamp], by: TickedBy) -> Vec<Fired> {
         let mut fired = Vec::new();
         let Some(info) = self.schedules.get(name) else { return fired };
-        let trigger = info.schedule.trigger.clone();
+        let schedule = info.schedule.clone();
         for tick in ticks.iter().copied() {
             let (t, place) = (self.now(), self.told());
-            let receipt = accept_trigger(self, &trigger);
+            let receipt = accept_trigger(self, &schedule.trigger);
             let row = Tick { schedule: name.clone(), tick, job: receipt.job(), by };
             self.ticks.insert((name.clone(), tick), row);
-            let one = Fired { schedule: name.clone(), tick, receipt };
+            let one = Fired::new(&schedule, tick, receipt);
             self.tell_at(place, || Event::ticked(t, &one, by));
             fired.push(one);
         }

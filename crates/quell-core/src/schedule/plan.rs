@@ -9,7 +9,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{CatchUp, Schedule};
-use crate::{Error, ErrorKind, JobId, Receipt, Result, ScheduleName, Timestamp};
+use crate::{
+    Error, ErrorKind, JobId, NewTrigger, QueueName, Receipt, Result, ScheduleName, TaskName,
+    Timestamp,
+};
 
 /// A tick that fires no later than this is on time, and no catch-up.
 pub const ON_TIME: Duration = Duration::from_secs(60);
@@ -204,8 +207,22 @@ pub struct Fired {
     pub schedule: ScheduleName,
     /// The planned time.
     pub tick: Timestamp,
+    /// The queue of its trigger.
+    pub queue: QueueName,
+    /// The task of its trigger.
+    pub task: TaskName,
     /// What became of the trigger.
     pub receipt: Receipt,
+}
+
+impl Fired {
+    /// A tick of this schedule.
+    #[must_use]
+    pub fn new(schedule: &Schedule, tick: Timestamp, receipt: Receipt) -> Self {
+        let NewTrigger { queue, task, .. } = &schedule.trigger;
+        let (queue, task) = (queue.clone(), task.clone());
+        Fired { schedule: schedule.name.clone(), tick, queue, task, receipt }
+    }
 }
 
 /// What one step of all schedules did.

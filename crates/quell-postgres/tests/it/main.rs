@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod cost;
+#[cfg(test)]
 mod functions;
 #[cfg(test)]
 mod inbox;

@@ -179,7 +179,7 @@ fn check(
             Fallback::Open => DedupFallback::Open,
             Fallback::Closed => DedupFallback::Closed,
         },
-        store: store_url(raw.store),
+        store: store_url(raw.store, note),
         concurrency: raw.worker.concurrency.unwrap_or(32),
         grace: raw.worker.grace.map_or(Duration::from_secs(30), |grace| grace.0),
         lease,
@@ -201,19 +201,19 @@ fn is_host(text: &str) -> bool {
     }
 }
 
-fn store_url(store: RawStore) -> String {
+fn store_url(store: RawStore, note: &mut impl FnMut(&str, String)) -> String {
     let url = store.url.unwrap_or_else(|| "sqlite://quell.db".to_owned());
-    match store.synchronous {
-        None => url,
-        Some(synchronous) => {
-            let mark = if url.contains('?') { '&' } else { '?' };
-            let mode = match synchronous {
-                Synchronous::Full => "full",
-                Synchronous::Normal => "normal",
-            };
-            format!("{url}{mark}synchronous={mode}")
-        }
+    let Some(synchronous) = store.synchronous else { return url };
+    if !url.starts_with("sqlite:") {
+        let why = "this is for sqlite:// only: leave it out (PostgreSQL has synchronous_commit)";
+        note("store.synchronous", why.to_owned());
     }
+    let mark = if url.contains('?') { '&' } else { '?' };
+    let mode = match synchronous {
+        Synchronous::Full => "full",
+        Synchronous::Normal => "normal",
+    };
+    format!("{url}{mark}synchronous={mode}")
 }
 
 /// The token, by reference: it never stands in the file itself.

@@ -123,6 +123,7 @@ fn r40_bad_values_are_told_with_file_line_and_field() {
         "[server]\ntoken_env = \"QUELL_TEST_IS_NOT_SET\"",
         "[server]\ntoken_file = \"no/such/file\"",
         "[server]\ntoken_env = \"A\"\ntoken_file = \"b\"",
+        "[store]\nurl = \"postgres://h/d\"\nsynchronous = \"full\"",
         "[worker]\nconcurrency = 0",
         "[worker]\nconcurrency = -1",
         "[worker]\ngrace = \"-5s\"",

@@ -1,6 +1,7 @@
 //! Schedules of the server: declared in its configuration, over HTTP, and on the command line (R36).
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use quell::{JobState, ScheduleState, Spec};
 use quell_server::config::Config;
@@ -19,6 +20,27 @@ exec = { command = ["true"] }
 [tasks.now]
 priority = 3
 exec = { command = ["true"] }
+"#;
+
+/// Tasks that no other test of this process counts.
+const COUNTED: &str = r#"
+[tasks.alone]
+queue = "counted"
+exec = { command = ["true"] }
+
+[tasks.together]
+queue = "counted"
+key = "one"
+debounce = { min = "1h", max = "2h" }
+exec = { command = ["true"] }
+
+[schedules.alone]
+task = "alone"
+every = "50ms"
+
+[schedules.together]
+task = "together"
+every = "50ms"
 "#;
 
 async fn put(served: &Served, name: &str, body: &str) -> (u16, Value) {
@@ -74,15 +96,15 @@ fn r40_a_wrong_schedule_is_told_with_its_line_and_field() {
 async fn r36_a_declared_schedule_runs_and_is_told() {
     let schedule = "[schedules.often]\ntask = \"now\"\nevery = \"50ms\"\npayload = [1]\n";
     let served = serve(&format!("{TASKS}\n{schedule}")).await;
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     let jobs = loop {
         let (_, told) = served.get("/v1/jobs?task=now&state=succeeded").await;
         let jobs = told["jobs"].as_array().unwrap().clone();
         if jobs.len() > 3 {
             break jobs;
         }
-        assert!(std::time::Instant::now() < deadline, "{told:#}");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        assert!(Instant::now() < deadline, "{told:#}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     };
     assert_eq!(jobs[0]["payload"], json!([1]));
     let (_, told) = served.get(&format!("/v1/jobs/{}", jobs[0]["id"].as_str().unwrap())).await;
@@ -94,6 +116,32 @@ async fn r36_a_declared_schedule_runs_and_is_told() {
         (200, &json!("every 50ms"), &json!("active"))
     );
     assert!(shown["last"].is_string() && shown["next"].is_string(), "{shown}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r36_ticks_are_counted_with_all_other_triggers() {
+    let (served, deadline) = (serve(COUNTED).await, Instant::now() + Duration::from_secs(20));
+    let counter = |task: &str, outcome: &str| {
+        let labels = format!("queue=\"counted\",task=\"{task}\",outcome=\"{outcome}\"");
+        format!("quell_triggers_total{{{labels}}} ")
+    };
+    // One window takes all ticks but the first; without a key each is a job.
+    let expected = [counter("alone", "accepted"), counter("together", "debounced")];
+    loop {
+        let (_, page) = served.get("/metrics").await;
+        let page = page.as_str().unwrap().to_owned();
+        let count = |line: &String| {
+            let told = page.lines().find_map(|told| told.strip_prefix(line.as_str()));
+            told.map_or(0, |count| count.parse::<u64>().unwrap())
+        };
+        if expected.iter().all(|line| count(line) > 2) {
+            assert_eq!(count(&counter("together", "accepted")), 1, "{page}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{page}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     served.server.stop().await.unwrap();
 }
 

@@ -10,6 +10,8 @@ use quell_core::schedule::Ticked;
 use quell_core::{ErrorKind, Result, Timestamp};
 use tracing::{debug, warn};
 
+use crate::metrics::Tally;
+
 /// The most ticks that one call fires.
 pub(crate) const TICK_BATCH: usize = 1_000;
 /// Between two looks at schedules, at most, unless queues are polled less often.
@@ -76,9 +78,12 @@ impl Ticker {
         self.asking = false;
         self.ask_at = match answer {
             Ok(ticked) => {
+                let mut tally = Tally::default();
                 for fired in &ticked.fired {
                     debug!(schedule = %fired.schedule, tick = %fired.tick, "tick fired");
+                    tally.add(&fired.queue, &fired.task, &fired.receipt);
                 }
+                tally.emit();
                 let look_at = now + self.look;
                 Some(next.map_or(look_at, |next| next.max(now).min(look_at)))
             }

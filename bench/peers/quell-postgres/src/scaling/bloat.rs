@@ -1,0 +1,127 @@
+//! Many jobs through the same tables, with autovacuum as shipped: they must stop to grow.
+//!
+//! In rounds: enqueue, work off, remove what has ended. A production worker removes it each minute
+//! past its retention; here it is removed after each round, so that what is left at the end does
+//! not depend on how fast the machine is.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use quell::{Quell, Retention};
+use sqlx::PgConnection;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::jobs::{Noop, Working, close, drained, fill, started};
+use crate::part::{Part, at_most};
+
+/// How often the tables are looked at.
+const LOOKS: usize = 10;
+/// As a worker does.
+const PRUNE_BATCH: usize = 1_000;
+/// The column that counts them.
+const VACUUMS: usize = 9;
+/// How much larger the tables may be at the end than after the first tenth.
+const BOUND: f64 = 1.5;
+
+pub(crate) async fn measure(url: &str, count: usize, round: usize) -> Result<()> {
+    ensure!(round > 0 && count >= LOOKS * round, "--count: at least {LOOKS} times --round");
+    let database = crate::database(url).await?;
+    let quell = Quell::open(database.url()).await?;
+    let mut part = Part::new(&[
+        "enqueued, per second",
+        "worked off, per second",
+        "removed, per second",
+        "all tables, MB",
+        "`job`, MB",
+        "its indexes, MB",
+        "`ended`, MB",
+        "its indexes, MB",
+        "dead rows",
+        "vacuums",
+    ])?;
+    let (sender, starts) = unbounded_channel();
+    let worker = Working::start(&quell, sender);
+    let mut rounds = Rounds { quell: &quell, starts, db: database.inside().await?, size: round };
+    let each = count / LOOKS / round;
+    for look in 1..=LOOKS {
+        let rates = rounds.run(each).await?;
+        let sizes = sizes(&mut rounds.db).await?;
+        part.add(&(look * each * round).to_string(), rates.into_iter().chain(sizes))?;
+    }
+    worker.stop().await?;
+    close(rounds.db).await?;
+    drop(quell);
+    database.drop().await?;
+    let (growth, pace) = (part.last(3) / part.cell(0, 3), part.last(1) / part.cell(0, 1));
+    let met = if part.last(VACUUMS) > 0.0 {
+        at_most(growth, BOUND)
+    } else {
+        "unknown, autovacuum has not come by yet"
+    };
+    let verdict = format!(
+        "the tables are {growth:.2} x what they were after the first tenth, goal {BOUND} x: {met}; \
+         the last tenth is worked off at {pace:.2} x the pace of the first; {round} wait at once"
+    );
+    part.conclude(&verdict)
+}
+
+struct Rounds<'q> {
+    quell: &'q Quell,
+    starts: UnboundedReceiver<()>,
+    db: PgConnection,
+    size: usize,
+}
+
+impl Rounds<'_> {
+    /// So many rounds; the rates of their three parts.
+    async fn run(&mut self, rounds: usize) -> Result<[f64; 3]> {
+        let mut took = [Duration::ZERO; 3];
+        for _ in 0..rounds {
+            let began = Instant::now();
+            self.quell.store().set_queue(&"default".parse()?, &paused(true)).await?;
+            fill(self.quell, self.size, |n| Noop { n }).await?;
+            let filled = Instant::now();
+            self.quell.store().set_queue(&"default".parse()?, &paused(false)).await?;
+            started(&mut self.starts, self.size).await?;
+            drained(&mut self.db).await?;
+            let worked = Instant::now();
+            self.prune().await?;
+            for (sum, part) in
+                took.iter_mut().zip([filled - began, worked - filled, worked.elapsed()])
+            {
+                *sum += part;
+            }
+        }
+        Ok(took.map(|took| (rounds * self.size) as f64 / took.as_secs_f64()))
+    }
+
+    async fn prune(&self) -> Result<()> {
+        let retention = Retention { succeeded: Some(Duration::ZERO), dead: None };
+        let mut removed = 0;
+        while removed < self.size as u64 {
+            let batch = self.quell.store().prune(None, &retention, PRUNE_BATCH).await?;
+            ensure!(batch > 0, "{removed} of {} ended jobs were removed", self.size);
+            removed += batch;
+        }
+        Ok(())
+    }
+}
+
+fn paused(paused: bool) -> quell::QueueSettings {
+    quell::QueueSettings { paused, ..quell::QueueSettings::default() }
+}
+
+/// All tables, then `job` and `ended`, each with its indexes, in megabytes; dead rows; vacuums.
+async fn sizes(db: &mut PgConnection) -> Result<[f64; 7]> {
+    let (all, job, job_indexes, ended, ended_indexes, dead, vacuums) = sqlx::query_as(
+        "select sum(pg_total_relation_size(relid))::float8 / 1e6,
+                pg_table_size('quell.job')::float8 / 1e6, pg_indexes_size('quell.job')::float8 / 1e6,
+                pg_table_size('quell.ended')::float8 / 1e6,
+                pg_indexes_size('quell.ended')::float8 / 1e6,
+                sum(n_dead_tup)::float8, sum(autovacuum_count)::float8
+           from pg_stat_user_tables where schemaname = 'quell'",
+    )
+    .fetch_one(db)
+    .await?;
+    Ok([all, job, job_indexes, ended, ended_indexes, dead, vacuums])
+}

@@ -1,0 +1,161 @@
+//! The tasks of all parts, a worker that can be stopped, and what a claim costs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use pg_common::{median, quantile};
+use quell::{
+    Batch, Claim, Ctx, Key, Lease, NewTrigger, Outcome, Payload, Policy, Quell, QueueName,
+    Settlement, Task, TaskError, TaskName, WorkerId,
+};
+use serde::{Deserialize, Serialize};
+use sqlx::{Connection, PgConnection};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// The most that one call may hold.
+const PER_COMMIT: usize = 10_000;
+/// How long the next start may take before the part has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Noop {
+    pub(crate) n: usize,
+}
+
+impl Task for Noop {
+    const NAME: &'static str = "noop";
+    type Output = ();
+}
+
+/// Debounced into tomorrow.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Meter {
+    pub(crate) key: usize,
+}
+
+impl Task for Meter {
+    const NAME: &'static str = "meter";
+    type Output = ();
+
+    fn policy() -> Policy {
+        let day = Duration::from_secs(86_400);
+        Policy::default().debounce(day..=2 * day)
+    }
+
+    fn debounce_key(&self) -> Option<Key> {
+        Key::new(format!("customer-{}", self.key)).ok()
+    }
+}
+
+/// Triggers in large batches.
+pub(crate) async fn fill<T: Task>(
+    quell: &Quell,
+    count: usize,
+    task: impl Fn(usize) -> T,
+) -> Result<()> {
+    for first in (0..count).step_by(PER_COMMIT) {
+        let batch = first..count.min(first + PER_COMMIT);
+        quell.trigger_many(batch.map(&task)).await?;
+    }
+    Ok(())
+}
+
+async fn noop(_: Noop, ctx: Ctx<UnboundedSender<()>>) -> Result<(), TaskError> {
+    let _unheard = ctx.state().send(());
+    Ok(())
+}
+
+/// A worker that runs until it is told to stop.
+pub(crate) struct Working {
+    stop: oneshot::Sender<()>,
+    task: JoinSet<quell::Result<()>>,
+}
+
+impl Working {
+    pub(crate) fn start(quell: &Quell, starts: UnboundedSender<()>) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let worker = quell.worker(starts).register(noop).concurrency(256);
+        let mut task = JoinSet::new();
+        task.spawn(worker.run_until(async { drop(stopped.await) }));
+        Working { stop, task }
+    }
+
+    pub(crate) async fn stop(mut self) -> Result<()> {
+        drop(self.stop);
+        while let Some(ended) = self.task.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+}
+
+/// Waits for so many starts.
+pub(crate) async fn started(starts: &mut UnboundedReceiver<()>, count: usize) -> Result<()> {
+    for n in 0..count {
+        let start = tokio::time::timeout(PATIENCE, starts.recv()).await;
+        start
+            .with_context(|| format!("nothing starts after {n} jobs"))?
+            .context("the worker ended")?;
+    }
+    Ok(())
+}
+
+/// Waits until every job's end is committed. Asked once all have started, so that asking costs the
+/// workers little.
+pub(crate) async fn drained(db: &mut PgConnection) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while sqlx::query_scalar("select exists (select from quell.job)").fetch_one(&mut *db).await? {
+        ensure!(Instant::now() < deadline, "jobs are left over");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}
+
+pub(crate) async fn close(db: PgConnection) -> Result<()> {
+    Ok(db.close().await?)
+}
+
+/// What claims cost, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    pub(crate) median: f64,
+    pub(crate) p99: f64,
+}
+
+/// Claims a hundred jobs of a task again and again, ends them, and puts as many in their place, so
+/// that what waits stays as long as it is. Only the claims are timed.
+pub(crate) async fn claim_cost(quell: &Quell, task: &str, samples: usize) -> Result<Cost> {
+    const LIMIT: usize = 100;
+    const WARM_UP: usize = 5;
+    let (queue, task) = (QueueName::new("default")?, TaskName::new(task)?);
+    let claim = Claim {
+        queue: queue.clone(),
+        tasks: Arc::from([task.clone()]),
+        worker: WorkerId::new("bench")?,
+        limit: LIMIT,
+        lease: Duration::from_secs(60),
+    };
+    let plain = NewTrigger::new(task, queue, Payload::encode(&Noop { n: 0 })?);
+    let batch = || Batch { triggers: vec![plain.clone(); LIMIT], dedup: None };
+    quell.enqueue(batch()).await?;
+    let mut took = Vec::with_capacity(samples);
+    for sample in 0..samples + WARM_UP {
+        let began = Instant::now();
+        let claimed = quell.store().claim(None, &claim).await?;
+        let cost = began.elapsed().as_secs_f64() * 1e3;
+        if sample >= WARM_UP {
+            took.push(cost);
+        }
+        ensure!(claimed.jobs.len() == LIMIT, "a claim brought {} jobs", claimed.jobs.len());
+        let ended = claimed.jobs.iter().map(|job| {
+            let lease = Lease { job: job.id, token: job.token };
+            Settlement { lease, outcome: Outcome::Succeeded }
+        });
+        quell.store().settle(None, ended.collect()).await?;
+        quell.enqueue(batch()).await?;
+    }
+    Ok(Cost { median: median(took.clone()), p99: quantile(took, 0.99) })
+}

@@ -1,0 +1,76 @@
+//! How Quell on PostgreSQL scales: more workers, a longer backlog, more open windows, more jobs gone
+//! through, more queues. One part is measured for each call, and told in lines of JSON.
+
+mod backlog;
+mod bloat;
+mod crowd;
+mod idle;
+mod jobs;
+mod part;
+mod windows;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use pg_common::Database;
+
+#[derive(Debug, Parser)]
+struct Cli {
+    /// The server, and a database on it that is not used but to connect to.
+    #[arg(long, global = true, default_value = "postgres://postgres@127.0.0.1/postgres")]
+    url: String,
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// The drain rate with so many workers, each with a store of its own.
+    Workers {
+        #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+        workers: Vec<usize>,
+        #[arg(long, default_value_t = 100_000)]
+        count: usize,
+    },
+    /// What a claim costs before so many waiting jobs, shortest backlog first.
+    Backlog {
+        #[arg(long, value_delimiter = ',', default_value = "1000,10000,100000,1000000,10000000")]
+        backlogs: Vec<usize>,
+    },
+    /// Triggers and claims beside so many open windows, fewest first.
+    Windows {
+        #[arg(long, value_delimiter = ',', default_value = "1000,1000000")]
+        windows: Vec<usize>,
+    },
+    /// How large the tables are after so many jobs went through them.
+    Bloat {
+        #[arg(long, default_value_t = 10_000_000)]
+        count: usize,
+        /// How many jobs wait at once.
+        #[arg(long, default_value_t = 100_000)]
+        round: usize,
+    },
+    /// What a worker of so many queues asks while it has nothing to do.
+    Idle {
+        #[arg(long, default_value_t = 50)]
+        queues: usize,
+        #[arg(long, default_value_t = 63)]
+        seconds: u64,
+    },
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<()> {
+    let cli = Cli::parse();
+    match &cli.part {
+        Part::Workers { workers, count } => crowd::measure(&cli.url, workers, *count).await,
+        Part::Backlog { backlogs } => backlog::measure(&cli.url, backlogs).await,
+        Part::Windows { windows } => windows::measure(&cli.url, windows).await,
+        Part::Bloat { count, round } => bloat::measure(&cli.url, *count, *round).await,
+        Part::Idle { queues, seconds } => idle::measure(&cli.url, *queues, *seconds).await,
+    }
+}
+
+/// An empty database of this process's own.
+async fn database(url: &str) -> Result<Database> {
+    Database::create(url, &format!("bench_{}", std::process::id())).await
+}
