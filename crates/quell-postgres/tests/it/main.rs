@@ -3,11 +3,15 @@
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod cuts;
+#[cfg(test)]
 mod functions;
 #[cfg(test)]
 mod inbox;
 #[cfg(test)]
 mod pooler;
+#[cfg(test)]
+mod proxy;
 #[cfg(test)]
 mod roles;
 #[cfg(test)]
