@@ -78,6 +78,11 @@ impl Proxy {
         *self.gate.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
     }
 
+    /// Whether these are the last bytes of replies since it was set.
+    pub(crate) fn ends_with(&self, bytes: &[u8]) -> bool {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner).replies.ends_with(bytes)
+    }
+
     /// Lets everything through; returns the replies since it was set, and whether it closed one.
     pub(crate) fn unset(&self) -> (Vec<u8>, bool) {
         let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
