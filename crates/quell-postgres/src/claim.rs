@@ -136,7 +136,7 @@ pub(crate) struct Started {
 }
 
 /// The lanes of the jobs that started.
-pub(crate) fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
+fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
     let mut lanes = Vec::new();
     for row in rows {
         lanes.extend(get::<Option<i32>, _>(row, 13)?);

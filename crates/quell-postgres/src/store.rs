@@ -20,9 +20,10 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgListener, PgRow};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
+use tracing::debug;
 
 use crate::PostgresOptions;
-use crate::claim::{decode_started, has_lapsed, next_after, start_query, started_lanes};
+use crate::claim::{decode_started, has_lapsed, next_after, start_query};
 use crate::error::wants_retry;
 use crate::look::{Look, look, peek};
 use crate::names::Names;
@@ -271,9 +272,10 @@ impl PostgresStore {
         before: &Look,
         lane: i32,
     ) -> Result<Claimed> {
+        // Before the commit: after it, a broken connection must not hide what has started.
+        self.know_lanes(&[lane]).await?;
         let query = start_query(&self.sql, self.asked(now), lane, claim);
         let (rows, _ordered) = self.one_shot(query).await?;
-        self.know_lanes(&started_lanes(&rows)?).await?;
         let started = decode_started(&rows, &self.names)?;
         let next = next_after(&before.line, lane, &started, claim.limit);
         let mut news = News::default();
@@ -297,7 +299,10 @@ impl PostgresStore {
         let mut succeeded = decode_succeeded(&rows)?;
         let mut news = News::default();
         let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
-        self.know_lanes(&lanes).await?;
+        if let Err(error) = self.know_lanes(&lanes).await {
+            // They have ended, and that is the answer.
+            debug!(%error, "a hint was lost, polling finds the work");
+        }
         for (lane, due) in &succeeded.freed {
             if let Some(lane) = self.names.lane(*lane) {
                 news.wake(&lane.queue, *due);

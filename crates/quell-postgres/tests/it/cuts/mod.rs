@@ -23,6 +23,8 @@ use table::{Case, table};
 const IDLE_TWICE: &[u8] = b"Z\0\0\0\x05IZ\0\0\0\x05I";
 /// How many cases are cut at a time.
 const SHARES: usize = 4;
+/// After how many cuts it is asked to go on: whatever was not done is done again.
+const GOES_ON: usize = 4;
 /// Between two rounds: time only goes on.
 const ROUND: Duration = secs(10_000);
 
@@ -114,19 +116,28 @@ impl Ground {
 
     /// Lets the store have a connection on which nothing was prepared yet, or none.
     async fn connect(&mut self, case: &Case) {
-        if !std::mem::take(&mut self.is_closed) {
+        if case.stranger {
+            self.cut_off = PostgresStore::open(&through(&self.proxy, &self.scene)).await.unwrap();
+        } else if !std::mem::take(&mut self.is_closed) {
+            if case.cold {
+                self.idle().await;
+            }
             self.proxy.set(Some(Cut::Before(0)));
             // What the pool asks of a connection on its return may be cut off instead.
-            let _cut = self.cut_off.counts().await;
-            assert!(self.proxy.unset().1, "the connection is closed");
+            let cut = self.cut_off.counts().await;
+            assert!(self.proxy.unset().1 && (cut.is_err() || !case.cold), "no connection is left");
         }
         if !case.cold {
-            self.proxy.set(None);
-            self.cut_off.counts().await.unwrap();
-            // Its transaction is ended, and then the connection tested, after it has returned.
-            let proxy = &self.proxy;
-            until("the connection is idle", || async { proxy.ends_with(IDLE_TWICE) }).await;
+            self.idle().await;
         }
+    }
+
+    /// Lets the store have a connection that waits.
+    async fn idle(&self) {
+        self.proxy.set(None);
+        self.cut_off.counts().await.unwrap();
+        // Its transaction is ended, and then the connection tested, after it has returned.
+        until("the connection is idle", async || self.proxy.ends_with(IDLE_TWICE)).await;
     }
 
     /// A call that is cut nowhere: the rows before and after it, and the server's replies.
@@ -162,7 +173,7 @@ impl Ground {
         assert!(was_cut || told == Told::Done, "{name}, {cut:?}: failed by itself");
         assert!(told != Told::Done || happened, "{name}, {cut:?}: said to be done");
         assert!(told != Told::Failed || !happened || before == after, "{name}, {cut:?}: was done");
-        self.is_closed = told != Told::Done && self.rounds % 3 != 0;
+        self.is_closed = told != Told::Done && !self.rounds.is_multiple_of(GOES_ON);
         if !self.is_closed {
             self.goes_on(case, cut, (happened, after)).await;
         }

@@ -25,6 +25,8 @@ pub(super) struct Case {
     pub(super) writes: bool,
     /// Whether the call connects first.
     pub(super) cold: bool,
+    /// Whether the store is opened for the call, and so knows none of the names.
+    pub(super) stranger: bool,
 }
 
 /// A step from an async block, with what it returns left aside.
@@ -94,12 +96,12 @@ fn of_two_priorities() -> [NewTrigger; 2] {
 }
 
 fn writes(name: &'static str, given: Step, call: Step) -> Case {
-    Case { name, given, call, writes: true, cold: false }
+    Case { name, given, call, writes: true, cold: false, stranger: false }
 }
 
 fn reads(name: &'static str, call: Step) -> Case {
     let given: Step = step!(|s, t| end(s, t, fails(secs(1), false)).await?);
-    Case { name, given, call, writes: false, cold: false }
+    Case { name, given, call, writes: false, cold: false, stranger: false }
 }
 
 pub(super) fn table() -> Vec<Case> {
@@ -142,6 +144,18 @@ fn attempts() -> Vec<Case> {
             step!(|s, t| take(s, t, &[plain("1"), plain("2"), plain("3")]).await?),
             claim,
         ),
+        Case {
+            stranger: true,
+            ..writes("claim by a stranger", step!(|s, t| take(s, t, &[plain("1")]).await?), claim)
+        },
+        Case {
+            stranger: true,
+            ..writes(
+                "settle well by a stranger",
+                with_heir,
+                step!(|s, t| settle(s, t, Outcome::Succeeded).await?),
+            )
+        },
         writes(
             "claim of several lanes",
             step!(|s, t| take(s, t, &of_two_priorities()).await?),
