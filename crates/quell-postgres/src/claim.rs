@@ -200,8 +200,9 @@ impl Tx<'_> {
         self.fold_inbox().await?;
         let queue = &claim.queue;
         self.lock_queue(queue).await?;
-        self.read_clock().await?;
         let mut line = self.line(claim).await?;
+        // R31: after the counting, so that what had ended by then ended before these start.
+        self.read_clock().await?;
         let room = claim.limit.min(line.settings.room(&line.taken.used));
         let (mut jobs, mut partitions) = (Vec::new(), Vec::new());
         let lanes = std::mem::take(&mut line.lanes);
