@@ -15,6 +15,8 @@ mod proxy;
 #[cfg(test)]
 mod roles;
 #[cfg(test)]
+mod scarce;
+#[cfg(test)]
 mod scene;
 #[cfg(test)]
 mod schema;
