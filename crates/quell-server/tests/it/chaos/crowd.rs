@@ -26,7 +26,7 @@ const LIMITS: [(&str, usize); 3] = [("queue", 6), ("worker", 2), ("partition", 2
 fn write_config(folder: &Path, url: &str) {
     let [(_, queue), (_, worker), (_, partition)] = LIMITS;
     let log = folder.join("log");
-    let command = "read -r p; echo \\\"+ $QUELL_JOB $PPID $p\\\" >> $LOG; \
+    let command = "read -r p; echo \\\"+ $QUELL_JOB $PPID $p\\\" >> $LOG; sleep 0.01; \
                    echo \\\"- $QUELL_JOB $PPID $p\\\" >> $LOG";
     let text = format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"{url}\"\n\
