@@ -82,6 +82,7 @@ async fn r39_a_server_that_is_away_for_30_s_only_delays_and_callers_are_told() {
     caught_up(&*ground.store().await).await;
     let (status, accepted) = trigger(&server).await;
     assert_eq!(status, 202, "{accepted}");
+    assert_eq!(crew.revive(), 0, "nobody gave up");
     server.signal("-TERM");
     let ended = ended(server).await;
     assert!(ended, "it was asked to end, and ends in order");
@@ -90,7 +91,6 @@ async fn r39_a_server_that_is_away_for_30_s_only_delays_and_callers_are_told() {
     eprintln!("{verdict}, {beats} ticks, 0 violations");
     assert!(failed.len() >= 4, "each caller is told, and more than once: {failed:?}");
     assert!(failed.iter().all(|kind| kind == "Unavailable"), "{failed:?}");
-    assert_eq!(crew.revive(), 0, "nobody gave up");
     assert!(beats > 200, "the ticks of the outage fire too: {beats}");
 }
 
