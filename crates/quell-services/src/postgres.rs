@@ -143,7 +143,10 @@ impl Postgres {
         let deadline = Instant::now() + PATIENCE;
         loop {
             await_that(PATIENCE, || self.is_ready());
-            let output = self.psql().args(["--command", question]).output()?;
+            let mut asked = self.psql();
+            // Whatever impatience sessions were given: this one only tends the server.
+            asked.env("PGOPTIONS", "-c statement_timeout=0").args(["--command", question]);
+            let output = asked.output()?;
             if output.status.success() {
                 return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
             }
