@@ -108,8 +108,9 @@ macro_rules! start {
 
 /// The first due jobs of a lane without partitions.
 const START_LANE: &str = start!("quell.tick($1, $2)", "j.lane_id = $3 and j.partition_id = 0");
-/// Jobs by their ids, within a transaction and at its time.
-const START_IDS: &str = start!("greatest($1::bigint, $2::bigint)", "j.id = any($7)");
+/// Jobs by their ids, within a transaction. The time is read with the rows: what made room for them,
+/// an end of their key's attempt or of others under a limit, came before (R11, R31).
+const START_IDS: &str = start!("quell.tick($1, $2)", "j.id = any($7)");
 
 /// A claim of one lane: one statement, which is its own transaction.
 pub(crate) fn start_query(sql: &Sql, asked: Asked, lane: i32, claim: &Claim) -> PgQuery {
@@ -201,8 +202,6 @@ impl Tx<'_> {
         let queue = &claim.queue;
         self.lock_queue(queue).await?;
         let mut line = self.line(claim).await?;
-        // R31: after the counting, so that what had ended by then ended before these start.
-        self.read_clock().await?;
         let room = claim.limit.min(line.settings.room(&line.taken.used));
         let (mut jobs, mut partitions) = (Vec::new(), Vec::new());
         let lanes = std::mem::take(&mut line.lanes);
@@ -212,6 +211,10 @@ impl Tx<'_> {
                 break;
             }
             let mut started = self.first_due(&line, of_priority, left, claim).await?;
+            self.now = self.now.max(started.now);
+            for job in &started.jobs {
+                self.tell(|| Event::claimed(started.now, claim, job));
+            }
             started.partitions.iter().for_each(|name| line.taken.start(name.as_ref()));
             jobs.append(&mut started.jobs);
             partitions.append(&mut started.partitions);
@@ -222,10 +225,6 @@ impl Tx<'_> {
         }
         let mut next = self.line(claim).await?.next();
         next.due = next.due.map(|due| later(due, next.now, jobs.len() < room));
-        let now = self.now;
-        for job in &jobs {
-            self.tell(|| Event::claimed(now, claim, job));
-        }
         Ok((jobs, next))
     }
 
@@ -253,7 +252,8 @@ impl Tx<'_> {
     ) -> Result<Started> {
         let candidates = Candidates::of(line, lanes, left);
         let chosen = self.choose(&candidates, left).await?;
-        let query = self.asked_now().bind(self.sql.query(START_IDS));
+        let asked = Asked { seen: self.now, ..self.asked };
+        let query = asked.bind(self.sql.query(START_IDS));
         let query = bind_start(query, 0, left, claim).bind(chosen);
         let rows = self.fetch("start jobs", query).await?;
         let (names, sql) = (self.names, self.sql);

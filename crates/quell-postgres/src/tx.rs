@@ -116,7 +116,7 @@ pub(crate) struct Tx<'s> {
     pub(crate) names: &'s Names,
     /// When the call takes effect: see [`Tx::read_clock`].
     pub(crate) now: Timestamp,
-    asked: Asked,
+    pub(crate) asked: Asked,
     pub(crate) inbox_waits: bool,
     pub(crate) news: News,
     pub(crate) has_history: bool,
