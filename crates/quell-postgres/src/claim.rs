@@ -2,9 +2,9 @@
 //!
 //! A claim looks before it writes: where nothing is due, an idle worker writes nothing. Jobs are
 //! taken in the order of the index of one lane and no further than asked, so the cost does not grow
-//! with the backlog. Rows that another call holds are passed over. On a queue without limits a
-//! claim of one lane is one statement; a queue with limits is locked first, without waiting, so
-//! that contention is one clear error (R35).
+//! with the backlog. Rows that another call holds are passed over. On a queue without limits, in
+//! which one lane has something due, all of this is one statement; a queue with limits is locked
+//! first, without waiting, so that contention is one clear error (R35).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::line::{Candidates, DueLane, Line, Place};
 use quell_core::{
-    Claim, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, NextDue, Payload, QueueName, Result,
-    Timestamp,
+    Claim, Claimed, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, NextDue, Payload, QueueName,
+    Result, Timestamp,
 };
 use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
-use crate::look::{base_of, decode_look, joint, look_query, partition_of};
+use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_of};
 use crate::names::{Lane, Names};
 use crate::row::{blocked, count, get, optional_time, time, unsigned};
 use crate::sql::{PgQuery, Sql};
@@ -37,15 +37,12 @@ pub(crate) async fn has_lapsed(pool: &PgPool, sql: &Sql, asked: Asked) -> Result
     get(first(&rows)?, 0)
 }
 
-/// Starts jobs, and says when the next of the lane `$3` is due. `$clock` is where the time comes
-/// from, `$chosen` which of the due jobs: at most `$4`.
+/// Starts jobs for the worker `$3`, with leases of `$4`: of those that are due, at most `$5` that
+/// `$chosen` says. Goes on from `clock`.
 macro_rules! start {
-    ($clock:literal, $chosen:literal) => {
+    ($chosen:literal) => {
         concat!(
-            "with clock as materialized (select ",
-            $clock,
-            " as now),
-             taken as materialized (
+            "taken as materialized (
                  select j.id, j.due_at, j.ctid as place
                    from quell.job j
                   where ",
@@ -55,14 +52,14 @@ macro_rules! start {
                     and coalesce(j.last_at, j.first_at) <= (select now from clock)
                     and not ",
             blocked!(),
-            "     order by j.due_at, j.id limit $4
+            "     order by j.due_at, j.id limit $5
                     for update of j skip locked),
              started as (
                  update quell.job j
                     set state = 1, starts = j.starts + 1, attempt = j.attempt + 1,
-                        worker = $5, started_at = c.now,
-                        lease_until = case when c.now > 9223372036854775807 - $6
-                                           then 9223372036854775807 else c.now + $6 end
+                        worker = $3, started_at = c.now,
+                        lease_until = case when c.now > 9223372036854775807 - $4
+                                           then 9223372036854775807 else c.now + $4 end
                    from taken t, clock c
                   where j.ctid = t.place
               returning j.id, j.due_at, j.starts, j.key, j.payload, j.attempt, j.failures,
@@ -80,113 +77,147 @@ macro_rules! start {
                         leader = excluded.leader, burst_at = excluded.burst_at,
                         last_at = excluded.last_at, started_at = excluded.started_at,
                         expires_at = excluded.expires_at)
-             select c.now,
-                    (select lease_until from quell.job
-                      where state = 1 order by lease_until limit 1),
-                    -- With fewer than asked for, what was passed over is told of too.
-                    case when (select count(*) from taken) < $4 then
-                        (select j.due_at from quell.job j
-                          where j.lane_id = $3 and j.partition_id = 0 and j.state = 0 and not ",
-            blocked!(),
-            "               and j.id not in (select id from taken)
-                          order by j.due_at, j.id limit 1)
-                    else
-                        (select j.due_at from quell.job j
-                          where j.lane_id = $3 and j.partition_id = 0 and j.state = 0 and not ",
-            blocked!(),
-            "               and (j.due_at, j.id) > (select t.due_at, t.id from taken t
-                                                     order by t.due_at desc, t.id desc limit 1)
-                          order by j.due_at, j.id limit 1)
-                    end,
-                    s.id, s.due_at, s.starts, s.key, s.payload, s.attempt, s.failures, s.triggers,
-                    s.first_at, s.lease_until, s.lane_id, s.partition
-               from clock c left join started s on true
-              order by s.due_at, s.id"
+             select c.now, s.id, s.due_at, s.starts, s.key, s.payload, s.attempt, s.failures,
+                    s.triggers, s.first_at, s.lease_until, s.lane_id, s.partition"
         )
     };
 }
 
-/// The first due jobs of a lane without partitions.
-const START_LANE: &str = start!("quell.tick($1, $2)", "j.lane_id = $3 and j.partition_id = 0");
+/// A claim of a queue without limits in which one lane at most has anything due, and that outside of
+/// partitions: one statement, which is its own transaction. Where the queue is not like that, or
+/// the inbox waits, it starts nothing and says so. The time is put on record only with a start.
+const STRAIGHT: &str = concat!(
+    "with recursive clock as materialized (select quell.peek($1, $2) as now), ",
+    lanes!("$6", "$7"),
+    ", seen as materialized (
+         select not exists (select from quell.inbox where refused is null)
+                and not exists (
+                    select from quell.queue
+                     where name = $6
+                       and (deleted or settings <> '{}' and (
+                            coalesce((settings::json ->> 'paused')::boolean, false) or ",
+    crate::operate::limited!(),
+    "                  )))
+                and count(*) filter (where l.due_at <= c.now) <= 1
+                and coalesce(bool_and(l.partition_id = 0) filter (where l.due_at <= c.now), true)
+                    as straight,
+                min(l.id) filter (where l.due_at <= c.now) as lane,
+                min(l.due_at) filter (where l.due_at > c.now) as later
+           from clock c left join line l on true),
+     ",
+    start!(
+        "j.lane_id = (select case when straight then lane end from seen) and j.partition_id = 0"
+    ),
+    ",      e.straight, e.later,
+            (select lease_until from quell.job where state = 1 order by lease_until limit 1),
+            -- With fewer than asked for, what was passed over is told of too.
+            case when (select count(*) from taken) < $5 then
+                (select j.due_at from quell.job j
+                  where j.lane_id = e.lane and j.partition_id = 0 and j.state = 0 and not ",
+    blocked!(),
+    "               and j.id not in (select id from taken)
+                  order by j.due_at, j.id limit 1)
+            else
+                (select j.due_at from quell.job j
+                  where j.lane_id = e.lane and j.partition_id = 0 and j.state = 0 and not ",
+    blocked!(),
+    "               and (j.due_at, j.id) > (select t.due_at, t.id from taken t
+                                             order by t.due_at desc, t.id desc limit 1)
+                  order by j.due_at, j.id limit 1)
+            end,
+            (select quell.tick(now, now) from clock where exists (select from taken))
+       from clock c cross join seen e left join started s on true
+      order by s.due_at, s.id"
+);
+
 /// Jobs by their ids, within a transaction. The time is read with the rows: what made room for them,
 /// an end of their key's attempt or of others under a limit, came before (R11, R31).
-const START_IDS: &str = start!("quell.tick($1, $2)", "j.id = any($7)");
+const START_IDS: &str = concat!(
+    "with clock as materialized (select quell.tick($1, $2) as now), ",
+    start!("j.id = any($6)"),
+    " from clock c left join started s on true order by s.due_at, s.id"
+);
 
-/// A claim of one lane: one statement, which is its own transaction.
-pub(crate) fn start_query(sql: &Sql, asked: Asked, lane: i32, claim: &Claim) -> PgQuery {
-    bind_start(asked.bind(sql.query(START_LANE)), lane, claim.limit, claim)
+/// A claim that is one statement, where the queue allows it.
+pub(crate) fn straight_query(sql: &Sql, asked: Asked, claim: &Claim) -> PgQuery {
+    let query = bind_start(asked.bind(sql.query(STRAIGHT)), claim.limit, claim);
+    query.bind(claim.queue.as_str().to_owned()).bind(names_of(&claim.tasks))
 }
 
-fn bind_start(query: PgQuery, lane: i32, limit: usize, claim: &Claim) -> PgQuery {
+fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
     let lease = i64::try_from(claim.lease.as_micros()).unwrap_or(i64::MAX);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    query.bind(lane).bind(limit).bind(claim.worker.as_str().to_owned()).bind(lease)
+    query.bind(claim.worker.as_str().to_owned()).bind(lease).bind(limit)
 }
 
-/// What [`start_query`] brought.
+/// Jobs that started.
 #[derive(Debug)]
 pub(crate) struct Started {
-    pub(crate) now: Timestamp,
+    now: Timestamp,
     pub(crate) jobs: Vec<ClaimedJob>,
-    /// The earliest end of a lease as of before.
-    lapse: Option<Timestamp>,
-    /// When the lane's next job is due.
-    next: Option<Timestamp>,
     /// The partitions of the jobs.
     partitions: Vec<Option<Key>>,
 }
 
 /// The lanes of the jobs that started.
-fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
+pub(crate) fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
     let mut lanes = Vec::new();
     for row in rows {
-        lanes.extend(get::<Option<i32>, _>(row, 13)?);
+        lanes.extend(get::<Option<i32>, _>(row, 11)?);
     }
     Ok(lanes)
 }
 
 /// The lanes of the jobs must be known.
-pub(crate) fn decode_started(rows: &[PgRow], names: &Names) -> Result<Started> {
-    let head = first(rows)?;
+fn decode_started(rows: &[PgRow], names: &Names) -> Result<Started> {
     let (mut jobs, mut partitions) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
-        if get::<Option<i64>, _>(row, 3)?.is_some() {
-            let lane = names.lane(get(row, 13)?).ok_or_else(|| corrupt("the lane of due jobs"))?;
+        if get::<Option<i64>, _>(row, 1)?.is_some() {
+            let lane = names.lane(get(row, 11)?).ok_or_else(|| corrupt("the lane of due jobs"))?;
             jobs.push(decode_claimed(row, &lane)?);
-            partitions.push(get::<Option<&str>, _>(row, 14)?.map(Key::new).transpose()?);
+            partitions.push(get::<Option<&str>, _>(row, 12)?.map(Key::new).transpose()?);
         }
     }
-    let (lapse, next) = (optional_time(head, 1)?, optional_time(head, 2)?);
-    Ok(Started { now: time(head, 0)?, jobs, lapse, next, partitions })
+    Ok(Started { now: time(first(rows)?, 0)?, jobs, partitions })
+}
+
+/// What [`straight_query`] brought; none where the queue does not allow it. The lanes of the jobs
+/// must be known.
+pub(crate) fn decode_straight(
+    rows: &[PgRow],
+    names: &Names,
+    limit: usize,
+) -> Result<Option<Claimed>> {
+    let head = first(rows)?;
+    if !get::<bool, _>(head, 13)? {
+        return Ok(None);
+    }
+    let (now, jobs) = (time(head, 0)?, decode_started(rows, names)?.jobs);
+    let own = optional_time(head, 16)?.map(|due| later(due, now, jobs.len() < limit));
+    let leases = jobs.iter().map(|job| job.lease_until);
+    let next = NextDue {
+        now,
+        due: optional_time(head, 14)?.into_iter().chain(own).min(),
+        lapse: leases.chain(optional_time(head, 15)?).min(),
+    };
+    Ok(Some(Claimed { now, jobs, next }))
 }
 
 fn decode_claimed(row: &PgRow, lane: &Lane) -> Result<ClaimedJob> {
-    let key: Option<&str> = get(row, 6)?;
+    let key: Option<&str> = get(row, 4)?;
     Ok(ClaimedJob {
-        id: JobId::new(unsigned(get(row, 3)?)),
-        token: LeaseToken::new(unsigned(get(row, 5)?)),
+        id: JobId::new(unsigned(get(row, 1)?)),
+        token: LeaseToken::new(unsigned(get(row, 3)?)),
         task: lane.task.clone(),
         key: key.map(Key::new).transpose()?,
-        payload: Payload::from_stored(get::<&str, _>(row, 7)?),
-        attempt: count(row, 8)?,
-        failures: count(row, 9)?,
-        triggers: unsigned(get(row, 10)?),
-        first_at: time(row, 11)?,
-        due_at: time(row, 4)?,
-        lease_until: time(row, 12)?,
+        payload: Payload::from_stored(get::<&str, _>(row, 5)?),
+        attempt: count(row, 6)?,
+        failures: count(row, 7)?,
+        triggers: unsigned(get(row, 8)?),
+        first_at: time(row, 9)?,
+        due_at: time(row, 2)?,
+        lease_until: time(row, 10)?,
     })
-}
-
-/// What is next after a claim of one lane; `before` is the look that it followed.
-pub(crate) fn next_after(before: &Line, lane: i32, started: &Started, limit: usize) -> NextDue {
-    let others = before.lanes.iter().filter(|other| other.id != joint(lane, 0));
-    let own = started.next.map(|due| later(due, started.now, started.jobs.len() < limit));
-    let leases = started.jobs.iter().map(|job| job.lease_until);
-    NextDue {
-        now: started.now,
-        due: others.filter_map(|lane| lane.first).chain(own).min(),
-        lapse: leases.chain(started.lapse).min(),
-    }
 }
 
 /// A row that was passed over is held by a call that is about to end.
@@ -254,7 +285,7 @@ impl Tx<'_> {
         let chosen = self.choose(&candidates, left).await?;
         let asked = Asked { seen: self.now, ..self.asked };
         let query = asked.bind(self.sql.query(START_IDS));
-        let query = bind_start(query, 0, left, claim).bind(chosen);
+        let query = bind_start(query, left, claim).bind(chosen);
         let rows = self.fetch("start jobs", query).await?;
         let (names, sql) = (self.names, self.sql);
         names.load(self.db(), sql, started_lanes(&rows)?.into_iter()).await?;

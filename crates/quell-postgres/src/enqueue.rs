@@ -8,12 +8,23 @@ use quell_core::accept::accept;
 use quell_core::history::Event;
 use quell_core::touched::{Needs, TaskKey, Touched};
 use quell_core::{Batch, Job, JobId, JobState, Receipt, Result};
+use sqlx::postgres::PgRow;
 
 use crate::row::{decode, job_columns, lane_of, signed, unsigned};
 use crate::tx::Tx;
 
 /// New jobs are numbered from here while the core decides which there will be.
 const DRAFTS: u64 = 1 << 62;
+
+/// The open windows of the keys `$1`, `$2`, with the payloads of tasks that are among `$3`.
+pub(crate) const WINDOWS: &str = concat!(
+    "select ",
+    job_columns!("case when j.task_id = any($3) then j.payload end", "false"),
+    " from unnest($1::int[], $2::text[]) k (task_id, key)
+      join quell.job j on j.task_id = k.task_id and j.key = k.key and j.state = 0
+     order by j.id
+       for no key update of j"
+);
 
 /// The numbers that new jobs get.
 #[derive(Debug, Default)]
@@ -55,7 +66,9 @@ impl Tx<'_> {
         let needs = Needs::of(batches);
         let thresholds =
             if needs.thresholds { self.load_thresholds().await? } else { BTreeMap::new() };
-        let windows = self.load_windows(&needs).await?;
+        let opened = self.opened.take();
+        let is_timed = opened.is_some();
+        let windows = self.load_windows(&needs, opened).await?;
         let holds = self.load_holds(&needs.holds).await?;
         self.locked.extend(holds.iter().map(|loaded| loaded.key.clone()));
         let mut memories = self.load_memories(&needs.memories).await?;
@@ -64,7 +77,9 @@ impl Tx<'_> {
         for memory in &mut memories {
             memory.job = leaders.get(&memory.value.leader).cloned();
         }
-        self.read_clock().await?;
+        if !is_timed {
+            self.read_clock().await?;
+        }
         let mut touched = Touched::new(self.now, DRAFTS, thresholds);
         windows.into_iter().for_each(|(key, job)| touched.add_job(key, job));
         touched.add_holds(holds);
@@ -86,25 +101,23 @@ impl Tx<'_> {
         Ok(receipts.into_iter().map(renumber).collect())
     }
 
-    /// Loads the open windows of keys, and locks them in the order of their ids. Whether attempts
-    /// of the keys run is of no concern: who may start follows from the rows.
-    async fn load_windows(&mut self, needs: &Needs<'_>) -> Result<Vec<(TaskKey, Job)>> {
-        const WINDOWS: &str = concat!(
-            "select ",
-            job_columns!("case when j.task_id = any($3) then j.payload end", "false"),
-            " from unnest($1::int[], $2::text[]) k (task_id, key)
-              join quell.job j on j.task_id = k.task_id and j.key = k.key and j.state = 0
-             order by j.id
-               for no key update of j"
-        );
-        let (tasks, keys) = self.task_keys(&needs.windows);
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let reads = needs.reads_payload.iter().filter(|(_, reads)| **reads);
-        let reads: Vec<i32> = reads.filter_map(|(task, _)| self.names.task_id(task)).collect();
-        let query = self.sql.query(WINDOWS).bind(tasks).bind(keys).bind(reads);
-        let rows = self.fetch("read open windows", query).await?;
+    /// Loads the open windows of keys, and locks them in the order of their ids, unless that is done.
+    /// Whether attempts of the keys run is of no concern: who may start follows from the rows.
+    async fn load_windows(
+        &mut self,
+        needs: &Needs<'_>,
+        opened: Option<Vec<PgRow>>,
+    ) -> Result<Vec<(TaskKey, Job)>> {
+        let rows = match opened {
+            Some(rows) => rows,
+            None if needs.windows.is_empty() => return Ok(Vec::new()),
+            None => {
+                let (tasks, keys) = self.names.task_keys(&needs.windows);
+                let query = self.sql.query(WINDOWS).bind(tasks).bind(keys);
+                let query = query.bind(self.names.readers(needs));
+                self.fetch("read open windows", query).await?
+            }
+        };
         self.know_lanes(&rows).await?;
         let mut windows = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -161,7 +174,7 @@ impl Tx<'_> {
     }
 
     /// Makes the lanes of these rows known, which another process may have made.
-    pub(crate) async fn know_lanes(&mut self, rows: &[sqlx::postgres::PgRow]) -> Result<()> {
+    pub(crate) async fn know_lanes(&mut self, rows: &[PgRow]) -> Result<()> {
         let ids = rows.iter().map(lane_of).collect::<Result<Vec<i32>>>()?;
         let (names, sql) = (self.names, self.sql);
         names.load(self.db(), sql, ids.into_iter()).await

@@ -41,6 +41,13 @@ pub(crate) fn explain_commit(what: &'static str, error: sqlx::Error) -> Error {
     Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
 }
 
+/// An error that came between a commit and its answer: it happened, and the caller does not learn
+/// what.
+pub(crate) fn after_commit(error: Error) -> Error {
+    let message = "the connection broke after the commit: look before trying again";
+    Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
+}
+
 /// Whether another try, from the start, is what the server asks for: a deadlock, or another call
 /// that opened the same window or took the same key a moment earlier.
 pub(crate) fn wants_retry(error: &Error) -> bool {

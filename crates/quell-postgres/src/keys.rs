@@ -87,7 +87,7 @@ impl Tx<'_> {
         sql: &'static str,
         value: impl Fn(&PgRow) -> Result<T>,
     ) -> Result<Vec<Loaded<T>>> {
-        let (tasks, keys) = self.task_keys(wanted);
+        let (tasks, keys) = self.names.task_keys(wanted);
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -101,19 +101,6 @@ impl Tx<'_> {
             loaded.push(Loaded { key, value: value(row)?, job: None });
         }
         Ok(loaded)
-    }
-
-    /// The keys that are wanted, as two columns.
-    pub(crate) fn task_keys(&self, wanted: &Wanted<'_>) -> (Vec<i32>, Vec<String>) {
-        let mut columns = (Vec::new(), Vec::new());
-        for (task, keys) in wanted {
-            let Some(task_id) = self.names.task_id(task) else { continue };
-            for key in keys {
-                columns.0.push(task_id);
-                columns.1.push((*key).to_owned());
-            }
-        }
-        columns
     }
 
     /// Takes dedup keys; `seen` are those that were there before.

@@ -20,6 +20,7 @@ mod keys;
 mod limit;
 mod look;
 mod names;
+mod opening;
 mod operate;
 mod options;
 mod push;

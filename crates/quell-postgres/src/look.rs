@@ -31,18 +31,17 @@ impl Look {
         self.inbox_waits || self.line.is_due()
     }
 
-    /// Whether a claim is one statement: nothing to fold, nothing to count, one lane without
-    /// partitions. Names it.
-    pub(crate) fn only_lane(&self) -> Option<i32> {
+    /// Whether a claim may be one statement: nothing to count, and one lane at most has anything due,
+    /// outside of partitions.
+    pub(crate) fn is_straight(&self) -> bool {
         let settings = &self.line.settings;
-        if self.inbox_waits || settings.limits_concurrency() || settings.limits_rate() {
-            return None;
-        }
-        let now = self.line.now;
-        let is_due = |lane: &&DueLane| lane.first.is_some_and(|due| due <= now);
+        let is_due = |lane: &&DueLane| lane.first.is_some_and(|due| due <= self.line.now);
         let mut due = self.line.lanes.iter().filter(is_due);
-        let lane = due.next().filter(|lane| lane.partition.is_none())?;
-        due.next().is_none().then(|| base_of(lane.id))
+        let is_plain = due.next().is_none_or(|lane| lane.partition.is_none());
+        !settings.limits_concurrency()
+            && !settings.limits_rate()
+            && is_plain
+            && due.next().is_none()
     }
 }
 
@@ -80,34 +79,50 @@ macro_rules! heads {
     };
 }
 
+/// The lanes of the queue `$queue` and the tasks `$tasks`, as `line`: of their partitions those in
+/// which a job may start, each at its head. Part of a recursive `with`.
+macro_rules! lanes {
+    ($queue:literal, $tasks:literal) => {
+        concat!(
+            "base as materialized (
+                 select l.id, l.priority
+                   from quell.queue q
+                   join quell.lane l on l.queue_id = q.id
+                   join quell.task t on t.id = l.task_id
+                  where q.name = ",
+            $queue,
+            "       and t.name = any(",
+            $tasks,
+            ")
+                    -- R33
+                    and coalesce((t.settings::json ->> 'paused')::boolean, false) = false),
+             line (id, priority, partition_id, due_at) as (
+                 select b.id, b.priority, h.partition_id, h.due_at
+                   from base b
+                  cross join lateral (
+                        select j.partition_id, j.due_at from quell.job j
+                         where j.lane_id = b.id and j.state = 0 and not ",
+            blocked!(),
+            "            order by j.partition_id, j.due_at, j.id limit 1) h
+                 union all
+                 -- From each partition in which a job may start to the next one of its lane.
+                 select p.id, p.priority, h.partition_id, h.due_at
+                   from line p
+                  cross join lateral (
+                        select j.partition_id, j.due_at from quell.job j
+                         where j.lane_id = p.id and j.partition_id > p.partition_id and j.state = 0
+                           and not ",
+            blocked!(),
+            "            order by j.partition_id, j.due_at, j.id limit 1) h)"
+        )
+    };
+}
+pub(crate) use lanes;
+
 const LOOK: &str = concat!(
-    "with recursive clock as materialized (select quell.peek($1, $2) as now),
-     base as materialized (
-         select l.id, l.priority
-           from quell.queue q
-           join quell.lane l on l.queue_id = q.id
-           join quell.task t on t.id = l.task_id
-          where q.name = $3 and t.name = any($4)
-            -- R33
-            and coalesce((t.settings::json ->> 'paused')::boolean, false) = false),
-     line (id, priority, partition_id, due_at) as (
-         select b.id, b.priority, h.partition_id, h.due_at
-           from base b
-          cross join lateral (
-                select j.partition_id, j.due_at from quell.job j
-                 where j.lane_id = b.id and j.state = 0 and not ",
-    blocked!(),
-    "            order by j.partition_id, j.due_at, j.id limit 1) h
-         union all
-         -- From each partition in which a job may start to the next one of its lane.
-         select p.id, p.priority, h.partition_id, h.due_at
-           from line p
-          cross join lateral (
-                select j.partition_id, j.due_at from quell.job j
-                 where j.lane_id = p.id and j.partition_id > p.partition_id and j.state = 0
-                   and not ",
-    blocked!(),
-    "            order by j.partition_id, j.due_at, j.id limit 1) h)
+    "with recursive clock as materialized (select quell.peek($1, $2) as now), ",
+    lanes!("$3", "$4"),
+    "
      select c.now,
             exists (select from quell.inbox where refused is null),
             (select lease_until from quell.job where state = 1 order by lease_until limit 1),
@@ -131,8 +146,12 @@ pub(crate) fn look_query(
     queue: &QueueName,
     tasks: &[TaskName],
 ) -> PgQuery {
-    let tasks: Vec<String> = tasks.iter().map(|task| task.as_str().to_owned()).collect();
-    asked.bind(sql.query(LOOK)).bind(queue.as_str().to_owned()).bind(tasks)
+    asked.bind(sql.query(LOOK)).bind(queue.as_str().to_owned()).bind(names_of(tasks))
+}
+
+/// Names as PostgreSQL takes them.
+pub(crate) fn names_of(tasks: &[TaskName]) -> Vec<String> {
+    tasks.iter().map(|task| task.as_str().to_owned()).collect()
 }
 
 /// Looks, without writing, when something is due in a queue for those who know `tasks`.

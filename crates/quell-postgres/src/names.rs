@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use quell_core::touched::{Needs, Wanted};
 use quell_core::trigger::Priority;
 use quell_core::{Key, QueueName, Result, TaskName};
 use sqlx::postgres::PgRow;
@@ -77,6 +78,25 @@ impl Names {
 
     pub(crate) fn task_id(&self, task: &TaskName) -> Option<i32> {
         self.known(|known| known.tasks.get(task).copied())
+    }
+
+    /// The keys that are wanted, as two columns; of tasks that are not known there are none.
+    pub(crate) fn task_keys(&self, wanted: &Wanted<'_>) -> (Vec<i32>, Vec<String>) {
+        let mut columns = (Vec::new(), Vec::new());
+        for (task, keys) in wanted {
+            let Some(task_id) = self.task_id(task) else { continue };
+            for key in keys {
+                columns.0.push(task_id);
+                columns.1.push((*key).to_owned());
+            }
+        }
+        columns
+    }
+
+    /// The tasks that look into the payloads of their windows.
+    pub(crate) fn readers(&self, needs: &Needs<'_>) -> Vec<i32> {
+        let reads = needs.reads_payload.iter().filter(|(_, reads)| **reads);
+        reads.filter_map(|(task, _)| self.task_id(task)).collect()
     }
 
     /// Makes lanes known to this process, where the store knows them.

@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgPool};
 
 use crate::PostgresStore;
 use crate::error::explain;
+use crate::opening::prepared;
 use crate::push::{is_pooled, listen};
 use crate::schema::migrate;
 use crate::sql::Sql;
@@ -160,12 +161,13 @@ impl PostgresOptions {
         // It was only needed to ask; how it ends changes nothing.
         let _ended = first.close().await;
         let sql = Sql::new(&self.schema, !pooled)?;
-        let pool = self.pool(!pooled);
+        let pool = self.pool(&sql);
         Ok(PostgresStore::start(pool, sql, listener, self.history))
     }
 
-    fn pool(&self, persistent: bool) -> PgPool {
+    fn pool(&self, sql: &Sql) -> PgPool {
         let set = SESSION.map(|setting| format!("set {setting}")).join("; ");
+        let set = format!("{set}; {}", prepared(sql));
         let pool = PgPoolOptions::new()
             .max_connections(self.connections)
             .acquire_timeout(self.acquire_timeout)
@@ -181,7 +183,7 @@ impl PostgresOptions {
                     }
                 })
             });
-        if !persistent {
+        if !sql.is_persistent() {
             return pool.connect_lazy_with(self.connect.clone().statement_cache_capacity(0));
         }
         let pool = pool.after_connect(move |db, _| {

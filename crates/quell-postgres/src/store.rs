@@ -1,6 +1,6 @@
 //! The door: each method of the trait is one transaction here, or one statement that is its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -23,10 +23,11 @@ use tokio::task::JoinSet;
 use tracing::debug;
 
 use crate::PostgresOptions;
-use crate::claim::{decode_started, has_lapsed, next_after, start_query};
-use crate::error::wants_retry;
+use crate::claim::{decode_straight, has_lapsed, started_lanes, straight_query};
+use crate::error::{after_commit, wants_retry};
 use crate::look::{Look, look, peek};
 use crate::names::Names;
+use crate::opening::opening;
 use crate::operate::may_prune;
 use crate::push::{Outbox, hear, tell};
 use crate::read::Reader;
@@ -64,18 +65,24 @@ pub struct PostgresStore {
     /// Queues with limits, as this process last saw them. The claims of one process on one of them
     /// go one after the other, so that only other processes are met as contention (R35).
     limited: RwLock<BTreeMap<QueueName, Arc<Mutex<()>>>>,
+    /// Queues of which a claim is tried in one statement, without a look before it.
+    straight: RwLock<BTreeSet<QueueName>>,
     // Owned so that they end with the store.
     _tasks: JoinSet<()>,
 }
 
 /// One transaction, from begin to commit; it starts over where it met another call on its rows.
 macro_rules! write {
-    ($self:ident, $now:expr, |$tx:ident| $body:expr) => {{
+    ($self:ident, $now:expr, |$tx:ident| $body:expr) => {
+        write!($self, $now, |_asked| None, |$tx| $body)
+    };
+    ($self:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {{
         let mut tries = 0;
         loop {
-            let asked = $self.asked($now);
-            let history = $self.history.is_some();
-            let mut $tx = Tx::begin(&$self.pool, &$self.sql, &$self.names, asked, history).await?;
+            let $asked = $self.asked($now);
+            let opening: Option<String> = $opening;
+            let begun = Tx::begin(&$self.pool, &$self.sql, &$self.names, $asked, opening).await;
+            let mut $tx = begun?.with_history($self.history.is_some());
             let done: Result<_> = async { Ok($body) }.await;
             let error = match done {
                 Ok(answer) => {
@@ -145,6 +152,7 @@ impl PostgresStore {
             history,
             seen: AtomicI64::new(i64::MIN),
             limited: RwLock::default(),
+            straight: RwLock::default(),
             _tasks: tasks,
         }
     }
@@ -160,6 +168,22 @@ impl PostgresStore {
     /// What the claims of a queue with limits pass one by one.
     fn gate(&self, queue: &QueueName) -> Option<Arc<Mutex<()>>> {
         self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
+    }
+
+    fn is_straight(&self, queue: &QueueName) -> bool {
+        self.straight.read().unwrap_or_else(PoisonError::into_inner).contains(queue)
+    }
+
+    fn set_straight(&self, queue: &QueueName, is_straight: bool) {
+        if is_straight == self.is_straight(queue) {
+            return;
+        }
+        let mut straight = self.straight.write().unwrap_or_else(PoisonError::into_inner);
+        if is_straight {
+            straight.insert(queue.clone());
+        } else {
+            straight.remove(queue);
+        }
     }
 
     /// Runs a statement that is its own transaction; its commit is in order until the guard goes.
@@ -264,27 +288,25 @@ impl PostgresStore {
         Ok(batches.iter().map(|b| receipts.by_ref().take(b.triggers.len()).collect()).collect())
     }
 
-    /// Starts jobs of the only lane that has any due.
-    async fn claim_lane(
+    /// Starts what is due in one statement; none where the queue does not allow it.
+    async fn claim_straight(
         &self,
         now: Option<Timestamp>,
         claim: &Claim,
-        before: &Look,
-        lane: i32,
-    ) -> Result<Claimed> {
-        // Before the commit: after it, a broken connection must not hide what has started.
-        self.know_lanes(&[lane]).await?;
-        let query = start_query(&self.sql, self.asked(now), lane, claim);
+    ) -> Result<Option<Claimed>> {
+        let query = straight_query(&self.sql, self.asked(now), claim);
         let (rows, _ordered) = self.one_shot(query).await?;
-        let started = decode_started(&rows, &self.names)?;
-        let next = next_after(&before.line, lane, &started, claim.limit);
+        self.know_lanes(&started_lanes(&rows)?).await.map_err(after_commit)?;
+        let Some(claimed) = decode_straight(&rows, &self.names, claim.limit)? else {
+            return Ok(None);
+        };
         let mut news = News::default();
         if self.history.is_some() {
-            let event = |job| Event::claimed(started.now, claim, job);
-            news.events.extend(started.jobs.iter().map(event));
+            let event = |job| Event::claimed(claimed.now, claim, job);
+            news.events.extend(claimed.jobs.iter().map(event));
         }
-        self.spread(started.now, news);
-        Ok(Claimed { now: started.now, jobs: started.jobs, next })
+        self.spread(claimed.now, news);
+        Ok(Some(claimed))
     }
 
     /// Ends attempts that all succeeded: one statement.
@@ -365,22 +387,35 @@ impl Store for PostgresStore {
             return self.enqueue_plain(now, &batches).await;
         }
         self.names.look_up(&self.pool, &self.sql, lanes).await?;
-        write!(self, now, |tx| {
+        let (sql, names) = (&self.sql, &self.names);
+        write!(self, now, |asked| opening(sql, names, asked, &batches), |tx| {
             tx.fold_inbox().await?;
             tx.accept(&batches).await?
         })
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let before = self.look(now, &claim.queue, &claim.tasks, Some(&claim.worker)).await?;
+        let queue = &claim.queue;
+        let was_straight = self.is_straight(queue);
+        if was_straight
+            && claim.limit > 0
+            && let Some(claimed) = self.claim_straight(now, claim).await?
+        {
+            return Ok(claimed);
+        }
+        let before = self.look(now, queue, &claim.tasks, Some(&claim.worker)).await?;
+        self.set_straight(queue, before.is_straight());
         if !before.is_due() || claim.limit == 0 {
             let Line { now, .. } = before.line;
             return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next() });
         }
-        if let Some(lane) = before.only_lane() {
-            return self.claim_lane(now, claim, &before, lane).await;
+        if !was_straight
+            && before.is_straight()
+            && let Some(claimed) = self.claim_straight(now, claim).await?
+        {
+            return Ok(claimed);
         }
-        let gate = self.gate(&claim.queue);
+        let gate = self.gate(queue);
         let _alone = match &gate {
             Some(gate) => Some(gate.lock().await),
             None => None,

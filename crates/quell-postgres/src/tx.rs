@@ -118,6 +118,8 @@ pub(crate) struct Tx<'s> {
     pub(crate) now: Timestamp,
     pub(crate) asked: Asked,
     pub(crate) inbox_waits: bool,
+    /// The windows that were locked as it began; the time was read after that.
+    pub(crate) opened: Option<Vec<PgRow>>,
     pub(crate) news: News,
     pub(crate) has_history: bool,
     /// Dedup keys that were there when this call locked them.
@@ -140,37 +142,55 @@ impl Unnamed {
 }
 
 impl<'s> Tx<'s> {
-    /// Begins a transaction at the store's time.
+    /// Begins a transaction at the store's time, with what [`opening`](crate::opening::opening) says.
     pub(crate) async fn begin(
         pool: &PgPool,
         sql: &'s Sql,
         names: &'s Names,
         asked: Asked,
-        has_history: bool,
+        opening: Option<String>,
     ) -> Result<Self> {
         let now = asked.now.map_or_else(|| "null".to_owned(), |now| now.as_micros().to_string());
-        let text = sql.rewrite(&format!(
+        let mut text = sql.rewrite(&format!(
             "{}; select quell.peek({now}, '{}'),
                         exists (select from quell.inbox where refused is null)",
             begin_text(sql),
             asked.seen.as_micros()
         ));
+        text.push_str(opening.as_deref().unwrap_or_default());
         let mut open = Open { db: acquire(pool).await?, ended: false };
-        // Numbers and the schema's checked name are all that was put into the text.
-        let begun = sqlx::raw_sql(AssertSqlSafe(text)).fetch_one(&mut *open.db).await;
-        let row = begun.map_err(|e| explain("begin a transaction", e))?;
+        // Numbers, quoted keys and the schema's checked name are all that was put into the text.
+        let begun = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *open.db).await;
+        let mut rows = begun.map_err(|e| explain("begin a transaction", e))?;
+        let head = first(&rows)?;
+        let (mut now, inbox_waits) = (time(head, 0)?, get(head, 1)?);
+        let opened = match opening.and_then(|_| rows.pop()) {
+            Some(last) => {
+                now = time(&last, 0)?;
+                Some(rows.split_off(1))
+            }
+            None => None,
+        };
         Ok(Tx {
             open,
             sql,
             names,
-            now: time(&row, 0)?,
+            now,
             asked,
-            inbox_waits: get(&row, 1)?,
+            inbox_waits,
+            // What the inbox holds comes first.
+            opened: opened.filter(|_| !inbox_waits),
             news: News::default(),
-            has_history,
+            has_history: false,
             locked: BTreeSet::new(),
             unnamed: Unnamed::default(),
         })
+    }
+
+    /// Notes what happens for the history.
+    pub(crate) fn with_history(mut self, has_history: bool) -> Self {
+        self.has_history = has_history;
+        self
     }
 
     /// The connection.

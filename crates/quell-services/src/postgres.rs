@@ -143,10 +143,10 @@ impl Postgres {
         let deadline = Instant::now() + PATIENCE;
         loop {
             await_that(PATIENCE, || self.is_ready());
-            let mut asked = self.psql();
-            // Whatever impatience sessions were given: this one only tends the server.
-            asked.env("PGOPTIONS", "-c statement_timeout=0").args(["--command", question]);
-            let output = asked.output()?;
+            // What a test has set for everyone's sessions is not for this one.
+            let mut psql = self.psql();
+            psql.env("PGOPTIONS", "-c statement_timeout=0").args(["--command", question]);
+            let output = psql.output()?;
             if output.status.success() {
                 return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
             }

@@ -47,6 +47,8 @@ pub struct Book {
     pub fault: Option<usize>,
     /// Processes that were killed.
     pub killed: BTreeSet<String>,
+    /// When each process is last heard of.
+    pub heard: BTreeMap<String, Timestamp>,
     /// Whether there is any fault in the whole record.
     pub any_fault: bool,
     /// Since when no harm is done.
@@ -67,6 +69,10 @@ impl Book {
     pub fn new(lines: &[Line]) -> Self {
         let mut book = Book { now: Timestamp::MIN, ..Book::default() };
         for line in lines {
+            if let Some(t) = time_of(&line.event) {
+                let last = book.heard.entry(line.p.clone()).or_insert(t);
+                *last = t.max(*last);
+            }
             match &line.event {
                 Event::Record { complete, faults, punctual } => {
                     (book.complete, book.faults, book.punctual) = (*complete, *faults, *punctual);
@@ -114,7 +120,7 @@ impl Book {
                     view.lines.push(at);
                 }
             }
-            Event::Claimed { .. } => self.claimed(at, &line.event),
+            Event::Claimed { .. } => self.claimed(at, line),
             Event::Renew { job, token, until, .. } => {
                 if let Some(view) = self.jobs.get_mut(job).filter(|view| view.token == token.get())
                 {
@@ -333,8 +339,9 @@ impl Book {
         self.place(*job);
     }
 
-    fn claimed(&mut self, at: usize, event: &Event) {
-        let Event::Claimed { t, job, token, task, queue, key, worker, count, until, .. } = event
+    fn claimed(&mut self, at: usize, line: &Line) {
+        let Event::Claimed { t, job, token, task, queue, key, worker, count, until, .. } =
+            &line.event
         else {
             return;
         };
@@ -343,7 +350,7 @@ impl Book {
         view.state = JobState::Running;
         view.attempt = view.attempt.saturating_add(1);
         (view.token, view.until, view.renewed) = (token.get(), *until, [at, at]);
-        view.worker = Some(worker.clone());
+        (view.worker, view.by) = (Some(worker.clone()), line.p.clone());
         view.claims.push(ClaimView {
             at,
             t: *t,

@@ -82,8 +82,10 @@ fn claimed(book: &Book, at: usize, event: &Event, found: &mut Vec<Violation>) {
     }
     for other in &book.running {
         let Some(runs) = book.jobs.get(other) else { continue };
-        // A killed process may have settled it and not said so.
-        let sure = book.complete || other == job;
+        // A killed process may have settled it, or given it back, and not said so. One that is heard
+        // of later has said all that it did.
+        let speaks = book.heard.get(&runs.by).is_some_and(|last| last > t);
+        let sure = book.complete || (other == job && speaks);
         if sure && *t < runs.until && runs.task_key().as_ref() == Some(&key) {
             let both = format!("jobs {other} and {job} of {} {} run at once", key.0, key.1);
             broken(found, "P9", runs.newest(2).chain([at]), both);

@@ -129,6 +129,8 @@ pub struct JobView {
     pub renewed: [usize; 2],
     /// Who runs it.
     pub worker: Option<WorkerId>,
+    /// The process of the newest claim.
+    pub by: String,
     /// The attempts that were spent.
     pub attempt: u32,
     /// The failures in a row.
@@ -180,6 +182,7 @@ impl JobView {
             until: Timestamp::MIN,
             renewed: [0; 2],
             worker: None,
+            by: String::new(),
             attempt: 0,
             failures: 0,
             joins: Vec::new(),

@@ -167,4 +167,12 @@ fn checker_finds_an_order_for_two_processes_that_commit_at_one_moment() {
             assert_eq!(report.broke("P9"), second_claim == 29, "{}", report.text(&lines));
         }
     }
+    // A process that is killed before it tells of what it gave back.
+    let silent = window(10, "quiet") + &claimed(20, 1);
+    for (later, broken) in [("", false), (&released(30), true)] {
+        let one = read("one", &(silent.clone() + later));
+        let lines = merge(vec![one, read("two", &claimed(29, 2))]);
+        let report = check(&lines);
+        assert_eq!(report.broke("P9"), broken, "{}", report.text(&lines));
+    }
 }

@@ -9,6 +9,8 @@ mod functions;
 #[cfg(test)]
 mod inbox;
 #[cfg(test)]
+mod keys;
+#[cfg(test)]
 mod pooler;
 #[cfg(test)]
 mod proxy;

@@ -22,7 +22,7 @@ use super::ticker::Ticker;
 use crate::metrics;
 
 /// The most settlements in one store call.
-const SETTLE_BATCH: usize = 1_000;
+const SETTLE_BATCH: usize = 4_000;
 /// The most leases that one call takes back.
 pub(crate) const REAP_BATCH: usize = 1_000;
 /// Between two looks for lapsed leases, at least.

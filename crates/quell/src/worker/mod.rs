@@ -88,7 +88,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     pub(crate) fn new(quell: Quell, state: S) -> Self {
         let bounds = Bounds {
             concurrency: 32,
-            prefetch: 1_000,
+            prefetch: 4_000,
             lease: Duration::from_secs(30),
             grace: Duration::from_secs(30),
             poll: PollSettings::default(),
@@ -112,7 +112,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     }
 
     /// How many jobs the worker may hold beyond those that run. It takes no more ahead than it
-    /// finishes in 50 ms at its present pace, so slow handlers hold nothing back. 1,000 by default.
+    /// finishes in 50 ms at its present pace, so slow handlers hold nothing back. 4,000 by default.
     pub fn prefetch(mut self, jobs: usize) -> Self {
         self.bounds.prefetch = jobs;
         self
