@@ -391,11 +391,14 @@ pub async fn r40_limits_that_cannot_be_meant_are_refused(rig: Rig) {
     let kept = QueueSettings { concurrency: Some(2), ..QueueSettings::default() };
     rig.set_queue(kept.clone()).await;
     let never = Some(Rate { limit: 0, period: secs(1) });
+    let at_once = Some(Rate { limit: 1, period: secs(0) });
     let wrong = [
         ("worker_concurrency", QueueSettings { worker_concurrency: Some(3), ..kept.clone() }),
         ("partition_concurrency", QueueSettings { partition_concurrency: Some(3), ..kept.clone() }),
         ("rate", QueueSettings { rate: never, ..kept.clone() }),
         ("partition_rate", QueueSettings { partition_rate: never, ..kept.clone() }),
+        ("rate", QueueSettings { rate: at_once, ..kept.clone() }),
+        ("partition_rate", QueueSettings { partition_rate: at_once, ..kept.clone() }),
     ];
     for (field, settings) in wrong {
         let error = rig.store.set_queue(&queue(), &settings).await.expect_err(field);

@@ -134,9 +134,10 @@ const STRAIGHT: &str = concat!(
       order by s.due_at, s.id"
 );
 
-/// Jobs by their ids, within a transaction and at its time.
+/// Jobs by their ids, within a transaction. The time is read with the rows: what made room for them,
+/// an end of their key's attempt or of others under a limit, came before (R11, R31).
 const START_IDS: &str = concat!(
-    "with clock as materialized (select greatest($1::bigint, $2::bigint) as now), ",
+    "with clock as materialized (select quell.tick($1, $2) as now), ",
     start!("j.id = any($6)"),
     " from clock c left join started s on true order by s.due_at, s.id"
 );
@@ -156,6 +157,7 @@ fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
 /// Jobs that started.
 #[derive(Debug)]
 pub(crate) struct Started {
+    now: Timestamp,
     pub(crate) jobs: Vec<ClaimedJob>,
     /// The partitions of the jobs.
     partitions: Vec<Option<Key>>,
@@ -180,7 +182,7 @@ fn decode_started(rows: &[PgRow], names: &Names) -> Result<Started> {
             partitions.push(get::<Option<&str>, _>(row, 12)?.map(Key::new).transpose()?);
         }
     }
-    Ok(Started { jobs, partitions })
+    Ok(Started { now: time(first(rows)?, 0)?, jobs, partitions })
 }
 
 /// What [`straight_query`] brought; none where the queue does not allow it. The lanes of the jobs
@@ -234,7 +236,6 @@ impl Tx<'_> {
         self.fold_inbox().await?;
         let queue = &claim.queue;
         self.lock_queue(queue).await?;
-        self.read_clock().await?;
         let mut line = self.line(claim).await?;
         let room = claim.limit.min(line.settings.room(&line.taken.used));
         let (mut jobs, mut partitions) = (Vec::new(), Vec::new());
@@ -245,6 +246,10 @@ impl Tx<'_> {
                 break;
             }
             let mut started = self.first_due(&line, of_priority, left, claim).await?;
+            self.now = self.now.max(started.now);
+            for job in &started.jobs {
+                self.tell(|| Event::claimed(started.now, claim, job));
+            }
             started.partitions.iter().for_each(|name| line.taken.start(name.as_ref()));
             jobs.append(&mut started.jobs);
             partitions.append(&mut started.partitions);
@@ -255,10 +260,6 @@ impl Tx<'_> {
         }
         let mut next = self.line(claim).await?.next();
         next.due = next.due.map(|due| later(due, next.now, jobs.len() < room));
-        let now = self.now;
-        for job in &jobs {
-            self.tell(|| Event::claimed(now, claim, job));
-        }
         Ok((jobs, next))
     }
 
@@ -286,7 +287,8 @@ impl Tx<'_> {
     ) -> Result<Started> {
         let candidates = Candidates::of(line, lanes, left);
         let chosen = self.choose(&candidates, left).await?;
-        let query = self.asked_now().bind(self.sql.query(START_IDS));
+        let asked = Asked { seen: self.now, ..self.asked };
+        let query = asked.bind(self.sql.query(START_IDS));
         let query = bind_start(query, left, claim).bind(chosen);
         let rows = self.fetch("start jobs", query).await?;
         let (names, sql) = (self.names, self.sql);

@@ -64,8 +64,9 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, &'static str) {
             | sqlx::Error::Decode(_) => (ErrorKind::Corrupt, "a row holds what Quell never wrote"),
             sqlx::Error::PoolTimedOut => (
                 ErrorKind::Unavailable,
-                "no connection in time: check that the server answers; where all are in use, raise \
-                 `connections`, or look for slow statements",
+                "no connection was to be had in time: the server is away, or has none left (raise \
+                 `max_connections`), or those of this process are busy (raise `connections`, or look \
+                 for slow statements)",
             ),
             sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolClosed => {
                 (ErrorKind::Unavailable, "the server did not answer: check that it runs")

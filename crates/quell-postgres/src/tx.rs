@@ -116,7 +116,7 @@ pub(crate) struct Tx<'s> {
     pub(crate) names: &'s Names,
     /// When the call takes effect: see [`Tx::read_clock`].
     pub(crate) now: Timestamp,
-    asked: Asked,
+    pub(crate) asked: Asked,
     pub(crate) inbox_waits: bool,
     /// The windows that were locked as it began; the time was read after that.
     pub(crate) opened: Option<Vec<PgRow>>,

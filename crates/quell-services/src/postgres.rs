@@ -16,6 +16,8 @@ use crate::process::{Process, await_that, free_port};
 
 /// How long a start or stop may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an orderly stop may take before it is an immediate one.
+const STOP: Duration = Duration::from_secs(10);
 /// Who owns the databases.
 const USER: &str = "quell";
 
@@ -187,6 +189,10 @@ impl Postgres {
     pub fn stop(&mut self) -> anyhow::Result<()> {
         let mut process = self.process.take().context("the server does not run")?;
         process.signal(Signal::INT)?;
+        if !await_that(STOP, || process.has_ended()) {
+            // In the middle of the recovery after a session's death it may wait for ever.
+            process.signal(Signal::QUIT)?;
+        }
         process.wait()?;
         Ok(())
     }

@@ -5,6 +5,8 @@ mod conformance;
 #[cfg(test)]
 mod cost;
 #[cfg(test)]
+mod cuts;
+#[cfg(test)]
 mod functions;
 #[cfg(test)]
 mod inbox;
@@ -13,7 +15,11 @@ mod keys;
 #[cfg(test)]
 mod pooler;
 #[cfg(test)]
+mod proxy;
+#[cfg(test)]
 mod roles;
+#[cfg(test)]
+mod scarce;
 #[cfg(test)]
 mod scene;
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Scene {
 }
 
 /// Waits until `done`, for at most 20 s.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, done: impl Fn() -> F) {
+pub(crate) async fn until(what: &str, done: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done().await {
         assert!(Instant::now() < deadline, "timed out waiting until {what}");

@@ -21,10 +21,12 @@ impl Process {
     /// Starts `quell serve` and waits until it says where it listens.
     pub(crate) fn serve(config: &Path, more: &[&str]) -> Process {
         let config = config.to_str().unwrap();
-        let mut child = quell(&[&["serve", "--config", config], more].concat())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Process::start(&mut quell(&[&["serve", "--config", config], more].concat()))
+    }
+
+    /// As [`Process::serve`], by the whole command.
+    pub(crate) fn start(command: &mut Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}"));

@@ -83,12 +83,16 @@ async fn r40_settings_that_cannot_be_meant_name_the_field_and_change_nothing() {
     let served = serve(TASKS).await;
     let before = served.get("/v1/queues").await.1;
     let path = "/v1/queues/default";
-    let table: [(Method, &str, &str, u16, &str); 9] = [
+    let table: [(Method, &str, &str, u16, &str); 13] = [
         (Method::PUT, path, r#"{"typo":1}"#, 422, "body"),
         (Method::PUT, path, "[]", 422, "body"),
         (Method::PUT, path, r#"{"rate":{"limit":0,"period":"1s"}}"#, 422, "rate"),
         (Method::PUT, path, r#"{"rate":{"limit":1,"period":"0s"}}"#, 422, "body"),
         (Method::PATCH, path, r#"{"worker_concurrency":5}"#, 422, "worker_concurrency"),
+        (Method::PATCH, path, r#"{"partition_concurrency":5}"#, 422, "partition_concurrency"),
+        (Method::PATCH, path, r#"{"worker_concurrency":0}"#, 422, "worker_concurrency"),
+        (Method::PATCH, path, r#"{"concurrency":-1}"#, 422, "body"),
+        (Method::PUT, path, r#"{"concurrency":1.5}"#, 422, "body"),
         (Method::PATCH, path, r#"{"typo":1}"#, 422, "body"),
         (Method::PATCH, "/v1/queues/nosuch", "{}", 404, "queue"),
         (Method::POST, "/v1/queues/nosuch/pause", "", 404, "queue"),
@@ -106,6 +110,25 @@ async fn r40_settings_that_cannot_be_meant_name_the_field_and_change_nothing() {
         served.post("/v1/tasks/now/triggers", r#"{"payload":{},"partition":""}"#).await;
     assert_eq!((status, &told["error"]["field"]), (422, &json!("partition")));
     assert_eq!(served.get("/v1/queues").await.1, before);
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r31_a_concurrency_of_0_starts_nothing_until_it_is_raised() {
+    let other = "[tasks.other]\nqueue = \"other\"\nexec = { command = [\"true\"] }\n";
+    let served = serve(&format!("{TASKS}{other}")).await;
+    let path = "/v1/queues/default";
+    let (status, told) = send(&served, Method::PATCH, path, r#"{"concurrency":0}"#).await;
+    assert_eq!((status, &told["concurrency"], &told["paused"]), (200, &json!(0), &json!(false)));
+    let held = served.trigger("now", r#"{"customer":"a"}"#).await["job"].clone();
+    // What came later to another queue has run, so the worker was there.
+    let free = served.trigger("other", "{}").await["job"].clone();
+    served.ended(&free, JobState::Succeeded).await;
+    let shown = served.get(&format!("/v1/jobs/{}", held.as_str().unwrap())).await.1;
+    assert_eq!(shown["job"]["state"], "scheduled");
+    let (status, _) = send(&served, Method::PATCH, path, r#"{"concurrency":1}"#).await;
+    assert_eq!(status, 200);
+    served.ended(&held, JobState::Succeeded).await;
     served.server.stop().await.unwrap();
 }
 

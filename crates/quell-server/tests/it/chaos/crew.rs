@@ -86,6 +86,11 @@ impl Crew {
         fill_disk(&self.workers[index].child, length).await;
     }
 
+    /// The configuration of its servers.
+    pub(super) fn config(&self) -> PathBuf {
+        self.folder.join("quell.toml")
+    }
+
     /// No more triggers.
     pub(super) fn hush(&mut self) {
         self.callers.iter_mut().for_each(|caller| end(&mut caller.child));
@@ -140,7 +145,7 @@ impl Crew {
         if index == 0 {
             return self.torment(&["work"]);
         }
-        let config = self.folder.join("quell.toml");
+        let config = self.config();
         self.spawn(&["serve", "--config", text(&config)])
     }
 

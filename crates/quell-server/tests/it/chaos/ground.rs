@@ -82,7 +82,7 @@ impl Ground {
         }
     }
 
-    fn server(&mut self) -> &mut Postgres {
+    pub(super) fn server(&mut self) -> &mut Postgres {
         match self {
             Ground::Postgres(server) => server,
             Ground::Sqlite(..) => panic!("a file has no server"),

@@ -45,7 +45,7 @@ fn histories(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Every event of every process; a torn last line is what a kill may leave.
-fn events(folder: &Path) -> Vec<Event> {
+pub(super) fn events(folder: &Path) -> Vec<Event> {
     let mut events = Vec::new();
     for path in histories(folder) {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -109,7 +109,7 @@ pub(super) async fn each_tick_is_one_job(store: &dyn Store, jobs: &BTreeMap<JobI
 }
 
 /// What `quell check` says of all histories and the store's rows.
-fn checked(folder: &Path, url: &str) {
+pub(super) fn checked(folder: &Path, url: &str) {
     let mut command = quell(&["check", "--store", url]);
     let checked = command.args(histories(folder)).output().unwrap();
     let said = [checked.stdout, checked.stderr].concat();

@@ -5,7 +5,9 @@
 //!
 //! `cargo xtask chaos --store postgres --rounds N --seed S` runs more of it.
 
+mod away;
 mod crew;
+mod crowd;
 mod ground;
 mod judge;
 mod plan;
@@ -18,6 +20,7 @@ use quell::{ScheduleName, ScheduleState, Store};
 
 use crew::{BEAT, Crew};
 use ground::Ground;
+use judge::Verdict;
 use plan::{Fault, plan, plan_on_server};
 
 /// Rounds in every test run.
@@ -60,6 +63,16 @@ async fn hold(
             eprintln!("{} of {rounds} rounds", round + 1);
         }
     }
+    let (verdict, beats) = rest(folder, &mut ground, &mut crew).await;
+    eprintln!("seed {seed}, {rounds} rounds: {done:?}, {revived} gave up and were started again");
+    eprintln!("{verdict}, {beats} ticks, 0 violations");
+    assert!(verdict.accepted > 4 * rounds, "too few triggers to mean anything: {verdict:?}");
+    assert!(verdict.stamped > rounds, "too few stamps to mean anything: {verdict:?}");
+    assert!(verdict.lapsed > rounds / 12, "too few lost leases to mean anything: {verdict:?}");
+}
+
+/// Lets everything come to rest, and judges it; says how often the schedule ticked.
+async fn rest(folder: &Path, ground: &mut Ground, crew: &mut Crew) -> (Verdict, usize) {
     crew.hush();
     let store = ground.store().await;
     pause_schedule(&*store).await;
@@ -74,14 +87,10 @@ async fn hold(
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     crew.dismiss().await;
-    let verdict = judge::judge(folder, &url, &jobs);
+    let verdict = judge::judge(folder, &ground.url(), &jobs);
     let beats = judge::each_tick_is_one_job(&*store, &jobs).await;
     ground.check().await;
-    eprintln!("seed {seed}, {rounds} rounds: {done:?}, {revived} gave up and were started again");
-    eprintln!("{verdict}, {beats} ticks, 0 violations");
-    assert!(verdict.accepted > 4 * rounds, "too few triggers to mean anything: {verdict:?}");
-    assert!(verdict.stamped > rounds, "too few stamps to mean anything: {verdict:?}");
-    assert!(verdict.lapsed > rounds / 12, "too few lost leases to mean anything: {verdict:?}");
+    (verdict, beats)
 }
 
 /// Nothing comes to rest while the clock triggers.

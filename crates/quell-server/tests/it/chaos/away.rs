@@ -1,0 +1,103 @@
+//! A server that is away for half a minute, as in a failover, while triggers come in.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use quell::Store;
+use quell::history::Event;
+use reqwest::Client;
+use serde_json::Value;
+
+use super::crew::Crew;
+use super::ground::Ground;
+use super::judge::{Verdict, events};
+use super::rest;
+use crate::binary::Process;
+use crate::served::answer;
+
+/// How long the server is away.
+const AWAY: Duration = Duration::from_secs(30);
+
+/// How many triggers were accepted, and the kinds of errors of those that were not.
+fn told(folder: &Path) -> (usize, Vec<String>) {
+    let (mut accepted, mut failed) = (0, Vec::new());
+    for event in events(folder) {
+        match event {
+            Event::TriggerOk { .. } => accepted += 1,
+            Event::TriggerFail { kind, .. } => failed.push(kind),
+            _ => {}
+        }
+    }
+    (accepted, failed)
+}
+
+/// Waits until the callers had so many more triggers accepted.
+async fn accepted_more(folder: &Path, more: usize) -> usize {
+    let (deadline, before) = (Instant::now() + Duration::from_secs(60), told(folder).0);
+    loop {
+        let (now, _) = told(folder);
+        if now >= before + more {
+            return now;
+        }
+        assert!(Instant::now() < deadline, "no more triggers are accepted after {now}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until the ticks have fired that were missed while the server was away.
+async fn caught_up(store: &dyn Store) {
+    let (deadline, back) = (Instant::now() + Duration::from_secs(60), store.tick(None, 0).await);
+    let back = back.unwrap().now;
+    while store.schedules().await.unwrap()[0].last < Some(back) {
+        assert!(Instant::now() < deadline, "the schedule does not go on");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What `quell serve` says to a trigger over HTTP.
+async fn trigger(server: &Process) -> (u16, Value) {
+    let request = Client::new().post(format!("{}/v1/tasks/note/triggers", server.url));
+    let request = request.header("content-type", "application/json");
+    answer(request.body(r#"{"payload":{"k":"http"}}"#).send().await.unwrap()).await
+}
+
+#[tokio::test]
+async fn r39_a_server_that_is_away_for_30_s_only_delays_and_callers_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ground = Ground::postgres();
+    let mut crew = Crew::start(folder.path(), &ground.url());
+    let server = Process::serve(&crew.config(), &["--history", &file(folder.path())]);
+    let before = accepted_more(folder.path(), 100).await;
+    assert_eq!(trigger(&server).await.0, 202);
+
+    ground.server().stop().unwrap();
+    let gone = Instant::now();
+    let (status, refused) = trigger(&server).await;
+    assert_eq!((status, &refused["error"]["kind"]), (503, &"unavailable".into()), "{refused}");
+    tokio::time::sleep(AWAY.saturating_sub(gone.elapsed())).await;
+    let (meanwhile, failed) = told(folder.path());
+    ground.server().resume().unwrap();
+
+    accepted_more(folder.path(), 100).await;
+    caught_up(&*ground.store().await).await;
+    let (status, accepted) = trigger(&server).await;
+    assert_eq!(status, 202, "{accepted}");
+    assert_eq!(crew.revive(), 0, "nobody gave up");
+    server.signal("-TERM");
+    let ended = ended(server).await;
+    assert!(ended, "it was asked to end, and ends in order");
+    let (verdict, beats): (Verdict, usize) = rest(folder.path(), &mut ground, &mut crew).await;
+    eprintln!("{before} accepted before, {meanwhile} when it came back, {} refused", failed.len());
+    eprintln!("{verdict}, {beats} ticks, 0 violations");
+    assert!(failed.len() >= 4, "each caller is told, and more than once: {failed:?}");
+    assert!(failed.iter().all(|kind| kind == "Unavailable"), "{failed:?}");
+    assert!(beats > 200, "the ticks of the outage fire too: {beats}");
+}
+
+fn file(folder: &Path) -> String {
+    folder.join("http.jsonl").to_str().unwrap().to_owned()
+}
+
+async fn ended(mut server: Process) -> bool {
+    tokio::task::spawn_blocking(move || server.child.wait().unwrap().success()).await.unwrap()
+}
