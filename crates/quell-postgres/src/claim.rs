@@ -15,9 +15,9 @@ use quell_core::{
     Claim, Claimed, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, NextDue, Payload, QueueName,
     Result, Timestamp,
 };
-use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
+use crate::connections::Connections;
 use crate::error::corrupt;
 use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_of};
 use crate::names::{Lane, Names};
@@ -29,7 +29,7 @@ use crate::tx::{Asked, Tx, first, read};
 const PASSED_OVER: Duration = Duration::from_millis(2);
 
 /// Looks, without writing, whether a lease has lapsed.
-pub(crate) async fn has_lapsed(pool: &PgPool, sql: &Sql, asked: Asked) -> Result<bool> {
+pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> Result<bool> {
     const LAPSED: &str = "select coalesce(
          (select lease_until from quell.job where state = 1 order by lease_until limit 1)
              <= quell.peek($1, $2), false)";

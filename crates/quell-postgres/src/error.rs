@@ -14,6 +14,7 @@ mod code {
     pub(super) const READ_ONLY: &str = "25006";
     pub(super) const DENIED: &str = "42501";
     pub(super) const TOO_MANY_CONNECTIONS: &str = "53300";
+    pub(super) const CANNOT_CONNECT_NOW: &str = "57P03";
     pub(super) const NO_SCHEMA: &str = "3F000";
     pub(super) const NO_TABLE: &str = "42P01";
     pub(super) const NO_COLUMN: &str = "42703";
@@ -47,6 +48,16 @@ pub(crate) fn wants_retry(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<sqlx::Error>());
     let code = source.and_then(|e| e.as_database_error()).and_then(|e| e.code());
     matches!(code.as_deref(), Some(code::DEADLOCK | code::SERIALIZATION | code::UNIQUE))
+}
+
+/// Whether a server that could not be connected to is about to start, or to have connections again.
+pub(crate) fn is_starting(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        _ => error.as_database_error().and_then(|e| e.code()).is_some_and(|code| {
+            [code::TOO_MANY_CONNECTIONS, code::CANNOT_CONNECT_NOW].contains(&&*code)
+        }),
+    }
 }
 
 /// Whether the connection, not the server, failed.

@@ -13,6 +13,7 @@
 //! transaction.
 
 mod claim;
+mod connections;
 mod enqueue;
 mod error;
 mod inbox;

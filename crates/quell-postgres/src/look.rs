@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use quell_core::line::{DueLane, Line, Taken};
 use quell_core::{Key, NextDue, QueueName, Result, TaskName, WorkerId};
-use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
+use crate::connections::Connections;
 use crate::limit::Counting;
 use crate::read::parse_settings;
 use crate::row::{blocked, get, optional_time, time};
@@ -156,7 +156,7 @@ pub(crate) fn names_of(tasks: &[TaskName]) -> Vec<String> {
 
 /// Looks, without writing, when something is due in a queue for those who know `tasks`.
 pub(crate) async fn look(
-    pool: &PgPool,
+    pool: &Connections,
     sql: &Sql,
     asked: Asked,
     (queue, tasks, worker): (&QueueName, &[TaskName], Option<&WorkerId>),
@@ -198,7 +198,7 @@ pub(crate) fn decode_look(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
 /// When something may be to do in each of these queues: the head of its first lane, whatever its
 /// limits say. One statement, however many queues.
 pub(crate) async fn peek(
-    pool: &PgPool,
+    pool: &Connections,
     sql: &Sql,
     asked: Asked,
     queues: &[(QueueName, Arc<[TaskName]>)],

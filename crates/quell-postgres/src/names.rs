@@ -10,9 +10,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use quell_core::touched::{Needs, Wanted};
 use quell_core::trigger::Priority;
 use quell_core::{Key, QueueName, Result, TaskName};
+use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, PgPool};
 
+use crate::connections::Connections;
 use crate::error::explain;
 use crate::row::get;
 use crate::sql::{PgQuery, Sql};
@@ -102,7 +103,7 @@ impl Names {
     /// Makes lanes known to this process, where the store knows them.
     pub(crate) async fn look_up(
         &self,
-        pool: &PgPool,
+        pool: &Connections,
         sql: &Sql,
         names: impl Iterator<Item = LaneNames>,
     ) -> Result<()> {
@@ -123,7 +124,7 @@ impl Names {
     /// As [`Names::look_up`], and makes those that are new, in a transaction of their own.
     pub(crate) async fn intern(
         &self,
-        pool: &PgPool,
+        pool: &Connections,
         sql: &Sql,
         names: impl Iterator<Item = LaneNames>,
     ) -> Result<()> {
@@ -155,7 +156,7 @@ impl Names {
     /// Makes partitions known to this process, and to the store where they are new.
     pub(crate) async fn intern_partitions(
         &self,
-        pool: &PgPool,
+        pool: &Connections,
         sql: &Sql,
         partitions: impl Iterator<Item = Key>,
     ) -> Result<()> {

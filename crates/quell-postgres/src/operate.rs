@@ -9,8 +9,8 @@ use quell_core::{
     JobId, JobState, Key, QueueName, QueueSettings, Result, Retention, SettledAs, TaskName,
     TaskSettings, Timestamp, no_such_job,
 };
-use sqlx::PgPool;
 
+use crate::connections::Connections;
 use crate::error::corrupt;
 use crate::row::{decode, get, job_columns, signed, unsigned};
 use crate::sql::Sql;
@@ -28,7 +28,7 @@ pub(crate) use limited;
 
 /// Looks, without writing, whether there may be anything to remove.
 pub(crate) async fn may_prune(
-    pool: &PgPool,
+    pool: &Connections,
     sql: &Sql,
     asked: Asked,
     retention: &Retention,

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use quell_core::history::Sink;
 use quell_core::{Error, Result};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgPool};
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use sqlx::{ConnectOptions, Connection};
 
 use crate::PostgresStore;
+use crate::connections::Connections;
 use crate::error::explain;
 use crate::opening::prepared;
 use crate::push::{is_pooled, listen};
@@ -16,9 +17,6 @@ use crate::schema::migrate;
 use crate::sql::Sql;
 use crate::tx::SESSION;
 use tracing::warn;
-
-/// A connection that idled this long is asked whether it still lives before it is used.
-const TRUSTED: Duration = Duration::from_secs(1);
 
 /// How to open a store.
 ///
@@ -112,8 +110,8 @@ impl PostgresOptions {
         self
     }
 
-    /// The most connections that the store opens, beside the one that listens. 8 by default, and 1
-    /// at least.
+    /// The most connections that calls share, beside one that tells hints and one that hears them.
+    /// 8 by default, and 1 at least.
     pub fn connections(mut self, connections: u32) -> Self {
         self.connections = connections.max(1);
         self
@@ -149,7 +147,7 @@ impl PostgresOptions {
         let pooled = is_pooled(&self.connect, &mut first).await?;
         let listener = match pooled {
             true => None,
-            false => listen(&self.connect, &mut first, &checked).await?,
+            false => listen(&self.for_hints(), &mut first, &checked).await?,
         };
         if listener.is_none() {
             warn!(
@@ -161,36 +159,26 @@ impl PostgresOptions {
         // It was only needed to ask; how it ends changes nothing.
         let _ended = first.close().await;
         let sql = Sql::new(&self.schema, !pooled)?;
-        let pool = self.pool(&sql);
-        Ok(PostgresStore::start(pool, sql, listener, self.history))
+        let pool = self.pool(&self.connect, &sql, self.connections);
+        let teller = self.pool(&self.for_hints(), &sql, 1);
+        Ok(PostgresStore::start(pool, teller, sql, listener, self.history))
     }
 
-    fn pool(&self, sql: &Sql) -> PgPool {
-        let set = SESSION.map(|setting| format!("set {setting}")).join("; ");
-        let set = format!("{set}; {}", prepared(sql));
-        let pool = PgPoolOptions::new()
-            .max_connections(self.connections)
-            .acquire_timeout(self.acquire_timeout)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .test_before_acquire(false)
-            .before_acquire(|db, about| {
-                Box::pin(async move {
-                    if about.idle_for >= TRUSTED {
-                        db.ping().await.map(|()| true)
-                    } else {
-                        Ok(true)
-                    }
-                })
-            });
-        if !sql.is_persistent() {
-            return pool.connect_lazy_with(self.connect.clone().statement_cache_capacity(0));
-        }
-        let pool = pool.after_connect(move |db, _| {
-            let set = set.clone();
-            Box::pin(async move { db.execute(sqlx::raw_sql(AssertSqlSafe(set))).await.map(drop) })
-        });
-        pool.connect_lazy_with(self.connect.clone().statement_cache_capacity(200))
+    /// How the connections that tell and hear hints introduce themselves.
+    fn for_hints(&self) -> PgConnectOptions {
+        self.connect.clone().application_name("quell hints")
+    }
+
+    fn pool(&self, connect: &PgConnectOptions, sql: &Sql, connections: u32) -> Connections {
+        let (statements, greeting) = match sql.is_persistent() {
+            true => {
+                let set = SESSION.map(|setting| format!("set {setting}")).join("; ");
+                (200, Some(format!("{set}; {}", prepared(sql))))
+            }
+            false => (0, None),
+        };
+        let connect = connect.clone().statement_cache_capacity(statements);
+        Connections::new(connect, greeting, connections, self.acquire_timeout)
     }
 }
 

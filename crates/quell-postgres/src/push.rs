@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use quell_core::{QueueName, Result, Timestamp, WakeHub};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
+use crate::connections::Connections;
 use crate::error::explain;
 use crate::sql::Sql;
 
@@ -66,8 +67,9 @@ impl Outbox {
     }
 }
 
-/// Sends hints until the task that runs it is dropped.
-pub(crate) async fn tell(pool: PgPool, sql: Arc<Sql>, outbox: Arc<Outbox>) {
+/// Sends hints until the task that runs it is dropped, on a connection of its own: calls go on
+/// meanwhile on the one that they just used.
+pub(crate) async fn tell(pool: Connections, sql: Arc<Sql>, outbox: Arc<Outbox>) {
     loop {
         outbox.ready.notified().await;
         let hints = outbox.take();

@@ -5,9 +5,8 @@ use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
     QueueInfo, QueueName, QueueSettings, Result, TaskInfo, TaskName,
 };
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{Postgres, QueryBuilder, SqlSafeStr, Transaction};
+use sqlx::{PgConnection, Postgres, QueryBuilder, SqlSafeStr, Transaction};
 
 use crate::error::{corrupt, explain};
 use crate::names::Names;
@@ -31,20 +30,25 @@ const BEGIN: &str = "begin isolation level repeatable read read only";
 
 /// One state of the store: it ends with the reader.
 pub(crate) struct Reader<'s> {
-    db: Transaction<'static, Postgres>,
+    db: Transaction<'s, Postgres>,
     sql: &'s Sql,
     names: &'s Names,
 }
 
 impl<'s> Reader<'s> {
     pub(crate) async fn new(
-        db: PoolConnection<Postgres>,
+        db: &'s mut PgConnection,
         sql: &'s Sql,
         names: &'s Names,
     ) -> Result<Self> {
         let begun = Transaction::begin(db, Some(BEGIN.into_sql_str())).await;
         let db = begun.map_err(|e| explain("begin to read", e))?;
         Ok(Reader { db, sql, names })
+    }
+
+    /// Leaves the state.
+    pub(crate) async fn end(self) -> Result<()> {
+        self.db.rollback().await.map_err(|e| explain("end reading", e))
     }
 
     async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {

@@ -11,9 +11,9 @@ use quell_core::schedule::{
     Fired, RECORD, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy, no_such_schedule,
 };
 use quell_core::{Batch, JobId, Receipt, Result, ScheduleName, Timestamp};
-use sqlx::PgPool;
 use sqlx::postgres::PgRow;
 
+use crate::connections::Connections;
 use crate::error::corrupt;
 use crate::row::{get, optional_time, signed, time};
 use crate::sql::{PgQuery, Sql};
@@ -39,7 +39,7 @@ macro_rules! select {
 pub(crate) const ALL_SCHEDULES: &str = select!("order by name collate \"C\"");
 
 /// Looks, without writing, when the next tick is due; `fired` is empty.
-pub(crate) async fn look_for_ticks(pool: &PgPool, sql: &Sql, asked: Asked) -> Result<Ticked> {
+pub(crate) async fn look_for_ticks(pool: &Connections, sql: &Sql, asked: Asked) -> Result<Ticked> {
     let rows = read(pool, sql, "look for due ticks", asked.bind(sql.query(LOOK))).await?;
     decode_look(first(&rows)?)
 }

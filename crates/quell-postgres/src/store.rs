@@ -16,7 +16,6 @@ use quell_core::{
     QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
     TaskInfo, TaskName, TaskSettings, Timestamp, TriggerId, WakeHub, Wakeups, WorkerId,
 };
-use sqlx::PgPool;
 use sqlx::postgres::{PgListener, PgRow};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
@@ -24,6 +23,7 @@ use tracing::debug;
 
 use crate::PostgresOptions;
 use crate::claim::{decode_straight, has_lapsed, straight_query};
+use crate::connections::Connections;
 use crate::error::wants_retry;
 use crate::look::{Look, base_of, look, peek};
 use crate::names::Names;
@@ -35,7 +35,7 @@ use crate::row::{get, time, unsigned};
 use crate::schedules::look_for_ticks;
 use crate::settle::{decode_renewed, decode_succeeded, renew_query, succeed_query};
 use crate::sql::{PgQuery, Sql};
-use crate::tx::{Asked, News, Tx, Unnamed, acquire, first, one_shot_in_order};
+use crate::tx::{Asked, News, Tx, Unnamed, first, one_shot_in_order};
 use crate::write::insert_plain;
 
 /// How often a call that met another on the same rows starts over before it says so.
@@ -51,7 +51,7 @@ const TRIES: usize = 10;
 /// ```
 #[derive(Debug)]
 pub struct PostgresStore {
-    pool: PgPool,
+    pool: Connections,
     sql: Arc<Sql>,
     names: Names,
     hub: Arc<WakeHub>,
@@ -119,6 +119,19 @@ macro_rules! write {
     }};
 }
 
+/// An answer from one state of the store.
+macro_rules! read {
+    ($self:ident, |$reader:ident| $asked:expr) => {{
+        let mut db = $self.pool.acquire().await?;
+        let mut $reader = Reader::new(&mut db, &$self.sql, &$self.names).await?;
+        let answer = $asked.await;
+        if $reader.end().await.is_ok() {
+            db.release();
+        }
+        answer
+    }};
+}
+
 impl PostgresStore {
     /// Opens the store behind `postgres://…`, with the defaults of [`PostgresOptions`].
     ///
@@ -129,7 +142,8 @@ impl PostgresStore {
     }
 
     pub(crate) fn start(
-        pool: PgPool,
+        pool: Connections,
+        teller: Connections,
         sql: Sql,
         listener: Option<PgListener>,
         history: Option<Sink>,
@@ -137,7 +151,7 @@ impl PostgresStore {
         let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
         let sql = Arc::new(sql);
         let mut tasks = JoinSet::new();
-        tasks.spawn(tell(pool.clone(), Arc::clone(&sql), Arc::clone(&outbox)));
+        tasks.spawn(tell(teller, Arc::clone(&sql), Arc::clone(&outbox)));
         let pushes = listener.is_some();
         if let Some(listener) = listener {
             tasks.spawn(hear(listener, Arc::clone(&outbox), Arc::clone(&hub)));
@@ -197,10 +211,6 @@ impl PostgresStore {
         one_shot_in_order(&self.pool, &self.sql, query, self.order.as_ref()).await
     }
 
-    async fn reader(&self) -> Result<Reader<'_>> {
-        Reader::new(acquire(&self.pool).await?, &self.sql, &self.names).await
-    }
-
     async fn look(
         &self,
         now: Option<Timestamp>,
@@ -258,8 +268,10 @@ impl PostgresStore {
         if lanes.iter().all(|lane| self.names.lane(*lane).is_some()) {
             return Ok(());
         }
-        let mut db = acquire(&self.pool).await?;
-        self.names.load(&mut db, &self.sql, lanes.iter().copied()).await
+        let mut db = self.pool.acquire().await?;
+        self.names.load(&mut db, &self.sql, lanes.iter().copied()).await?;
+        db.release();
+        Ok(())
     }
 
     /// Accepts triggers that have no key of any kind: one statement.
@@ -512,7 +524,7 @@ impl Store for PostgresStore {
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        self.reader().await?.queues().await
+        read!(self, |reader| reader.queues())
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
@@ -526,7 +538,7 @@ impl Store for PostgresStore {
     }
 
     async fn tasks(&self) -> Result<Vec<TaskInfo>> {
-        self.reader().await?.tasks().await
+        read!(self, |reader| reader.tasks())
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
@@ -534,23 +546,23 @@ impl Store for PostgresStore {
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        self.reader().await?.job(id).await
+        read!(self, |reader| reader.job(id))
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        self.reader().await?.jobs(filter).await
+        read!(self, |reader| reader.jobs(filter))
     }
 
     async fn counts(&self) -> Result<Vec<Counts>> {
-        self.reader().await?.counts().await
+        read!(self, |reader| reader.counts())
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        self.reader().await?.attempts(id).await
+        read!(self, |reader| reader.attempts(id))
     }
 
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        self.reader().await?.explain(target).await
+        read!(self, |reader| reader.explain(target))
     }
 
     async fn flush(
@@ -607,7 +619,7 @@ impl Store for PostgresStore {
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
-        let known = self.reader().await?.schedules().await?;
+        let known = read!(self, |reader| reader.schedules())?;
         if known.iter().any(|info| info.schedule == *schedule) {
             // Declared at each start: most often there is nothing to write.
             return Ok(());
@@ -629,7 +641,7 @@ impl Store for PostgresStore {
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
-        self.reader().await?.schedules().await
+        read!(self, |reader| reader.schedules())
     }
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {

@@ -10,12 +10,11 @@ use quell_core::history::Event;
 use quell_core::touched::TaskKey;
 use quell_core::trigger::Priority;
 use quell_core::{Job, Key, QueueName, Result, TaskName, Timestamp};
-use sqlx::pool::PoolConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres};
-
+use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
+use crate::connections::{Connections, Held};
 use crate::error::{corrupt, explain, explain_commit};
 use crate::names::{Lane, LaneNames, Names};
 use crate::row::{get, time};
@@ -72,39 +71,28 @@ impl Asked {
     }
 }
 
-/// A connection within a transaction.
+/// A connection within a transaction: dropped, it rolls back.
 #[derive(Debug)]
-struct Open {
-    db: PoolConnection<Postgres>,
-    ended: bool,
-}
+struct Open(Held);
 
 impl Open {
-    async fn begin(pool: &PgPool, sql: &Sql) -> Result<Self> {
-        let mut open = Open { db: acquire(pool).await?, ended: false };
+    async fn begin(pool: &Connections, sql: &Sql) -> Result<Self> {
+        let mut db = pool.acquire().await?;
         // Settings of our own are all that was put into the text.
-        let begun = sqlx::raw_sql(AssertSqlSafe(begin_text(sql))).execute(&mut *open.db).await;
+        let begun = sqlx::raw_sql(AssertSqlSafe(begin_text(sql))).execute(&mut *db).await;
         begun.map_err(|e| explain("begin a transaction", e))?;
-        Ok(open)
+        Ok(Open(db))
     }
 
     async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
-        query.fetch_all(&mut *self.db).await.map_err(|e| explain(what, e))
+        query.fetch_all(&mut *self.0).await.map_err(|e| explain(what, e))
     }
 
     async fn commit(mut self) -> Result<()> {
-        let committed = sqlx::raw_sql("commit").execute(&mut *self.db).await;
+        let committed = sqlx::raw_sql("commit").execute(&mut *self.0).await;
         committed.map_err(|e| explain_commit("commit", e))?;
-        self.ended = true;
+        self.0.release();
         Ok(())
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.db.close_on_drop();
-        }
     }
 }
 
@@ -144,7 +132,7 @@ impl Unnamed {
 impl<'s> Tx<'s> {
     /// Begins a transaction at the store's time, with what [`opening`](crate::opening::opening) says.
     pub(crate) async fn begin(
-        pool: &PgPool,
+        pool: &Connections,
         sql: &'s Sql,
         names: &'s Names,
         asked: Asked,
@@ -161,9 +149,9 @@ impl<'s> Tx<'s> {
             begin_text(sql),
         ));
         text.push_str(opening.as_deref().unwrap_or_default());
-        let mut open = Open { db: acquire(pool).await?, ended: false };
+        let mut open = Open(pool.acquire().await?);
         // Numbers, quoted keys and the schema's checked name are all that was put into the text.
-        let begun = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *open.db).await;
+        let begun = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *open.0).await;
         let mut rows = begun.map_err(|e| explain("begin a transaction", e))?;
         let head = first(&rows)?;
         let (mut now, inbox_waits) = (time(head, 0)?, get(head, 1)?);
@@ -198,7 +186,7 @@ impl<'s> Tx<'s> {
 
     /// The connection.
     pub(crate) fn db(&mut self) -> &mut PgConnection {
-        &mut self.open.db
+        &mut self.open.0
     }
 
     /// The time now that all rows are locked which decide: what another call did to them while this
@@ -219,7 +207,9 @@ impl<'s> Tx<'s> {
     /// Undoes everything.
     pub(crate) async fn roll_back(mut self) {
         // Where this fails, the connection is closed, which rolls back too.
-        self.open.ended = sqlx::raw_sql("rollback").execute(&mut *self.open.db).await.is_ok();
+        if sqlx::raw_sql("rollback").execute(&mut *self.open.0).await.is_ok() {
+            self.open.0.release();
+        }
     }
 
     /// The lane and the partition's number of a job. Where it has none, the call is tried again
@@ -259,7 +249,7 @@ impl<'s> Tx<'s> {
     }
 
     pub(crate) async fn run(&mut self, what: &'static str, query: PgQuery) -> Result<()> {
-        let ran = query.execute(&mut *self.open.db).await;
+        let ran = query.execute(&mut *self.open.0).await;
         ran.map(drop).map_err(|e| explain(what, e))
     }
 
@@ -294,17 +284,15 @@ fn begin_text(sql: &Sql) -> String {
     text
 }
 
-pub(crate) async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>> {
-    pool.acquire().await.map_err(|e| explain("connect to PostgreSQL", e))
-}
-
 const WHAT: &str = "run a statement that commits";
 
 /// Runs a statement that is a transaction of its own and writes.
-pub(crate) async fn one_shot(pool: &PgPool, sql: &Sql, query: PgQuery) -> Result<Vec<PgRow>> {
+pub(crate) async fn one_shot(pool: &Connections, sql: &Sql, query: PgQuery) -> Result<Vec<PgRow>> {
     if sql.is_persistent() {
-        let mut db = acquire(pool).await?;
-        return query.fetch_all(&mut *db).await.map_err(|e| explain_commit(WHAT, e));
+        let mut db = pool.acquire().await?;
+        let rows = query.fetch_all(&mut *db).await.map_err(|e| explain_commit(WHAT, e))?;
+        db.release();
+        return Ok(rows);
     }
     let mut open = Open::begin(pool, sql).await?;
     let rows = open.fetch(WHAT, query).await?;
@@ -315,7 +303,7 @@ pub(crate) async fn one_shot(pool: &PgPool, sql: &Sql, query: PgQuery) -> Result
 /// As [`one_shot`], with what orders the commits of this process where they are put on record: it is
 /// held from before the commit until the caller has done so.
 pub(crate) async fn one_shot_in_order<'o>(
-    pool: &PgPool,
+    pool: &Connections,
     sql: &Sql,
     query: PgQuery,
     order: Option<&'o Mutex<()>>,
@@ -330,7 +318,7 @@ pub(crate) async fn one_shot_in_order<'o>(
 
 /// Runs a statement that only reads.
 pub(crate) async fn read(
-    pool: &PgPool,
+    pool: &Connections,
     sql: &Sql,
     what: &'static str,
     query: PgQuery,
@@ -338,8 +326,10 @@ pub(crate) async fn read(
     if !sql.is_persistent() {
         return one_shot(pool, sql, query).await;
     }
-    let mut db = acquire(pool).await?;
-    query.fetch_all(&mut *db).await.map_err(|e| explain(what, e))
+    let mut db = pool.acquire().await?;
+    let rows = query.fetch_all(&mut *db).await.map_err(|e| explain(what, e))?;
+    db.release();
+    Ok(rows)
 }
 
 /// The first row of an answer that always has one.

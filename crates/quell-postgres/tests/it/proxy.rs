@@ -1,7 +1,7 @@
 //! A proxy on loopback between a store and its server: it closes a connection after so many bytes
 //! of the server's replies.
 //!
-//! The connection that listens for hints is let through and not counted.
+//! The connections that tell and hear hints are let through and not counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+
+/// How connections for hints introduce themselves.
+const HINTS: &[u8] = b"quell hints";
 
 /// Where in the server's replies the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,11 +81,6 @@ impl Proxy {
         *self.gate.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
     }
 
-    /// Whether these are the last bytes of replies since it was set.
-    pub(crate) fn ends_with(&self, bytes: &[u8]) -> bool {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner).replies.ends_with(bytes)
-    }
-
     /// Lets everything through; returns the replies since it was set, and whether it closed one.
     pub(crate) fn unset(&self) -> (Vec<u8>, bool) {
         let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,12 +96,12 @@ async fn serve(client: TcpStream, server: u16, gate: Arc<Mutex<Gate>>) {
     client.set_nodelay(true).unwrap();
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let listens = AtomicBool::new(false);
+    let hints = AtomicBool::new(false);
     let up = async {
         let mut bytes = vec![0; 16 << 10];
         while let Ok(length @ 1..) = from_client.read(&mut bytes).await {
-            if bytes[..length].windows(6).any(|word| word == b"LISTEN") {
-                listens.store(true, Ordering::Relaxed);
+            if bytes[..length].windows(HINTS.len()).any(|word| word == HINTS) {
+                hints.store(true, Ordering::Relaxed);
             }
             if to_server.write_all(&bytes[..length]).await.is_err() {
                 return;
@@ -113,7 +111,7 @@ async fn serve(client: TcpStream, server: u16, gate: Arc<Mutex<Gate>>) {
     let down = async {
         let mut bytes = vec![0; 16 << 10];
         while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
-            let (passing, ends) = match listens.load(Ordering::Relaxed) {
+            let (passing, ends) = match hints.load(Ordering::Relaxed) {
                 true => (length, false),
                 false => gate.lock().unwrap_or_else(PoisonError::into_inner).pass(&bytes[..length]),
             };

@@ -16,11 +16,9 @@ use quell_postgres::PostgresStore;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::proxy::{Cut, Proxy, cuts_of};
-use crate::scene::{Scene, until};
+use crate::scene::Scene;
 use table::{Case, table};
 
-/// The server's word for that it waits, outside of a transaction; twice.
-const IDLE_TWICE: &[u8] = b"Z\0\0\0\x05IZ\0\0\0\x05I";
 /// How many cases are cut at a time.
 const SHARES: usize = 4;
 /// After how many cuts it is asked to go on: whatever was not done is done again.
@@ -123,9 +121,8 @@ impl Ground {
                 self.idle().await;
             }
             self.proxy.set(Some(Cut::Before(0)));
-            // What the pool asks of a connection on its return may be cut off instead.
             let cut = self.cut_off.counts().await;
-            assert!(self.proxy.unset().1 && (cut.is_err() || !case.cold), "no connection is left");
+            assert!(self.proxy.unset().1 && cut.is_err(), "no connection is left");
         }
         if !case.cold {
             self.idle().await;
@@ -136,8 +133,6 @@ impl Ground {
     async fn idle(&self) {
         self.proxy.set(None);
         self.cut_off.counts().await.unwrap();
-        // Its transaction is ended, and then the connection tested, after it has returned.
-        until("the connection is idle", async || self.proxy.ends_with(IDLE_TWICE)).await;
     }
 
     /// A call that is cut nowhere: the rows before and after it, and the server's replies.
