@@ -320,9 +320,7 @@ impl Machine {
                     None => {}
                 }
             }
-            Err(error) => {
-                warn!(queue = %poller.queue, %error, "poll failed, trying again");
-            }
+            Err(error) => poller.failed(error),
         }
         poller.take_hint(&clock, now);
         Some(())

@@ -5,8 +5,8 @@
 
 use quell_core::poll::PollInterval;
 pub(crate) use quell_core::poll::Polled;
-use quell_core::{QueueName, Timestamp};
-use tracing::info;
+use quell_core::{Error, ErrorKind, QueueName, Timestamp};
+use tracing::{debug, info, warn};
 
 use crate::metrics;
 
@@ -91,6 +91,15 @@ impl Poller {
         if at <= self.look_at {
             self.look_at = at;
             self.polls = false;
+        }
+    }
+
+    /// Tells of a poll that failed. Contention is what limits across processes look like.
+    pub(crate) fn failed(&self, error: &Error) {
+        let queue = &self.queue;
+        match error.kind() {
+            ErrorKind::Contention => debug!(%queue, %error, "poll met another, trying again"),
+            _ => warn!(%queue, %error, "poll failed, trying again"),
         }
     }
 
