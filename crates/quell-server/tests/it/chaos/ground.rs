@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use quell::{Quell, Store};
+use quell::{ErrorKind, Quell, Store};
 use quell_services::Postgres;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
@@ -42,9 +42,18 @@ impl Ground {
         }
     }
 
-    /// The store, for the judge.
+    /// The store, for the judge. The last fault may have been a server's crash.
     pub(super) async fn store(&self) -> Arc<dyn Store> {
-        Arc::clone(Quell::open(&self.url()).await.unwrap().store())
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            match Quell::open(&self.url()).await {
+                Ok(quell) => return Arc::clone(quell.store()),
+                Err(error) => assert!(
+                    error.kind() == ErrorKind::Unavailable && Instant::now() < deadline,
+                    "{error}"
+                ),
+            }
+        }
     }
 
     pub(super) async fn harm(&mut self, crew: &mut Crew, fault: Fault) {
