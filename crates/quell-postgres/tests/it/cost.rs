@@ -232,12 +232,9 @@ async fn r34_a_claim_and_its_settlement_read_their_own_jobs_and_no_other() {
 
 #[tokio::test]
 async fn r34_a_claim_of_many_jobs_reads_each_of_them_a_few_times() {
-    for (were, is_limited) in [
-        (Were::New, false),
-        (Were::New, true),
-        (Were::Drained, false),
-        (Were::Drained, true),
-    ] {
+    for (were, is_limited) in
+        [(Were::New, false), (Were::New, true), (Were::Drained, false), (Were::Drained, true)]
+    {
         let scene = Scene::new();
         let store = were.open(&scene).await;
         if is_limited {
