@@ -112,10 +112,16 @@ impl Tx<'_> {
 
     /// Takes dedup keys; `seen` are those that were there before.
     pub(crate) async fn write_holds(&mut self, holds: &[(TaskKey, Hold)]) -> Result<()> {
-        const FREE: &str = "delete from quell.hold h
-              using unnest($1::int[], $2::text[], $3::bool[]) k (task_id, key, seen)
-              where h.task_id between k.task_id and k.task_id
-                and h.key between k.key and k.key and k.seen";
+        // They are locked by this call, so they stay where they are.
+        const FREE: &str = "delete from quell.hold
+              where ctid = any(array(
+                    select h.place
+                      from unnest($1::int[], $2::text[], $3::bool[]) k (task_id, key, seen)
+                     cross join lateral (
+                           select h.ctid as place from quell.hold h
+                            where h.task_id = k.task_id and h.key = k.key
+                           offset 0) h
+                     where k.seen))";
         const TAKE: &str = "insert into quell.hold (task_id, key, job_id, until, expires_at)
              select * from unnest($1::int[], $2::text[], $3::bigint[], $4::text[], $5::bigint[])
               order by 1, 2";
