@@ -38,7 +38,7 @@ pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> R
 }
 
 /// Starts jobs for the worker `$3`, with leases of `$4`: of those that are due, at most `$5` that
-/// `$chosen` says. Goes on from `clock`.
+/// `$chosen` says, among it that they wait. Goes on from `clock`.
 macro_rules! start {
     ($chosen:literal) => {
         concat!(
@@ -47,7 +47,7 @@ macro_rules! start {
                    from quell.job j
                   where ",
             $chosen,
-            "       and j.state = 0 and j.due_at <= (select now from clock)
+            "       and j.due_at <= (select now from clock)
                     -- R2: a trigger that joined since the clock was read is not covered yet.
                     and coalesce(j.last_at, j.first_at) <= (select now from clock)
                     and not ",
@@ -108,7 +108,8 @@ const STRAIGHT: &str = concat!(
            from clock c left join line l on true),
      ",
     start!(
-        "j.lane_id = (select case when straight then lane end from seen) and j.partition_id = 0"
+        "j.lane_id = (select case when straight then lane end from seen)
+                    and j.partition_id = 0 and j.state = 0"
     ),
     ",      e.straight, e.later,
             (select lease_until from quell.job where state = 1 order by lease_until limit 1),
@@ -138,7 +139,8 @@ const STRAIGHT: &str = concat!(
 /// an end of their key's attempt or of others under a limit, came before (R11, R31).
 const START_IDS: &str = concat!(
     "with clock as materialized (select quell.tick($1, $2) as now), ",
-    start!("j.id = any($6)"),
+    // The sum keeps other indexes away, which a plan made while the table was empty would read whole.
+    start!("j.id = any($6) and j.state + 0 = 0"),
     " from clock c left join started s on true order by s.due_at, s.id"
 );
 

@@ -60,7 +60,8 @@ impl Tx<'_> {
     pub(crate) async fn fold_inbox(&mut self) -> Result<()> {
         const ALONE: &str = "select pg_advisory_xact_lock(hashtextextended($1, 1))";
         const TAKE: &str = "delete from quell.inbox
-              where id in (select id from quell.inbox where refused is null order by id limit $1)
+              where id = any(array(
+                    select id from quell.inbox where refused is null order by id limit $1))
           returning id, triggers";
         if !self.inbox_waits {
             return Ok(());

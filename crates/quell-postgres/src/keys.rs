@@ -2,6 +2,9 @@
 //!
 //! What was loaded is locked until the call commits, and what was not there is inserted plainly: a
 //! call that took the same key a moment earlier makes this one start over.
+//!
+//! Each key is looked up by itself: planned while a table was empty, a plain join would read all of
+//! it for each call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,10 +40,12 @@ impl Tx<'_> {
     /// among those that wait or run has ended.
     pub(crate) async fn load_holds(&mut self, wanted: &Wanted<'_>) -> Result<Vec<Loaded<Hold>>> {
         const HOLDS: &str = "select h.task_id, h.key, h.job_id, h.until, h.expires_at
-               from unnest($1::int[], $2::text[]) k (task_id, key)
-               join quell.hold h on h.task_id = k.task_id and h.key = k.key
-              order by h.task_id, h.key
-                for update of h";
+               from (select * from unnest($1::int[], $2::text[]) k (task_id, key)
+                      order by task_id, key collate \"C\") k
+              cross join lateral (
+                    select * from quell.hold h
+                     where h.task_id = k.task_id and h.key = k.key
+                       for update) h";
         let mut loaded = self
             .load_keys(wanted, HOLDS, |row| {
                 let until = serde_json::from_str::<HoldUntil>(get(row, 3)?)
@@ -65,10 +70,12 @@ impl Tx<'_> {
     ) -> Result<Vec<Loaded<KeyMemory>>> {
         const MEMORIES: &str = "select m.task_id, m.key, m.leader, m.burst_at, m.last_at,
                     m.started_at, m.expires_at
-               from unnest($1::int[], $2::text[]) k (task_id, key)
-               join quell.memory m on m.task_id = k.task_id and m.key = k.key
-              order by m.task_id, m.key
-                for update of m";
+               from (select * from unnest($1::int[], $2::text[]) k (task_id, key)
+                      order by task_id, key collate \"C\") k
+              cross join lateral (
+                    select * from quell.memory m
+                     where m.task_id = k.task_id and m.key = k.key
+                       for update) m";
         self.load_keys(wanted, MEMORIES, |row| {
             Ok(KeyMemory {
                 leader: JobId::new(unsigned(get(row, 2)?)),
@@ -105,9 +112,16 @@ impl Tx<'_> {
 
     /// Takes dedup keys; `seen` are those that were there before.
     pub(crate) async fn write_holds(&mut self, holds: &[(TaskKey, Hold)]) -> Result<()> {
-        const FREE: &str = "delete from quell.hold h
-              using unnest($1::int[], $2::text[], $3::bool[]) k (task_id, key, seen)
-              where h.task_id = k.task_id and h.key = k.key and k.seen";
+        // They are locked by this call, so they stay where they are.
+        const FREE: &str = "delete from quell.hold
+              where ctid = any(array(
+                    select h.place
+                      from unnest($1::int[], $2::text[], $3::bool[]) k (task_id, key, seen)
+                     cross join lateral (
+                           select h.ctid as place from quell.hold h
+                            where h.task_id = k.task_id and h.key = k.key
+                           offset 0) h
+                     where k.seen))";
         const TAKE: &str = "insert into quell.hold (task_id, key, job_id, until, expires_at)
              select * from unnest($1::int[], $2::text[], $3::bigint[], $4::text[], $5::bigint[])
               order by 1, 2";

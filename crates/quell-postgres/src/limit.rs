@@ -55,9 +55,11 @@ impl<'l> Counting<'l> {
         const RUNNING: &str = "select case when $3 then j.partition end, count(*),
                     count(*) filter (where j.worker = $2)
                from quell.job j
-               join quell.lane l on l.id = j.lane_id
-               join quell.queue q on q.id = l.queue_id
-              where j.state = 1 and q.name = $1
+              where j.state = 1
+                and j.lane_id = any(array(
+                        select l.id from quell.queue q
+                          join quell.lane l on l.queue_id = q.id
+                         where q.name = $1))
               group by 1";
         // The oldest start that counts, the newest, and the one that must be past before the next.
         const COUNTED: &str = "select k.name, n.number - o.number + o.starts,
@@ -178,8 +180,9 @@ impl Tx<'_> {
               where q.name = $1
                  on conflict (queue_id, partition, at) do update set
                     starts = mine.starts + excluded.starts, number = excluded.number";
-        const FORGET: &str = "delete from quell.start s using quell.queue q
-              where q.name = $1 and s.queue_id = q.id and s.partition = any($2) and s.at <= $3";
+        const FORGET: &str = "delete from quell.start
+              where queue_id = (select id from quell.queue where name = $1)
+                and partition = any($2) and at <= $3";
         let name = queue.as_str().to_owned();
         let names: Vec<String> = starts.keys().map(|name| (*name).to_owned()).collect();
         let counts: Vec<i64> =

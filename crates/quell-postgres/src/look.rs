@@ -126,7 +126,8 @@ const LOOK: &str = concat!(
      select c.now,
             exists (select from quell.inbox where refused is null),
             (select lease_until from quell.job where state = 1 order by lease_until limit 1),
-            q.settings, coalesce(q.deleted, false), l.id, l.priority, l.partition_id, n.name,
+            q.settings, coalesce(q.deleted, false), l.id, l.priority, l.partition_id,
+            (select n.name from quell.partition n where n.id = l.partition_id),
             l.due_at,
             (select j.due_at from quell.job j
               where j.lane_id = l.id and j.partition_id = l.partition_id and j.state = 0
@@ -136,7 +137,6 @@ const LOOK: &str = concat!(
        from clock c
        left join quell.queue q on q.name = $3
        left join line l on true
-       left join quell.partition n on n.id = l.partition_id
       order by l.priority desc, l.id, l.partition_id"
 );
 

@@ -104,9 +104,11 @@ impl Tx<'_> {
             "select ",
             job_columns!("null::text", "false"),
             " from quell.task t
-              join quell.job j on j.task_id = t.id and j.key = $2 and j.state = 0
-             where t.name = $1
-               for update of j"
+             cross join lateral (
+                   select * from quell.job w
+                    where w.task_id = t.id and w.key = $2 and w.state = 0
+                      for update) j
+             where t.name = $1"
         );
         let query = self.sql.query(WINDOW).bind(task.as_str().to_owned());
         let query = query.bind(key.as_str().to_owned());
@@ -230,7 +232,7 @@ impl Tx<'_> {
             "delete from quell.attempt where job_id = any($1)",
             // R16: keys that were taken until the job started or ended. Others run on.
             "delete from quell.hold
-              where job_id = any($1) and expires_at = 9223372036854775807",
+              where job_id = any($1) and expires_at + 0 = 9223372036854775807",
             "delete from quell.ended where id = any($1)",
         ];
         if ids.is_empty() {
@@ -245,15 +247,14 @@ impl Tx<'_> {
     async fn remove_expired(&mut self, limit: usize) -> Result<()> {
         const EXPIRED: [&str; 3] = [
             "delete from quell.memory
-              where (task_id, key) in (select task_id, key from quell.memory
-                                        where expires_at <= $1 limit $2 for update skip locked)",
+              where ctid = any(array(select ctid from quell.memory
+                                      where expires_at <= $1 limit $2 for update skip locked))",
             "delete from quell.hold
-              where (task_id, key) in (select task_id, key from quell.hold
-                                        where expires_at <= $1 limit $2 for update skip locked)",
+              where ctid = any(array(select ctid from quell.hold
+                                      where expires_at <= $1 limit $2 for update skip locked))",
             "delete from quell.start
-              where (queue_id, partition, at) in (
-                    select queue_id, partition, at from quell.start
-                     where expires_at <= $1 limit $2 for update skip locked)",
+              where ctid = any(array(select ctid from quell.start
+                                      where expires_at <= $1 limit $2 for update skip locked))",
         ];
         for sql in EXPIRED {
             let query = self.sql.query(sql).bind(self.now.as_micros());

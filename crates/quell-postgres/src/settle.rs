@@ -20,7 +20,9 @@ use crate::write::storable;
 /// Ends all the attempts that succeeded. R21: only a current, unlapsed lease counts. Ended jobs go
 /// where they are in nobody's way. R11: tells of windows whose key no longer runs.
 ///
-/// States are compared so that no partial index seems to serve: the id is what finds the row.
+/// States are compared so that no partial index seems to serve: the id is what finds the row. It is
+/// compared so that a plan made while the table was empty does not read the jobs first: a join that
+/// is no equality has no other order.
 macro_rules! succeed {
     ($clock:literal, $later:literal) => {
         concat!(
@@ -30,7 +32,7 @@ macro_rules! succeed {
              gone as (
                  delete from quell.job j
                   using clock c, unnest($3::bigint[], $4::bigint[]) l (id, token)
-                  where j.id = l.id and j.starts = l.token and j.state + 0 = 1
+                  where j.id between l.id and l.id and j.starts = l.token and j.state + 0 = 1
                     and j.lease_until + 0 > c.now
               returning j.*),
              -- A renewal that was waited for happened before: the time is read once all are gone.
@@ -54,7 +56,10 @@ macro_rules! succeed {
               union all
              select null, null, null, w.lane_id, w.due_at
                from gone g
-               join quell.job w on w.task_id = g.task_id and w.key = g.key and w.state = 0
+              cross join lateral (
+                    select j.lane_id, j.due_at from quell.job j
+                     where j.task_id = g.task_id and j.key = g.key and j.state = 0
+                    offset 0) w
               where g.key is not null"
         )
     };
@@ -109,15 +114,20 @@ pub(crate) fn decode_succeeded(rows: &[PgRow]) -> Result<Succeeded> {
 }
 
 /// Extends leases that still hold (R21): one statement, which is its own transaction.
+///
+/// No join with the leases, which a plan made while the table was empty would turn round.
 pub(crate) fn renew_query(sql: &Sql, asked: Asked, leases: &[Lease], length: Duration) -> PgQuery {
     const RENEW: &str = "with clock as materialized (select quell.tick($1, $2) as now),
          held as (
              update quell.job j
                 set lease_until = case when c.now > 9223372036854775807 - $5
                                        then 9223372036854775807 else c.now + $5 end
-               from clock c, unnest($3::bigint[], $4::bigint[]) l (id, token)
-              where j.id = l.id and j.starts = l.token and j.state + 0 = 1
-                and j.lease_until + 0 > c.now
+               from clock c
+              where j.id = any($3)
+                and ((j.id, j.starts) in (
+                        select id, token
+                          from unnest($3::bigint[], $4::bigint[]) l (id, token))) is true
+                and j.state + 0 = 1 and j.lease_until + 0 > c.now
           returning j.id, j.starts, j.lease_until)
          select c.now, h.id, h.starts, h.lease_until from clock c left join held h on true";
     let query = bind_leases(asked.bind(sql.query(RENEW)), leases.iter());
@@ -292,12 +302,13 @@ impl Tx<'_> {
             "select ",
             job_columns!("j.payload", "false"),
             " from quell.job j
-              where j.id in (select unnest($1::bigint[])
-                              union
-                             select w.id from unnest($1::bigint[]) i (id)
-                               join quell.job o on o.id = i.id
-                               join quell.job w on w.task_id = o.task_id and w.key = o.key
-                                                and w.state = 0)
+              where j.id = any($1 || array(
+                        select w.id from quell.job o
+                         cross join lateral (
+                               select i.id from quell.job i
+                                where i.task_id = o.task_id and i.key = o.key and i.state = 0
+                               offset 0) w
+                         where o.id = any($1)))
               order by j.id
                 for update of j"
         );
@@ -325,9 +336,11 @@ impl Tx<'_> {
             "select ",
             job_columns!("j.payload", "false"),
             " from quell.ended e
-              join quell.job j on j.task_id = e.task_id and j.key = e.key and j.state = 0
-             where e.id = any($1)
-               for update of j"
+             cross join lateral (
+                   select * from quell.job w
+                    where w.task_id = e.task_id and w.key = e.key and w.state = 0
+                      for update) j
+             where e.id = any($1)"
         );
         let id = vec![signed(id.get())];
         let mut found = self.lock_by(ENDED, id.clone()).await?;
@@ -376,7 +389,10 @@ impl Tx<'_> {
     async fn free_keys_of(&mut self, ran: Vec<JobId>, changed: &[Job]) -> Result<()> {
         const WINDOWS: &str = "select w.lane_id, w.due_at
                from unnest($1::int[], $2::text[]) k (task_id, key)
-               join quell.job w on w.task_id = k.task_id and w.key = k.key and w.state = 0";
+              cross join lateral (
+                    select j.lane_id, j.due_at from quell.job j
+                     where j.task_id = k.task_id and j.key = k.key and j.state = 0
+                    offset 0) w";
         let ended = changed.iter().filter(|job| ran.contains(&job.id) && job.state.is_ended());
         let (mut tasks, mut keys) = (Vec::new(), Vec::new());
         for job in ended {

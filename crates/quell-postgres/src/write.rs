@@ -2,6 +2,9 @@
 //!
 //! Each statement writes many rows from arrays, in an order that all calls share: windows by task
 //! and key, so that calls which open the same ones never wait in a circle.
+//!
+//! Rows that are there are found with `between`: a plan made while a table was empty would turn a
+//! join by equality round, and read the table for each call. This join has one order only.
 
 use quell_core::edge::Edge;
 use quell_core::job::Shape;
@@ -155,11 +158,11 @@ impl Tx<'_> {
                     as w (id, lane_id, due_at, last_at, bound_at, asked_at, not_before, reason,
                           triggers, suppressed, attempt, overlap, period, shape, payload,
                           partition_id, partition)
-              where j.id = w.id";
+              where j.id between w.id and w.id";
         const SUPPRESS: &str =
             "update quell.ended j set triggers = w.triggers, suppressed = w.suppressed
                from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as w (id, triggers, suppressed)
-              where j.id = w.id";
+              where j.id between w.id and w.id";
         let (ended, here): (Vec<&Job>, Vec<&Job>) =
             jobs.iter().partition(|job| job.state.is_ended());
         if !here.is_empty() {
@@ -215,7 +218,7 @@ impl Tx<'_> {
                      w.overlap, w.period, w.lease_until, w.started_at, w.ended_at, w.absorbed_by,
                      w.worker, w.error, w.shape, w.payload, w.partition_id, w.partition)
                from json_populate_recordset(null::quell.job, $1::json) w
-              where j.id = w.id";
+              where j.id between w.id and w.id";
         const LEAVE: [&str; 2] = [
             "delete from quell.job where id = any($1)",
             "delete from quell.ended where id = any($1)",

@@ -2,9 +2,13 @@
 //! were empty: the statistics of a queue are always late.
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{keyed, lease, plain};
-use quell_core::dedup::Dedup;
-use quell_core::{Batch, Key, NewTrigger, Outcome, Settlement, Store};
+use quell_conformance::rig::{debounce, fails, keyed, keyed_with, lease, plain, secs};
+use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::edge::Edge;
+use quell_core::window::Debounce;
+use quell_core::{
+    Batch, ClaimedJob, Fold, Key, NewTrigger, Outcome, QueueSettings, Settlement, Store,
+};
 use quell_postgres::{PostgresOptions, PostgresStore};
 
 use crate::scene::{Scene, until};
@@ -15,101 +19,265 @@ const OTHERS: u64 = 5_000;
 const CALLS: u64 = 20;
 /// What a call may read.
 const FEW: u64 = 50;
+/// How many rows a table had that has none left.
+const DRAINED: u64 = 100;
 
-/// A store with one session, so that its plans are those of the first calls.
-async fn open(scene: &Scene) -> PostgresStore {
-    let options = PostgresOptions::from_url(&scene.url).unwrap();
-    options.connections(1).open().await.unwrap()
+/// What the tables were when statistics were last taken, and with them the plans of the first calls.
+#[derive(Clone, Copy, Debug)]
+enum Were {
+    New,
+    Drained,
+}
+
+impl Were {
+    const ALL: [Were; 2] = [Were::New, Were::Drained];
+
+    /// A store with one session, so that its plans are those of the first calls.
+    async fn open(self, scene: &Scene) -> PostgresStore {
+        let options = PostgresOptions::from_url(&scene.url).unwrap();
+        let store = options.connections(1).open().await.unwrap();
+        if matches!(self, Were::Drained) {
+            let job = "(id, due_at, first_at, lane_id, task_id, payload) select -n, 0, 0, 0, 0, ''";
+            let key = "(job_id, expires_at, task_id, key, until) select n, 0, 0, n, ''";
+            let memory = "(burst_at, last_at, started_at, leader, expires_at, task_id, key)
+                          select 0, 0, 0, n, 0, 0, n";
+            for (table, row) in [("job", job), ("ended", job), ("hold", key), ("memory", memory)] {
+                scene.sql(&format!(
+                    "insert into quell.{table} {row} from generate_series(1, {DRAINED}) n;
+                     delete from quell.{table}"
+                ));
+            }
+        }
+        for table in ["job", "ended", "hold", "memory"] {
+            scene.sql(&format!("analyze quell.{table}"));
+        }
+        store
+    }
+
+    /// The rows of a table that were read, by any means, once all of these changes to it are
+    /// counted. Sessions hand in their counts late, and all of them at their end.
+    async fn rows_read(self, scene: &Scene, table: &str, changes: u64) -> u64 {
+        let before = if matches!(self, Were::Drained) { 2 * DRAINED } else { 0 };
+        let counted = |what: &str| {
+            let count = scene.sql(&format!(
+                "select {what} from pg_stat_all_tables
+                  where schemaname = '{}' and relname = '{table}'",
+                scene.schema()
+            ));
+            count.parse::<u64>().unwrap()
+        };
+        let changed = "n_tup_ins + n_tup_upd + n_tup_del";
+        until("all is counted", async || counted(changed) >= before + changes).await;
+        counted("coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)")
+    }
+
+    /// Fails where more was read of the table than the calls need.
+    async fn expect_few(self, scene: &Scene, table: &str, changes: u64) {
+        let read = self.rows_read(scene, table, changes).await;
+        assert!(read < CALLS * FEW, "{self:?}: {read} rows of {table} were read in {CALLS} calls");
+    }
 }
 
 async fn trigger(store: &PostgresStore, trigger: NewTrigger) {
     store.enqueue(None, vec![Batch::one(trigger)]).await.unwrap();
 }
 
-/// The rows of a table that were read, by any means, once all of these changes to it are counted.
-async fn rows_read(scene: &Scene, store: PostgresStore, table: &str, changes: u64) -> u64 {
-    // A session hands in its counts late, and all of them at its end.
-    drop(store);
-    let counted = |what: &str| {
-        let count = scene.sql(&format!(
-            "select {what} from pg_stat_all_tables
-              where schemaname = '{}' and relname = '{table}'",
-            scene.schema()
-        ));
-        count.parse::<u64>().unwrap()
-    };
-    until("all is counted", async || counted("n_tup_ins + n_tup_upd + n_tup_del") >= changes).await;
-    counted("coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)")
+async fn claim(store: &PostgresStore, limit: usize) -> Vec<ClaimedJob> {
+    store.claim(None, &Rig::wish(limit)).await.unwrap().jobs
+}
+
+async fn settle(store: &PostgresStore, jobs: &[ClaimedJob], outcome: Outcome) {
+    let ended = jobs.iter().map(|job| Settlement { lease: lease(job), outcome: outcome.clone() });
+    store.settle(None, ended.collect()).await.unwrap();
+}
+
+/// Adds many jobs that wait, like one that is there.
+fn crowd(scene: &Scene, key: &str, due: &str) {
+    scene.sql(&format!(
+        "insert into quell.job (id, due_at, first_at, lane_id, task_id, key, shape, payload)
+         select nextval('quell.job_id'), {due}, first_at, lane_id, task_id, {key}, shape, payload
+           from (select * from quell.job limit 1) j, generate_series(1, {OTHERS}) n"
+    ));
+}
+
+fn with_edge(edge: Edge, key: &str) -> NewTrigger {
+    keyed_with(key, Debounce { edge, ..debounce() }, Fold::Last, "1")
 }
 
 #[tokio::test]
 async fn r07_a_join_reads_its_own_window_and_no_other() {
-    let scene = Scene::new();
-    let store = open(&scene).await;
-    // Its statistics say that there is nothing.
-    scene.sql("analyze quell.job");
-    trigger(&store, keyed("first")).await;
-    trigger(&store, keyed("first")).await;
-    scene.sql(&format!(
-        "insert into quell.job (id, due_at, first_at, lane_id, task_id, key, shape, payload)
-         select nextval('quell.job_id'), due_at, first_at, lane_id, task_id, 'k' || n, shape, payload
-           from quell.job, generate_series(1, {OTHERS}) n"
-    ));
-    for n in 1..=CALLS {
-        trigger(&store, keyed(&format!("k{n}"))).await;
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        trigger(&store, keyed("first")).await;
+        trigger(&store, keyed("first")).await;
+        crowd(&scene, "'k' || n", "due_at");
+        for n in 1..=CALLS {
+            trigger(&store, keyed(&format!("k{n}"))).await;
+        }
+        drop(store);
+        were.expect_few(&scene, "job", 1 + 1 + OTHERS + CALLS).await;
     }
-    let read = rows_read(&scene, store, "job", 1 + 1 + OTHERS + CALLS).await;
-    assert!(read < CALLS * FEW, "{read} rows were read for {CALLS} joins");
+}
+
+#[tokio::test]
+async fn r13_an_edge_reads_its_own_memory_and_no_other() {
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        let lead = async |key: &str| {
+            trigger(&store, with_edge(Edge::Leading, key)).await;
+            let jobs = claim(&store, 1).await;
+            assert_eq!(jobs.len(), 1);
+            settle(&store, &jobs, Outcome::Succeeded).await;
+            trigger(&store, with_edge(Edge::Leading, key)).await;
+        };
+        lead("first").await;
+        scene.sql(&format!(
+            "insert into quell.memory
+                    (burst_at, last_at, started_at, leader, expires_at, task_id, key)
+             select burst_at, last_at, started_at, leader, expires_at, task_id, 'k' || n
+               from quell.memory, generate_series(1, {OTHERS}) n;
+             insert into quell.ended (id, due_at, first_at, lane_id, task_id, payload)
+             select -n, due_at, first_at, lane_id, task_id, payload
+               from quell.ended, generate_series(1, {OTHERS}) n"
+        ));
+        for n in 1..=CALLS {
+            lead(&format!("new{n}")).await;
+        }
+        drop(store);
+        were.expect_few(&scene, "memory", 2 + OTHERS + 2 * CALLS).await;
+        were.expect_few(&scene, "ended", 2 + OTHERS + 2 * CALLS).await;
+        were.expect_few(&scene, "job", 3 + 3 * CALLS).await;
+    }
 }
 
 #[tokio::test]
 async fn r16_a_dedup_key_reads_its_own_hold_and_no_other() {
-    let scene = Scene::new();
-    let store = open(&scene).await;
-    let with =
-        |key: &str| NewTrigger { dedup: Some(Dedup::new(Key::new(key).unwrap())), ..plain("1") };
-    trigger(&store, with("first")).await;
-    trigger(&store, with("first")).await;
-    scene.sql(&format!(
-        "insert into quell.hold (job_id, expires_at, task_id, key, until)
-         select job_id, expires_at, task_id, 'k' || n, until
-           from quell.hold, generate_series(1, {OTHERS}) n"
-    ));
-    for n in 1..=CALLS {
-        trigger(&store, with(&format!("new{n}"))).await;
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        let with = |key: &str, until| {
+            let dedup = Dedup { key: Key::new(key).unwrap(), until };
+            NewTrigger { dedup: Some(dedup), ..plain("1") }
+        };
+        // The key is free once the job has started, and taken anew.
+        let take_twice = async |key: &str| {
+            trigger(&store, with(key, HoldUntil::Started)).await;
+            assert_eq!(claim(&store, 1).await.len(), 1);
+            trigger(&store, with(key, HoldUntil::Started)).await;
+            assert_eq!(claim(&store, 1).await.len(), 1);
+        };
+        take_twice("first").await;
+        scene.sql(&format!(
+            "insert into quell.hold (job_id, expires_at, task_id, key, until)
+             select job_id, expires_at, task_id, 'k' || n, until
+               from quell.hold, generate_series(1, {OTHERS}) n"
+        ));
+        for n in 1..=CALLS {
+            take_twice(&format!("new{n}")).await;
+        }
+        drop(store);
+        were.expect_few(&scene, "hold", 3 + OTHERS + 3 * CALLS).await;
+        were.expect_few(&scene, "job", 4 + 4 * CALLS).await;
     }
-    let read = rows_read(&scene, store, "hold", 1 + OTHERS + CALLS).await;
-    assert!(read < CALLS * FEW, "{read} rows were read for {CALLS} dedup keys");
+}
+
+#[tokio::test]
+async fn r21_a_renewal_reads_its_own_job_and_no_other() {
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        trigger(&store, plain("1")).await;
+        let leases: Vec<_> = claim(&store, 1).await.iter().map(lease).collect();
+        let renew = async || {
+            let renewed = store.renew(None, &leases, Rig::LEASE).await.unwrap();
+            assert!(renewed.iter().all(Option::is_some));
+        };
+        renew().await;
+        crowd(&scene, "null", "due_at");
+        for _ in 0..CALLS {
+            renew().await;
+        }
+        drop(store);
+        were.expect_few(&scene, "job", 3 + OTHERS + CALLS).await;
+    }
 }
 
 #[tokio::test]
 async fn r34_a_claim_and_its_settlement_read_their_own_jobs_and_no_other() {
-    let scene = Scene::new();
-    let store = open(&scene).await;
-    let run = async |failing: bool| {
-        let claimed = store.claim(None, &Rig::wish(1)).await.unwrap().jobs;
-        let outcome = match failing {
-            true => Outcome::Snoozed { delay: std::time::Duration::from_secs(3_600) },
-            false => Outcome::Succeeded,
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        let run = async |failing: bool| {
+            let jobs = claim(&store, 1).await;
+            assert_eq!(jobs.len(), 1);
+            let later = Outcome::Snoozed { delay: secs(3_600) };
+            settle(&store, &jobs, if failing { later } else { Outcome::Succeeded }).await;
         };
-        let ended =
-            claimed.iter().map(|job| Settlement { lease: lease(job), outcome: outcome.clone() });
-        store.settle(None, ended.collect()).await.unwrap();
-        assert_eq!(claimed.len(), 1);
-    };
-    for n in 0..4 {
+        for n in 0..4 {
+            trigger(&store, plain("1")).await;
+            run(n % 2 == 0).await;
+        }
         trigger(&store, plain("1")).await;
-        run(n % 2 == 0).await;
+        crowd(&scene, "null", "0");
+        for n in 0..CALLS {
+            run(n % 2 == 0).await;
+        }
+        drop(store);
+        were.expect_few(&scene, "job", 5 + 4 + 4 + OTHERS + 2 * CALLS).await;
+        were.expect_few(&scene, "ended", 2 + CALLS / 2).await;
     }
-    trigger(&store, plain("1")).await;
-    scene.sql(&format!(
-        "insert into quell.job (id, due_at, first_at, lane_id, task_id, payload)
-         select nextval('quell.job_id'), due_at, first_at, lane_id, task_id, payload
-           from quell.job, generate_series(1, {OTHERS}) n where starts = 0"
-    ));
-    for n in 0..CALLS {
-        run(n % 2 == 0).await;
+}
+
+#[tokio::test]
+async fn r34_a_claim_of_many_jobs_reads_each_of_them_a_few_times() {
+    for (were, is_limited) in
+        [(Were::New, false), (Were::New, true), (Were::Drained, false), (Were::Drained, true)]
+    {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        if is_limited {
+            let settings = QueueSettings { concurrency: Some(1_000), ..QueueSettings::default() };
+            store.set_queue(&Rig::wish(1).queue, &settings).await.unwrap();
+        }
+        for _ in 0..2 {
+            trigger(&store, keyed("first")).await;
+            scene.sql("update quell.job set due_at = 0");
+            let jobs = claim(&store, 1).await;
+            assert_eq!(jobs.len(), 1);
+            settle(&store, &jobs, Outcome::Succeeded).await;
+        }
+        trigger(&store, keyed("last")).await;
+        crowd(&scene, "'k' || n", "0");
+        let limit = usize::try_from(CALLS).unwrap();
+        let jobs = claim(&store, limit).await;
+        assert_eq!(jobs.len(), limit);
+        settle(&store, &jobs, Outcome::Succeeded).await;
+        drop(store);
+        were.expect_few(&scene, "job", 9 + OTHERS + 2 * CALLS).await;
     }
-    let read = rows_read(&scene, store, "job", 5 + 4 + 4 + OTHERS + 2 * CALLS).await;
-    assert!(read < CALLS * FEW, "{read} rows were read for {CALLS} claims and settlements");
+}
+
+#[tokio::test]
+async fn r26_a_job_dies_and_comes_back_without_a_look_at_others() {
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        let redrive = async || {
+            let jobs = claim(&store, 1).await;
+            assert_eq!(jobs.len(), 1);
+            settle(&store, &jobs, fails(secs(1), true)).await;
+            store.redrive(None, jobs[0].id).await.unwrap();
+        };
+        trigger(&store, with_edge(Edge::Leading, "first")).await;
+        redrive().await;
+        crowd(&scene, "'k' || n", "9223372036854775807");
+        for _ in 0..CALLS {
+            redrive().await;
+        }
+        drop(store);
+        were.expect_few(&scene, "job", 4 + OTHERS + 3 * CALLS).await;
+        were.expect_few(&scene, "ended", 2 + 2 * CALLS).await;
+    }
 }
