@@ -158,9 +158,9 @@ fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
 
 /// Jobs that started.
 #[derive(Debug)]
-pub(crate) struct Started {
+struct Started {
     now: Timestamp,
-    pub(crate) jobs: Vec<ClaimedJob>,
+    jobs: Vec<ClaimedJob>,
     /// The partitions of the jobs.
     partitions: Vec<Option<Key>>,
 }
@@ -272,10 +272,6 @@ impl Tx<'_> {
         let mut line = decode_look(&claim.queue, &rows)?.line;
         line.taken = self.count_taken(&line, &claim.queue, &claim.worker).await?;
         Ok(line)
-    }
-
-    fn asked_now(&self) -> Asked {
-        Asked { now: Some(self.now), seen: self.now }
     }
 
     /// Starts the first `left` due jobs of these lanes, which share a priority. Full partitions are

@@ -72,12 +72,20 @@ impl Numbers {
 impl Tx<'_> {
     /// Accepts batches, each whole or not at all. The names in them are known.
     pub(crate) async fn accept(&mut self, batches: &[Batch]) -> Result<Vec<Vec<Receipt>>> {
-        let needs = Needs::of(batches);
+        self.accept_with(batches, &Needs::of(batches)).await
+    }
+
+    /// As [`Tx::accept`]; `needs` are those of the batches.
+    pub(crate) async fn accept_with(
+        &mut self,
+        batches: &[Batch],
+        needs: &Needs<'_>,
+    ) -> Result<Vec<Vec<Receipt>>> {
         let thresholds =
             if needs.thresholds { self.load_thresholds().await? } else { BTreeMap::new() };
         let opened = self.opened.take();
         let is_timed = opened.is_some();
-        let windows = self.load_windows(&needs, opened).await?;
+        let windows = self.load_windows(needs, opened).await?;
         let holds = self.load_holds(&needs.holds).await?;
         self.locked.extend(holds.iter().map(|loaded| loaded.key.clone()));
         let mut memories = self.load_memories(&needs.memories).await?;

@@ -18,6 +18,20 @@ use crate::error::corrupt;
 use crate::row::{get, signed, time, unsigned};
 use crate::tx::Tx;
 
+/// The rows `r` of the keys `$1`, `$2`, found one by one and locked in the order that all calls share.
+macro_rules! rows_of {
+    ($table:literal) => {
+        concat!(
+            "from (select * from unnest($1::int[], $2::text[]) k (task_id, key)
+                    order by task_id, key collate \"C\") k
+             cross join lateral (
+                   select * from quell.",
+            $table,
+            " w where w.task_id = k.task_id and w.key = k.key for update) r"
+        )
+    };
+}
+
 impl Tx<'_> {
     /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),
     /// the period since its last start (R13).
@@ -39,13 +53,8 @@ impl Tx<'_> {
     /// Loads dedup holds with their jobs, whose states decide whether they hold. A job that is not
     /// among those that wait or run has ended.
     pub(crate) async fn load_holds(&mut self, wanted: &Wanted<'_>) -> Result<Vec<Loaded<Hold>>> {
-        const HOLDS: &str = "select h.task_id, h.key, h.job_id, h.until, h.expires_at
-               from (select * from unnest($1::int[], $2::text[]) k (task_id, key)
-                      order by task_id, key collate \"C\") k
-              cross join lateral (
-                    select * from quell.hold h
-                     where h.task_id = k.task_id and h.key = k.key
-                       for update) h";
+        const HOLDS: &str =
+            concat!("select r.task_id, r.key, r.job_id, r.until, r.expires_at ", rows_of!("hold"));
         let mut loaded = self
             .load_keys(wanted, HOLDS, |row| {
                 let until = serde_json::from_str::<HoldUntil>(get(row, 3)?)
@@ -68,14 +77,10 @@ impl Tx<'_> {
         &mut self,
         wanted: &Wanted<'_>,
     ) -> Result<Vec<Loaded<KeyMemory>>> {
-        const MEMORIES: &str = "select m.task_id, m.key, m.leader, m.burst_at, m.last_at,
-                    m.started_at, m.expires_at
-               from (select * from unnest($1::int[], $2::text[]) k (task_id, key)
-                      order by task_id, key collate \"C\") k
-              cross join lateral (
-                    select * from quell.memory m
-                     where m.task_id = k.task_id and m.key = k.key
-                       for update) m";
+        const MEMORIES: &str = concat!(
+            "select r.task_id, r.key, r.leader, r.burst_at, r.last_at, r.started_at, r.expires_at ",
+            rows_of!("memory")
+        );
         self.load_keys(wanted, MEMORIES, |row| {
             Ok(KeyMemory {
                 leader: JobId::new(unsigned(get(row, 2)?)),

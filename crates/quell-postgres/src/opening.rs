@@ -2,7 +2,6 @@
 //! at once. The windows' keys stand in the text of the statement, because only a text holds several
 //! statements; what reads them is prepared with each connection.
 
-use quell_core::Batch;
 use quell_core::touched::Needs;
 
 use crate::enqueue::WINDOWS;
@@ -15,20 +14,18 @@ pub(crate) fn prepared(sql: &Sql) -> String {
     sql.rewrite(&format!("prepare quell_windows (int[], text[], int[]) as {WINDOWS}"))
 }
 
-/// The statements that go with a begin: the open windows of these batches, locked, and then the
-/// time. None where more than windows decides, or the session does not stay.
-pub(crate) fn opening(sql: &Sql, names: &Names, asked: Asked, batches: &[Batch]) -> Option<String> {
-    let needs = Needs::of(batches);
+/// The statements that go with a begin: the open windows that are needed, locked, and then the time.
+/// None where more than windows decides, or the session does not stay.
+pub(crate) fn opening(sql: &Sql, names: &Names, asked: Asked, needs: &Needs<'_>) -> Option<String> {
     let only_windows = needs.holds.is_empty() && needs.memories.is_empty();
     if !sql.is_persistent() || !only_windows || needs.windows.is_empty() {
         return None;
     }
     let (tasks, keys) = names.task_keys(&needs.windows);
-    let reads = names.readers(&needs);
+    let reads = names.readers(needs);
     let windows = [numbers(&tasks), texts(&keys)?, numbers(&reads)].join(", ");
-    let now = asked.now.map_or_else(|| "null".to_owned(), |now| now.as_micros().to_string());
     // Keys may hold anything, so they are no part of what is rewritten.
-    let time = sql.rewrite(&format!("select quell.tick({now}, {})", asked.seen.as_micros()));
+    let time = sql.rewrite(&format!("select quell.tick({})", asked.literals()));
     Some(format!("; execute quell_windows ({windows}); {time}"))
 }
 

@@ -139,8 +139,8 @@ impl Tx<'_> {
         for row in &due {
             self.write_schedule(row).await?;
         }
-        let asked = Asked { now: Some(self.now), seen: self.now };
-        let rows = self.fetch("look for due ticks", asked.bind(self.sql.query(LOOK))).await?;
+        let query = self.asked_now().bind(self.sql.query(LOOK));
+        let rows = self.fetch("look for due ticks", query).await?;
         Ok(Ticked { now: self.now, fired, next: decode_look(first(&rows)?)?.next })
     }
 
@@ -175,9 +175,9 @@ impl Tx<'_> {
 
     /// Forgets ticks that no backfill can reach any more.
     pub(crate) async fn prune_ticks(&mut self, limit: usize) -> Result<()> {
-        const PRUNE: &str = "delete from quell.tick_fired where (schedule_id, tick_at) in
-             (select schedule_id, tick_at from quell.tick_fired where tick_at < $1 limit $2
-                 for update skip locked)";
+        const PRUNE: &str = "delete from quell.tick_fired
+              where ctid = any(array(select ctid from quell.tick_fired where tick_at < $1 limit $2
+                                        for update skip locked))";
         let query = self.sql.query(PRUNE).bind(self.now.before(RECORD).as_micros());
         let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
         self.run("forget old ticks", query).await

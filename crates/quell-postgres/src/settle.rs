@@ -180,9 +180,8 @@ impl Tx<'_> {
         let others = settlements.iter().filter(|one| one.outcome != Outcome::Succeeded);
         let mut moving = self.lock(others.map(|one| one.lease.job).collect()).await?;
         self.read_clock().await?;
-        let asked = Asked { now: Some(self.now), seen: self.now };
         let well = settlements.iter().filter(|one| one.outcome == Outcome::Succeeded);
-        let query = asked.bind(self.sql.query(SUCCEED_AT));
+        let query = self.asked_now().bind(self.sql.query(SUCCEED_AT));
         let query = bind_leases(query, well.map(|one| &one.lease));
         let rows = self.fetch("end attempts", query).await?;
         let mut succeeded = decode_succeeded(&rows)?;

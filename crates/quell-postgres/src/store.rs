@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use quell_core::history::{Event, Sink};
 use quell_core::line::Line;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
+use quell_core::touched::Needs;
 use quell_core::window::Window;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
@@ -81,9 +82,9 @@ macro_rules! write {
         let mut tries = 0;
         loop {
             let $asked = $self.asked($now);
-            let opening: Option<String> = $opening;
-            let begun = Tx::begin(&$self.pool, &$self.sql, &$self.names, $asked, opening).await;
-            let mut $tx = begun?.with_history($self.history.is_some());
+            let (history, opening) = ($self.history.is_some(), $opening);
+            let mut $tx =
+                Tx::begin(&$self.pool, &$self.sql, &$self.names, $asked, history, opening).await?;
             let done: Result<_> = async { Ok($body) }.await;
             let error = match done {
                 Ok(answer) => {
@@ -191,19 +192,17 @@ impl PostgresStore {
         straight.get(queue).map(|lanes| lanes.iter().copied().collect())
     }
 
-    /// Takes note of whether claims of a queue may be one statement, and makes its lanes known.
-    async fn learn_shape(&self, queue: &QueueName, look: &Look) -> Result<()> {
+    /// Takes note of whether claims of a queue may be one statement, which makes its lanes known.
+    async fn learn_shape(&self, queue: &QueueName, look: &Look) -> Result<bool> {
+        let straight = || self.straight.write().unwrap_or_else(PoisonError::into_inner);
+        if !look.is_straight() {
+            straight().remove(queue);
+            return Ok(false);
+        }
         let lanes: Vec<i32> = look.line.lanes.iter().map(|lane| base_of(lane.id)).collect();
-        if look.is_straight() {
-            self.know_lanes(&lanes).await?;
-        }
-        let mut straight = self.straight.write().unwrap_or_else(PoisonError::into_inner);
-        if look.is_straight() {
-            straight.entry(queue.clone()).or_default().extend(lanes);
-        } else {
-            straight.remove(queue);
-        }
-        Ok(())
+        self.know_lanes(&lanes).await?;
+        straight().entry(queue.clone()).or_default().extend(lanes);
+        Ok(true)
     }
 
     /// Runs a statement that is its own transaction; its commit is in order until the guard goes.
@@ -405,10 +404,10 @@ impl Store for PostgresStore {
             return self.enqueue_plain(now, &batches).await;
         }
         self.names.look_up(&self.pool, &self.sql, lanes).await?;
-        let (sql, names) = (&self.sql, &self.names);
-        write!(self, now, |asked| opening(sql, names, asked, &batches), |tx| {
+        let (sql, names, needs) = (&self.sql, &self.names, Needs::of(&batches));
+        write!(self, now, |asked| opening(sql, names, asked, &needs), |tx| {
             tx.fold_inbox().await?;
-            tx.accept(&batches).await?
+            tx.accept_with(&batches, &needs).await?
         })
     }
 
@@ -420,12 +419,12 @@ impl Store for PostgresStore {
             return Ok(claimed);
         }
         let before = self.look(now, queue, &claim.tasks, Some(&claim.worker)).await?;
-        self.learn_shape(queue, &before).await?;
+        let is_straight = self.learn_shape(queue, &before).await?;
         if !before.is_due() || claim.limit == 0 {
             let Line { now, .. } = before.line;
             return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next() });
         }
-        if before.is_straight()
+        if is_straight
             && !before.inbox_waits
             && let Some(claimed) = self.claim_straight(now, claim).await?
         {

@@ -69,6 +69,12 @@ impl Asked {
     pub(crate) fn bind(self, query: PgQuery) -> PgQuery {
         query.bind(self.now.map(Timestamp::as_micros)).bind(self.seen.as_micros())
     }
+
+    /// The same two, for a text that has no values.
+    pub(crate) fn literals(self) -> String {
+        let now = self.now.map_or_else(|| "null".to_owned(), |now| now.as_micros().to_string());
+        format!("{now}, {}", self.seen.as_micros())
+    }
 }
 
 /// A connection within a transaction: dropped, it rolls back.
@@ -136,13 +142,13 @@ impl<'s> Tx<'s> {
         sql: &'s Sql,
         names: &'s Names,
         asked: Asked,
+        has_history: bool,
         opening: Option<String>,
     ) -> Result<Self> {
-        let now = asked.now.map_or_else(|| "null".to_owned(), |now| now.as_micros().to_string());
         // An opening tells the time itself, once its rows are locked.
         let time_of_begin = match opening {
             Some(_) => "0::bigint".to_owned(),
-            None => format!("quell.peek({now}, '{}')", asked.seen.as_micros()),
+            None => format!("quell.peek({})", asked.literals()),
         };
         let mut text = sql.rewrite(&format!(
             "{}; select {time_of_begin}, exists (select from quell.inbox where refused is null)",
@@ -172,21 +178,20 @@ impl<'s> Tx<'s> {
             // What the inbox holds comes first.
             opened: opened.filter(|_| !inbox_waits),
             news: News::default(),
-            has_history: false,
+            has_history,
             locked: BTreeSet::new(),
             unnamed: Unnamed::default(),
         })
     }
 
-    /// Notes what happens for the history.
-    pub(crate) fn with_history(mut self, has_history: bool) -> Self {
-        self.has_history = has_history;
-        self
-    }
-
     /// The connection.
     pub(crate) fn db(&mut self) -> &mut PgConnection {
         &mut self.open.0
+    }
+
+    /// As [`Tx::asked`], now that this call has its time.
+    pub(crate) fn asked_now(&self) -> Asked {
+        Asked { now: Some(self.now), seen: self.now }
     }
 
     /// The time now that all rows are locked which decide: what another call did to them while this
