@@ -46,6 +46,19 @@ pub const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
+/// Waits until `done`, for at most 20 s.
+///
+/// # Panics
+/// When that time is over.
+pub async fn until<F: Future<Output = bool>>(what: &str, done: impl Fn() -> F) {
+    let waited = tokio::time::timeout(secs(20), async {
+        while !done().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "timed out waiting until {what}");
+}
+
 /// The queue that tests use.
 #[must_use]
 pub fn queue() -> QueueName {

@@ -2,7 +2,7 @@
 //! were empty: the statistics of a queue are always late.
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{debounce, fails, keyed, keyed_with, lease, plain, secs};
+use quell_conformance::rig::{debounce, fails, keyed, keyed_with, lease, plain, secs, until};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
 use quell_core::window::Debounce;
@@ -11,7 +11,7 @@ use quell_core::{
 };
 use quell_postgres::{PostgresOptions, PostgresStore};
 
-use crate::scene::{Scene, until};
+use crate::scene::Scene;
 
 /// How many rows others have.
 const OTHERS: u64 = 5_000;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use quell_conformance::Rig;
-use quell_conformance::rig::{key, keyed, lease, plain};
+use quell_conformance::rig::{key, keyed, lease, plain, until};
 use quell_core::dedup::Dedup;
 use quell_core::{
     AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, NewTrigger, Outcome,
@@ -13,7 +13,7 @@ use quell_core::{
 use quell_postgres::{settle_in, trigger_in};
 use sqlx::Connection;
 
-use crate::scene::{Scene, jobs, until};
+use crate::scene::{Scene, jobs};
 
 #[tokio::test]
 async fn r04_a_trigger_counts_from_the_commit() {

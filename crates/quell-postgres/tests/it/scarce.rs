@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{fails, keyed, lease, plain};
+use quell_conformance::rig::{fails, keyed, lease, plain, until};
 use quell_core::{
     Batch, Error, ErrorKind, NewTrigger, Outcome, Result, SettledAs, Settlement, Store,
 };
@@ -12,7 +12,7 @@ use quell_postgres::{PostgresOptions, PostgresStore};
 use quell_services::Postgres;
 use sqlx::{Connection, PgConnection};
 
-use crate::scene::{Scene, jobs, until};
+use crate::scene::{Scene, jobs};
 
 /// How long calls wait for a connection here.
 const SOON: Duration = Duration::from_millis(200);

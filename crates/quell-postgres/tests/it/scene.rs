@@ -2,7 +2,6 @@
 
 use std::process::Output;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use quell_conformance::{Opened, Rig};
 use quell_core::Store;
@@ -55,15 +54,6 @@ impl Scene {
         let output = self.psql(script);
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
-}
-
-/// Waits until `done`, for at most 20 s.
-pub(crate) async fn until(what: &str, done: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !done().await {
-        assert!(Instant::now() < deadline, "timed out waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 

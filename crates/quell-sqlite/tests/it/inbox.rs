@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use quell_conformance::Rig;
-use quell_conformance::rig::{key, keyed, plain};
+use quell_conformance::rig::{key, keyed, plain, until};
 use quell_core::dedup::Dedup;
 use quell_core::{Batch, ErrorKind, NewTrigger, Store};
 use quell_sqlite::trigger_in;
 use sqlx::Connection;
 
-use crate::scene::{Scene, until};
+use crate::scene::Scene;
 
 #[tokio::test]
 async fn r04_a_trigger_counts_from_the_commit() {

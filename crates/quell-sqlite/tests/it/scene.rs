@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use quell_conformance::{Opened, Rig};
 use quell_core::{Batch, NewTrigger, Receipt, Store};
@@ -57,14 +56,4 @@ impl Scene {
 pub(crate) async fn trigger(store: &impl Store, trigger: NewTrigger) -> Receipt {
     let batches = vec![Batch::one(trigger)];
     store.enqueue(None, batches).await.unwrap().remove(0).remove(0)
-}
-
-/// Waits until `done`, for at most 20 s.
-pub(crate) async fn until(what: &str, done: impl AsyncFn() -> bool) {
-    let waited = tokio::time::timeout(Duration::from_secs(20), async {
-        while !done().await {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "timed out waiting until {what}");
 }

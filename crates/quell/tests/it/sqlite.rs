@@ -7,6 +7,7 @@ use std::time::Duration;
 use quell::sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use quell::testing::TestKit;
 use quell::{ErrorKind, JobState, Quell, Receipt, Result, Store, TaskName};
+use quell_conformance::rig::until;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
@@ -24,15 +25,6 @@ async fn store() -> Result<(Arc<SqliteStore>, TempDir)> {
 async fn connect(folder: &TempDir) -> SqliteConnection {
     let options = SqliteConnectOptions::new().filename(folder.path().join("app.db"));
     SqliteConnection::connect_with(&options).await.unwrap()
-}
-
-/// Waits until `done`, for at most 20 s.
-async fn until<F: Future<Output = bool>>(what: &str, done: impl Fn() -> F) {
-    let deadline = tokio::time::Instant::now() + secs(20);
-    while !done().await {
-        assert!(tokio::time::Instant::now() < deadline, "timed out waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
 }
 
 async fn count(store: &Arc<SqliteStore>, task: &str, state: JobState) -> u64 {

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
-use quell_conformance::rig::secs;
+use quell_conformance::rig::{secs, until};
 use quell_core::{ErrorKind, Result, Store, Timestamp};
 use quell_postgres::PostgresStore;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::proxy::{Cut, Proxy, cuts_of};
-use crate::scene::{Scene, until};
+use crate::scene::Scene;
 use table::{Case, table};
 
 /// How many cases are cut at a time.
