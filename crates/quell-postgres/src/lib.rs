@@ -32,6 +32,7 @@ mod schema;
 mod settle;
 mod sql;
 mod store;
+mod straight;
 mod tx;
 mod write;
 

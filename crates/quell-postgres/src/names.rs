@@ -77,6 +77,14 @@ impl Names {
         self.known(|known| known.lanes.get(&id).cloned())
     }
 
+    /// The lanes of a queue that this process knows.
+    pub(crate) fn lanes_of(&self, queue: &QueueName) -> Vec<i32> {
+        self.known(|known| {
+            let lanes = known.lanes.values().filter(|lane| lane.queue == *queue);
+            lanes.map(|lane| lane.id).collect()
+        })
+    }
+
     pub(crate) fn task_id(&self, task: &TaskName) -> Option<i32> {
         self.known(|known| known.tasks.get(task).copied())
     }

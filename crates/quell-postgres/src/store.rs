@@ -10,20 +10,18 @@ use quell_core::history::{Event, Sink};
 use quell_core::line::Line;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
-use quell_core::window::Window;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome, QueueInfo, QueueName,
     QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, TriggerId, WakeHub, Wakeups, WorkerId,
+    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
-use sqlx::postgres::{PgListener, PgRow};
-use tokio::sync::{Mutex, MutexGuard};
+use sqlx::postgres::PgListener;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tracing::debug;
 
 use crate::PostgresOptions;
-use crate::claim::{decode_straight, has_lapsed, straight_query};
+use crate::claim::has_lapsed;
 use crate::connections::Connections;
 use crate::error::wants_retry;
 use crate::look::{Look, base_of, look, peek};
@@ -32,12 +30,10 @@ use crate::opening::opening;
 use crate::operate::may_prune;
 use crate::push::{Outbox, hear, tell};
 use crate::read::Reader;
-use crate::row::{get, time, unsigned};
 use crate::schedules::look_for_ticks;
-use crate::settle::{decode_renewed, decode_succeeded, renew_query, succeed_query};
-use crate::sql::{PgQuery, Sql};
-use crate::tx::{Asked, News, Tx, Unnamed, first, one_shot_in_order};
-use crate::write::insert_plain;
+use crate::settle::{decode_renewed, renew_query};
+use crate::sql::Sql;
+use crate::tx::{Asked, News, Tx, Unnamed};
 
 /// How often a call that met another on the same rows starts over before it says so.
 const TRIES: usize = 10;
@@ -52,23 +48,22 @@ const TRIES: usize = 10;
 /// ```
 #[derive(Debug)]
 pub struct PostgresStore {
-    pool: Connections,
-    sql: Arc<Sql>,
-    names: Names,
+    pub(crate) pool: Connections,
+    pub(crate) sql: Arc<Sql>,
+    pub(crate) names: Names,
     hub: Arc<WakeHub>,
     outbox: Arc<Outbox>,
     pushes: bool,
-    history: Option<Sink>,
+    pub(crate) history: Option<Sink>,
     /// Passed by commits, one by one, where a history must tell of them in their order.
-    order: Option<Mutex<()>>,
+    pub(crate) order: Option<Mutex<()>>,
     /// The highest time that this process has seen, in microseconds (R38).
     seen: AtomicI64,
     /// Queues with limits, as this process last saw them. The claims of one process on one of them
     /// go one after the other, so that only other processes are met as contention (R35).
     limited: RwLock<BTreeMap<QueueName, Arc<Mutex<()>>>>,
-    /// Queues of which a claim is tried in one statement, without a look before it, with the lanes
-    /// that were seen in them.
-    straight: RwLock<BTreeMap<QueueName, BTreeSet<i32>>>,
+    /// Queues of which a claim begins with a look: when they were last seen, one statement did not do.
+    winding: RwLock<BTreeSet<QueueName>>,
     // Owned so that they end with the store.
     _tasks: JoinSet<()>,
 }
@@ -168,12 +163,12 @@ impl PostgresStore {
             history,
             seen: AtomicI64::new(i64::MIN),
             limited: RwLock::default(),
-            straight: RwLock::default(),
+            winding: RwLock::default(),
             _tasks: tasks,
         }
     }
 
-    fn asked(&self, now: Option<Timestamp>) -> Asked {
+    pub(crate) fn asked(&self, now: Option<Timestamp>) -> Asked {
         Asked { now, seen: Timestamp::from_micros(self.seen.load(Ordering::Relaxed)) }
     }
 
@@ -186,28 +181,26 @@ impl PostgresStore {
         self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
     }
 
-    /// The lanes of a queue of which a claim is tried in one statement.
-    fn straight_lanes(&self, queue: &QueueName) -> Option<Vec<i32>> {
-        let straight = self.straight.read().unwrap_or_else(PoisonError::into_inner);
-        straight.get(queue).map(|lanes| lanes.iter().copied().collect())
+    fn is_winding(&self, queue: &QueueName) -> bool {
+        self.winding.read().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
     /// Takes note of whether claims of a queue may be one statement, which makes its lanes known.
     async fn learn_shape(&self, queue: &QueueName, look: &Look) -> Result<bool> {
-        let straight = || self.straight.write().unwrap_or_else(PoisonError::into_inner);
-        if !look.is_straight() {
-            straight().remove(queue);
-            return Ok(false);
+        let is_straight = look.is_straight();
+        if is_straight == self.is_winding(queue) {
+            let mut winding = self.winding.write().unwrap_or_else(PoisonError::into_inner);
+            if is_straight {
+                winding.remove(queue);
+            } else {
+                winding.insert(queue.clone());
+            }
         }
-        let lanes: Vec<i32> = look.line.lanes.iter().map(|lane| base_of(lane.id)).collect();
-        self.know_lanes(&lanes).await?;
-        straight().entry(queue.clone()).or_default().extend(lanes);
-        Ok(true)
-    }
-
-    /// Runs a statement that is its own transaction; its commit is in order until the guard goes.
-    async fn one_shot(&self, query: PgQuery) -> Result<(Vec<PgRow>, Option<MutexGuard<'_, ()>>)> {
-        one_shot_in_order(&self.pool, &self.sql, query, self.order.as_ref()).await
+        if is_straight {
+            let lanes = look.line.lanes.iter().map(|lane| base_of(lane.id));
+            self.know_lanes(&lanes.collect::<Vec<i32>>()).await?;
+        }
+        Ok(is_straight)
     }
 
     async fn look(
@@ -234,7 +227,7 @@ impl PostgresStore {
     }
 
     /// Tells workers and the history what a commit changed.
-    fn spread(&self, now: Timestamp, news: News) {
+    pub(crate) fn spread(&self, now: Timestamp, news: News) {
         self.saw(now);
         if let Some(history) = &self.history {
             news.events.iter().for_each(|event| history.record(event));
@@ -251,7 +244,7 @@ impl PostgresStore {
     }
 
     /// R31: what queues' limits held back may start, at any worker.
-    fn free_slots(&self, news: &mut News) {
+    pub(crate) fn free_slots(&self, news: &mut News) {
         let limited = self.limited.read().unwrap_or_else(PoisonError::into_inner);
         limited.keys().for_each(|queue| news.wake(queue, Timestamp::MIN));
     }
@@ -263,7 +256,7 @@ impl PostgresStore {
     }
 
     /// Makes these lanes known, which another process may have made.
-    async fn know_lanes(&self, lanes: &[i32]) -> Result<()> {
+    pub(crate) async fn know_lanes(&self, lanes: &[i32]) -> Result<()> {
         if lanes.iter().all(|lane| self.names.lane(*lane).is_some()) {
             return Ok(());
         }
@@ -271,98 +264,6 @@ impl PostgresStore {
         self.names.load(&mut db, &self.sql, lanes.iter().copied()).await?;
         db.release();
         Ok(())
-    }
-
-    /// Accepts triggers that have no key of any kind: one statement.
-    async fn enqueue_plain(
-        &self,
-        now: Option<Timestamp>,
-        batches: &[Batch],
-    ) -> Result<Vec<Vec<Receipt>>> {
-        let triggers: Vec<&NewTrigger> = batches.iter().flat_map(|batch| &batch.triggers).collect();
-        if triggers.is_empty() {
-            return Ok(batches.iter().map(|_| Vec::new()).collect());
-        }
-        let query = insert_plain(&self.sql, &self.names, self.asked(now), &triggers)?;
-        let (rows, _ordered) = self.one_shot(query).await?;
-        let (now, mut ids) = (time(first(&rows)?, 0)?, get::<Vec<i64>, _>(first(&rows)?, 1)?);
-        // Numbers were given in the order of the triggers.
-        ids.sort_unstable();
-        let mut news = News::default();
-        let mut receipts = Vec::with_capacity(ids.len());
-        for (trigger, id) in triggers.iter().zip(ids) {
-            let id = JobId::new(unsigned(id));
-            let due = Window::unkeyed(now, trigger.when.earliest(now)).due_at;
-            if self.history.is_some() {
-                news.events.push(Event::window(now, &Job::unkeyed(id, trigger, now)));
-            }
-            news.wake(&trigger.queue, due);
-            let trigger = TriggerId { job: id, seq: 1 };
-            receipts.push(Receipt::Accepted { job: id, trigger, due });
-        }
-        self.spread(now, news);
-        let mut receipts = receipts.into_iter();
-        Ok(batches.iter().map(|b| receipts.by_ref().take(b.triggers.len()).collect()).collect())
-    }
-
-    /// Starts what is due in one statement; none where the queue does not allow it.
-    async fn claim_straight(
-        &self,
-        now: Option<Timestamp>,
-        claim: &Claim,
-    ) -> Result<Option<Claimed>> {
-        let Some(lanes) = self.straight_lanes(&claim.queue) else { return Ok(None) };
-        let query = straight_query(&self.sql, self.asked(now), claim, lanes);
-        let (rows, _ordered) = self.one_shot(query).await?;
-        let Some(claimed) = decode_straight(&rows, &self.names, claim.limit)? else {
-            return Ok(None);
-        };
-        let mut news = News::default();
-        if self.history.is_some() {
-            let event = |job| Event::claimed(claimed.now, claim, job);
-            news.events.extend(claimed.jobs.iter().map(event));
-        }
-        self.spread(claimed.now, news);
-        Ok(Some(claimed))
-    }
-
-    /// Ends attempts that all succeeded: one statement.
-    async fn settle_well(
-        &self,
-        now: Option<Timestamp>,
-        settlements: &[Settlement],
-    ) -> Result<Vec<Settled>> {
-        let leases = settlements.iter().map(|one| &one.lease);
-        let query = succeed_query(&self.sql, self.asked(now), leases);
-        let (rows, _ordered) = self.one_shot(query).await?;
-        let mut succeeded = decode_succeeded(&rows)?;
-        let mut news = News::default();
-        let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
-        if let Err(error) = self.know_lanes(&lanes).await {
-            // They have ended, and that is the answer.
-            debug!(%error, "a hint was lost, polling finds the work");
-        }
-        for (lane, due) in &succeeded.freed {
-            if let Some(lane) = self.names.lane(*lane) {
-                news.wake(&lane.queue, *due);
-            }
-        }
-        if !succeeded.leases.is_empty() {
-            self.free_slots(&mut news);
-        }
-        let mut settled = Vec::with_capacity(settlements.len());
-        for settlement in settlements {
-            let lease = settlement.lease;
-            // A lease that is settled twice in one call counts once.
-            let accepted = succeeded.leases.remove(&lease);
-            let became = if accepted { SettledAs::Succeeded } else { SettledAs::Refused };
-            if self.history.is_some() {
-                news.events.push(Event::settled(succeeded.now, settlement, became));
-            }
-            settled.push(Settled { lease, became });
-        }
-        self.spread(succeeded.now, news);
-        Ok(settled)
     }
 
     /// Whether triggers touch no row but their own.
@@ -414,6 +315,7 @@ impl Store for PostgresStore {
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         let queue = &claim.queue;
         if claim.limit > 0
+            && !self.is_winding(queue)
             && let Some(claimed) = self.claim_straight(now, claim).await?
         {
             return Ok(claimed);

@@ -9,30 +9,26 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use quell_core::poll::{PollInterval, PollSettings};
-use quell_core::schedule::Ticked;
 use quell_core::{
-    Claimed, ClaimedJob, Error, Lapsed, Lease, NextDue, Outcome, QueueName, Result, Settled,
-    SettledAs, Settlement, Timestamp, Wakeup,
+    Claimed, ClaimedJob, Error, Lease, NextDue, Outcome, QueueName, Result, Settled, SettledAs,
+    Settlement, Timestamp, Wakeup,
 };
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::event::{Command, Event};
 use super::poller::{Polled, Poller, StoreClock};
 use super::ticker::Ticker;
 use crate::metrics;
+use upkeep::{PRUNE_PAUSE, REAP_PAUSE};
+
+pub(crate) mod upkeep;
 
 /// The most settlements in one store call.
 const SETTLE_BATCH: usize = 4_000;
-/// The most leases that one call takes back.
-pub(crate) const REAP_BATCH: usize = 1_000;
-/// Between two looks for lapsed leases, at least.
-const REAP_PAUSE: Duration = Duration::from_millis(100);
 /// The wait before a store call that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// The most renewals under way at once.
 const RENEWALS: usize = 4;
-/// Between two removals of ended jobs; the first comes one pause after the start.
-const PRUNE_PAUSE: Duration = Duration::from_secs(60);
 /// How long what is prefetched should last.
 const AHEAD: Duration = Duration::from_millis(50);
 
@@ -375,13 +371,6 @@ impl Machine {
         self.store_ahead = store_now.as_micros().saturating_sub(asked_at.as_micros());
     }
 
-    fn look_for_lapses(&mut self, next: &NextDue) {
-        if let Some(lapse) = next.lapse {
-            let at = self.local_time(lapse).max(self.reaped_at + REAP_PAUSE);
-            self.reap_at = Some(self.reap_at.map_or(at, |known| known.min(at)));
-        }
-    }
-
     fn on_ended(&mut self, settlements: Vec<Settlement>) {
         for settlement in settlements {
             let Some(held) = self.held.get_mut(&settlement.lease) else { continue };
@@ -466,47 +455,6 @@ impl Machine {
                 self.renew_at = self.renew_at.map(|at| at.min(again));
             }
         }
-    }
-
-    fn on_reaped(&mut self, answer: Result<Vec<Lapsed>>, now: Timestamp) {
-        self.reaping = false;
-        self.reaped_at = now;
-        match answer {
-            Ok(lapsed) => {
-                for one in &lapsed {
-                    warn!(job = %one.lease.job, token = one.lease.token.get(), "lease lapsed, job taken back");
-                }
-                if !lapsed.is_empty() {
-                    self.pollers.iter_mut().for_each(|poller| poller.look_by(now));
-                    self.look_at_limited(now);
-                }
-                self.reap_at = (lapsed.len() >= REAP_BATCH).then_some(now);
-            }
-            Err(error) => {
-                debug!(%error, "lapsed leases could not be taken back, trying again");
-                self.reap_at = Some(now + self.bounds.poll.base);
-            }
-        }
-    }
-
-    fn on_pruned(&mut self, answer: Result<u64>, now: Timestamp) {
-        self.pruning = false;
-        self.prune_at = now + PRUNE_PAUSE;
-        match answer {
-            // A full batch: there is more.
-            Ok(removed) if removed >= super::PRUNE_BATCH as u64 => self.prune_at = now,
-            Ok(_) => {}
-            Err(error) => debug!(%error, "ended jobs could not be removed, trying again"),
-        }
-    }
-
-    fn on_ticked(&mut self, answer: &Result<Ticked>, asked_at: Timestamp, now: Timestamp) {
-        if let Ok(ticked) = answer {
-            self.learn_store_time(ticked.now, asked_at);
-        }
-        let next = answer.as_ref().ok().and_then(|ticked| ticked.next);
-        let next = next.map(|next| self.local_time(next));
-        self.ticker.answered(answer, next, now);
     }
 
     /// R29: stops claiming at once and gives back what has not started.
@@ -645,21 +593,6 @@ impl Machine {
             }
         }
         commands.push(Command::Look(queues));
-    }
-
-    fn plan_upkeep(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
-        if !self.reaping && self.reap_at.is_some_and(|at| at <= now) {
-            self.reaping = true;
-            self.reap_at = None;
-            commands.push(Command::Reap);
-        }
-        if !self.pruning && self.prune_at <= now {
-            self.pruning = true;
-            commands.push(Command::Prune);
-        }
-        if self.ticker.asks(now) {
-            commands.push(Command::Tick);
-        }
     }
 
     /// One settlement call is under way at a time; the next gathers meanwhile.

@@ -29,9 +29,6 @@ use machine::{Bounds, Machine};
 pub(crate) use run::Ping;
 use run::Runner;
 
-/// Ended jobs that one call removes at most.
-const PRUNE_BATCH: usize = 1_000;
-
 /// A task that a worker knows.
 struct Registered<S> {
     policy: TaskPolicy,

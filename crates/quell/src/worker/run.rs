@@ -19,11 +19,12 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
+use super::Registered;
 use super::attempt::{Attempt, Ended, Spent};
 use super::event::{Command, Event};
-use super::machine::{Machine, REAP_BATCH};
+use super::machine::Machine;
+use super::machine::upkeep::{PRUNE_BATCH, REAP_BATCH};
 use super::ticker::TICK_BATCH;
-use super::{PRUNE_BATCH, Registered};
 use crate::ctx::Attempted;
 use crate::{Ctx, Quell};
 

@@ -1,0 +1,123 @@
+//! The calls that are one statement, which is its own transaction: what most of the work is made of.
+//!
+//! Each has a longer way in `store`, for what it does not cover.
+
+use quell_core::history::Event;
+use quell_core::window::Window;
+use quell_core::{
+    Batch, Claim, Claimed, Job, JobId, NewTrigger, Receipt, Result, Settled, SettledAs, Settlement,
+    Timestamp, TriggerId,
+};
+use sqlx::postgres::PgRow;
+use tokio::sync::MutexGuard;
+use tracing::debug;
+
+use crate::claim::{decode_straight, straight_query};
+use crate::row::{get, time, unsigned};
+use crate::settle::{decode_succeeded, succeed_query};
+use crate::sql::PgQuery;
+use crate::store::PostgresStore;
+use crate::tx::{News, first, one_shot_in_order};
+use crate::write::insert_plain;
+
+impl PostgresStore {
+    /// Runs a statement that is its own transaction; its commit is in order until the guard goes.
+    pub(crate) async fn one_shot(
+        &self,
+        query: PgQuery,
+    ) -> Result<(Vec<PgRow>, Option<MutexGuard<'_, ()>>)> {
+        one_shot_in_order(&self.pool, &self.sql, query, self.order.as_ref()).await
+    }
+
+    /// Accepts triggers that have no key of any kind: one statement.
+    pub(crate) async fn enqueue_plain(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+    ) -> Result<Vec<Vec<Receipt>>> {
+        let triggers: Vec<&NewTrigger> = batches.iter().flat_map(|batch| &batch.triggers).collect();
+        if triggers.is_empty() {
+            return Ok(batches.iter().map(|_| Vec::new()).collect());
+        }
+        let query = insert_plain(&self.sql, &self.names, self.asked(now), &triggers)?;
+        let (rows, _ordered) = self.one_shot(query).await?;
+        let (now, mut ids) = (time(first(&rows)?, 0)?, get::<Vec<i64>, _>(first(&rows)?, 1)?);
+        // Numbers were given in the order of the triggers.
+        ids.sort_unstable();
+        let mut news = News::default();
+        let mut receipts = Vec::with_capacity(ids.len());
+        for (trigger, id) in triggers.iter().zip(ids) {
+            let id = JobId::new(unsigned(id));
+            let due = Window::unkeyed(now, trigger.when.earliest(now)).due_at;
+            if self.history.is_some() {
+                news.events.push(Event::window(now, &Job::unkeyed(id, trigger, now)));
+            }
+            news.wake(&trigger.queue, due);
+            let trigger = TriggerId { job: id, seq: 1 };
+            receipts.push(Receipt::Accepted { job: id, trigger, due });
+        }
+        self.spread(now, news);
+        let mut receipts = receipts.into_iter();
+        Ok(batches.iter().map(|b| receipts.by_ref().take(b.triggers.len()).collect()).collect())
+    }
+
+    /// Starts what is due in one statement; none where the queue does not allow it.
+    pub(crate) async fn claim_straight(
+        &self,
+        now: Option<Timestamp>,
+        claim: &Claim,
+    ) -> Result<Option<Claimed>> {
+        let lanes = self.names.lanes_of(&claim.queue);
+        let query = straight_query(&self.sql, self.asked(now), claim, lanes);
+        let (rows, _ordered) = self.one_shot(query).await?;
+        let Some(claimed) = decode_straight(&rows, &self.names, claim.limit)? else {
+            return Ok(None);
+        };
+        let mut news = News::default();
+        if self.history.is_some() {
+            let event = |job| Event::claimed(claimed.now, claim, job);
+            news.events.extend(claimed.jobs.iter().map(event));
+        }
+        self.spread(claimed.now, news);
+        Ok(Some(claimed))
+    }
+
+    /// Ends attempts that all succeeded: one statement.
+    pub(crate) async fn settle_well(
+        &self,
+        now: Option<Timestamp>,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        let leases = settlements.iter().map(|one| &one.lease);
+        let query = succeed_query(&self.sql, self.asked(now), leases);
+        let (rows, _ordered) = self.one_shot(query).await?;
+        let mut succeeded = decode_succeeded(&rows)?;
+        let mut news = News::default();
+        let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
+        if let Err(error) = self.know_lanes(&lanes).await {
+            // They have ended, and that is the answer.
+            debug!(%error, "a hint was lost, polling finds the work");
+        }
+        for (lane, due) in &succeeded.freed {
+            if let Some(lane) = self.names.lane(*lane) {
+                news.wake(&lane.queue, *due);
+            }
+        }
+        if !succeeded.leases.is_empty() {
+            self.free_slots(&mut news);
+        }
+        let mut settled = Vec::with_capacity(settlements.len());
+        for settlement in settlements {
+            let lease = settlement.lease;
+            // A lease that is settled twice in one call counts once.
+            let accepted = succeeded.leases.remove(&lease);
+            let became = if accepted { SettledAs::Succeeded } else { SettledAs::Refused };
+            if self.history.is_some() {
+                news.events.push(Event::settled(succeeded.now, settlement, became));
+            }
+            settled.push(Settled { lease, became });
+        }
+        self.spread(succeeded.now, news);
+        Ok(settled)
+    }
+}

@@ -1,0 +1,89 @@
+//! What a worker does for all of them: takes back lapsed leases, removes ended jobs, fires ticks.
+
+use std::time::Duration;
+
+use quell_core::schedule::Ticked;
+use quell_core::{Lapsed, NextDue, Result, Timestamp};
+use tracing::{debug, warn};
+
+use super::super::event::Command;
+use super::Machine;
+
+/// The most leases that one call takes back.
+pub(crate) const REAP_BATCH: usize = 1_000;
+/// Ended jobs that one call removes at most.
+pub(crate) const PRUNE_BATCH: usize = 1_000;
+/// Between two looks for lapsed leases, at least.
+pub(super) const REAP_PAUSE: Duration = Duration::from_millis(100);
+/// Between two removals of ended jobs; the first comes one pause after the start.
+pub(super) const PRUNE_PAUSE: Duration = Duration::from_secs(60);
+
+impl Machine {
+    pub(super) fn look_for_lapses(&mut self, next: &NextDue) {
+        if let Some(lapse) = next.lapse {
+            let at = self.local_time(lapse).max(self.reaped_at + REAP_PAUSE);
+            self.reap_at = Some(self.reap_at.map_or(at, |known| known.min(at)));
+        }
+    }
+
+    pub(super) fn on_reaped(&mut self, answer: Result<Vec<Lapsed>>, now: Timestamp) {
+        self.reaping = false;
+        self.reaped_at = now;
+        match answer {
+            Ok(lapsed) => {
+                for one in &lapsed {
+                    warn!(job = %one.lease.job, token = one.lease.token.get(), "lease lapsed, job taken back");
+                }
+                if !lapsed.is_empty() {
+                    self.pollers.iter_mut().for_each(|poller| poller.look_by(now));
+                    self.look_at_limited(now);
+                }
+                self.reap_at = (lapsed.len() >= REAP_BATCH).then_some(now);
+            }
+            Err(error) => {
+                debug!(%error, "lapsed leases could not be taken back, trying again");
+                self.reap_at = Some(now + self.bounds.poll.base);
+            }
+        }
+    }
+
+    pub(super) fn on_pruned(&mut self, answer: Result<u64>, now: Timestamp) {
+        self.pruning = false;
+        self.prune_at = now + PRUNE_PAUSE;
+        match answer {
+            // A full batch: there is more.
+            Ok(removed) if removed >= PRUNE_BATCH as u64 => self.prune_at = now,
+            Ok(_) => {}
+            Err(error) => debug!(%error, "ended jobs could not be removed, trying again"),
+        }
+    }
+
+    pub(super) fn on_ticked(
+        &mut self,
+        answer: &Result<Ticked>,
+        asked_at: Timestamp,
+        now: Timestamp,
+    ) {
+        if let Ok(ticked) = answer {
+            self.learn_store_time(ticked.now, asked_at);
+        }
+        let next = answer.as_ref().ok().and_then(|ticked| ticked.next);
+        let next = next.map(|next| self.local_time(next));
+        self.ticker.answered(answer, next, now);
+    }
+
+    pub(super) fn plan_upkeep(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if !self.reaping && self.reap_at.is_some_and(|at| at <= now) {
+            self.reaping = true;
+            self.reap_at = None;
+            commands.push(Command::Reap);
+        }
+        if !self.pruning && self.prune_at <= now {
+            self.pruning = true;
+            commands.push(Command::Prune);
+        }
+        if self.ticker.asks(now) {
+            commands.push(Command::Tick);
+        }
+    }
+}
