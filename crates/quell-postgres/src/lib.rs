@@ -34,6 +34,7 @@ mod sql;
 mod store;
 mod straight;
 mod tx;
+mod warm;
 mod write;
 
 pub use inbox::{settle_in, trigger_in};

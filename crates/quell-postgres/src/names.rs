@@ -136,17 +136,17 @@ impl Names {
         sql: &Sql,
         names: impl Iterator<Item = LaneNames>,
     ) -> Result<()> {
-        const MAKE: &str = "select id, task_id from quell.lane_of($1, $2, $3)";
         let names: Vec<LaneNames> = names.collect();
         self.look_up(pool, sql, names.iter().cloned()).await?;
         for names in self.unknown(names.into_iter()) {
-            let rows = one_shot(pool, sql, bind(sql.query(MAKE), &names)).await?;
+            let rows = one_shot(pool, sql, make_query(sql, &names)).await?;
             self.learn_row(crate::tx::first(&rows)?, names)?;
         }
         Ok(())
     }
 
-    fn unknown(&self, names: impl Iterator<Item = LaneNames>) -> HashSet<LaneNames> {
+    /// Those of these lanes that this process does not know.
+    pub(crate) fn unknown(&self, names: impl Iterator<Item = LaneNames>) -> HashSet<LaneNames> {
         names.filter(|names| !self.known(|known| known.by_names.contains_key(names))).collect()
     }
 
@@ -212,6 +212,11 @@ impl Names {
         }
         Ok(())
     }
+}
+
+/// The lane of these names, made where there is none.
+pub(crate) fn make_query(sql: &Sql, names: &LaneNames) -> PgQuery {
+    bind(sql.query("select id, task_id from quell.lane_of($1, $2, $3)"), names)
 }
 
 fn bind(query: PgQuery, (queue, task, priority): &LaneNames) -> PgQuery {

@@ -64,6 +64,8 @@ pub struct PostgresStore {
     limited: RwLock<BTreeMap<QueueName, Arc<Mutex<()>>>>,
     /// Queues of which a claim begins with a look: when they were last seen, one statement did not do.
     winding: RwLock<BTreeSet<QueueName>>,
+    /// Queues of which a worker's first job was made ready for.
+    pub(crate) warmed: RwLock<BTreeSet<QueueName>>,
     // Owned so that they end with the store.
     _tasks: JoinSet<()>,
 }
@@ -164,6 +166,7 @@ impl PostgresStore {
             seen: AtomicI64::new(i64::MIN),
             limited: RwLock::default(),
             winding: RwLock::default(),
+            warmed: RwLock::default(),
             _tasks: tasks,
         }
     }
@@ -266,6 +269,38 @@ impl PostgresStore {
         Ok(())
     }
 
+    /// Starts what is due: in one statement where that does, else in a transaction of several.
+    async fn claim_due(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let queue = &claim.queue;
+        if claim.limit > 0
+            && !self.is_winding(queue)
+            && let Some(claimed) = self.claim_straight(now, claim).await?
+        {
+            return Ok(claimed);
+        }
+        let before = self.look(now, queue, &claim.tasks, Some(&claim.worker)).await?;
+        let is_straight = self.learn_shape(queue, &before).await?;
+        if !before.is_due() || claim.limit == 0 {
+            let Line { now, .. } = before.line;
+            return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next() });
+        }
+        if is_straight
+            && !before.inbox_waits
+            && let Some(claimed) = self.claim_straight(now, claim).await?
+        {
+            return Ok(claimed);
+        }
+        let gate = self.gate(queue);
+        let _alone = match &gate {
+            Some(gate) => Some(gate.lock().await),
+            None => None,
+        };
+        write!(self, now, |tx| {
+            let (jobs, next) = tx.claim(claim).await?;
+            Claimed { now: tx.now, jobs, next }
+        })
+    }
+
     /// Whether triggers touch no row but their own.
     fn is_plain(batches: &[Batch]) -> bool {
         batches.iter().all(|batch| {
@@ -313,34 +348,11 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let queue = &claim.queue;
-        if claim.limit > 0
-            && !self.is_winding(queue)
-            && let Some(claimed) = self.claim_straight(now, claim).await?
-        {
-            return Ok(claimed);
+        let claimed = self.claim_due(now, claim).await?;
+        if claimed.jobs.is_empty() {
+            self.warm_up(std::iter::once((&claim.queue, &*claim.tasks))).await;
         }
-        let before = self.look(now, queue, &claim.tasks, Some(&claim.worker)).await?;
-        let is_straight = self.learn_shape(queue, &before).await?;
-        if !before.is_due() || claim.limit == 0 {
-            let Line { now, .. } = before.line;
-            return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next() });
-        }
-        if is_straight
-            && !before.inbox_waits
-            && let Some(claimed) = self.claim_straight(now, claim).await?
-        {
-            return Ok(claimed);
-        }
-        let gate = self.gate(queue);
-        let _alone = match &gate {
-            Some(gate) => Some(gate.lock().await),
-            None => None,
-        };
-        write!(self, now, |tx| {
-            let (jobs, next) = tx.claim(claim).await?;
-            Claimed { now: tx.now, jobs, next }
-        })
+        Ok(claimed)
     }
 
     async fn renew(
@@ -417,6 +429,7 @@ impl Store for PostgresStore {
     ) -> Result<Vec<NextDue>> {
         let next = peek(&self.pool, &self.sql, self.asked(now), queues).await?;
         next.iter().for_each(|next| self.saw(next.now));
+        self.warm_up(queues.iter().map(|(queue, tasks)| (queue, &**tasks))).await;
         Ok(next)
     }
 

@@ -100,6 +100,13 @@ impl Open {
         self.0.release();
         Ok(())
     }
+
+    async fn roll_back(mut self) {
+        // Where this fails, the connection is closed, which rolls back too.
+        if sqlx::raw_sql("rollback").execute(&mut *self.0).await.is_ok() {
+            self.0.release();
+        }
+    }
 }
 
 /// An open transaction.
@@ -210,11 +217,8 @@ impl<'s> Tx<'s> {
     }
 
     /// Undoes everything.
-    pub(crate) async fn roll_back(mut self) {
-        // Where this fails, the connection is closed, which rolls back too.
-        if sqlx::raw_sql("rollback").execute(&mut *self.open.0).await.is_ok() {
-            self.open.0.release();
-        }
+    pub(crate) async fn roll_back(self) {
+        self.open.roll_back().await;
     }
 
     /// The lane and the partition's number of a job. Where it has none, the call is tried again
@@ -303,6 +307,14 @@ pub(crate) async fn one_shot(pool: &Connections, sql: &Sql, query: PgQuery) -> R
     let rows = open.fetch(WHAT, query).await?;
     open.commit().await?;
     Ok(rows)
+}
+
+/// Runs a statement, and undoes it.
+pub(crate) async fn rehearse(pool: &Connections, sql: &Sql, query: PgQuery) -> Result<()> {
+    let mut open = Open::begin(pool, sql).await?;
+    open.fetch("rehearse a statement", query).await?;
+    open.roll_back().await;
+    Ok(())
 }
 
 /// As [`one_shot`], with what orders the commits of this process where they are put on record: it is
