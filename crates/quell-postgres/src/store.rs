@@ -11,10 +11,11 @@ use quell_core::line::Line;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
+    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome,
+    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    WorkerId,
 };
 use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
@@ -301,6 +302,19 @@ impl PostgresStore {
         })
     }
 
+    /// Accepts triggers in a transaction of several statements. The names that exist are known.
+    async fn enqueue_rest(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+    ) -> Result<Vec<Vec<Receipt>>> {
+        let (sql, names, needs) = (&self.sql, &self.names, Needs::of(batches));
+        write!(self, now, |asked| opening(sql, names, asked, &needs), |tx| {
+            tx.fold_inbox().await?;
+            tx.accept_with(batches, &needs).await?
+        })
+    }
+
     /// Whether triggers touch no row but their own.
     fn is_plain(batches: &[Batch]) -> bool {
         batches.iter().all(|batch| {
@@ -308,6 +322,12 @@ impl PostgresStore {
             batch.dedup.is_none() && batch.triggers.iter().all(plain)
         })
     }
+}
+
+/// R1: of a call that was made in two steps, the first is durable.
+fn split(error: Error) -> Error {
+    let message = "some of the triggers that were sent together were accepted, and others not";
+    Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
 }
 
 #[async_trait]
@@ -340,11 +360,23 @@ impl Store for PostgresStore {
             return self.enqueue_plain(now, &batches).await;
         }
         self.names.look_up(&self.pool, &self.sql, lanes).await?;
-        let (sql, names, needs) = (&self.sql, &self.names, Needs::of(&batches));
-        write!(self, now, |asked| opening(sql, names, asked, &needs), |tx| {
-            tx.fold_inbox().await?;
-            tx.accept_with(&batches, &needs).await?
-        })
+        let gathered = self.gather(now, &batches).await?;
+        let rest = batches.iter().zip(&gathered).filter(|(_, receipt)| receipt.is_none());
+        let rest: Vec<Batch> = rest.map(|(batch, _)| batch.clone()).collect();
+        let mut others = match rest.is_empty() {
+            true => Vec::new(),
+            false => {
+                let is_split = rest.len() < batches.len();
+                let accepted = self.enqueue_rest(now, &rest).await;
+                accepted.map_err(|error| if is_split { split(error) } else { error })?
+            }
+        }
+        .into_iter();
+        let receipts = gathered.into_iter().map(|receipt| match receipt {
+            Some(receipt) => vec![receipt],
+            None => others.next().unwrap_or_default(),
+        });
+        Ok(receipts.collect())
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {

@@ -1,12 +1,15 @@
 //! The floor: what plain SQL does through the same driver, on a table that holds the least. It has
-//! no wake-ups, leases, retries or dead letters, so no queue is expected to reach it everywhere.
+//! no leases, retries or dead letters, and wakes only its own process, so no queue is expected to
+//! reach it everywhere.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Result;
 use pg_common::{Peer, Settings, Starts, version_in};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, query, query_as};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 const SCHEMA: &str = "
@@ -20,6 +23,7 @@ const SCHEMA: &str = "
 struct Floor {
     pool: PgPool,
     settings: Settings,
+    enqueued: Arc<Notify>,
 }
 
 fn payload(n: usize) -> String {
@@ -47,7 +51,7 @@ impl Peer for Floor {
         let pool =
             PgPoolOptions::new().min_connections(32).max_connections(32).connect(url).await?;
         sqlx::raw_sql(SCHEMA).execute(&pool).await?;
-        Ok(Floor { pool, settings })
+        Ok(Floor { pool, settings, enqueued: Arc::default() })
     }
 
     async fn enqueue_many(&self, first: usize, count: usize) -> Result<()> {
@@ -73,6 +77,7 @@ impl Peer for Floor {
     async fn enqueue(&self, n: usize) -> Result<()> {
         let sql = "insert into job (task, queue, payload) values ('noop', 'default', $1)";
         query(sql).bind(payload(n)).execute(&self.pool).await?;
+        self.enqueued.notify_one();
         Ok(())
     }
 
@@ -84,12 +89,12 @@ impl Peer for Floor {
     }
 
     async fn work(&self, starts: Starts) -> Result<Self::Worker> {
-        let pool = self.pool.clone();
+        let (pool, enqueued) = (self.pool.clone(), Arc::clone(&self.enqueued));
         let mut worker = JoinSet::new();
         worker.spawn(async move {
             loop {
                 if !claim_and_delete(&pool, &starts).await? {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    enqueued.notified().await;
                 }
             }
         });
