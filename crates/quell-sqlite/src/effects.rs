@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::error::explain;
 use crate::read::Reader;
-use crate::row::{get, optional_time, signed, time, unsigned};
+use crate::row::{decode, get, job_columns, optional_time, signed, time, unsigned};
 use crate::tx::Tx;
 
 impl Tx<'_> {
@@ -19,8 +19,7 @@ impl Tx<'_> {
         key: &Key,
     ) -> Result<Begun> {
         const COUNT: &str = "select count(*) from quell_effect where job_id = ?1";
-        let job = self.load(lease.job).await?;
-        effect::check_lease(self.now, lease, job.as_ref())?;
+        self.check_lease(lease).await?;
         let known = self.effect(lease.job, name).await?;
         let count = sqlx::query_scalar(COUNT).bind(signed(lease.job.get()));
         let effects: i64 =
@@ -40,13 +39,22 @@ impl Tx<'_> {
         name: &EffectName,
         result: &Payload,
     ) -> Result<()> {
-        let job = self.load(lease.job).await?;
-        effect::check_lease(self.now, lease, job.as_ref())?;
+        self.check_lease(lease).await?;
         let known = self.effect(lease.job, name).await?;
         match effect::end(self.now, lease, name, known, result)? {
             Some(ended) => self.put_effect(lease.job, &ended).await,
             None => Ok(()),
         }
+    }
+
+    async fn check_lease(&mut self, lease: &Lease) -> Result<()> {
+        const JOB: &str =
+            concat!("select ", job_columns!("null"), " from quell_job j where j.id = ?1");
+        let row = sqlx::query(JOB).bind(signed(lease.job.get()));
+        let row = row.fetch_optional(&mut *self.db).await;
+        let row = row.map_err(|e| explain("read a job", e))?;
+        let job = row.map(|row| decode(&row, self.names)).transpose()?;
+        effect::check_lease(self.now, lease, job.as_ref())
     }
 
     async fn effect(&mut self, job: JobId, name: &EffectName) -> Result<Option<Effect>> {
