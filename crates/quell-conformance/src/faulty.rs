@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
+    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -99,6 +100,30 @@ impl<S: Store> Store for Faulty<S> {
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
         self.call(self.inner.settle(now, settlements)).await
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        self.call(self.inner.begin_effect(now, lease, name, key)).await
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        self.call(self.inner.end_effect(now, lease, name, result)).await
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        self.call(self.inner.effects(id)).await
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

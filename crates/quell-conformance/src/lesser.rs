@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups, lacks,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
+    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -90,6 +91,30 @@ impl<S: Store> Store for Lesser<S> {
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
         self.inner.settle(now, settlements).await
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        self.inner.begin_effect(now, lease, name, key).await
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        self.inner.end_effect(now, lease, name, result).await
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        self.inner.effects(id).await
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

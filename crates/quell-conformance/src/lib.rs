@@ -49,6 +49,7 @@ pub mod debounce;
 pub mod dedup;
 #[cfg(feature = "suite")]
 pub mod edges;
+pub mod effects;
 #[cfg(feature = "suite")]
 pub mod faulty;
 #[cfg(feature = "suite")]

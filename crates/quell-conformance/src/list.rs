@@ -150,6 +150,19 @@ macro_rules! rule_tests {
                     r21_only_the_current_token_counts,
                     r40_the_largest_input_that_is_allowed_is_kept_whole needs Dedup,
                 ]
+                effects: [
+                    r23_an_intent_and_its_result_are_on_record,
+                    r23_a_bare_intent_keeps_its_key,
+                    r23_the_same_intent_twice_is_one,
+                    r23_intents_that_race_have_one_key,
+                    r21_r23_an_attempt_without_its_lease_records_nothing,
+                    r23_a_result_needs_its_intent_and_stays,
+                    r23_r26_effects_outlast_every_way_back,
+                    r23_names_are_each_jobs_own,
+                    r12_r23_an_heir_has_effects_of_its_own,
+                    r23_r37_effects_go_with_their_jobs_row,
+                    r23_r40_what_is_too_large_is_refused,
+                ]
                 retention: [
                     r37_what_has_not_ended_is_never_removed,
                     r37_each_end_has_its_retention,

@@ -188,6 +188,10 @@ text_type!(
     ScheduleName, "schedule", check_name
 );
 text_type!(
+    /// The name of an effect within its job (R23): as for a task, 128 bytes at most.
+    EffectName, "effect", check_name
+);
+text_type!(
     /// What a worker calls itself, shown with its attempts.
     WorkerId, "worker", check_name
 );

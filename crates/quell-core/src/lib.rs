@@ -2,7 +2,7 @@
 //!
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
-//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
+//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), recorded effects ([`effect`]), adaptive polling ([`poll`]), schedules
 //! ([`schedule`]) and the moves
 //! between job states ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
 //! rules' own store: the oracle that every other store is compared with.
@@ -17,6 +17,7 @@
 pub mod accept;
 pub mod dedup;
 pub mod edge;
+pub mod effect;
 mod error;
 mod explain;
 pub mod history;
@@ -37,11 +38,12 @@ pub mod trigger;
 mod wake;
 pub mod window;
 
+pub use effect::Effect;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{
-    JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, ScheduleName, TaskName,
-    TriggerId, WorkerId,
+    EffectName, JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, ScheduleName,
+    TaskName, TriggerId, WorkerId,
 };
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot};

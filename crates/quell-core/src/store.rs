@@ -10,12 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::effect::Begun;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
-    Attempt, AttemptOutcome, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken,
-    Payload, QueueName, Receipt, Result, ScheduleName, TaskName, Timestamp, TriggerId, Wakeups,
-    WorkerId,
+    Attempt, AttemptOutcome, Batch, Effect, EffectName, Error, Explanation, Job, JobId, JobState,
+    Key, LeaseToken, Payload, QueueName, Receipt, Result, ScheduleName, TaskName, Timestamp,
+    TriggerId, Wakeups, WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -409,6 +410,36 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>>;
+
+    /// Puts on record that an attempt is about to perform an effect, and says what is known of it
+    /// (R23). The intent is durable before the answer comes; where one is known, that one stands,
+    /// with its key.
+    ///
+    /// Fails with `IllegalMove` where the lease was lost, and with `Invalid` as for
+    /// [`Effect::begin`].
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun>;
+
+    /// Records the result of an effect that was begun (R23).
+    ///
+    /// Fails with `IllegalMove` where the lease was lost or as for [`effect::end`](crate::effect::end),
+    /// and with `Invalid` for a result over
+    /// [`effect::MAX_RESULT_BYTES`](crate::effect::MAX_RESULT_BYTES).
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()>;
+
+    /// The effects of a job, by name; none where its id is unknown or its row was pruned (R23).
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>>;
 
     /// Takes back at most `limit` leases that lapsed (R21).
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>>;

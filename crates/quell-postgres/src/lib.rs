@@ -14,6 +14,7 @@
 
 mod claim;
 mod connections;
+mod effects;
 mod enqueue;
 mod error;
 mod gather;

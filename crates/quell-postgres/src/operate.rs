@@ -228,8 +228,9 @@ impl Tx<'_> {
 
     /// Removes jobs with all that hangs on them.
     async fn remove(&mut self, ids: &[i64]) -> Result<()> {
-        const REMOVE: [&str; 3] = [
+        const REMOVE: [&str; 4] = [
             "delete from quell.attempt where job_id = any($1)",
+            "delete from quell.effect where job_id = any($1)",
             // R16: keys that were taken until the job started or ended. Others run on.
             "delete from quell.hold
               where job_id = any($1) and expires_at + 0 = 9223372036854775807",

@@ -31,7 +31,7 @@ const BEGIN: &str = "begin isolation level repeatable read read only";
 /// One state of the store: it ends with the reader.
 pub(crate) struct Reader<'s> {
     db: Transaction<'s, Postgres>,
-    sql: &'s Sql,
+    pub(crate) sql: &'s Sql,
     names: &'s Names,
 }
 
@@ -51,7 +51,7 @@ impl<'s> Reader<'s> {
         self.db.rollback().await.map_err(|e| explain("end reading", e))
     }
 
-    async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
+    pub(crate) async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
         query.fetch_all(&mut *self.db).await.map_err(|e| explain(what, e))
     }
 

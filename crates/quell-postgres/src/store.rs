@@ -6,16 +6,17 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::effect::{Begun, check_result};
 use quell_core::history::{Event, Sink};
 use quell_core::line::Line;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome,
-    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
-    WorkerId,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue,
+    Outcome, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
@@ -429,6 +430,31 @@ impl Store for PostgresStore {
             tx.fold_inbox().await?;
             settled
         })
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        write!(self, now, |tx| tx.begin_effect(lease, name, key).await?)
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        check_result(name, result)?;
+        write!(self, now, |tx| tx.end_effect(lease, name, result).await?)
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        read!(self, |reader| reader.effects(id))
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

@@ -6,7 +6,7 @@
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
 //! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
-//! time; `look` reads what is due, `enqueue` (with `keys`), `claim` (with `limit`), `settle`, `operate`
+//! time; `look` reads what is due, `enqueue` (with `keys`), `claim` (with `limit`), `settle`, `effects`, `operate`
 //! and `schedules` are what happens inside one; `row` and `write` are how jobs look on disk; `names`
 //! are their numbers.
 //!
@@ -16,6 +16,8 @@
 //! Invariant: no write happens outside `tx`, and no claim or settlement trusts a caller's clock.
 
 mod claim;
+mod effects;
+mod ending;
 mod enqueue;
 mod error;
 mod inbox;
@@ -35,6 +37,7 @@ mod tx;
 mod watch;
 mod write;
 
+pub use ending::settle_in;
 pub use inbox::trigger_in;
 pub use options::{SqliteOptions, Synchronous};
 pub use store::SqliteStore;

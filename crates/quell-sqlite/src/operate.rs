@@ -187,8 +187,9 @@ impl Tx<'_> {
 
     /// Removes jobs with all that hangs on them.
     async fn remove(&mut self, ids: &[i64]) -> Result<()> {
-        const REMOVE: [&str; 3] = [
+        const REMOVE: [&str; 4] = [
             "delete from quell_attempt where job_id in (select value from json_each(?1))",
+            "delete from quell_effect where job_id in (select value from json_each(?1))",
             // R16: keys that were taken until the job started or ended. Others run on.
             "delete from quell_hold
               where job_id in (select value from json_each(?1))

@@ -6,7 +6,7 @@ use quell_core::{
     QueueInfo, QueueName, Result, TaskInfo, TaskName,
 };
 use sqlx::sqlite::SqliteRow;
-use sqlx::{QueryBuilder, Sqlite, SqlitePool, Transaction};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use crate::error::{corrupt, explain};
 use crate::names::{Names, base_lane};
@@ -26,6 +26,10 @@ impl Reader {
         let mut db = begun.map_err(|e| explain("open a reading connection", e))?;
         let names = Names::load(&mut db).await?;
         Ok(Reader { db, names })
+    }
+
+    pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
+        &mut self.db
     }
 
     pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {

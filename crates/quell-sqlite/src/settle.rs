@@ -18,6 +18,15 @@ use crate::row::{decode, get, job_columns, signed, unsigned};
 use crate::tx::{Trip, Tx, opening};
 use crate::write::put;
 
+/// R11: windows whose key no longer runs may start.
+pub(crate) const FREE_KEYS: &str = "update quell_job
+        set waits = 0
+      where waits = 1
+        and not exists (select 1 from quell_job r
+                         where r.task_id = quell_job.task_id and r.key = quell_job.key
+                           and r.hold > 0)
+  returning lane_id, due_at";
+
 /// Begins a transaction with ending all the attempts that succeeded; the rest comes after. R21: only
 /// a current, unlapsed lease counts.
 pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> Trip {
@@ -203,17 +212,10 @@ impl Tx<'_> {
 
     /// R11: windows whose key no longer runs may start.
     pub(crate) async fn free_keys(&mut self) -> Result<()> {
-        const FREE: &str = "update quell_job
-                set waits = 0
-              where waits = 1
-                and not exists (select 1 from quell_job r
-                                 where r.task_id = quell_job.task_id and r.key = quell_job.key
-                                   and r.hold > 0)
-          returning lane_id, due_at";
         if !self.keys_wait {
             return Ok(());
         }
-        let rows = sqlx::query(FREE).fetch_all(&mut *self.db).await;
+        let rows = sqlx::query(FREE_KEYS).fetch_all(&mut *self.db).await;
         for row in rows.map_err(|e| explain("free a key", e))? {
             let queue = self.names.lane(get(&row, 0)?).map(|lane| lane.queue.clone());
             if let Some(queue) = queue {

@@ -6,13 +6,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::effect::{Begun, check_result};
 use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
+    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -246,6 +247,31 @@ impl Store for SqliteStore {
             tx.fold_inbox().await?;
             settled
         })
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        write!(self, open_at(self.time(now)), |tx| tx.begin_effect(lease, name, key).await?)
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        check_result(name, result)?;
+        write!(self, open_at(self.time(now)), |tx| tx.end_effect(lease, name, result).await?)
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        self.reader().await?.effects(id).await
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

@@ -1,13 +1,15 @@
 //! What a handler can ask about its attempt.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quell_core::{ClaimedJob, JobId, Key, TaskName, Timestamp};
+use quell_core::{ClaimedJob, EffectName, JobId, Key, Lease, TaskName, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use crate::Quell;
+use crate::effects::{EffectCall, OnceCall};
 
 /// The context of one attempt: shared state, the job, and the signal to stop.
 ///
@@ -48,11 +50,24 @@ pub(crate) struct Attempted {
     pub(crate) started_at: Timestamp,
     pub(crate) cancelled: CancellationToken,
     /// Whether the handler settled the job in a transaction of its own.
-    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "no other store settles so"))]
     pub(crate) settled: Arc<AtomicBool>,
     /// How many handlers of the worker sleep on its clock; a virtual clock moves on only when all
     /// of them do.
     pub(crate) asleep: Arc<AtomicUsize>,
+    /// The effects that this attempt has begun.
+    pub(crate) effects: Mutex<BTreeSet<EffectName>>,
+}
+
+impl Attempted {
+    pub(crate) fn lease(&self) -> Lease {
+        Lease { job: self.job.id, token: self.job.token }
+    }
+
+    pub(crate) async fn sleep(&self, time: Duration) {
+        let clock = self.quell.clock();
+        let _asleep = Asleep::new(&self.asleep);
+        clock.sleep_until(clock.now() + time).await;
+    }
 }
 
 impl<S> Ctx<S> {
@@ -123,9 +138,7 @@ impl<S> Ctx<S> {
 
     /// Sleeps on the worker's clock, which a test can move.
     pub async fn sleep(&self, time: Duration) {
-        let clock = self.job.quell.clock();
-        let _asleep = Asleep::new(&self.job.asleep);
-        clock.sleep_until(clock.now() + time).await;
+        self.job.sleep(time).await;
     }
 
     /// Ends the job well inside the handler's own transaction (R22): its effects and the end of the
@@ -136,16 +149,84 @@ impl<S> Ctx<S> {
     /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
     /// transaction cannot commit. [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported)
     /// when its database does not hold the store. Else what the database says.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub async fn settle_in<DB: crate::SettlingDatabase>(
         &self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> quell_core::Result<()> {
         let quell = self.quell();
-        let lease = quell_core::Lease { job: self.job.job.id, token: self.job.job.token };
-        DB::settle(tx, &**quell.store(), lease, quell.clock().store_time()).await?;
+        DB::settle(tx, &**quell.store(), self.job.lease(), quell.clock().store_time()).await?;
         self.job.settled.store(true, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// An effect on the outside, such as a charge, that no attempt of the job makes anew (R23).
+    ///
+    /// The intent is on record before the call, with an idempotency key that stays the same through
+    /// every attempt, and the result after it. A later attempt is given a recorded result and
+    /// performs nothing; one that finds the intent alone verifies first. So it goes for retries,
+    /// lapsed leases, snoozes and a redrive of the job.
+    ///
+    /// A name is letters, digits and `_-.:/`, 128 bytes at most, and used once in an attempt; a
+    /// result takes 256 KiB of JSON at most.
+    ///
+    /// ```
+    /// use quell::{Ctx, TaskError};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Order { id: u32, cents: u64 }
+    /// # impl quell::Task for Order { const NAME: &'static str = "order"; type Output = (); }
+    /// # struct Api;
+    /// # impl Api {
+    /// #     async fn charge(&self, _: u64, _: &str) -> std::io::Result<String> { Ok("ch_1".into()) }
+    /// #     async fn find(&self, _: &str) -> std::io::Result<Option<String>> { Ok(None) }
+    /// # }
+    ///
+    /// async fn order(order: Order, ctx: Ctx<Api>) -> Result<(), TaskError> {
+    ///     let api = ctx.state();
+    ///     let charge: String = ctx
+    ///         .effect("charge")
+    ///         .verify(|key| async move { Ok(api.find(key.as_str()).await?) })
+    ///         .run(|key| async move { Ok(api.charge(order.cents, key.as_str()).await?) })
+    ///         .await?;
+    ///     println!("order {} was charged as {charge}", order.id);
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Running it fails for good where the name is malformed or used twice, the result cannot be
+    /// recorded, or a recorded one does not fit the type; and for now where the store cannot be
+    /// reached, or the lease was lost: then nothing is recorded, and another attempt has the job.
+    pub fn effect(&self, name: impl AsRef<str>) -> EffectCall {
+        EffectCall::new(Arc::clone(&self.job), name.as_ref())
+    }
+
+    /// An effect that is made once at most, however often the job runs: the short form of
+    /// [`effect`](Ctx::effect), for an outside that knows no keys and cannot be asked.
+    ///
+    /// Where an attempt ended between the intent and the record, by a crash, a lost lease or an
+    /// error of the call, nobody knows whether it happened. It is not made again, and the handler is
+    /// told so: [`Once::Unclear`](crate::Once::Unclear).
+    ///
+    /// ```
+    /// use quell::{Ctx, Once, TaskError};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Welcome { to: String }
+    /// # impl quell::Task for Welcome { const NAME: &'static str = "welcome"; type Output = (); }
+    /// # async fn send(_: &str) -> std::io::Result<()> { Ok(()) }
+    ///
+    /// async fn welcome(mail: Welcome, ctx: Ctx<()>) -> Result<(), TaskError> {
+    ///     match ctx.once("email").run(|| async { Ok(send(&mail.to).await?) }).await? {
+    ///         Once::Done(()) => Ok(()),
+    ///         Once::Unclear => Err(TaskError::permanent("the mail may have gone out: look")),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`effect`](Ctx::effect).
+    pub fn once(&self, name: impl AsRef<str>) -> OnceCall {
+        OnceCall::new(Arc::clone(&self.job), name.as_ref())
     }
 
     /// Triggers further tasks.

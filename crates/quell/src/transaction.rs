@@ -52,6 +52,23 @@ impl Database for sqlx::Sqlite {
     }
 }
 
+#[cfg(feature = "sqlite")]
+impl SettlingDatabase for sqlx::Sqlite {
+    fn settle<'t>(
+        tx: &'t mut Transaction<'_, Self>,
+        store: &'t dyn Store,
+        lease: Lease,
+        now: Option<Timestamp>,
+    ) -> BoxFuture<'t, Result<()>> {
+        Box::pin(async move {
+            if !store.capabilities().transactions || store.schema().is_some() {
+                return Err(other_database());
+            }
+            quell_sqlite::settle_in(tx, &lease, now).await
+        })
+    }
+}
+
 #[cfg(feature = "postgres")]
 impl sealed::Sealed for sqlx::Postgres {}
 

@@ -19,9 +19,9 @@ use proptest::test_runner::{
     Config, FailurePersistence, FileFailurePersistence, TestCaseError, TestRunner,
 };
 use quell_core::{
-    Claim, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, MemoryStore, NextDue, QueueInfo,
-    QueueSettings, Retention, Settlement, Store, TaskName, TaskSettings, Timestamp, TriggerId,
-    Wakeup, Wakeups, WorkerId,
+    Claim, EffectName, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, MemoryStore, NextDue,
+    Payload, QueueInfo, QueueSettings, Retention, Settlement, Store, TaskName, TaskSettings,
+    Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
 use crate::rig::{Opened, Rig, key, secs, task};
@@ -165,6 +165,15 @@ impl Pair {
                 let leases = self.leases.get(newest..).unwrap_or_default();
                 ask!(self, op, renew(now, leases, LEASE));
             }
+            Op::BeginEffect { back, name, key: k } => {
+                let (lease, name) = (self.lease(*back), effect_name(*name));
+                ask!(self, op, begin_effect(now, &lease, &name, &key(&format!("i{k}"))));
+            }
+            Op::EndEffect { back, name, result } => {
+                let (lease, name) = (self.lease(*back), effect_name(*name));
+                let result = Payload::from_stored(result.to_string());
+                ask!(self, op, end_effect(now, &lease, &name, &result));
+            }
             Op::Reap(limit) => drop(ask!(self, op, reap(now, *limit))),
             Op::Prune => {
                 let keep = Retention { succeeded: Some(secs(60)), dead: Some(secs(200)) };
@@ -182,16 +191,17 @@ impl Pair {
         Ok(())
     }
 
-    /// Each lease once in a call; where there are none yet, a forged one.
-    fn settlements(&self, ends: &[(usize, End)]) -> Vec<Settlement> {
-        let known = self.leases.len().max(1);
+    /// A lease, counted from the newest; where there are none yet, a forged one.
+    fn lease(&self, back: usize) -> Lease {
+        let newest = self.leases.len().saturating_sub(1 + back % self.leases.len().max(1));
         let forged = Lease { job: JobId::new(1), token: LeaseToken::new(77) };
-        let pick = |back: usize| {
-            let newest = self.leases.len().saturating_sub(1 + back % known);
-            self.leases.get(newest).copied().unwrap_or(forged)
-        };
+        self.leases.get(newest).copied().unwrap_or(forged)
+    }
+
+    /// Each lease once in a call.
+    fn settlements(&self, ends: &[(usize, End)]) -> Vec<Settlement> {
         let mut taken = BTreeSet::new();
-        let picked = ends.iter().map(|(back, end)| (pick(*back), end.outcome()));
+        let picked = ends.iter().map(|(back, end)| (self.lease(*back), end.outcome()));
         picked
             .filter(|(lease, _)| taken.insert(*lease))
             .map(|(lease, outcome)| Settlement { lease, outcome })
@@ -274,6 +284,7 @@ impl Pair {
             let seq = self.steps as u64 % (job.window.triggers + 2);
             let trigger = TriggerId { job: job.id, seq };
             ask!(self, op, explain(&ExplainTarget::Job(job.id)));
+            ask!(self, op, effects(job.id));
             ask!(self, op, explain(&ExplainTarget::Trigger(trigger)));
             if let Some(key) = job.key.clone() {
                 let task = seq.is_multiple_of(2).then(|| job.task.clone());
@@ -327,6 +338,10 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+fn effect_name(number: u8) -> EffectName {
+    EffectName::new(format!("e{number}")).expect("a valid name")
 }
 
 fn tasks() -> Vec<TaskName> {

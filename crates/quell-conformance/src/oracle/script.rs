@@ -37,6 +37,17 @@ pub(super) enum Op {
     Settle(Vec<(usize, End)>),
     /// Renews the newest so many leases.
     Renew(usize),
+    /// Begins an effect of an attempt, counted from the newest.
+    BeginEffect {
+        back: usize,
+        name: u8,
+        key: u8,
+    },
+    EndEffect {
+        back: usize,
+        name: u8,
+        result: u8,
+    },
     Reap(usize),
     Flush(u8),
     CancelKey(u8),
@@ -108,6 +119,10 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
             .prop_map(|(limit, queue, both, worker)| Op::Claim { limit, queue, both, worker }),
         8 => vec((0_usize..6, end()), 1..4).prop_map(Op::Settle),
         1 => (0_usize..6).prop_map(Op::Renew),
+        2 => (0_usize..6, 0_u8..2, 0_u8..3)
+            .prop_map(|(back, name, key)| Op::BeginEffect { back, name, key }),
+        2 => (0_usize..6, 0_u8..2, 0_u8..2)
+            .prop_map(|(back, name, result)| Op::EndEffect { back, name, result }),
         3 => (0_usize..3).prop_map(Op::Reap),
         1 => (0_u8..3).prop_map(Op::Flush),
         1 => (0_u8..3).prop_map(Op::CancelKey),

@@ -10,17 +10,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use quell_core::edge::Edge;
+use quell_core::effect::Begun;
 use quell_core::history::{Event, History, Sink};
 use quell_core::schedule::{
     CatchUp, Fired, Schedule, ScheduleInfo, ScheduleState, Ticked, TickedBy,
 };
 use quell_core::window::Thresholds;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob, Counts, Error, ErrorKind,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
-    MemoryStore, NewTrigger, NextDue, Outcome, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, TriggerId, Wakeups,
+    Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob, Counts, Effect, EffectName, Error,
+    ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease,
+    LeaseToken, MemoryStore, NewTrigger, NextDue, Outcome, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, TriggerId, Wakeups,
 };
 
 use super::bug::Bug;
@@ -425,6 +426,30 @@ impl Store for Buggy {
             settled.push(one);
         }
         Ok(settled)
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        self.inner.begin_effect(now, lease, name, key).await
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        self.inner.end_effect(now, lease, name, result).await
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        self.inner.effects(id).await
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

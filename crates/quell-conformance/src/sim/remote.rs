@@ -6,12 +6,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
+use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
+    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -117,6 +118,40 @@ impl Store for Remote {
             Box::pin(async move { store.settle(now, sent).await })
         })
         .await
+    }
+
+    async fn begin_effect(
+        &self,
+        _: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        let (lease, name, key) = (*lease, name.clone(), key.clone());
+        self.call(true, move |store, now| {
+            let (name, key) = (name.clone(), key.clone());
+            Box::pin(async move { store.begin_effect(now, &lease, &name, &key).await })
+        })
+        .await
+    }
+
+    async fn end_effect(
+        &self,
+        _: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        let (lease, name, result) = (*lease, name.clone(), result.clone());
+        self.call(true, move |store, now| {
+            let (name, result) = (name.clone(), result.clone());
+            Box::pin(async move { store.end_effect(now, &lease, &name, &result).await })
+        })
+        .await
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        self.world.store().effects(id).await
     }
 
     async fn reap(&self, _: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

@@ -3,9 +3,10 @@
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
 //! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
-//! knows who comes next, `moves` changes them, `rows` shows them to `accept`, `schedules` makes ticks
+//! knows who comes next, `effects` keeps what attempts record, `moves` changes them, `rows` shows them to `accept`, `schedules` makes ticks
 //! into triggers, `snapshot` sets them beside others.
 
+mod effects;
 mod limits;
 mod line;
 mod moves;
@@ -20,14 +21,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::accept::accept;
+use crate::effect::Begun;
 use crate::history::{Event, Sink};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
+    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -144,6 +146,30 @@ impl Store for MemoryStore {
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
         Ok(self.step(now, |state| settlements.iter().map(|one| state.settle(one)).collect()))
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        self.step(now, |state| state.begin_effect(lease, name, key))
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        self.step(now, |state| state.end_effect(lease, name, result))
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        Ok(self.locked().effects(id))
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

@@ -14,9 +14,9 @@ use crate::edge::KeyMemory;
 use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
-    Attempt, AttemptOutcome, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState,
-    Key, KeyAdvice, LeaseToken, QueueName, QueueSettings, Result, ScheduleName, TaskName,
-    Timestamp,
+    Attempt, AttemptOutcome, Counts, Effect, EffectName, ExplainTarget, Explanation, Job,
+    JobFilter, JobId, JobState, Key, KeyAdvice, LeaseToken, QueueName, QueueSettings, Result,
+    ScheduleName, TaskName, Timestamp,
 };
 
 /// Jobs that may start, in the order of R30.
@@ -39,6 +39,7 @@ pub(super) struct State {
     running: BTreeSet<JobId>,
     running_keys: BTreeMap<TaskKey, usize>,
     attempts: BTreeMap<JobId, Vec<Attempt>>,
+    pub(super) effects: BTreeMap<JobId, BTreeMap<EffectName, Effect>>,
     pub(super) limits: Limits,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
@@ -66,6 +67,7 @@ impl State {
             running: BTreeSet::new(),
             running_keys: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            effects: BTreeMap::new(),
             limits: Limits::default(),
             holds: BTreeMap::new(),
             memories: BTreeMap::new(),
@@ -86,8 +88,19 @@ impl State {
 
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
-        let State { now, next_id, jobs, attempts, limits, holds, memories, .. } = self;
-        (now, next_id, jobs, attempts, limits, holds, memories, &self.schedules, &self.ticks)
+        let State { now, next_id, jobs, attempts, effects, limits, holds, memories, .. } = self;
+        (
+            now,
+            next_id,
+            jobs,
+            attempts,
+            effects,
+            limits,
+            holds,
+            memories,
+            &self.schedules,
+            &self.ticks,
+        )
     }
 
     /// R38: store time never goes back.
@@ -184,6 +197,7 @@ impl State {
         self.unindex(id);
         self.jobs.remove(&id);
         self.attempts.remove(&id);
+        self.effects.remove(&id);
     }
 
     fn unindex(&mut self, id: JobId) {

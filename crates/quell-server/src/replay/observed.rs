@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::effect::Begun;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
+    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 
 use super::ledger::Ledger;
@@ -85,6 +86,30 @@ impl Store for Observed {
             let again = self.ledger.settled(settled);
             self.look_again(again);
         })
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        self.inner.begin_effect(now, lease, name, key).await
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        self.inner.end_effect(now, lease, name, result).await
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        self.inner.effects(id).await
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

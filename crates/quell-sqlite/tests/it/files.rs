@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use quell_conformance::Rig;
 use quell_conformance::rig::plain;
+use quell_core::effect::Begun;
 use quell_core::schedule::{CatchUp, Schedule, Spec};
-use quell_core::{Batch, ErrorKind, QueueSettings, Result, ScheduleName, Store};
+use quell_core::{
+    Batch, EffectName, ErrorKind, JobId, Key, Lease, LeaseToken, QueueSettings, Result,
+    ScheduleName, Store,
+};
 use quell_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::Row;
 
@@ -205,4 +209,31 @@ async fn r32_a_file_of_the_first_schema_opens_and_takes_the_new_limits() {
     let payloads: Vec<_> = jobs.iter().map(|job| job.payload.as_str()).collect();
     assert_eq!(payloads, ["3", "4"]);
     assert_eq!(rig.jobs().await.len(), 5);
+}
+
+/// A file as the third schema left it, with a job that runs.
+#[tokio::test]
+async fn r23_a_file_from_before_effects_opens_and_takes_them() {
+    let scene = Scene::new();
+    let mut db = scene.connect().await;
+    for sql in [
+        include_str!("../../src/sql/0001_schema.sql"),
+        include_str!("../../src/sql/0002_limits.sql"),
+        include_str!("../../src/sql/0003_schedules.sql"),
+        "update quell_meta set schema_version = 3, clock = 5;
+         insert into quell_task (id, name) values (1, 't');
+         insert into quell_queue (id, name) values (1, 'q');
+         insert into quell_lane values (1, 1, 1, 0);
+         insert into quell_job (id, lane_id, task_id, state, starts, due_at, first_at, started_at,
+                                lease_until, worker, payload)
+                        values (7, 1, 1, 1, 1, 5, 5, 5, 9000000000000000000, 'w', '1')",
+    ] {
+        sqlx::raw_sql(sql).execute(&mut db).await.unwrap();
+    }
+    let rig = scene.rig().await;
+    let lease = Lease { job: JobId::new(7), token: LeaseToken::new(1) };
+    let (name, key) = (EffectName::new("charge").unwrap(), Key::new("k").unwrap());
+    let begun = rig.store.begin_effect(Some(rig.now()), &lease, &name, &key).await.unwrap();
+    assert_eq!(begun, Begun::New { key });
+    assert_eq!(rig.store.effects(lease.job).await.unwrap().len(), 1);
 }

@@ -5,6 +5,7 @@ mod cancel;
 mod conformance;
 mod cost;
 mod damage;
+mod ending;
 mod files;
 mod inbox;
 mod power;

@@ -4,8 +4,8 @@
 //! `select()` is biased, so the same world gives the same order.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -279,6 +279,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             cancelled: cancelled.clone(),
             settled,
             asleep: Arc::clone(&self.asleep),
+            effects: Mutex::default(),
         };
         let ctx = Ctx::new(Arc::clone(&self.state), attempted);
         let abort = live.attempts.spawn(attempt.run(ctx));

@@ -2,8 +2,11 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod compile;
+mod effects;
 #[cfg(feature = "sqlite")]
 mod faulty;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod ledger;
 mod lesser;
 mod limits;
 mod schedules;

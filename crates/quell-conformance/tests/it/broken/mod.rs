@@ -130,6 +130,32 @@ const TABLE: &[(Bug, &[&str])] = &[
     (Bug::WakesNobody, &["r34_new_and_earlier_due_times_are_told", "r34_a_freed_key_is_told"]),
     (Bug::LooksTooLate, &["r34_next_due_is_exact"]),
     (Bug::ListsNothing, &["r18_jobs_are_listed_or_the_list_is_refused"]),
+    (
+        Bug::ForgetsEffects,
+        &["r23_an_intent_and_its_result_are_on_record", "r23_a_bare_intent_keeps_its_key"],
+    ),
+    (
+        Bug::ChangesKeysOfEffects,
+        &["r23_a_bare_intent_keeps_its_key", "r23_intents_that_race_have_one_key"],
+    ),
+    (
+        Bug::RecordsWithoutLease,
+        &[
+            "r21_r23_an_attempt_without_its_lease_records_nothing",
+            "r23_a_result_needs_its_intent_and_stays",
+        ],
+    ),
+    (
+        Bug::SharesEffects,
+        &[
+            "r23_names_are_each_jobs_own",
+            "r12_r23_an_heir_has_effects_of_its_own",
+            "r23_the_same_intent_twice_is_one",
+        ],
+    ),
+    (Bug::LosesEffectsOnTheWay, &["r23_r26_effects_outlast_every_way_back"]),
+    (Bug::KeepsEffectsOfRemovedJobs, &["r23_r37_effects_go_with_their_jobs_row"]),
+    (Bug::RecordsAnyResult, &["r23_r40_what_is_too_large_is_refused"]),
     (Bug::PrunesAtOnce, &["r37_each_end_has_its_retention"]),
     (Bug::TimeGoesBack, &["r38_store_time_never_goes_back"]),
     (Bug::CutsKeys, &["r40_the_largest_input_that_is_allowed_is_kept_whole"]),

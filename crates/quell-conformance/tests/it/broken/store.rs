@@ -7,14 +7,15 @@ use std::time::Duration;
 use super::bug::Bug;
 use async_trait::async_trait;
 use quell_core::edge::Edge;
+use quell_core::effect::Begun;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::window::Thresholds;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, FailureKind,
-    Fold, Job, JobFilter, JobId, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome,
-    QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When,
-    WorkerId,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
+    Explanation, FailureKind, Fold, Job, JobFilter, JobId, Key, Lapsed, Lease, MemoryStore,
+    NewTrigger, NextDue, Outcome, Payload, QueueInfo, QueueName, QueueSettings, Rate, Receipt,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -35,6 +36,10 @@ struct Odd {
     /// The partition of each key's first trigger.
     partitions: BTreeMap<Key, Option<Key>>,
     workers: u64,
+    /// The last key of each effect's name.
+    effects: BTreeMap<EffectName, Key>,
+    /// The effects that were last shown of each job.
+    kept: BTreeMap<JobId, Vec<Effect>>,
 }
 
 impl Broken {
@@ -275,6 +280,54 @@ impl Store for Broken {
             self.inner.prune(now, &keep, usize::MAX).await?;
         }
         Ok(settled)
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        let begun = self.inner.begin_effect(now, lease, name, key).await;
+        let met = self.odd(|odd| odd.effects.insert(name.clone(), key.clone()));
+        match (self.bug, begun) {
+            (Bug::ForgetsEffects, Ok(_)) | (Bug::RecordsWithoutLease, Err(_)) => {
+                Ok(Begun::New { key: key.clone() })
+            }
+            (Bug::ChangesKeysOfEffects, Ok(Begun::Intended { .. })) => {
+                Ok(Begun::Intended { key: key.clone() })
+            }
+            (Bug::LosesEffectsOnTheWay, Ok(_)) if lease.token.get() > 2 => {
+                Ok(Begun::New { key: key.clone() })
+            }
+            (Bug::SharesEffects, Ok(begun)) => Ok(met.map_or(begun, |key| Begun::Intended { key })),
+            (_, begun) => begun,
+        }
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        let ended = self.inner.end_effect(now, lease, name, result).await;
+        match self.bug {
+            Bug::ForgetsEffects | Bug::RecordsWithoutLease | Bug::RecordsAnyResult => Ok(()),
+            _ => ended,
+        }
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        let effects = self.inner.effects(id).await?;
+        if self.bug != Bug::KeepsEffectsOfRemovedJobs {
+            return Ok(effects);
+        }
+        let kept = self.odd(|odd| odd.kept.get(&id).cloned()).filter(|_| effects.is_empty());
+        self.odd(|odd| odd.kept.insert(id, effects.clone()));
+        Ok(kept.unwrap_or(effects))
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {

@@ -1,0 +1,241 @@
+//! Recorded effects (R23): what is known of a call to the outside, so that no attempt makes it anew.
+//!
+//! An attempt records its intent before the call and the result after it, both under its lease. A
+//! store shows these functions the job and the record, and writes what they return. Keys come from
+//! the caller: the first intent's stands.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    EffectName, Error, ErrorKind, Job, JobId, Key, Lease, LeaseToken, Payload, Result, Timestamp,
+};
+
+/// The largest recorded result, in bytes of JSON.
+pub const MAX_RESULT_BYTES: usize = 256 << 10;
+/// How many effects one job may have.
+pub const MAX_EFFECTS: usize = 1_000;
+
+/// What is on record of one effect of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Effect {
+    /// Its name, which is its job's own.
+    pub name: EffectName,
+    /// The idempotency key of every call that is made for it.
+    pub key: Key,
+    /// When the intent was recorded.
+    pub begun_at: Timestamp,
+    /// The attempt that recorded the intent.
+    pub begun_by: LeaseToken,
+    /// Its result; none while only the intent is known: it may have happened or not.
+    pub done: Option<Done>,
+}
+
+/// The result of an effect, and who recorded it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Done {
+    /// When it was recorded.
+    pub at: Timestamp,
+    /// The attempt that recorded it.
+    pub by: LeaseToken,
+    /// What the call, or its verification, answered.
+    pub result: Payload,
+}
+
+/// What an attempt that begins an effect has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The intent is on record, and nobody acted on it before: perform with this key.
+    New {
+        /// The idempotency key.
+        key: Key,
+    },
+    /// An earlier attempt meant to perform, and nothing is known of what came of it: verify first.
+    Intended {
+        /// The idempotency key.
+        key: Key,
+    },
+    /// It happened: go on with this result.
+    Done {
+        /// The idempotency key it was performed with.
+        key: Key,
+        /// The recorded result.
+        result: Payload,
+    },
+}
+
+impl Effect {
+    /// The intent of an attempt.
+    #[must_use]
+    pub fn intended(now: Timestamp, by: LeaseToken, name: &EffectName, key: &Key) -> Self {
+        let (name, key) = (name.clone(), key.clone());
+        Effect { name, key, begun_at: now, begun_by: by, done: None }
+    }
+
+    /// What to do about this intent in view of what is `known`, where `job` has so many effects on
+    /// record. For [`Begun::New`] the intent is to be written, unless it is there.
+    ///
+    /// An intent that is known with the same key is this very one: its caller did not hear the
+    /// answer and asks again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the job has [`MAX_EFFECTS`].
+    pub fn begin(&self, job: JobId, known: Option<&Effect>, effects: usize) -> Result<Begun> {
+        match known {
+            Some(Effect { key, done: Some(done), .. }) => {
+                Ok(Begun::Done { key: key.clone(), result: done.result.clone() })
+            }
+            Some(Effect { key, .. }) if *key != self.key => {
+                Ok(Begun::Intended { key: key.clone() })
+            }
+            None if effects >= MAX_EFFECTS => {
+                let message = format!(
+                    "job {job} has {effects} effects, the limit is {MAX_EFFECTS}: make more jobs \
+                     of fewer effects each"
+                );
+                Err(Error::invalid("effect", message))
+            }
+            Some(_) | None => Ok(Begun::New { key: self.key.clone() }),
+        }
+    }
+}
+
+/// The record with its result, to be written; none where it stands there already.
+///
+/// # Errors
+/// [`ErrorKind::IllegalMove`] where no intent is known, or another result is.
+pub fn end(
+    now: Timestamp,
+    lease: &Lease,
+    name: &EffectName,
+    known: Option<Effect>,
+    result: &Payload,
+) -> Result<Option<Effect>> {
+    let refused = |why: &str| {
+        let job = lease.job;
+        Err(Error::new(ErrorKind::IllegalMove, format!("effect `{name}` of job {job} {why}")))
+    };
+    match known {
+        None => refused("was not begun: begin it before it is performed"),
+        Some(Effect { done: Some(done), .. })
+            if done.by == lease.token && done.result == *result =>
+        {
+            Ok(None)
+        }
+        Some(Effect { done: Some(_), .. }) => refused("has a result already: it stays"),
+        Some(effect) => {
+            let done = Done { at: now, by: lease.token, result: result.clone() };
+            Ok(Some(Effect { done: Some(done), ..effect }))
+        }
+    }
+}
+
+/// Refuses a result that is too large to be recorded; the caller has checked that it is JSON.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] that names `result`.
+pub fn check_result(name: &EffectName, result: &Payload) -> Result<()> {
+    let bytes = result.as_str().len();
+    if bytes <= MAX_RESULT_BYTES {
+        return Ok(());
+    }
+    let message = format!(
+        "the result of effect `{name}` has {bytes} bytes, the limit is {MAX_RESULT_BYTES}: record \
+         less of it, such as an id"
+    );
+    Err(Error::invalid("result", message))
+}
+
+/// Refuses what an attempt does to the record once its lease is lost (R21).
+///
+/// # Errors
+/// [`ErrorKind::IllegalMove`] where the lease does not hold.
+pub fn check_lease(now: Timestamp, lease: &Lease, job: Option<&Job>) -> Result<()> {
+    match job {
+        Some(job) if job.is_held_by(lease.token, now) => Ok(()),
+        Some(_) | None => Err(lease_lost(lease.job)),
+    }
+}
+
+/// The answer to an attempt that goes on without its lease.
+#[must_use]
+pub fn lease_lost(job: JobId) -> Error {
+    Error::new(
+        ErrorKind::IllegalMove,
+        format!("the lease of job {job} was lost: another attempt has it now, stop this one"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> EffectName {
+        EffectName::new(text).unwrap()
+    }
+
+    fn key(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    fn lease(token: u64) -> Lease {
+        Lease { job: JobId::new(7), token: LeaseToken::new(token) }
+    }
+
+    fn intent(token: u64, text: &str) -> Effect {
+        Effect::intended(
+            Timestamp::from_secs(1),
+            LeaseToken::new(token),
+            &name("charge"),
+            &key(text),
+        )
+    }
+
+    fn done(by: u64, result: &str) -> Effect {
+        let (at, by) = (Timestamp::from_secs(2), LeaseToken::new(by));
+        let done = Done { at, by, result: Payload::from_stored(result) };
+        Effect { done: Some(done), ..intent(1, "a") }
+    }
+
+    #[test]
+    fn r23_what_is_known_decides_what_to_do() {
+        let new = |text: &str| Ok(Begun::New { key: key(text) });
+        let result = Payload::from_stored("5");
+        let table: [(Option<Effect>, usize, Result<Begun, ()>); 6] = [
+            (None, 0, new("b")),
+            (None, MAX_EFFECTS - 1, new("b")),
+            (None, MAX_EFFECTS, Err(())),
+            (Some(intent(1, "a")), MAX_EFFECTS, Ok(Begun::Intended { key: key("a") })),
+            (Some(intent(1, "b")), MAX_EFFECTS, new("b")),
+            (Some(done(1, "5")), 1, Ok(Begun::Done { key: key("a"), result })),
+        ];
+        for (row, (known, effects, expected)) in table.into_iter().enumerate() {
+            let begun = intent(2, "b").begin(JobId::new(7), known.as_ref(), effects);
+            assert_eq!(begun.map_err(drop), expected, "row {row}");
+        }
+    }
+
+    #[test]
+    fn r23_a_result_is_recorded_once_and_stays() {
+        let now = Timestamp::from_secs(2);
+        let ends = |known, token, result: &str| {
+            let ended =
+                end(now, &lease(token), &name("charge"), known, &Payload::from_stored(result));
+            ended.map_err(|error| error.kind())
+        };
+        let illegal = Err(ErrorKind::IllegalMove);
+        assert_eq!(ends(None, 1, "5"), illegal);
+        assert_eq!(ends(Some(intent(1, "a")), 1, "5"), Ok(Some(done(1, "5"))));
+        assert_eq!(ends(Some(intent(1, "a")), 2, "5"), Ok(Some(done(2, "5"))), "verified");
+        assert_eq!(ends(Some(done(1, "5")), 1, "5"), Ok(None), "its answer was lost");
+        assert_eq!(ends(Some(done(1, "5")), 1, "6"), illegal);
+        assert_eq!(ends(Some(done(1, "5")), 2, "5"), illegal);
+    }
+
+    #[test]
+    fn r40_a_result_is_refused_at_the_bound_plus_one() {
+        let of = |bytes: usize| Payload::encode(&"x".repeat(bytes - 2)).unwrap();
+        assert!(check_result(&name("charge"), &of(MAX_RESULT_BYTES)).is_ok());
+        let error = check_result(&name("charge"), &of(MAX_RESULT_BYTES + 1)).unwrap_err();
+        assert_eq!((error.kind(), error.field()), (ErrorKind::Invalid, Some("result")));
+    }
+}

@@ -1,0 +1,73 @@
+//! Settling a job inside its handler's own transaction (R22): its effects and the end of the job
+//! commit together, or neither does.
+
+use quell_core::effect::lease_lost;
+use quell_core::{Lease, Result, Timestamp};
+use sqlx::{Row, SqliteConnection};
+
+use crate::error::explain;
+use crate::row::signed;
+use crate::settle::FREE_KEYS;
+use crate::tx::wall_clock;
+
+const WHAT: &str = "settle in the transaction";
+
+/// Ends a running attempt well inside the caller's transaction (R22): its effects and the end of
+/// the job commit together, or neither does. `now` is virtual time, for tests.
+///
+/// SQLite has one writer: from here to the end of the transaction, other writers of the file wait,
+/// Quell among them, for their busy timeout at the longest. So settle last and commit soon. Begin
+/// with `begin immediate` where the transaction reads before it writes: else SQLite refuses the
+/// write where another has written in between.
+///
+/// # Errors
+/// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
+/// transaction cannot commit any more, and must be rolled back. Else what the database says.
+pub async fn settle_in(
+    db: &mut SqliteConnection,
+    lease: &Lease,
+    now: Option<Timestamp>,
+) -> Result<()> {
+    // The first statement writes, so that what follows sees the last commit.
+    const CLOCK: &str = "update quell_meta set clock = max(clock, ?1) returning clock";
+    // R21: only a current, unlapsed lease counts.
+    const END: &str = "update quell_job
+            set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?3
+          where id = ?1 and starts = ?2 and state = 1 and lease_until > ?3";
+    let now = now.unwrap_or_else(wall_clock).as_micros();
+    let clock = sqlx::query(CLOCK).bind(now).fetch_one(&mut *db).await;
+    let clock: i64 = clock.and_then(|row| row.try_get(0)).map_err(|e| explain(WHAT, e))?;
+    let ended = sqlx::query(END)
+        .bind(signed(lease.job.get()))
+        .bind(signed(lease.token.get()))
+        .bind(clock)
+        .execute(&mut *db)
+        .await
+        .map_err(|e| explain(WHAT, e))?;
+    if ended.rows_affected() == 0 {
+        forbid_commit(db).await?;
+        return Err(lease_lost(lease.job));
+    }
+    // R11: the commit wakes every worker, this process's too.
+    sqlx::query(FREE_KEYS).execute(db).await.map_err(|e| explain(WHAT, e))?;
+    Ok(())
+}
+
+/// R22: nothing that the transaction did can be committed from here on. SQLite has no error that
+/// says so, but refuses to commit a broken reference; where the caller's connection does not check
+/// references, a conflict rolls the transaction back at once.
+async fn forbid_commit(db: &mut SqliteConnection) -> Result<()> {
+    const BREAK: &str = "insert into quell_fence (never) values (-1)";
+    const ROLL_BACK: &str = "insert or rollback into quell_meta select * from quell_meta";
+    let checks = sqlx::query_scalar("pragma foreign_keys").fetch_one(&mut *db).await;
+    if checks.map_err(|e| explain(WHAT, e))? {
+        return match sqlx::query(BREAK).execute(db).await {
+            // Outside of a transaction the check comes at once, and nothing is there to forbid.
+            Err(sqlx::Error::Database(error)) if error.is_foreign_key_violation() => Ok(()),
+            broken => broken.map(drop).map_err(|e| explain(WHAT, e)),
+        };
+    }
+    // Its error is that it did so.
+    let _conflict = sqlx::query(ROLL_BACK).execute(db).await;
+    Ok(())
+}

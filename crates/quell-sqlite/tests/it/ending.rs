@@ -1,0 +1,164 @@
+//! Settling inside a handler's own transaction (R22).
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use quell_conformance::Rig;
+use quell_conformance::rig::{keyed, lease, plain};
+use quell_core::{
+    AttemptOutcome, ErrorKind, Failure, FailureKind, JobState, Outcome, QueueSettings, SettledAs,
+    Settlement,
+};
+use quell_sqlite::settle_in;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection, SqliteConnection};
+
+use crate::scene::Scene;
+
+fn in_transaction() -> Outcome {
+    let kind = FailureKind::Transient { backoff: Duration::from_secs(1), last: false };
+    let (error, ended) = ("did not commit".to_owned(), AttemptOutcome::Failed);
+    Outcome::InTransaction(Failure { error, ended, kind })
+}
+
+async fn effect(db: &mut SqliteConnection) {
+    sqlx::query("insert into ledger values (1)").execute(db).await.unwrap();
+}
+
+async fn effects(db: &mut SqliteConnection) -> i64 {
+    sqlx::query_scalar("select count(*) from ledger").fetch_one(db).await.unwrap()
+}
+
+#[tokio::test]
+async fn r22_effects_and_settlement_commit_together_or_not_at_all() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    scene.execute("create table ledger (job integer)").await;
+    let mut db = scene.connect().await;
+    for commits in [false, true] {
+        if !commits {
+            rig.trigger(plain("1")).await;
+        }
+        let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
+        let mut tx = db.begin().await.unwrap();
+        effect(&mut tx).await;
+        settle_in(&mut tx, &lease(&run), Some(rig.now())).await.unwrap();
+        if commits {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+        }
+        let told = Settlement { lease: lease(&run), outcome: in_transaction() };
+        let settled = rig.store.settle(Some(rig.now()), vec![told]).await.unwrap();
+        assert_eq!(settled[0].became == SettledAs::Succeeded, commits, "{settled:?}");
+        assert_eq!(effects(&mut db).await, i64::from(commits));
+        let job = rig.job(run.id).await;
+        let state = if commits { JobState::Succeeded } else { JobState::Scheduled };
+        assert_eq!((job.state, job.ended_at), (state, commits.then(|| rig.now())));
+    }
+}
+
+/// Whether or not the caller's connection checks references.
+#[tokio::test]
+async fn r22_with_a_lost_lease_the_transaction_cannot_commit() {
+    for checks in [true, false] {
+        let scene = Scene::new();
+        let mut rig = scene.rig().await;
+        scene.execute("create table ledger (job integer)").await;
+        rig.trigger(plain("1")).await;
+        let run = rig.claim_one().await;
+        let options = SqliteConnectOptions::new().filename(scene.path()).foreign_keys(checks);
+        let mut db = SqliteConnection::connect_with(&options).await.unwrap();
+        rig.at(30);
+        for reaped in [false, true] {
+            if reaped {
+                assert_eq!(rig.reap().await.len(), 1);
+            }
+            let before = rig.jobs().await;
+            let mut tx = db.begin().await.unwrap();
+            effect(&mut tx).await;
+            let lost = settle_in(&mut tx, &lease(&run), Some(rig.now())).await.unwrap_err();
+            assert_eq!(lost.kind(), ErrorKind::IllegalMove);
+            assert!(lost.to_string().contains("was lost"), "{lost}");
+            assert!(tx.commit().await.is_err(), "references checked: {checks}");
+            assert_eq!((effects(&mut db).await, rig.jobs().await), (0, before));
+        }
+        // The connection is as good as before.
+        let again = rig.claim_one().await;
+        let mut tx = db.begin().await.unwrap();
+        effect(&mut tx).await;
+        settle_in(&mut tx, &lease(&again), Some(rig.now())).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(effects(&mut db).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn r22_a_job_is_settled_once() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    let mut db = scene.connect().await;
+    settle_in(&mut db, &lease(&run), Some(rig.now())).await.unwrap();
+    let again = settle_in(&mut db, &lease(&run), Some(rig.now())).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::IllegalMove);
+    assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
+}
+
+/// R11, R34: a window that waited for the key may start, and workers hear of it.
+#[tokio::test]
+async fn r11_r22_a_settlement_in_a_transaction_frees_its_key_and_wakes_workers() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    rig.trigger(keyed("k")).await;
+    let run = rig.at(10).claim_one().await;
+    rig.trigger(keyed("k")).await;
+    rig.at(20).claim_none().await;
+    let mut wakeups = rig.store.wakeups();
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    settle_in(&mut tx, &lease(&run), Some(rig.now())).await.unwrap();
+    tx.commit().await.unwrap();
+    let woken = tokio::time::timeout(Duration::from_secs(20), wakeups.next()).await;
+    assert!(woken.unwrap().is_some());
+    assert_eq!(rig.claim_one().await.triggers, 1);
+}
+
+#[tokio::test]
+async fn r22_r31_a_settlement_in_a_transaction_frees_its_slot() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    rig.set_queue(QueueSettings { concurrency: Some(1), ..QueueSettings::default() }).await;
+    rig.trigger(plain("1")).await;
+    rig.trigger(plain("2")).await;
+    let run = rig.claim_one().await;
+    rig.claim_none().await;
+    settle_in(&mut scene.connect().await, &lease(&run), Some(rig.now())).await.unwrap();
+    assert_eq!(rig.claim().await.len(), 1);
+}
+
+/// R38: the highest time seen counts, whatever the handler's clock says.
+#[tokio::test]
+async fn r22_r38_a_lease_that_lapsed_by_the_stores_clock_is_lost() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    rig.at(30).trigger(plain("2")).await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    let lost = settle_in(&mut tx, &lease(&run), Some(Rig::START)).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::IllegalMove);
+}
+
+#[tokio::test]
+async fn r22_a_database_without_quell_is_named_as_such() {
+    let (scene, elsewhere) = (Scene::new(), Scene::new());
+    let rig = scene.rig().await;
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    let mut db = elsewhere.connect().await;
+    let error = settle_in(&mut db, &lease(&run), None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign);
+}
