@@ -50,6 +50,8 @@ pub mod dedup;
 #[cfg(feature = "suite")]
 pub mod edges;
 #[cfg(feature = "suite")]
+pub mod failures;
+#[cfg(feature = "suite")]
 pub mod faulty;
 #[cfg(feature = "suite")]
 pub mod history;

@@ -84,6 +84,7 @@ pub fn explanation(told: &Explanation) -> Value {
                 "worker": attempt.worker,
                 "started_at": attempt.started_at.to_string(),
                 "ended_at": attempt.ended_at.map(|time| time.to_string()),
+                "seconds": attempt.ended_at.map(|end| end.since(attempt.started_at).as_secs_f64()),
                 "outcome": attempt.outcome,
                 "error": attempt.error,
             })
@@ -98,6 +99,7 @@ pub fn explanation(told: &Explanation) -> Value {
         "trigger": told.trigger,
         "job": job(&told.job),
         "attempts": attempts,
+        "attempts_dropped": told.dropped_attempts(),
         "absorbed": told.absorbed,
         "open_window": told.open_window,
         "ticks": ticks,

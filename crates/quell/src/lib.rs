@@ -42,6 +42,7 @@ mod call;
 mod client;
 mod clock;
 mod ctx;
+pub mod failure;
 mod handler;
 mod metrics;
 mod open;

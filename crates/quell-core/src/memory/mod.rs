@@ -6,6 +6,7 @@
 //! knows who comes next, `moves` changes them, `rows` shows them to `accept`, `schedules` makes ticks
 //! into triggers, `snapshot` sets them beside others.
 
+mod alerts;
 mod limits;
 mod line;
 mod moves;
@@ -20,14 +21,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::accept::accept;
+use crate::alert::{AlertRow, AlertState, Overview};
 use crate::history::{Event, Sink};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation,
+    Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings,
+    Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -247,6 +249,23 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<u64> {
         Ok(self.step(now, |state| state.prune(retention, limit)))
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        Ok(self.step(now, |state| state.overview()))
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        Ok(self.locked().alerts())
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        to: Option<&AlertState>,
+    ) -> Result<bool> {
+        Ok(self.step(None, |state| state.set_alert(name, version, to)))
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

@@ -10,11 +10,11 @@ use quell_core::edge::Edge;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::window::Thresholds;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, FailureKind,
-    Fold, Job, JobFilter, JobId, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome,
-    QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When,
-    WorkerId,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
+    ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId, Key, Lapsed, Lease,
+    MemoryStore, NewTrigger, NextDue, Outcome, Overview, QueueInfo, QueueName, QueueSettings, Rate,
+    Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -432,6 +432,23 @@ impl Store for Broken {
             retention = Retention { succeeded: at_once, dead: at_once };
         }
         self.inner.prune(now, &retention, limit).await
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        self.inner.overview(now).await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.inner.alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        self.inner.set_alert(name, version, state).await
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
