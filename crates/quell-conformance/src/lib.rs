@@ -39,6 +39,8 @@ pub mod absorb;
 #[cfg(feature = "suite")]
 pub mod accept;
 #[cfg(feature = "suite")]
+pub mod alerts;
+#[cfg(feature = "suite")]
 pub mod capability;
 pub mod check;
 #[cfg(feature = "suite")]

@@ -145,6 +145,25 @@ impl TaskError {
         TaskError(Answer::Snooze { delay })
     }
 
+    /// What it says, with its sources, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.0 {
+            Answer::Failed { error } => chain(&**error),
+            Answer::Retry { error, .. }
+            | Answer::TimedOut { error }
+            | Answer::Permanent { error } => error.clone(),
+            Answer::Snooze { delay } => format!("asked to be run again after {delay:?}"),
+            Answer::Cancel { reason } => reason.clone(),
+        }
+    }
+
+    /// Whether the attempt failed; else it asked for something that is no failure.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        !matches!(self.0, Answer::Snooze { .. } | Answer::Cancel { .. })
+    }
+
     /// The work is no longer wanted: the job ends cancelled.
     pub fn cancel(reason: impl Into<String>) -> Self {
         TaskError(Answer::Cancel { reason: reason.into() })

@@ -8,7 +8,8 @@ use quell::failure::Class;
 use quell::{Error, Result, TaskError, Timestamp};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, Response, StatusCode, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
+use tokio_util::sync::CancellationToken;
 
 use super::address::{Allowed, Guard, forbidden, may_connect};
 use super::{Invocation, MAX_OUTPUT, Secret, tail};
@@ -78,11 +79,19 @@ impl Http {
     /// 429 and 503 come back when `Retry-After` says, other 4xx are permanent, the rest is
     /// transient; each with the status and the beginning of the answer.
     pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
+        self.exchange(self.request(call)?, &call.cancelled).await
+    }
+
+    /// Sends a request and judges its answer.
+    pub(super) async fn exchange(
+        &self,
+        request: RequestBuilder,
+        cancelled: &CancellationToken,
+    ) -> Result<(), TaskError> {
         self.check_literal_address()?;
-        let request = self.request(call)?;
         let answer = tokio::select! {
             answer = request.send() => answer.map_err(|error| failed(&error))?,
-            () = call.cancelled.cancelled() => {
+            () = cancelled.cancelled() => {
                 return Err(TaskError::retry("the call was stopped before it was answered"));
             }
         };
@@ -112,19 +121,13 @@ impl Http {
         }
     }
 
-    fn request(&self, call: &Invocation) -> Result<reqwest::RequestBuilder, TaskError> {
+    fn request(&self, call: &Invocation) -> Result<RequestBuilder, TaskError> {
         let body = call.payload.as_str().as_bytes().to_vec();
         // The same for every attempt of the same triggers, so that a receiver can deduplicate.
         let id = format!("quell-{}-{}", call.job, call.triggers);
-        let timestamp = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
         let mut request = self
-            .client
-            .request(self.method.clone(), self.url.clone())
+            .signed(&id, body)?
             .header("content-type", "application/json")
-            .header("webhook-id", &id)
-            .header("webhook-timestamp", timestamp)
             .header("quell-task", call.task.as_str())
             .header("quell-job", call.job.to_string())
             .header("quell-attempt", call.attempt)
@@ -134,8 +137,21 @@ impl Http {
         {
             request = request.header("quell-key", value);
         }
+        Ok(request)
+    }
+
+    /// A request with this body, signed where there is a key.
+    pub(super) fn signed(&self, id: &str, body: Vec<u8>) -> Result<RequestBuilder, TaskError> {
+        let timestamp = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+        let mut request = self
+            .client
+            .request(self.method.clone(), self.url.clone())
+            .header("webhook-id", id)
+            .header("webhook-timestamp", timestamp);
         if let Some(secret) = &self.secret {
-            let signature = secret.sign(&id, timestamp, &body).map_err(TaskError::permanent)?;
+            let signature = secret.sign(id, timestamp, &body).map_err(TaskError::permanent)?;
             request = request.header("webhook-signature", signature);
         }
         Ok(request.body(body))

@@ -232,7 +232,11 @@ impl Store for Broken {
             }
             _ => {}
         }
-        self.inner.claim(now, &claim).await
+        let mut claimed = self.inner.claim(now, &claim).await?;
+        if self.bug == Bug::ForgetsLapses {
+            claimed.jobs.iter_mut().for_each(|job| job.lapses = 0);
+        }
+        Ok(claimed)
     }
 
     async fn renew(
@@ -378,7 +382,11 @@ impl Store for Broken {
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        self.inner.attempts(id).await
+        let mut attempts = self.inner.attempts(id).await?;
+        if self.bug == Bug::KeepsTheLastAttemptsOnly && attempts.len() > 20 {
+            attempts.drain(..5);
+        }
+        Ok(attempts)
     }
 
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
@@ -435,7 +443,11 @@ impl Store for Broken {
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
-        self.inner.overview(now).await
+        let mut overview = self.inner.overview(now).await?;
+        if self.bug == Bug::SeesNoTrouble {
+            overview.lanes.clear();
+        }
+        Ok(overview)
     }
 
     async fn alerts(&self) -> Result<Vec<AlertRow>> {
@@ -448,6 +460,11 @@ impl Store for Broken {
         version: u64,
         state: Option<&AlertState>,
     ) -> Result<bool> {
+        let mut version = version;
+        if self.bug == Bug::WritesAlertsUnseen {
+            let rows = self.inner.alerts().await?;
+            version = rows.iter().find(|row| row.name == *name).map_or(0, |row| row.version);
+        }
         self.inner.set_alert(name, version, state).await
     }
 
