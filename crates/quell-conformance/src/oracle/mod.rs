@@ -227,6 +227,7 @@ impl Pair {
                 let name = AlertName::new(format!("a{name}")).expect("a valid name");
                 let state = value.map(|value| AlertState { value, ..AlertState::default() });
                 ask!(self, op, set_alert(&name, *version, state.as_ref()));
+                ask!(self, op, alerts());
             }
             _ => {}
         }
@@ -264,8 +265,9 @@ impl Pair {
         let jobs = ask!(self, op, jobs(&all)).unwrap_or_default();
         ask!(self, op, counts());
         ask!(self, op, schedules());
-        ask!(self, op, overview(Some(self.now)));
-        ask!(self, op, alerts());
+        if self.steps.is_multiple_of(3) {
+            ask!(self, op, overview(Some(self.now)));
+        }
         // A queue that a window only passed through within one call may be listed or not.
         let in_use = |queues: Vec<QueueInfo>| -> Vec<QueueInfo> {
             let set = |queue: &QueueInfo| queue.settings != QueueSettings::default();

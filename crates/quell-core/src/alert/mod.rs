@@ -203,7 +203,7 @@ impl AlertState {
     /// Adds attempts that ended about now; what lies before the window falls out.
     pub fn count(&mut self, now: Timestamp, window: Duration, succeeded: u64, failed: u64) {
         self.counted.retain(|bucket| now.since(bucket.at) < window);
-        let width = window / BUCKETS;
+        let width = window.checked_div(BUCKETS).unwrap_or(window);
         match self.counted.last_mut().filter(|bucket| now.since(bucket.at) < width) {
             Some(bucket) => {
                 bucket.succeeded = bucket.succeeded.saturating_add(succeeded);

@@ -22,8 +22,8 @@ fn r27_an_alert_is_raised_once_when_crossed_and_cleared_once_when_over() {
     let measured = [0, 10, 11, 50, 11, 10, 5, 4, 3, 10, 11, 0];
     let changed: Vec<bool> = measured
         .iter()
-        .enumerate()
-        .map(|(second, value)| state.observe(&alert, *value, at(second as i64)))
+        .zip(0..)
+        .map(|(value, second)| state.observe(&alert, *value, at(second)))
         .collect();
     let changes: Vec<u64> =
         measured.into_iter().zip(changed).filter(|(_, changed)| *changed).map(|(v, _)| v).collect();

@@ -61,8 +61,7 @@ impl Level {
             (On::Dead, Level::Count(jobs)) => Ok(*jobs),
             (On::Dead, _) => refuse(format!("{field} of dead jobs is a number of them: write 10")),
             (On::Lateness, Level::Time(text)) => {
-                let time =
-                    duration::parse(text).map_err(|why| Error::invalid(field, why.to_string()))?;
+                let time = duration::parse(text).map_err(|why| Error::invalid(field, why))?;
                 Ok(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
             }
             (On::Lateness, _) => refuse(format!("{field} of lateness is a time: write \"5m\"")),
