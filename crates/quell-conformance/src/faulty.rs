@@ -7,10 +7,11 @@ use async_trait::async_trait;
 use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
-    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
+    EffectName, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed,
+    Lease, NextDue, Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, Wakeups,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -216,6 +217,23 @@ impl<S: Store> Store for Faulty<S> {
         limit: usize,
     ) -> Result<u64> {
         self.call(self.inner.prune(now, retention, limit)).await
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        self.call(self.inner.overview(now)).await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.call(self.inner.alerts()).await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        self.call(self.inner.set_alert(name, version, state)).await
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

@@ -9,10 +9,11 @@ use async_trait::async_trait;
 use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, lacks,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
+    EffectName, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue,
+    Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -217,6 +218,24 @@ impl<S: Store> Store for Lesser<S> {
         limit: usize,
     ) -> Result<u64> {
         self.inner.prune(now, retention, limit).await
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        self.needs(Capability::Listing, "look at a job by its id")?;
+        self.inner.overview(now).await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.inner.alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        self.inner.set_alert(name, version, state).await
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

@@ -39,6 +39,8 @@ pub mod absorb;
 #[cfg(feature = "suite")]
 pub mod accept;
 #[cfg(feature = "suite")]
+pub mod alerts;
+#[cfg(feature = "suite")]
 pub mod capability;
 pub mod check;
 #[cfg(feature = "suite")]
@@ -50,6 +52,8 @@ pub mod dedup;
 #[cfg(feature = "suite")]
 pub mod edges;
 pub mod effects;
+#[cfg(feature = "suite")]
+pub mod failures;
 #[cfg(feature = "suite")]
 pub mod faulty;
 #[cfg(feature = "suite")]

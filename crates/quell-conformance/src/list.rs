@@ -104,6 +104,17 @@ macro_rules! rule_tests {
                     r32_all_settings_are_kept needs ExactLimits,
                     r40_limits_that_cannot_be_meant_are_refused needs ExactLimits,
                 ]
+                failures: [
+                    r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports,
+                    r21_r25_a_job_that_lapses_again_waits,
+                    r12_r25_the_heir_takes_over_the_lapses,
+                    r25_the_first_and_the_last_attempts_are_kept,
+                ]
+                alerts: [
+                    r27_dead_jobs_and_the_oldest_due_one_are_told needs Listing,
+                    r27_an_alerts_row_is_changed_by_who_knows_it,
+                    r27_servers_that_race_raise_once_and_clear_once,
+                ]
                 operate: [
                     r15_a_job_a_trigger_and_a_key_are_explained,
                     r15_useless_keys_are_pointed_out,

@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::dropped;
 use crate::schedule::{Tick, TickedBy};
 use crate::window::DueReason;
 use crate::{Attempt, Job, JobId, JobState, TriggerId};
@@ -132,8 +133,19 @@ impl Explanation {
         Ok(())
     }
 
+    /// How many of the job's attempts are not on record any more (R25).
+    #[must_use]
+    pub fn dropped_attempts(&self) -> u64 {
+        dropped(&self.job, &self.attempts)
+    }
+
     fn fmt_attempts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for attempt in &self.attempts {
+        let (gap, after) = (self.dropped_attempts(), Attempt::FIRST_KEPT.saturating_add(1));
+        let gap_at = self.attempts.iter().position(|attempt| attempt.token.get() > after);
+        for (index, attempt) in self.attempts.iter().enumerate() {
+            if gap > 0 && gap_at == Some(index) {
+                writeln!(f, "  ...        {gap} attempts more, which are not kept")?;
+            }
             let (token, worker, start) = (attempt.token.get(), &attempt.worker, attempt.started_at);
             write!(f, "  attempt {token:<2} {start} on {worker}: ")?;
             match (attempt.outcome, attempt.ended_at) {

@@ -192,6 +192,10 @@ text_type!(
     EffectName, "effect", check_name
 );
 text_type!(
+    /// The name of an alert: letters, digits, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
+    AlertName, "alert", check_name
+);
+text_type!(
     /// What a worker calls itself, shown with its attempts.
     WorkerId, "worker", check_name
 );

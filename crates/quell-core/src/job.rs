@@ -143,7 +143,7 @@ pub struct Job {
     pub failures: u32,
     /// Every start there ever was: the lease token of the current or last one.
     pub starts: u64,
-    /// How often its lease lapsed.
+    /// How often in a row its lease lapsed: since an attempt of it last reported (R25).
     pub lapses: u32,
     /// The worker of the current or last attempt.
     pub worker: Option<WorkerId>,
@@ -329,6 +329,7 @@ impl Job {
             }
             Outcome::Failed(failure) | Outcome::InTransaction(failure) => {
                 self.failures = self.failures.saturating_add(1);
+                self.lapses = 0;
                 self.error = Some(failure.clipped());
                 match failure.kind {
                     FailureKind::Permanent => self.bury(now),
@@ -343,6 +344,7 @@ impl Job {
                 }
             }
             Outcome::Snoozed { delay } => {
+                self.lapses = 0;
                 self.attempt = self.attempt.saturating_sub(1);
                 self.go_back(now, now + *delay, DueReason::Snoozed, heir)
             }
@@ -353,7 +355,8 @@ impl Job {
         }
     }
 
-    /// running → scheduled because the lease lapsed (R21); no attempt is spent.
+    /// running → scheduled because the lease lapsed (R21); no attempt is spent. From the second in
+    /// a row on it waits before it runs again (R25).
     ///
     /// # Panics
     /// When the job does not run, or `heir` is not the open window of its key.
@@ -362,7 +365,9 @@ impl Job {
         self.lease_until = None;
         self.lapses = self.lapses.saturating_add(1);
         self.attempt = self.attempt.saturating_sub(1);
-        self.go_back(now, now, DueReason::Lapsed, heir)
+        let ran = self.started_at.map(|started_at| now.since(started_at)).unwrap_or_default();
+        let pause = crate::crash::pause(self.lapses, self.id, ran);
+        self.go_back(now, now + pause, DueReason::Lapsed, heir)
     }
 
     /// Ends a job that waits or runs, on request.
@@ -396,6 +401,7 @@ impl Job {
         }
         self.attempt = 0;
         self.failures = 0;
+        self.lapses = 0;
         self.ended_at = None;
         Ok(self.go_back(now, now, DueReason::Redriven, heir))
     }
@@ -444,6 +450,7 @@ impl Job {
         heir.payload = heir.shape.fold.absorb(&self.payload, &heir.payload);
         heir.priority = heir.priority.max(self.priority);
         heir.failures = heir.failures.max(self.failures);
+        heir.lapses = heir.lapses.max(self.lapses);
         heir.suppressed = heir.suppressed.saturating_add(self.suppressed);
         self.absorbed_by = Some(heir.id);
         self.end(now, JobState::Absorbed);

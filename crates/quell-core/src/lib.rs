@@ -15,11 +15,14 @@
 )]
 
 pub mod accept;
+pub mod alert;
+pub mod crash;
 pub mod dedup;
 pub mod edge;
 pub mod effect;
 mod error;
 mod explain;
+pub mod failure;
 pub mod history;
 mod id;
 pub mod job;
@@ -28,6 +31,7 @@ pub mod line;
 mod memory;
 pub mod payload;
 pub mod poll;
+pub mod record;
 pub mod retry;
 pub mod schedule;
 mod settings;
@@ -38,12 +42,13 @@ pub mod trigger;
 mod wake;
 pub mod window;
 
+pub use alert::{AlertRow, AlertState, Overview};
 pub use effect::Effect;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{
-    EffectName, JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, ScheduleName,
-    TaskName, TriggerId, WorkerId,
+    AlertName, EffectName, JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName,
+    ScheduleName, TaskName, TriggerId, WorkerId,
 };
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot};

@@ -42,16 +42,25 @@ pub struct Retry {
     pub max_backoff: Duration,
     /// How it is spread.
     pub jitter: Jitter,
+    /// How often in a row an attempt may end without a word, its lease lapsed, before the job is
+    /// buried (R25).
+    #[serde(default = "default_max_crashes")]
+    pub max_crashes: u32,
+}
+
+fn default_max_crashes() -> u32 {
+    Retry::default().max_crashes
 }
 
 impl Default for Retry {
-    /// 20 attempts, from 1 s to 1 h apart.
+    /// 20 attempts, from 1 s to 1 h apart, and 5 crashes in a row.
     fn default() -> Self {
         Retry {
             max_attempts: 20,
             min_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(3_600),
             jitter: Jitter::default(),
+            max_crashes: 5,
         }
     }
 }
@@ -64,6 +73,10 @@ impl Retry {
     pub fn validate(&self) -> Result<()> {
         if self.max_attempts == 0 {
             return Err(Error::invalid("max_attempts", "max_attempts is 0: the first run is one"));
+        }
+        if self.max_crashes == 0 {
+            let message = "max_crashes is 0: give 1 or more, the first crash is one";
+            return Err(Error::invalid("max_crashes", message));
         }
         if self.min_backoff.as_micros() == 0 {
             return Err(Error::invalid("min_backoff", "min_backoff is zero: give a duration"));
@@ -107,6 +120,7 @@ mod tests {
             max_backoff: Duration::from_secs(100),
             jitter: Jitter::None,
             max_attempts: 9,
+            ..Retry::default()
         };
         let seconds: Vec<u64> =
             [1, 2, 3, 4, 64, 65, u32::MAX].map(|n| retry.backoff(n, 0.0).as_secs()).to_vec();
@@ -129,6 +143,8 @@ mod tests {
     fn r40_a_retry_policy_names_the_field_it_is_refused_for() {
         let zero = Retry { max_attempts: 0, ..Retry::default() };
         assert_eq!(zero.validate().unwrap_err().field(), Some("max_attempts"));
+        let zero = Retry { max_crashes: 0, ..Retry::default() };
+        assert_eq!(zero.validate().unwrap_err().field(), Some("max_crashes"));
         let crossed = Retry { min_backoff: Duration::from_secs(9_999), ..Retry::default() };
         assert_eq!(crossed.validate().unwrap_err().field(), Some("min_backoff"));
         assert!(Retry::default().validate().is_ok());

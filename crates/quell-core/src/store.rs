@@ -10,13 +10,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::alert::{AlertRow, AlertState, Overview};
 use crate::effect::Begun;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
-    Attempt, AttemptOutcome, Batch, Effect, EffectName, Error, Explanation, Job, JobId, JobState,
-    Key, LeaseToken, Payload, QueueName, Receipt, Result, ScheduleName, TaskName, Timestamp,
-    TriggerId, Wakeups, WorkerId,
+    AlertName, Attempt, AttemptOutcome, Batch, Effect, EffectName, Error, Explanation, Job, JobId,
+    JobState, Key, LeaseToken, Payload, QueueName, Receipt, Result, ScheduleName, TaskName,
+    Timestamp, TriggerId, Wakeups, WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -82,6 +83,8 @@ pub struct ClaimedJob {
     pub attempt: u32,
     /// The failures in a row before it.
     pub failures: u32,
+    /// The attempts in a row before it that ended without a word (R25).
+    pub lapses: u32,
     /// How many triggers it covers.
     pub triggers: u64,
     /// The first of them.
@@ -499,7 +502,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// How many jobs there are.
     async fn counts(&self) -> Result<Vec<Counts>>;
 
-    /// The attempts of a job, oldest first.
+    /// The attempts of a job, oldest first; of many, the first and the last ones
+    /// ([`record`](crate::record)).
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>>;
 
     /// What happened to a trigger, job or key, and why (R15); none where nothing is known of it.
@@ -539,6 +543,21 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
         retention: &Retention,
         limit: usize,
     ) -> Result<u64>;
+
+    /// The dead jobs and the oldest due one of each queue and task, in bounded work (R27).
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview>;
+
+    /// What is kept of alerts, by name (R27).
+    async fn alerts(&self) -> Result<Vec<AlertRow>>;
+
+    /// Writes what is kept of an alert, if its row still has this version; 0 where there is none.
+    /// Says whether it did. None removes the row.
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool>;
 
     /// Makes a schedule, or changes the one of its name; its state stays (R36).
     ///

@@ -64,7 +64,7 @@ macro_rules! start {
                   where j.ctid = t.place
               returning j.id, j.due_at, j.starts, j.key, j.payload, j.attempt, j.failures,
                         j.triggers, j.first_at, j.lease_until, j.period, j.task_id, j.lane_id,
-                        j.partition),
+                        j.partition, j.lapses),
              -- R13: a throttled key's start is remembered.
              remembered as (
                  insert into quell.memory
@@ -78,7 +78,7 @@ macro_rules! start {
                         last_at = excluded.last_at, started_at = excluded.started_at,
                         expires_at = excluded.expires_at)
              select c.now, s.id, s.due_at, s.starts, s.key, s.payload, s.attempt, s.failures,
-                    s.triggers, s.first_at, s.lease_until, s.lane_id, s.partition"
+                    s.triggers, s.first_at, s.lease_until, s.lane_id, s.partition, s.lapses"
         )
     };
 }
@@ -195,16 +195,16 @@ pub(crate) fn decode_straight(
     limit: usize,
 ) -> Result<Option<Claimed>> {
     let head = first(rows)?;
-    if !get::<bool, _>(head, 13)? {
+    if !get::<bool, _>(head, 14)? {
         return Ok(None);
     }
     let (now, jobs) = (time(head, 0)?, decode_started(rows, names)?.jobs);
-    let own = optional_time(head, 16)?.map(|due| later(due, now, jobs.len() < limit));
+    let own = optional_time(head, 17)?.map(|due| later(due, now, jobs.len() < limit));
     let leases = jobs.iter().map(|job| job.lease_until);
     let next = NextDue {
         now,
-        due: optional_time(head, 14)?.into_iter().chain(own).min(),
-        lapse: leases.chain(optional_time(head, 15)?).min(),
+        due: optional_time(head, 15)?.into_iter().chain(own).min(),
+        lapse: leases.chain(optional_time(head, 16)?).min(),
     };
     Ok(Some(Claimed { now, jobs, next }))
 }
@@ -219,6 +219,7 @@ fn decode_claimed(row: &PgRow, lane: &Lane) -> Result<ClaimedJob> {
         payload: Payload::from_stored(get::<&str, _>(row, 5)?),
         attempt: count(row, 6)?,
         failures: count(row, 7)?,
+        lapses: count(row, 13)?,
         triggers: unsigned(get(row, 8)?),
         first_at: time(row, 9)?,
         due_at: time(row, 2)?,

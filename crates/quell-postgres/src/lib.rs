@@ -12,6 +12,7 @@
 //! Invariant: no claim or settlement trusts a caller's clock, and nothing waits for a caller's own
 //! transaction.
 
+mod alerts;
 mod claim;
 mod connections;
 mod effects;
@@ -28,6 +29,7 @@ mod operate;
 mod options;
 mod push;
 mod read;
+mod record;
 mod row;
 mod schedules;
 mod schema;

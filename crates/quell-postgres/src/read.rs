@@ -1,5 +1,6 @@
 //! What operators read: one state of the store for each answer.
 
+use quell_core::alert::{AlertRow, Overview};
 use quell_core::schedule::{ScheduleInfo, Tick};
 use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
@@ -8,11 +9,13 @@ use quell_core::{
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, SqlSafeStr, Transaction};
 
+use crate::alerts::{ALL_ALERTS, decode_alert, decode_overview, overview_lanes, overview_query};
 use crate::error::{corrupt, explain};
 use crate::names::Names;
 use crate::row::{blocked, decode, decode_attempt, get, job_columns, lane_of, signed, unsigned};
 use crate::schedules::{ALL_SCHEDULES, decode_schedule, decode_ticks, ticks_query};
 use crate::sql::{PgQuery, Sql};
+use crate::tx::Asked;
 
 /// The jobs of which `$these` is true, wherever they are.
 macro_rules! jobs_where {
@@ -148,6 +151,18 @@ impl<'s> Reader<'s> {
                 Ok(TaskInfo { name: TaskName::new(name)?, settings })
             })
             .collect()
+    }
+
+    pub(crate) async fn overview(&mut self, asked: Asked) -> Result<Overview> {
+        let rows = self.fetch("look at queues for alerts", overview_query(self.sql, asked)).await?;
+        let lanes = overview_lanes(&rows)?;
+        self.names.load(&mut self.db, self.sql, lanes.into_iter()).await?;
+        decode_overview(&rows, self.names)
+    }
+
+    pub(crate) async fn alerts(&mut self) -> Result<Vec<AlertRow>> {
+        let rows = self.fetch("read alerts", self.sql.query(ALL_ALERTS)).await?;
+        rows.iter().map(decode_alert).collect()
     }
 
     pub(crate) async fn schedules(&mut self) -> Result<Vec<ScheduleInfo>> {

@@ -443,6 +443,7 @@ impl Tx<'_> {
                 .bind(i16::from(outcome.code()))
                 .bind(error.as_deref().map(storable));
             self.run("record an attempt", query).await?;
+            self.give_up_attempts(job).await?;
         }
         Ok(())
     }

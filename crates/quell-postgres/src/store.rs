@@ -6,15 +6,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::effect::{Begun, check_result};
 use quell_core::history::{Event, Sink};
 use quell_core::line::Line;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue,
-    Outcome, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error,
+    ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NewTrigger,
+    NextDue, Outcome, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, WakeHub, Wakeups, WorkerId,
 };
@@ -588,6 +589,26 @@ impl Store for PostgresStore {
             tx.read_clock().await?;
             tx.prune(retention, limit).await?
         })
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        let asked = self.asked(now);
+        let overview = read!(self, |reader| reader.overview(asked))?;
+        self.saw(overview.now);
+        Ok(overview)
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        read!(self, |reader| reader.alerts())
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        write!(self, None, |tx| tx.set_alert(name, version, state).await?)
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

@@ -6,6 +6,8 @@
 //! Where to read: [`trace`] reads recorded events; [`simulate`] answers from the rules what they
 //! would cost and [`replay`] asks a real store and worker; [`chart`] draws the answer.
 
+pub mod alert_command;
+pub mod alerts;
 pub mod api;
 pub mod chart;
 pub mod check;

@@ -38,6 +38,8 @@ enum Command {
     Task(quell_server::operator::TaskCommand),
     /// List schedules; pause, resume, run, backfill or remove one.
     Schedule(quell_server::schedule::Args),
+    /// List alerts: what is watched, and what is raised.
+    Alerts(quell_server::alert_command::Args),
     /// Judge event histories: was anything lost, run twice, too early or too late?
     Check(quell_server::check::Args),
     Replay(quell_server::replay::Args),
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Queue(command) => quell_server::operator::queue(command, &mut out),
         Command::Task(command) => quell_server::operator::task(command, &mut out),
         Command::Schedule(args) => quell_server::schedule::run(args, &mut out),
+        Command::Alerts(args) => quell_server::alert_command::run(&args, &mut out),
         Command::Check(args) => quell_server::check::run(args, &mut out),
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::alerts::{DeclaredAlert, Ended, Tally, Watch};
 use crate::api::{self, Api};
 use crate::config::{Config, DeclaredTask};
 use crate::handler::{GRACE, Handler, Invocation};
@@ -102,6 +103,8 @@ pub struct Server {
 #[derive(Debug)]
 struct Work {
     tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
+    /// How they end, for alerts.
+    tally: Arc<Tally>,
     /// Fires when the shutdown's grace time is over.
     stopping: CancellationToken,
 }
@@ -129,11 +132,12 @@ impl Server {
         let tasks: Arc<BTreeMap<TaskName, DeclaredTask>> = Arc::new(config.tasks);
         let (stop_listening, stop_working) = (CancellationToken::new(), CancellationToken::new());
         let (mut side, mut worker) = (JoinSet::new(), JoinSet::new());
+        let (alerts, tally) = (Arc::<[DeclaredAlert]>::from(config.alerts), Arc::default());
         if !tasks.is_empty() {
             let stopping = CancellationToken::new();
             let end_grace = end_grace(stop_working.clone(), config.grace, stopping.clone());
             let mut builder = quell
-                .worker(Work { tasks: Arc::clone(&tasks), stopping })
+                .worker(Work { tasks: Arc::clone(&tasks), tally: Arc::clone(&tally), stopping })
                 .concurrency(config.concurrency)
                 .grace(config.grace.saturating_add(GRACE))
                 .lease(config.lease);
@@ -150,9 +154,14 @@ impl Server {
             });
         }
         side.spawn(crate::metrics::upkeep(metrics.clone(), stop_listening.clone()));
+        if !alerts.is_empty() {
+            let watch = Watch::new(quell.clone(), Arc::clone(&alerts), tally);
+            side.spawn(watch.run(config.alert_interval, stop_listening.clone()));
+        }
         let api = Api {
             quell: quell.clone(),
             tasks,
+            alerts,
             metrics,
             token: config.token,
             hosts: api::hosts(address, config.allowed_hosts),
@@ -242,13 +251,16 @@ pub(crate) fn without_password(url: &str) -> String {
 
 /// One attempt of a declared task.
 async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<(), quell::TaskError> {
-    let Work { tasks, stopping } = ctx.state();
+    let Work { tasks, tally, stopping } = ctx.state();
     let Some(task) = tasks.get(ctx.task()) else {
         return Err(quell::TaskError::retry("the task is no longer declared"));
     };
     let queue = task.checked.queue().clone();
     let call = Invocation::new(&ctx, queue, payload, stopping.clone());
-    task.handler.run(&call).await
+    let soon = Ended::soon(tally, task.checked.queue(), ctx.task());
+    let ended = task.handler.run(&call).await;
+    soon.so(&ended);
+    ended
 }
 
 fn warn_of_missing_program(task: &TaskName, handler: &Handler) {

@@ -1,6 +1,7 @@
 //! Jobs as people and programs outside read them: moments as text, names as words.
 
-use quell::{Explanation, Job, ScheduleInfo, Spec, Timestamp, describe_reason};
+use quell::alert::Alert;
+use quell::{AlertRow, Explanation, Job, ScheduleInfo, Spec, Timestamp, describe_reason};
 use serde_json::{Value, json};
 
 use crate::duration::exact;
@@ -72,6 +73,28 @@ pub fn schedule(info: &ScheduleInfo) -> Value {
     shown
 }
 
+/// An alert as JSON: what is declared of it, where it is, and what is kept of it.
+#[must_use]
+pub fn alert(declared: Option<&Alert>, row: Option<&AlertRow>) -> Value {
+    let state = row.map(|row| row.state.clone()).unwrap_or_default();
+    let words = |value| declared.map(|alert| alert.on.describe(value));
+    json!({
+        "name": declared.map(|alert| &alert.name).or(row.map(|row| &row.name)),
+        "declared": declared.is_some(),
+        "on": declared.map(|alert| alert.on.name()),
+        "queue": declared.map(|alert| &alert.queue),
+        "task": declared.map(|alert| &alert.task),
+        "threshold": declared.and_then(|alert| words(alert.above)),
+        "clear": declared.and_then(|alert| words(alert.clear)),
+        "state": if state.raised { "raised" } else { "clear" },
+        "since": state.since.map(|time| time.to_string()),
+        "value": state.value,
+        "measured": state.since.and_then(|_| words(state.value)),
+        "changes": state.changes,
+        "notices_waiting": state.notices.len(),
+    })
+}
+
 /// What happened to a job and why, as JSON; `text` is the same for people.
 #[must_use]
 pub fn explanation(told: &Explanation) -> Value {
@@ -84,6 +107,7 @@ pub fn explanation(told: &Explanation) -> Value {
                 "worker": attempt.worker,
                 "started_at": attempt.started_at.to_string(),
                 "ended_at": attempt.ended_at.map(|time| time.to_string()),
+                "seconds": attempt.ended_at.map(|end| end.since(attempt.started_at).as_secs_f64()),
                 "outcome": attempt.outcome,
                 "error": attempt.error,
             })
@@ -98,6 +122,7 @@ pub fn explanation(told: &Explanation) -> Value {
         "trigger": told.trigger,
         "job": job(&told.job),
         "attempts": attempts,
+        "attempts_dropped": told.dropped_attempts(),
         "absorbed": told.absorbed,
         "open_window": told.open_window,
         "ticks": ticks,

@@ -35,7 +35,7 @@ pub(crate) async fn has_lapsed(db: &mut SqliteConnection, now: Timestamp) -> Res
 macro_rules! started_columns {
     () => {
         "j.id, j.due_at, j.starts, j.key, j.payload, j.attempt, j.failures, j.triggers, \
-         j.first_at, j.shape, j.lane_id"
+         j.first_at, j.shape, j.lane_id, j.lapses"
     };
 }
 
@@ -231,6 +231,7 @@ fn decode_claimed(
         payload: Payload::from_stored(get::<&str, _>(row, 4)?),
         attempt: attempt.saturating_add(1),
         failures: get(row, 6)?,
+        lapses: get(row, 11)?,
         triggers: unsigned(get(row, 7)?),
         first_at: time(row, 8)?,
         due_at: time(row, 1)?,

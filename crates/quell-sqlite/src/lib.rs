@@ -15,6 +15,7 @@
 //!
 //! Invariant: no write happens outside `tx`, and no claim or settlement trusts a caller's clock.
 
+mod alerts;
 mod claim;
 mod effects;
 mod ending;
@@ -28,6 +29,7 @@ mod names;
 mod operate;
 mod options;
 mod read;
+mod record;
 mod row;
 mod schedules;
 mod schema;

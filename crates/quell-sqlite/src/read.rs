@@ -1,13 +1,15 @@
 //! What operators read, without the write lock.
 
+use quell_core::alert::{AlertRow, Overview};
 use quell_core::schedule::ScheduleInfo;
 use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
-    QueueInfo, QueueName, Result, TaskInfo, TaskName,
+    QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
+use crate::alerts::{read_alerts, read_overview};
 use crate::error::{corrupt, explain};
 use crate::names::{Names, base_lane};
 use crate::row::{decode, decode_attempt, get, job_columns, signed, unsigned};
@@ -148,6 +150,14 @@ impl Reader {
                 Ok(TaskInfo { name: TaskName::new(name)?, settings })
             })
             .collect()
+    }
+
+    pub(crate) async fn overview(&mut self, now: Timestamp) -> Result<Overview> {
+        read_overview(&mut self.db, &self.names, now).await
+    }
+
+    pub(crate) async fn alerts(&mut self) -> Result<Vec<AlertRow>> {
+        read_alerts(&mut self.db).await
     }
 
     pub(crate) async fn schedules(&mut self) -> Result<Vec<ScheduleInfo>> {

@@ -255,7 +255,7 @@ impl Tx<'_> {
         .execute(&mut *self.db)
         .await
         .map_err(|e| explain("record an attempt", e))?;
-        Ok(())
+        self.give_up_attempts(job).await
     }
 }
 

@@ -6,14 +6,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::effect::{Begun, check_result};
 use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
+    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -383,6 +385,24 @@ impl Store for SqliteStore {
             return Ok(0);
         }
         write!(self, open_at(self.time(now)), |tx| tx.prune(retention, limit).await?)
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        let now = self.time(now);
+        self.reader().await?.overview(now).await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.reader().await?.alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        write!(self, open_at(self.seen()), |tx| tx.set_alert(name, version, state).await?)
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

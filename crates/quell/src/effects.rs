@@ -4,6 +4,8 @@
 //! The intent is on record before the call and the result after it, both under the attempt's lease.
 //! What an attempt finds on record decides what it does: the rules are in `quell_core::effect`.
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -240,11 +242,35 @@ impl Named {
     fn told(&self, what: &str, TaskError(answer): TaskError) -> TaskError {
         let tell = |error| format!("effect `{}`: {what}\ncaused by: {error}", self.name);
         TaskError(match answer {
+            // Its class is found by what it is: it stays the source.
+            Answer::Failed { error } => {
+                let what = format!("effect `{}`: {what}", self.name);
+                Answer::Failed { error: Box::new(InEffect { what, source: error }) }
+            }
             Answer::Retry { delay, error } => Answer::Retry { delay, error: tell(error) },
             Answer::TimedOut { error } => Answer::TimedOut { error: tell(error) },
             Answer::Permanent { error } => Answer::Permanent { error: tell(error) },
             Answer::Snooze { .. } | Answer::Cancel { .. } => answer,
         })
+    }
+}
+
+/// The error of a closure, with the effect that it is about.
+#[derive(Debug)]
+struct InEffect {
+    what: String,
+    source: Box<dyn StdError + Send + Sync>,
+}
+
+impl fmt::Display for InEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl StdError for InEffect {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.source)
     }
 }
 

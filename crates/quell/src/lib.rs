@@ -43,6 +43,7 @@ mod client;
 mod clock;
 mod ctx;
 mod effects;
+pub mod failure;
 mod handler;
 mod metrics;
 mod open;

@@ -12,6 +12,8 @@ use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{Error, Fold, Key, NewTrigger, Payload, Priority, QueueName, Result, TaskName};
 
+use crate::failure::Classifier;
+
 /// The queue of a task that names none.
 pub const DEFAULT_QUEUE: &str = "default";
 /// The timeout of a task that names none.
@@ -46,6 +48,7 @@ pub struct Policy {
     fold: Fold,
     retry: Retry,
     timeout: Duration,
+    classify: Option<Classifier>,
 }
 
 impl Default for Policy {
@@ -68,6 +71,7 @@ impl Policy {
             fold: Fold::Last,
             retry: Retry::default(),
             timeout: DEFAULT_TIMEOUT,
+            classify: None,
         }
     }
 
@@ -141,6 +145,32 @@ impl Policy {
     /// An attempt that takes longer has failed. 10 min by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// How often in a row an attempt may end without a word, its worker killed or hung, before the
+    /// job is buried (R25). 5 by default; `u32::MAX` for however often.
+    pub fn max_crashes(mut self, max_crashes: u32) -> Self {
+        self.retry.max_crashes = max_crashes;
+        self
+    }
+
+    /// What follows an error that the handler did not judge itself (R24, R25): one that came by `?`
+    /// or [`TaskError::failed`](crate::TaskError::failed). All are transient by default.
+    ///
+    /// ```
+    /// use quell::Policy;
+    /// use quell::failure::{Class, http_class};
+    ///
+    /// // What comes from HTTP by its status, what does not parse never again, the rest later.
+    /// let policy = Policy::default().classify(|error| match error.is::<serde_json::Error>() {
+    ///     true => Class::Permanent,
+    ///     false => http_class(error),
+    /// });
+    /// # assert!(policy.validate().is_ok());
+    /// ```
+    pub fn classify(mut self, classify: Classifier) -> Self {
+        self.classify = Some(classify);
         self
     }
 
@@ -218,6 +248,7 @@ pub struct TaskPolicy {
     fold: Fold,
     retry: Retry,
     timeout: Duration,
+    classify: Option<Classifier>,
 }
 
 impl TaskPolicy {
@@ -234,6 +265,7 @@ impl TaskPolicy {
             fold: policy.fold.clone(),
             retry: policy.retry,
             timeout: policy.timeout,
+            classify: policy.classify,
             name,
         })
     }
@@ -254,6 +286,11 @@ impl TaskPolicy {
     #[must_use]
     pub fn retry(&self) -> &Retry {
         &self.retry
+    }
+
+    /// What judges the errors that handlers did not.
+    pub(crate) fn classify(&self) -> Option<Classifier> {
+        self.classify
     }
 
     /// How long one attempt may take.

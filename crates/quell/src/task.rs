@@ -65,7 +65,8 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
 
 /// Why a handler did not succeed, and what should follow.
 ///
-/// Any error becomes a transient failure with `?`. The other answers are made by name:
+/// Any error becomes a failure with `?`: a transient one, unless the policy's
+/// [`classify`](Policy::classify) says otherwise. The other answers are made by name:
 ///
 /// ```
 /// use std::time::Duration;
@@ -88,14 +89,35 @@ pub struct TaskError(pub(crate) Answer);
 /// What a handler that did not succeed asks for.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Retry { delay: Option<Duration>, error: String },
-    TimedOut { error: String },
-    Permanent { error: String },
-    Snooze { delay: Duration },
-    Cancel { reason: String },
+    /// An error that the task's classifier judges.
+    Failed {
+        error: Box<dyn StdError + Send + Sync>,
+    },
+    Retry {
+        delay: Option<Duration>,
+        error: String,
+    },
+    TimedOut {
+        error: String,
+    },
+    Permanent {
+        error: String,
+    },
+    Snooze {
+        delay: Duration,
+    },
+    Cancel {
+        reason: String,
+    },
 }
 
 impl TaskError {
+    /// A failure that the policy's [`classify`](Policy::classify) judges, as every error is that
+    /// comes by `?`. For errors that do not, such as those of `anyhow`.
+    pub fn failed(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        TaskError(Answer::Failed { error: error.into() })
+    }
+
     /// A transient failure: tried again after the policy's backoff (R24).
     pub fn retry(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         TaskError(Answer::Retry { delay: None, error: chain(error.into().as_ref()) })
@@ -123,6 +145,25 @@ impl TaskError {
         TaskError(Answer::Snooze { delay })
     }
 
+    /// What it says, with its sources, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.0 {
+            Answer::Failed { error } => chain(&**error),
+            Answer::Retry { error, .. }
+            | Answer::TimedOut { error }
+            | Answer::Permanent { error } => error.clone(),
+            Answer::Snooze { delay } => format!("asked to be run again after {delay:?}"),
+            Answer::Cancel { reason } => reason.clone(),
+        }
+    }
+
+    /// Whether the attempt failed; else it asked for something that is no failure.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        !matches!(self.0, Answer::Snooze { .. } | Answer::Cancel { .. })
+    }
+
     /// The work is no longer wanted: the job ends cancelled.
     pub fn cancel(reason: impl Into<String>) -> Self {
         TaskError(Answer::Cancel { reason: reason.into() })
@@ -131,18 +172,27 @@ impl TaskError {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for TaskError {
     fn from(error: E) -> Self {
-        TaskError::retry(error)
+        TaskError::failed(error)
     }
 }
 
+/// The most sources of an error that are written down: an error may name itself as its source.
+const MAX_SOURCES: usize = 64;
+
 /// An error and all its sources, one per line.
-fn chain(error: &(dyn StdError + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
+    for source in sources(error) {
         text.push_str("\ncaused by: ");
         text.push_str(&source.to_string());
-        next = source.source();
     }
     text
+}
+
+/// The sources of an error, the nearest first.
+pub(crate) fn sources<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    let next = |source: &&'e (dyn StdError + 'static)| (*source).source();
+    std::iter::successors(error.source(), next).take(MAX_SOURCES)
 }

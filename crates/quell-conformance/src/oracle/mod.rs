@@ -19,9 +19,9 @@ use proptest::test_runner::{
     Config, FailurePersistence, FileFailurePersistence, TestCaseError, TestRunner,
 };
 use quell_core::{
-    Claim, EffectName, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, MemoryStore, NextDue,
-    Payload, QueueInfo, QueueSettings, Retention, Settlement, Store, TaskName, TaskSettings,
-    Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
+    AlertName, AlertState, Claim, EffectName, ExplainTarget, JobFilter, JobId, Lease, LeaseToken,
+    MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Retention, Settlement, Store,
+    TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
 use crate::rig::{Opened, Rig, key, secs, task};
@@ -185,6 +185,7 @@ impl Pair {
             | Op::Redrive(_)
             | Op::SetQueue { .. }
             | Op::DeleteQueue(_)
+            | Op::SetAlert { .. }
             | Op::SetTask { .. } => self.operate(op).await?,
             Op::Plan(plan) => self.plan(op, plan).await?,
         }
@@ -232,6 +233,12 @@ impl Pair {
                     (task(if *other { "u" } else { "t" }), TaskSettings { paused: *paused });
                 ask!(self, op, set_task(&task, &settings));
             }
+            Op::SetAlert { name, version, value } => {
+                let name = AlertName::new(format!("a{name}")).expect("a valid name");
+                let state = value.map(|value| AlertState { value, ..AlertState::default() });
+                ask!(self, op, set_alert(&name, *version, state.as_ref()));
+                ask!(self, op, alerts());
+            }
             _ => {}
         }
         Ok(())
@@ -268,6 +275,9 @@ impl Pair {
         let jobs = ask!(self, op, jobs(&all)).unwrap_or_default();
         ask!(self, op, counts());
         ask!(self, op, schedules());
+        if self.steps.is_multiple_of(3) {
+            ask!(self, op, overview(Some(self.now)));
+        }
         // A queue that a window only passed through within one call may be listed or not.
         let in_use = |queues: Vec<QueueInfo>| -> Vec<QueueInfo> {
             let set = |queue: &QueueInfo| queue.settings != QueueSettings::default();

@@ -65,6 +65,12 @@ pub(super) enum Op {
         paused: bool,
     },
     Plan(PlanOp),
+    SetAlert {
+        name: u8,
+        version: u64,
+        /// What it is set to; none removes it.
+        value: Option<u64>,
+    },
 }
 
 /// One batch.
@@ -134,6 +140,8 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         1 => (any::<bool>(), prop::bool::weighted(0.4))
             .prop_map(|(other, paused)| Op::SetTask { other, paused }),
         6 => plan_op().prop_map(Op::Plan),
+        1 => (0_u8..2, 0_u64..3, prop::option::weighted(0.8, 0_u64..9))
+            .prop_map(|(name, version, value)| Op::SetAlert { name, version, value }),
     ];
     vec(op, 1..60).prop_map(Script)
 }

@@ -17,11 +17,12 @@ use quell_core::schedule::{
 };
 use quell_core::window::Thresholds;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob, Counts, Effect, EffectName, Error,
-    ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease,
-    LeaseToken, MemoryStore, NewTrigger, NextDue, Outcome, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, TriggerId, Wakeups,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob,
+    Counts, Effect, EffectName, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter,
+    JobId, JobState, Key, Lapsed, Lease, LeaseToken, MemoryStore, NewTrigger, NextDue, Outcome,
+    Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, TriggerId, Wakeups,
 };
 
 use super::bug::Bug;
@@ -246,6 +247,7 @@ impl Buggy {
             payload: job.payload.clone(),
             attempt: job.attempt + 1,
             failures: 0,
+            lapses: 0,
             triggers: job.window.triggers,
             first_at: job.window.first_at,
             due_at: job.window.due_at,
@@ -579,6 +581,23 @@ impl Store for Buggy {
         let pruned = self.inner.prune(now, retention, limit).await;
         self.tell();
         pruned
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        self.inner.overview(now).await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.inner.alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        self.inner.set_alert(name, version, state).await
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

@@ -9,10 +9,11 @@ use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error, ErrorKind,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
-    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
+    EffectName, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed,
+    Lease, NextDue, Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -259,6 +260,23 @@ impl Store for Remote {
             Box::pin(async move { store.prune(now, &keep, limit).await })
         })
         .await
+    }
+
+    async fn overview(&self, _: Option<Timestamp>) -> Result<Overview> {
+        self.world.store().overview(Some(self.world.store_time())).await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.world.store().alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        self.world.store().set_alert(name, version, state).await
     }
 
     async fn set_schedule(&self, _: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

@@ -6,6 +6,7 @@
 //! knows who comes next, `effects` keeps what attempts record, `moves` changes them, `rows` shows them to `accept`, `schedules` makes ticks
 //! into triggers, `snapshot` sets them beside others.
 
+mod alerts;
 mod effects;
 mod limits;
 mod line;
@@ -21,15 +22,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::accept::accept;
+use crate::alert::{AlertRow, AlertState, Overview};
 use crate::effect::Begun;
 use crate::history::{Event, Sink};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
+    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -273,6 +275,23 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<u64> {
         Ok(self.step(now, |state| state.prune(retention, limit)))
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        Ok(self.step(now, |state| state.overview()))
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        Ok(self.locked().alerts())
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        to: Option<&AlertState>,
+    ) -> Result<bool> {
+        Ok(self.step(None, |state| state.set_alert(name, version, to)))
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

@@ -46,6 +46,7 @@ impl State {
             payload: job.payload.clone(),
             attempt: job.attempt,
             failures: job.failures,
+            lapses: job.lapses,
             triggers: job.window.triggers,
             first_at: job.window.first_at,
             due_at: job.window.due_at,

@@ -11,12 +11,13 @@ use super::limits::Limits;
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::record::given_up;
 use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
-    Attempt, AttemptOutcome, Counts, Effect, EffectName, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, JobState, Key, KeyAdvice, LeaseToken, QueueName, QueueSettings, Result,
-    ScheduleName, TaskName, Timestamp,
+    AlertName, AlertState, Attempt, AttemptOutcome, Counts, Effect, EffectName, ExplainTarget,
+    Explanation, Job, JobFilter, JobId, JobState, Key, KeyAdvice, LeaseToken, QueueName,
+    QueueSettings, Result, ScheduleName, TaskName, Timestamp,
 };
 
 /// Jobs that may start, in the order of R30.
@@ -46,6 +47,8 @@ pub(super) struct State {
     pub(super) schedules: BTreeMap<ScheduleName, ScheduleInfo>,
     /// The ticks that fired.
     pub(super) ticks: BTreeMap<(ScheduleName, Timestamp), Tick>,
+    /// What is kept of alerts, and how often each was written.
+    pub(super) alerts: BTreeMap<AlertName, (u64, AlertState)>,
     wakes: BTreeMap<QueueName, Timestamp>,
     /// Jobs that triggers of this step met.
     pub(super) met: BTreeSet<JobId>,
@@ -73,6 +76,7 @@ impl State {
             memories: BTreeMap::new(),
             schedules: BTreeMap::new(),
             ticks: BTreeMap::new(),
+            alerts: BTreeMap::new(),
             wakes: BTreeMap::new(),
             met: BTreeSet::new(),
             next_tick: None,
@@ -88,19 +92,9 @@ impl State {
 
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
-        let State { now, next_id, jobs, attempts, effects, limits, holds, memories, .. } = self;
-        (
-            now,
-            next_id,
-            jobs,
-            attempts,
-            effects,
-            limits,
-            holds,
-            memories,
-            &self.schedules,
-            &self.ticks,
-        )
+        let State { now, next_id, jobs, attempts, limits, holds, memories, .. } = self;
+        let beside = (&self.schedules, &self.ticks, &self.alerts, &self.effects);
+        (now, next_id, jobs, attempts, limits, holds, memories, beside)
     }
 
     /// R38: store time never goes back.
@@ -280,6 +274,10 @@ impl State {
         self.jobs.values().rev().filter(wanted).take(filter.page()).cloned().collect()
     }
 
+    pub(super) fn all_jobs(&self) -> impl DoubleEndedIterator<Item = &Job> {
+        self.jobs.values()
+    }
+
     pub(super) fn ended_before(
         &self,
         wanted: impl Fn(JobState) -> Option<Timestamp>,
@@ -319,7 +317,12 @@ impl State {
             outcome: Some(outcome),
             error,
         };
-        self.attempts.entry(id).or_default().push(attempt);
+        let given_up = given_up(attempt.token.get());
+        let attempts = self.attempts.entry(id).or_default();
+        attempts.push(attempt);
+        if let Some(given_up) = given_up {
+            attempts.retain(|attempt| !given_up.contains(&attempt.token.get()));
+        }
     }
 
     pub(super) fn attempts(&self, id: JobId) -> Vec<Attempt> {

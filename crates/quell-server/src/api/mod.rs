@@ -1,9 +1,11 @@
 //! The HTTP API.
 //!
 //! Every request passes `guard` (host, origin, token, headers), then a route. `triggers` writes,
-//! `jobs` reads and operates, `queues` sets what holds them back, `schedules` does both for schedules;
+//! `jobs` reads and operates, `queues` sets what holds them back, `schedules` does both for schedules,
+//! `alerts` for alerts;
 //! `error` is how anything that went wrong is told.
 
+mod alerts;
 mod error;
 mod guard;
 mod jobs;
@@ -20,11 +22,12 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
 use quell::{Quell, TaskName};
 
+use crate::alerts::DeclaredAlert;
 use crate::config::DeclaredTask;
 use crate::handler::Secret;
 use error::ApiError;
@@ -39,6 +42,8 @@ pub struct Api {
     pub quell: Quell,
     /// The declared tasks.
     pub tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
+    /// The declared alerts.
+    pub alerts: Arc<[DeclaredAlert]>,
     /// The metrics page.
     pub metrics: PrometheusHandle,
     /// What callers must present.
@@ -87,6 +92,8 @@ pub fn router(api: Api) -> Router {
         .route("/v1/schedules/{name}/resume", post(schedules::resume))
         .route("/v1/schedules/{name}/run", post(schedules::run))
         .route("/v1/schedules/{name}/backfill", post(schedules::backfill))
+        .route("/v1/alerts", get(alerts::list))
+        .route("/v1/alerts/{name}", delete(alerts::forget))
         .route("/v1/explain", get(jobs::explain))
         .route("/v1/healthz", get(health))
         .route("/metrics", get(metrics))

@@ -2,9 +2,10 @@
 //!
 //! `place` names file, line and field of what is wrong, `parse` checks the settings, `tasks` turns
 //! each task's into a policy, a key template and a handler, `schedules` each schedule's into a plan
-//! and a trigger. Invariant: a [`Config`] that exists can
+//! and a trigger, `alerts` each alert's into a threshold and its sinks. Invariant: a [`Config`] that exists can
 //! be served; only the world (a port, a file, a program) can still say no.
 
+mod alerts;
 mod parse;
 mod place;
 mod schedules;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use quell::{Error, NewTrigger, Payload, QueueName, QueueSettings, Schedule, TaskName, TaskPolicy};
 
+use crate::alerts::DeclaredAlert;
 use crate::handler::{Handler, Secret};
 use crate::key_template::KeyTemplate;
 
@@ -47,6 +49,10 @@ pub struct Config {
     pub tasks: BTreeMap<TaskName, DeclaredTask>,
     /// Schedules to set at the start.
     pub schedules: Vec<Schedule>,
+    /// What is watched, and who is told.
+    pub alerts: Vec<DeclaredAlert>,
+    /// How often it is looked at.
+    pub alert_interval: Duration,
 }
 
 /// A task that the configuration declares.

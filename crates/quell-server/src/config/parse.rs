@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use super::Config;
+use super::alerts::{RawAlert, alerts};
 use super::place::{Document, Problem};
 use super::schedules::{RawSchedule, schedules};
 use super::tasks::{RawTask, declare};
@@ -20,6 +21,8 @@ use crate::queue_text::{Length, QueueText};
 
 /// Where the server listens when it is not told.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7777));
+/// How often a server that is not told looks at what alerts watch.
+const ALERT_INTERVAL: Duration = Duration::from_secs(10);
 /// A shorter lease could not be renewed in time.
 const MIN_LEASE: Duration = Duration::from_millis(3);
 
@@ -33,6 +36,7 @@ struct Raw {
     queues: BTreeMap<String, QueueText>,
     tasks: BTreeMap<String, RawTask>,
     schedules: BTreeMap<String, RawSchedule>,
+    alerts: BTreeMap<String, RawAlert>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -43,6 +47,7 @@ struct RawServer {
     token_env: Option<String>,
     token_file: Option<String>,
     max_body: Option<Bytes>,
+    alert_interval: Option<Length>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -170,6 +175,11 @@ fn check(
         }
     }
     let schedules = schedules(raw.schedules, &tasks, broken, note);
+    let alerts = alerts(raw.alerts, folder, broken, note);
+    let alert_interval = raw.server.alert_interval.map_or(ALERT_INTERVAL, |length| length.0);
+    if alert_interval.is_zero() {
+        note("server.alert_interval", "alert_interval is zero: give a duration".to_owned());
+    }
     Config {
         listen,
         allowed_hosts: raw.server.allowed_hosts,
@@ -186,6 +196,8 @@ fn check(
         queues,
         tasks,
         schedules,
+        alerts,
+        alert_interval,
     }
 }
 

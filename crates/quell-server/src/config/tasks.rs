@@ -70,6 +70,7 @@ struct RawRetry {
     max_attempts: Option<u32>,
     min_backoff: Option<Length>,
     max_backoff: Option<Length>,
+    max_crashes: Option<u32>,
     jitter: Option<RawJitter>,
 }
 
@@ -83,7 +84,7 @@ enum RawJitter {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawExec {
+pub(super) struct RawExec {
     command: Vec<String>,
     cwd: Option<PathBuf>,
     #[serde(default)]
@@ -96,7 +97,7 @@ struct RawExec {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawHttp {
+pub(super) struct RawHttp {
     url: String,
     method: Option<String>,
     #[serde(default)]
@@ -159,7 +160,7 @@ fn template(
 fn place_of(field: &str) -> String {
     match field {
         "min" | "max_triggers" | "edge" => format!(".debounce.{field}"),
-        "max_attempts" | "min_backoff" | "max_backoff" => format!(".retry.{field}"),
+        "max_attempts" | "min_backoff" | "max_backoff" | "max_crashes" => format!(".retry.{field}"),
         "collect" => ".payload".to_owned(),
         "" => String::new(),
         other => format!(".{other}"),
@@ -237,6 +238,9 @@ fn with_retry(mut policy: Policy, retry: &RawRetry) -> Policy {
     if let Some(backoff) = retry.max_backoff {
         policy = policy.max_backoff(backoff.0);
     }
+    if let Some(crashes) = retry.max_crashes {
+        policy = policy.max_crashes(crashes);
+    }
     policy.jitter(match retry.jitter {
         None | Some(RawJitter::Equal) => Jitter::Equal,
         Some(RawJitter::Full) => Jitter::Full,
@@ -244,7 +248,7 @@ fn with_retry(mut policy: Policy, retry: &RawRetry) -> Policy {
     })
 }
 
-fn exec(
+pub(super) fn exec(
     raw: RawExec,
     timeout: Option<Duration>,
     path: &str,
@@ -285,7 +289,7 @@ fn exec(
     }))
 }
 
-fn http(
+pub(super) fn http(
     raw: RawHttp,
     timeout: Option<Duration>,
     path: &str,

@@ -16,6 +16,7 @@ use quell::TaskError;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
+use tokio_util::sync::CancellationToken;
 
 use super::{Invocation, MAX_OUTPUT, tail};
 
@@ -50,10 +51,21 @@ impl Exec {
     /// A transient failure with the ends of both outputs, or a permanent one for the exit codes
     /// that say so.
     pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
-        let mut child = self.command(call)?.spawn().map_err(|error| self.cannot_start(&error))?;
+        let payload = call.payload.as_str().as_bytes().to_vec();
+        self.run_command(self.command(call)?, payload, &call.cancelled, &call.stopping).await
+    }
+
+    /// Runs a command with this input, until it ends or one of these fires.
+    pub(super) async fn run_command(
+        &self,
+        mut command: Command,
+        payload: Vec<u8>,
+        cancelled: &CancellationToken,
+        stopping: &CancellationToken,
+    ) -> Result<(), TaskError> {
+        let mut child = command.spawn().map_err(|error| self.cannot_start(&error))?;
         let group = Group::of(&child);
         let (stdout, stderr) = (Tail::default(), Tail::default());
-        let payload = call.payload.as_str().as_bytes().to_vec();
         let io = {
             let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
             let feed = async move {
@@ -79,8 +91,8 @@ impl Exec {
                 return self.judge(status, &stdout, &stderr);
             }
             () = tokio::time::sleep(self.timeout) => Stopped::TimedOut,
-            () = call.cancelled.cancelled() => Stopped::Lost,
-            () = call.stopping.cancelled() => Stopped::Shutdown,
+            () = cancelled.cancelled() => Stopped::Lost,
+            () = stopping.cancelled() => Stopped::Shutdown,
         };
         group.signal(Signal::TERM);
         if tokio::time::timeout(GRACE, &mut ended).await.is_err() {
@@ -100,6 +112,20 @@ impl Exec {
     }
 
     fn command(&self, call: &Invocation) -> Result<Command, TaskError> {
+        let mut command = self.bare_command()?;
+        command.env("QUELL_TASK", call.task.as_str());
+        command.env("QUELL_QUEUE", call.queue.as_str());
+        command.env("QUELL_JOB", call.job.to_string());
+        command.env("QUELL_KEY", call.key.as_ref().map_or("", |key| key.as_str()));
+        command.env("QUELL_ATTEMPT", call.attempt.to_string());
+        command.env("QUELL_TRIGGERS", call.triggers.to_string());
+        command.env("QUELL_FIRST_AT", call.first_at.to_string());
+        command.env("QUELL_DUE_AT", call.due_at.to_string());
+        Ok(command)
+    }
+
+    /// The command with no variables but those that the configuration names.
+    pub(super) fn bare_command(&self) -> Result<Command, TaskError> {
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(TaskError::permanent("the task's command is empty"));
         };
@@ -119,14 +145,6 @@ impl Exec {
             }
         }
         command.envs(&self.env);
-        command.env("QUELL_TASK", call.task.as_str());
-        command.env("QUELL_QUEUE", call.queue.as_str());
-        command.env("QUELL_JOB", call.job.to_string());
-        command.env("QUELL_KEY", call.key.as_ref().map_or("", |key| key.as_str()));
-        command.env("QUELL_ATTEMPT", call.attempt.to_string());
-        command.env("QUELL_TRIGGERS", call.triggers.to_string());
-        command.env("QUELL_FIRST_AT", call.first_at.to_string());
-        command.env("QUELL_DUE_AT", call.due_at.to_string());
         if let Some(cwd) = &self.cwd {
             command.current_dir(cwd);
         }

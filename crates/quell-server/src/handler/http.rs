@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use quell::failure::Class;
 use quell::{Error, Result, TaskError, Timestamp};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, Response, StatusCode, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
+use tokio_util::sync::CancellationToken;
 
 use super::address::{Allowed, Guard, forbidden, may_connect};
 use super::{Invocation, MAX_OUTPUT, Secret, tail};
-
-/// The longest wait that a target can ask for.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3_600);
 
 /// What to call, as the configuration says it.
 #[derive(Clone, Debug)]
@@ -80,11 +79,19 @@ impl Http {
     /// 429 and 503 come back when `Retry-After` says, other 4xx are permanent, the rest is
     /// transient; each with the status and the beginning of the answer.
     pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
+        self.exchange(self.request(call)?, &call.cancelled).await
+    }
+
+    /// Sends a request and judges its answer.
+    pub(super) async fn exchange(
+        &self,
+        request: RequestBuilder,
+        cancelled: &CancellationToken,
+    ) -> Result<(), TaskError> {
         self.check_literal_address()?;
-        let request = self.request(call)?;
         let answer = tokio::select! {
             answer = request.send() => answer.map_err(|error| failed(&error))?,
-            () = call.cancelled.cancelled() => {
+            () = cancelled.cancelled() => {
                 return Err(TaskError::retry("the call was stopped before it was answered"));
             }
         };
@@ -114,19 +121,13 @@ impl Http {
         }
     }
 
-    fn request(&self, call: &Invocation) -> Result<reqwest::RequestBuilder, TaskError> {
+    fn request(&self, call: &Invocation) -> Result<RequestBuilder, TaskError> {
         let body = call.payload.as_str().as_bytes().to_vec();
         // The same for every attempt of the same triggers, so that a receiver can deduplicate.
         let id = format!("quell-{}-{}", call.job, call.triggers);
-        let timestamp = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
         let mut request = self
-            .client
-            .request(self.method.clone(), self.url.clone())
+            .signed(&id, body)?
             .header("content-type", "application/json")
-            .header("webhook-id", &id)
-            .header("webhook-timestamp", timestamp)
             .header("quell-task", call.task.as_str())
             .header("quell-job", call.job.to_string())
             .header("quell-attempt", call.attempt)
@@ -136,8 +137,21 @@ impl Http {
         {
             request = request.header("quell-key", value);
         }
+        Ok(request)
+    }
+
+    /// A request with this body, signed where there is a key.
+    pub(super) fn signed(&self, id: &str, body: Vec<u8>) -> Result<RequestBuilder, TaskError> {
+        let timestamp = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+        let mut request = self
+            .client
+            .request(self.method.clone(), self.url.clone())
+            .header("webhook-id", id)
+            .header("webhook-timestamp", timestamp);
         if let Some(secret) = &self.secret {
-            let signature = secret.sign(&id, timestamp, &body).map_err(TaskError::permanent)?;
+            let signature = secret.sign(id, timestamp, &body).map_err(TaskError::permanent)?;
             request = request.header("webhook-signature", signature);
         }
         Ok(request.body(body))
@@ -175,29 +189,20 @@ fn failed(error: &reqwest::Error) -> TaskError {
 }
 
 fn judge(status: StatusCode, retry_after: Option<Duration>, error: String) -> TaskError {
-    let waits = matches!(status.as_u16(), 429 | 503);
-    match (status.as_u16(), retry_after) {
-        (_, Some(delay)) if waits => TaskError::retry_after(delay, error),
-        (408 | 409 | 425 | 429, _) => TaskError::retry(error),
-        (300..=499, _) => TaskError::permanent(error),
-        _ => TaskError::retry(error),
+    match Class::of_status(status.as_u16(), retry_after) {
+        Class::RetryAfter(delay) => TaskError::retry_after(delay, error),
+        Class::Permanent => TaskError::permanent(error),
+        Class::Snooze(delay) => TaskError::snooze(delay),
+        Class::Cancel => TaskError::cancel(error),
+        Class::Transient => TaskError::retry(error),
     }
 }
 
-/// Seconds, or the time until a date, within a bound: a target cannot put a job off for years. None
-/// for no wait at all, which the task's own backoff knows better.
+/// The wait that the target asks for.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = match text.parse::<u32>() {
-        Ok(secs) => Duration::from_secs(secs.into()),
-        Err(_) => {
-            let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-            let now = jiff::Timestamp::try_from(SystemTime::now()).ok()?;
-            let until = Timestamp::from_micros(date.as_microsecond());
-            until.since(Timestamp::from_micros(now.as_microsecond()))
-        }
-    };
-    (!wait.is_zero()).then_some(wait.min(MAX_RETRY_AFTER))
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    let now = jiff::Timestamp::try_from(SystemTime::now()).ok()?;
+    quell::failure::retry_after(text, Timestamp::from_micros(now.as_microsecond()))
 }
 
 /// The beginning of an answer's body, bounded.
@@ -218,30 +223,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r24_retry_after_is_seconds_or_a_date_within_a_day() {
-        let now = jiff::Timestamp::now();
-        let date = |secs: i64| {
-            let at = now.saturating_add(jiff::SignedDuration::from_secs(secs)).unwrap();
-            jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at).unwrap()
-        };
-        let table = [
-            ("120".to_owned(), Some(120)),
-            (" 7 ".to_owned(), Some(7)),
-            ("4294967295".to_owned(), Some(86_400)),
-            (date(600), Some(600)),
-            (date(900_000), Some(86_400)),
-            ("0".to_owned(), None),
-            (date(-600), None),
-            ("-5".to_owned(), None),
-            ("soon".to_owned(), None),
-        ];
-        for (text, expected) in table {
-            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
-            let wait = retry_after(&headers).map(|wait| wait.as_secs());
-            // A date has whole seconds and the clock goes on.
-            let near = wait.zip(expected).is_some_and(|(got, want)| got.abs_diff(want) <= 2);
-            assert!(near || wait == expected, "{text}: {wait:?}");
-        }
+    fn r24_a_target_says_when_to_come_back() {
+        let headers = |text: &str| HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+        assert_eq!(retry_after(&headers("7")), Some(Duration::from_secs(7)));
+        let past = headers("Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(retry_after(&past), None, "the machine's clock is later");
+        assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 
     #[test]

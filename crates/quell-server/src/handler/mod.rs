@@ -1,10 +1,11 @@
-//! What a declared task runs: a command or an HTTP call.
+//! What a declared task runs, and how an alert is told: a command or an HTTP call.
 //!
 //! The worker calls [`Handler::run`] for each attempt; what it answers decides what follows.
 
 mod address;
 mod exec;
 mod http;
+mod notice;
 mod signature;
 
 use std::time::Duration;
@@ -16,6 +17,7 @@ pub use address::Allowed;
 pub use exec::Exec;
 pub(crate) use exec::GRACE;
 pub use http::{Http, HttpSettings};
+pub use notice::Message;
 pub use signature::Secret;
 
 /// The most of an output that is kept with a failed attempt, in bytes.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::effect::Begun;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
+    EffectName, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue,
+    Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 
 use super::ledger::Ledger;
@@ -147,6 +147,23 @@ impl Store for Observed {
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
         self.inner.set_task(task, settings).await
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        self.inner.overview(now).await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.inner.alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        self.inner.set_alert(name, version, state).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {

@@ -1,17 +1,18 @@
 //! One attempt: calls the handler, bounds its time, catches its panic, names what came of it.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use quell_core::failure::Class;
 use quell_core::retry::Retry;
 use quell_core::{AttemptOutcome, Failure, FailureKind, Lease, Outcome, Payload, Settlement};
 use tokio_util::sync::CancellationToken;
 
+use super::panic::Caught;
+use crate::failure::Classifier;
 use crate::handler::{AnyHandler, answer};
-use crate::task::Answer;
+use crate::task::{Answer, chain};
 use crate::{Clock, Ctx};
 
 /// What an attempt needs besides its context.
@@ -34,6 +35,9 @@ pub(crate) struct Spent {
     pub(crate) retry: Retry,
     pub(crate) attempt: u32,
     pub(crate) failures: u32,
+    /// How often in a row the job's attempts ended without a word.
+    pub(crate) lapses: u32,
+    pub(crate) classify: Option<Classifier>,
 }
 
 /// An attempt's end and how it is counted.
@@ -47,13 +51,17 @@ impl<S: Send + Sync + 'static> Attempt<S> {
     /// Runs the attempt to its end.
     pub(crate) async fn run(self, ctx: Ctx<S>) -> Ended {
         let Attempt { lease, handler, payload, timeout, clock, cancelled, settled, spent } = self;
+        if let Some(outcome) = spent.poison() {
+            let counted = outcome.counted();
+            return Ended { settlement: Settlement { lease, outcome }, counted };
+        }
         let deadline = clock.sleep_until(clock.now() + timeout);
-        let body = AssertUnwindSafe(async move { handler.call(payload, ctx).await }).catch_unwind();
+        let body = std::pin::pin!(async move { handler.call(payload, ctx).await });
         let outcome = tokio::select! {
             biased;
-            ended = body => match ended {
+            ended = Caught(body) => match ended {
                 Ok(result) => spent.outcome(answer(result), settled.load(Ordering::SeqCst)),
-                Err(panic) => spent.failure(AttemptOutcome::Panicked, panic_text(&*panic), None),
+                Err(panic) => spent.failure(AttemptOutcome::Panicked, panic, None),
             },
             () = deadline => {
                 cancelled.cancel();
@@ -80,18 +88,44 @@ impl Spent {
                 Outcome::InTransaction(self.failed(AttemptOutcome::Failed, error, None))
             }
             None => Outcome::Succeeded,
+            Some(Answer::Failed { error }) => self.classified(chain(&*error), self.judge(&*error)),
             Some(Answer::Retry { delay, error }) => {
                 self.failure(AttemptOutcome::Failed, error, delay)
             }
             Some(Answer::TimedOut { error }) => self.failure(AttemptOutcome::TimedOut, error, None),
-            Some(Answer::Permanent { error }) => Outcome::Failed(Failure {
-                error,
-                ended: AttemptOutcome::Failed,
-                kind: FailureKind::Permanent,
-            }),
+            Some(Answer::Permanent { error }) => permanent(error),
             Some(Answer::Snooze { delay }) => Outcome::Snoozed { delay },
             Some(Answer::Cancel { reason }) => Outcome::Cancelled { reason },
         }
+    }
+
+    /// What the task's classifier says of an error. One that panics has judged nothing.
+    fn judge(&self, error: &(dyn std::error::Error + 'static)) -> Class {
+        let judged = self.classify.map(|classify| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| classify(error)))
+        });
+        judged.and_then(Result::ok).unwrap_or_default()
+    }
+
+    fn classified(&self, error: String, class: Class) -> Outcome {
+        match class {
+            Class::Transient => self.failure(AttemptOutcome::Failed, error, None),
+            Class::RetryAfter(delay) => self.failure(AttemptOutcome::Failed, error, Some(delay)),
+            Class::Permanent => permanent(error),
+            Class::Snooze(delay) => Outcome::Snoozed { delay },
+            Class::Cancel => Outcome::Cancelled { reason: error },
+        }
+    }
+
+    /// R25: a job whose attempts ended without a word too often is not run again.
+    fn poison(&self) -> Option<Outcome> {
+        let max = self.retry.max_crashes;
+        (self.lapses >= max).then(|| {
+            permanent(format!(
+                "not run again: its worker died or hung {} times in a row, and max_crashes is {max}",
+                self.lapses
+            ))
+        })
     }
 
     /// A transient failure: R24's backoff, unless the handler asked for its own delay.
@@ -107,11 +141,7 @@ impl Spent {
     }
 }
 
-/// What a panic said, where it said something.
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<&'static str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", text.unwrap_or("(no message)"))
+fn permanent(error: String) -> Outcome {
+    let kind = FailureKind::Permanent;
+    Outcome::Failed(Failure { error, ended: AttemptOutcome::Failed, kind })
 }

@@ -63,6 +63,7 @@ impl Story {
             payload: Payload::from_stored("1"),
             attempt: 1,
             failures: 0,
+            lapses: 0,
             triggers: 1,
             first_at: self.now,
             due_at: self.now,

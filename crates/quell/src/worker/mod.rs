@@ -7,6 +7,7 @@
 mod attempt;
 mod event;
 mod machine;
+mod panic;
 mod poller;
 mod run;
 mod ticker;
@@ -70,6 +71,7 @@ pub struct WorkerBuilder<S> {
     tasks: BTreeMap<TaskName, Registered<S>>,
     refused: Option<Error>,
     pings: Option<mpsc::Receiver<Ping>>,
+    panic_hook: bool,
 }
 
 impl<S> fmt::Debug for WorkerBuilder<S> {
@@ -99,6 +101,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             tasks: BTreeMap::new(),
             refused: None,
             pings: None,
+            panic_hook: true,
         }
     }
 
@@ -131,6 +134,16 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// How often queues are polled when nothing wakes the worker (R35).
     pub fn poll(mut self, poll: PollSettings) -> Self {
         self.bounds.poll = poll;
+        self
+    }
+
+    /// Leaves the process's panic hook alone.
+    ///
+    /// By default the first worker of a process sets a panic hook that notes where a handler
+    /// panicked, with a backtrace, and then calls the hook that was there before; other panics pass
+    /// through it. Without it the record of a panic has the message alone.
+    pub fn without_panic_hook(mut self) -> Self {
+        self.panic_hook = false;
         self
     }
 
@@ -216,6 +229,9 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             return Err(error);
         }
         self.check_bounds()?;
+        if self.panic_hook {
+            panic::install();
+        }
         let mut by_queue: BTreeMap<QueueName, Vec<TaskName>> = BTreeMap::new();
         for task in self.tasks.values() {
             by_queue

@@ -269,6 +269,8 @@ impl<S: Send + Sync + 'static> Runner<S> {
                 retry: *task.policy.retry(),
                 attempt: job.attempt,
                 failures: job.failures,
+                lapses: job.lapses,
+                classify: task.policy.classify(),
             },
         };
         let name = job.task.clone();

@@ -3,6 +3,7 @@
 
 mod compile;
 mod effects;
+mod failures;
 #[cfg(feature = "sqlite")]
 mod faulty;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

@@ -86,6 +86,22 @@ const TABLE: &[(Bug, &[&str])] = &[
         &["r21_lapsed_leases_are_taken_back_in_order", "r31_a_crashed_slot_comes_back"],
     ),
     (Bug::ForgetsBackoff, &["r24_a_retry_waits_for_its_backoff"]),
+    (
+        Bug::ForgetsLapses,
+        &[
+            "r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports",
+            "r12_r25_the_heir_takes_over_the_lapses",
+        ],
+    ),
+    (Bug::KeepsTheLastAttemptsOnly, &["r25_the_first_and_the_last_attempts_are_kept"]),
+    (Bug::SeesNoTrouble, &["r27_dead_jobs_and_the_oldest_due_one_are_told"]),
+    (
+        Bug::WritesAlertsUnseen,
+        &[
+            "r27_an_alerts_row_is_changed_by_who_knows_it",
+            "r27_servers_that_race_raise_once_and_clear_once",
+        ],
+    ),
     (Bug::DropsTheDead, &["r25_a_dead_job_keeps_everything"]),
     (Bug::RedrivesNothing, &["r26_a_redrive_brings_fresh_attempts_or_joins_the_window"]),
     (Bug::HandsOutUnknownTasks, &["r28_unknown_tasks_are_left_alone"]),

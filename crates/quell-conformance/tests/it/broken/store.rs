@@ -11,11 +11,11 @@ use quell_core::effect::Begun;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::window::Thresholds;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, FailureKind, Fold, Job, JobFilter, JobId, Key, Lapsed, Lease, MemoryStore,
-    NewTrigger, NextDue, Outcome, Payload, QueueInfo, QueueName, QueueSettings, Rate, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups, When, WorkerId,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
+    EffectName, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId, Key, Lapsed,
+    Lease, MemoryStore, NewTrigger, NextDue, Outcome, Overview, Payload, QueueInfo, QueueName,
+    QueueSettings, Rate, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement,
+    Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -237,7 +237,11 @@ impl Store for Broken {
             }
             _ => {}
         }
-        self.inner.claim(now, &claim).await
+        let mut claimed = self.inner.claim(now, &claim).await?;
+        if self.bug == Bug::ForgetsLapses {
+            claimed.jobs.iter_mut().for_each(|job| job.lapses = 0);
+        }
+        Ok(claimed)
     }
 
     async fn renew(
@@ -431,7 +435,11 @@ impl Store for Broken {
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        self.inner.attempts(id).await
+        let mut attempts = self.inner.attempts(id).await?;
+        if self.bug == Bug::KeepsTheLastAttemptsOnly && attempts.len() > 20 {
+            attempts.drain(..5);
+        }
+        Ok(attempts)
     }
 
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
@@ -485,6 +493,32 @@ impl Store for Broken {
             retention = Retention { succeeded: at_once, dead: at_once };
         }
         self.inner.prune(now, &retention, limit).await
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        let mut overview = self.inner.overview(now).await?;
+        if self.bug == Bug::SeesNoTrouble {
+            overview.lanes.clear();
+        }
+        Ok(overview)
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.inner.alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        let mut version = version;
+        if self.bug == Bug::WritesAlertsUnseen {
+            let rows = self.inner.alerts().await?;
+            version = rows.iter().find(|row| row.name == *name).map_or(0, |row| row.version);
+        }
+        self.inner.set_alert(name, version, state).await
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {

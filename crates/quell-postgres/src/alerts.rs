@@ -1,0 +1,112 @@
+//! What alerts look at and keep (R27): dead jobs and the oldest due ones, by lane, and one row for
+//! each alert.
+//!
+//! Looking reads the newest of the dead jobs, and of those that wait one for each lane and partition
+//! in which any does: so it costs no more with a longer backlog.
+
+use std::collections::BTreeMap;
+
+use quell_core::alert::{AlertRow, AlertState, LaneOverview, Overview};
+use quell_core::{AlertName, Result};
+use sqlx::postgres::PgRow;
+
+use crate::error::corrupt;
+use crate::names::Names;
+use crate::row::{get, optional_time, signed, time, unsigned};
+use crate::sql::{PgQuery, Sql};
+use crate::tx::{Asked, Tx, first};
+
+/// The time, then a row for each lane and kind: lane, dead jobs, the first due time.
+pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
+    const LANES: &str = "with recursive head (lane_id, partition_id, due_at) as (
+             (select j.lane_id, j.partition_id, j.due_at from quell.job j
+               where j.state = 0
+               order by j.lane_id, j.partition_id, j.due_at, j.id limit 1)
+             union all
+             -- From each lane and partition in which a job waits to the next one.
+             select n.lane_id, n.partition_id, n.due_at
+               from head p
+              cross join lateral (
+                    select j.lane_id, j.partition_id, j.due_at from quell.job j
+                     where j.state = 0
+                       and (j.lane_id, j.partition_id) > (p.lane_id, p.partition_id)
+                     order by j.lane_id, j.partition_id, j.due_at, j.id limit 1) n)
+         select quell.peek($1, $2), null::int, null::bigint, null::bigint
+          union all
+         select null, lane_id, 0, min(due_at) from head group by lane_id
+          union all
+         select null, lane_id, count(*), null
+           from (select lane_id from quell.ended
+                  where state = 3 order by ended_at desc limit $3) dead
+          group by lane_id";
+    asked.bind(sql.query(LANES)).bind(signed(Overview::MOST_DEAD))
+}
+
+/// The lanes that an overview speaks of.
+pub(crate) fn overview_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
+    let lanes = rows.iter().map(|row| get::<Option<i32>, _>(row, 1));
+    lanes.filter_map(Result::transpose).collect()
+}
+
+/// What [`overview_query`] brought; the lanes must be known.
+pub(crate) fn decode_overview(rows: &[PgRow], names: &Names) -> Result<Overview> {
+    let mut lanes = BTreeMap::new();
+    for row in rows {
+        let Some(id) = get::<Option<i32>, _>(row, 1)? else { continue };
+        let lane = names.lane(id).ok_or_else(|| corrupt("the lane of a job"))?;
+        let (queue, task) = (lane.queue.clone(), lane.task.clone());
+        let empty =
+            LaneOverview { queue: queue.clone(), task: task.clone(), dead: 0, first_due: None };
+        let seen: &mut LaneOverview = lanes.entry((queue, task)).or_insert(empty);
+        seen.dead += unsigned(get(row, 2)?);
+        seen.first_due = seen.first_due.into_iter().chain(optional_time(row, 3)?).min();
+    }
+    Ok(Overview { now: time(first(rows)?, 0)?, lanes: lanes.into_values().collect() })
+}
+
+/// All alerts, by name.
+pub(crate) const ALL_ALERTS: &str =
+    "select name, version, state from quell.alert order by name collate \"C\"";
+
+/// A row of [`ALL_ALERTS`].
+pub(crate) fn decode_alert(row: &PgRow) -> Result<AlertRow> {
+    let name: &str = get(row, 0)?;
+    let state = serde_json::from_str(get(row, 2)?)
+        .map_err(|error| corrupt(format_args!("the state of alert {name}: {error}")))?;
+    Ok(AlertRow { name: AlertName::new(name)?, version: unsigned(get(row, 1)?), state })
+}
+
+impl Tx<'_> {
+    /// Writes an alert's row, if it still has this version; says whether it did.
+    pub(crate) async fn set_alert(
+        &mut self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        const MAKE: &str = "insert into quell.alert (name, version, state)
+             values ($1, $2 + 1, $3) on conflict do nothing returning true";
+        const CHANGE: &str = "update quell.alert set version = version + 1, state = $3
+              where name = $1 and version = $2 returning true";
+        const REMOVE: &str = "with gone as (
+                 delete from quell.alert where name = $1 and version = $2 returning name)
+             select true
+              where exists (select from gone)
+                 -- Nothing to remove, and nothing was expected.
+                 or $2 = 0 and not exists (select from quell.alert where name = $1)";
+        let sql = match (state, version) {
+            (Some(_), 0) => MAKE,
+            (Some(_), _) => CHANGE,
+            (None, _) => REMOVE,
+        };
+        let query = self.sql.query(sql).bind(name.as_str().to_owned()).bind(signed(version));
+        let query = match state {
+            Some(state) => query
+                .bind(serde_json::to_string(state).map_err(|error| {
+                    corrupt(format_args!("the state of alert {name}: {error}"))
+                })?),
+            None => query,
+        };
+        Ok(!self.fetch("write an alert", query).await?.is_empty())
+    }
+}

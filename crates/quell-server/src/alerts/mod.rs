@@ -1,0 +1,249 @@
+//! Alerts of a server (R27): looks at what they watch, raises and clears them, tells their sinks.
+//!
+//! Every server with the same configuration looks; the row in the store decides which of them raises,
+//! clears and tells (`quell::alert`). A server that dies while it tells leaves the notice to the
+//! others. `tally` counts the attempts of this server for failure rates.
+
+mod tally;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell::alert::{Alert, Measure, Notice, Overview};
+use quell::{AlertName, AlertState, Quell};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::handler::{Handler, Message};
+pub use tally::{Ended, Tally};
+
+/// How often a row that another server changed meanwhile is read anew, before the next look.
+const TRIES: usize = 8;
+
+/// An alert's sinks, by name.
+pub type Sinks = BTreeMap<String, Handler>;
+
+/// An alert that the configuration declares.
+#[derive(Debug)]
+pub struct DeclaredAlert {
+    /// What it watches.
+    pub alert: Alert,
+    /// Who is told, besides the log and the metric.
+    pub sinks: Sinks,
+}
+
+/// What one server does for its alerts.
+#[derive(Debug)]
+pub struct Watch {
+    quell: Quell,
+    alerts: Arc<[DeclaredAlert]>,
+    tally: Arc<Tally>,
+    /// What was counted of this server's attempts and is in the store, for each alert.
+    counted: Vec<Counted>,
+    telling: JoinSet<()>,
+}
+
+/// Attempts that ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// How many went well.
+    pub succeeded: u64,
+    /// How many failed.
+    pub failed: u64,
+}
+
+impl Watch {
+    /// Looks for these alerts.
+    #[must_use]
+    pub fn new(quell: Quell, alerts: Arc<[DeclaredAlert]>, tally: Arc<Tally>) -> Self {
+        let counted = vec![Counted::default(); alerts.len()];
+        Watch { quell, alerts, tally, counted, telling: JoinSet::new() }
+    }
+
+    /// Looks every `interval` until told to stop; what it is telling then is told by another server,
+    /// or by this one after its next start.
+    pub async fn run(mut self, interval: Duration, stop: CancellationToken) {
+        let mut looks = tokio::time::interval(interval);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = looks.tick() => {}
+                () = stop.cancelled() => break,
+            }
+            let looked = tokio::select! {
+                looked = self.look() => looked,
+                () = stop.cancelled() => break,
+            };
+            if let Err(error) = looked {
+                warn!(%error, "alerts could not be looked after, trying again");
+            }
+            while self.telling.try_join_next().is_some() {}
+        }
+        self.telling.shutdown().await;
+    }
+
+    /// Looks once.
+    async fn look(&mut self) -> quell::Result<()> {
+        let store = self.quell.store();
+        let overview = store.overview(None).await?;
+        let mut rows: BTreeMap<AlertName, (u64, AlertState)> = rows(&self.quell).await?;
+        for index in 0..self.alerts.len() {
+            let name = self.alerts.get(index).map(|declared| declared.alert.name.clone());
+            let row = name.and_then(|name| rows.remove(&name)).unwrap_or_default();
+            self.look_after(index, row, &overview).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings one alert's row up to date, and tells what is to be told.
+    async fn look_after(
+        &mut self,
+        index: usize,
+        (mut version, mut state): (u64, AlertState),
+        overview: &Overview,
+    ) -> quell::Result<()> {
+        let alerts = Arc::clone(&self.alerts);
+        let (Some(declared), Some(counted)) = (alerts.get(index), self.counted.get_mut(index))
+        else {
+            return Ok(());
+        };
+        let alert = &declared.alert;
+        let total = self.tally.total(alert);
+        for _ in 0..TRIES {
+            let known = state.clone();
+            count(alert, &mut state, overview, total, *counted);
+            let value = alert.measure(overview, &state);
+            let changed = state.observe(alert, value, overview.now);
+            let notices = state.take(overview.now);
+            metrics::gauge!("quell_alert", "name" => alert.name.to_string()).set(if state.raised {
+                1.0
+            } else {
+                0.0
+            });
+            if state == known {
+                *counted = total;
+                return Ok(());
+            }
+            if self.quell.store().set_alert(&alert.name, version, Some(&state)).await? {
+                *counted = total;
+                if changed {
+                    log(alert, &state);
+                }
+                self.tell(index, notices);
+                return Ok(());
+            }
+            (version, state) = rows(&self.quell).await?.remove(&alert.name).unwrap_or_default();
+        }
+        debug!(alert = %alert.name, "other servers look after it");
+        Ok(())
+    }
+
+    /// Tells each sink its notice, beside the looking.
+    fn tell(&mut self, index: usize, notices: Vec<Notice>) {
+        for notice in notices {
+            let (quell, alerts) = (self.quell.clone(), Arc::clone(&self.alerts));
+            self.telling.spawn(async move {
+                if let Some(declared) = alerts.get(index)
+                    && let Err(error) = deliver(&quell, declared, &notice).await
+                {
+                    let name = &declared.alert.name;
+                    warn!(alert = %name, %error, "whether an alert was told is not on record: it may be told twice");
+                }
+            });
+        }
+    }
+}
+
+/// Adds what this server counted since the last time.
+fn count(
+    alert: &Alert,
+    state: &mut AlertState,
+    overview: &Overview,
+    total: Counted,
+    before: Counted,
+) {
+    let Measure::FailureRate { window, .. } = alert.on else { return };
+    let succeeded = total.succeeded.saturating_sub(before.succeeded);
+    let failed = total.failed.saturating_sub(before.failed);
+    if succeeded > 0 || failed > 0 {
+        state.count(overview.now, window, succeeded, failed);
+    }
+}
+
+fn log(alert: &Alert, state: &AlertState) {
+    let (name, measured) = (&alert.name, alert.on.describe(state.value));
+    let threshold = alert.on.describe(if state.raised { alert.above } else { alert.clear });
+    if state.raised {
+        warn!(alert = %name, measured, threshold, "alert raised");
+    } else {
+        info!(alert = %name, measured, threshold, "alert cleared");
+    }
+}
+
+/// The rows of all alerts.
+async fn rows(quell: &Quell) -> quell::Result<BTreeMap<AlertName, (u64, AlertState)>> {
+    let rows = quell.store().alerts().await?.into_iter();
+    Ok(rows.map(|row| (row.name, (row.version, row.state))).collect())
+}
+
+/// Tells one sink, and puts on record whether it went well.
+async fn deliver(quell: &Quell, declared: &DeclaredAlert, notice: &Notice) -> quell::Result<()> {
+    let alert = &declared.alert;
+    let told = match declared.sinks.get(&notice.sink) {
+        Some(sink) => sink.tell(&message(alert, notice)).await,
+        None => Err("another server's configuration names this sink, this one's does not".into()),
+    };
+    if let Err(error) = &told {
+        let (sink, tries) = (&notice.sink, notice.tries);
+        warn!(alert = %alert.name, sink, tries, error, "a notice was not delivered, trying again");
+    }
+    loop {
+        let Some((version, mut state)) = rows(quell).await?.remove(&alert.name) else {
+            return Ok(());
+        };
+        match &told {
+            Ok(()) => state.delivered(notice),
+            Err(_) => state.undelivered(notice, quell.store().overview(None).await?.now),
+        }
+        if quell.store().set_alert(&alert.name, version, Some(&state)).await? {
+            return Ok(());
+        }
+    }
+}
+
+fn message(alert: &Alert, notice: &Notice) -> Message {
+    let state = if notice.raised { "raised" } else { "cleared" };
+    let measured = alert.on.describe(notice.value);
+    let body = json!({
+        "type": format!("alert.{state}"),
+        "timestamp": notice.at.to_string(),
+        "data": {
+            "alert": alert.name,
+            "state": state,
+            "on": alert.on.name(),
+            "queue": alert.queue,
+            "task": alert.task,
+            "value": notice.value,
+            "threshold": alert.above,
+            "text": format!("{}: {state}, {measured}", alert.name),
+            "change": notice.change,
+        },
+    });
+    let name = |name: Option<&str>| name.unwrap_or_default().to_owned();
+    Message {
+        id: format!("quell-alert-{}-{}", alert.name, notice.change),
+        body: body.to_string(),
+        variables: vec![
+            ("QUELL_ALERT", alert.name.to_string()),
+            ("QUELL_ALERT_STATE", state.to_owned()),
+            ("QUELL_ALERT_ON", alert.on.name().to_owned()),
+            ("QUELL_ALERT_VALUE", notice.value.to_string()),
+            ("QUELL_ALERT_TEXT", measured),
+            ("QUELL_QUEUE", name(alert.queue.as_ref().map(|queue| queue.as_str()))),
+            ("QUELL_TASK", name(alert.task.as_ref().map(|task| task.as_str()))),
+        ],
+    }
+}

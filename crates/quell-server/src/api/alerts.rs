@@ -1,0 +1,43 @@
+//! Alerts over HTTP: what is watched, what is raised, and forgetting one (R27).
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use quell::{AlertName, AlertRow};
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use crate::view;
+
+/// `GET /v1/alerts`: those that this server declares, and those that others left in the store.
+pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {
+    let rows = api.quell.store().alerts().await?.into_iter();
+    let mut rows: BTreeMap<AlertName, AlertRow> = rows.map(|row| (row.name.clone(), row)).collect();
+    let mut shown = Vec::new();
+    for declared in &*api.alerts {
+        let row = rows.remove(&declared.alert.name);
+        shown.push(view::alert(Some(&declared.alert), row.as_ref()));
+    }
+    shown.extend(rows.values().map(|row| view::alert(None, Some(row))));
+    Ok(Json(json!({ "alerts": shown })))
+}
+
+/// `DELETE /v1/alerts/{name}`: forgets its state, with what its sinks have yet to hear. One that is
+/// declared begins anew.
+pub(super) async fn forget(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let name = AlertName::new(name)?;
+    loop {
+        let rows = api.quell.store().alerts().await?;
+        let Some(row) = rows.into_iter().find(|row| row.name == name) else {
+            return Err(ApiError::not_found("name", "nothing is kept of an alert of this name"));
+        };
+        if api.quell.store().set_alert(&name, row.version, None).await? {
+            return Ok(Json(json!({ "alert": name, "forgotten": true })));
+        }
+    }
+}

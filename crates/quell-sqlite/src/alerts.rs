@@ -1,0 +1,107 @@
+//! What alerts look at and keep (R27): dead jobs and the oldest due ones, by lane, and one row for
+//! each alert.
+//!
+//! Looking reads the newest of the dead jobs, and of those that wait one for each lane and partition
+//! in which any does: so it costs no more with a longer backlog.
+
+use std::collections::BTreeMap;
+
+use quell_core::alert::{AlertRow, AlertState, LaneOverview, Overview};
+use quell_core::{AlertName, Result, Timestamp};
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+
+use crate::error::{corrupt, explain};
+use crate::keys::json;
+use crate::names::Names;
+use crate::row::{get, optional_time, signed, time, unsigned};
+use crate::tx::Tx;
+
+/// Looks, without writing.
+pub(crate) async fn read_overview(
+    db: &mut SqliteConnection,
+    names: &Names,
+    now: Timestamp,
+) -> Result<Overview> {
+    const LANES: &str = "with recursive
+         lane (id) as (
+             select (select lane_id from quell_job where state = 0 and waits = 0
+                      order by lane_id limit 1)
+             union all
+             select (select j.lane_id from quell_job j
+                      where j.state = 0 and j.waits = 0 and j.lane_id > lane.id
+                      order by j.lane_id limit 1)
+               from lane where id is not null)
+         select id, 0, (select min(due_at) from quell_job
+                         where lane_id = lane.id and state = 0 and waits = 0)
+           from lane where id is not null
+          union all
+         -- R11: those that wait for their key are few, one for each attempt that runs.
+         select lane_id, 0, due_at from quell_job where waits = 1 and state = 0
+          union all
+         select lane_id, count(*), null
+           from (select lane_id from quell_job
+                  where state >= 2 and state = 3 order by ended_at desc limit ?1)
+          group by lane_id";
+    let what = "look at queues for alerts";
+    let clock = sqlx::query("select max(?1, clock) from quell_meta").bind(now.as_micros());
+    let clock = clock.fetch_one(&mut *db).await.map_err(|e| explain(what, e))?;
+    let rows = sqlx::query(LANES).bind(signed(Overview::MOST_DEAD)).fetch_all(db).await;
+    let mut lanes = BTreeMap::new();
+    for row in &rows.map_err(|e| explain(what, e))? {
+        let lane = names.lane(get(row, 0)?).ok_or_else(|| corrupt("the lane of a job"))?;
+        let (queue, task) = (lane.queue.clone(), lane.task.clone());
+        let empty =
+            LaneOverview { queue: queue.clone(), task: task.clone(), dead: 0, first_due: None };
+        let seen: &mut LaneOverview = lanes.entry((queue, task)).or_insert(empty);
+        seen.dead += unsigned(get(row, 1)?);
+        seen.first_due = seen.first_due.into_iter().chain(optional_time(row, 2)?).min();
+    }
+    Ok(Overview { now: time(&clock, 0)?, lanes: lanes.into_values().collect() })
+}
+
+/// All alerts, by name.
+pub(crate) async fn read_alerts(db: &mut SqliteConnection) -> Result<Vec<AlertRow>> {
+    let sql = "select name, version, state from quell_alert order by name";
+    let rows = sqlx::query(sql).fetch_all(db).await.map_err(|e| explain("read alerts", e))?;
+    let decode = |row: &SqliteRow| {
+        let name: &str = get(row, 0)?;
+        let state = serde_json::from_str(get(row, 2)?)
+            .map_err(|error| corrupt(format_args!("the state of alert {name}: {error}")))?;
+        Ok(AlertRow { name: AlertName::new(name)?, version: unsigned(get(row, 1)?), state })
+    };
+    rows.iter().map(decode).collect()
+}
+
+impl Tx<'_> {
+    /// Writes an alert's row, if it still has this version; says whether it did.
+    pub(crate) async fn set_alert(
+        &mut self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        const MAKE: &str = "insert into quell_alert (name, version, state)
+             select ?1, ?2 + 1, ?3 where true on conflict do nothing";
+        const CHANGE: &str = "update quell_alert set version = version + 1, state = ?3
+              where name = ?1 and version = ?2";
+        const REMOVE: &str = "delete from quell_alert where name = ?1 and version = ?2";
+        let sql = match (state, version) {
+            (Some(_), 0) => MAKE,
+            (Some(_), _) => CHANGE,
+            (None, _) => REMOVE,
+        };
+        let query = sqlx::query(sql).bind(name.as_str().to_owned()).bind(signed(version));
+        let query = match state {
+            Some(state) => query.bind(json(state)?),
+            None => query,
+        };
+        let written = query.execute(&mut *self.db).await;
+        let written = written.map_err(|e| explain("write an alert", e))?.rows_affected();
+        if written > 0 || state.is_some() || version > 0 {
+            return Ok(written > 0);
+        }
+        // Nothing to remove, and nothing was expected.
+        Ok(read_alerts(&mut self.db).await?.iter().all(|row| row.name != *name))
+    }
+}

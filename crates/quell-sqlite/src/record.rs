@@ -1,0 +1,25 @@
+//! How many attempts a job keeps on record (R25).
+
+use quell_core::record::given_up;
+use quell_core::{Job, Result};
+
+use crate::error::explain;
+use crate::row::signed;
+use crate::tx::Tx;
+
+impl Tx<'_> {
+    /// Gives up attempts of a job whose newest is on record, where there are many.
+    pub(crate) async fn give_up_attempts(&mut self, job: &Job) -> Result<()> {
+        const GIVE_UP: &str =
+            "delete from quell_attempt where job_id = ?1 and token between ?2 and ?3";
+        let Some(tokens) = given_up(job.starts) else { return Ok(()) };
+        sqlx::query(GIVE_UP)
+            .bind(signed(job.id.get()))
+            .bind(signed(*tokens.start()))
+            .bind(signed(*tokens.end()))
+            .execute(&mut *self.db)
+            .await
+            .map_err(|e| explain("give up attempts", e))?;
+        Ok(())
+    }
+}
