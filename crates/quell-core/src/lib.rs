@@ -3,7 +3,7 @@
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
 //! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
-//! ([`schedule`]) and the moves
+//! ([`schedule`]), dead letters ([`dead`]) and the moves
 //! between job states ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
 //! rules' own store: the oracle that every other store is compared with.
 //!
@@ -15,6 +15,7 @@
 )]
 
 pub mod accept;
+pub mod dead;
 pub mod dedup;
 pub mod edge;
 mod error;
@@ -37,6 +38,7 @@ pub mod trigger;
 mod wake;
 pub mod window;
 
+pub use dead::{DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Origin, Past, Redrive};
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{

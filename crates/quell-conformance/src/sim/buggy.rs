@@ -3,6 +3,8 @@
 //! A buggy store tells its own story: its events say what such a store would have written, not what
 //! the model inside did. The bugs are those that real queues had; see `docs/testing.md`.
 
+mod dead;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,8 +21,8 @@ use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob, Counts, Error, ErrorKind,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
     MemoryStore, NewTrigger, NextDue, Outcome, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, TriggerId, Wakeups,
+    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, TriggerId, Wakeups,
 };
 
 use super::bug::Bug;
@@ -539,8 +541,8 @@ impl Store for Buggy {
         cancelled
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        let became = self.inner.redrive(now, id).await;
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        let became = self.inner.redrive(now, redrive).await;
         self.tell();
         became
     }

@@ -3,9 +3,10 @@
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
 //! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
-//! knows who comes next, `moves` changes them, `rows` shows them to `accept`, `schedules` makes ticks
+//! knows who comes next, `moves` changes them, `dead` lets them rest, `rows` shows them to `accept`, `schedules` makes ticks
 //! into triggers, `snapshot` sets them beside others.
 
+mod dead;
 mod limits;
 mod line;
 mod moves;
@@ -26,8 +27,8 @@ use crate::store::no_such_job;
 use crate::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
     JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups,
+    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -236,8 +237,8 @@ impl Store for MemoryStore {
         self.step(now, |state| state.cancel(id, reason))
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        self.step(now, |state| state.redrive(id))
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        self.step(now, |state| state.redrive(redrive))
     }
 
     async fn prune(

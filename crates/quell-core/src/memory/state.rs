@@ -15,7 +15,7 @@ use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
     Attempt, AttemptOutcome, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState,
-    Key, KeyAdvice, LeaseToken, QueueName, QueueSettings, Result, ScheduleName, TaskName,
+    Key, KeyAdvice, LeaseToken, Past, QueueName, QueueSettings, Result, ScheduleName, TaskName,
     Timestamp,
 };
 
@@ -39,6 +39,8 @@ pub(super) struct State {
     running: BTreeSet<JobId>,
     running_keys: BTreeMap<TaskKey, usize>,
     attempts: BTreeMap<JobId, Vec<Attempt>>,
+    /// What jobs were before someone edited or imported them.
+    pub(super) pasts: BTreeMap<JobId, Past>,
     pub(super) limits: Limits,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
@@ -66,6 +68,7 @@ impl State {
             running: BTreeSet::new(),
             running_keys: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            pasts: BTreeMap::new(),
             limits: Limits::default(),
             holds: BTreeMap::new(),
             memories: BTreeMap::new(),
@@ -87,7 +90,8 @@ impl State {
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
         let State { now, next_id, jobs, attempts, limits, holds, memories, .. } = self;
-        (now, next_id, jobs, attempts, limits, holds, memories, &self.schedules, &self.ticks)
+        let beside = (attempts, &self.pasts);
+        (now, next_id, jobs, beside, limits, holds, memories, &self.schedules, &self.ticks)
     }
 
     /// R38: store time never goes back.
@@ -144,6 +148,10 @@ impl State {
         self.running_keys.contains_key(task_key)
     }
 
+    pub(super) fn all_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values()
+    }
+
     pub(super) fn running(&self) -> impl Iterator<Item = &Job> {
         self.running.iter().filter_map(|id| self.jobs.get(id))
     }
@@ -184,6 +192,15 @@ impl State {
         self.unindex(id);
         self.jobs.remove(&id);
         self.attempts.remove(&id);
+        self.pasts.remove(&id);
+    }
+
+    /// Takes in a job that ended elsewhere: no index knows it, and nobody waits for it.
+    pub(super) fn insert_ended(&mut self, job: Job, attempts: Vec<Attempt>) {
+        assert!(job.state.is_ended(), "job {} came in and has not ended", job.id);
+        self.met.insert(job.id);
+        self.attempts.insert(job.id, attempts);
+        self.jobs.insert(job.id, job);
     }
 
     fn unindex(&mut self, id: JobId) {
@@ -340,6 +357,7 @@ impl State {
             open_window: window.filter(|window| *window != job.id),
             keys: self.key_advice(&job.task),
             ticks: self.ticks_of(job.id),
+            past: self.pasts.get(&job.id).cloned().unwrap_or_default(),
         })
     }
 
