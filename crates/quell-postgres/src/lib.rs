@@ -14,6 +14,7 @@
 
 mod claim;
 mod connections;
+mod dead;
 mod enqueue;
 mod error;
 mod inbox;

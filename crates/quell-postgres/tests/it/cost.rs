@@ -268,7 +268,7 @@ async fn r26_a_job_dies_and_comes_back_without_a_look_at_others() {
             let jobs = claim(&store, 1).await;
             assert_eq!(jobs.len(), 1);
             settle(&store, &jobs, fails(secs(1), true)).await;
-            store.redrive(None, jobs[0].id).await.unwrap();
+            store.redrive(None, &jobs[0].id.into()).await.unwrap();
         };
         trigger(&store, with_edge(Edge::Leading, "first")).await;
         redrive().await;

@@ -206,7 +206,7 @@ fn operators() -> Vec<Case> {
         writes(
             "redrive",
             step!(|s, t| end(s, t, fails(secs(1), true)).await?),
-            step!(|s, t| s.redrive(Some(t), JobId::new(1)).await?),
+            step!(|s, t| s.redrive(Some(t), &JobId::new(1).into()).await?),
         ),
         writes(
             "prune",
