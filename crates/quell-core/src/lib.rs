@@ -23,6 +23,7 @@ mod explain;
 pub mod history;
 mod id;
 pub mod job;
+pub mod letters;
 pub mod limit;
 pub mod line;
 mod memory;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::{
-    Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter, DeadLetters, ExplainTarget, Explanation, Imported, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups,
+    Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter, DeadLetters,
+    ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 
 use super::ledger::Ledger;
