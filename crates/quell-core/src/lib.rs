@@ -16,6 +16,8 @@
 
 pub mod accept;
 pub mod dead;
+#[cfg(test)]
+mod dead_tests;
 pub mod dedup;
 pub mod edge;
 mod error;

@@ -42,7 +42,8 @@ impl Desk {
 
     /// Waits.
     pub(super) fn sleep(&self, length: std::time::Duration) {
-        self.runtime.block_on(tokio::time::sleep(length));
+        // A sleep is made where its runtime is.
+        self.runtime.block_on(async { tokio::time::sleep(length).await });
     }
 
     pub(super) fn list(&self, filter: &DeadFilter) -> anyhow::Result<Value> {

@@ -129,7 +129,7 @@ async fn r40_what_cannot_be_meant_changes_nothing() {
     let mut lives = letter.clone();
     lives["job"]["state"] = json!("running");
     let import = json!({ "letters": [letter, lives] }).to_string();
-    let large = format!(r#"{{"payload":"{}"}}"#, "x".repeat((1 << 20) - 16));
+    let large = format!(r#"{{"payload":"{}"}}"#, "x".repeat(1 << 20));
     let (redrive, discard) = (path(&dead, "/redrive"), path(&dead, "/discard"));
     let (done_back, done_gone) = (path(&done, "/redrive"), path(&done, "/discard"));
     let table = [
@@ -137,7 +137,7 @@ async fn r40_what_cannot_be_meant_changes_nothing() {
         ("/v1/jobs/777/redrive", "", 404, "job"),
         (&redrive, r#"{"payload":{"#, 400, "body"),
         (&redrive, r#"{"paylod":1}"#, 422, "body"),
-        (&redrive, large.as_str(), 413, "payload"),
+        (&redrive, large.as_str(), 413, "body"),
         (&done_gone, r#"{"reason":"no"}"#, 409, "job"),
         (&discard, "{}", 422, "reason"),
         (&discard, r#"{"reason":" "}"#, 422, "reason"),
