@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed,
-    Lease, NextDue, Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
+    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Error, ErrorKind, ExplainTarget,
+    Explanation, Imported, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Overview, Payload,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -206,8 +206,8 @@ impl<S: Store> Store for Faulty<S> {
         self.call(self.inner.cancel(now, id, reason)).await
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        self.call(self.inner.redrive(now, id)).await
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        self.call(self.inner.redrive(now, redrive)).await
     }
 
     async fn prune(
@@ -273,5 +273,37 @@ impl<S: Store> Store for Faulty<S> {
         to: Timestamp,
     ) -> Result<u64> {
         self.call(self.inner.backfill(now, name, from, to)).await
+    }
+}
+
+#[async_trait]
+impl<S: Store> DeadLetters for Faulty<S> {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        self.call(self.inner.dead(filter)).await
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        self.call(self.inner.count_dead(filter)).await
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        self.call(self.inner.letters(ids)).await
+    }
+
+    async fn discard(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        self.call(self.inner.discard(now, ids, reason)).await
+    }
+
+    async fn import_dead(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        self.call(self.inner.import_dead(now, letters)).await
     }
 }

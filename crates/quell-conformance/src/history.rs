@@ -133,7 +133,7 @@ pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Re
     rig.settle(lease(&run), fails(secs(1), true)).await;
     recorder.take();
     let became = rig.redrive(run.id).await.expect("redrives");
-    assert_eq!(recorder.take()[0], Event::Redrive { t, job: run.id, became });
+    assert_eq!(recorder.take()[0], Event::Redrive { t, job: run.id, became, edited: false });
     rig.cancel(run.id).await.expect("cancels");
     assert_eq!(recorder.take(), [Event::Cancel { t, job: run.id }]);
 
@@ -145,6 +145,31 @@ pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Re
     let t = rig.at(7_200).now();
     rig.store.prune(Some(t), &Retention::default(), 1).await.expect("prunes");
     assert_eq!(recorder.take(), [Event::Prune { t, job: run.id }]);
+}
+
+/// What was edited, discarded and imported, with the reason and where it came from.
+pub async fn discards_and_imports_are_recorded(rig: Rig, recorder: Recorder) {
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    rig.settle(lease(&run), fails(secs(1), true)).await;
+    let (t, id) = (rig.now(), run.id);
+    let letters = rig.store.letters(&[id]).await.expect("reads");
+    recorder.take();
+    let reason = "a test message";
+    rig.store.discard(Some(t), &[id, id], reason).await.expect("discards");
+    assert_eq!(recorder.take(), [Event::Discard { t, job: id, reason: reason.to_owned() }]);
+
+    let came = rig.store.import_dead(Some(t), &letters).await.expect("imports").remove(0).id;
+    let job = rig.job(came).await;
+    assert_eq!(recorder.take(), [Event::imported(t, &job, letters[0].origin())]);
+    rig.store.import_dead(Some(t), &letters).await.expect("imports");
+    rig.store.discard(Some(t), &[id], reason).await.expect("discards");
+    assert_eq!(recorder.take(), []);
+
+    let payload = Some(quell_core::Payload::from_stored("2"));
+    let redrive = quell_core::Redrive { id: came, payload };
+    let became = rig.store.redrive(Some(t), &redrive).await.expect("redrives");
+    assert_eq!(recorder.take()[0], Event::Redrive { t, job: came, became, edited: true });
 }
 
 /// Settings of queues and tasks, and that a queue was deleted.

@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue,
-    Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, Wakeups, lacks,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
+    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported,
+    Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -207,8 +207,8 @@ impl<S: Store> Store for Lesser<S> {
         self.inner.cancel(now, id, reason).await
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        self.inner.redrive(now, id).await
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        self.inner.redrive(now, redrive).await
     }
 
     async fn prune(
@@ -282,5 +282,43 @@ impl<S: Store> Store for Lesser<S> {
         to: Timestamp,
     ) -> Result<u64> {
         self.inner.backfill(now, name, from, to).await
+    }
+}
+
+#[async_trait]
+impl<S: Store> DeadLetters for Lesser<S> {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        self.needs(Capability::Listing, "ask for a job by its id")?;
+        self.inner.dead(filter).await
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        self.needs(Capability::Listing, "ask for a job by its id")?;
+        self.inner.count_dead(filter).await
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        self.inner.letters(ids).await
+    }
+
+    async fn discard(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        self.inner.discard(now, ids, reason).await
+    }
+
+    async fn import_dead(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        let mut letters = letters.to_vec();
+        if !self.claims.priorities {
+            letters.iter_mut().for_each(|letter| letter.job.priority = 0);
+        }
+        self.inner.import_dead(now, &letters).await
     }
 }

@@ -46,6 +46,8 @@ pub mod check;
 #[cfg(feature = "suite")]
 pub mod cut;
 #[cfg(feature = "suite")]
+pub mod dead;
+#[cfg(feature = "suite")]
 pub mod debounce;
 #[cfg(feature = "suite")]
 pub mod dedup;

@@ -123,6 +123,19 @@ macro_rules! rule_tests {
                     r26_illegal_moves_are_refused,
                     jobs_are_listed_page_by_page needs Listing,
                 ]
+                dead: [
+                    r25_the_dead_are_found_by_what_they_died_of needs Listing,
+                    r25_deaths_of_one_moment_are_paged_without_gaps needs Listing,
+                    r26_a_redriven_job_keeps_its_history,
+                    r26_an_edited_payload_runs_and_the_original_is_kept,
+                    r26_an_edited_payload_joins_the_open_window,
+                    r26_only_the_dead_are_edited,
+                    r25_a_discard_takes_the_dead_and_nobody_else,
+                    r26_letters_of_another_store_come_in,
+                    r26_an_import_made_twice_makes_one_job,
+                    r25_r37_a_retention_takes_all_of_a_dead_job,
+                    r26_a_redrive_of_many_of_one_key_makes_one_window needs Listing,
+                ]
                 window: [
                     r06_triggers_that_race_share_one_window,
                     r07_a_trigger_may_bring_its_own_thresholds,
@@ -226,6 +239,7 @@ macro_rules! rule_tests {
                     an_end_is_recorded_before_what_it_led_to,
                     two_ends_in_one_call_are_told_in_their_order,
                     lapses_cancels_and_redrives_are_recorded,
+                    discards_and_imports_are_recorded,
                     what_operators_set_is_recorded,
                     what_changes_nothing_is_not_recorded,
                     the_last_event_of_a_window_is_its_row,

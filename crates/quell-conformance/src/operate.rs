@@ -102,7 +102,7 @@ pub async fn r26_illegal_moves_are_refused(rig: Rig) {
     rig.succeed(&job).await;
     let before = rig.jobs().await;
     let cancel = |id| rig.store.cancel(Some(rig.now()), id, "no longer wanted");
-    let redrive = |id| rig.store.redrive(Some(rig.now()), id);
+    let redrive = |id| rig.redrive(id);
     let unknown = JobId::new(777);
     assert_eq!(cancel(job.id).await.expect_err("ended").kind(), ErrorKind::IllegalMove);
     assert_eq!(redrive(job.id).await.expect_err("ended").kind(), ErrorKind::IllegalMove);

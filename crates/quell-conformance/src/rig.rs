@@ -261,7 +261,7 @@ impl Rig {
     /// # Errors
     /// What the store says.
     pub async fn redrive(&self, id: JobId) -> Result<SettledAs> {
-        self.store.redrive(Some(self.now), id).await
+        self.store.redrive(Some(self.now), &id.into()).await
     }
 
     /// Removes ended jobs as of this second of the test.

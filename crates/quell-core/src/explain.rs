@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::record::dropped;
 use crate::schedule::{Tick, TickedBy};
 use crate::window::DueReason;
-use crate::{Attempt, Job, JobId, JobState, TriggerId};
+use crate::{Attempt, Job, JobId, JobState, Origin, Past, TriggerId};
 
 /// Everything known of one job: which triggers it took, why it was due when it was, which attempts
 /// ran and what they did.
@@ -30,6 +30,9 @@ pub struct Explanation {
     /// The newest ticks of schedules among its triggers (R36), oldest first.
     #[serde(default)]
     pub ticks: Vec<Tick>,
+    /// What it was before someone edited its payload, or imported it.
+    #[serde(default)]
+    pub past: Past,
 }
 
 /// How well the debounce of a task gathers, over its newest keyed jobs.
@@ -83,7 +86,13 @@ impl fmt::Display for Explanation {
         if let Some(key) = &job.key {
             writeln!(f, "  key        {key}")?;
         }
+        if let Some(Origin { job, first_at }) = self.past.origin {
+            writeln!(f, "  imported   it was job {job} where it was accepted, {first_at}")?;
+        }
         self.fmt_triggers(f)?;
+        if let Some(original) = &self.past.original {
+            writeln!(f, "  edited     its payload; before it was {}", original.as_str())?;
+        }
         let (due, reason) = (job.window.due_at, describe_reason(job.window.reason));
         writeln!(f, "  due        {due}: {reason}")?;
         if job.waits {
@@ -198,6 +207,7 @@ mod tests {
             open_window: None,
             keys: advice,
             ticks: Vec::new(),
+            past: Past::default(),
         }
         .to_string()
     }

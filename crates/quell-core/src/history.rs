@@ -19,8 +19,8 @@ use crate::store::SettledAs;
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{
-    AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, QueueName,
-    Receipt, ScheduleName, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, Origin,
+    QueueName, Receipt, ScheduleName, TaskName, Timestamp, WorkerId,
 };
 
 /// Where events go. Calls are synchronous and must be short.
@@ -281,6 +281,37 @@ pub enum Event {
         job: JobId,
         /// What became of it.
         became: SettledAs,
+        /// Whether its payload was edited.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        edited: bool,
+    },
+    /// Someone discarded a dead job: its row was removed.
+    Discard {
+        /// Store time.
+        t: Timestamp,
+        /// The job.
+        job: JobId,
+        /// Why.
+        reason: String,
+    },
+    /// A dead job of another store, or of this one at another time, was put in.
+    Import {
+        /// Store time.
+        t: Timestamp,
+        /// The job that it is here.
+        job: JobId,
+        /// The job that it was where it was accepted.
+        of: Origin,
+        /// The task.
+        task: TaskName,
+        /// Its queue.
+        queue: QueueName,
+        /// The debounce key.
+        key: Option<Key>,
+        /// Its first trigger.
+        first: Timestamp,
+        /// How many triggers it has.
+        count: u64,
     },
     /// The row of an ended job was removed.
     Prune {
@@ -508,6 +539,21 @@ impl Event {
             due: job.due_at,
             attempt: job.attempt,
             until: job.lease_until,
+        }
+    }
+
+    /// A dead job that came in.
+    #[must_use]
+    pub fn imported(t: Timestamp, job: &Job, of: Origin) -> Event {
+        Event::Import {
+            t,
+            job: job.id,
+            of,
+            task: job.task.clone(),
+            queue: job.queue.clone(),
+            key: job.key.clone(),
+            first: job.window.first_at,
+            count: job.window.triggers,
         }
     }
 

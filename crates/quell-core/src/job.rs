@@ -386,24 +386,32 @@ impl Job {
         Ok(())
     }
 
-    /// dead → scheduled with fresh attempts, or into the key's open window (R26).
+    /// dead → scheduled with fresh attempts, or into the key's open window (R26). A payload takes
+    /// the place of its own; returned beside is the one before, where it differs.
     ///
     /// # Errors
-    /// [`ErrorKind::IllegalMove`] when it is not dead.
+    /// [`ErrorKind::IllegalMove`] when it is not dead, [`ErrorKind::Invalid`] for a payload that
+    /// later ones could not be gathered into.
     ///
     /// # Panics
     /// When `heir` is not the open window of its key.
-    pub fn redrive(&mut self, now: Timestamp, heir: Option<&mut Job>) -> Result<SettledAs> {
+    pub fn redrive(
+        &mut self,
+        now: Timestamp,
+        payload: Option<&Payload>,
+        heir: Option<&mut Job>,
+    ) -> Result<(SettledAs, Option<Payload>)> {
         if self.state != JobState::Dead {
             let (id, state) = (self.id, self.state);
             let message = format!("job {id} is {state}: only a dead job can be put back");
             return Err(Error::new(ErrorKind::IllegalMove, message));
         }
+        let before = payload.map(|payload| self.edit(payload)).transpose()?.flatten();
         self.attempt = 0;
         self.failures = 0;
         self.lapses = 0;
         self.ended_at = None;
-        Ok(self.go_back(now, now, DueReason::Redriven, heir))
+        Ok((self.go_back(now, now, DueReason::Redriven, heir), before))
     }
 
     /// What a job that went back to scheduled heeds of its key: an attempt that still runs (R11),

@@ -4,6 +4,8 @@
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
 //! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), recorded effects ([`effect`]), adaptive polling ([`poll`]), schedules
 //! ([`schedule`]) and the moves
+//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
+//! ([`schedule`]), dead letters ([`dead`]) and the moves
 //! between job states ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
 //! rules' own store: the oracle that every other store is compared with.
 //!
@@ -17,6 +19,9 @@
 pub mod accept;
 pub mod alert;
 pub mod crash;
+pub mod dead;
+#[cfg(test)]
+mod dead_tests;
 pub mod dedup;
 pub mod edge;
 pub mod effect;
@@ -26,6 +31,7 @@ pub mod failure;
 pub mod history;
 mod id;
 pub mod job;
+pub mod letters;
 pub mod limit;
 pub mod line;
 mod memory;
@@ -43,6 +49,7 @@ mod wake;
 pub mod window;
 
 pub use alert::{AlertRow, AlertState, Overview};
+pub use dead::{DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Origin, Past, Redrive};
 pub use effect::Effect;
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};

@@ -15,9 +15,9 @@ use crate::effect::Begun;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
-    AlertName, Attempt, AttemptOutcome, Batch, Effect, EffectName, Error, Explanation, Job, JobId,
-    JobState, Key, LeaseToken, Payload, QueueName, Receipt, Result, ScheduleName, TaskName,
-    Timestamp, TriggerId, Wakeups, WorkerId,
+    AlertName, Attempt, AttemptOutcome, Batch, DeadLetters, Effect, EffectName, Error, Explanation,
+    Job, JobId, JobState, Key, LeaseToken, Payload, QueueName, Receipt, Redrive, Result,
+    ScheduleName, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -378,7 +378,7 @@ impl Default for Retention {
 /// [`UnknownOutcome`](crate::ErrorKind::UnknownOutcome) says nothing about which. Dropping a
 /// returned future leaves the step's outcome unknown in the same way.
 #[async_trait]
-pub trait Store: Send + Sync + std::fmt::Debug + 'static {
+pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
     /// What the store does natively.
     fn capabilities(&self) -> Capabilities;
 
@@ -530,10 +530,13 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// Fails with `NotFound` for an unknown job and `IllegalMove` for one that has ended.
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()>;
 
-    /// Puts a dead job back with fresh attempts, or into its key's open window (R26).
+    /// Puts a dead job back with fresh attempts, or into its key's open window; a payload that is
+    /// edited replaces its own, which stays on record (R26).
     ///
-    /// Fails with `NotFound` for an unknown job and `IllegalMove` for one that is not dead.
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs>;
+    /// Fails with `NotFound` for an unknown job, `IllegalMove` for one that is not dead, and
+    /// `Invalid` for a payload that later ones could not be gathered into. The caller has validated
+    /// its size.
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs>;
 
     /// Removes at most `limit` ended jobs past their retention, expired dedup keys and key
     /// memories; returns how many jobs went (R37).
@@ -627,7 +630,9 @@ fn lacks_schedules() -> Error {
 pub fn no_such_job(id: JobId) -> Error {
     Error::new(
         crate::ErrorKind::NotFound,
-        format!("job {id} is unknown: it never was, or was removed after its retention"),
+        format!(
+            "job {id} is unknown: it never was, or was removed after its retention or by a discard"
+        ),
     )
 }
 

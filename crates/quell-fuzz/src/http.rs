@@ -38,6 +38,7 @@ fn served() -> (Router, Arc<MemoryStore>) {
         token: None,
         hosts: hosts(config.listen, Vec::new()),
         max_body: config.max_body,
+        alerts: Arc::default(),
     };
     (router(api), store)
 }

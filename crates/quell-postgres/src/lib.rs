@@ -15,6 +15,7 @@
 mod alerts;
 mod claim;
 mod connections;
+mod dead;
 mod effects;
 mod enqueue;
 mod error;

@@ -1,18 +1,18 @@
-//! What operators change: windows by key, jobs by id, queue settings, and what has ended (R7, R26,
-//! R32, R33, R37).
+//! What operators change: windows by key, jobs by id, queue settings, and what has ended (R7, R32,
+//! R33, R37). Dead letters are in `dead`.
 
 use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::schedule::RECORD;
 use quell_core::{
-    JobId, JobState, Key, QueueName, QueueSettings, Result, Retention, SettledAs, TaskName,
-    TaskSettings, Timestamp, no_such_job,
+    JobId, JobState, Key, QueueName, QueueSettings, Result, Retention, TaskName, TaskSettings,
+    Timestamp, no_such_job,
 };
 
 use crate::connections::Connections;
 use crate::error::corrupt;
-use crate::row::{decode, get, job_columns, signed, unsigned};
+use crate::row::{decode, get, job_columns, unsigned};
 use crate::sql::Sql;
 use crate::tx::{Asked, Tx, first, read};
 
@@ -83,19 +83,6 @@ impl Tx<'_> {
         let t = self.now;
         self.tell(|| Event::Cancel { t, job: id });
         Ok(())
-    }
-
-    pub(crate) async fn redrive(&mut self, id: JobId) -> Result<SettledAs> {
-        const FREED: &str = "delete from quell.hold
-              where job_id = $1 and until in ('\"started\"', '\"done\"')";
-        let place = self.told();
-        // Keys that the job's end freed stay free.
-        self.run("free dedup keys", self.sql.query(FREED).bind(signed(id.get()))).await?;
-        let moved = self.move_one(id, |now, job, heir| job.redrive(now, heir).map(Some)).await?;
-        let became = moved.ok_or_else(|| no_such_job(id))?;
-        let t = self.now;
-        self.tell_at(place, || Event::Redrive { t, job: id, became });
-        Ok(became)
     }
 
     /// The open window of a key, locked.
@@ -227,13 +214,14 @@ impl Tx<'_> {
     }
 
     /// Removes jobs with all that hangs on them.
-    async fn remove(&mut self, ids: &[i64]) -> Result<()> {
-        const REMOVE: [&str; 4] = [
+    pub(crate) async fn remove(&mut self, ids: &[i64]) -> Result<()> {
+        const REMOVE: [&str; 5] = [
             "delete from quell.attempt where job_id = any($1)",
             "delete from quell.effect where job_id = any($1)",
             // R16: keys that were taken until the job started or ended. Others run on.
             "delete from quell.hold
               where job_id = any($1) and expires_at + 0 = 9223372036854775807",
+            "delete from quell.past where job_id = any($1)",
             "delete from quell.ended where id = any($1)",
         ];
         if ids.is_empty() {

@@ -33,7 +33,7 @@ const BEGIN: &str = "begin isolation level repeatable read read only";
 
 /// One state of the store: it ends with the reader.
 pub(crate) struct Reader<'s> {
-    db: Transaction<'s, Postgres>,
+    pub(crate) db: Transaction<'s, Postgres>,
     pub(crate) sql: &'s Sql,
     names: &'s Names,
 }
@@ -58,7 +58,7 @@ impl<'s> Reader<'s> {
         query.fetch_all(&mut *self.db).await.map_err(|e| explain(what, e))
     }
 
-    async fn decode(&mut self, rows: &[PgRow]) -> Result<Vec<Job>> {
+    pub(crate) async fn decode(&mut self, rows: &[PgRow]) -> Result<Vec<Job>> {
         let lanes = rows.iter().map(lane_of).collect::<Result<Vec<_>>>()?;
         self.names.load(&mut self.db, self.sql, lanes.into_iter()).await?;
         rows.iter().map(|row| decode(row, self.names)).collect()
@@ -202,6 +202,7 @@ impl<'s> Reader<'s> {
             open_window: self.open_window(&job).await?,
             keys: self.key_advice(&job.task).await?,
             ticks: self.ticks(job.id).await?,
+            past: self.past(job.id).await?,
             job,
         }))
     }

@@ -13,11 +13,12 @@ use quell_core::line::Line;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error,
-    ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NewTrigger,
-    NextDue, Outcome, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups, WorkerId,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
+    DeadLetters, Effect, EffectName, Error, ErrorKind, ExplainTarget, Explanation, Imported, Job,
+    JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome, Payload, QueueInfo,
+    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    WorkerId,
 };
 use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
@@ -333,6 +334,38 @@ fn split(error: Error) -> Error {
 }
 
 #[async_trait]
+impl DeadLetters for PostgresStore {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        read!(self, |reader| reader.dead(filter))
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        read!(self, |reader| reader.count_dead(filter))
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        read!(self, |reader| reader.letters(ids))
+    }
+
+    async fn discard(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        write!(self, now, |tx| tx.discard(ids, reason).await?)
+    }
+
+    async fn import_dead(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        write!(self, now, |tx| tx.import_dead(letters).await?)
+    }
+}
+
+#[async_trait]
 impl Store for PostgresStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -569,10 +602,10 @@ impl Store for PostgresStore {
         })
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
         write!(self, now, |tx| {
             tx.fold_inbox().await?;
-            tx.redrive(id).await?
+            tx.redrive(redrive).await?
         })
     }
 

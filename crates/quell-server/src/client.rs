@@ -149,7 +149,13 @@ pub fn trigger(args: TriggerArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn read_payload(text: &str) -> anyhow::Result<Value> {
-    let read = match text.strip_prefix('@') {
+    let read = read_argument(text)?;
+    serde_json::from_str(&read).context("payload is not JSON (a text needs quotes: '\"text\"')")
+}
+
+/// An argument itself, `@FILE`, or `-` for standard input.
+pub(crate) fn read_argument(text: &str) -> anyhow::Result<String> {
+    Ok(match text.strip_prefix('@') {
         Some(file) => {
             std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?
         }
@@ -159,8 +165,7 @@ fn read_payload(text: &str) -> anyhow::Result<Value> {
             read
         }
         None => text.to_owned(),
-    };
-    serde_json::from_str(&read).context("payload is not JSON (a text needs quotes: '\"text\"')")
+    })
 }
 
 /// Runs `quell jobs`.
@@ -288,7 +293,8 @@ fn told(source: &Source, target: &ExplainTarget) -> anyhow::Result<Value> {
     if let Some(url) = &source.store {
         return read_store(url, async |quell| {
             let told = quell.store().explain(target).await?;
-            let told = told.context("nothing is known of it: it never was, or was removed")?;
+            let told =
+                told.context("nothing is known of it: it never was, or was removed or discarded")?;
             Ok(view::explanation(&told))
         });
     }
@@ -365,13 +371,16 @@ pub(crate) fn read_store(
     read: impl AsyncFnOnce(&Quell) -> anyhow::Result<Value>,
 ) -> anyhow::Result<Value> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        if let Some(path) = url.strip_prefix("sqlite:") {
-            let path = path.trim_start_matches("//").split('?').next().unwrap_or_default();
-            if !std::path::Path::new(path).exists() {
-                bail!("--store {url}: there is no such file");
-            }
+    runtime.block_on(async { read(&open_store(url).await?).await })
+}
+
+/// Opens a store that is there already.
+pub(crate) async fn open_store(url: &str) -> anyhow::Result<Quell> {
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        let path = path.trim_start_matches("//").split('?').next().unwrap_or_default();
+        if !std::path::Path::new(path).exists() {
+            bail!("--store {url}: there is no such file");
         }
-        read(&Quell::open(url).await?).await
-    })
+    }
+    Ok(Quell::open(url).await?)
 }

@@ -13,6 +13,7 @@ pub mod chart;
 pub mod check;
 pub mod client;
 pub mod config;
+pub mod dead;
 pub mod demo;
 pub mod duration;
 pub mod handler;

@@ -36,6 +36,9 @@ enum Command {
     /// Pause and resume tasks.
     #[command(subcommand)]
     Task(quell_server::operator::TaskCommand),
+    /// List, show, redrive, discard, export and import dead jobs.
+    #[command(subcommand)]
+    Dead(quell_server::dead::Command),
     /// List schedules; pause, resume, run, backfill or remove one.
     Schedule(quell_server::schedule::Args),
     /// List alerts: what is watched, and what is raised.
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => quell_server::client::explain(args, &mut out),
         Command::Queue(command) => quell_server::operator::queue(command, &mut out),
         Command::Task(command) => quell_server::operator::task(command, &mut out),
+        Command::Dead(command) => quell_server::dead::run(command, &mut out),
         Command::Schedule(args) => quell_server::schedule::run(args, &mut out),
         Command::Alerts(args) => quell_server::alert_command::run(&args, &mut out),
         Command::Check(args) => quell_server::check::run(args, &mut out),

@@ -1,7 +1,10 @@
 //! Jobs as people and programs outside read them: moments as text, names as words.
 
 use quell::alert::Alert;
-use quell::{AlertRow, Explanation, Job, ScheduleInfo, Spec, Timestamp, describe_reason};
+use quell::{
+    AlertRow, DeadFilter, DeadPlace, Explanation, Job, ScheduleInfo, Spec, Timestamp,
+    describe_reason,
+};
 use serde_json::{Value, json};
 
 use crate::duration::exact;
@@ -37,6 +40,18 @@ pub fn job(job: &Job) -> Value {
         "ended_at": job.ended_at.and_then(moment),
         "absorbed_by": job.absorbed_by,
         "error": job.error,
+    })
+}
+
+/// A page of the dead as JSON, with how many match over all pages.
+#[must_use]
+pub fn dead(jobs: &[Job], filter: &DeadFilter, matching: u64) -> Value {
+    let is_full = jobs.len() == filter.page();
+    let next = jobs.last().filter(|_| is_full).and_then(DeadPlace::of);
+    json!({
+        "jobs": jobs.iter().map(job).collect::<Vec<_>>(),
+        "matching": matching,
+        "next_before": next.map(|place| place.to_string()),
     })
 }
 
@@ -126,6 +141,10 @@ pub fn explanation(told: &Explanation) -> Value {
         "absorbed": told.absorbed,
         "open_window": told.open_window,
         "ticks": ticks,
+        "original_payload": told.past.original,
+        "imported_from": told.past.origin.map(|origin| {
+            json!({ "job": origin.job, "first_at": origin.first_at.to_string() })
+        }),
         "text": told.to_string(),
     })
 }

@@ -17,6 +17,7 @@
 
 mod alerts;
 mod claim;
+mod dead;
 mod effects;
 mod ending;
 mod enqueue;

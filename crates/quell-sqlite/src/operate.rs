@@ -1,5 +1,5 @@
-//! What operators change: windows by key, jobs by id, queue settings, and what has ended (R7, R26,
-//! R32, R33, R37).
+//! What operators change: windows by key, jobs by id, queue settings, and what has ended (R7, R32,
+//! R33, R37). Dead letters are in `dead`.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use quell_core::history::Event;
 use quell_core::schedule::RECORD;
 use quell_core::{
     AttemptOutcome, Job, JobId, JobState, Key, QueueName, QueueSettings, Result, Retention,
-    SettledAs, TaskName, TaskSettings, Timestamp, no_such_job,
+    TaskName, TaskSettings, Timestamp, no_such_job,
 };
 use sqlx::SqliteConnection;
 
 use crate::error::{corrupt, explain};
 use crate::keys::json;
-use crate::row::{signed, unsigned};
+use crate::row::unsigned;
 use crate::tx::Tx;
 
 /// Looks, without writing, whether there may be anything to remove.
@@ -78,22 +78,6 @@ impl Tx<'_> {
         let t = self.now;
         self.tell(|| Event::Cancel { t, job: job.id });
         Ok(())
-    }
-
-    pub(crate) async fn redrive(&mut self, id: JobId) -> Result<SettledAs> {
-        let mut job = self.load(id).await?.ok_or_else(|| no_such_job(id))?;
-        let mut heir = self.heir_of(&job).await?;
-        let became = job.redrive(self.now, heir.as_mut())?;
-        // Keys that the job's end freed stay free.
-        const FREED: &str = "delete from quell_hold
-              where job_id = ?1 and until in ('\"started\"', '\"done\"')";
-        let freed = sqlx::query(FREED).bind(signed(id.get())).execute(&mut *self.db).await;
-        freed.map_err(|e| explain("free dedup keys", e))?;
-        let became = self.heed_key(&mut job, became).await?;
-        let (t, place) = (self.now, self.told());
-        self.put_back(&job, heir.as_ref()).await?;
-        self.tell_at(place, || Event::Redrive { t, job: id, became });
-        Ok(became)
     }
 
     pub(crate) async fn set_queue(
@@ -186,14 +170,15 @@ impl Tx<'_> {
     }
 
     /// Removes jobs with all that hangs on them.
-    async fn remove(&mut self, ids: &[i64]) -> Result<()> {
-        const REMOVE: [&str; 4] = [
+    pub(crate) async fn remove(&mut self, ids: &[i64]) -> Result<()> {
+        const REMOVE: [&str; 5] = [
             "delete from quell_attempt where job_id in (select value from json_each(?1))",
             "delete from quell_effect where job_id in (select value from json_each(?1))",
             // R16: keys that were taken until the job started or ended. Others run on.
             "delete from quell_hold
               where job_id in (select value from json_each(?1))
                 and expires_at = 9223372036854775807",
+            "delete from quell_past where job_id in (select value from json_each(?1))",
             "delete from quell_job where id in (select value from json_each(?1))",
         ];
         if ids.is_empty() {

@@ -18,7 +18,7 @@ use crate::tx::parse_settings;
 
 /// One state of the store, and the names as of then: it ends with the reader.
 pub(crate) struct Reader {
-    db: Transaction<'static, Sqlite>,
+    pub(crate) db: Transaction<'static, Sqlite>,
     names: Names,
 }
 
@@ -85,7 +85,7 @@ impl Reader {
         self.fetch(query).await
     }
 
-    async fn fetch(&mut self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<Job>> {
+    pub(crate) async fn fetch(&mut self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<Job>> {
         let rows = query.build().fetch_all(&mut *self.db).await;
         let rows = rows.map_err(|e| explain("read jobs", e))?;
         rows.iter().map(|row| decode(row, &self.names)).collect()
@@ -190,6 +190,7 @@ impl Reader {
             open_window: self.open_window(&job).await?,
             keys: self.key_advice(&job.task).await?,
             ticks: read_ticks(&mut self.db, job.id).await?,
+            past: self.past(job.id).await?,
             job,
         }))
     }
@@ -234,7 +235,7 @@ impl Reader {
     }
 }
 
-fn select_jobs() -> QueryBuilder<Sqlite> {
+pub(crate) fn select_jobs() -> QueryBuilder<Sqlite> {
     QueryBuilder::new(concat!("select ", job_columns!("j.payload"), " from quell_job j"))
 }
 

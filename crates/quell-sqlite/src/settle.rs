@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::{
-    AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, QueueName, Result,
-    Settled, SettledAs, Settlement, Timestamp,
+    Attempt, AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, QueueName,
+    Result, Settled, SettledAs, Settlement, Timestamp,
 };
 
 use sqlx::sqlite::SqliteRow;
@@ -240,26 +240,36 @@ impl Tx<'_> {
         outcome: AttemptOutcome,
         error: Option<String>,
     ) -> Result<()> {
-        let (Some(worker), Some(started_at)) = (&job.worker, job.started_at) else { return Ok(()) };
+        let (Some(worker), Some(started_at)) = (job.worker.clone(), job.started_at) else {
+            return Ok(());
+        };
+        let (token, ended_at) = (LeaseToken::new(job.starts), Some(self.now));
+        let outcome = Some(outcome);
+        let attempt = Attempt { token, worker, started_at, ended_at, outcome, error };
+        self.write_attempt(job.id, &attempt).await?;
+        self.give_up_attempts(job).await
+    }
+
+    /// Writes an attempt that has ended.
+    pub(crate) async fn write_attempt(&mut self, id: JobId, attempt: &Attempt) -> Result<()> {
         sqlx::query(
             "insert into quell_attempt (job_id, token, worker, started_at, ended_at, outcome, error)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )
-        .bind(signed(job.id.get()))
-        .bind(signed(job.starts))
-        .bind(worker.as_str().to_owned())
-        .bind(started_at.as_micros())
-        .bind(self.now.as_micros())
-        .bind(outcome.code())
-        .bind(error)
+        .bind(signed(id.get()))
+        .bind(signed(attempt.token.get()))
+        .bind(attempt.worker.as_str().to_owned())
+        .bind(attempt.started_at.as_micros())
+        .bind(attempt.ended_at.map(Timestamp::as_micros))
+        .bind(attempt.outcome.map(AttemptOutcome::code))
+        .bind(attempt.error.clone())
         .execute(&mut *self.db)
         .await
         .map_err(|e| explain("record an attempt", e))?;
-        self.give_up_attempts(job).await
+        Ok(())
     }
 }
 
-/// Leases as a JSON object of tokens by job, for `json_each`.
 /// Leases from rows of job and token: a job's token is what tells a late message from a good one.
 fn leases(rows: &[SqliteRow]) -> Result<HashSet<Lease>> {
     let lease = |row: &SqliteRow| {

@@ -11,11 +11,11 @@ use quell_core::effect::{Begun, check_result};
 use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
-    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
-    WorkerId,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
+    DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported, Job, JobFilter, JobId,
+    Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -175,6 +175,38 @@ impl SqliteStore {
             self.hub.wake(None, due);
         }
         self.hints.add(news.due_now);
+    }
+}
+
+#[async_trait]
+impl DeadLetters for SqliteStore {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        self.reader().await?.dead(filter).await
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        self.reader().await?.count_dead(filter).await
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        self.reader().await?.letters(ids).await
+    }
+
+    async fn discard(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        write!(self, open_at(self.time(now)), |tx| tx.discard(ids, reason).await?)
+    }
+
+    async fn import_dead(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        write!(self, open_at(self.time(now)), |tx| tx.import_dead(letters).await?)
     }
 }
 
@@ -368,10 +400,10 @@ impl Store for SqliteStore {
         write!(self, open_at(self.time(now)), |tx| tx.cancel(id, reason).await?)
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
         write!(self, open_at(self.time(now)), |tx| {
             tx.fold_inbox().await?;
-            tx.redrive(id).await?
+            tx.redrive(redrive).await?
         })
     }
 

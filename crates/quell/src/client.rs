@@ -281,7 +281,6 @@ impl Quell {
         self.shared.history.as_ref()
     }
 
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn limits(&self) -> &Limits {
         &self.shared.limits
     }

@@ -59,6 +59,8 @@ pub struct Book {
     pub faults: bool,
     /// How late a start may be that nothing holds back.
     pub punctual: Option<Duration>,
+    /// Triggers of jobs that were imported, by the key that they were debounced by.
+    pub imported: BTreeMap<TaskKey, u64>,
     /// Whether rows at the end are recorded.
     pub has_rows: bool,
 }
@@ -148,14 +150,14 @@ impl Book {
                 let token = self.jobs.get(job).map_or(0, |view| view.token);
                 self.ended(at, *t, *job, token, SettledAs::Cancelled, Spent::Attempt);
             }
-            Event::Redrive { t, job, became } => {
+            Event::Redrive { t, job, became, .. } => {
                 if let Some(view) = self.jobs.get_mut(job) {
                     (view.attempt, view.failures, view.ended) = (0, 0, None);
                 }
                 let token = self.jobs.get(job).map_or(0, |view| view.token);
                 self.ended(at, *t, *job, token, *became, Spent::Attempt);
             }
-            Event::Prune { job, .. } => {
+            Event::Prune { job, .. } | Event::Discard { job, .. } => {
                 if let Some(view) = self.jobs.get_mut(job) {
                     view.pruned = true;
                     view.lines.push(at);
@@ -190,6 +192,7 @@ impl Book {
             Event::TaskChanged { task, settings, .. } => {
                 put(&mut self.paused, task.clone(), settings.paused);
             }
+            Event::Import { .. } => self.imported(at, &line.event),
             Event::Schedule { .. } => self.schedule(at, &line.event),
             Event::Ticked { schedule, receipt, .. }
             | Event::ScheduleRun { schedule, receipt, .. } => {
@@ -337,6 +340,19 @@ impl Book {
             }
         }
         self.place(*job);
+    }
+
+    /// A dead job that came in: its triggers are another record's.
+    fn imported(&mut self, at: usize, event: &Event) {
+        let Event::Import { t, job, task, queue, key, first, count, .. } = event else { return };
+        let mut view = JobView::new(task, queue, key.as_ref(), *t);
+        (view.state, view.ended) = (JobState::Dead, Some((at, *t)));
+        (view.first, view.count) = (*first, *count);
+        view.lines.push(at);
+        if let Some(key) = view.task_key() {
+            *self.imported.entry(key).or_default() += count;
+        }
+        self.jobs.insert(*job, view);
     }
 
     fn claimed(&mut self, at: usize, line: &Line) {

@@ -162,6 +162,8 @@ fn counts(book: &Book, found: &mut Vec<Violation>) {
     }
     for (key, (count, lines)) in counted {
         let (accepted, perhaps) = made.get(&key).copied().unwrap_or_default();
+        let came = book.imported.get(&key).copied().unwrap_or_default();
+        let (accepted, perhaps) = (accepted, perhaps + came);
         let (task, name) = (&key.0, &key.1);
         if count > accepted + perhaps {
             let most = accepted + perhaps;

@@ -57,6 +57,17 @@ impl Property for Moves {
                 }
                 self.back(book, *id, *became, at, found);
             }
+            Event::Discard { job: id, .. } => {
+                let wrong = job(id).filter(|job| job.state != JobState::Dead);
+                if let Some(job) = wrong.filter(|_| book.complete) {
+                    illegal(job, *id, "it was discarded", at, found);
+                }
+            }
+            Event::Import { job: id, .. } => {
+                if let Some(job) = job(id) {
+                    illegal(job, *id, "it was imported", at, found);
+                }
+            }
             Event::Prune { job: id, .. } => {
                 let wrong = job(id).filter(|job| !job.state.is_ended());
                 if let Some(job) = wrong.filter(|_| book.complete) {

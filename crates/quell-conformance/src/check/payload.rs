@@ -28,6 +28,14 @@ impl Property for Payloads {
         let mut taken: BTreeMap<JobId, JobId> = BTreeMap::new();
         for (at, line) in lines.iter().enumerate() {
             match &line.event {
+                // What it holds from now on is not on record.
+                Event::Redrive { job, edited: true, became, .. } => {
+                    let count = folded.get(job).map_or(0, |(_, count)| *count);
+                    folded.insert(*job, (None, count));
+                    if let SettledAs::Absorbed { by, .. } = became {
+                        taken.insert(*by, *job);
+                    }
+                }
                 Event::Settle { job, became: SettledAs::Absorbed { by, .. }, .. }
                 | Event::Lapse { job, became: SettledAs::Absorbed { by, .. }, .. }
                 | Event::Redrive { job, became: SettledAs::Absorbed { by, .. }, .. } => {

@@ -104,6 +104,8 @@ pub(super) fn time_of(event: &Event) -> Option<Timestamp> {
         | Event::Settle { t, .. }
         | Event::Cancel { t, .. }
         | Event::Redrive { t, .. }
+        | Event::Discard { t, .. }
+        | Event::Import { t, .. }
         | Event::Prune { t, .. }
         | Event::Queue { t, .. }
         | Event::QueueDeleted { t, .. }

@@ -113,7 +113,7 @@ impl World {
                     self.open.insert(task_key, *job);
                 }
             }
-            Event::Prune { job, .. } => {
+            Event::Prune { job, .. } | Event::Discard { job, .. } => {
                 self.close(*job);
                 self.jobs.remove(job);
             }

@@ -2,8 +2,9 @@
 //! and no wake-up missing.
 //!
 //! A failure shrinks to a short script. `script` draws the operations, `plans` those on
-//! schedules, this file runs them.
+//! schedules, `dead` those on the dead, this file runs them.
 
+mod dead;
 mod plans;
 mod script;
 
@@ -19,9 +20,9 @@ use proptest::test_runner::{
     Config, FailurePersistence, FileFailurePersistence, TestCaseError, TestRunner,
 };
 use quell_core::{
-    AlertName, AlertState, Claim, EffectName, ExplainTarget, JobFilter, JobId, Lease, LeaseToken,
-    MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Retention, Settlement, Store,
-    TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
+    AlertName, AlertState, Claim, DeadLetter, EffectName, ExplainTarget, JobFilter, JobId, Lease,
+    LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Retention, Settlement,
+    Store, TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
 use crate::rig::{Opened, Rig, key, secs, task};
@@ -42,6 +43,8 @@ struct Pair {
     knew_tick: Option<Timestamp>,
     now: Timestamp,
     leases: Vec<Lease>,
+    /// Letters of the dead, as of the last export.
+    letters: Vec<DeadLetter>,
     steps: usize,
 }
 
@@ -133,8 +136,9 @@ impl Pair {
     fn new(opened: &Opened) -> Self {
         let (model, store) = (MemoryStore::new(Rig::START), Arc::clone(&opened.store));
         let (wakeups, knew) = (store.wakeups(), BTreeMap::new());
-        let (knew_tick, now, leases, steps) = (None, Rig::START, Vec::new(), 0);
-        Pair { model, store, wakeups, knew, knew_tick, now, leases, steps }
+        let (knew_tick, now, steps) = (None, Rig::START, 0);
+        let (leases, letters) = (Vec::new(), Vec::new());
+        Pair { model, store, wakeups, knew, knew_tick, now, leases, letters, steps }
     }
 
     async fn step(&mut self, op: &Op) -> Result<(), TestCaseError> {
@@ -182,12 +186,12 @@ impl Pair {
             Op::Flush(_)
             | Op::CancelKey(_)
             | Op::Cancel(_)
-            | Op::Redrive(_)
             | Op::SetQueue { .. }
             | Op::DeleteQueue(_)
             | Op::SetAlert { .. }
             | Op::SetTask { .. } => self.operate(op).await?,
             Op::Plan(plan) => self.plan(op, plan).await?,
+            Op::Dead(dead) => self.with_dead(op, dead).await?,
         }
         Ok(())
     }
@@ -219,9 +223,6 @@ impl Pair {
                 ask!(self, op, cancel_key(now, &t, &key(&format!("k{k}"))));
             }
             Op::Cancel(id) => drop(ask!(self, op, cancel(now, JobId::new(*id), "enough"))),
-            Op::Redrive(id) => {
-                ask!(self, op, redrive(now, JobId::new(*id)));
-            }
             Op::SetQueue { queue, settings } => {
                 ask!(self, op, set_queue(&queue_number(*queue), settings));
             }
@@ -302,6 +303,7 @@ impl Pair {
                 ask!(self, op, explain(&newest));
             }
         }
+        self.same_dead(op).await?;
         for queue in [queue_number(0), queue_number(1)] {
             ask!(self, op, next_due(Some(self.now), &queue, &tasks()));
         }

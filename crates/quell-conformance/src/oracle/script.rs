@@ -15,6 +15,7 @@ use quell_core::{
     QueueSettings, Rate, When,
 };
 
+use super::dead::{DeadOp, dead_op};
 use super::plans::{PlanOp, plan_op};
 use crate::rig::{key, keyed_with, plain, queue, secs, task};
 
@@ -52,7 +53,6 @@ pub(super) enum Op {
     Flush(u8),
     CancelKey(u8),
     Cancel(u64),
-    Redrive(u64),
     Prune,
     SetQueue {
         queue: u8,
@@ -71,6 +71,7 @@ pub(super) enum Op {
         /// What it is set to; none removes it.
         value: Option<u64>,
     },
+    Dead(DeadOp),
 }
 
 /// One batch.
@@ -133,7 +134,7 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         1 => (0_u8..3).prop_map(Op::Flush),
         1 => (0_u8..3).prop_map(Op::CancelKey),
         1 => (1_u64..12).prop_map(Op::Cancel),
-        2 => (1_u64..12).prop_map(Op::Redrive),
+        4 => dead_op().prop_map(Op::Dead),
         1 => Just(Op::Prune),
         2 => (other(), settings()).prop_map(|(queue, settings)| Op::SetQueue { queue, settings }),
         1 => other().prop_map(Op::DeleteQueue),

@@ -3,6 +3,8 @@
 //! A buggy store tells its own story: its events say what such a store would have written, not what
 //! the model inside did. The bugs are those that real queues had; see `docs/testing.md`.
 
+mod dead;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,7 +22,7 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob,
     Counts, Effect, EffectName, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter,
     JobId, JobState, Key, Lapsed, Lease, LeaseToken, MemoryStore, NewTrigger, NextDue, Outcome,
-    Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention,
+    Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, TriggerId, Wakeups,
 };
@@ -566,8 +568,8 @@ impl Store for Buggy {
         cancelled
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        let became = self.inner.redrive(now, id).await;
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        let became = self.inner.redrive(now, redrive).await;
         self.tell();
         became
     }

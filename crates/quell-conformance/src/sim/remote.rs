@@ -9,11 +9,11 @@ use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed,
-    Lease, NextDue, Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
+    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Error, ErrorKind, ExplainTarget,
+    Explanation, Imported, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Overview, Payload,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -250,8 +250,8 @@ impl Store for Remote {
         self.world.store().cancel(Some(self.world.store_time()), id, reason).await
     }
 
-    async fn redrive(&self, _: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        self.world.store().redrive(Some(self.world.store_time()), id).await
+    async fn redrive(&self, _: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        self.world.store().redrive(Some(self.world.store_time()), redrive).await
     }
 
     async fn prune(&self, _: Option<Timestamp>, keep: &Retention, limit: usize) -> Result<u64> {
@@ -317,5 +317,37 @@ impl Store for Remote {
         to: Timestamp,
     ) -> Result<u64> {
         self.world.store().backfill(Some(self.world.store_time()), name, from, to).await
+    }
+}
+
+#[async_trait]
+impl DeadLetters for Remote {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        self.world.store().dead(filter).await
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        self.world.store().count_dead(filter).await
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        self.world.store().letters(ids).await
+    }
+
+    async fn discard(
+        &self,
+        _: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        self.world.store().discard(Some(self.world.store_time()), ids, reason).await
+    }
+
+    async fn import_dead(
+        &self,
+        _: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        self.world.store().import_dead(Some(self.world.store_time()), letters).await
     }
 }

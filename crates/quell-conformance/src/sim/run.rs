@@ -279,7 +279,7 @@ impl Run<'_> {
                 let first: Option<JobId> =
                     at_once(store.jobs(&dead)).into_iter().flatten().map(|job| job.id).next();
                 if let Some(id) = first {
-                    at_once(store.redrive(now, id));
+                    at_once(store.redrive(now, &id.into()));
                 }
             }
             Step::Queue { concurrency, paused } => self.set_queue(*concurrency, *paused),

@@ -3,10 +3,12 @@
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
 //! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
-//! knows who comes next, `effects` keeps what attempts record, `moves` changes them, `rows` shows them to `accept`, `schedules` makes ticks
-//! into triggers, `snapshot` sets them beside others.
+//! knows who comes next, `effects` keeps what attempts record, `alerts` what servers watch, `moves`
+//! changes them, `dead` lets them rest, `rows` shows them to `accept`, `schedules` makes ticks into
+//! triggers, `snapshot` sets them beside others.
 
 mod alerts;
+mod dead;
 mod effects;
 mod limits;
 mod line;
@@ -30,8 +32,9 @@ use crate::store::no_such_job;
 use crate::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
     ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
-    QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub,
+    Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -264,8 +267,8 @@ impl Store for MemoryStore {
         self.step(now, |state| state.cancel(id, reason))
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        self.step(now, |state| state.redrive(id))
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        self.step(now, |state| state.redrive(redrive))
     }
 
     async fn prune(

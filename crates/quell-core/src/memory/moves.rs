@@ -125,7 +125,7 @@ impl State {
     }
 
     /// A job that is scheduled again heeds its key; dedup holds follow one that was absorbed.
-    fn moved_back(&mut self, id: JobId, became: SettledAs) -> SettledAs {
+    pub(super) fn moved_back(&mut self, id: JobId, became: SettledAs) -> SettledAs {
         let now = self.now();
         match (became, self.task_key(id)) {
             (SettledAs::Absorbed { by, .. }, _) => {
@@ -185,22 +185,6 @@ impl State {
         }
         self.tell(|| Event::Cancel { t: now, job: id });
         Ok(())
-    }
-
-    pub(super) fn redrive(&mut self, id: JobId) -> Result<SettledAs> {
-        let now = self.now();
-        self.known(id)?;
-        let place = self.told();
-        let became = self
-            .update_with_heir(id, |job, heir| job.redrive(now, heir))
-            .transpose()?
-            .unwrap_or(SettledAs::Refused);
-        // Keys that the job's end freed stay free.
-        let elapsing = |hold: &Hold| matches!(hold.until, HoldUntil::Elapsed(_));
-        self.holds.retain(|_, hold| hold.job != id || elapsing(hold));
-        let became = self.moved_back(id, became);
-        self.tell_at(place, || Event::Redrive { t: now, job: id, became });
-        Ok(became)
     }
 
     pub(super) fn prune(&mut self, retention: &Retention, limit: usize) -> u64 {

@@ -16,7 +16,7 @@ use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
     AlertName, AlertState, Attempt, AttemptOutcome, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, JobState, Key, KeyAdvice, LeaseToken, QueueName,
+    Explanation, Job, JobFilter, JobId, JobState, Key, KeyAdvice, LeaseToken, Past, QueueName,
     QueueSettings, Result, ScheduleName, TaskName, Timestamp,
 };
 
@@ -41,6 +41,8 @@ pub(super) struct State {
     running_keys: BTreeMap<TaskKey, usize>,
     attempts: BTreeMap<JobId, Vec<Attempt>>,
     pub(super) effects: BTreeMap<JobId, BTreeMap<EffectName, Effect>>,
+    /// What jobs were before someone edited or imported them.
+    pub(super) pasts: BTreeMap<JobId, Past>,
     pub(super) limits: Limits,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
@@ -71,6 +73,7 @@ impl State {
             running_keys: BTreeMap::new(),
             attempts: BTreeMap::new(),
             effects: BTreeMap::new(),
+            pasts: BTreeMap::new(),
             limits: Limits::default(),
             holds: BTreeMap::new(),
             memories: BTreeMap::new(),
@@ -93,7 +96,7 @@ impl State {
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
         let State { now, next_id, jobs, attempts, limits, holds, memories, .. } = self;
-        let beside = (&self.schedules, &self.ticks, &self.alerts, &self.effects);
+        let beside = (&self.schedules, &self.ticks, &self.alerts, &self.effects, &self.pasts);
         (now, next_id, jobs, attempts, limits, holds, memories, beside)
     }
 
@@ -192,6 +195,15 @@ impl State {
         self.jobs.remove(&id);
         self.attempts.remove(&id);
         self.effects.remove(&id);
+        self.pasts.remove(&id);
+    }
+
+    /// Takes in a job that ended elsewhere: no index knows it, and nobody waits for it.
+    pub(super) fn insert_ended(&mut self, job: Job, attempts: Vec<Attempt>) {
+        assert!(job.state.is_ended(), "job {} came in and has not ended", job.id);
+        self.met.insert(job.id);
+        self.attempts.insert(job.id, attempts);
+        self.jobs.insert(job.id, job);
     }
 
     fn unindex(&mut self, id: JobId) {
@@ -357,6 +369,7 @@ impl State {
             open_window: window.filter(|window| *window != job.id),
             keys: self.key_advice(&job.task),
             ticks: self.ticks_of(job.id),
+            past: self.pasts.get(&job.id).cloned().unwrap_or_default(),
         })
     }
 

@@ -7,7 +7,8 @@ use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, ClaimedJob, Fold, Key, NewTrigger, Outcome, QueueSettings, Settlement, Store,
+    Batch, ClaimedJob, DeadFilter, DeadLetters, DeadPlace, Fold, JobId, Key, NewTrigger, Outcome,
+    QueueSettings, Settlement, Store,
 };
 use quell_postgres::{PostgresOptions, PostgresStore};
 
@@ -268,7 +269,7 @@ async fn r26_a_job_dies_and_comes_back_without_a_look_at_others() {
             let jobs = claim(&store, 1).await;
             assert_eq!(jobs.len(), 1);
             settle(&store, &jobs, fails(secs(1), true)).await;
-            store.redrive(None, jobs[0].id).await.unwrap();
+            store.redrive(None, &jobs[0].id.into()).await.unwrap();
         };
         trigger(&store, with_edge(Edge::Leading, "first")).await;
         redrive().await;
@@ -279,5 +280,41 @@ async fn r26_a_job_dies_and_comes_back_without_a_look_at_others() {
         drop(store);
         were.expect_few(&scene, "job", 4 + OTHERS + 3 * CALLS).await;
         were.expect_few(&scene, "ended", 2 + 2 * CALLS).await;
+    }
+}
+
+#[tokio::test]
+async fn r25_the_dead_are_found_without_a_look_at_others() {
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        for _ in 0..3 {
+            trigger(&store, plain("1")).await;
+            let jobs = claim(&store, 1).await;
+            settle(&store, &jobs, fails(secs(1), true)).await;
+        }
+        let look = async || {
+            let none = DeadFilter::default;
+            let dead = store.dead(&none()).await.unwrap();
+            let before = DeadPlace::of(&dead[0]);
+            assert_eq!(store.dead(&DeadFilter { before, ..none() }).await.unwrap().len(), 2);
+            let error = Some("BOOM".to_owned());
+            assert_eq!(store.count_dead(&DeadFilter { error, ..none() }).await.unwrap(), 3);
+            let letters = store.letters(&[dead[1].id, dead[2].id]).await.unwrap();
+            let known = store.import_dead(None, &letters).await.unwrap();
+            assert!(known.iter().all(|one| one.known), "{known:?}");
+            store.discard(None, &[JobId::new(999_999)], "nobody").await.unwrap();
+        };
+        look().await;
+        scene.sql(&format!(
+            "insert into quell.ended (id, due_at, first_at, ended_at, lane_id, task_id, state, payload)
+             select nextval('quell.job_id'), due_at, first_at, ended_at, lane_id, task_id, 2, '1'
+               from (select * from quell.ended limit 1) j, generate_series(1, {OTHERS}) n"
+        ));
+        for _ in 0..CALLS {
+            look().await;
+        }
+        drop(store);
+        were.expect_few(&scene, "ended", 3 + OTHERS).await;
     }
 }

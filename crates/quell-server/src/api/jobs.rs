@@ -54,16 +54,16 @@ fn limit(text: &str) -> quell::Result<usize> {
 pub(super) type Pairs = Vec<(String, String)>;
 
 /// A query string of which every parameter must be taken, once.
-struct Parameters(Pairs);
+pub(super) struct Parameters(Pairs);
 
 impl Parameters {
-    fn read(query: Result<Query<Pairs>, QueryRejection>) -> Result<Self, ApiError> {
+    pub(super) fn read(query: Result<Query<Pairs>, QueryRejection>) -> Result<Self, ApiError> {
         let Query(pairs) =
             query.map_err(|rejection| ApiError::invalid("query", rejection.body_text()))?;
         Ok(Parameters(pairs))
     }
 
-    fn take<T>(
+    pub(super) fn take<T>(
         &mut self,
         name: &str,
         read: impl FnOnce(String) -> quell::Result<T>,
@@ -75,7 +75,7 @@ impl Parameters {
     }
 
     /// Refuses what nobody asked for: a filter with a typo would show everything.
-    fn end(self) -> Result<(), ApiError> {
+    pub(super) fn end(self) -> Result<(), ApiError> {
         match self.0.into_iter().next() {
             None => Ok(()),
             Some((name, _)) => {
@@ -119,7 +119,10 @@ pub(super) async fn explain(
 async fn told(api: &Api, target: ExplainTarget) -> Result<Json<Value>, ApiError> {
     let told: Option<Explanation> = api.quell.store().explain(&target).await?;
     let told = told.ok_or_else(|| {
-        ApiError::not_found("id", "nothing is known of it: it never was, or was removed")
+        ApiError::not_found(
+            "id",
+            "nothing is known of it: it never was, or was removed or discarded",
+        )
     })?;
     Ok(Json(view::explanation(&told)))
 }
@@ -132,14 +135,4 @@ pub(super) async fn cancel(
     let id = id.parse::<JobId>()?;
     api.quell.store().cancel(None, id, "cancelled over HTTP").await?;
     Ok(Json(json!({ "job": id, "state": "cancelled" })))
-}
-
-/// `POST /v1/jobs/{id}/redrive` (R26).
-pub(super) async fn redrive(
-    State(api): State<Api>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, ApiError> {
-    let id = id.parse::<JobId>()?;
-    let became = api.quell.store().redrive(None, id).await?;
-    Ok(Json(json!({ "job": id, "became": became })))
 }

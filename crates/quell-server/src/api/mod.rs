@@ -2,10 +2,11 @@
 //!
 //! Every request passes `guard` (host, origin, token, headers), then a route. `triggers` writes,
 //! `jobs` reads and operates, `queues` sets what holds them back, `schedules` does both for schedules,
-//! `alerts` for alerts;
+//! `dead` for the dead, `alerts` for alerts;
 //! `error` is how anything that went wrong is told.
 
 mod alerts;
+mod dead;
 mod error;
 mod guard;
 mod jobs;
@@ -34,6 +35,9 @@ use error::ApiError;
 
 /// How long a request may take, its body included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The largest body of an import, unless larger ones are allowed everywhere.
+pub(crate) const MAX_IMPORT_BYTES: usize = 8 << 20;
 
 /// What the routes share.
 #[derive(Clone, Debug)]
@@ -82,7 +86,9 @@ pub fn router(api: Api) -> Router {
         .route("/v1/jobs", get(jobs::list))
         .route("/v1/jobs/{id}", get(jobs::show))
         .route("/v1/jobs/{id}/cancel", post(jobs::cancel))
-        .route("/v1/jobs/{id}/redrive", post(jobs::redrive))
+        .route("/v1/jobs/{id}/redrive", post(dead::redrive_one))
+        .route("/v1/jobs/{id}/discard", post(dead::discard_one))
+        .merge(dead_routes(max_body))
         .route("/v1/schedules", get(schedules::list))
         .route(
             "/v1/schedules/{name}",
@@ -105,6 +111,17 @@ pub fn router(api: Api) -> Router {
         .layer(from_fn(guard::bounds))
         .layer(from_fn_with_state(api.clone(), guard::admit))
         .with_state(api)
+}
+
+/// An import brings letters, each of which may be larger than any trigger.
+fn dead_routes(max_body: usize) -> Router<Api> {
+    let letters = DefaultBodyLimit::max(max_body.max(MAX_IMPORT_BYTES));
+    Router::new()
+        .route("/v1/dead", get(dead::list))
+        .route("/v1/dead/letters", get(dead::letters))
+        .route("/v1/dead/redrive", post(dead::redrive))
+        .route("/v1/dead/discard", post(dead::discard))
+        .route("/v1/dead/import", post(dead::import).layer(letters))
 }
 
 /// Whether the store answers.

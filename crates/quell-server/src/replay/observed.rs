@@ -9,10 +9,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::effect::Begun;
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue,
-    Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Result, Retention, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
+    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported,
+    Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Redrive, Result, Retention, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 
 use super::ledger::Ledger;
@@ -208,11 +209,43 @@ impl Store for Observed {
         self.inner.cancel(now, id, reason).await
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
-        self.inner.redrive(now, id).await
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        self.inner.redrive(now, redrive).await
     }
 
     async fn prune(&self, _: Option<Timestamp>, _: &Retention, _: usize) -> Result<u64> {
         Ok(0)
+    }
+}
+
+#[async_trait]
+impl DeadLetters for Observed {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        self.inner.dead(filter).await
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        self.inner.count_dead(filter).await
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        self.inner.letters(ids).await
+    }
+
+    async fn discard(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        self.inner.discard(now, ids, reason).await
+    }
+
+    async fn import_dead(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        self.inner.import_dead(now, letters).await
     }
 }

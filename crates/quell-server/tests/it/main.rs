@@ -19,6 +19,8 @@ mod commands;
 #[cfg(test)]
 mod config;
 #[cfg(test)]
+mod dead;
+#[cfg(test)]
 mod ending;
 #[cfg(test)]
 mod handlers;

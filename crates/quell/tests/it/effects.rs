@@ -178,7 +178,7 @@ async fn r23_r26_a_redriven_job_charges_no_more() -> Result<()> {
     let words = ["recorded", "recorded", "recorded", "recorded"];
     let (outside, kit, state, _) = story(Pay::new(&words), |w| w.register(pay)).await?;
     assert_eq!(state, JobState::Dead);
-    kit.quell().store().redrive(Some(kit.now()), JobId::new(1)).await?;
+    kit.quell().store().redrive(Some(kit.now()), &JobId::new(1).into()).await?;
     kit.advance(secs(10)).await;
     assert_eq!(kit.succeeded("pay").await?.len(), 1);
     outside.with(|world| assert_eq!((world.turn, world.calls), (5, 1)));
@@ -367,7 +367,7 @@ async fn r23_an_intent_of_the_library_is_an_intent_of_the_store() -> Result<()> 
     let effects = store.effects(JobId::new(1)).await?;
     assert_eq!((effects[0].name.as_str(), effects[0].done.as_ref()), ("charge", None));
     assert_eq!(effects[0].begun_by, LeaseToken::new(1));
-    store.redrive(Some(kit.now()), JobId::new(1)).await?;
+    store.redrive(Some(kit.now()), &JobId::new(1).into()).await?;
     let claim = quell_conformance::Rig::wish(1);
     let claim = quell::Claim {
         queue: quell::QueueName::new("pay")?,

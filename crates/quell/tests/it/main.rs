@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
 mod compile;
+mod dead;
 mod effects;
 mod failures;
 #[cfg(feature = "sqlite")]

@@ -3,6 +3,7 @@
 //! `bug` lists the bugs, `store` has them. A bug that no test notices is a gap in the suite, not in this table.
 
 mod bug;
+mod dead;
 mod store;
 
 use std::collections::BTreeSet;
@@ -104,6 +105,11 @@ const TABLE: &[(Bug, &[&str])] = &[
     ),
     (Bug::DropsTheDead, &["r25_a_dead_job_keeps_everything"]),
     (Bug::RedrivesNothing, &["r26_a_redrive_brings_fresh_attempts_or_joins_the_window"]),
+    (Bug::ListsAllTheDead, &["r25_the_dead_are_found_by_what_they_died_of"]),
+    (Bug::ForgetsTheOriginal, &["r26_an_edited_payload_runs_and_the_original_is_kept"]),
+    (Bug::ForgetsAttemptsAtRedrive, &["r26_a_redriven_job_keeps_its_history"]),
+    (Bug::DiscardsTheLiving, &["r25_a_discard_takes_the_dead_and_nobody_else"]),
+    (Bug::ImportsTwice, &["r26_an_import_made_twice_makes_one_job"]),
     (Bug::HandsOutUnknownTasks, &["r28_unknown_tasks_are_left_alone"]),
     (Bug::SpendsAttemptsOnReleases, &["r29_released_and_snoozed_attempts_are_not_spent"]),
     (

@@ -14,22 +14,22 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
     EffectName, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId, Key, Lapsed,
     Lease, MemoryStore, NewTrigger, NextDue, Outcome, Overview, Payload, QueueInfo, QueueName,
-    QueueSettings, Rate, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement,
-    Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
+    QueueSettings, Rate, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
 #[derive(Debug)]
 pub(crate) struct Broken {
-    inner: MemoryStore,
-    bug: Bug,
+    pub(super) inner: MemoryStore,
+    pub(super) bug: Bug,
     odd: Mutex<Odd>,
 }
 
 /// What a bug remembers.
 #[derive(Debug, Default)]
-struct Odd {
-    triggers: u64,
+pub(super) struct Odd {
+    pub(super) triggers: u64,
     tasks: BTreeSet<TaskName>,
     /// Keys that were marked by calls that have not come back.
     marked: BTreeSet<Key>,
@@ -47,7 +47,7 @@ impl Broken {
         Broken { inner, bug, odd: Mutex::default() }
     }
 
-    fn odd<R>(&self, with: impl FnOnce(&mut Odd) -> R) -> R {
+    pub(super) fn odd<R>(&self, with: impl FnOnce(&mut Odd) -> R) -> R {
         with(&mut self.odd.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -474,10 +474,10 @@ impl Store for Broken {
         self.inner.cancel(now, id, reason).await
     }
 
-    async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs> {
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
         match self.bug {
             Bug::RedrivesNothing => Ok(SettledAs::Dead),
-            _ => self.inner.redrive(now, id).await,
+            _ => self.inner.redrive(now, redrive).await,
         }
     }
 

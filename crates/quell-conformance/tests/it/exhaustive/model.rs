@@ -234,7 +234,9 @@ impl World {
                 let key = Key::new(*key).unwrap();
                 Answer::Operated(at_once(store.flush(time, &task(), &key)).unwrap().is_some())
             }
-            Action::Redrive(id) => Answer::Operated(at_once(store.redrive(time, *id)).is_ok()),
+            Action::Redrive(id) => {
+                Answer::Operated(at_once(store.redrive(time, &(*id).into())).is_ok())
+            }
             Action::Prune => {
                 let keep = Some(seconds(KEPT));
                 let retention = Retention { succeeded: keep, dead: keep };

@@ -56,7 +56,7 @@ impl Ground {
         const EMPTY: &str = "delete from quell.job; delete from quell.ended;
              delete from quell.attempt; delete from quell.hold; delete from quell.memory;
              delete from quell.start; delete from quell.inbox; delete from quell.tick_fired;
-             delete from quell.schedule;
+             delete from quell.schedule; delete from quell.past;
              update quell.queue set settings = '{}', deleted = false
               where settings <> '{}' or deleted;
              update quell.task set settings = '{}' where settings <> '{}';
@@ -73,10 +73,11 @@ impl Ground {
 
     /// Every row that a call may change, with times counted from the round's beginning.
     async fn rows(&mut self) -> String {
-        const TABLES: [&str; 11] = [
+        const TABLES: [&str; 12] = [
             "job",
             "ended",
             "attempt",
+            "past",
             "hold",
             "memory",
             "start",
@@ -191,7 +192,8 @@ impl Ground {
         // Numbers that were drawn in vain do not come back by themselves.
         self.run(
             "select setval('quell.job_id', ids, false), setval('quell.schedule_id_seq', 1, false)
-               from (select coalesce(max(id), 0) + 1 as ids from quell.job) jobs",
+               from (select coalesce(max(id), 0) + 1 as ids
+                       from (select id from quell.job union all select id from quell.ended) j) jobs",
         )
         .await;
         let answer = self.call(case).await;

@@ -8,8 +8,9 @@ use quell_conformance::rig::{fails, key, keyed, plain, queue, secs, task};
 use quell_core::dedup::Dedup;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::{
-    Batch, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, NewTrigger, Outcome, QueueSettings,
-    Result, Retention, ScheduleName, Settlement, Store, TaskSettings, Timestamp, TriggerId,
+    Batch, DeadFilter, DeadLetters, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, NewTrigger,
+    Outcome, Payload, QueueSettings, Redrive, Result, Retention, ScheduleName, Settlement, Store,
+    TaskSettings, Timestamp, TriggerId,
 };
 use quell_postgres::PostgresStore;
 
@@ -206,7 +207,29 @@ fn operators() -> Vec<Case> {
         writes(
             "redrive",
             step!(|s, t| end(s, t, fails(secs(1), true)).await?),
-            step!(|s, t| s.redrive(Some(t), JobId::new(1)).await?),
+            step!(|s, t| s.redrive(Some(t), &JobId::new(1).into()).await?),
+        ),
+        writes(
+            "redrive with another payload",
+            step!(|s, t| end(s, t, fails(secs(1), true)).await?),
+            step!(|s, t| {
+                let payload = Some(Payload::from_stored("2"));
+                s.redrive(Some(t), &Redrive { id: JobId::new(1), payload }).await?
+            }),
+        ),
+        writes(
+            "discard",
+            step!(|s, t| end(s, t, fails(secs(1), true)).await?),
+            step!(|s, t| s.discard(Some(t), &[JobId::new(1)], "no use").await?),
+        ),
+        writes(
+            "import_dead",
+            step!(|s, t| end(s, t, fails(secs(1), true)).await?),
+            step!(|s, t| {
+                let mut letters = s.letters(&[JobId::new(1)]).await?;
+                letters.iter_mut().for_each(|letter| letter.job.id = JobId::new(999));
+                s.import_dead(Some(t), &letters).await?
+            }),
         ),
         writes(
             "prune",
@@ -264,6 +287,9 @@ fn looks() -> Vec<Case> {
                 s.explain(&ExplainTarget::Trigger(trigger)).await?
             }),
         ),
+        reads("dead", step!(|s, t| s.dead(&DeadFilter::default()).await?)),
+        reads("count_dead", step!(|s, t| s.count_dead(&DeadFilter::default()).await?)),
+        reads("letters", step!(|s, t| s.letters(&[JobId::new(1)]).await?)),
         reads("schedules", step!(|s, t| s.schedules().await?)),
     ]
 }

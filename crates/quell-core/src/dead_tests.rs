@@ -1,0 +1,140 @@
+//! Tables for filters, edits and letters.
+
+use crate::dead::{
+    DeadFilter, DeadLetter, DeadPlace, MAX_REASON_BYTES, MAX_SEARCH_BYTES, Past, Redrive,
+    validate_reason,
+};
+use crate::{
+    Attempt, AttemptOutcome, Fold, Job, JobId, JobState, Key, LeaseToken, Limits, NewTrigger,
+    Payload, QueueName, TaskName, Timestamp, WorkerId,
+};
+
+fn dead() -> Job {
+    let (task, queue) = (TaskName::new("t").unwrap(), QueueName::new("q").unwrap());
+    let trigger = NewTrigger::new(task, queue, Payload::from_stored("1"));
+    let job = Job::unkeyed(JobId::new(3), &trigger, Timestamp::from_secs(0));
+    Job {
+        state: JobState::Dead,
+        starts: 2,
+        ended_at: Some(Timestamp::from_secs(9)),
+        error: Some("Connection REFUSED".to_owned()),
+        ..job
+    }
+}
+
+fn letter() -> DeadLetter {
+    let attempt = |token| Attempt {
+        token: LeaseToken::new(token),
+        worker: WorkerId::new("w").unwrap(),
+        started_at: Timestamp::from_secs(1),
+        ended_at: Some(Timestamp::from_secs(2)),
+        outcome: Some(AttemptOutcome::Failed),
+        error: Some("no".to_owned()),
+    };
+    DeadLetter { job: dead(), attempts: vec![attempt(1), attempt(2)], past: Past::default() }
+}
+
+#[test]
+fn r25_a_filter_asks_for_each_thing_and_all_of_them() {
+    let time = Timestamp::from_secs;
+    let none = DeadFilter::default;
+    let place = |secs, id| Some(DeadPlace { died_at: time(secs), id: JobId::new(id) });
+    let table = [
+        (none(), true),
+        (DeadFilter { task: TaskName::new("t").ok(), ..none() }, true),
+        (DeadFilter { task: TaskName::new("u").ok(), ..none() }, false),
+        (DeadFilter { queue: QueueName::new("r").ok(), ..none() }, false),
+        (DeadFilter { error: Some("connection refused".into()), ..none() }, true),
+        (DeadFilter { error: Some("timeout".into()), ..none() }, false),
+        (DeadFilter { died_after: Some(time(9)), ..none() }, true),
+        (DeadFilter { died_after: Some(time(10)), ..none() }, false),
+        (DeadFilter { died_before: Some(time(9)), ..none() }, false),
+        (DeadFilter { died_before: Some(time(10)), ..none() }, true),
+        (DeadFilter { before: place(9, 3), ..none() }, false),
+        (DeadFilter { before: place(9, 4), ..none() }, true),
+        (DeadFilter { before: place(8, 4), ..none() }, false),
+    ];
+    for (filter, matches) in table {
+        assert_eq!(filter.matches(&dead()), matches, "{filter:?}");
+    }
+    assert!(!none().matches(&Job { state: JobState::Succeeded, ..dead() }));
+    assert_eq!([0, 7, 999].map(|limit| DeadFilter { limit, ..none() }.page()), [50, 7, 200]);
+}
+
+#[test]
+fn r40_a_filter_and_a_reason_that_cannot_be_meant_are_refused() {
+    let field = |filter: DeadFilter| filter.validate().unwrap_err().field();
+    for error in [String::new(), "a\0b".into(), "x".repeat(MAX_SEARCH_BYTES + 1)] {
+        assert_eq!(field(DeadFilter { error: Some(error), ..Default::default() }), Some("error"));
+    }
+    let now = Some(Timestamp::from_secs(5));
+    let never = DeadFilter { died_after: now, died_before: now, ..Default::default() };
+    assert_eq!(field(never), Some("died_before"));
+    for reason in [" ", "a\0b", &"x".repeat(MAX_REASON_BYTES + 1)] {
+        assert_eq!(validate_reason(reason).unwrap_err().field(), Some("reason"));
+    }
+    assert!(validate_reason(&"x".repeat(MAX_REASON_BYTES)).is_ok());
+}
+
+#[test]
+fn a_place_in_the_list_round_trips() {
+    let place = DeadPlace::of(&dead()).unwrap();
+    assert_eq!(place.to_string(), "9000000.3");
+    assert_eq!(place.to_string().parse::<DeadPlace>().unwrap(), place);
+    for bad in ["", "7", "7.", ".3", "x.3", "7.0"] {
+        assert_eq!(bad.parse::<DeadPlace>().unwrap_err().field(), Some("before"), "{bad}");
+    }
+}
+
+#[test]
+fn r26_the_first_payload_stays_on_record() {
+    let text = |text: &str| Payload::from_text(text).unwrap();
+    let mut job = dead();
+    assert_eq!(job.edit(&text("1")).unwrap(), None);
+    let past = Past::default().edited(job.edit(&text("2")).unwrap().unwrap());
+    let past = past.edited(job.edit(&text("3")).unwrap().unwrap());
+    assert_eq!((job.payload, past.original), (text("3"), Some(text("1"))));
+
+    let mut gathers = Job { key: Key::new("k").ok(), ..dead() };
+    gathers.shape.fold = Fold::Collect { cap: 9 };
+    assert_eq!(gathers.edit(&text("{}")).unwrap_err().field(), Some("payload"));
+    assert!(gathers.edit(&text(" [1]")).is_ok());
+    let large = Redrive { id: job.id, payload: Some(text("[1,2,3]")) };
+    let limits = Limits { payload_bytes: 6, ..Limits::default() };
+    assert_eq!(large.validate(&limits).unwrap_err().field(), Some("payload"));
+    assert!(large.validate(&Limits { payload_bytes: 7, ..limits }).is_ok());
+}
+
+#[test]
+fn r40_a_letter_that_no_store_wrote_is_refused() {
+    let limits = Limits { payload_bytes: 8, ..Limits::default() };
+    assert!(letter().validate(&limits).is_ok());
+    let refused = |change: &dyn Fn(&mut DeadLetter)| {
+        let mut letter = letter();
+        change(&mut letter);
+        letter.validate(&limits).unwrap_err().field()
+    };
+    assert_eq!(refused(&|l| l.job.state = JobState::Succeeded), Some("state"));
+    assert_eq!(refused(&|l| l.job.ended_at = None), Some("state"));
+    assert_eq!(refused(&|l| l.job.waits = true), Some("state"));
+    assert_eq!(refused(&|l| l.job.absorbed_by = Some(JobId::new(1))), Some("state"));
+    assert_eq!(refused(&|l| l.job.window.triggers = 0), Some("job"));
+    assert_eq!(refused(&|l| l.job.starts = u64::MAX), Some("job"));
+    assert_eq!(refused(&|l| l.job.failures = u32::MAX), Some("job"));
+    assert_eq!(refused(&|l| l.job.payload = Payload::from_stored("123456789")), Some("payload"));
+    assert_eq!(refused(&|l| l.job.error = Some("x".repeat(99_999))), Some("error"));
+    assert_eq!(refused(&|l| l.job.starts = 1), Some("attempts"));
+    assert_eq!(refused(&|l| l.attempts[0].outcome = None), Some("attempts"));
+    assert_eq!(refused(&|l| l.attempts[0].token = LeaseToken::new(2)), Some("attempts"));
+}
+
+#[test]
+fn r26_a_letter_is_known_by_the_job_that_it_was_at_first() {
+    let (here, past) = letter().arrive(JobId::new(70));
+    assert_eq!((here.id, past.origin), (JobId::new(70), Some(letter().origin())));
+    let again = DeadLetter { job: here, past, ..letter() };
+    assert_eq!(again.origin(), letter().origin());
+    assert!(letter().is_of(&dead()) && !again.is_of(&again.job));
+    let text = serde_json::to_string(&again).unwrap();
+    assert_eq!(serde_json::from_str::<DeadLetter>(&text).unwrap(), again);
+}

@@ -1,0 +1,135 @@
+//! Dead letters as a file: JSON lines, the first of which names the format (R26).
+//!
+//! A reader has all of a file checked before anything of it is used.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DeadLetter, Error, Limits, Result};
+
+/// What the first line says.
+const FORMAT: &str = "quell-dead-letters";
+/// The version that is written; a reader knows all up to it.
+const VERSION: u32 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    format: String,
+    version: u32,
+}
+
+/// The first line of a file, without its end.
+#[must_use]
+pub fn head() -> String {
+    format!("{{\"format\":\"{FORMAT}\",\"version\":{VERSION}}}")
+}
+
+/// One letter as a line, without its end.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a letter that has no JSON form, which no
+/// store has written.
+pub fn line(letter: &DeadLetter) -> Result<String> {
+    let id = letter.job.id;
+    serde_json::to_string(letter)
+        .map_err(|error| Error::invalid("letters", format!("job {id} has no JSON form: {error}")))
+}
+
+/// The letters of a whole file.
+///
+/// ```
+/// use quell_core::{Limits, letters};
+///
+/// assert!(letters::read(&letters::head(), &Limits::default())?.is_empty());
+/// let error = letters::read("id,task", &Limits::default()).unwrap_err();
+/// assert_eq!(error.field(), Some("file"));
+/// # Ok::<(), quell_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the first line at fault: another
+/// format, a version that this program does not know, a line that is no letter, or a letter that
+/// [`DeadLetter::validate`] refuses.
+pub fn read(text: &str, limits: &Limits) -> Result<Vec<DeadLetter>> {
+    let mut lines = text.lines().zip(1_u64..);
+    let (first, _) = lines.next().unwrap_or_default();
+    check_head(first)?;
+    let written = lines.filter(|(line, _)| !line.trim().is_empty());
+    written.map(|(line, number)| letter(line, number, limits)).collect()
+}
+
+fn check_head(line: &str) -> Result<()> {
+    let foreign = || {
+        let message = format!(
+            "line 1: this is not a file of dead letters, which begins with {}: give one that \
+             `quell dead export` wrote",
+            head()
+        );
+        Error::invalid("file", message)
+    };
+    let head: Head = serde_json::from_str(line).map_err(|_| foreign())?;
+    if head.format != FORMAT || head.version == 0 {
+        return Err(foreign());
+    }
+    if head.version > VERSION {
+        let found = head.version;
+        let message = format!(
+            "line 1: the file has version {found}, this program knows up to {VERSION}: update it"
+        );
+        return Err(Error::invalid("file", message));
+    }
+    Ok(())
+}
+
+fn letter(line: &str, number: u64, limits: &Limits) -> Result<DeadLetter> {
+    let at = |what: String| Error::invalid("file", format!("line {number}: {what}"));
+    let letter: DeadLetter =
+        serde_json::from_str(line).map_err(|error| at(format!("no dead letter: {error}")))?;
+    letter.validate(limits).map_err(|error| at(error.to_string()))?;
+    Ok(letter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Job, JobId, JobState, NewTrigger, Past, Payload, QueueName, TaskName, Timestamp};
+
+    fn of(id: u64) -> DeadLetter {
+        let (task, queue) = (TaskName::new("t").unwrap(), QueueName::new("q").unwrap());
+        let trigger = NewTrigger::new(task, queue, Payload::from_stored("{\"a\":\"\\u0000\"}"));
+        let job = Job::unkeyed(JobId::new(id), &trigger, Timestamp::from_secs(0));
+        let ended_at = Some(Timestamp::from_secs(9));
+        let job = Job { state: JobState::Dead, ended_at, ..job };
+        DeadLetter { job, attempts: Vec::new(), past: Past::default() }
+    }
+
+    #[test]
+    fn r26_a_file_is_read_as_it_was_written() {
+        let letters = vec![of(1), of(2)];
+        let mut file = head();
+        for letter in &letters {
+            file.push('\n');
+            file.push_str(&line(letter).unwrap());
+        }
+        assert_eq!(read(&file, &Limits::default()).unwrap(), letters);
+        assert_eq!(read(&file.replace('\n', "\r\n\r\n"), &Limits::default()).unwrap(), letters);
+    }
+
+    #[test]
+    fn r40_a_foreign_file_is_refused_by_its_line() {
+        let good = format!("{}\n{}", head(), line(&of(1)).unwrap());
+        let table = [
+            (String::new(), "line 1: this is not a file of dead letters"),
+            ("{\"format\":\"other\",\"version\":1}".to_owned(), "line 1: this is not"),
+            (line(&of(1)).unwrap(), "line 1: this is not"),
+            (good.replacen("1}", "2}", 1), "version 2, this program knows up to 1"),
+            (format!("{good}\n\n{{}}"), "line 4: no dead letter: missing field"),
+            (format!("{good}\n{{\"job\""), "line 3: no dead letter"),
+            (good.replace("\"dead\"", "\"running\""), "line 2: state is not that of a dead job"),
+        ];
+        for (file, told) in table {
+            let error = read(&file, &Limits::default()).unwrap_err();
+            assert_eq!(error.field(), Some("file"));
+            assert!(error.to_string().contains(told), "{error}, not {told}");
+        }
+    }
+}

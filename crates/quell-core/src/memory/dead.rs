@@ -1,0 +1,113 @@
+//! Dead letters in the memory store (R25, R26).
+
+use async_trait::async_trait;
+
+use super::state::State;
+use super::{Event, MemoryStore};
+use crate::dedup::{Hold, HoldUntil};
+use crate::{
+    DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Job, JobId, JobState, Redrive,
+    Result, SettledAs, Timestamp,
+};
+
+#[async_trait]
+impl DeadLetters for MemoryStore {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        Ok(self.locked().dead(filter))
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        let all = DeadFilter { before: None, ..filter.clone() };
+        let count = self.locked().all_jobs().filter(|job| all.matches(job)).count();
+        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        let state = self.locked();
+        Ok(ids.iter().take(DeadFilter::MAX_PAGE).filter_map(|id| state.letter(*id)).collect())
+    }
+
+    async fn discard(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        Ok(self.step(now, |state| {
+            ids.iter().copied().filter(|id| state.discard(*id, reason)).collect()
+        }))
+    }
+
+    async fn import_dead(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        Ok(self.step(now, |state| letters.iter().map(|letter| state.import(letter)).collect()))
+    }
+}
+
+impl State {
+    pub(super) fn redrive(&mut self, redrive: &Redrive) -> Result<SettledAs> {
+        let (now, id) = (self.now(), redrive.id);
+        self.known(id)?;
+        let place = self.told();
+        let (became, before) = self
+            .update_with_heir(id, |job, heir| job.redrive(now, redrive.payload.as_ref(), heir))
+            .transpose()?
+            .unwrap_or((SettledAs::Refused, None));
+        let edited = before.is_some();
+        if let Some(before) = before {
+            let past = self.pasts.remove(&id).unwrap_or_default().edited(before);
+            self.pasts.insert(id, past);
+        }
+        self.free_holds(id);
+        let became = self.moved_back(id, became);
+        self.tell_at(place, || Event::Redrive { t: now, job: id, became, edited });
+        Ok(became)
+    }
+
+    /// Keys that the job's end freed stay free.
+    fn free_holds(&mut self, id: JobId) {
+        let elapsing = |hold: &Hold| matches!(hold.until, HoldUntil::Elapsed(_));
+        self.holds.retain(|_, hold| hold.job != id || elapsing(hold));
+    }
+
+    fn dead(&self, filter: &DeadFilter) -> Vec<Job> {
+        let mut dead: Vec<&Job> = self.all_jobs().filter(|job| filter.matches(job)).collect();
+        dead.sort_by_key(|job| std::cmp::Reverse(DeadPlace::of(job)));
+        dead.into_iter().take(filter.page()).cloned().collect()
+    }
+
+    fn letter(&self, id: JobId) -> Option<DeadLetter> {
+        let job = self.job(id).filter(|job| job.state == JobState::Dead)?.clone();
+        let past = self.pasts.get(&id).cloned().unwrap_or_default();
+        Some(DeadLetter { job, attempts: self.attempts(id), past })
+    }
+
+    fn discard(&mut self, id: JobId, reason: &str) -> bool {
+        if self.job(id).is_none_or(|job| job.state != JobState::Dead) {
+            return false;
+        }
+        self.remove(id);
+        self.free_holds(id);
+        let t = self.now();
+        self.tell(|| Event::Discard { t, job: id, reason: reason.to_owned() });
+        true
+    }
+
+    fn import(&mut self, letter: &DeadLetter) -> Imported {
+        let (t, origin) = (self.now(), letter.origin());
+        let came = self.pasts.iter().find(|(_, past)| past.origin == Some(origin));
+        let was_here = || self.job(origin.job).filter(|row| letter.is_of(row)).map(|row| row.id);
+        if let Some(id) = came.map(|(id, _)| *id).or_else(was_here) {
+            return Imported { id, known: true };
+        }
+        let id = self.next_id();
+        let (job, past) = letter.arrive(id);
+        self.tell(|| Event::imported(t, &job, origin));
+        self.insert_ended(job, letter.attempts.clone());
+        self.pasts.insert(id, past);
+        Imported { id, known: false }
+    }
+}

@@ -1,0 +1,227 @@
+//! Dead letters over HTTP (R25, R26): listed, put back, discarded, carried elsewhere.
+//!
+//! What is done to many is one page for each request, and the answer says where the next begins:
+//! the server remembers nothing, and whoever asks sets the pace.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use quell::{
+    DeadFilter, DeadLetter, DeadPlace, JobId, Payload, QueueName, Redrive, Swept, TaskName,
+    Timestamp,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use super::jobs::{Pairs, Parameters};
+use super::triggers::{parse, read};
+use crate::view;
+
+/// The most letters that one request brings.
+const MAX_LETTERS: usize = 200;
+
+/// Which of the dead are meant, as callers write it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    task: Option<String>,
+    queue: Option<String>,
+    error: Option<String>,
+    died_after: Option<jiff::Timestamp>,
+    died_before: Option<jiff::Timestamp>,
+    before: Option<String>,
+    limit: Option<usize>,
+    /// Of a discard.
+    reason: Option<String>,
+}
+
+impl Asked {
+    fn filter(self) -> Result<DeadFilter, ApiError> {
+        let moment = |at: jiff::Timestamp| Timestamp::from_micros(at.as_microsecond());
+        let filter = DeadFilter {
+            task: self.task.map(TaskName::new).transpose()?,
+            queue: self.queue.map(QueueName::new).transpose()?,
+            error: self.error,
+            died_after: self.died_after.map(moment),
+            died_before: self.died_before.map(moment),
+            before: self.before.map(|text| text.parse::<DeadPlace>()).transpose()?,
+            limit: self.limit.map(limit).transpose()?.unwrap_or_default(),
+        };
+        filter.validate()?;
+        Ok(filter)
+    }
+
+    fn of_query(query: Result<Query<Pairs>, QueryRejection>) -> Result<DeadFilter, ApiError> {
+        let mut query = Parameters::read(query)?;
+        let time = |name: &'static str| {
+            move |text: String| {
+                text.parse::<jiff::Timestamp>().map_err(|error| {
+                    let example = "write 2026-03-01T00:00:00Z";
+                    quell::Error::invalid(
+                        name,
+                        format!("{text:?} is not a time ({error}): {example}"),
+                    )
+                })
+            }
+        };
+        let asked = Asked {
+            task: query.take("task", Ok)?,
+            queue: query.take("queue", Ok)?,
+            error: query.take("error", Ok)?,
+            died_after: query.take("died_after", time("died_after"))?,
+            died_before: query.take("died_before", time("died_before"))?,
+            before: query.take("before", Ok)?,
+            limit: query.take("limit", |text| {
+                let wrong = |_| quell::Error::invalid("limit", "limit must be a number");
+                text.parse().map_err(wrong)
+            })?,
+            reason: None,
+        };
+        query.end()?;
+        asked.filter()
+    }
+}
+
+fn limit(limit: usize) -> Result<usize, ApiError> {
+    let max = DeadFilter::MAX_PAGE;
+    if (1..=max).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(ApiError::invalid("limit", format!("limit must be a number from 1 to {max}")))
+}
+
+/// `GET /v1/dead?task=&queue=&error=&died_after=&died_before=&before=&limit=`: the latest death
+/// first, and how many match.
+pub(super) async fn list(
+    State(api): State<Api>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let filter = Asked::of_query(query)?;
+    let jobs = api.quell.dead().list(&filter).await?;
+    let matching = api.quell.dead().count(&filter).await?;
+    Ok(Json(view::dead(&jobs, &filter, matching)))
+}
+
+/// `GET /v1/dead/letters?…`: the same with everything that is known, as an export has it.
+pub(super) async fn letters(
+    State(api): State<Api>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let (letters, next) = api.quell.dead().letters(&Asked::of_query(query)?).await?;
+    Ok(Json(json!({ "letters": letters, "next_before": next.map(|place| place.to_string()) })))
+}
+
+/// `POST /v1/dead/redrive`: one page of those that match.
+pub(super) async fn redrive(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body = read(&headers, body)?;
+    let asked: Asked = parse(&body)?;
+    if asked.reason.is_some() {
+        return Err(ApiError::invalid("reason", "a redrive has no reason"));
+    }
+    let swept = api.quell.dead().redrive_page(&asked.filter()?).await?;
+    Ok(Json(swept_json("redriven", &swept)))
+}
+
+/// `POST /v1/dead/discard`: one page of those that match, for good, with a reason.
+pub(super) async fn discard(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body = read(&headers, body)?;
+    let mut asked: Asked = parse(&body)?;
+    let reason = reason(asked.reason.take())?;
+    let swept = api.quell.dead().discard_page(&asked.filter()?, &reason).await?;
+    Ok(Json(swept_json("discarded", &swept)))
+}
+
+fn swept_json(done: &str, swept: &Swept) -> Value {
+    json!({
+        done: swept.done,
+        "skipped": swept.skipped,
+        "failed": swept.failed,
+        "next_before": swept.next.map(|place| place.to_string()),
+    })
+}
+
+fn reason(reason: Option<String>) -> Result<String, ApiError> {
+    reason.ok_or_else(|| ApiError::invalid("reason", "say why: the log and the history keep it"))
+}
+
+/// `POST /v1/dead/import`: letters of an export become dead jobs here.
+pub(super) async fn import(
+    State(api): State<Api>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Brought {
+        letters: Vec<DeadLetter>,
+    }
+    let body = read(&headers, body)?;
+    let Brought { letters } = parse(&body)?;
+    if letters.len() > MAX_LETTERS {
+        let message = format!("one request takes {MAX_LETTERS} letters at most");
+        return Err(ApiError::invalid("letters", message));
+    }
+    let imported = api.quell.dead().import(&letters).await?;
+    let known = imported.iter().filter(|one| one.known).count();
+    Ok(Json(json!({
+        "imported": imported.len().saturating_sub(known),
+        "known": known,
+        "jobs": imported,
+    })))
+}
+
+/// `POST /v1/jobs/{id}/redrive`, with another payload where the body brings one (R26).
+pub(super) async fn redrive_one(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Edited<'a> {
+        #[serde(borrow)]
+        payload: Option<&'a RawValue>,
+    }
+    let id = id.parse::<JobId>()?;
+    let body = match body {
+        Ok(body) if body.is_empty() => body,
+        body => read(&headers, body)?,
+    };
+    let edited = if body.is_empty() { None } else { parse::<Edited<'_>>(&body)?.payload };
+    let payload = edited.map(|payload| Payload::from_stored(payload.get()));
+    let became = api.quell.dead().redrive(Redrive { id, payload }).await?;
+    Ok(Json(json!({ "job": id, "became": became })))
+}
+
+/// `POST /v1/jobs/{id}/discard`, with a reason.
+pub(super) async fn discard_one(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Why {
+        reason: Option<String>,
+    }
+    let id = id.parse::<JobId>()?;
+    let body = read(&headers, body)?;
+    let Why { reason: why } = parse(&body)?;
+    api.quell.dead().discard(id, &reason(why)?).await?;
+    Ok(Json(json!({ "job": id, "discarded": true })))
+}

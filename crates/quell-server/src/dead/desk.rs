@@ -1,0 +1,216 @@
+//! Where `quell dead` asks: a server over HTTP, or a store directly. The answers are the same.
+
+use anyhow::Context as _;
+use quell::{
+    DeadFilter, DeadLetter, DeadPlace, ExplainTarget, JobId, Payload, Quell, Redrive, Swept,
+    Timestamp,
+};
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Method, Url};
+use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
+
+use crate::client::{Source, ask, join, open_store};
+use crate::view;
+
+/// A page of letters, and where the next one begins.
+pub(super) struct Letters {
+    pub(super) letters: Vec<DeadLetter>,
+    pub(super) next: Option<DeadPlace>,
+}
+
+/// A server or a store, for as long as a command runs.
+pub(super) struct Desk {
+    runtime: Runtime,
+    place: Place,
+}
+
+enum Place {
+    Server(Url),
+    Store(Quell),
+}
+
+impl Desk {
+    pub(super) fn open(source: &Source) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let place = match &source.store {
+            Some(url) => Place::Store(runtime.block_on(open_store(url))?),
+            None => Place::Server(source.server.clone()),
+        };
+        Ok(Desk { runtime, place })
+    }
+
+    /// Waits.
+    pub(super) fn sleep(&self, length: std::time::Duration) {
+        // A sleep is made where its runtime is.
+        self.runtime.block_on(async { tokio::time::sleep(length).await });
+    }
+
+    pub(super) fn list(&self, filter: &DeadFilter) -> anyhow::Result<Value> {
+        match &self.place {
+            Place::Server(server) => get(server, &["v1", "dead"], filter),
+            Place::Store(quell) => self.runtime.block_on(async {
+                let jobs = quell.dead().list(filter).await?;
+                let matching = quell.dead().count(filter).await?;
+                Ok(view::dead(&jobs, filter, matching))
+            }),
+        }
+    }
+
+    /// How many match.
+    pub(super) fn count(&self, filter: &DeadFilter) -> anyhow::Result<u64> {
+        let one = DeadFilter { limit: 1, ..filter.clone() };
+        self.list(&one)?["matching"].as_u64().context("the server did not say how many match")
+    }
+
+    pub(super) fn letters(&self, filter: &DeadFilter) -> anyhow::Result<Letters> {
+        match &self.place {
+            Place::Server(server) => {
+                let mut answer = get(server, &["v1", "dead", "letters"], filter)?;
+                let letters = serde_json::from_value(answer["letters"].take())
+                    .context("the server's letters are not readable")?;
+                Ok(Letters { letters, next: next(&answer)? })
+            }
+            Place::Store(quell) => {
+                let (letters, next) = self.runtime.block_on(quell.dead().letters(filter))?;
+                Ok(Letters { letters, next })
+            }
+        }
+    }
+
+    /// Everything that is known of a job.
+    pub(super) fn show(&self, id: JobId) -> anyhow::Result<Value> {
+        match &self.place {
+            Place::Server(server) => {
+                let url = join(server, &["v1", "jobs", &id.to_string()])?;
+                ask(server, |client| client.get(url))
+            }
+            Place::Store(quell) => self.runtime.block_on(async {
+                let told = quell.store().explain(&ExplainTarget::Job(id)).await?;
+                Ok(view::explanation(&told.ok_or_else(|| quell::no_such_job(id))?))
+            }),
+        }
+    }
+
+    pub(super) fn redrive(&self, id: JobId, payload: Option<Payload>) -> anyhow::Result<Value> {
+        match &self.place {
+            Place::Server(server) => {
+                let path = ["v1", "jobs", &id.to_string(), "redrive"];
+                let body = match &payload {
+                    // As it was written: a number keeps all its digits.
+                    Some(payload) => format!("{{\"payload\":{}}}", payload.as_str()),
+                    None => "{}".to_owned(),
+                };
+                post(server, &path, body)
+            }
+            Place::Store(quell) => self.runtime.block_on(async {
+                let became = quell.dead().redrive(Redrive { id, payload }).await?;
+                Ok(json!({ "job": id, "became": became }))
+            }),
+        }
+    }
+
+    pub(super) fn discard(&self, id: JobId, reason: &str) -> anyhow::Result<Value> {
+        match &self.place {
+            Place::Server(server) => {
+                let path = ["v1", "jobs", &id.to_string(), "discard"];
+                post(server, &path, json!({ "reason": reason }).to_string())
+            }
+            Place::Store(quell) => self.runtime.block_on(async {
+                quell.dead().discard(id, reason).await?;
+                Ok(json!({ "job": id, "discarded": true }))
+            }),
+        }
+    }
+
+    pub(super) fn redrive_page(&self, filter: &DeadFilter) -> anyhow::Result<Swept> {
+        match &self.place {
+            Place::Server(server) => {
+                let body = Value::Object(fields(filter)).to_string();
+                swept(&post(server, &["v1", "dead", "redrive"], body)?, "redriven")
+            }
+            Place::Store(quell) => Ok(self.runtime.block_on(quell.dead().redrive_page(filter))?),
+        }
+    }
+
+    pub(super) fn discard_page(&self, filter: &DeadFilter, reason: &str) -> anyhow::Result<Swept> {
+        match &self.place {
+            Place::Server(server) => {
+                let mut body = fields(filter);
+                body.insert("reason".to_owned(), json!(reason));
+                let body = Value::Object(body).to_string();
+                swept(&post(server, &["v1", "dead", "discard"], body)?, "discarded")
+            }
+            Place::Store(quell) => {
+                Ok(self.runtime.block_on(quell.dead().discard_page(filter, reason))?)
+            }
+        }
+    }
+
+    /// Takes letters in, which are written as lines; says how many are new and how many were known.
+    pub(super) fn import(&self, letters: &[(DeadLetter, String)]) -> anyhow::Result<[u64; 2]> {
+        match &self.place {
+            Place::Server(server) => {
+                let lines: Vec<&str> = letters.iter().map(|(_, line)| line.as_str()).collect();
+                let body = format!("{{\"letters\":[{}]}}", lines.join(","));
+                let answer = post(server, &["v1", "dead", "import"], body)?;
+                let count = |name: &str| answer[name].as_u64().unwrap_or_default();
+                Ok([count("imported"), count("known")])
+            }
+            Place::Store(quell) => {
+                let letters: Vec<DeadLetter> =
+                    letters.iter().map(|(letter, _)| letter.clone()).collect();
+                let imported = self.runtime.block_on(quell.dead().import(&letters))?;
+                let known = imported.iter().filter(|one| one.known).count() as u64;
+                Ok([imported.len() as u64 - known, known])
+            }
+        }
+    }
+}
+
+/// A filter as the API takes it.
+fn fields(filter: &DeadFilter) -> Map<String, Value> {
+    let time = |time: Option<Timestamp>| time.map(|time| json!(time.to_string()));
+    let all = [
+        ("task", filter.task.as_ref().map(|task| json!(task))),
+        ("queue", filter.queue.as_ref().map(|queue| json!(queue))),
+        ("error", filter.error.as_ref().map(|error| json!(error))),
+        ("died_after", time(filter.died_after)),
+        ("died_before", time(filter.died_before)),
+        ("before", filter.before.map(|place| json!(place.to_string()))),
+        ("limit", Some(json!(filter.page()))),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+fn get(server: &Url, path: &[&str], filter: &DeadFilter) -> anyhow::Result<Value> {
+    let mut url = join(server, path)?;
+    let mut query = url.query_pairs_mut();
+    for (name, value) in fields(filter) {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        query.append_pair(&name, &text);
+    }
+    drop(query);
+    ask(server, |client| client.get(url))
+}
+
+fn post(server: &Url, path: &[&str], body: String) -> anyhow::Result<Value> {
+    let url = join(server, path)?;
+    ask(server, |client| {
+        client.request(Method::POST, url).header(CONTENT_TYPE, "application/json").body(body)
+    })
+}
+
+fn next(answer: &Value) -> anyhow::Result<Option<DeadPlace>> {
+    Ok(answer["next_before"].as_str().map(str::parse).transpose()?)
+}
+
+fn swept(answer: &Value, done: &str) -> anyhow::Result<Swept> {
+    let count = |name: &str| answer[name].as_u64().unwrap_or_default();
+    Ok(Swept {
+        done: count(done),
+        skipped: count("skipped"),
+        failed: count("failed"),
+        next: next(answer)?,
+    })
+}

@@ -1,0 +1,133 @@
+//! `quell dead export` and `import`: dead letters as JSON lines.
+//!
+//! A file is read and checked to its end before anything is written.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use quell::{DeadFilter, DeadLetter, Limits, letters};
+use serde_json::json;
+
+use super::FilterArgs;
+use super::desk::{Desk, Letters};
+use crate::api::MAX_IMPORT_BYTES;
+use crate::client::Source;
+use crate::summary::grouped;
+
+/// The most letters in one call.
+const BATCH: usize = 100;
+
+/// `quell dead export`.
+#[derive(Debug, clap::Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Where to, in place of standard output; the file must not be there yet.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// `quell dead import FILE`.
+#[derive(Debug, clap::Args)]
+pub struct ImportArgs {
+    /// The file; `-` for standard input.
+    file: PathBuf,
+    /// Only check the file.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+pub(super) fn export(args: ExportArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let filter = DeadFilter { limit: BATCH, ..args.filter.filter()? };
+    let desk = Desk::open(&args.source)?;
+    let Some(path) = args.out else {
+        write_letters(&desk, filter, out)?;
+        return Ok(());
+    };
+    let what = || format!("cannot write {}", path.display());
+    let file = std::fs::File::create_new(&path).with_context(what)?;
+    let mut file = std::io::BufWriter::new(file);
+    let count = write_letters(&desk, filter, &mut file)?;
+    file.into_inner()
+        .map_err(std::io::IntoInnerError::into_error)?
+        .sync_all()
+        .with_context(what)?;
+    if args.source.json {
+        return Ok(writeln!(out, "{}", json!({ "exported": count }))?);
+    }
+    Ok(writeln!(out, "{} dead jobs are in {}", grouped(count), path.display())?)
+}
+
+fn write_letters(desk: &Desk, mut filter: DeadFilter, out: &mut dyn Write) -> anyhow::Result<u64> {
+    writeln!(out, "{}", letters::head())?;
+    let mut count = 0;
+    loop {
+        let Letters { letters, next } = desk.letters(&filter)?;
+        for letter in &letters {
+            writeln!(out, "{}", letters::line(letter)?)?;
+            count += 1;
+        }
+        if next.is_none() {
+            out.flush()?;
+            return Ok(count);
+        }
+        filter.before = next;
+    }
+}
+
+pub(super) fn import(args: ImportArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let shown = args.file.display().to_string();
+    let text = if shown == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+        text
+    } else {
+        std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {shown}"))?
+    };
+    let letters = letters::read(&text, &Limits::default()).with_context(|| shown.clone())?;
+    drop(text);
+    if args.dry_run {
+        let count = grouped(letters.len() as u64);
+        return Ok(writeln!(out, "{shown} is fine: {count} dead jobs; nothing was changed")?);
+    }
+    let desk = Desk::open(&args.source)?;
+    let (mut came, mut known) = (0, 0);
+    for batch in batches(letters)? {
+        let [new, here] = desk.import(&batch).with_context(|| {
+            let so_far = grouped(came);
+            format!("stopped after {so_far} were imported; the same command does the rest")
+        })?;
+        (came, known) = (came + new, known + here);
+    }
+    if args.source.json {
+        return Ok(writeln!(out, "{}", json!({ "imported": came, "known": known }))?);
+    }
+    write!(out, "{} imported", grouped(came))?;
+    if known > 0 {
+        write!(out, ", {} were here already", grouped(known))?;
+    }
+    Ok(writeln!(out)?)
+}
+
+/// Letters with their lines, in batches that a server takes.
+fn batches(letters: Vec<DeadLetter>) -> anyhow::Result<Vec<Vec<(DeadLetter, String)>>> {
+    let mut batches = Vec::new();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for letter in letters {
+        let line = letters::line(&letter)?;
+        if batch.len() == BATCH || (!batch.is_empty() && bytes + line.len() > MAX_IMPORT_BYTES / 2)
+        {
+            batches.push(std::mem::take(&mut batch));
+            bytes = 0;
+        }
+        bytes += line.len();
+        batch.push((letter, line));
+    }
+    batches.push(batch);
+    Ok(batches.into_iter().filter(|batch| !batch.is_empty()).collect())
+}

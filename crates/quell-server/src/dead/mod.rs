@@ -1,0 +1,311 @@
+//! The command `quell dead`: what an operator does with dead jobs (R25, R26).
+//!
+//! `desk` asks a server or a store, `many` takes what matches page by page, `file` exports and
+//! imports.
+
+mod desk;
+mod file;
+mod many;
+
+use std::io::Write;
+
+use anyhow::{Context as _, ensure};
+use quell::{DeadFilter, DeadPlace, JobId, JobState, Payload, QueueName, TaskName, Timestamp};
+use serde_json::{Value, json};
+
+use crate::client::{Source, printable, read_argument, table};
+use crate::duration;
+use crate::summary::grouped;
+use desk::Desk;
+
+/// How much of an error a row of the list shows, in characters.
+const SHOWN_ERROR: usize = 60;
+
+/// `quell dead …`.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List dead jobs, the latest death first.
+    List(ListArgs),
+    /// Show one with its payload and all its attempts.
+    Show(OneArgs),
+    /// Put one back, or all that match at a chosen rate.
+    Redrive(RedriveArgs),
+    /// Remove one, or all that match, for good.
+    Discard(DiscardArgs),
+    /// Write all that match to a file of JSON lines.
+    Export(file::ExportArgs),
+    /// Take the dead jobs of such a file in; what is here already stays as it is.
+    Import(file::ImportArgs),
+}
+
+/// Which of the dead are meant.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FilterArgs {
+    /// Only of this task.
+    #[arg(long)]
+    task: Option<TaskName>,
+    /// Only of this queue.
+    #[arg(long)]
+    queue: Option<QueueName>,
+    /// Only with this text in their last error, in capitals or not.
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Only those that died at this time or later: 2026-03-01T00:00:00Z, or 2h for two hours ago.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    died_after: Option<Timestamp>,
+    /// Only those that died before this time.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    died_before: Option<Timestamp>,
+}
+
+impl FilterArgs {
+    fn filter(self) -> quell::Result<DeadFilter> {
+        let FilterArgs { task, queue, error, died_after, died_before } = self;
+        let filter =
+            DeadFilter { task, queue, error, died_after, died_before, before: None, limit: 0 };
+        filter.validate()?;
+        Ok(filter)
+    }
+
+    /// Whether nothing is left out.
+    fn is_everything(&self) -> bool {
+        let FilterArgs { task, queue, error, died_after, died_before } = self;
+        task.is_none()
+            && queue.is_none()
+            && error.is_none()
+            && died_after.is_none()
+            && died_before.is_none()
+    }
+}
+
+/// A moment, or how long ago it was.
+fn moment(text: &str) -> Result<Timestamp, String> {
+    if let Ok(ago) = duration::parse(text) {
+        let now = Timestamp::from_micros(jiff::Timestamp::now().as_microsecond());
+        return Ok(now.before(ago));
+    }
+    let at = text.parse::<jiff::Timestamp>().map_err(|_| {
+        format!("{text:?} is not a time: give one such as 2026-03-01T00:00:00Z, or 2h for ago")
+    })?;
+    Ok(Timestamp::from_micros(at.as_microsecond()))
+}
+
+/// `quell dead list`.
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Go on after this place, which the page before ended with.
+    #[arg(long, value_name = "PLACE")]
+    before: Option<DeadPlace>,
+    /// At most this many, up to 200.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
+    limit: u16,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// A job by its number.
+#[derive(Debug, clap::Args)]
+pub struct OneArgs {
+    /// The job's number.
+    id: JobId,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// `quell dead redrive ID` or `--all`.
+#[derive(Debug, clap::Args)]
+pub struct RedriveArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Run it with this payload from now on: JSON, `@FILE`, or `-` for standard input. The original
+    /// stays on record.
+    #[arg(long, value_name = "JSON", conflicts_with = "all")]
+    payload: Option<String>,
+    /// With --all: how many a second.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: u32,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// `quell dead discard ID` or `--all`.
+#[derive(Debug, clap::Args)]
+pub struct DiscardArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Why: the log and the history keep it.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// With --all: do it.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// One, or all that match.
+#[derive(Clone, Debug, clap::Args)]
+struct Which {
+    /// The job's number.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    id: Option<JobId>,
+    /// All that match; without a filter, all there are.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// With --all: only say what would be done.
+    #[arg(long, requires = "all")]
+    dry_run: bool,
+}
+
+/// Which of the dead a command is about.
+enum Chosen {
+    One(JobId),
+    All(DeadFilter),
+}
+
+impl Which {
+    fn chosen(self) -> anyhow::Result<Chosen> {
+        match self.id {
+            Some(id) => {
+                ensure!(self.filter.is_everything(), "give a job or a filter with --all, not both");
+                Ok(Chosen::One(id))
+            }
+            None => Ok(Chosen::All(self.filter.filter()?)),
+        }
+    }
+}
+
+/// Runs `quell dead`.
+///
+/// # Errors
+/// What the server or the store says, or what is wrong with a file.
+pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
+    match command {
+        Command::List(args) => list(args, out),
+        Command::Show(args) => show(&args, out),
+        Command::Redrive(args) => redrive(args, out),
+        Command::Discard(args) => discard(args, out),
+        Command::Export(args) => file::export(args, out),
+        Command::Import(args) => file::import(args, out),
+    }
+}
+
+fn list(args: ListArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let filter =
+        DeadFilter { before: args.before, limit: args.limit.into(), ..args.filter.filter()? };
+    let answer = Desk::open(&args.source)?.list(&filter)?;
+    if args.source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    write_page(&answer, out)
+}
+
+/// A page of the list, and how to see the next.
+fn write_page(answer: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
+    let jobs = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let rows: Vec<Value> = jobs.iter().map(row).collect();
+    let columns = ["id", "task", "queue", "died_at", "starts", "error"];
+    out.write_all(table(columns, &rows).as_bytes())?;
+    let matching = answer["matching"].as_u64().unwrap_or_default();
+    write!(out, "{} of {}", grouped(rows.len() as u64), grouped(matching))?;
+    match answer["next_before"].as_str() {
+        Some(place) => Ok(writeln!(out, "; the next page: --before {place}")?),
+        None => Ok(writeln!(out)?),
+    }
+}
+
+fn row(job: &Value) -> Value {
+    let error = job["error"].as_str().unwrap_or_default();
+    let line = error.lines().next().unwrap_or_default();
+    let mut shown: String = line.chars().take(SHOWN_ERROR).collect();
+    if shown.len() < error.trim_end().len() {
+        shown.push('…');
+    }
+    let died_at = job["ended_at"].as_str().unwrap_or_default();
+    // Whole seconds are enough in a list.
+    let died_at = died_at.get(..19).unwrap_or(died_at);
+    json!({
+        "id": job["id"], "task": job["task"], "queue": job["queue"],
+        "died_at": died_at, "starts": job["starts"], "error": shown,
+    })
+}
+
+fn show(args: &OneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let OneArgs { id, source } = args;
+    let mut answer = Desk::open(source)?.show(*id)?;
+    let state = answer["job"]["state"].as_str().unwrap_or_default().to_owned();
+    let dead = JobState::Dead.name();
+    ensure!(state == dead, "job {id} is {state}, not dead: `quell job {id}` shows it");
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    out.write_all(printable(answer["text"].as_str().unwrap_or_default()).as_bytes())?;
+    writeln!(out, "  died       {}", answer["job"]["ended_at"].as_str().unwrap_or_default())?;
+    Ok(writeln!(out, "  payload    {}", answer["job"]["payload"].take())?)
+}
+
+fn redrive(args: RedriveArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (source, dry_run) = (args.source, args.which.dry_run);
+    let id = match args.which.chosen()? {
+        Chosen::One(id) => id,
+        Chosen::All(filter) if dry_run => return would(&source, filter, "put back", out),
+        Chosen::All(filter) => return many::redrive(&source, filter, args.rate, out),
+    };
+    let payload = match args.payload {
+        Some(text) => {
+            let payload = Payload::from_text(read_argument(&text)?);
+            Some(payload.context("--payload (a text needs quotes: '\"text\"')")?)
+        }
+        None => None,
+    };
+    let answer = Desk::open(&source)?.redrive(id, payload)?;
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    let became = &answer["became"];
+    match became.pointer("/absorbed/by").and_then(Value::as_str) {
+        Some(heir) => Ok(writeln!(out, "job {id} joined job {heir}, the open window of its key")?),
+        None => Ok(writeln!(out, "job {id} is back with fresh attempts")?),
+    }
+}
+
+fn discard(args: DiscardArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let (source, dry_run) = (args.source, args.which.dry_run);
+    quell::dead::validate_reason(&args.reason)?;
+    let id = match args.which.chosen()? {
+        Chosen::One(id) => id,
+        Chosen::All(filter) if dry_run => return would(&source, filter, "discarded", out),
+        Chosen::All(filter) => {
+            return many::discard(&source, filter, &args.reason, args.yes, out);
+        }
+    };
+    let answer = Desk::open(&source)?.discard(id, &args.reason)?;
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    Ok(writeln!(out, "job {id} is discarded")?)
+}
+
+/// What a command that is about many would do.
+fn would(
+    source: &Source,
+    filter: DeadFilter,
+    done: &str,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let answer = Desk::open(source)?.list(&DeadFilter { limit: 10, ..filter })?;
+    if source.json {
+        return Ok(writeln!(out, "{}", json!({ "matching": answer["matching"] }))?);
+    }
+    let matching = answer["matching"].as_u64().unwrap_or_default();
+    let first = Value::Object(serde_json::Map::from_iter([
+        ("jobs".to_owned(), answer["jobs"].clone()),
+        ("matching".to_owned(), json!(matching)),
+    ]));
+    write_page(&first, out)?;
+    Ok(writeln!(out, "{} would be {done}; nothing was changed", grouped(matching))?)
+}

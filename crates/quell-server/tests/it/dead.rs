@@ -1,0 +1,286 @@
+//! Dead letters as an operator meets them: over HTTP and on the command line.
+
+use quell::{DeadLetter, Job, JobId, JobState, letters};
+use serde_json::{Value, json};
+
+use crate::binary::quell;
+use crate::served::{Served, serve};
+
+const TASKS: &str = r#"
+[tasks.refused]
+retry = { max_attempts = 1 }
+exec = { command = ["sh", "-c", "echo connection refused >&2; exit 1"] }
+
+[tasks.slow]
+queue = "other"
+retry = { max_attempts = 1 }
+exec = { command = ["sh", "-c", "echo it took too long >&2; exit 1"] }
+
+[tasks.picky]
+retry = { max_attempts = 1 }
+exec = { command = ["sh", "-c", "grep -q good"] }
+"#;
+
+async fn dead(served: &Served, task: &str, payload: &str) -> Value {
+    let job = served.trigger(task, payload).await["job"].clone();
+    served.ended(&job, JobState::Dead).await;
+    job
+}
+
+fn path(job: &Value, verb: &str) -> String {
+    format!("/v1/jobs/{}{verb}", job.as_str().unwrap())
+}
+
+/// What the command printed to both outputs, and whether it went well.
+async fn run(args: &[&str]) -> (bool, String) {
+    let mut command = quell(args);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.success(), text.concat())
+}
+
+/// An export of one dead job, with so many copies of it as if from another store; of every third a
+/// cause of its own.
+async fn many(served: &Served, copies: u64) -> String {
+    let job = dead(served, "refused", "{\"n\":1}").await;
+    let (_, told) = served.get("/v1/dead/letters").await;
+    let mut found: Vec<DeadLetter> = serde_json::from_value(told["letters"].clone()).unwrap();
+    let letter = found.remove(0);
+    assert_eq!(json!(letter.job.id), job);
+    let causes = ["connection refused by db-1", "disk full", "bad input: no field `to`"];
+    let mut file = letters::head();
+    for n in 0..copies {
+        let id = JobId::new(1_000_000 + n);
+        let error = Some(causes[n as usize % 3].to_owned());
+        let copy = DeadLetter { job: Job { id, error, ..letter.job.clone() }, ..letter.clone() };
+        file.push('\n');
+        file.push_str(&letters::line(&copy).unwrap());
+    }
+    file
+}
+
+#[tokio::test]
+async fn r25_the_dead_are_listed_filtered_shown_and_discarded_over_http() {
+    let served = serve(TASKS).await;
+    let refused = dead(&served, "refused", "1").await;
+    let slow = dead(&served, "slow", "2").await;
+    let (status, all) = served.get("/v1/dead").await;
+    assert_eq!((status, &all["matching"]), (200, &json!(2)));
+    assert_eq!([&all["jobs"][0]["id"], &all["jobs"][1]["id"]], [&slow, &refused]);
+    let filters = [
+        ("task=refused", &refused),
+        ("queue=other", &slow),
+        ("error=CONNECTION%20Refused", &refused),
+        ("limit=1", &slow),
+    ];
+    for (query, expected) in filters {
+        let (_, told) = served.get(&format!("/v1/dead?{query}")).await;
+        assert_eq!((&told["jobs"][0]["id"], told["jobs"].as_array().unwrap().len()), (expected, 1));
+    }
+    let (_, first) = served.get("/v1/dead?limit=1").await;
+    let next = first["next_before"].as_str().unwrap();
+    let (_, second) = served.get(&format!("/v1/dead?limit=1&before={next}")).await;
+    assert_eq!((&second["jobs"][0]["id"], &second["matching"]), (&refused, &json!(2)));
+    let (_, none) = served.get("/v1/dead?died_before=2020-01-01T00:00:00Z").await;
+    assert_eq!(none["matching"], 0);
+    assert_eq!(none["next_before"], Value::Null);
+
+    let reason = r#"{"reason":"the customer left"}"#;
+    let (status, told) = served.post(&path(&slow, "/discard"), reason).await;
+    assert_eq!((status, &told["discarded"]), (200, &json!(true)));
+    let (status, told) = served.post(&path(&slow, "/discard"), reason).await;
+    assert_eq!((status, &told["error"]["kind"]), (404, &json!("not_found")));
+    let all = r#"{"error":"refused","reason":"a known outage"}"#;
+    let (status, told) = served.post("/v1/dead/discard", all).await;
+    assert_eq!((status, &told["discarded"], &told["next_before"]), (200, &json!(1), &Value::Null));
+    assert_eq!(served.get("/v1/dead").await.1["matching"], 0);
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r26_a_redrive_over_http_may_bring_another_payload() {
+    let served = serve(TASKS).await;
+    let job = dead(&served, "picky", r#"{"is":"bad"}"#).await;
+    let (status, told) = served.post(&path(&job, "/redrive"), r#"{"payload":{"is":"good"}}"#).await;
+    assert_eq!((status, &told["job"]), (200, &job));
+    let told = served.ended(&job, JobState::Succeeded).await;
+    assert_eq!(told["original_payload"], json!({ "is": "bad" }));
+    assert_eq!(told["job"]["payload"], json!({ "is": "good" }));
+    assert_eq!(told["attempts"].as_array().unwrap().len(), 2, "{told:#}");
+
+    let other = dead(&served, "picky", r#"{"is":"bad"}"#).await;
+    let request = served.request(reqwest::Method::POST, &path(&other, "/redrive"));
+    assert_eq!(request.send().await.unwrap().status(), 200, "a body is not needed");
+    served.ended(&other, JobState::Dead).await;
+    let (status, told) = served.post("/v1/dead/redrive", r#"{"task":"picky","limit":5}"#).await;
+    assert_eq!((status, &told["redriven"], &told["failed"]), (200, &json!(1), &json!(0)));
+    served.ended(&other, JobState::Dead).await;
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r40_what_cannot_be_meant_changes_nothing() {
+    let served = serve(TASKS).await;
+    let dead = dead(&served, "refused", "1").await;
+    let done = served.trigger("picky", "\"good\"").await["job"].clone();
+    served.ended(&done, JobState::Succeeded).await;
+    let before = served.get("/v1/jobs").await.1;
+    let letter = served.get("/v1/dead/letters").await.1["letters"][0].clone();
+    let mut lives = letter.clone();
+    lives["job"]["state"] = json!("running");
+    let import = json!({ "letters": [letter, lives] }).to_string();
+    let large = format!(r#"{{"payload":"{}"}}"#, "x".repeat(1 << 20));
+    let (redrive, discard) = (path(&dead, "/redrive"), path(&dead, "/discard"));
+    let (done_back, done_gone) = (path(&done, "/redrive"), path(&done, "/discard"));
+    let table = [
+        (done_back.as_str(), "", 409, "job"),
+        ("/v1/jobs/777/redrive", "", 404, "job"),
+        (&redrive, r#"{"payload":{"#, 400, "body"),
+        (&redrive, r#"{"paylod":1}"#, 422, "body"),
+        (&redrive, large.as_str(), 413, "body"),
+        (&done_gone, r#"{"reason":"no"}"#, 409, "job"),
+        (&discard, "{}", 422, "reason"),
+        (&discard, r#"{"reason":" "}"#, 422, "reason"),
+        ("/v1/dead/discard", "{}", 422, "reason"),
+        ("/v1/dead/redrive", r#"{"limit":201}"#, 422, "limit"),
+        ("/v1/dead/redrive", r#"{"eror":"x"}"#, 422, "body"),
+        ("/v1/dead/redrive", r#"{"before":"x"}"#, 422, "before"),
+        ("/v1/dead/import", r#"{"letters":[{}]}"#, 422, "body"),
+        ("/v1/dead/import", import.as_str(), 422, "state"),
+    ];
+    for (path, body, status, field) in table {
+        let (got, told) = served.post(path, body).await;
+        let shown = body.get(..40).unwrap_or(body);
+        assert_eq!(
+            (got, &told["error"]["field"]),
+            (status, &json!(field)),
+            "{path} {shown}: {told}"
+        );
+    }
+    for (query, field) in
+        [("eror=x", "eror"), ("died_after=now", "died_after"), ("error=", "error")]
+    {
+        let (status, told) = served.get(&format!("/v1/dead?{query}")).await;
+        assert_eq!((status, &told["error"]["field"]), (422, &json!(field)), "{told}");
+    }
+    assert_eq!(served.get("/v1/jobs").await.1, before);
+    served.server.stop().await.unwrap();
+}
+
+/// A thousand dead jobs of three causes, as an operator meets them.
+#[tokio::test]
+async fn r26_an_operator_mends_a_thousand_of_three_causes() {
+    let served = serve(TASKS).await;
+    let server = format!("http://{}", served.server.address());
+    let store = format!("sqlite://{}", served.folder.path().join("q.db").display());
+    let file = served.folder.path().join("came.jsonl");
+    std::fs::write(&file, many(&served, 999).await).unwrap();
+    let file = file.to_str().unwrap();
+    let ask = async |args: &[&str]| {
+        let (fine, told) = run(&[args, &["--server", &server]].concat()).await;
+        assert!(fine, "{args:?}: {told}");
+        told
+    };
+    assert!(ask(&["dead", "import", file, "--dry-run"]).await.contains("999 dead jobs"));
+    assert_eq!(ask(&["dead", "import", file]).await, "999 imported\n");
+    assert_eq!(ask(&["dead", "import", file]).await, "0 imported, 999 were here already\n");
+    let listed = ask(&["dead", "list", "--limit", "2"]).await;
+    assert!(listed.contains("2 of 1,000; the next page: --before "), "{listed}");
+    let full = ["--error", "disk full", "--died-after", "1h"];
+    let told = ask(&[&["dead", "redrive", "--all", "--dry-run"][..], &full].concat()).await;
+    assert!(told.contains("333 would be put back; nothing was changed"), "{told}");
+
+    ask(&["task", "pause", "refused"]).await;
+    let told = ask(&[&["dead", "redrive", "--all", "--rate", "5000"][..], &full].concat()).await;
+    assert!(told.ends_with("333 redriven\n"), "{told}");
+    let waits = served.get("/v1/jobs?state=scheduled&limit=200").await.1;
+    assert_eq!(waits["jobs"].as_array().unwrap().len(), 200);
+
+    let bad = ["dead", "discard", "--all", "--error", "BAD INPUT", "--reason", "cannot be mended"];
+    let (fine, told) = run(&[&bad[..], &["--store", &store]].concat()).await;
+    assert!(!fine && told.contains("333 dead jobs would be discarded for good"), "{told}");
+    let (fine, told) = run(&[&bad[..], &["--yes", "--store", &store]].concat()).await;
+    assert!(fine && told.ends_with("333 discarded\n"), "{told}");
+
+    let kept = served.folder.path().join("kept.jsonl");
+    let kept = kept.to_str().unwrap();
+    let told = ask(&["dead", "export", "--out", kept]).await;
+    assert!(told.starts_with("334 dead jobs are in "), "{told}");
+    let (fine, told) = run(&["dead", "export", "--out", kept, "--store", &store]).await;
+    assert!(!fine && told.contains("cannot write"), "an export overwrites nothing: {told}");
+    assert_eq!(
+        ask(&["dead", "discard", "--all", "--reason", "kept elsewhere", "--yes"]).await,
+        "334 discarded\n"
+    );
+    let (fine, told) = run(&["dead", "import", kept, "--store", &store]).await;
+    assert!(fine && told == "334 imported\n", "{told}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r26_one_job_is_shown_edited_and_discarded_on_the_command_line() {
+    let served = serve(TASKS).await;
+    let store = format!("sqlite://{}", served.folder.path().join("q.db").display());
+    let job = dead(&served, "picky", r#"{"is":"bad"}"#).await;
+    let job = job.as_str().unwrap();
+    let ask = async |args: &[&str]| run(&[args, &["--store", &store]].concat()).await;
+    let (fine, told) = ask(&["dead", "show", job]).await;
+    assert!(
+        fine && told.contains("attempt 1") && told.contains(r#"payload    {"is":"bad"}"#),
+        "{told}"
+    );
+    let (fine, told) = ask(&["dead", "redrive", job, "--payload", "{oops"]).await;
+    assert!(!fine && told.contains("payload is not JSON"), "{told}");
+    let (fine, told) = ask(&["dead", "redrive", job, "--payload", r#"{"is":"good"}"#]).await;
+    assert!(fine && told == format!("job {job} is back with fresh attempts\n"), "{told}");
+    let told = served.ended(&json!(job), JobState::Succeeded).await;
+    assert!(told["text"].as_str().unwrap().contains(r#"before it was {"is":"bad"}"#), "{told:#}");
+
+    for args in [&["dead", "show", job][..], &["dead", "redrive", job]] {
+        let (fine, told) = ask(args).await;
+        assert!(!fine && told.contains("is succeeded"), "{args:?}: {told}");
+    }
+    let (fine, told) = ask(&["dead", "discard", job, "--reason", "no use"]).await;
+    assert!(!fine && told.contains("is succeeded, not dead"), "{told}");
+    let gone = dead(&served, "refused", "1").await;
+    let gone = gone.as_str().unwrap();
+    assert!(ask(&["dead", "discard", gone, "--reason", "no use"]).await.0);
+    let (fine, told) = ask(&["job", gone]).await;
+    assert!(!fine && told.contains("discarded"), "{told}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r40_a_foreign_file_is_refused_by_its_line_and_nothing_is_imported() {
+    let served = serve(TASKS).await;
+    let store = format!("sqlite://{}", served.folder.path().join("q.db").display());
+    let good = many(&served, 3).await;
+    let before = served.get("/v1/jobs").await.1;
+    let file = served.folder.path().join("came.jsonl");
+    let table = [
+        ("id,task\n1,t\n".to_owned(), "line 1: this is not a file of dead letters"),
+        (good.replacen("\"version\":1", "\"version\":9", 1), "line 1: the file has version 9"),
+        (format!("{good}\n{{\"job\":{{}}}}"), "line 5: no dead letter"),
+        (good.replacen("\"dead\"", "\"succeeded\"", 1), "line 2: state is not that of a dead job"),
+    ];
+    for (text, expected) in table {
+        std::fs::write(&file, text).unwrap();
+        let (fine, told) =
+            run(&["dead", "import", file.to_str().unwrap(), "--store", &store]).await;
+        assert!(!fine && told.contains(expected), "{told}, not {expected}");
+        assert_eq!(served.get("/v1/jobs").await.1, before);
+    }
+    for args in [
+        &["dead", "redrive"][..],
+        &["dead", "redrive", "1", "--all"],
+        &["dead", "redrive", "1", "--error", "x"],
+        &["dead", "redrive", "--all", "--rate", "0"],
+        &["dead", "redrive", "--all", "--payload", "1"],
+        &["dead", "discard", "1"],
+        &["dead", "list", "--died-after", "yesterday"],
+    ] {
+        let (fine, told) = run(&[args, &["--store", &store]].concat()).await;
+        assert!(!fine, "{args:?}: {told}");
+    }
+    served.server.stop().await.unwrap();
+}
