@@ -2,7 +2,7 @@
 //!
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
-//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
+//! ([`retry`]), dedup ([`dedup`]), idempotency keys ([`idempotency`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
 //! ([`schedule`]) and the moves
 //! between job states ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
 //! rules' own store: the oracle that every other store is compared with.
@@ -21,6 +21,7 @@ mod error;
 mod explain;
 pub mod history;
 mod id;
+pub mod idempotency;
 pub mod job;
 pub mod limit;
 pub mod line;
@@ -43,6 +44,7 @@ pub use id::{
     JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName, ScheduleName, TaskName,
     TriggerId, WorkerId,
 };
+pub use idempotency::JobResult;
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot};
 pub use payload::{Fold, Payload};

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
-    Attempt, AttemptOutcome, Batch, Error, Explanation, Job, JobId, JobState, Key, LeaseToken,
-    Payload, QueueName, Receipt, Result, ScheduleName, TaskName, Timestamp, TriggerId, Wakeups,
-    WorkerId,
+    Attempt, AttemptOutcome, Batch, Error, Explanation, Job, JobId, JobResult, JobState, Key,
+    LeaseToken, Payload, QueueName, Receipt, Result, ScheduleName, TaskName, Timestamp, TriggerId,
+    Wakeups, WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -126,7 +126,11 @@ pub struct Settlement {
 #[non_exhaustive]
 pub enum Outcome {
     /// It ended well.
-    Succeeded,
+    Succeeded {
+        /// What the handler returned, if anything, at most
+        /// [`JobResult::MAX_OUTPUT_BYTES`](crate::JobResult::MAX_OUTPUT_BYTES) long.
+        output: Option<Payload>,
+    },
     /// It failed (R24, R25).
     Failed(Failure),
     /// The handler asked to be run again after `delay`; no attempt is spent.
@@ -147,11 +151,23 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// It ended well and returned nothing.
+    #[must_use]
+    pub const fn succeeded() -> Self {
+        Outcome::Succeeded { output: None }
+    }
+
+    /// Whether it ended well.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        matches!(self, Outcome::Succeeded { .. })
+    }
+
     /// How metrics and the history count it.
     #[must_use]
     pub fn counted(&self) -> AttemptOutcome {
         match self {
-            Outcome::Succeeded => AttemptOutcome::Succeeded,
+            Outcome::Succeeded { .. } => AttemptOutcome::Succeeded,
             Outcome::Failed(failure) | Outcome::InTransaction(failure) => failure.ended,
             Outcome::Snoozed { .. } => AttemptOutcome::Snoozed,
             Outcome::Released => AttemptOutcome::Released,
@@ -163,7 +179,7 @@ impl Outcome {
     #[must_use]
     pub fn on_record(&self) -> Option<(AttemptOutcome, Option<String>)> {
         match self {
-            Outcome::Succeeded => None,
+            Outcome::Succeeded { .. } => None,
             Outcome::Failed(failure) | Outcome::InTransaction(failure) => {
                 Some((failure.ended, Some(failure.clipped())))
             }
@@ -183,7 +199,7 @@ impl Outcome {
                 FailureKind::Transient { last, .. } => last,
                 FailureKind::Permanent => true,
             },
-            Outcome::Succeeded
+            Outcome::Succeeded { .. }
             | Outcome::Snoozed { .. }
             | Outcome::Released
             | Outcome::Cancelled { .. } => false,
@@ -238,7 +254,7 @@ impl Settlement {
         match self.outcome {
             Outcome::InTransaction(_) if job.filter(by_itself).is_some() => SettledAs::Succeeded,
             Outcome::InTransaction(_)
-            | Outcome::Succeeded
+            | Outcome::Succeeded { .. }
             | Outcome::Failed(_)
             | Outcome::Snoozed { .. }
             | Outcome::Released
@@ -383,14 +399,16 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
-    /// Accepts batches, each whole or not at all; receipts come in the same order (R1–R9, R16).
+    /// Accepts batches, each whole or not at all; receipts come in the same order (R1–R9, R16). A
+    /// batch whose idempotency keys came with other payloads is refused by itself (R19), and leaves
+    /// nothing behind.
     ///
     /// The caller has validated the batches.
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>>;
+    ) -> Result<Vec<Result<Vec<Receipt>>>>;
 
     /// Starts due jobs, in the order of R30, under fresh leases.
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed>;
@@ -462,6 +480,10 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// One job, or none where its id is unknown or its row was pruned.
     async fn job(&self, id: JobId) -> Result<Option<Job>>;
 
+    /// How a job stands and what came of it, also after its row was removed where an idempotency
+    /// record keeps it (R19, R37); of the heir, where it was absorbed. None where nothing is known.
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>>;
+
     /// Jobs that match, newest first, one page.
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>>;
 
@@ -500,8 +522,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// Fails with `NotFound` for an unknown job and `IllegalMove` for one that is not dead.
     async fn redrive(&self, now: Option<Timestamp>, id: JobId) -> Result<SettledAs>;
 
-    /// Removes at most `limit` ended jobs past their retention, expired dedup keys and key
-    /// memories; returns how many jobs went (R37).
+    /// Removes at most `limit` ended jobs past their retention, expired dedup and idempotency keys
+    /// and key memories; returns how many jobs went (R37).
     async fn prune(
         &self,
         now: Option<Timestamp>,
@@ -600,6 +622,6 @@ mod tests {
         };
         let transient = |last| failed(FailureKind::Transient { backoff: Duration::ZERO, last });
         assert!(transient(true).is_last() && failed(FailureKind::Permanent).is_last());
-        assert!(!transient(false).is_last() && !Outcome::Succeeded.is_last());
+        assert!(!transient(false).is_last() && !Outcome::succeeded().is_last());
     }
 }

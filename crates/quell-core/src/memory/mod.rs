@@ -3,12 +3,13 @@
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
 //! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
-//! knows who comes next, `moves` changes them, `rows` shows them to `accept`, `schedules` makes ticks
+//! knows who comes next, `moves` changes them, `results` keeps what came of them, `rows` shows them to `accept`, `schedules` makes ticks
 //! into triggers, `snapshot` sets them beside others.
 
 mod limits;
 mod line;
 mod moves;
+mod results;
 mod rows;
 mod schedules;
 mod snapshot;
@@ -25,9 +26,9 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups,
+    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings,
+    Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -117,7 +118,7 @@ impl Store for MemoryStore {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         Ok(self.step(now, |state| batches.iter().map(|batch| accept(state, batch)).collect()))
     }
 
@@ -188,6 +189,10 @@ impl Store for MemoryStore {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         Ok(self.locked().job(id).cloned())
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        Ok(self.locked().result(id))
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

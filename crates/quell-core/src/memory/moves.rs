@@ -144,6 +144,7 @@ impl State {
     fn follow(&mut self, from: JobId, to: JobId) {
         let follows = |hold: &&mut Hold| hold.job == from && hold.until != HoldUntil::Started;
         self.holds.values_mut().filter(follows).for_each(|hold| hold.job = to);
+        self.hand_over_records(from, to);
     }
 
     /// R11: the open window of the key may start once no attempt of it runs.
@@ -197,6 +198,7 @@ impl State {
         // Keys that the job's end freed stay free.
         let elapsing = |hold: &Hold| matches!(hold.until, HoldUntil::Elapsed(_));
         self.holds.retain(|_, hold| hold.job != id || elapsing(hold));
+        self.free_records_of(id);
         let became = self.moved_back(id, became);
         self.tell_at(place, || Event::Redrive { t: now, job: id, became });
         Ok(became)
@@ -225,6 +227,7 @@ impl State {
             hold.holds(now, job)
         });
         self.holds = holds;
+        self.prune_records();
         self.prune_ticks();
         u64::try_from(gone.len()).unwrap_or(u64::MAX)
     }

@@ -11,6 +11,7 @@ use super::limits::Limits;
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::idempotency::Record;
 use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
@@ -41,6 +42,7 @@ pub(super) struct State {
     attempts: BTreeMap<JobId, Vec<Attempt>>,
     pub(super) limits: Limits,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
+    pub(super) records: BTreeMap<TaskKey, Record>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
     pub(super) schedules: BTreeMap<ScheduleName, ScheduleInfo>,
     /// The ticks that fired.
@@ -68,6 +70,7 @@ impl State {
             attempts: BTreeMap::new(),
             limits: Limits::default(),
             holds: BTreeMap::new(),
+            records: BTreeMap::new(),
             memories: BTreeMap::new(),
             schedules: BTreeMap::new(),
             ticks: BTreeMap::new(),
@@ -86,8 +89,9 @@ impl State {
 
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
-        let State { now, next_id, jobs, attempts, limits, holds, memories, .. } = self;
-        (now, next_id, jobs, attempts, limits, holds, memories, &self.schedules, &self.ticks)
+        let State { now, next_id, jobs, attempts, limits, holds, records, memories, .. } = self;
+        let schedules = (&self.schedules, &self.ticks);
+        (now, next_id, jobs, attempts, limits, holds, records, memories, schedules)
     }
 
     /// R38: store time never goes back.
@@ -182,6 +186,7 @@ impl State {
 
     pub(super) fn remove(&mut self, id: JobId) {
         self.unindex(id);
+        self.keep_result(id);
         self.jobs.remove(&id);
         self.attempts.remove(&id);
     }
