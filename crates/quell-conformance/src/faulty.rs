@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, QueueInfo,
+    QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -76,7 +76,7 @@ impl<S: Store> Store for Faulty<S> {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.call(self.inner.enqueue(now, batches)).await
     }
 
@@ -140,6 +140,10 @@ impl<S: Store> Store for Faulty<S> {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.call(self.inner.job(id)).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.call(self.inner.result(id)).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups, lacks,
+    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings,
+    Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -60,9 +60,12 @@ impl<S: Store> Store for Lesser<S> {
         &self,
         now: Option<Timestamp>,
         mut batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         if batches.iter().any(Batch::asks_dedup) {
             self.needs(Capability::Dedup, "leave the dedup key out or change stores")?;
+        }
+        if batches.iter().any(Batch::asks_idempotency) {
+            self.needs(Capability::Dedup, "leave the idempotency key out or change stores")?;
         }
         if !self.claims.priorities {
             let triggers = batches.iter_mut().flat_map(|batch| &mut batch.triggers);
@@ -139,6 +142,10 @@ impl<S: Store> Store for Lesser<S> {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.inner.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.inner.result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

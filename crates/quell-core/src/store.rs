@@ -24,7 +24,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent promise")]
 pub struct Capabilities {
-    /// Conditional writes, so dedup keys are exact (R18). Else a batch with one is refused.
+    /// Conditional writes, so dedup and idempotency keys are exact (R18). Else a batch with one is
+    /// refused.
     pub dedup: bool,
     /// Triggers inside the caller's own transaction (R4). Else they are refused.
     pub transactions: bool,

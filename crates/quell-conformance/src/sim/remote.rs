@@ -9,9 +9,9 @@ use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, Error, ErrorKind, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName,
-    QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, QueueInfo,
+    QueueName, QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -80,7 +80,7 @@ impl Store for Remote {
         &self,
         _: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.call(false, move |store, now| {
             let batches = batches.clone();
             Box::pin(async move { store.enqueue(now, batches).await })
@@ -174,6 +174,10 @@ impl Store for Remote {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.world.store().job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.world.store().result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
+    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
     Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, WakeHub, Wakeups,
 };
@@ -52,7 +52,7 @@ impl Store for Observed {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.ledger.enqueuing();
         let answer = self.inner.enqueue(now, batches).await;
         self.noted(answer, |all| all.iter().for_each(|one| self.ledger.enqueued(one)))
@@ -126,6 +126,10 @@ impl Store for Observed {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.inner.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.inner.result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

@@ -83,7 +83,7 @@ async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Ackn
         let claimed = store.claim(None, &Rig::wish(2)).await.unwrap().jobs;
         let succeed = |job: &quell_core::ClaimedJob| Settlement {
             lease: Lease { job: job.id, token: job.token },
-            outcome: Outcome::Succeeded,
+            outcome: Outcome::succeeded(),
         };
         let settled = store.settle(None, claimed.iter().map(succeed).collect()).await.unwrap();
         let length = journal_length(&scene);

@@ -11,10 +11,10 @@ use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticke
 use quell_core::window::Thresholds;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, FailureKind,
-    Fold, Job, JobFilter, JobId, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome,
-    QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When,
-    WorkerId,
+    Fold, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue,
+    Outcome, QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    When, WorkerId,
 };
 
 /// A store with a bug.
@@ -176,7 +176,7 @@ impl Store for Broken {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let mut batches: Vec<Batch> = batches.into_iter().map(|b| self.bent_batch(b)).collect();
         let marks = self.marks(&batches);
         if !marks.is_empty() {
@@ -194,15 +194,15 @@ impl Store for Broken {
                 let mut of_batch = Vec::new();
                 for trigger in batch.triggers {
                     let one = Batch { triggers: vec![trigger], dedup: batch.dedup.clone() };
-                    of_batch.extend(self.inner.enqueue(now, vec![one]).await?.remove(0));
+                    of_batch.extend(self.inner.enqueue(now, vec![one]).await?.remove(0)?);
                     tokio::task::yield_now().await;
                 }
-                receipts.push(of_batch);
+                receipts.push(Ok(of_batch));
             }
             return Ok(receipts);
         }
         let mut receipts = self.inner.enqueue(now, batches).await?;
-        for receipt in receipts.iter_mut().flatten() {
+        for receipt in receipts.iter_mut().flatten().flatten() {
             if let (Bug::CountsOneTooMany, Receipt::Debounced { triggers, .. }) =
                 (self.bug, receipt)
             {
@@ -210,7 +210,7 @@ impl Store for Broken {
             }
         }
         if self.bug == Bug::AnswersOutOfOrder {
-            receipts.iter_mut().for_each(|of_batch| of_batch.reverse());
+            receipts.iter_mut().flatten().for_each(|of_batch| of_batch.reverse());
         }
         Ok(receipts)
     }
@@ -364,6 +364,10 @@ impl Store for Broken {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.inner.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.inner.result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
