@@ -131,7 +131,7 @@ pub async fn r05_r19_a_conflict_refuses_its_batch_and_no_other(rig: Rig) {
     let [Ok(first), Err(refused), Ok(last)] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((first[0].outcome(), last[0].outcome()), ("accepted", "accepted"));
     assert!(refused.to_string().starts_with("triggers[2]: "), "{refused}");
-    assert_eq!(rig.jobs().await.len(), 3);
+    assert_eq!(rig.claim().await.len(), 3);
     let free = rig.trigger(with_key("free", plain("\"anything\""))).await;
     assert_eq!(free.outcome(), "accepted", "a refused batch takes no key");
 }
@@ -150,7 +150,7 @@ pub async fn r19_a_key_counts_within_one_call_too(rig: Rig) {
         rig.try_batch(Batch { triggers: torn, dedup: None }).await.expect_err("a conflict");
     assert_eq!(refused.kind(), ErrorKind::IdempotencyConflict);
     assert!(refused.to_string().starts_with("triggers[2]: "), "{refused}");
-    assert_eq!(rig.jobs().await.len(), 1);
+    assert_eq!(rig.claim().await.len(), 1);
 }
 
 /// Of many callers at once one is accepted, and the others get its job.

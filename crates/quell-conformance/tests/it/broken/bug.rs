@@ -69,4 +69,8 @@ pub(crate) enum Bug {
     RunsSchedulesTwice,
     ForgetsWhichTicksFired,
     CutsBackfillsShort,
+    ForgetsIdempotencyKeys,
+    KeepsIdempotencyKeysForever,
+    ForgetsOutputs,
+    InventsResults,
 }

@@ -11,10 +11,10 @@ use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticke
 use quell_core::window::Thresholds;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, FailureKind,
-    Fold, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue,
-    Outcome, QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
-    When, WorkerId,
+    Fold, Job, JobFilter, JobId, JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger,
+    NextDue, Outcome, QueueInfo, QueueName, QueueSettings, Rate, Receipt, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -60,6 +60,12 @@ impl Broken {
             }
             Bug::ForgetsDelays => trigger.when = When::Now,
             Bug::ForgetsDedupKeys | Bug::ClaimsNoDedupAndAcceptsKeys => trigger.dedup = None,
+            Bug::ForgetsIdempotencyKeys => trigger.idempotency = None,
+            Bug::KeepsIdempotencyKeysForever => {
+                if let Some(idempotency) = &mut trigger.idempotency {
+                    idempotency.retention *= 1_000;
+                }
+            }
             Bug::IgnoresPriorities => trigger.priority = 0,
             Bug::IgnoresPartitions => trigger.partition = None,
             Bug::SplitsPartitionsByTask => {
@@ -133,6 +139,7 @@ impl Broken {
 
     fn bent_outcome(&self, outcome: Outcome) -> Outcome {
         match (self.bug, outcome) {
+            (Bug::ForgetsOutputs, Outcome::Succeeded { .. }) => Outcome::succeeded(),
             (Bug::ForgetsBackoff, Outcome::Failed(mut failure)) => {
                 if let FailureKind::Transient { backoff, .. } = &mut failure.kind {
                     *backoff = Duration::ZERO;
@@ -367,7 +374,9 @@ impl Store for Broken {
     }
 
     async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
-        self.inner.result(id).await
+        let invented = JobResult { job: id, state: JobState::Succeeded, output: None, error: None };
+        let known = self.inner.result(id).await?;
+        Ok(known.or_else(|| (self.bug == Bug::InventsResults).then_some(invented)))
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
