@@ -18,6 +18,7 @@
 mod claim;
 mod enqueue;
 mod error;
+mod idempotency;
 mod inbox;
 mod keys;
 mod limit;

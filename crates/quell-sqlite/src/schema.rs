@@ -9,10 +9,11 @@ use sqlx::{Connection, SqliteConnection};
 use crate::error::{corrupt, explain};
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("sql/0001_schema.sql"),
     include_str!("sql/0002_limits.sql"),
     include_str!("sql/0003_schedules.sql"),
+    include_str!("sql/0004_idempotency.sql"),
 ];
 
 /// Brings the schema up to date.

@@ -75,7 +75,7 @@ async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Ackn
         let mut triggers = vec![plain(&mark); BATCH];
         triggers.push(keyed("window"));
         let batches = vec![Batch { triggers, dedup: None }];
-        let receipts = store.enqueue(None, batches).await.unwrap().remove(0);
+        let receipts = store.enqueue(None, batches).await.unwrap().remove(0).unwrap();
         let length = journal_length(&scene);
         let triggers = receipts.iter().map(|receipt| receipt.trigger().unwrap());
         told.extend(triggers.map(|id| (length, Told::Accepted(id.job, id.seq))));
