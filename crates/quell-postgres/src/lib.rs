@@ -16,6 +16,7 @@ mod claim;
 mod connections;
 mod enqueue;
 mod error;
+mod idempotency;
 mod inbox;
 mod keys;
 mod limit;

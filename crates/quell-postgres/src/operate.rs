@@ -12,6 +12,7 @@ use quell_core::{
 
 use crate::connections::Connections;
 use crate::error::corrupt;
+use crate::idempotency::free;
 use crate::row::{decode, get, job_columns, signed, unsigned};
 use crate::sql::Sql;
 use crate::tx::{Asked, Tx, first, read};
@@ -33,16 +34,21 @@ pub(crate) async fn may_prune(
     asked: Asked,
     retention: &Retention,
 ) -> Result<bool> {
-    const OLD: &str = "with clock as materialized (select quell.peek($1, $2) as now)
+    const OLD: &str = concat!(
+        "with clock as materialized (select quell.peek($1, $2) as now)
          select exists (select from quell.ended where state = 2 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 4 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 5 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 3 and ended_at <= now - $4)
              or exists (select from quell.memory where expires_at <= now)
              or exists (select from quell.hold where expires_at <= now)
+             or exists (select from quell.idempotency i where ",
+        free!("now"),
+        ")
              or exists (select from quell.start where expires_at <= now)
              or exists (select from quell.tick_fired where tick_at < now - $5)
-           from clock";
+           from clock"
+    );
     let micros = |keep: Option<Duration>| {
         keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
     };
@@ -91,6 +97,7 @@ impl Tx<'_> {
         let place = self.told();
         // Keys that the job's end freed stay free.
         self.run("free dedup keys", self.sql.query(FREED).bind(signed(id.get()))).await?;
+        self.free_records_of(id).await?;
         let moved = self.move_one(id, |now, job, heir| job.redrive(now, heir).map(Some)).await?;
         let became = moved.ok_or_else(|| no_such_job(id))?;
         let t = self.now;
@@ -238,6 +245,7 @@ impl Tx<'_> {
         if ids.is_empty() {
             return Ok(());
         }
+        self.keep_results(ids).await?;
         for sql in REMOVE {
             self.run("remove ended jobs", self.sql.query(sql).bind(ids.to_vec())).await?;
         }
@@ -261,6 +269,6 @@ impl Tx<'_> {
             let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
             self.run("remove keys without effect", query).await?;
         }
-        Ok(())
+        self.prune_records(i64::try_from(limit).unwrap_or(i64::MAX)).await
     }
 }

@@ -13,11 +13,12 @@ use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("sql/0001_schema.sql"),
     include_str!("sql/0002_trigger.sql"),
     include_str!("sql/0003_schedules.sql"),
     include_str!("sql/0004_clock.sql"),
+    include_str!("sql/0005_idempotency.sql"),
 ];
 
 const WHAT: &str = "migrate the schema";

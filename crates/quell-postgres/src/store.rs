@@ -12,7 +12,7 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome, QueueInfo, QueueName,
+    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NewTrigger, NextDue, QueueInfo, QueueName,
     QueueSettings, Receipt, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
     TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
@@ -269,7 +269,9 @@ impl PostgresStore {
     /// Whether triggers touch no row but their own.
     fn is_plain(batches: &[Batch]) -> bool {
         batches.iter().all(|batch| {
-            let plain = |trigger: &NewTrigger| trigger.keyed.is_none() && trigger.dedup.is_none();
+            let plain = |trigger: &NewTrigger| {
+                trigger.keyed.is_none() && trigger.dedup.is_none() && trigger.idempotency.is_none()
+            };
             batch.dedup.is_none() && batch.triggers.iter().all(plain)
         })
     }
@@ -296,7 +298,7 @@ impl Store for PostgresStore {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let triggers = || batches.iter().flat_map(|batch| &batch.triggers);
         let lanes = triggers().map(|t| (t.queue.clone(), t.task.clone(), t.priority));
         if Self::is_plain(&batches) {
@@ -374,7 +376,7 @@ impl Store for PostgresStore {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
-        if settlements.iter().all(|one| one.outcome == Outcome::Succeeded) {
+        if settlements.iter().all(|one| one.outcome.is_success()) {
             return self.settle_well(now, &settlements).await;
         }
         write!(self, now, |tx| {
@@ -448,6 +450,10 @@ impl Store for PostgresStore {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         read!(self, |reader| reader.job(id))
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        read!(self, |reader| reader.result(id))
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

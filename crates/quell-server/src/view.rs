@@ -1,6 +1,6 @@
 //! Jobs as people and programs outside read them: moments as text, names as words.
 
-use quell::{Explanation, Job, ScheduleInfo, Spec, Timestamp, describe_reason};
+use quell::{Explanation, Job, JobResult, ScheduleInfo, Spec, Timestamp, describe_reason};
 use serde_json::{Value, json};
 
 use crate::duration::exact;
@@ -36,6 +36,19 @@ pub fn job(job: &Job) -> Value {
         "ended_at": job.ended_at.and_then(moment),
         "absorbed_by": job.absorbed_by,
         "error": job.error,
+        "output": job.output,
+    })
+}
+
+/// What came of a job, as JSON.
+#[must_use]
+pub fn result(result: &JobResult) -> Value {
+    json!({
+        "job": result.job,
+        "state": result.state,
+        "ended": result.is_ended(),
+        "output": result.output,
+        "error": result.error,
     })
 }
 

@@ -56,11 +56,12 @@ async fn a_schema_of_a_newer_quell_is_left_alone() {
 }
 
 /// The migrations of each version that ever landed.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("../../src/sql/0001_schema.sql"),
     include_str!("../../src/sql/0002_trigger.sql"),
     include_str!("../../src/sql/0003_schedules.sql"),
     include_str!("../../src/sql/0004_clock.sql"),
+    include_str!("../../src/sql/0005_idempotency.sql"),
 ];
 
 #[tokio::test]

@@ -54,16 +54,16 @@ fn limit(text: &str) -> quell::Result<usize> {
 pub(super) type Pairs = Vec<(String, String)>;
 
 /// A query string of which every parameter must be taken, once.
-struct Parameters(Pairs);
+pub(super) struct Parameters(Pairs);
 
 impl Parameters {
-    fn read(query: Result<Query<Pairs>, QueryRejection>) -> Result<Self, ApiError> {
+    pub(super) fn read(query: Result<Query<Pairs>, QueryRejection>) -> Result<Self, ApiError> {
         let Query(pairs) =
             query.map_err(|rejection| ApiError::invalid("query", rejection.body_text()))?;
         Ok(Parameters(pairs))
     }
 
-    fn take<T>(
+    pub(super) fn take<T>(
         &mut self,
         name: &str,
         read: impl FnOnce(String) -> quell::Result<T>,
@@ -75,7 +75,7 @@ impl Parameters {
     }
 
     /// Refuses what nobody asked for: a filter with a typo would show everything.
-    fn end(self) -> Result<(), ApiError> {
+    pub(super) fn end(self) -> Result<(), ApiError> {
         match self.0.into_iter().next() {
             None => Ok(()),
             Some((name, _)) => {

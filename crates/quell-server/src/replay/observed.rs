@@ -9,9 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::{
     Attempt, Batch, Capabilities, Claim, Claimed, Counts, ExplainTarget, Explanation, Job,
-    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings, Receipt,
-    Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups,
+    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, QueueInfo, QueueName, QueueSettings,
+    Receipt, Result, Retention, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 
 use super::ledger::Ledger;
@@ -55,7 +55,7 @@ impl Store for Observed {
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.ledger.enqueuing();
         let answer = self.inner.enqueue(now, batches).await;
-        self.noted(answer, |all| all.iter().for_each(|one| self.ledger.enqueued(one)))
+        self.noted(answer, |all| all.iter().flatten().for_each(|one| self.ledger.enqueued(one)))
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {

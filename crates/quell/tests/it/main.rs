@@ -6,6 +6,7 @@ mod compile;
 mod faulty;
 mod lesser;
 mod limits;
+mod results;
 mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
