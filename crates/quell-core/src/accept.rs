@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::dedup::{Dedup, Hold};
 use crate::edge::{Edge, KeyMemory, Landing, land, remember_trigger};
-use crate::idempotency::{Fingerprint, Record, conflict_within};
+use crate::idempotency::{Conflict, Fingerprint, Record};
 use crate::job::Shape;
 use crate::trigger::Keyed;
 use crate::window::{Debounce, Thresholds, Window};
@@ -52,9 +52,8 @@ pub trait Rows {
 /// Accepts a batch as a whole, or says that it is a duplicate as a whole (R5, R17).
 ///
 /// # Errors
-/// [`ErrorKind::IdempotencyConflict`](crate::ErrorKind::IdempotencyConflict), before anything is
-/// written, where a member's idempotency key came with another payload (R19).
-pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>> {
+/// Before anything is written, where a member's idempotency key came with another payload (R19).
+pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>, Conflict> {
     let fingerprints = fingerprints(rows, batch)?;
     let members = batch.triggers.iter().zip(fingerprints);
     let batch_key = batch.triggers.first().zip(batch.dedup.as_ref());
@@ -81,23 +80,18 @@ pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>> {
 
 /// The fingerprint of each member with an idempotency key; refuses the batch where one differs from
 /// what the key was used for, before or within the batch (R19).
-fn fingerprints(rows: &impl Rows, batch: &Batch) -> Result<Vec<Option<Fingerprint>>> {
+fn fingerprints(rows: &impl Rows, batch: &Batch) -> Result<Vec<Option<Fingerprint>>, Conflict> {
     let mut within = BTreeMap::new();
     let checked = batch.triggers.iter().enumerate().map(|(index, trigger)| {
         let Some(idempotency) = &trigger.idempotency else { return Ok(None) };
         let (task, key) = (&trigger.task, &idempotency.key);
         let given = Fingerprint::of(&trigger.payload);
-        let about = |e: crate::Error| {
-            if batch.triggers.len() > 1 { e.at(format!("triggers[{index}]")) } else { e }
-        };
-        if let Some((record, _)) = recorded(rows, task, key)
-            && record.fingerprint != given
-        {
-            return Err(about(record.conflict(task, key, given)));
-        }
-        let first = *within.entry((task, key)).or_insert(given);
+        let recorded = recorded(rows, task, key).map(|(r, _)| (r.fingerprint, Some(r.job)));
+        let (first, job) = recorded.unwrap_or((*within.entry((task, key)).or_insert(given), None));
         if first != given {
-            return Err(about(conflict_within(task, key, first, given)));
+            let index = (batch.triggers.len() > 1).then_some(index);
+            let (task, key) = (task.clone(), key.clone());
+            return Err(Conflict { task, key, first, job, given, index });
         }
         Ok(Some(given))
     });

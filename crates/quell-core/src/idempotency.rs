@@ -149,32 +149,43 @@ impl Record {
         let of_record = || self.kept.as_ref().map(|kept| JobResult::kept(self.job, kept));
         job.map(JobResult::of).or_else(of_record)
     }
+}
 
-    /// The refusal of another payload under the same key.
-    #[must_use]
-    pub fn conflict(&self, task: &TaskName, key: &Key, given: Fingerprint) -> Error {
-        let first = format!("with fingerprint {} by job {}", self.fingerprint, self.job);
-        conflict(task, key, &first, given)
+/// A key that came with two payloads: the refusal of the second (R19).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The task.
+    pub task: TaskName,
+    /// The key.
+    pub key: Key,
+    /// The fingerprint that the key was used for.
+    pub first: Fingerprint,
+    /// The job of the first trigger; none where both are in the refused batch.
+    pub job: Option<JobId>,
+    /// The fingerprint that came now.
+    pub given: Fingerprint,
+    /// Which member of a batch of several it was.
+    pub index: Option<usize>,
+}
+
+impl From<Conflict> for Error {
+    fn from(conflict: Conflict) -> Self {
+        let Conflict { task, key, first, job, given, index } = conflict;
+        let by = match job {
+            Some(job) => format!("by job {job}"),
+            None => "earlier in the batch".to_owned(),
+        };
+        let message = format!(
+            "idempotency key {:?} of task {task} was used {by} for another payload, of fingerprint \
+             {first}; this one has {given}: send the same payload, or choose another key",
+            key.as_str()
+        );
+        let error = Error::new(ErrorKind::IdempotencyConflict, message);
+        match index {
+            Some(index) => error.at(format!("triggers[{index}]")),
+            None => error,
+        }
     }
-}
-
-/// The refusal of two payloads under one key within one batch.
-pub(crate) fn conflict_within(
-    task: &TaskName,
-    key: &Key,
-    first: Fingerprint,
-    given: Fingerprint,
-) -> Error {
-    conflict(task, key, &format!("with fingerprint {first} earlier in the batch"), given)
-}
-
-fn conflict(task: &TaskName, key: &Key, first: &str, given: Fingerprint) -> Error {
-    let message = format!(
-        "idempotency key {:?} of task {task} was used for another payload, {first}; this one has \
-         {given}: send the same payload, or choose another key",
-        key.as_str()
-    );
-    Error::new(ErrorKind::IdempotencyConflict, message)
 }
 
 /// How a job stands, and what came of it.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::accept::accept;
 use quell_core::history::Event;
+use quell_core::idempotency::Conflict;
 use quell_core::touched::{Needs, TaskKey, Touched};
 use quell_core::{Batch, Job, JobId, JobState, Receipt, Result};
 use sqlx::postgres::PgRow;
@@ -107,7 +108,7 @@ impl Tx<'_> {
         touched.add_holds(holds);
         touched.add_memories(memories);
         touched.add_records(records);
-        let receipts: Vec<Result<Vec<Receipt>>> =
+        let receipts: Vec<Result<Vec<Receipt>, Conflict>> =
             batches.iter().map(|batch| accept(&mut touched, batch)).collect();
         // Before numbers are taken: a try that fails for a name would lose them.
         for job in touched.new_unkeyed().iter().chain(touched.new_keyed()).chain(touched.changed())
@@ -121,7 +122,11 @@ impl Tx<'_> {
         let renumber = |batch: Vec<Receipt>| {
             batch.into_iter().map(|receipt| numbers.receipt(receipt)).collect()
         };
-        Ok(receipts.into_iter().map(|batch| batch.map(renumber)).collect())
+        let refused = |conflict: Conflict| {
+            let job = conflict.job.map(|job| numbers.of(job));
+            Conflict { job, ..conflict }.into()
+        };
+        Ok(receipts.into_iter().map(|batch| batch.map(renumber).map_err(refused)).collect())
     }
 
     /// Loads the open windows of keys, and locks them in the order of their ids, unless that is done.

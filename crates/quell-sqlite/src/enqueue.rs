@@ -28,7 +28,7 @@ impl Tx<'_> {
         touched.add_holds(load_holds(&mut self.db, self.names, needs.holds).await?);
         touched.add_memories(load_memories(&mut self.db, self.names, needs.memories).await?);
         touched.add_records(load_records(&mut self.db, self.names, needs.records).await?);
-        let receipts = batches.iter().map(|batch| accept(&mut touched, batch)).collect();
+        let receipts = batches.iter().map(|batch| Ok(accept(&mut touched, batch)?)).collect();
         self.next_id = touched.next_id();
         self.write(&touched).await?;
         Ok(receipts)

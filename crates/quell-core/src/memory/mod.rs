@@ -119,7 +119,7 @@ impl Store for MemoryStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        Ok(self.step(now, |state| batches.iter().map(|batch| accept(state, batch)).collect()))
+        Ok(self.step(now, |state| batches.iter().map(|batch| Ok(accept(state, batch)?)).collect()))
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {

@@ -96,22 +96,5 @@ begin
 end
 $$;
 
--- Nobody may do what was not granted; whoever may settle jobs or look at them may do so here.
+-- Nobody may do what was not granted.
 revoke all on function quell.idempotency_json(text, interval) from public;
-do $$
-declare
-    known record;
-begin
-    for known in
-        select p.grantee, string_agg(p.privilege_type, ', ') as privileges
-          from information_schema.role_table_grants p
-         where p.table_schema = '{schema}' and p.table_name = 'hold'
-           and p.privilege_type in ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
-           and p.grantee <> current_user
-         group by p.grantee
-    loop
-        execute format('grant %s on table %I.idempotency to %I', known.privileges, '{schema}',
-                       known.grantee);
-    end loop;
-end
-$$;
