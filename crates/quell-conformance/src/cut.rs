@@ -28,7 +28,7 @@ async fn cut_off<T>(call: impl Future<Output = T>, polls: usize) {
 
 impl Rig {
     /// Triggers, and is cut off.
-    async fn trigger_cut_off(&self, trigger: NewTrigger, polls: usize) {
+    pub(crate) async fn trigger_cut_off(&self, trigger: NewTrigger, polls: usize) {
         let call = self.store.enqueue(Some(self.now()), vec![Batch::one(trigger)]);
         cut_off(call, polls).await;
     }

@@ -99,7 +99,7 @@ pub async fn r16_a_key_counts_within_one_call_too(rig: Rig) {
     let one =
         || Batch { triggers: vec![with(HoldUntil::Done), with(HoldUntil::Done)], dedup: None };
     let receipts = rig.store.enqueue(Some(rig.now()), vec![one(), one()]).await.expect("accepts");
-    let outcomes: Vec<_> = receipts.iter().flatten().map(Receipt::outcome).collect();
+    let outcomes: Vec<_> = receipts.iter().flatten().flatten().map(Receipt::outcome).collect();
     assert_eq!(outcomes, ["accepted", "duplicate", "duplicate", "duplicate"]);
 }
 

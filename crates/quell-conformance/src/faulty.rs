@@ -9,9 +9,10 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Error, ErrorKind, ExplainTarget,
-    Explanation, Imported, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Overview, Payload,
-    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
+    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, Wakeups,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -78,7 +79,7 @@ impl<S: Store> Store for Faulty<S> {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.call(self.inner.enqueue(now, batches)).await
     }
 
@@ -166,6 +167,10 @@ impl<S: Store> Store for Faulty<S> {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.call(self.inner.job(id)).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.call(self.inner.result(id)).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

@@ -94,7 +94,7 @@ pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Record
     let run = rig.at(43).claim_one().await;
     recorder.take();
     rig.succeed(&run).await;
-    let ended = Settlement { lease: lease(&run), outcome: quell_core::Outcome::Succeeded };
+    let ended = Settlement { lease: lease(&run), outcome: quell_core::Outcome::succeeded() };
     assert_eq!(recorder.take(), [Event::settled(rig.now(), &ended, SettledAs::Succeeded)]);
 }
 
@@ -112,7 +112,7 @@ pub async fn an_end_is_recorded_before_what_it_led_to(mut rig: Rig, recorder: Re
     rig.at(47).reap().await;
     let events = recorder.take();
     assert!(matches!(events[..], [Event::Lapse { .. }, Event::Window { .. }]), "{events:#?}");
-    rig.settle(lease(&run), quell_core::Outcome::Succeeded).await;
+    rig.settle(lease(&run), quell_core::Outcome::succeeded()).await;
     let events = recorder.take();
     let refused = |event: &Event| matches!(event, Event::Settle { became: SettledAs::Refused, .. });
     assert!(events.len() == 1 && refused(&events[0]), "{events:#?}");

@@ -19,7 +19,7 @@ pub async fn r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts(mut 
     assert!(rig.store.reap(Some(rig.now()), 9).await.expect("reaps").is_empty());
     rig.at(40);
     let before = rig.jobs().await;
-    let late = rig.settle(lease(&zombie), Outcome::Succeeded).await;
+    let late = rig.settle(lease(&zombie), Outcome::succeeded()).await;
     assert_eq!(late, SettledAs::Refused, "a lapsed lease does not count, reaped or not");
     assert_eq!(rig.jobs().await, before, "a refused settlement changes nothing");
     let lapsed = rig.store.reap(Some(rig.now()), 9).await.expect("reaps");
@@ -28,7 +28,7 @@ pub async fn r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts(mut 
     assert!(again.token > zombie.token);
     assert_eq!(again.attempt, 1, "a lapse spends no attempt");
     let before = rig.jobs().await;
-    for outcome in [Outcome::Succeeded, fails(secs(1), false), Outcome::Released] {
+    for outcome in [Outcome::succeeded(), fails(secs(1), false), Outcome::Released] {
         assert_eq!(rig.settle(lease(&zombie), outcome).await, SettledAs::Refused);
     }
     assert_eq!(rig.jobs().await, before);
@@ -42,7 +42,7 @@ pub async fn r21_two_ends_of_one_job_in_a_call_go_by_their_tokens(mut rig: Rig) 
     rig.at(40).reap().await;
     let again = rig.claim_one().await;
     let ends = [&zombie, &again]
-        .map(|one| Settlement { lease: lease(one), outcome: Outcome::Succeeded })
+        .map(|one| Settlement { lease: lease(one), outcome: Outcome::succeeded() })
         .to_vec();
     let settled = rig.store.settle(Some(rig.now()), ends).await.expect("settles");
     let became: Vec<SettledAs> = settled.iter().map(|one| one.became).collect();
@@ -175,7 +175,7 @@ pub async fn r21_a_cancelled_attempt_has_lost_its_lease(mut rig: Rig) {
     let window = rig.trigger(keyed("a")).await.job();
     rig.cancel(job.id).await.expect("cancels");
     assert_eq!(rig.renew(lease(&job)).await, None);
-    assert_eq!(rig.settle(lease(&job), Outcome::Succeeded).await, SettledAs::Refused);
+    assert_eq!(rig.settle(lease(&job), Outcome::succeeded()).await, SettledAs::Refused);
     assert!(rig.at(100).reap().await.is_empty());
     assert_eq!(rig.job(job.id).await.state, JobState::Cancelled);
     let attempts = rig.store.attempts(job.id).await.expect("reads");
@@ -230,11 +230,11 @@ pub async fn r31_a_crashed_slot_comes_back(mut rig: Rig) {
 pub async fn r21_a_settlement_counts_once(rig: Rig) {
     rig.trigger(plain("1")).await;
     let job = rig.claim_one().await;
-    let twice = || Settlement { lease: lease(&job), outcome: Outcome::Succeeded };
+    let twice = || Settlement { lease: lease(&job), outcome: Outcome::succeeded() };
     let settled = rig.store.settle(Some(rig.now()), vec![twice(), twice()]).await.expect("settles");
     let became: Vec<_> = settled.iter().map(|one| one.became).collect();
     assert_eq!(became, [SettledAs::Succeeded, SettledAs::Refused]);
-    assert_eq!(rig.settle(lease(&job), Outcome::Succeeded).await, SettledAs::Refused);
+    assert_eq!(rig.settle(lease(&job), Outcome::succeeded()).await, SettledAs::Refused);
     let target = ExplainTarget::Job(job.id);
     let told = rig.store.explain(&target).await.expect("explains").expect("is known");
     assert_eq!(told.attempts.len(), 1);

@@ -11,9 +11,9 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported,
-    Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
-    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, lacks,
+    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo,
+    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -62,9 +62,12 @@ impl<S: Store> Store for Lesser<S> {
         &self,
         now: Option<Timestamp>,
         mut batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         if batches.iter().any(Batch::asks_dedup) {
             self.needs(Capability::Dedup, "leave the dedup key out or change stores")?;
+        }
+        if batches.iter().any(Batch::asks_idempotency) {
+            self.needs(Capability::Dedup, "leave the idempotency key out or change stores")?;
         }
         if !self.claims.priorities {
             let triggers = batches.iter_mut().flat_map(|batch| &mut batch.triggers);
@@ -165,6 +168,10 @@ impl<S: Store> Store for Lesser<S> {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.inner.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.inner.result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

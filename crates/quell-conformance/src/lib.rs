@@ -61,6 +61,8 @@ pub mod faulty;
 #[cfg(feature = "suite")]
 pub mod history;
 #[cfg(feature = "suite")]
+pub mod idempotency;
+#[cfg(feature = "suite")]
 pub mod lease;
 #[cfg(feature = "suite")]
 pub mod lesser;

@@ -156,7 +156,7 @@ pub async fn r31_every_end_gives_a_partitions_slot_back(mut rig: Rig) {
         rig.trigger(within("a", &n.to_string())).await;
     }
     let ends = [
-        Outcome::Succeeded,
+        Outcome::succeeded(),
         fails(secs(900), false),
         fails(secs(1), true),
         Outcome::Snoozed { delay: secs(900) },

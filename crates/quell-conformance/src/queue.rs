@@ -116,7 +116,7 @@ pub async fn r31_every_end_gives_the_slot_back(mut rig: Rig) {
         rig.trigger(plain(&n.to_string())).await;
     }
     let ends = [
-        Outcome::Succeeded,
+        Outcome::succeeded(),
         fails(secs(900), false),
         fails(secs(1), true),
         Outcome::Snoozed { delay: secs(900) },
@@ -130,7 +130,7 @@ pub async fn r31_every_end_gives_the_slot_back(mut rig: Rig) {
     }
     let job = rig.claim_one().await;
     rig.cancel(job.id).await.expect("cancels");
-    rig.settle(lease(&job), Outcome::Succeeded).await;
+    rig.settle(lease(&job), Outcome::succeeded()).await;
     rig.claim_one().await;
     rig.claim_none().await;
     rig.at(30).reap().await;

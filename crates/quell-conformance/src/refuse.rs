@@ -38,7 +38,7 @@ pub async fn r21_moves_that_do_not_exist_are_refused(mut rig: Rig) {
     for (state, held) in one_job_in_each_state(&mut rig).await {
         let before = rig.jobs().await;
         assert_eq!(rig.job(held.job).await.state, state);
-        for outcome in [Outcome::Succeeded, Outcome::Released, fails(secs(1), false)] {
+        for outcome in [Outcome::succeeded(), Outcome::Released, fails(secs(1), false)] {
             assert_eq!(rig.settle(held, outcome).await, SettledAs::Refused, "{state}");
         }
         assert_eq!(rig.renew(held).await, None, "{state}");
@@ -72,7 +72,7 @@ pub async fn r40_what_is_unknown_is_said_to_be(rig: Rig) {
     assert_eq!(rig.store.job(unknown).await.expect("reads"), None);
     assert!(rig.store.attempts(unknown).await.expect("reads").is_empty());
     let stranger = Lease { job: unknown, token: LeaseToken::new(1) };
-    assert_eq!(rig.settle(stranger, Outcome::Succeeded).await, SettledAs::Refused);
+    assert_eq!(rig.settle(stranger, Outcome::succeeded()).await, SettledAs::Refused);
     assert_eq!(rig.renew(stranger).await, None);
     for (name, k) in [("t", "b"), ("u", "a")] {
         let (name, k) = (task(name), key(k));
@@ -91,7 +91,7 @@ pub async fn r21_only_the_current_token_counts(mut rig: Rig) {
     let before: Vec<Job> = rig.jobs().await;
     for token in [0, first.token.get(), second.token.get() + 1, u64::from(u32::MAX)] {
         let forged = Lease { job: second.id, token: LeaseToken::new(token) };
-        assert_eq!(rig.settle(forged, Outcome::Succeeded).await, SettledAs::Refused, "{token}");
+        assert_eq!(rig.settle(forged, Outcome::succeeded()).await, SettledAs::Refused, "{token}");
         assert_eq!(rig.renew(forged).await, None, "{token}");
     }
     assert_eq!(rig.jobs().await, before);
@@ -104,7 +104,7 @@ pub async fn r40_empty_calls_are_fine(rig: Rig) {
     assert!(rig.store.enqueue(now, Vec::new()).await.expect("accepts").is_empty());
     let empty = vec![Batch::default(), Batch::one(plain("1")), Batch::default()];
     let receipts = rig.store.enqueue(now, empty).await.expect("accepts");
-    assert_eq!(receipts.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 0]);
+    assert_eq!(receipts.iter().flatten().map(Vec::len).collect::<Vec<_>>(), [0, 1, 0]);
     assert!(rig.store.settle(now, Vec::new()).await.expect("settles").is_empty());
     assert!(rig.store.renew(now, &[], Rig::LEASE).await.expect("renews").is_empty());
     assert!(rig.store.reap(now, 0).await.expect("reaps").is_empty());

@@ -158,12 +158,20 @@ impl Rig {
 
     /// Triggers a batch.
     pub async fn trigger_batch(&self, batch: Batch) -> Vec<Receipt> {
+        self.try_batch(batch).await.expect("the batch is accepted")
+    }
+
+    /// Triggers a batch that may be refused.
+    ///
+    /// # Errors
+    /// What the store says of the batch.
+    pub async fn try_batch(&self, batch: Batch) -> Result<Vec<Receipt>> {
         let answer = self.store.enqueue(Some(self.now), vec![batch]).await;
-        let receipts = answer.expect("the store accepts triggers").remove(0);
+        let receipts = answer.expect("the store accepts triggers").remove(0)?;
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.extend(receipts.iter().filter_map(Receipt::job));
         drop(seen);
-        receipts
+        Ok(receipts)
     }
 
     /// The claim of a worker that knows task `t`.
@@ -212,7 +220,7 @@ impl Rig {
 
     /// Ends an attempt well.
     pub async fn succeed(&self, job: &ClaimedJob) {
-        let became = self.settle(lease(job), Outcome::Succeeded).await;
+        let became = self.settle(lease(job), Outcome::succeeded()).await;
         assert_eq!(became, SettledAs::Succeeded, "{}", self.dump().await);
     }
 

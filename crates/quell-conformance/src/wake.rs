@@ -54,7 +54,7 @@ pub async fn r31_a_freed_slot_is_told(mut rig: Rig) {
     let one = QueueSettings { concurrency: Some(1), ..QueueSettings::default() };
     rig.store.set_queue(&queue(), &one).await.expect("sets");
     let ends: [(&str, Outcome); 3] = [
-        ("a success", Outcome::Succeeded),
+        ("a success", Outcome::succeeded()),
         ("a failure", fails(secs(500), false)),
         ("a burial", fails(secs(1), true)),
     ];

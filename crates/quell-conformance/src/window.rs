@@ -162,7 +162,7 @@ pub async fn r11_every_end_of_an_attempt_frees_its_key(mut rig: Rig) {
         let window = rig.trigger(keyed(how)).await.job().expect("a job");
         rig.at(begin + 39).claim_none().await;
         let end = match how {
-            "success" => Some(Outcome::Succeeded),
+            "success" => Some(Outcome::succeeded()),
             "failure" => Some(fails(secs(1), false)),
             "death" => Some(Outcome::Failed(quell_core::Failure {
                 error: "no".to_owned(),

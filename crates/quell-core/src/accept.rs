@@ -1,16 +1,20 @@
-//! Accepting triggers: dedup first, then debounce (R3, R5–R9, R13, R14, R16, R17).
+//! Accepting triggers: idempotency first, then dedup, then debounce (R3, R5–R9, R13, R14, R16, R17,
+//! R19).
 //!
 //! A store that keeps rows shows them as [`Rows`] and calls [`accept`] inside its own transaction;
 //! the decisions are made here, once for all stores.
 
+use std::collections::BTreeMap;
+
 use crate::dedup::{Dedup, Hold};
 use crate::edge::{Edge, KeyMemory, Landing, land, remember_trigger};
+use crate::idempotency::{Conflict, Fingerprint, Record};
 use crate::job::Shape;
 use crate::trigger::Keyed;
 use crate::window::{Debounce, Thresholds, Window};
 use crate::{
-    Batch, Job, JobId, JobState, Key, NewTrigger, QueueName, Receipt, TaskName, Timestamp,
-    TriggerId,
+    Batch, Job, JobId, JobResult, JobState, Key, NewTrigger, QueueName, Receipt, Result, TaskName,
+    Timestamp, TriggerId,
 };
 
 /// The rows that accepting triggers reads and writes, within one atomic step.
@@ -35,6 +39,10 @@ pub trait Rows {
     fn hold(&self, task: &TaskName, key: &Key) -> Option<Hold>;
     /// Takes a dedup key.
     fn set_hold(&mut self, task: &TaskName, key: &Key, hold: Hold);
+    /// What is kept of an idempotency key.
+    fn record(&self, task: &TaskName, key: &Key) -> Option<&Record>;
+    /// Takes an idempotency key.
+    fn set_record(&mut self, task: &TaskName, key: &Key, record: Record);
     /// What is remembered of a debounce key.
     fn memory(&self, task: &TaskName, key: &Key) -> Option<KeyMemory>;
     /// Remembers something of a debounce key.
@@ -42,25 +50,89 @@ pub trait Rows {
 }
 
 /// Accepts a batch as a whole, or says that it is a duplicate as a whole (R5, R17).
-pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Vec<Receipt> {
+///
+/// # Errors
+/// Before anything is written, where a member's idempotency key came with another payload (R19).
+pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>, Conflict> {
+    let fingerprints = fingerprints(rows, batch)?;
+    let members = batch.triggers.iter().zip(fingerprints);
     let batch_key = batch.triggers.first().zip(batch.dedup.as_ref());
     if let Some((trigger, dedup)) = batch_key
         && let Some(job) = holder(rows, trigger, dedup)
     {
-        return vec![Receipt::Duplicate { job }; batch.triggers.len()];
+        let answer = |(member, _)| known(rows, member).unwrap_or(Receipt::Duplicate { job });
+        return Ok(members.map(answer).collect());
     }
-    let receipts: Vec<Receipt> =
-        batch.triggers.iter().map(|trigger| accept_trigger(rows, trigger)).collect();
+    let receipts: Vec<Receipt> = members
+        .map(|(trigger, fingerprint)| match fingerprint {
+            Some(fingerprint) => accept_idempotent(rows, trigger, fingerprint),
+            None => accept_trigger(rows, trigger),
+        })
+        .collect();
     // A member that is a duplicate by its own key names a job that is not the batch's.
     let accepted = receipts.iter().find(|receipt| receipt.trigger().is_some());
     let job = accepted.and_then(Receipt::job);
     if let (Some((trigger, dedup)), Some(job)) = (batch_key, job) {
         take(rows, trigger, dedup, job);
     }
-    receipts
+    Ok(receipts)
 }
 
-/// Accepts one trigger, or says that it is a duplicate.
+/// The fingerprint of each member with an idempotency key; refuses the batch where one differs from
+/// what the key was used for, before or within the batch (R19).
+fn fingerprints(rows: &impl Rows, batch: &Batch) -> Result<Vec<Option<Fingerprint>>, Conflict> {
+    let mut within = BTreeMap::new();
+    let checked = batch.triggers.iter().enumerate().map(|(index, trigger)| {
+        let Some(idempotency) = &trigger.idempotency else { return Ok(None) };
+        let (task, key) = (&trigger.task, &idempotency.key);
+        let given = Fingerprint::of(&trigger.payload);
+        let recorded = recorded(rows, task, key).map(|(r, _)| (r.fingerprint, Some(r.job)));
+        let (first, job) = recorded.unwrap_or((*within.entry((task, key)).or_insert(given), None));
+        if first != given {
+            let index = (batch.triggers.len() > 1).then_some(index);
+            let (task, key) = (task.clone(), key.clone());
+            return Err(Conflict { task, key, first, job, given, index });
+        }
+        Ok(Some(given))
+    });
+    checked.collect()
+}
+
+/// The record of a key that is taken, and what it says.
+fn recorded<'r>(
+    rows: &'r impl Rows,
+    task: &TaskName,
+    key: &Key,
+) -> Option<(&'r Record, JobResult)> {
+    let record = rows.record(task, key)?;
+    Some((record, record.result(rows.now(), rows.job(record.job))?))
+}
+
+/// The answer to a trigger whose idempotency key is taken (R19).
+fn known(rows: &impl Rows, trigger: &NewTrigger) -> Option<Receipt> {
+    let key = &trigger.idempotency.as_ref()?.key;
+    recorded(rows, &trigger.task, key).map(|(_, result)| result.receipt())
+}
+
+/// Accepts one trigger with an idempotency key that came with no other payload. Where it is a
+/// duplicate by its dedup key it takes nothing: no job is its own.
+fn accept_idempotent(
+    rows: &mut impl Rows,
+    trigger: &NewTrigger,
+    fingerprint: Fingerprint,
+) -> Receipt {
+    if let Some(receipt) = known(rows, trigger) {
+        return receipt;
+    }
+    let receipt = accept_trigger(rows, trigger);
+    if let (Some(accepted), Some(idempotency)) = (receipt.trigger(), &trigger.idempotency) {
+        let record = idempotency.record(fingerprint, accepted.job, rows.now());
+        rows.set_record(&trigger.task, &idempotency.key, record);
+    }
+    receipt
+}
+
+/// Accepts one trigger, or says that it is a duplicate; whatever its idempotency key.
 pub fn accept_trigger(rows: &mut impl Rows, trigger: &NewTrigger) -> Receipt {
     if let Some(dedup) = &trigger.dedup
         && let Some(job) = holder(rows, trigger, dedup)
@@ -177,6 +249,7 @@ impl Job {
             ended_at: None,
             absorbed_by: None,
             error: None,
+            output: None,
         }
     }
 

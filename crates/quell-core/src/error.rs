@@ -19,6 +19,8 @@ pub enum ErrorKind {
     Invalid,
     /// What was asked for does not exist.
     NotFound,
+    /// The idempotency key was used for another payload; nothing was written (R19).
+    IdempotencyConflict,
     /// The job is in a state from which this move does not exist.
     IllegalMove,
     /// Another process holds what is needed; trying again later helps (R35).

@@ -157,6 +157,9 @@ pub struct Job {
     pub absorbed_by: Option<JobId>,
     /// What the last failed attempt said.
     pub error: Option<String>,
+    /// What its handler returned, once it has succeeded (R19).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Payload>,
 }
 
 /// How an attempt ended.
@@ -317,8 +320,9 @@ impl Job {
         assert!(self.state == JobState::Running, "job {} is settled but does not run", self.id);
         self.lease_until = None;
         match outcome {
-            Outcome::Succeeded => {
+            Outcome::Succeeded { output } => {
                 self.failures = 0;
+                self.output.clone_from(output);
                 self.end(now, JobState::Succeeded);
                 SettledAs::Succeeded
             }

@@ -3,6 +3,7 @@
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
 //! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), recorded effects ([`effect`]), adaptive polling ([`poll`]), schedules
+//! ([`retry`]), dedup ([`dedup`]), idempotency keys ([`idempotency`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
 //! ([`schedule`]) and the moves
 //! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
 //! ([`schedule`]), dead letters ([`dead`]) and the moves
@@ -30,6 +31,7 @@ mod explain;
 pub mod failure;
 pub mod history;
 mod id;
+pub mod idempotency;
 pub mod job;
 pub mod letters;
 pub mod limit;
@@ -57,6 +59,7 @@ pub use id::{
     AlertName, EffectName, JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName,
     ScheduleName, TaskName, TriggerId, WorkerId,
 };
+pub use idempotency::JobResult;
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot};
 pub use payload::{Fold, Payload};

@@ -16,7 +16,7 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
     AlertName, Attempt, AttemptOutcome, Batch, DeadLetters, Effect, EffectName, Error, Explanation,
-    Job, JobId, JobState, Key, LeaseToken, Payload, QueueName, Receipt, Redrive, Result,
+    Job, JobId, JobResult, JobState, Key, LeaseToken, Payload, QueueName, Receipt, Redrive, Result,
     ScheduleName, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
 };
 
@@ -26,7 +26,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent promise")]
 pub struct Capabilities {
-    /// Conditional writes, so dedup keys are exact (R18). Else a batch with one is refused.
+    /// Conditional writes, so dedup and idempotency keys are exact (R18). Else a batch with one is
+    /// refused.
     pub dedup: bool,
     /// Triggers inside the caller's own transaction (R4). Else they are refused.
     pub transactions: bool,
@@ -130,7 +131,11 @@ pub struct Settlement {
 #[non_exhaustive]
 pub enum Outcome {
     /// It ended well.
-    Succeeded,
+    Succeeded {
+        /// What the handler returned, if anything, at most
+        /// [`JobResult::MAX_OUTPUT_BYTES`](crate::JobResult::MAX_OUTPUT_BYTES) long.
+        output: Option<Payload>,
+    },
     /// It failed (R24, R25).
     Failed(Failure),
     /// The handler asked to be run again after `delay`; no attempt is spent.
@@ -151,11 +156,23 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// It ended well and returned nothing.
+    #[must_use]
+    pub const fn succeeded() -> Self {
+        Outcome::Succeeded { output: None }
+    }
+
+    /// Whether it ended well.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        matches!(self, Outcome::Succeeded { .. })
+    }
+
     /// How metrics and the history count it.
     #[must_use]
     pub fn counted(&self) -> AttemptOutcome {
         match self {
-            Outcome::Succeeded => AttemptOutcome::Succeeded,
+            Outcome::Succeeded { .. } => AttemptOutcome::Succeeded,
             Outcome::Failed(failure) | Outcome::InTransaction(failure) => failure.ended,
             Outcome::Snoozed { .. } => AttemptOutcome::Snoozed,
             Outcome::Released => AttemptOutcome::Released,
@@ -167,7 +184,7 @@ impl Outcome {
     #[must_use]
     pub fn on_record(&self) -> Option<(AttemptOutcome, Option<String>)> {
         match self {
-            Outcome::Succeeded => None,
+            Outcome::Succeeded { .. } => None,
             Outcome::Failed(failure) | Outcome::InTransaction(failure) => {
                 Some((failure.ended, Some(failure.clipped())))
             }
@@ -187,7 +204,7 @@ impl Outcome {
                 FailureKind::Transient { last, .. } => last,
                 FailureKind::Permanent => true,
             },
-            Outcome::Succeeded
+            Outcome::Succeeded { .. }
             | Outcome::Snoozed { .. }
             | Outcome::Released
             | Outcome::Cancelled { .. } => false,
@@ -242,7 +259,7 @@ impl Settlement {
         match self.outcome {
             Outcome::InTransaction(_) if job.filter(by_itself).is_some() => SettledAs::Succeeded,
             Outcome::InTransaction(_)
-            | Outcome::Succeeded
+            | Outcome::Succeeded { .. }
             | Outcome::Failed(_)
             | Outcome::Snoozed { .. }
             | Outcome::Released
@@ -387,14 +404,16 @@ pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
-    /// Accepts batches, each whole or not at all; receipts come in the same order (R1–R9, R16).
+    /// Accepts batches, each whole or not at all; receipts come in the same order (R1–R9, R16). A
+    /// batch whose idempotency keys came with other payloads is refused by itself (R19), and leaves
+    /// nothing behind.
     ///
     /// The caller has validated the batches.
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>>;
+    ) -> Result<Vec<Result<Vec<Receipt>>>>;
 
     /// Starts due jobs, in the order of R30, under fresh leases.
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed>;
@@ -496,6 +515,10 @@ pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
     /// One job, or none where its id is unknown or its row was pruned.
     async fn job(&self, id: JobId) -> Result<Option<Job>>;
 
+    /// How a job stands and what came of it, also after its row was removed where an idempotency
+    /// record keeps it (R19, R37); of the heir, where it was absorbed. None where nothing is known.
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>>;
+
     /// Jobs that match, newest first, one page.
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>>;
 
@@ -538,8 +561,8 @@ pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
     /// its size.
     async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs>;
 
-    /// Removes at most `limit` ended jobs past their retention, expired dedup keys and key
-    /// memories; returns how many jobs went (R37).
+    /// Removes at most `limit` ended jobs past their retention, expired dedup and idempotency keys
+    /// and key memories; returns how many jobs went (R37).
     async fn prune(
         &self,
         now: Option<Timestamp>,
@@ -655,6 +678,6 @@ mod tests {
         };
         let transient = |last| failed(FailureKind::Transient { backoff: Duration::ZERO, last });
         assert!(transient(true).is_last() && failed(FailureKind::Permanent).is_last());
-        assert!(!transient(false).is_last() && !Outcome::Succeeded.is_last());
+        assert!(!transient(false).is_last() && !Outcome::succeeded().is_last());
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::accept::Rows;
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::idempotency::Record;
 use crate::window::Thresholds;
 use crate::{Batch, Job, JobId, JobState, Key, QueueName, TaskName, Timestamp};
 
@@ -39,6 +40,8 @@ pub struct Needs<'t> {
     pub memories: Wanted<'t>,
     /// Dedup keys.
     pub holds: Wanted<'t>,
+    /// Idempotency keys.
+    pub records: Wanted<'t>,
     /// Whether a queue's thresholds may replace a default (R14).
     pub thresholds: bool,
 }
@@ -58,6 +61,9 @@ impl<'t> Needs<'t> {
                 if keyed.debounce.edge.remembers() {
                     needs.memories.entry(task).or_default().insert(keyed.key.as_str());
                 }
+            }
+            if let Some(idempotency) = &trigger.idempotency {
+                needs.records.entry(task).or_default().insert(idempotency.key.as_str());
             }
             for dedup in trigger.dedup.iter().chain(&batch.dedup) {
                 needs.holds.entry(task).or_default().insert(dedup.key.as_str());
@@ -89,6 +95,8 @@ pub struct Touched {
     running: BTreeSet<TaskKey>,
     holds: BTreeMap<TaskKey, Hold>,
     new_holds: BTreeSet<TaskKey>,
+    records: BTreeMap<TaskKey, Record>,
+    new_records: BTreeSet<TaskKey>,
     memories: BTreeMap<TaskKey, KeyMemory>,
     new_memories: BTreeSet<TaskKey>,
 }
@@ -139,6 +147,14 @@ impl Touched {
     pub fn add_holds(&mut self, loaded: Vec<Loaded<Hold>>) {
         for Loaded { key, value, job } in loaded {
             self.holds.insert(key, value);
+            self.add_named(job);
+        }
+    }
+
+    /// Takes idempotency records.
+    pub fn add_records(&mut self, loaded: Vec<Loaded<Record>>) {
+        for Loaded { key, value, job } in loaded {
+            self.records.insert(key, value);
             self.add_named(job);
         }
     }
@@ -196,6 +212,13 @@ impl Touched {
     pub fn taken(&self) -> Vec<(TaskKey, Hold)> {
         let hold = |key: &TaskKey| Some((key.clone(), *self.holds.get(key)?));
         self.new_holds.iter().filter_map(hold).collect()
+    }
+
+    /// Idempotency keys that were taken.
+    #[must_use]
+    pub fn recorded(&self) -> Vec<(TaskKey, Record)> {
+        let record = |key: &TaskKey| Some((key.clone(), self.records.get(key)?.clone()));
+        self.new_records.iter().filter_map(record).collect()
     }
 
     /// Keys that are remembered anew.
@@ -263,6 +286,16 @@ impl Rows for Touched {
         let task_key = (task.clone(), key.clone());
         self.new_holds.insert(task_key.clone());
         self.holds.insert(task_key, hold);
+    }
+
+    fn record(&self, task: &TaskName, key: &Key) -> Option<&Record> {
+        self.records.get(&(task.clone(), key.clone()))
+    }
+
+    fn set_record(&mut self, task: &TaskName, key: &Key, record: Record) {
+        let task_key = (task.clone(), key.clone());
+        self.new_records.insert(task_key.clone());
+        self.records.insert(task_key, record);
     }
 
     fn memory(&self, task: &TaskName, key: &Key) -> Option<KeyMemory> {

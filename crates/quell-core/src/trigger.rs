@@ -5,9 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::Dedup;
+use crate::idempotency::Idempotency;
 use crate::payload::{Fold, MAX_PAYLOAD_BYTES};
 use crate::window::{Debounce, Step};
-use crate::{Error, JobId, Key, Payload, QueueName, Result, TaskName, Timestamp, TriggerId};
+use crate::{
+    Error, JobId, JobState, Key, Payload, QueueName, Result, TaskName, Timestamp, TriggerId,
+};
 
 /// Higher runs first (R30). 0 unless asked for.
 pub type Priority = i16;
@@ -68,6 +71,9 @@ pub struct NewTrigger {
     /// The partition of the queue that it belongs to, if any (R31).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Key>,
+    /// The idempotency key, if any (R19).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency: Option<Idempotency>,
 }
 
 impl NewTrigger {
@@ -75,8 +81,8 @@ impl NewTrigger {
     #[must_use]
     pub fn new(task: TaskName, queue: QueueName, payload: Payload) -> Self {
         let (priority, when) = (0, When::Now);
-        let (keyed, dedup, partition) = (None, None, None);
-        NewTrigger { task, queue, payload, priority, when, keyed, dedup, partition }
+        let (keyed, dedup, partition, idempotency) = (None, None, None, None);
+        NewTrigger { task, queue, payload, priority, when, keyed, dedup, partition, idempotency }
     }
 
     /// The trigger as its window sees it, accepted at `now`.
@@ -121,6 +127,9 @@ impl NewTrigger {
                 return Err(Error::invalid("collect", "the cap of collect is 0: give 1 or more"));
             }
         }
+        if let Some(idempotency) = &self.idempotency {
+            idempotency.validate()?;
+        }
         self.dedup.as_ref().map_or(Ok(()), Dedup::validate)
     }
 }
@@ -145,6 +154,12 @@ impl Batch {
     #[must_use]
     pub fn asks_dedup(&self) -> bool {
         self.dedup.is_some() || self.triggers.iter().any(|trigger| trigger.dedup.is_some())
+    }
+
+    /// Whether a member has an idempotency key, which a store keeps exactly or not at all.
+    #[must_use]
+    pub fn asks_idempotency(&self) -> bool {
+        self.triggers.iter().any(|trigger| trigger.idempotency.is_some())
     }
 
     /// The same batch without any dedup key.
@@ -191,7 +206,7 @@ impl Default for Limits {
     }
 }
 
-/// What became of a trigger (R3). All but the last two say that it was accepted.
+/// What became of a trigger (R3). The first two say that it was accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "receipt")]
 #[non_exhaustive]
@@ -221,6 +236,16 @@ pub enum Receipt {
         /// The job that holds the key.
         job: JobId,
     },
+    /// Its idempotency key is taken by a trigger with the same payload (R19): nothing was written.
+    Existing {
+        /// The job of the first trigger, or its heir (R12).
+        job: JobId,
+        /// How that job stands.
+        state: JobState,
+        /// What it returned, once it has; a record of receipts leaves it out.
+        #[serde(skip)]
+        output: Option<Payload>,
+    },
     /// It waits in the caller's transaction and counts from the commit (R4).
     Pending,
 }
@@ -232,7 +257,8 @@ impl Receipt {
         match self {
             Receipt::Accepted { job, .. }
             | Receipt::Debounced { job, .. }
-            | Receipt::Duplicate { job } => Some(*job),
+            | Receipt::Duplicate { job }
+            | Receipt::Existing { job, .. } => Some(*job),
             Receipt::Pending => None,
         }
     }
@@ -244,7 +270,7 @@ impl Receipt {
             Receipt::Accepted { trigger, .. } | Receipt::Debounced { trigger, .. } => {
                 Some(*trigger)
             }
-            Receipt::Duplicate { .. } | Receipt::Pending => None,
+            Receipt::Duplicate { .. } | Receipt::Existing { .. } | Receipt::Pending => None,
         }
     }
 
@@ -255,6 +281,7 @@ impl Receipt {
             Receipt::Accepted { .. } => "accepted",
             Receipt::Debounced { .. } => "debounced",
             Receipt::Duplicate { .. } => "duplicate",
+            Receipt::Existing { .. } => "existing",
             Receipt::Pending => "pending",
         }
     }

@@ -151,6 +151,7 @@ impl Tx<'_> {
         let (id, place) = (redrive.id, self.told());
         // Keys that the job's end freed stay free.
         self.run("free dedup keys", self.sql.query(FREED).bind(signed(id.get()))).await?;
+        self.free_records_of(id).await?;
         let mut before = None;
         let moved = self
             .move_one(id, |now, job, heir| {

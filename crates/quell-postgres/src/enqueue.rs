@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::accept::accept;
 use quell_core::history::Event;
+use quell_core::idempotency::Conflict;
 use quell_core::touched::{Needs, TaskKey, Touched};
 use quell_core::{Batch, Job, JobId, JobState, Receipt, Result};
 use sqlx::postgres::PgRow;
@@ -60,6 +61,9 @@ impl Numbers {
                 Receipt::Debounced { job, trigger, triggers, due }
             }
             Receipt::Duplicate { job } => Receipt::Duplicate { job: self.of(job) },
+            Receipt::Existing { job, state, output } => {
+                Receipt::Existing { job: self.of(job), state, output }
+            }
             other => other,
         }
     }
@@ -71,7 +75,7 @@ impl Numbers {
 
 impl Tx<'_> {
     /// Accepts batches, each whole or not at all. The names in them are known.
-    pub(crate) async fn accept(&mut self, batches: &[Batch]) -> Result<Vec<Vec<Receipt>>> {
+    pub(crate) async fn accept(&mut self, batches: &[Batch]) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.accept_with(batches, &Needs::of(batches)).await
     }
 
@@ -80,7 +84,7 @@ impl Tx<'_> {
         &mut self,
         batches: &[Batch],
         needs: &Needs<'_>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let thresholds =
             if needs.thresholds { self.load_thresholds().await? } else { BTreeMap::new() };
         let opened = self.opened.take();
@@ -94,6 +98,8 @@ impl Tx<'_> {
         for memory in &mut memories {
             memory.job = leaders.get(&memory.value.leader).cloned();
         }
+        let records = self.load_records(&needs.records).await?;
+        self.locked_records.extend(records.iter().map(|loaded| loaded.key.clone()));
         if !is_timed {
             self.read_clock().await?;
         }
@@ -101,7 +107,8 @@ impl Tx<'_> {
         windows.into_iter().for_each(|(key, job)| touched.add_job(key, job));
         touched.add_holds(holds);
         touched.add_memories(memories);
-        let receipts: Vec<Vec<Receipt>> =
+        touched.add_records(records);
+        let receipts: Vec<Result<Vec<Receipt>, Conflict>> =
             batches.iter().map(|batch| accept(&mut touched, batch)).collect();
         // Before numbers are taken: a try that fails for a name would lose them.
         for job in touched.new_unkeyed().iter().chain(touched.new_keyed()).chain(touched.changed())
@@ -115,7 +122,11 @@ impl Tx<'_> {
         let renumber = |batch: Vec<Receipt>| {
             batch.into_iter().map(|receipt| numbers.receipt(receipt)).collect()
         };
-        Ok(receipts.into_iter().map(renumber).collect())
+        let refused = |conflict: Conflict| {
+            let job = conflict.job.map(|job| numbers.of(job));
+            Conflict { job, ..conflict }.into()
+        };
+        Ok(receipts.into_iter().map(|batch| batch.map(renumber).map_err(refused)).collect())
     }
 
     /// Loads the open windows of keys, and locks them in the order of their ids, unless that is done.
@@ -175,7 +186,7 @@ impl Tx<'_> {
         Ok(jobs)
     }
 
-    async fn load_by_id(
+    pub(crate) async fn load_by_id(
         &mut self,
         sql: &'static str,
         ids: Vec<JobId>,
@@ -234,6 +245,11 @@ impl Tx<'_> {
             (key, hold)
         });
         self.write_holds(&renumbered.collect::<Vec<_>>()).await?;
+        let renumbered = touched.recorded().into_iter().map(|(key, mut record)| {
+            record.job = numbers.of(record.job);
+            (key, record)
+        });
+        self.write_records(&renumbered.collect::<Vec<_>>()).await?;
         let renumbered = touched.remembered().into_iter().map(|(key, mut memory)| {
             memory.leader = numbers.of(memory.leader);
             (key, memory)

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use quell_core::edge::Edge;
 use quell_core::history::Event;
 use quell_core::trigger::{Keyed, When};
-use quell_core::{Batch, Fold, Job, NewTrigger, Receipt, Result, Timestamp, TriggerId};
+use quell_core::{Batch, Error, Fold, Job, NewTrigger, Receipt, Result, Timestamp, TriggerId};
 use sqlx::postgres::PgRow;
 
 use crate::error::{corrupt, wants_retry};
@@ -178,6 +178,7 @@ fn is_common(trigger: &NewTrigger, keyed: &Keyed) -> bool {
     let debounce = &keyed.debounce;
     trigger.when == When::Now
         && trigger.dedup.is_none()
+        && trigger.idempotency.is_none()
         && keyed.fold == Fold::Last
         && debounce.edge == Edge::Trailing
         && debounce.max_triggers.is_none()
@@ -186,8 +187,34 @@ fn is_common(trigger: &NewTrigger, keyed: &Keyed) -> bool {
 }
 
 impl PostgresStore {
-    /// Takes what it can in one statement; answers none for each batch that it left alone.
-    pub(crate) async fn gather(
+    /// Takes what it can in one statement, and the rest in a transaction of several. Where that
+    /// fails, what was taken before stays.
+    pub(crate) async fn gather_or_enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        let gathered = self.gather(now, batches).await?;
+        if gathered.iter().all(Option::is_none) {
+            return self.enqueue_whole(now, batches).await;
+        }
+        let left = batches.iter().zip(&gathered).filter(|(_, receipt)| receipt.is_none());
+        let left: Vec<Batch> = left.map(|(batch, _)| batch.clone()).collect();
+        let mut answers = Vec::new().into_iter();
+        if !left.is_empty() {
+            let answered = self.enqueue_whole(now, &left).await;
+            let failed = |error: Error| left.iter().map(|_| Err(error.share())).collect();
+            answers = answered.unwrap_or_else(failed).into_iter();
+        }
+        let answer = |receipt: Option<Receipt>| match receipt {
+            Some(receipt) => Ok(vec![receipt]),
+            None => answers.next().unwrap_or_else(|| Err(corrupt("an answer to a batch"))),
+        };
+        Ok(gathered.into_iter().map(answer).collect())
+    }
+
+    /// Answers none for each batch that one statement does not take.
+    async fn gather(
         &self,
         now: Option<Timestamp>,
         batches: &[Batch],
@@ -230,7 +257,7 @@ impl PostgresStore {
 
     /// A window, and when it was due before; none for a new one.
     fn decode_gathered(&self, row: &PgRow) -> Result<(Job, Option<Timestamp>)> {
-        Ok((decode(row, &self.names)?, optional_time(row, 27)?))
+        Ok((decode(row, &self.names)?, optional_time(row, 28)?))
     }
 }
 

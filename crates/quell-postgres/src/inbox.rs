@@ -76,23 +76,35 @@ impl Tx<'_> {
             taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
         }
         taken.sort_unstable_by_key(|(id, _)| *id);
-        let mut batches = Vec::with_capacity(taken.len());
+        let (mut batches, mut sources) = (Vec::with_capacity(taken.len()), Vec::new());
         for (id, text) in taken {
             match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
-                Ok((triggers, dedup)) => batches.push(Batch { triggers, dedup }),
-                Err(error) => self.refuse_inbox(id, text, &error).await?,
+                Ok((triggers, dedup)) => {
+                    batches.push(Batch { triggers, dedup });
+                    sources.push((id, text));
+                }
+                Err(error) => {
+                    let why = format!("it is not Quell's writing: {error}");
+                    self.refuse_inbox(id, text, why).await?;
+                }
             }
         }
-        self.accept(&batches).await?;
+        let answers = self.accept(&batches).await?;
+        for ((id, text), answer) in sources.into_iter().zip(answers) {
+            // R19: nobody waits for this answer, so a conflict is kept where an operator finds it.
+            if let Err(error) = answer {
+                self.refuse_inbox(id, text, error.to_string()).await?;
+            }
+        }
         Ok(())
     }
 
-    /// Keeps a row that is not Quell's writing, out of the way, with the reason.
-    async fn refuse_inbox(&mut self, id: i64, text: &str, why: &serde_json::Error) -> Result<()> {
+    /// Keeps a row that cannot be folded, out of the way, with the reason.
+    async fn refuse_inbox(&mut self, id: i64, text: &str, why: String) -> Result<()> {
         const KEEP: &str = "insert into quell.inbox (id, triggers, refused)
                             overriding system value values ($1, $2, $3)";
-        error!(inbox = id, error = %why, "inbox holds what Quell never wrote: set aside");
-        let query = self.sql.query(KEEP).bind(id).bind(text.to_owned()).bind(why.to_string());
+        error!(inbox = id, error = %why, "triggers of a transaction cannot be accepted: set aside");
+        let query = self.sql.query(KEEP).bind(id).bind(text.to_owned()).bind(why);
         self.run("set an inbox row aside", query).await
     }
 }

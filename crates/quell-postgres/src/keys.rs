@@ -31,6 +31,7 @@ macro_rules! rows_of {
         )
     };
 }
+pub(crate) use rows_of;
 
 impl Tx<'_> {
     /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),
@@ -93,7 +94,7 @@ impl Tx<'_> {
         .await
     }
 
-    async fn load_keys<T>(
+    pub(crate) async fn load_keys<T>(
         &mut self,
         wanted: &Wanted<'_>,
         sql: &'static str,
@@ -182,7 +183,7 @@ impl Tx<'_> {
         self.run("remember keys", query).await
     }
 
-    fn columns<T>(&self, rows: &[(TaskKey, T)]) -> Result<(Vec<i32>, Vec<String>)> {
+    pub(crate) fn columns<T>(&self, rows: &[(TaskKey, T)]) -> Result<(Vec<i32>, Vec<String>)> {
         let mut columns = (Vec::new(), Vec::new());
         for ((task, key), _) in rows {
             columns.0.push(self.names.task_id(task).ok_or_else(|| corrupt("a key's task"))?);

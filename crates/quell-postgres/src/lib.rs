@@ -20,6 +20,7 @@ mod effects;
 mod enqueue;
 mod error;
 mod gather;
+mod idempotency;
 mod inbox;
 mod keys;
 mod limit;

@@ -17,7 +17,8 @@ pub(crate) fn prepared(sql: &Sql) -> String {
 /// The statements that go with a begin: the open windows that are needed, locked, and then the time.
 /// None where more than windows decides, or the session does not stay.
 pub(crate) fn opening(sql: &Sql, names: &Names, asked: Asked, needs: &Needs<'_>) -> Option<String> {
-    let only_windows = needs.holds.is_empty() && needs.memories.is_empty();
+    let only_windows =
+        needs.holds.is_empty() && needs.records.is_empty() && needs.memories.is_empty();
     if !sql.is_persistent() || !only_windows || needs.windows.is_empty() {
         return None;
     }

@@ -12,6 +12,7 @@ use quell_core::{
 
 use crate::connections::Connections;
 use crate::error::corrupt;
+use crate::idempotency::free;
 use crate::row::{decode, get, job_columns, unsigned};
 use crate::sql::Sql;
 use crate::tx::{Asked, Tx, first, read};
@@ -33,16 +34,21 @@ pub(crate) async fn may_prune(
     asked: Asked,
     retention: &Retention,
 ) -> Result<bool> {
-    const OLD: &str = "with clock as materialized (select quell.peek($1, $2) as now)
+    const OLD: &str = concat!(
+        "with clock as materialized (select quell.peek($1, $2) as now)
          select exists (select from quell.ended where state = 2 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 4 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 5 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 3 and ended_at <= now - $4)
              or exists (select from quell.memory where expires_at <= now)
              or exists (select from quell.hold where expires_at <= now)
+             or exists (select from quell.idempotency i where ",
+        free!("now"),
+        ")
              or exists (select from quell.start where expires_at <= now)
              or exists (select from quell.tick_fired where tick_at < now - $5)
-           from clock";
+           from clock"
+    );
     let micros = |keep: Option<Duration>| {
         keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
     };
@@ -227,6 +233,7 @@ impl Tx<'_> {
         if ids.is_empty() {
             return Ok(());
         }
+        self.keep_results(ids).await?;
         for sql in REMOVE {
             self.run("remove ended jobs", self.sql.query(sql).bind(ids.to_vec())).await?;
         }
@@ -250,6 +257,6 @@ impl Tx<'_> {
             let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
             self.run("remove keys without effect", query).await?;
         }
-        Ok(())
+        self.prune_records(i64::try_from(limit).unwrap_or(i64::MAX)).await
     }
 }

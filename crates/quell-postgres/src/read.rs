@@ -3,14 +3,15 @@
 use quell_core::alert::{AlertRow, Overview};
 use quell_core::schedule::{ScheduleInfo, Tick};
 use quell_core::{
-    Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
-    QueueInfo, QueueName, QueueSettings, Result, TaskInfo, TaskName,
+    Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState,
+    KeyAdvice, QueueInfo, QueueName, QueueSettings, Result, TaskInfo, TaskName,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, SqlSafeStr, Transaction};
 
 use crate::alerts::{ALL_ALERTS, decode_alert, decode_overview, overview_lanes, overview_query};
 use crate::error::{corrupt, explain};
+use crate::idempotency::{KEPT, decode_kept};
 use crate::names::Names;
 use crate::row::{blocked, decode, decode_attempt, get, job_columns, lane_of, signed, unsigned};
 use crate::schedules::{ALL_SCHEDULES, decode_schedule, decode_ticks, ticks_query};
@@ -68,6 +69,20 @@ impl<'s> Reader<'s> {
         const JOB: &str = jobs_where!("j.id = $1");
         let rows = self.fetch("read a job", self.sql.query(JOB).bind(signed(id.get()))).await?;
         Ok(self.decode(&rows).await?.pop())
+    }
+
+    /// What came of a job, or of the heir that absorbed it (R19).
+    pub(crate) async fn result(&mut self, id: JobId) -> Result<Option<JobResult>> {
+        let mut id = id;
+        while let Some(job) = self.job(id).await? {
+            match job.absorbed_by {
+                Some(heir) if job.state == JobState::Absorbed => id = heir,
+                _ => return Ok(Some(JobResult::of(&job))),
+            }
+        }
+        let query = self.sql.query(KEPT).bind(signed(id.get()));
+        let rows = self.fetch("read a result", query).await?;
+        rows.first().map(|row| decode_kept(row, id)).transpose().map(Option::flatten)
     }
 
     /// A page of jobs, newest first.

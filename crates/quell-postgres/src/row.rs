@@ -37,7 +37,8 @@ macro_rules! job_columns {
              j.triggers, j.suppressed, j.attempt, j.failures, j.starts, j.lapses, j.key, \
              j.lease_until, j.started_at, j.ended_at, j.absorbed_by, j.worker, j.error, j.shape, \
              j.partition, ",
-            $payload
+            $payload,
+            ", j.output"
         )
     };
 }
@@ -119,6 +120,7 @@ fn decode_known(id: JobId, row: &PgRow, names: &Names) -> Result<Job> {
         error: get(row, 23)?,
         shape: shape.map_err(|error| corrupt(format_args!("shape: {error}")))?.unwrap_or_default(),
         payload: Payload::from_stored(payload.unwrap_or_default()),
+        output: get::<Option<&str>, _>(row, 27)?.map(Payload::from_stored),
     })
 }
 

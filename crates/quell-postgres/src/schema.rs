@@ -13,13 +13,14 @@ use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     include_str!("sql/0001_schema.sql"),
     include_str!("sql/0002_trigger.sql"),
     include_str!("sql/0003_schedules.sql"),
     include_str!("sql/0004_clock.sql"),
     include_str!("sql/0005_effects.sql"),
     include_str!("sql/0006_dead.sql"),
+    include_str!("sql/0007_idempotency.sql"),
     include_str!("sql/0008_alerts.sql"),
 ];
 

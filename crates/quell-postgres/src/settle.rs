@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::{
-    AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Result, Settled,
-    SettledAs, Settlement, Timestamp,
+    AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Payload, Result,
+    Settled, SettledAs, Settlement, Timestamp,
 };
 use sqlx::postgres::PgRow;
 
@@ -31,10 +31,10 @@ macro_rules! succeed {
             " as now),
              gone as (
                  delete from quell.job j
-                  using clock c, unnest($3::bigint[], $4::bigint[]) l (id, token)
+                  using clock c, unnest($3::bigint[], $4::bigint[], $5::text[]) l (id, token, output)
                   where j.id between l.id and l.id and j.starts = l.token and j.state + 0 = 1
                     and j.lease_until + 0 > c.now
-              returning j.*),
+              returning j.*, l.output as returned),
              -- A renewal that was waited for happened before: the time is read once all are gone.
              ended as materialized (
                  select greatest(c.now, ",
@@ -45,11 +45,11 @@ macro_rules! succeed {
                         (id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
                          suppressed, starts, started_at, ended_at, absorbed_by, period, lane_id,
                          task_id, attempt, lapses, state, reason, overlap, key, worker, error,
-                         shape, payload, partition_id, partition)
+                         shape, payload, partition_id, partition, output)
                  select g.id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
                         suppressed, starts, started_at, e.now, absorbed_by, period, lane_id,
                         task_id, attempt, lapses, 2, reason, overlap, key, worker, error, shape,
-                        payload, partition_id, partition
+                        payload, partition_id, partition, returned
                    from gone g, ended e)
              select e.now, g.id, g.starts, null::int, null::bigint
                from ended e left join gone g on true
@@ -73,12 +73,26 @@ const SUCCEED: &str = succeed!(
 const SUCCEED_AT: &str = succeed!("greatest($1::bigint, $2::bigint)", "$1");
 
 /// Ends the attempts that succeeded: one statement, which is its own transaction.
-pub(crate) fn succeed_query<'l>(
-    sql: &Sql,
-    asked: Asked,
-    leases: impl Iterator<Item = &'l Lease>,
-) -> PgQuery {
-    bind_leases(asked.bind(sql.query(SUCCEED)), leases)
+pub(crate) fn succeed_query(sql: &Sql, asked: Asked, settlements: &[Settlement]) -> PgQuery {
+    bind_well(asked.bind(sql.query(SUCCEED)), settlements)
+}
+
+/// The leases that ended well, in the order of their ids, as all calls lock, and what was returned;
+/// the first end of an attempt counts. Where nothing returned anything, the last column is empty,
+/// which stands for nulls.
+fn bind_well(query: PgQuery, settlements: &[Settlement]) -> PgQuery {
+    let mut ends: BTreeMap<Lease, Option<&str>> = BTreeMap::new();
+    for Settlement { lease, outcome } in settlements {
+        if let Outcome::Succeeded { output } = outcome {
+            ends.entry(*lease).or_insert(output.as_ref().map(Payload::as_str));
+        }
+    }
+    let outputs: Vec<Option<String>> = if ends.values().any(Option::is_some) {
+        ends.values().map(|output| output.map(str::to_owned)).collect()
+    } else {
+        Vec::new()
+    };
+    bind_leases(query, ends.keys()).bind(outputs)
 }
 
 fn bind_leases<'l>(query: PgQuery, leases: impl Iterator<Item = &'l Lease>) -> PgQuery {
@@ -177,12 +191,11 @@ impl Moving {
 impl Tx<'_> {
     /// Ends attempts; answers come in the same order.
     pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        let others = settlements.iter().filter(|one| one.outcome != Outcome::Succeeded);
+        let others = settlements.iter().filter(|one| !one.outcome.is_success());
         let mut moving = self.lock(others.map(|one| one.lease.job).collect()).await?;
         self.read_clock().await?;
-        let well = settlements.iter().filter(|one| one.outcome == Outcome::Succeeded);
         let query = self.asked_now().bind(self.sql.query(SUCCEED_AT));
-        let query = bind_leases(query, well.map(|one| &one.lease));
+        let query = bind_well(query, settlements);
         let rows = self.fetch("end attempts", query).await?;
         let mut succeeded = decode_succeeded(&rows)?;
         self.free(&succeeded.freed).await?;
@@ -190,7 +203,7 @@ impl Tx<'_> {
         for settlement in settlements {
             let Settlement { lease, outcome } = settlement;
             let (now, place) = (self.now, self.told());
-            let became = if *outcome == Outcome::Succeeded {
+            let became = if outcome.is_success() {
                 // A lease that is settled twice in one call counts once.
                 let accepted = succeeded.leases.remove(lease);
                 if accepted { SettledAs::Succeeded } else { SettledAs::Refused }
@@ -361,6 +374,7 @@ impl Tx<'_> {
                   where job_id = $1 and until <> '\"started\"'";
             let query = self.sql.query(FOLLOW).bind(signed(from.get())).bind(signed(to.get()));
             self.run("move dedup keys", query).await?;
+            self.hand_over_records(*from, *to).await?;
         }
         let ran = moving.attempts.iter().map(|(job, ..)| job);
         self.free_keys_of(ran.map(|job| job.id).collect::<Vec<_>>(), &changed).await

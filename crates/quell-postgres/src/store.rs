@@ -14,11 +14,10 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
-    DeadLetters, Effect, EffectName, Error, ErrorKind, ExplainTarget, Explanation, Imported, Job,
-    JobFilter, JobId, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome, Payload, QueueInfo,
-    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
-    WorkerId,
+    DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported, Job, JobFilter, JobId,
+    JobResult, Key, Lapsed, Lease, NewTrigger, NextDue, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
@@ -306,11 +305,11 @@ impl PostgresStore {
     }
 
     /// Accepts triggers in a transaction of several statements. The names that exist are known.
-    async fn enqueue_rest(
+    pub(crate) async fn enqueue_whole(
         &self,
         now: Option<Timestamp>,
         batches: &[Batch],
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let (sql, names, needs) = (&self.sql, &self.names, Needs::of(batches));
         write!(self, now, |asked| opening(sql, names, asked, &needs), |tx| {
             tx.fold_inbox().await?;
@@ -321,16 +320,12 @@ impl PostgresStore {
     /// Whether triggers touch no row but their own.
     fn is_plain(batches: &[Batch]) -> bool {
         batches.iter().all(|batch| {
-            let plain = |trigger: &NewTrigger| trigger.keyed.is_none() && trigger.dedup.is_none();
+            let plain = |trigger: &NewTrigger| {
+                trigger.keyed.is_none() && trigger.dedup.is_none() && trigger.idempotency.is_none()
+            };
             batch.dedup.is_none() && batch.triggers.iter().all(plain)
         })
     }
-}
-
-/// R1: of a call that was made in two steps, the first is durable.
-fn split(error: Error) -> Error {
-    let message = "some of the triggers that were sent together were accepted, and others not";
-    Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
 }
 
 #[async_trait]
@@ -386,7 +381,7 @@ impl Store for PostgresStore {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let triggers = || batches.iter().flat_map(|batch| &batch.triggers);
         let lanes = triggers().map(|t| (t.queue.clone(), t.task.clone(), t.priority));
         if Self::is_plain(&batches) {
@@ -395,23 +390,7 @@ impl Store for PostgresStore {
             return self.enqueue_plain(now, &batches).await;
         }
         self.names.look_up(&self.pool, &self.sql, lanes).await?;
-        let gathered = self.gather(now, &batches).await?;
-        let rest = batches.iter().zip(&gathered).filter(|(_, receipt)| receipt.is_none());
-        let rest: Vec<Batch> = rest.map(|(batch, _)| batch.clone()).collect();
-        let mut others = match rest.is_empty() {
-            true => Vec::new(),
-            false => {
-                let is_split = rest.len() < batches.len();
-                let accepted = self.enqueue_rest(now, &rest).await;
-                accepted.map_err(|error| if is_split { split(error) } else { error })?
-            }
-        }
-        .into_iter();
-        let receipts = gathered.into_iter().map(|receipt| match receipt {
-            Some(receipt) => vec![receipt],
-            None => others.next().unwrap_or_default(),
-        });
-        Ok(receipts.collect())
+        self.gather_or_enqueue(now, &batches).await
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
@@ -453,7 +432,7 @@ impl Store for PostgresStore {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
-        if settlements.iter().all(|one| one.outcome == Outcome::Succeeded) {
+        if settlements.iter().all(|one| one.outcome.is_success()) {
             return self.settle_well(now, &settlements).await;
         }
         write!(self, now, |tx| {
@@ -553,6 +532,10 @@ impl Store for PostgresStore {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         read!(self, |reader| reader.job(id))
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        read!(self, |reader| reader.result(id))
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

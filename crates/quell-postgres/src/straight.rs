@@ -34,10 +34,10 @@ impl PostgresStore {
         &self,
         now: Option<Timestamp>,
         batches: &[Batch],
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let triggers: Vec<&NewTrigger> = batches.iter().flat_map(|batch| &batch.triggers).collect();
         if triggers.is_empty() {
-            return Ok(batches.iter().map(|_| Vec::new()).collect());
+            return Ok(batches.iter().map(|_| Ok(Vec::new())).collect());
         }
         let query = insert_plain(&self.sql, &self.names, self.asked(now), &triggers)?;
         let (rows, _ordered) = self.one_shot(query).await?;
@@ -58,7 +58,8 @@ impl PostgresStore {
         }
         self.spread(now, news);
         let mut receipts = receipts.into_iter();
-        Ok(batches.iter().map(|b| receipts.by_ref().take(b.triggers.len()).collect()).collect())
+        let of_batch = |b: &Batch| Ok(receipts.by_ref().take(b.triggers.len()).collect());
+        Ok(batches.iter().map(of_batch).collect())
     }
 
     /// Starts what is due in one statement; none where the queue does not allow it.
@@ -88,8 +89,7 @@ impl PostgresStore {
         now: Option<Timestamp>,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
-        let leases = settlements.iter().map(|one| &one.lease);
-        let query = succeed_query(&self.sql, self.asked(now), leases);
+        let query = succeed_query(&self.sql, self.asked(now), settlements);
         let (rows, _ordered) = self.one_shot(query).await?;
         let mut succeeded = decode_succeeded(&rows)?;
         let mut news = News::default();

@@ -125,6 +125,8 @@ pub(crate) struct Tx<'s> {
     pub(crate) has_history: bool,
     /// Dedup keys that were there when this call locked them.
     pub(crate) locked: BTreeSet<TaskKey>,
+    /// Idempotency keys that were.
+    pub(crate) locked_records: BTreeSet<TaskKey>,
     /// Names without a number, which are made in a transaction of their own before another try.
     pub(crate) unnamed: Unnamed,
 }
@@ -187,6 +189,7 @@ impl<'s> Tx<'s> {
             news: News::default(),
             has_history,
             locked: BTreeSet::new(),
+            locked_records: BTreeSet::new(),
             unnamed: Unnamed::default(),
         })
     }

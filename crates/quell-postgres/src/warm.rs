@@ -41,7 +41,7 @@ impl PostgresStore {
         let make = make.map(|lane| make_query(&self.sql, &lane));
         let asked = Asked { now: Some(Timestamp::MIN), seen: Timestamp::MIN };
         let insert = insert_plain(&self.sql, &self.names, asked, &[])?;
-        let settle = succeed_query(&self.sql, asked, std::iter::empty());
+        let settle = succeed_query(&self.sql, asked, &[]);
         for query in make.into_iter().chain([insert, settle]) {
             rehearse(&self.pool, &self.sql, query).await?;
         }

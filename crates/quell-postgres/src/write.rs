@@ -292,6 +292,7 @@ struct Row<'j> {
     error: Option<String>,
     shape: Option<String>,
     payload: &'j str,
+    output: Option<&'j str>,
 }
 
 impl<'j> Row<'j> {
@@ -329,6 +330,7 @@ impl<'j> Row<'j> {
             error: job.error.as_deref().map(storable),
             shape: shape(job)?,
             payload: job.payload.as_str(),
+            output: job.output.as_ref().map(quell_core::Payload::as_str),
         })
     }
 }

@@ -48,6 +48,9 @@ pub struct TriggerArgs {
     /// How long the dedup key is taken, such as 1h.
     #[arg(long, value_name = "DURATION", requires = "dedup")]
     dedup_ttl: Option<String>,
+    /// Get the first trigger's job and output where this key was used for the same payload.
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
     /// Run it on its own, at once, whatever its key says.
     #[arg(long)]
     no_debounce: bool,
@@ -124,7 +127,12 @@ pub fn trigger(args: TriggerArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let payload = read_payload(&args.payload)?;
     let mut body = Map::new();
     body.insert("payload".to_owned(), payload);
-    let texts = [("delay", args.delay), ("dedup", args.dedup), ("dedup_ttl", args.dedup_ttl)];
+    let texts = [
+        ("delay", args.delay),
+        ("dedup", args.dedup),
+        ("dedup_ttl", args.dedup_ttl),
+        ("idempotency_key", args.idempotency_key),
+    ];
     for (name, text) in texts {
         body.extend(text.map(|text| (name.to_owned(), json!(text))));
     }
@@ -141,6 +149,11 @@ pub fn trigger(args: TriggerArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         return Ok(writeln!(out, "{answer}")?);
     }
     let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or("-").to_owned();
+    if text("receipt") == "existing" {
+        let (job, state) = (text("job"), text("state"));
+        writeln!(out, "existing as job {job}, which is {state}")?;
+        return print_output(&answer, out);
+    }
     write!(out, "{} as trigger {} of job {}", text("receipt"), text("trigger"), text("job"))?;
     if let Some(triggers) = answer.get("triggers") {
         write!(out, ", which has {triggers} triggers")?;
@@ -166,6 +179,14 @@ pub(crate) fn read_argument(text: &str) -> anyhow::Result<String> {
         }
         None => text.to_owned(),
     })
+}
+
+/// Prints what a handler returned, if it did.
+pub(crate) fn print_output(answer: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
+    match answer.get("output").filter(|output| !output.is_null()) {
+        Some(output) => Ok(writeln!(out, "{}", printable(&output.to_string()))?),
+        None => Ok(()),
+    }
 }
 
 /// Runs `quell jobs`.

@@ -24,6 +24,7 @@ pub mod metrics;
 pub mod operator;
 mod queue_text;
 pub mod replay;
+pub mod result;
 pub mod rule;
 pub mod schedule;
 pub mod serve;

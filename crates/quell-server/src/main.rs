@@ -28,6 +28,8 @@ enum Command {
     Jobs(quell_server::client::JobsArgs),
     /// Show one job.
     Job(quell_server::client::JobArgs),
+    /// Say what came of a job, waiting for it if asked.
+    Result(quell_server::result::Args),
     /// Say what happened to a key, a job or a trigger, and why.
     Explain(quell_server::client::ExplainArgs),
     /// Set, pause and resume queues.
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Trigger(args) => quell_server::client::trigger(args, &mut out),
         Command::Jobs(args) => quell_server::client::jobs(args, &mut out),
         Command::Job(args) => quell_server::client::job(args, &mut out),
+        Command::Result(args) => quell_server::result::run(args, &mut out),
         Command::Explain(args) => quell_server::client::explain(args, &mut out),
         Command::Queue(command) => quell_server::operator::queue(command, &mut out),
         Command::Task(command) => quell_server::operator::task(command, &mut out),

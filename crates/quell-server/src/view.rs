@@ -2,7 +2,7 @@
 
 use quell::alert::Alert;
 use quell::{
-    AlertRow, DeadFilter, DeadPlace, Explanation, Job, ScheduleInfo, Spec, Timestamp,
+    AlertRow, DeadFilter, DeadPlace, Explanation, Job, JobResult, ScheduleInfo, Spec, Timestamp,
     describe_reason,
 };
 use serde_json::{Value, json};
@@ -40,6 +40,19 @@ pub fn job(job: &Job) -> Value {
         "ended_at": job.ended_at.and_then(moment),
         "absorbed_by": job.absorbed_by,
         "error": job.error,
+        "output": job.output,
+    })
+}
+
+/// What came of a job, as JSON.
+#[must_use]
+pub fn result(result: &JobResult) -> Value {
+    json!({
+        "job": result.job,
+        "state": result.state,
+        "ended": result.is_ended(),
+        "output": result.output,
+        "error": result.error,
     })
 }
 

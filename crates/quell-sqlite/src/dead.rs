@@ -140,6 +140,7 @@ impl Tx<'_> {
               where job_id = ?1 and until in ('\"started\"', '\"done\"')";
         let freed = sqlx::query(FREED).bind(signed(id.get())).execute(&mut *self.db).await;
         freed.map_err(|e| explain("free dedup keys", e))?;
+        self.free_records_of(id).await?;
         let edited = before.is_some();
         if let Some(before) = before {
             self.keep_original(id, &before).await?;

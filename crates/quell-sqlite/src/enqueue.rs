@@ -8,6 +8,7 @@ use quell_core::touched::{Needs, Touched};
 use quell_core::{Batch, Job, JobState, Receipt, Result, Timestamp};
 
 use crate::error::explain;
+use crate::idempotency::{load_records, write_records};
 use crate::keys::{json, load_holds, load_memories, write_holds, write_memories};
 use crate::row::{decode, job_columns};
 use crate::tx::Tx;
@@ -15,7 +16,7 @@ use crate::write::{insert_new, insert_plain, update_joined};
 
 impl Tx<'_> {
     /// Accepts batches, each whole or not at all.
-    pub(crate) async fn accept(&mut self, batches: &[Batch]) -> Result<Vec<Vec<Receipt>>> {
+    pub(crate) async fn accept(&mut self, batches: &[Batch]) -> Result<Vec<Result<Vec<Receipt>>>> {
         let thresholds = self
             .settings
             .iter()
@@ -26,7 +27,8 @@ impl Tx<'_> {
         self.load_windows(&mut touched, &needs).await?;
         touched.add_holds(load_holds(&mut self.db, self.names, needs.holds).await?);
         touched.add_memories(load_memories(&mut self.db, self.names, needs.memories).await?);
-        let receipts = batches.iter().map(|batch| accept(&mut touched, batch)).collect();
+        touched.add_records(load_records(&mut self.db, self.names, needs.records).await?);
+        let receipts = batches.iter().map(|batch| Ok(accept(&mut touched, batch)?)).collect();
         self.next_id = touched.next_id();
         self.write(&touched).await?;
         Ok(receipts)
@@ -77,6 +79,7 @@ impl Tx<'_> {
         update_joined(&mut self.db, self.names, &changed).await?;
         self.write_unkeyed(touched.new_unkeyed()).await?;
         write_holds(&mut self.db, self.names, &touched.taken()).await?;
+        write_records(&mut self.db, self.names, &touched.recorded()).await?;
         write_memories(&mut self.db, self.names, &touched.remembered()).await
     }
 

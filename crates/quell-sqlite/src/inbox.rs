@@ -57,24 +57,36 @@ impl Tx<'_> {
             taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
         }
         taken.sort_unstable_by_key(|(id, _)| *id);
-        let mut batches = Vec::with_capacity(taken.len());
+        let (mut batches, mut sources) = (Vec::with_capacity(taken.len()), Vec::new());
         for (id, text) in taken {
             match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
-                Ok((triggers, dedup)) => batches.push(Batch { triggers, dedup }),
-                Err(error) => self.refuse_inbox(id, text, &error).await?,
+                Ok((triggers, dedup)) => {
+                    batches.push(Batch { triggers, dedup });
+                    sources.push((id, text));
+                }
+                Err(error) => {
+                    let why = format!("it is not Quell's writing: {error}");
+                    self.refuse_inbox(id, text, why).await?;
+                }
             }
         }
-        self.accept(&batches).await?;
+        let answers = self.accept(&batches).await?;
+        for ((id, text), answer) in sources.into_iter().zip(answers) {
+            // R19: nobody waits for this answer, so a conflict is kept where an operator finds it.
+            if let Err(error) = answer {
+                self.refuse_inbox(id, text, error.to_string()).await?;
+            }
+        }
         Ok(())
     }
 
-    /// Keeps a row that is not Quell's writing, out of the way, with the reason.
-    async fn refuse_inbox(&mut self, id: i64, text: &str, why: &serde_json::Error) -> Result<()> {
-        error!(inbox = id, error = %why, "inbox holds what Quell never wrote: set aside");
+    /// Keeps a row that cannot be folded, out of the way, with the reason.
+    async fn refuse_inbox(&mut self, id: i64, text: &str, why: String) -> Result<()> {
+        error!(inbox = id, error = %why, "triggers of a transaction cannot be accepted: set aside");
         sqlx::query("insert into quell_inbox (id, triggers, refused) values (?1, ?2, ?3)")
             .bind(id)
             .bind(text.to_owned())
-            .bind(why.to_string())
+            .bind(why)
             .execute(&mut *self.db)
             .await
             .map_err(|e| explain("set an inbox row aside", e))?;

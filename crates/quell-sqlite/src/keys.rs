@@ -16,7 +16,7 @@ use crate::row::{decode, get, job_columns, signed, time, unsigned};
 use crate::tx::Tx;
 
 /// The column after those of the job.
-const NEXT: usize = 27;
+pub(crate) const NEXT: usize = 28;
 
 impl Tx<'_> {
     /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),
@@ -102,7 +102,7 @@ pub(crate) async fn load_memories(
 }
 
 /// Runs `sql` for the keys of each task.
-async fn load<T>(
+pub(crate) async fn load<T>(
     db: &mut SqliteConnection,
     names: &Names,
     wanted: Wanted<'_>,

@@ -22,6 +22,7 @@ mod effects;
 mod ending;
 mod enqueue;
 mod error;
+mod idempotency;
 mod inbox;
 mod keys;
 mod limit;

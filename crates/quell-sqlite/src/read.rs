@@ -3,14 +3,15 @@
 use quell_core::alert::{AlertRow, Overview};
 use quell_core::schedule::ScheduleInfo;
 use quell_core::{
-    Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobState, KeyAdvice,
-    QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp,
+    Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState,
+    KeyAdvice, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool, Transaction};
 
 use crate::alerts::{read_alerts, read_overview};
 use crate::error::{corrupt, explain};
+use crate::idempotency::read_kept;
 use crate::names::{Names, base_lane};
 use crate::row::{decode, decode_attempt, get, job_columns, signed, unsigned};
 use crate::schedules::{read_schedules, read_ticks};
@@ -38,6 +39,18 @@ impl Reader {
         let mut query = select_jobs();
         query.push(" where j.id = ").push_bind(signed(id.get()));
         Ok(self.fetch(query).await?.pop())
+    }
+
+    /// What came of a job, or of the heir that absorbed it (R19).
+    pub(crate) async fn result(&mut self, id: JobId) -> Result<Option<JobResult>> {
+        let mut id = id;
+        while let Some(job) = self.job(id).await? {
+            match job.absorbed_by {
+                Some(heir) if job.state == JobState::Absorbed => id = heir,
+                _ => return Ok(Some(JobResult::of(&job))),
+            }
+        }
+        read_kept(&mut self.db, id).await
     }
 
     /// A page of jobs, newest first.

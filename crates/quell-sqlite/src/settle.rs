@@ -1,14 +1,14 @@
 //! Ending attempts: success in one statement for many, everything else by the core's moves (R12,
 //! R21, R24, R25), and taking lapsed leases back.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::{
-    Attempt, AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, QueueName,
-    Result, Settled, SettledAs, Settlement, Timestamp,
+    Attempt, AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Payload,
+    QueueName, Result, Settled, SettledAs, Settlement, Timestamp,
 };
 
 use sqlx::sqlite::SqliteRow;
@@ -32,14 +32,17 @@ pub(crate) const FREE_KEYS: &str = "update quell_job
 pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> Trip {
     const SUCCEED: &str = opening!(
         "update quell_job
-            set state = 2, hold = null, lease_until = null, failures = 0, ended_at = m.clock
+            set state = 2, hold = null, lease_until = null, failures = 0, ended_at = m.clock,
+                -- R19: in a null, and so in most cases, there is no member.
+                output = ?3 ->> l.key
            from json_each(?2) l, quell_meta m
           where quell_job.id = cast(l.key as integer) and starts = l.value
             and state = 1 and lease_until > m.clock
       returning quell_job.id, starts"
     );
-    let succeeded = settlements.iter().filter(|one| one.outcome == Outcome::Succeeded);
-    sqlx::query(SUCCEED).bind(now.as_micros()).bind(json_leases(succeeded.map(|one| &one.lease)))
+    let succeeded = settlements.iter().filter(|one| one.outcome.is_success());
+    let query = sqlx::query(SUCCEED).bind(now.as_micros());
+    query.bind(json_leases(succeeded.map(|one| &one.lease))).bind(json_outputs(settlements))
 }
 
 impl Tx<'_> {
@@ -54,7 +57,7 @@ impl Tx<'_> {
         for settlement in settlements {
             let Settlement { lease, outcome } = settlement;
             let (now, place) = (self.now, self.told());
-            let became = if *outcome == Outcome::Succeeded {
+            let became = if outcome.is_success() {
                 // A lease that is settled twice in one call counts once.
                 if accepted.remove(lease) { SettledAs::Succeeded } else { SettledAs::Refused }
             } else {
@@ -199,6 +202,7 @@ impl Tx<'_> {
                 .execute(&mut *self.db)
                 .await
                 .map_err(|e| explain("move dedup keys", e))?;
+            self.hand_over_records(job, heir).await?;
         }
         for changed in rows.into_iter().filter(|row| row.state == JobState::Scheduled) {
             let now = self.now;
@@ -279,6 +283,20 @@ fn leases(rows: &[SqliteRow]) -> Result<HashSet<Lease>> {
     rows.iter().map(lease).collect()
 }
 
+/// Outputs as a JSON object of texts by job; none where no attempt has one. The first end of an
+/// attempt counts.
+fn json_outputs(settlements: &[Settlement]) -> Option<String> {
+    let mut outputs: BTreeMap<u64, Option<&str>> = BTreeMap::new();
+    for Settlement { lease, outcome } in settlements {
+        if let Outcome::Succeeded { output } = outcome {
+            outputs.entry(lease.job.get()).or_insert(output.as_ref().map(Payload::as_str));
+        }
+    }
+    outputs.retain(|_, output| output.is_some());
+    (!outputs.is_empty()).then(|| serde_json::to_string(&outputs).unwrap_or_default())
+}
+
+/// Leases as a JSON object of tokens by job, for `json_each`.
 fn json_leases<'l>(leases: impl Iterator<Item = &'l Lease>) -> String {
     let mut text = String::from("{");
     for lease in leases {

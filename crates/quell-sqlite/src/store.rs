@@ -13,9 +13,9 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
     DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported, Job, JobFilter, JobId,
-    Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    JobResult, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt,
+    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -227,7 +227,7 @@ impl Store for SqliteStore {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         write!(self, open_at(self.time(now)), |tx| {
             tx.fold_inbox().await?;
             tx.accept(&batches).await?
@@ -354,6 +354,10 @@ impl Store for SqliteStore {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.reader().await?.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.reader().await?.result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

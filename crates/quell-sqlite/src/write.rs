@@ -233,7 +233,8 @@ pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&J
                 asked_at = ?8, not_before = ?9, reason = ?10, triggers = ?11, suppressed = ?12,
                 attempt = ?13, failures = ?14, starts = ?15, lapses = ?16, hold = ?17,
                 lease_until = ?18, started_at = ?19, ended_at = ?20, absorbed_by = ?21,
-                worker = ?22, error = ?23, shape = ?24, payload = ?25, partition = ?26
+                worker = ?22, error = ?23, shape = ?24, payload = ?25, partition = ?26,
+                output = ?27
           where id = ?1";
     for (job, lane_id, _) in laned(db, names, jobs).await? {
         let window = &job.window;
@@ -265,6 +266,7 @@ pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&J
             .bind(shape(job)?)
             .bind(job.payload.as_str().to_owned())
             .bind(partition(job))
+            .bind(job.output.as_ref().map(|output| output.as_str().to_owned()))
             .execute(&mut *db)
             .await
             .map_err(|e| explain("write a job", e))?;

@@ -113,17 +113,17 @@ async fn flush(store: &dyn Store, clock: &dyn Clock, group: Vec<Waiting>) {
         group.into_iter().map(|one| (one.batch, one.answer)).unzip();
     let names: Vec<Vec<_>> = batches.iter().map(|batch| names(&batch.triggers)).collect();
     match store.enqueue(clock.store_time(), batches).await {
-        Ok(receipts) => {
+        Ok(accepted) => {
             let mut tally = Tally::default();
-            for (names, receipts) in names.iter().zip(&receipts) {
-                for ((queue, task), receipt) in names.iter().zip(receipts) {
+            for (names, receipts) in names.iter().zip(&accepted) {
+                for ((queue, task), receipt) in names.iter().zip(receipts.iter().flatten()) {
                     tally.add(queue, task, receipt);
                 }
             }
             tally.emit();
-            for (answer, receipts) in answers.into_iter().zip(receipts) {
+            for (answer, receipts) in answers.into_iter().zip(accepted) {
                 // A caller that stopped waiting has no use for its receipts.
-                let _unheard = answer.send(Ok(receipts));
+                let _unheard = answer.send(receipts);
             }
         }
         Err(error) => {

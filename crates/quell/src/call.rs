@@ -47,7 +47,7 @@ pub struct Trigger<'a, T> {
 
 impl<'a, T: Task> Trigger<'a, T> {
     pub(crate) fn new(quell: &'a Quell, task: T) -> Self {
-        Trigger { quell, trigger: quell.prepare(&task), task: PhantomData }
+        Trigger { quell, trigger: quell.prepare_call(&task), task: PhantomData }
     }
 
     /// At most one trigger of the task with this key is accepted for an hour, or as
@@ -69,6 +69,21 @@ impl<'a, T: Task> Trigger<'a, T> {
                 Ok(())
             }
             None => Err(Error::invalid("dedup", "dedup_until without a dedup key: give it first")),
+        })
+    }
+
+    /// The first trigger of the task with this key wins; a later one with the same payload gets its
+    /// job, state and output as [`Receipt::Existing`], for as long as the task's policy says (R19).
+    /// It takes the place of the key that the policy may derive.
+    ///
+    /// Awaiting it fails with [`ErrorKind::IdempotencyConflict`] where the key came with another
+    /// payload.
+    pub fn idempotency_key(self, key: impl AsRef<str>) -> Self {
+        let key = named_key("idempotency_key", key.as_ref());
+        let policy = self.quell.task_policy::<T>();
+        self.change(|trigger| {
+            trigger.idempotency = Some(policy?.idempotency(key?));
+            Ok(())
         })
     }
 
@@ -188,7 +203,7 @@ pub struct TriggerMany<'a> {
 impl<'a> TriggerMany<'a> {
     pub(crate) fn new<T: Task>(quell: &'a Quell, tasks: impl IntoIterator<Item = T>) -> Self {
         let triggers = tasks.into_iter().enumerate().map(|(index, task)| {
-            quell.prepare(&task).map_err(|error| error.at(format!("triggers[{index}]")))
+            quell.prepare_call(&task).map_err(|error| error.at(format!("triggers[{index}]")))
         });
         let batch = triggers.collect::<Result<Vec<_>>>();
         TriggerMany { quell, batch: batch.map(|triggers| Batch { triggers, dedup: None }) }

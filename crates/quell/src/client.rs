@@ -17,6 +17,7 @@ use quell_core::{
 use crate::batcher::Batcher;
 use crate::call::{Trigger, TriggerMany};
 use crate::open::open_store;
+use crate::result::Endings;
 use crate::{Clock, ScheduleTask, SystemClock, Task, TaskPolicy, WorkerBuilder};
 
 /// Triggers tasks and makes workers. Clones are cheap and share one batcher.
@@ -51,6 +52,7 @@ struct Shared {
     history: Option<Sink>,
     next_op: AtomicU64,
     policies: RwLock<HashMap<TypeId, Arc<TaskPolicy>>>,
+    endings: Endings,
 }
 
 /// What becomes of dedup keys on a store that cannot keep them (R18).
@@ -127,6 +129,7 @@ impl QuellBuilder {
                 history: self.history,
                 next_op: AtomicU64::new(1),
                 policies: RwLock::default(),
+                endings: Endings::default(),
             }),
         })
     }
@@ -277,12 +280,22 @@ impl Quell {
         self.shared.thresholds
     }
 
+    pub(crate) fn endings(&self) -> &Endings {
+        &self.shared.endings
+    }
+
     pub(crate) fn history(&self) -> Option<&Sink> {
         self.shared.history.as_ref()
     }
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.shared.limits
+    }
+
+    /// A call of `task` under its policy, with the idempotency key that the policy derives (R20).
+    pub(crate) fn prepare_call<T: Task>(&self, task: &T) -> Result<NewTrigger> {
+        let policy = self.task_policy::<T>()?;
+        policy.with_derived_key(self.prepare(task)?, self.shared.clock.now())
     }
 
     /// A trigger for `task` under its policy.
@@ -306,9 +319,15 @@ impl Quell {
     }
 
     /// R18: a dedup key that the store cannot keep is left out, or refused before anything is
-    /// written.
+    /// written. An idempotency key is always refused there: whoever gives one counts on it.
     pub(crate) fn keep_dedup(&self, batch: Batch) -> Result<Batch> {
-        if !batch.asks_dedup() || self.shared.store.capabilities().dedup {
+        if self.shared.store.capabilities().dedup {
+            return Ok(batch);
+        }
+        if batch.asks_idempotency() {
+            return Err(lacks("dedup", "leave the idempotency key out, or change stores"));
+        }
+        if !batch.asks_dedup() {
             return Ok(batch);
         }
         match self.shared.dedup_fallback {

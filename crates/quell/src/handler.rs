@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use quell_core::idempotency::checked_output;
 use quell_core::{Error, Fold, Payload, Result};
 
 use crate::task::{Answer, TaskError};
@@ -123,7 +124,9 @@ where
 pub(crate) struct AnyHandler<S>(Arc<Erased<S>>);
 
 type Erased<S> = dyn Fn(Payload, Ctx<S>) -> Ended + Send + Sync;
-type Ended = BoxFuture<'static, Result<(), TaskError>>;
+/// What a handler returned, as it is kept; an error where it cannot be.
+pub(crate) type Output = Result<Option<Payload>>;
+type Ended = BoxFuture<'static, Result<Output, TaskError>>;
 
 impl<S> Clone for AnyHandler<S> {
     fn clone(&self) -> Self {
@@ -146,22 +149,47 @@ impl<S: Send + Sync + 'static> AnyHandler<S> {
             Box::pin(async move {
                 // A payload that does not fit will not fit on the next attempt either.
                 let input = I::decode(&payload).map_err(TaskError::permanent)?;
-                handler.call(input, ctx).await.map(drop)
+                let output = handler.call(input, ctx).await?;
+                Ok(Payload::encode(&output).and_then(checked_output))
             })
         }))
     }
 
     /// A handler that takes the bare payload.
-    pub(crate) fn raw<F, Fut>(handler: F) -> Self
+    pub(crate) fn raw<F, Fut, R>(handler: F) -> Self
     where
         F: Fn(Payload, Ctx<S>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), TaskError>> + Send + 'static,
+        Fut: Future<Output = Result<R, TaskError>> + Send + 'static,
+        R: RawOutput,
     {
-        AnyHandler(Arc::new(move |payload, ctx| Box::pin(handler(payload, ctx))))
+        AnyHandler(Arc::new(move |payload, ctx| {
+            let answered = handler(payload, ctx);
+            Box::pin(
+                async move { Ok(answered.await?.into_output().map_or(Ok(None), checked_output)) },
+            )
+        }))
     }
 
     pub(crate) fn call(&self, payload: Payload, ctx: Ctx<S>) -> Ended {
         (self.0)(payload, ctx)
+    }
+}
+
+/// What a handler that takes the bare payload returns: `()`, or the output as JSON.
+pub trait RawOutput: Send + 'static {
+    /// The output, if any.
+    fn into_output(self) -> Option<Payload>;
+}
+
+impl RawOutput for () {
+    fn into_output(self) -> Option<Payload> {
+        None
+    }
+}
+
+impl RawOutput for Option<Payload> {
+    fn into_output(self) -> Option<Payload> {
+        self
     }
 }
 
@@ -182,6 +210,6 @@ pub(crate) fn check_input<I: Input>(fold: &Fold) -> Result<()> {
 }
 
 /// What the worker settles with, from what a handler answered.
-pub(crate) fn answer(result: Result<(), TaskError>) -> Option<Answer> {
-    result.err().map(|TaskError(answer)| answer)
+pub(crate) fn answer(result: Result<Output, TaskError>) -> Result<Output, Answer> {
+    result.map_err(|TaskError(answer)| answer)
 }

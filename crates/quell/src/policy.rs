@@ -7,10 +7,13 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use quell_core::edge::Edge;
+use quell_core::idempotency::{DEFAULT_RETENTION, DerivedKey, Idempotency};
 use quell_core::retry::{Jitter, Retry};
 use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
-use quell_core::{Error, Fold, Key, NewTrigger, Payload, Priority, QueueName, Result, TaskName};
+use quell_core::{
+    Error, Fold, Key, NewTrigger, Payload, Priority, QueueName, Result, TaskName, Timestamp,
+};
 
 use crate::failure::Classifier;
 
@@ -49,6 +52,8 @@ pub struct Policy {
     retry: Retry,
     timeout: Duration,
     classify: Option<Classifier>,
+    derived: Option<DerivedKey>,
+    retention: Duration,
 }
 
 impl Default for Policy {
@@ -72,6 +77,8 @@ impl Policy {
             retry: Retry::default(),
             timeout: DEFAULT_TIMEOUT,
             classify: None,
+            derived: None,
+            retention: DEFAULT_RETENTION,
         }
     }
 
@@ -174,11 +181,31 @@ impl Policy {
         self
     }
 
+    /// Gives each trigger the idempotency key that is made of its payload (R20), unless the call
+    /// names one. Equal payloads then collide on purpose; the time that a window is cut from is the
+    /// caller's clock.
+    pub fn idempotency(mut self, derived: DerivedKey) -> Self {
+        self.derived = Some(derived);
+        self
+    }
+
+    /// How long idempotency keys and the outputs of their jobs are kept, from acceptance (R19). 24 h
+    /// by default.
+    pub fn idempotency_retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
     /// Refuses what cannot be meant (R40).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
     pub fn validate(&self) -> Result<()> {
+        self.derived.as_ref().map_or(Ok(()), DerivedKey::validate)?;
+        if self.retention.as_micros() == 0 {
+            let message = "idempotency retention is zero: give a duration";
+            return Err(Error::invalid("idempotency_retention", message));
+        }
         self.keyed_debounce(Thresholds::DEFAULT)?;
         self.retry.validate()?;
         QueueName::new(&self.queue)?;
@@ -249,6 +276,8 @@ pub struct TaskPolicy {
     retry: Retry,
     timeout: Duration,
     classify: Option<Classifier>,
+    derived: Option<DerivedKey>,
+    retention: Duration,
 }
 
 impl TaskPolicy {
@@ -266,6 +295,8 @@ impl TaskPolicy {
             retry: policy.retry,
             timeout: policy.timeout,
             classify: policy.classify,
+            derived: policy.derived.clone(),
+            retention: policy.retention,
             name,
         })
     }
@@ -309,6 +340,25 @@ impl TaskPolicy {
     #[must_use]
     pub fn fold(&self) -> &Fold {
         &self.fold
+    }
+
+    /// An idempotency key, kept for as long as the task says (R19).
+    #[must_use]
+    pub fn idempotency(&self, key: Key) -> Idempotency {
+        Idempotency { key, retention: self.retention }
+    }
+
+    /// Gives a trigger of the task the idempotency key that the policy derives (R20); `now` is the
+    /// caller's time.
+    ///
+    /// # Errors
+    /// As for [`DerivedKey::key`].
+    pub fn with_derived_key(&self, mut trigger: NewTrigger, now: Timestamp) -> Result<NewTrigger> {
+        if let Some(derived) = &self.derived {
+            let key = derived.key(&trigger.task, &trigger.payload, now)?;
+            trigger.idempotency = Some(self.idempotency(key));
+        }
+        Ok(trigger)
     }
 
     /// A trigger of the task; with `key` it is debounced.

@@ -21,8 +21,8 @@ use proptest::test_runner::{
 };
 use quell_core::{
     AlertName, AlertState, Claim, DeadLetter, EffectName, ExplainTarget, JobFilter, JobId, Lease,
-    LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Retention, Settlement,
-    Store, TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
+    LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Receipt, Retention,
+    Settlement, Store, TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
 use crate::rig::{Opened, Rig, key, secs, task};
@@ -148,7 +148,13 @@ impl Pair {
             Op::GoBack(by) => self.now = self.now.before(secs(*by)),
             Op::Enqueue(members) => {
                 let batches = || members.iter().map(script::Members::batch).collect();
-                ask!(self, op, enqueue(now, batches()));
+                // An error of one batch, by its words, which name the job and both payloads.
+                let told = |answers: Vec<quell_core::Result<Vec<Receipt>>>| -> Vec<_> {
+                    let told = |error: quell_core::Error| format!("{:?} {error}", error.kind());
+                    answers.into_iter().map(|answer| answer.map_err(told)).collect()
+                };
+                let model = self.model.enqueue(now, batches()).await.map(told);
+                both(op, model, self.store.enqueue(now, batches()).await.map(told))?;
             }
             Op::Claim { limit, queue, both: both_tasks, worker } => {
                 let tasks: Vec<TaskName> = if *both_tasks { tasks() } else { vec![task("t")] };
@@ -289,6 +295,9 @@ impl Pair {
         both(op, queues.0.map(in_use), queues.1.map(in_use))?;
         ask!(self, op, tasks());
         self.steps += 1;
+        // Removed jobs among them, whose results records keep.
+        let removed = JobId::new(1 + self.steps as u64 % 12);
+        ask!(self, op, result(removed));
         // Newest and oldest in turn, so that each job is asked about at some step.
         let turn = jobs.get(self.steps % jobs.len().max(1));
         for job in jobs.iter().take(2).chain(turn) {

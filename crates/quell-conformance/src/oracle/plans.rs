@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
-use quell_core::{ScheduleName, Timestamp};
+use quell_core::{NewTrigger, ScheduleName, Timestamp};
 
 use super::script::{Call, call};
 use crate::rig::{Rig, secs};
@@ -51,7 +51,9 @@ pub(super) fn schedule(name: u8, spec: u8, catch_up: CatchUp, call: &Call) -> Sc
         _ => Spec::cron("0 * * * *", "UTC"),
     };
     let spec = spec.expect("a valid plan");
-    Schedule { name: schedule_name(name), spec, catch_up, trigger: call.trigger() }
+    // A schedule with an idempotency key is refused before a store sees it.
+    let trigger = NewTrigger { idempotency: None, ..call.trigger() };
+    Schedule { name: schedule_name(name), spec, catch_up, trigger }
 }
 
 /// From so many seconds after the start, perhaps before it.

@@ -9,9 +9,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
+use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    AttemptOutcome, Batch, Failure, FailureKind, Fold, NewTrigger, Outcome, QueueName,
+    AttemptOutcome, Batch, Failure, FailureKind, Fold, NewTrigger, Outcome, Payload, QueueName,
     QueueSettings, Rate, When,
 };
 
@@ -92,13 +93,15 @@ pub(super) struct Call {
     priority: i16,
     delay: Option<u64>,
     dedup: Option<(u8, u8)>,
+    /// A key, and whether it is kept for long.
+    idempotency: Option<(u8, bool)>,
     payload: u8,
 }
 
 /// One end of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    Succeed,
+    Succeed(Option<u8>),
     Fail(u64, bool),
     Bury,
     Snooze(u64),
@@ -172,23 +175,27 @@ pub(super) fn call() -> impl Strategy<Value = Call> {
         prop_oneof![4 => Just(0_i16), 1 => -2_i16..3],
         prop::option::weighted(0.15, 1_u64..80),
         prop::option::weighted(0.15, (0_u8..2, 0_u8..3)),
+        prop::option::weighted(0.2, (0_u8..3, any::<bool>())),
         0_u8..4,
     )
-        .prop_map(|(key, policy, queue, partition, priority, delay, dedup, payload)| Call {
-            key,
-            policy,
-            queue,
-            partition,
-            priority,
-            delay,
-            dedup,
-            payload,
-        })
+        .prop_map(
+            |(key, policy, queue, partition, priority, delay, dedup, idempotency, payload)| Call {
+                key,
+                policy,
+                queue,
+                partition,
+                priority,
+                delay,
+                dedup,
+                idempotency,
+                payload,
+            },
+        )
 }
 
 fn end() -> impl Strategy<Value = End> {
     prop_oneof![
-        4 => Just(End::Succeed),
+        4 => prop::option::of(0_u8..4).prop_map(End::Succeed),
         4 => (1_u64..40, prop::bool::weighted(0.3)).prop_map(|(backoff, last)| End::Fail(backoff, last)),
         1 => Just(End::Bury),
         1 => (1_u64..40).prop_map(End::Snooze),
@@ -226,7 +233,12 @@ impl Call {
         let task = task(if self.policy == 9 { "u" } else { "t" });
         let queue = queue_number(self.queue);
         let partition = self.partition.map(|name| key(&format!("p{name}")));
-        NewTrigger { task, queue, partition, priority: self.priority, when, dedup, ..base }
+        let idempotency = self.idempotency.map(|(name, long)| Idempotency {
+            key: key(&format!("i{name}")),
+            retention: secs(if long { 300 } else { 20 }),
+        });
+        let priority = self.priority;
+        NewTrigger { task, queue, partition, priority, when, dedup, idempotency, ..base }
     }
 }
 
@@ -293,7 +305,9 @@ impl End {
             Outcome::Failed(Failure { error: "boom".into(), ended: AttemptOutcome::Failed, kind })
         };
         match self {
-            End::Succeed => Outcome::Succeeded,
+            End::Succeed(output) => Outcome::Succeeded {
+                output: output.map(|n| Payload::from_stored(format!("[{n}]"))),
+            },
             End::Fail(backoff, last) => {
                 failed(FailureKind::Transient { backoff: secs(backoff), last })
             }

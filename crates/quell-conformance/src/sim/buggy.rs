@@ -21,10 +21,10 @@ use quell_core::window::Thresholds;
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob,
     Counts, Effect, EffectName, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter,
-    JobId, JobState, Key, Lapsed, Lease, LeaseToken, MemoryStore, NewTrigger, NextDue, Outcome,
-    Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, TriggerId, Wakeups,
+    JobId, JobResult, JobState, Key, Lapsed, Lease, LeaseToken, MemoryStore, NewTrigger, NextDue,
+    Outcome, Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, TriggerId, Wakeups,
 };
 
 use super::bug::Bug;
@@ -202,8 +202,12 @@ impl Buggy {
                 self.odd_receipt(trigger, Timestamp::MIN).await?;
             }
         }
-        let receipts =
-            self.inner.enqueue(now, vec![batch.clone()]).await?.pop().unwrap_or_default();
+        let receipts = self
+            .inner
+            .enqueue(now, vec![batch.clone()])
+            .await?
+            .pop()
+            .unwrap_or_else(|| Ok(Vec::new()))?;
         if self.has(Bug::CapNoticedOnJoin) {
             for keyed in batch.triggers.iter().filter_map(|t| t.keyed.as_ref().map(|k| (t, k))) {
                 self.notice_cap(
@@ -351,12 +355,12 @@ impl Store for Buggy {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let mut receipts = Vec::new();
         for batch in batches {
             let accepted = self.accept(now, batch).await;
             self.tell();
-            receipts.push(accepted?);
+            receipts.push(accepted);
         }
         Ok(receipts)
     }
@@ -422,7 +426,7 @@ impl Store for Buggy {
             }
             self.tell();
             let counts = one.became == SettledAs::Succeeded || self.has(Bug::EffectOutside);
-            if presented.outcome == Outcome::Succeeded && counts {
+            if presented.outcome.is_success() && counts {
                 let Lease { job, token } = presented.lease;
                 self.sink.record(&Event::Effect { job, token, name: "ledger".to_owned() });
             }
@@ -522,6 +526,10 @@ impl Store for Buggy {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.inner.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.inner.result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

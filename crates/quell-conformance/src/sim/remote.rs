@@ -11,9 +11,10 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Error, ErrorKind, ExplainTarget,
-    Explanation, Imported, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Overview, Payload,
-    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
+    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -82,7 +83,7 @@ impl Store for Remote {
         &self,
         _: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.call(false, move |store, now| {
             let batches = batches.clone();
             Box::pin(async move { store.enqueue(now, batches).await })
@@ -210,6 +211,10 @@ impl Store for Remote {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.world.store().job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.world.store().result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

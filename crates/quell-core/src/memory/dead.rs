@@ -62,6 +62,7 @@ impl State {
             self.pasts.insert(id, past);
         }
         self.free_holds(id);
+        self.free_records_of(id);
         let became = self.moved_back(id, became);
         self.tell_at(place, || Event::Redrive { t: now, job: id, became, edited });
         Ok(became)

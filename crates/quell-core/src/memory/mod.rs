@@ -6,6 +6,8 @@
 //! knows who comes next, `effects` keeps what attempts record, `alerts` what servers watch, `moves`
 //! changes them, `dead` lets them rest, `rows` shows them to `accept`, `schedules` makes ticks into
 //! triggers, `snapshot` sets them beside others.
+//! knows who comes next, `moves` changes them, `results` keeps what came of them, `rows` shows them to `accept`, `schedules` makes ticks
+//! into triggers, `snapshot` sets them beside others.
 
 mod alerts;
 mod dead;
@@ -13,6 +15,7 @@ mod effects;
 mod limits;
 mod line;
 mod moves;
+mod results;
 mod rows;
 mod schedules;
 mod snapshot;
@@ -31,10 +34,10 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Payload,
-    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub,
-    Wakeups,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
+    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -124,8 +127,8 @@ impl Store for MemoryStore {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
-        Ok(self.step(now, |state| batches.iter().map(|batch| accept(state, batch)).collect()))
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        Ok(self.step(now, |state| batches.iter().map(|batch| Ok(accept(state, batch)?)).collect()))
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
@@ -219,6 +222,10 @@ impl Store for MemoryStore {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         Ok(self.locked().job(id).cloned())
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        Ok(self.locked().result(id))
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

@@ -145,6 +145,7 @@ impl State {
     fn follow(&mut self, from: JobId, to: JobId) {
         let follows = |hold: &&mut Hold| hold.job == from && hold.until != HoldUntil::Started;
         self.holds.values_mut().filter(follows).for_each(|hold| hold.job = to);
+        self.hand_over_records(from, to);
     }
 
     /// R11: the open window of the key may start once no attempt of it runs.
@@ -210,6 +211,7 @@ impl State {
             hold.holds(now, job)
         });
         self.holds = holds;
+        self.prune_records();
         self.prune_ticks();
         u64::try_from(gone.len()).unwrap_or(u64::MAX)
     }

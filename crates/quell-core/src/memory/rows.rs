@@ -4,6 +4,7 @@ use super::state::State;
 use crate::accept::Rows;
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::idempotency::Record;
 use crate::window::Thresholds;
 use crate::{Job, JobId, Key, QueueName, TaskName, Timestamp};
 
@@ -49,6 +50,14 @@ impl Rows for State {
 
     fn set_hold(&mut self, task: &TaskName, key: &Key, hold: Hold) {
         self.holds.insert((task.clone(), key.clone()), hold);
+    }
+
+    fn record(&self, task: &TaskName, key: &Key) -> Option<&Record> {
+        self.records.get(&(task.clone(), key.clone()))
+    }
+
+    fn set_record(&mut self, task: &TaskName, key: &Key, record: Record) {
+        self.records.insert((task.clone(), key.clone()), record);
     }
 
     fn memory(&self, task: &TaskName, key: &Key) -> Option<KeyMemory> {

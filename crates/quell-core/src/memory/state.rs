@@ -11,6 +11,7 @@ use super::limits::Limits;
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::idempotency::Record;
 use crate::record::given_up;
 use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
@@ -45,6 +46,7 @@ pub(super) struct State {
     pub(super) pasts: BTreeMap<JobId, Past>,
     pub(super) limits: Limits,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
+    pub(super) records: BTreeMap<TaskKey, Record>,
     pub(super) memories: BTreeMap<TaskKey, KeyMemory>,
     pub(super) schedules: BTreeMap<ScheduleName, ScheduleInfo>,
     /// The ticks that fired.
@@ -76,6 +78,7 @@ impl State {
             pasts: BTreeMap::new(),
             limits: Limits::default(),
             holds: BTreeMap::new(),
+            records: BTreeMap::new(),
             memories: BTreeMap::new(),
             schedules: BTreeMap::new(),
             ticks: BTreeMap::new(),
@@ -95,9 +98,9 @@ impl State {
 
     /// What decides every answer; the indexes follow from it.
     pub(super) fn rows(&self) -> impl Eq + Hash {
-        let State { now, next_id, jobs, attempts, limits, holds, memories, .. } = self;
+        let State { now, next_id, jobs, attempts, limits, holds, records, memories, .. } = self;
         let beside = (&self.schedules, &self.ticks, &self.alerts, &self.effects, &self.pasts);
-        (now, next_id, jobs, attempts, limits, holds, memories, beside)
+        (now, next_id, jobs, attempts, limits, holds, records, memories, beside)
     }
 
     /// R38: store time never goes back.
@@ -192,6 +195,7 @@ impl State {
 
     pub(super) fn remove(&mut self, id: JobId) {
         self.unindex(id);
+        self.keep_result(id);
         self.jobs.remove(&id);
         self.attempts.remove(&id);
         self.effects.remove(&id);

@@ -64,6 +64,10 @@ impl Schedule {
             let message = "each tick would wait for the same moment: give a delay, or nothing";
             return Err(about(Error::invalid("run_at", message)));
         }
+        if self.trigger.idempotency.is_some() {
+            let message = "a tick fires once without it: leave the idempotency key out";
+            return Err(about(Error::invalid("idempotency_key", message)));
+        }
         self.trigger.validate(limits).map_err(about)
     }
 }

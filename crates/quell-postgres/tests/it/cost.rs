@@ -130,7 +130,7 @@ async fn r13_an_edge_reads_its_own_memory_and_no_other() {
             trigger(&store, with_edge(Edge::Leading, key)).await;
             let jobs = claim(&store, 1).await;
             assert_eq!(jobs.len(), 1);
-            settle(&store, &jobs, Outcome::Succeeded).await;
+            settle(&store, &jobs, Outcome::succeeded()).await;
             trigger(&store, with_edge(Edge::Leading, key)).await;
         };
         lead("first").await;
@@ -214,7 +214,7 @@ async fn r34_a_claim_and_its_settlement_read_their_own_jobs_and_no_other() {
             let jobs = claim(&store, 1).await;
             assert_eq!(jobs.len(), 1);
             let later = Outcome::Snoozed { delay: secs(3_600) };
-            settle(&store, &jobs, if failing { later } else { Outcome::Succeeded }).await;
+            settle(&store, &jobs, if failing { later } else { Outcome::succeeded() }).await;
         };
         for n in 0..4 {
             trigger(&store, plain("1")).await;
@@ -247,14 +247,14 @@ async fn r34_a_claim_of_many_jobs_reads_each_of_them_a_few_times() {
             scene.sql("update quell.job set due_at = 0");
             let jobs = claim(&store, 1).await;
             assert_eq!(jobs.len(), 1);
-            settle(&store, &jobs, Outcome::Succeeded).await;
+            settle(&store, &jobs, Outcome::succeeded()).await;
         }
         trigger(&store, keyed("last")).await;
         crowd(&scene, "'k' || n", "0");
         let limit = usize::try_from(CALLS).unwrap();
         let jobs = claim(&store, limit).await;
         assert_eq!(jobs.len(), limit);
-        settle(&store, &jobs, Outcome::Succeeded).await;
+        settle(&store, &jobs, Outcome::succeeded()).await;
         drop(store);
         were.expect_few(&scene, "job", 9 + OTHERS + 2 * CALLS).await;
     }

@@ -192,3 +192,34 @@ async fn r04_python_triggers_inside_its_own_transactions() {
         [(2, r#"{"to": "b"}"#), (1, r#"{"to": "\u00fc"}"#), (1, "0"), (1, "1"), (1, "2")];
     assert_eq!(told, expected);
 }
+
+#[tokio::test]
+async fn r04_r19_keys_are_met_at_the_fold_and_a_conflict_is_set_aside_with_its_reason() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let one = |key: &str, n: u8| {
+        format!(
+            r#"select quell.trigger_many($j$[{{"task": "t", "queue": "q", "payload": {n},
+                "idempotency_key": "{key}", "idempotency_retention": "2 days"}}]$j$);"#
+        )
+    };
+    scene.sql(&format!("begin; {} rollback", one("i", 1)));
+    scene.sql(&[one("i", 2), one("i", 2), one("i", 3), one("j", 4)].concat());
+    let jobs = rig.claim().await;
+    let payloads: Vec<_> = jobs.iter().map(|job| job.payload.as_str()).collect();
+    assert_eq!(payloads, ["2", "4"], "a rollback burns no key");
+    let refused = scene.sql("select triggers || refused from quell.inbox");
+    for part in ["\"payload\":3", "idempotency key \"i\"", &format!("job {}", jobs[0].id)] {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    let span = "select (expires_at - e.due_at) / 3600000000 from quell.idempotency i
+                  join quell.job e on e.id = i.job_id where i.key = 'i'";
+    assert_eq!(scene.sql(span), "48");
+    let long = one(&"k".repeat(513), 1).replace("select ", "do $d$ begin perform ");
+    let refused = scene.sql(&format!(
+        "{} exception when invalid_parameter_value then raise notice '%', sqlerrm; end $d$",
+        long
+    ));
+    assert_eq!(refused, "");
+    assert_eq!(scene.sql("select count(*) from quell.inbox where refused is null"), "0");
+}

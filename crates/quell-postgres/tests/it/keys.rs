@@ -26,9 +26,11 @@ async fn r06_keys_of_any_text_have_windows_of_their_own() {
     let scene = Scene::new();
     let store = scene.store().await;
     let batch = || KEYS.iter().map(|key| Batch::one(keyed(key))).collect();
-    let first: Vec<_> = store.enqueue(None, batch()).await.unwrap().concat();
+    let first: Vec<_> =
+        store.enqueue(None, batch()).await.unwrap().into_iter().flatten().flatten().collect();
     assert_eq!(jobs(&*store).await, KEYS.len() as u64);
-    let second: Vec<_> = store.enqueue(None, batch()).await.unwrap().concat();
+    let second: Vec<_> =
+        store.enqueue(None, batch()).await.unwrap().into_iter().flatten().flatten().collect();
     for ((key, first), second) in KEYS.iter().zip(first).zip(second) {
         let Receipt::Accepted { job, .. } = first else { panic!("{key:?}: {first:?}") };
         let trigger = second.trigger().unwrap();

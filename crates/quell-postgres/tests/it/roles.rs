@@ -57,7 +57,7 @@ async fn a_worker_role_works_without_owning_the_schema() {
     let claim = quell_conformance::Rig::wish(9);
     let run = store.claim(None, &claim).await.unwrap().jobs.remove(0);
     let lease = quell_conformance::rig::lease(&run);
-    let settlement = quell_core::Settlement { lease, outcome: quell_core::Outcome::Succeeded };
+    let settlement = quell_core::Settlement { lease, outcome: quell_core::Outcome::succeeded() };
     let settled = store.settle(None, vec![settlement]).await.unwrap();
     assert_eq!(settled[0].became, quell_core::SettledAs::Succeeded);
 }

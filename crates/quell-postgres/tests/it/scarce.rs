@@ -72,7 +72,7 @@ async fn r39_a_statement_that_times_out_is_told_and_changes_nothing() {
     let before = patient.jobs(&quell_core::JobFilter::default()).await.unwrap();
     let url = format!("{}&options[statement_timeout]=100", scene.url);
     let store = PostgresStore::open(&url).await.unwrap();
-    let well = Settlement { lease: lease(&one), outcome: Outcome::Succeeded };
+    let well = Settlement { lease: lease(&one), outcome: Outcome::succeeded() };
     let ill = Settlement { lease: lease(&other), outcome: fails(SOON, false) };
     let held = lock(&scene).await;
     let answers = [

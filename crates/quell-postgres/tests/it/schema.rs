@@ -56,13 +56,14 @@ async fn a_schema_of_a_newer_quell_is_left_alone() {
 }
 
 /// The migrations of each version that ever landed.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     include_str!("../../src/sql/0001_schema.sql"),
     include_str!("../../src/sql/0002_trigger.sql"),
     include_str!("../../src/sql/0003_schedules.sql"),
     include_str!("../../src/sql/0004_clock.sql"),
     include_str!("../../src/sql/0005_effects.sql"),
     include_str!("../../src/sql/0006_dead.sql"),
+    include_str!("../../src/sql/0007_idempotency.sql"),
     include_str!("../../src/sql/0008_alerts.sql"),
 ];
 

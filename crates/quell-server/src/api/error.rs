@@ -76,6 +76,11 @@ impl From<quell::Error> for ApiError {
                 ApiError::new(status, field, message)
             }
             ErrorKind::NotFound => ApiError::not_found("job", message),
+            // The status that the IETF's draft on the header has for it.
+            ErrorKind::IdempotencyConflict => ApiError {
+                kind: "idempotency_conflict",
+                ..ApiError::invalid("idempotency_key", message)
+            },
             ErrorKind::IllegalMove => ApiError {
                 kind: "illegal_move",
                 ..ApiError::new(StatusCode::CONFLICT, "job", message)

@@ -3,6 +3,7 @@
 //! Every request passes `guard` (host, origin, token, headers), then a route. `triggers` writes,
 //! `jobs` reads and operates, `queues` sets what holds them back, `schedules` does both for schedules,
 //! `dead` for the dead, `alerts` for alerts;
+//! `jobs` reads and operates, `results` waits for what comes of a job, `queues` sets what holds them back, `schedules` does both for schedules;
 //! `error` is how anything that went wrong is told.
 
 mod alerts;
@@ -11,6 +12,7 @@ mod error;
 mod guard;
 mod jobs;
 mod queues;
+mod results;
 mod schedules;
 mod triggers;
 
@@ -85,6 +87,7 @@ pub fn router(api: Api) -> Router {
         .route("/v1/queues/{name}/resume", post(queues::resume))
         .route("/v1/jobs", get(jobs::list))
         .route("/v1/jobs/{id}", get(jobs::show))
+        .route("/v1/jobs/{id}/result", get(results::result))
         .route("/v1/jobs/{id}/cancel", post(jobs::cancel))
         .route("/v1/jobs/{id}/redrive", post(dead::redrive_one))
         .route("/v1/jobs/{id}/discard", post(dead::discard_one))

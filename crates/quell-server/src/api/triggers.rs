@@ -37,6 +37,7 @@ struct Asked<'a> {
     dedup_until: Option<Until>,
     debounce: Option<AskedDebounce>,
     partition: Option<String>,
+    idempotency_key: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -72,12 +73,24 @@ pub(super) async fn trigger(
     let (name, declared) = known_task(&api, &task)?;
     let body = read(&headers, body)?;
     let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    let asked: Vec<Asked<'_>> = if many { parse(&body)? } else { vec![parse(&body)?] };
+    let mut asked: Vec<Asked<'_>> = if many { parse(&body)? } else { vec![parse(&body)?] };
+    if let Some(key) = key_header(&headers)? {
+        let [one] = asked.as_mut_slice() else {
+            let message = "the header is for one trigger: give each member a key of its own";
+            return Err(ApiError::invalid("idempotency-key", message));
+        };
+        if one.idempotency_key.as_ref().is_some_and(|own| *own != key) {
+            let message = "the header and the body name different keys: give one";
+            return Err(ApiError::invalid("idempotency_key", message));
+        }
+        one.idempotency_key = Some(key);
+    }
+    let now = api.quell.clock().now();
     let triggers = asked
         .iter()
         .enumerate()
         .map(|(index, asked)| {
-            let made = make(declared, asked);
+            let made = make(declared, asked, now);
             if many { made.map_err(|error| error.at(index)) } else { made }
         })
         .collect::<Result<Vec<_>, _>>()?;
@@ -86,6 +99,17 @@ pub(super) async fn trigger(
     let body =
         if many { Value::Array(shown) } else { shown.into_iter().next().unwrap_or_default() };
     Ok((StatusCode::ACCEPTED, Json(body)).into_response())
+}
+
+/// The key of the header `Idempotency-Key`: a quoted string as the IETF's draft has it, or bare.
+fn key_header(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().ok().map(str::trim).filter(|_| values.next().is_none());
+    let refused = || ApiError::invalid("idempotency-key", "give one key, in ASCII");
+    let text = text.ok_or_else(refused)?;
+    let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    Ok(Some(quoted.unwrap_or(text).to_owned()))
 }
 
 pub(super) fn known_task<'a>(
@@ -166,13 +190,21 @@ pub(super) fn malformed(path: &str, error: &serde_json::Error) -> ApiError {
 }
 
 /// A trigger of the task, as its caller asked for it.
-fn make(task: &DeclaredTask, asked: &Asked<'_>) -> Result<NewTrigger, ApiError> {
+fn make(task: &DeclaredTask, asked: &Asked<'_>, now: Timestamp) -> Result<NewTrigger, ApiError> {
     let debounced = !matches!(asked.debounce, Some(AskedDebounce::On(false)));
     let key = made("key", task.key.as_ref().filter(|_| debounced), asked)?;
     let mut trigger = task.checked.trigger(Payload::from_stored(asked.payload.get()), key);
     trigger.priority = asked.priority.unwrap_or(trigger.priority);
     trigger.when = when(asked)?;
     trigger.dedup = dedup(asked)?;
+    match &asked.idempotency_key {
+        Some(text) => {
+            let refused =
+                |error: quell::Error| ApiError::invalid("idempotency_key", error.to_string());
+            trigger.idempotency = Some(task.checked.idempotency(Key::new(text).map_err(refused)?));
+        }
+        None => trigger = task.checked.with_derived_key(trigger, now)?,
+    }
     trigger.partition = match &asked.partition {
         Some(named) => Some(
             Key::new(named).map_err(|error| ApiError::invalid("partition", error.to_string()))?,
@@ -255,6 +287,10 @@ pub(super) fn show(task: &TaskName, receipt: &Receipt) -> Value {
         Receipt::Debounced { due, triggers, .. } => {
             shown["due"] = json!(due.to_string());
             shown["triggers"] = json!(triggers);
+        }
+        Receipt::Existing { state, output, .. } => {
+            shown["state"] = json!(state);
+            shown["output"] = json!(output);
         }
         _ => {}
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quell::{Edge, Fold, Jitter, Policy, TaskName, TaskPolicy, Thresholds};
+use quell::{DerivedKey, Edge, Fold, Jitter, Policy, TaskName, TaskPolicy, Thresholds};
 use serde::Deserialize;
 
 use super::DeclaredTask;
@@ -32,6 +32,7 @@ pub(super) struct RawTask {
     payload: Option<RawFold>,
     retry: Option<RawRetry>,
     timeout: Option<Length>,
+    idempotency: Option<RawIdempotency>,
     exec: Option<RawExec>,
     http: Option<RawHttp>,
 }
@@ -80,6 +81,28 @@ enum RawJitter {
     Equal,
     Full,
     None,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RawIdempotency {
+    retention: Option<Length>,
+    key: Option<RawDerived>,
+    window: Option<Length>,
+}
+
+/// `"payload"`, or a list of its members.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected \"payload\", or a list of the payload's fields")]
+enum RawDerived {
+    Of(OfPayload),
+    Fields(Vec<String>),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OfPayload {
+    Payload,
 }
 
 #[derive(Debug, Deserialize)]
@@ -161,6 +184,9 @@ fn place_of(field: &str) -> String {
     match field {
         "min" | "max_triggers" | "edge" => format!(".debounce.{field}"),
         "max_attempts" | "min_backoff" | "max_backoff" | "max_crashes" => format!(".retry.{field}"),
+        "idempotency_retention" => ".idempotency.retention".to_owned(),
+        "idempotency_fields" => ".idempotency.key".to_owned(),
+        "idempotency_window" => ".idempotency.window".to_owned(),
         "collect" => ".payload".to_owned(),
         "" => String::new(),
         other => format!(".{other}"),
@@ -190,6 +216,9 @@ fn policy(raw: &RawTask, path: &str, note: &mut impl FnMut(&str, String)) -> Opt
     }
     if let Some(timeout) = raw.timeout {
         policy = policy.timeout(timeout.0);
+    }
+    if let Some(raw) = &raw.idempotency {
+        policy = with_idempotency(policy, raw, path, note)?;
     }
     policy = policy.priority(raw.priority.unwrap_or(0));
     match policy.validate() {
@@ -226,6 +255,31 @@ fn with_debounce(
         Some(RawEdge::Both) => Edge::Both,
     });
     Some(policy)
+}
+
+fn with_idempotency(
+    mut policy: Policy,
+    raw: &RawIdempotency,
+    path: &str,
+    note: &mut impl FnMut(&str, String),
+) -> Option<Policy> {
+    if let Some(retention) = raw.retention {
+        policy = policy.idempotency_retention(retention.0);
+    }
+    let derived = match (&raw.key, raw.window) {
+        (None, None) => return Some(policy),
+        (None, Some(_)) => {
+            let message = "is missing: a window goes with a key that is made of the payload";
+            note(&format!("{path}.idempotency.key"), message.to_owned());
+            return None;
+        }
+        (Some(RawDerived::Of(OfPayload::Payload)), _) => DerivedKey::of_payload(),
+        (Some(RawDerived::Fields(fields)), _) => DerivedKey::of_fields(fields.iter().cloned()),
+    };
+    Some(policy.idempotency(match raw.window {
+        Some(window) => derived.within(window.0),
+        None => derived,
+    }))
 }
 
 fn with_retry(mut policy: Policy, retry: &RawRetry) -> Policy {

@@ -11,9 +11,9 @@ use quell_core::effect::Begun;
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported,
-    Job, JobFilter, JobId, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Redrive, Result, Retention, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo,
+    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled, SettledAs, Settlement,
+    Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 
 use super::ledger::Ledger;
@@ -54,10 +54,10 @@ impl Store for Observed {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         self.ledger.enqueuing();
         let answer = self.inner.enqueue(now, batches).await;
-        self.noted(answer, |all| all.iter().for_each(|one| self.ledger.enqueued(one)))
+        self.noted(answer, |all| all.iter().flatten().for_each(|one| self.ledger.enqueued(one)))
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
@@ -169,6 +169,10 @@ impl Store for Observed {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.inner.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.inner.result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, plain, until};
 use quell_core::dedup::Dedup;
+use quell_core::idempotency::Idempotency;
 use quell_core::{Batch, ErrorKind, NewTrigger, Store};
 use quell_sqlite::trigger_in;
 use sqlx::Connection;
@@ -112,4 +113,32 @@ async fn what_quell_never_wrote_is_set_aside_and_stops_nobody() {
             .await
             .unwrap();
     assert_eq!(kept, 2);
+}
+
+#[tokio::test]
+async fn r04_r19_keys_are_met_at_the_fold_and_a_conflict_is_set_aside_with_its_reason() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let with_key = |payload: &str| {
+        let idempotency = Some(Idempotency::new(key("i")));
+        Batch::one(NewTrigger { idempotency, ..plain(payload) })
+    };
+    let mut tx = db.begin().await.unwrap();
+    trigger_in(&mut tx, &with_key("1")).await.unwrap();
+    tx.rollback().await.unwrap();
+    for payload in ["2", "2", "3"] {
+        trigger_in(&mut db, &with_key(payload)).await.unwrap();
+    }
+    let job = rig.claim_one().await;
+    assert_eq!(job.payload.as_str(), "2", "a rollback burns no key");
+    rig.claim_none().await;
+    let kept: Vec<(String, String)> = sqlx::query_as("select triggers, refused from quell_inbox")
+        .fetch_all(&mut db)
+        .await
+        .unwrap();
+    let [(triggers, refused)] = &kept[..] else { panic!("{kept:?}") };
+    assert!(triggers.contains("\"payload\":3"), "{triggers}");
+    assert!(refused.contains("idempotency key \"i\""), "{refused}");
+    assert!(refused.contains(&format!("job {}", job.id)), "{refused}");
 }

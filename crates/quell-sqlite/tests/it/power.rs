@@ -75,7 +75,7 @@ async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Ackn
         let mut triggers = vec![plain(&mark); BATCH];
         triggers.push(keyed("window"));
         let batches = vec![Batch { triggers, dedup: None }];
-        let receipts = store.enqueue(None, batches).await.unwrap().remove(0);
+        let receipts = store.enqueue(None, batches).await.unwrap().remove(0).unwrap();
         let length = journal_length(&scene);
         let triggers = receipts.iter().map(|receipt| receipt.trigger().unwrap());
         told.extend(triggers.map(|id| (length, Told::Accepted(id.job, id.seq))));
@@ -83,7 +83,7 @@ async fn call(scene: Arc<Scene>, store: Arc<SqliteStore>, caller: usize) -> Ackn
         let claimed = store.claim(None, &Rig::wish(2)).await.unwrap().jobs;
         let succeed = |job: &quell_core::ClaimedJob| Settlement {
             lease: Lease { job: job.id, token: job.token },
-            outcome: Outcome::Succeeded,
+            outcome: Outcome::succeeded(),
         };
         let settled = store.settle(None, claimed.iter().map(succeed).collect()).await.unwrap();
         let length = journal_length(&scene);

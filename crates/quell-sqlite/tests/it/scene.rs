@@ -55,5 +55,5 @@ impl Scene {
 /// Triggers once.
 pub(crate) async fn trigger(store: &impl Store, trigger: NewTrigger) -> Receipt {
     let batches = vec![Batch::one(trigger)];
-    store.enqueue(None, batches).await.unwrap().remove(0).remove(0)
+    store.enqueue(None, batches).await.unwrap().remove(0).unwrap().remove(0)
 }

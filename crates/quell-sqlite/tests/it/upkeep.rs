@@ -42,7 +42,7 @@ async fn r38_without_a_callers_time_the_machines_clock_counts() {
     let store = store.open().await;
     let before = clock();
     let receipts = store.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
-    let job = store.job(receipts[0][0].job().unwrap()).await.unwrap().unwrap();
+    let job = store.job(receipts[0].as_ref().unwrap()[0].job().unwrap()).await.unwrap().unwrap();
     let at = job.window.first_at;
     // The two clocks are one; microseconds are cut, not rounded.
     assert!(before.before(Duration::from_micros(1)) <= at && at <= clock(), "{at}");

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::panic::Caught;
 use crate::failure::Classifier;
-use crate::handler::{AnyHandler, answer};
+use crate::handler::{AnyHandler, Output, answer};
 use crate::task::{Answer, chain};
 use crate::{Clock, Ctx};
 
@@ -80,22 +80,24 @@ impl<S: Send + Sync + 'static> Attempt<S> {
 
 impl Spent {
     /// `settled` is whether the handler settled the job in a transaction of its own.
-    fn outcome(&self, answer: Option<Answer>, settled: bool) -> Outcome {
+    fn outcome(&self, answer: Result<Output, Answer>, settled: bool) -> Outcome {
         match answer {
             // R22: the transaction decides.
-            None if settled => {
+            Ok(_) if settled => {
                 let error = "the transaction that settled the job did not commit".to_owned();
                 Outcome::InTransaction(self.failed(AttemptOutcome::Failed, error, None))
             }
-            None => Outcome::Succeeded,
-            Some(Answer::Failed { error }) => self.classified(chain(&*error), self.judge(&*error)),
-            Some(Answer::Retry { delay, error }) => {
+            Ok(Ok(output)) => Outcome::Succeeded { output },
+            // Nothing is lost silently, and it will not fit next time either.
+            Ok(Err(error)) => permanent(format!("the handler's output cannot be kept: {error}")),
+            Err(Answer::Failed { error }) => self.classified(chain(&*error), self.judge(&*error)),
+            Err(Answer::Retry { delay, error }) => {
                 self.failure(AttemptOutcome::Failed, error, delay)
             }
-            Some(Answer::TimedOut { error }) => self.failure(AttemptOutcome::TimedOut, error, None),
-            Some(Answer::Permanent { error }) => permanent(error),
-            Some(Answer::Snooze { delay }) => Outcome::Snoozed { delay },
-            Some(Answer::Cancel { reason }) => Outcome::Cancelled { reason },
+            Err(Answer::TimedOut { error }) => self.failure(AttemptOutcome::TimedOut, error, None),
+            Err(Answer::Permanent { error }) => permanent(error),
+            Err(Answer::Snooze { delay }) => Outcome::Snoozed { delay },
+            Err(Answer::Cancel { reason }) => Outcome::Cancelled { reason },
         }
     }
 

@@ -96,7 +96,7 @@ fn lease(job: u64) -> Lease {
 }
 
 fn succeeded(job: u64) -> Settlement {
-    Settlement { lease: lease(job), outcome: Outcome::Succeeded }
+    Settlement { lease: lease(job), outcome: Outcome::succeeded() }
 }
 
 fn claim_limit(commands: &[Command]) -> Option<usize> {

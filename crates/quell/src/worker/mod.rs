@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use crate::handler::{AnyHandler, check_input};
 use crate::metrics::TaskMetrics;
-use crate::{Ctx, Handler, Input, Policy, Quell, Task, TaskError, TaskPolicy};
+use crate::{Ctx, Handler, Input, Policy, Quell, RawOutput, Task, TaskError, TaskPolicy};
 use machine::{Bounds, Machine};
 pub(crate) use run::Ping;
 use run::Runner;
@@ -171,11 +171,13 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         self
     }
 
-    /// Runs jobs of a task that is declared at run time; the handler gets the bare payload.
-    pub fn register_raw<F, Fut>(mut self, name: TaskName, policy: &Policy, handler: F) -> Self
+    /// Runs jobs of a task that is declared at run time; the handler gets the bare payload, and
+    /// returns nothing or its output as JSON.
+    pub fn register_raw<F, Fut, R>(mut self, name: TaskName, policy: &Policy, handler: F) -> Self
     where
         F: Fn(Payload, Ctx<S>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), TaskError>> + Send + 'static,
+        Fut: Future<Output = Result<R, TaskError>> + Send + 'static,
+        R: RawOutput,
     {
         let shown = name.clone();
         let policy = TaskPolicy::new(name, policy, self.quell.default_thresholds());

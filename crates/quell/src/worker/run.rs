@@ -229,9 +229,12 @@ impl<S: Send + Sync + 'static> Runner<S> {
     }
 
     fn settle(&self, sent: Vec<Settlement>, live: &Live) {
-        let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+        let (quell, time) = (self.quell.clone(), self.store_time());
         live.calls.push(Box::pin(async move {
-            let answer = store.settle(time, sent.clone()).await;
+            let answer = quell.store().settle(time, sent.clone()).await;
+            if let Ok(settled) = &answer {
+                quell.endings().tell(settled);
+            }
             Event::Settled { sent, answer }
         }));
     }

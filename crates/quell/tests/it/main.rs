@@ -11,6 +11,7 @@ mod faulty;
 mod ledger;
 mod lesser;
 mod limits;
+mod results;
 mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -85,4 +85,8 @@ pub(crate) enum Bug {
     RunsSchedulesTwice,
     ForgetsWhichTicksFired,
     CutsBackfillsShort,
+    ForgetsIdempotencyKeys,
+    KeepsIdempotencyKeysForever,
+    ForgetsOutputs,
+    InventsResults,
 }

@@ -201,6 +201,27 @@ const TABLE: &[(Bug, &[&str])] = &[
         Bug::ForgetsWhichTicksFired,
         &["r36_a_backfill_fires_each_tick_at_most_once", "r36_r37_what_fired_is_known_for_a_year"],
     ),
+    (
+        Bug::ForgetsIdempotencyKeys,
+        &[
+            "r19_later_triggers_get_the_first_ones_job_and_output",
+            "r19_another_payload_is_refused",
+            "r20_equal_payloads_of_a_window_are_one_trigger",
+            "r03_idempotency_is_checked_before_dedup_and_debounce",
+        ],
+    ),
+    (
+        Bug::KeepsIdempotencyKeysForever,
+        &[
+            "r19_a_key_is_kept_for_its_retention",
+            "r19_a_key_that_was_free_stays_free_after_a_redrive",
+        ],
+    ),
+    (
+        Bug::ForgetsOutputs,
+        &["r19_an_output_is_kept_with_its_job", "r37_an_output_outlives_its_jobs_row"],
+    ),
+    (Bug::InventsResults, &["r37_an_output_without_a_key_goes_with_its_job"]),
     (Bug::CutsBackfillsShort, &["r36_r40_a_backfill_is_bounded"]),
 ];
 

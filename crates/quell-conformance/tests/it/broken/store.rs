@@ -12,10 +12,11 @@ use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticke
 use quell_core::window::Thresholds;
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId, Key, Lapsed,
-    Lease, MemoryStore, NewTrigger, NextDue, Outcome, Overview, Payload, QueueInfo, QueueName,
-    QueueSettings, Rate, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
-    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
+    EffectName, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId, JobResult,
+    JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome, Overview, Payload,
+    QueueInfo, QueueName, QueueSettings, Rate, Receipt, Redrive, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    When, WorkerId,
 };
 
 /// A store with a bug.
@@ -65,6 +66,12 @@ impl Broken {
             }
             Bug::ForgetsDelays => trigger.when = When::Now,
             Bug::ForgetsDedupKeys | Bug::ClaimsNoDedupAndAcceptsKeys => trigger.dedup = None,
+            Bug::ForgetsIdempotencyKeys => trigger.idempotency = None,
+            Bug::KeepsIdempotencyKeysForever => {
+                if let Some(idempotency) = &mut trigger.idempotency {
+                    idempotency.retention *= 1_000;
+                }
+            }
             Bug::IgnoresPriorities => trigger.priority = 0,
             Bug::IgnoresPartitions => trigger.partition = None,
             Bug::SplitsPartitionsByTask => {
@@ -138,6 +145,7 @@ impl Broken {
 
     fn bent_outcome(&self, outcome: Outcome) -> Outcome {
         match (self.bug, outcome) {
+            (Bug::ForgetsOutputs, Outcome::Succeeded { .. }) => Outcome::succeeded(),
             (Bug::ForgetsBackoff, Outcome::Failed(mut failure)) => {
                 if let FailureKind::Transient { backoff, .. } = &mut failure.kind {
                     *backoff = Duration::ZERO;
@@ -181,7 +189,7 @@ impl Store for Broken {
         &self,
         now: Option<Timestamp>,
         batches: Vec<Batch>,
-    ) -> Result<Vec<Vec<Receipt>>> {
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let mut batches: Vec<Batch> = batches.into_iter().map(|b| self.bent_batch(b)).collect();
         let marks = self.marks(&batches);
         if !marks.is_empty() {
@@ -199,15 +207,15 @@ impl Store for Broken {
                 let mut of_batch = Vec::new();
                 for trigger in batch.triggers {
                     let one = Batch { triggers: vec![trigger], dedup: batch.dedup.clone() };
-                    of_batch.extend(self.inner.enqueue(now, vec![one]).await?.remove(0));
+                    of_batch.extend(self.inner.enqueue(now, vec![one]).await?.remove(0)?);
                     tokio::task::yield_now().await;
                 }
-                receipts.push(of_batch);
+                receipts.push(Ok(of_batch));
             }
             return Ok(receipts);
         }
         let mut receipts = self.inner.enqueue(now, batches).await?;
-        for receipt in receipts.iter_mut().flatten() {
+        for receipt in receipts.iter_mut().flatten().flatten() {
             if let (Bug::CountsOneTooMany, Receipt::Debounced { triggers, .. }) =
                 (self.bug, receipt)
             {
@@ -215,7 +223,7 @@ impl Store for Broken {
             }
         }
         if self.bug == Bug::AnswersOutOfOrder {
-            receipts.iter_mut().for_each(|of_batch| of_batch.reverse());
+            receipts.iter_mut().flatten().for_each(|of_batch| of_batch.reverse());
         }
         Ok(receipts)
     }
@@ -421,6 +429,12 @@ impl Store for Broken {
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
         self.inner.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        let invented = JobResult { job: id, state: JobState::Succeeded, output: None, error: None };
+        let known = self.inner.result(id).await?;
+        Ok(known.or_else(|| (self.bug == Bug::InventsResults).then_some(invented)))
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {

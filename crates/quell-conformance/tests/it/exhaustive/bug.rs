@@ -81,7 +81,7 @@ impl Bug {
                 let other = world.trigger(Some("another"), None, false);
                 let receipts =
                     at_once(store.enqueue(Some(at(now)), vec![Batch::one(other)])).unwrap();
-                Answer::Receipt(receipts.into_iter().flatten().next().unwrap())
+                Answer::Receipt(receipts.into_iter().flatten().flatten().next().unwrap())
             }
             (Bug::BurnsKey, None, None) if all.is_empty() => {
                 let answer = world.act(store, now, action);

@@ -198,7 +198,7 @@ impl World {
             Action::Trigger { key, dedup, delayed } => {
                 let batch = Batch::one(self.trigger(*key, *dedup, *delayed));
                 let receipts = at_once(store.enqueue(time, vec![batch])).unwrap();
-                Answer::Receipt(receipts.into_iter().flatten().next().unwrap())
+                Answer::Receipt(receipts.into_iter().flatten().flatten().next().unwrap())
             }
             Action::Claim => {
                 let busy = jobs(store).iter().filter(|job| job.state == JobState::Running).count();
@@ -295,7 +295,7 @@ impl End {
             Outcome::Failed(Failure { error: "e".to_owned(), ended: AttemptOutcome::Failed, kind })
         };
         match self {
-            End::Succeeded => Outcome::Succeeded,
+            End::Succeeded => Outcome::succeeded(),
             End::Failed => failed(FailureKind::Transient {
                 backoff: seconds(BACKOFF),
                 last: attempt >= ATTEMPTS,

@@ -154,7 +154,7 @@ fn attempts() -> Vec<Case> {
             ..writes(
                 "settle well by a stranger",
                 with_heir,
-                step!(|s, t| settle(s, t, Outcome::Succeeded).await?),
+                step!(|s, t| settle(s, t, Outcome::succeeded()).await?),
             )
         },
         writes(
@@ -176,7 +176,7 @@ fn attempts() -> Vec<Case> {
             runs,
             step!(|s, t| s.renew(Some(t + secs(9)), &[first()], Rig::LEASE).await?),
         ),
-        writes("settle well", runs, step!(|s, t| settle(s, t, Outcome::Succeeded).await?)),
+        writes("settle well", runs, step!(|s, t| settle(s, t, Outcome::succeeded()).await?)),
         writes(
             "settle with a failure",
             runs,
@@ -233,7 +233,7 @@ fn operators() -> Vec<Case> {
         ),
         writes(
             "prune",
-            step!(|s, t| end(s, t, Outcome::Succeeded).await?),
+            step!(|s, t| end(s, t, Outcome::succeeded()).await?),
             step!(|s, t| s.prune(Some(t + secs(5_000)), &Retention::default(), 9).await?),
         ),
         writes("set_queue", nothing, step!(|s, t| s.set_queue(&queue(), &limited()).await?)),

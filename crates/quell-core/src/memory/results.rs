@@ -1,0 +1,44 @@
+//! Idempotency records in the memory store, and what came of jobs (R19, R37).
+
+use super::state::State;
+use crate::{JobId, JobResult, JobState};
+
+impl State {
+    /// What came of a job, or of the heir that absorbed it.
+    pub(super) fn result(&self, id: JobId) -> Option<JobResult> {
+        let mut id = id;
+        while let Some(job) = self.job(id) {
+            match job.absorbed_by {
+                Some(heir) if job.state == JobState::Absorbed => id = heir,
+                _ => return Some(JobResult::of(job)),
+            }
+        }
+        let kept = self.records.values().find(|record| record.job == id)?.kept.as_ref()?;
+        Some(JobResult::kept(id, kept))
+    }
+
+    /// Keeps in the job's records what its row says, which is about to go.
+    pub(super) fn keep_result(&mut self, id: JobId) {
+        let Some(job) = self.job(id).cloned() else { return };
+        self.records.values_mut().filter(|r| r.job == id).for_each(|record| record.keep(&job));
+    }
+
+    /// The records of an absorbed job are its heir's.
+    pub(super) fn hand_over_records(&mut self, from: JobId, to: JobId) {
+        self.records.values_mut().filter(|r| r.job == from).for_each(|record| record.job = to);
+    }
+
+    /// A key that was free while its job was dead is not taken again by a redrive.
+    pub(super) fn free_records_of(&mut self, id: JobId) {
+        let now = self.now();
+        self.records.retain(|_, record| record.job != id || now < record.expires_at);
+    }
+
+    /// Forgets keys that are free.
+    pub(super) fn prune_records(&mut self) {
+        let now = self.now();
+        let mut records = std::mem::take(&mut self.records);
+        records.retain(|_, record| record.holds(now, self.job(record.job).map(|job| job.state)));
+        self.records = records;
+    }
+}

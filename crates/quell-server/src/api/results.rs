@@ -1,0 +1,40 @@
+//! What came of a job, for callers who wait for it (R19).
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use quell::JobId;
+use serde_json::Value;
+
+use super::Api;
+use super::error::ApiError;
+use super::jobs::{Pairs, Parameters};
+use crate::{duration, view};
+
+/// The longest that one request waits: shorter than the bound on requests.
+const MAX_WAIT: Duration = Duration::from_secs(20);
+
+/// `GET /v1/jobs/{id}/result?wait=`: answers when the job has ended, or the time is over.
+pub(super) async fn result(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let mut query = Parameters::read(query)?;
+    let wait = query.take("wait", |text| wait(&text))?;
+    query.end()?;
+    let id = id.parse::<JobId>()?;
+    let result = api.quell.result(id, wait.unwrap_or_default()).await?;
+    Ok(Json(view::result(&result)))
+}
+
+fn wait(text: &str) -> quell::Result<Duration> {
+    let wait = duration::parse(text).map_err(|message| quell::Error::invalid("wait", message))?;
+    if wait > MAX_WAIT {
+        let message = format!("wait is longer than {MAX_WAIT:?}: ask again when it is over");
+        return Err(quell::Error::invalid("wait", message));
+    }
+    Ok(wait)
+}
