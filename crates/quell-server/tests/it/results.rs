@@ -13,7 +13,7 @@ idempotency = { retention = "2h" }
 
 [tasks.derived]
 exec = { command = ["true"] }
-idempotency = { key = ["user"], window = "365d" }
+idempotency = { key = ["user"], window = "8760h" }
 "#;
 
 async fn with_header(served: &Served, header: &str, body: &str) -> (u16, Value) {
