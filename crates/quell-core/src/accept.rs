@@ -53,7 +53,7 @@ pub trait Rows {
 ///
 /// # Errors
 /// Before anything is written, where a member's idempotency key came with another payload (R19).
-pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>, Conflict> {
+pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>, Box<Conflict>> {
     let fingerprints = fingerprints(rows, batch)?;
     let members = batch.triggers.iter().zip(fingerprints);
     let batch_key = batch.triggers.first().zip(batch.dedup.as_ref());
@@ -80,7 +80,10 @@ pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>, Confl
 
 /// The fingerprint of each member with an idempotency key; refuses the batch where one differs from
 /// what the key was used for, before or within the batch (R19).
-fn fingerprints(rows: &impl Rows, batch: &Batch) -> Result<Vec<Option<Fingerprint>>, Conflict> {
+fn fingerprints(
+    rows: &impl Rows,
+    batch: &Batch,
+) -> Result<Vec<Option<Fingerprint>>, Box<Conflict>> {
     let mut within = BTreeMap::new();
     let checked = batch.triggers.iter().enumerate().map(|(index, trigger)| {
         let Some(idempotency) = &trigger.idempotency else { return Ok(None) };
@@ -91,7 +94,7 @@ fn fingerprints(rows: &impl Rows, batch: &Batch) -> Result<Vec<Option<Fingerprin
         if first != given {
             let index = (batch.triggers.len() > 1).then_some(index);
             let (task, key) = (task.clone(), key.clone());
-            return Err(Conflict { task, key, first, job, given, index });
+            return Err(Box::new(Conflict { task, key, first, job, given, index }));
         }
         Ok(Some(given))
     });

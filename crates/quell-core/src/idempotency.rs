@@ -168,9 +168,9 @@ pub struct Conflict {
     pub index: Option<usize>,
 }
 
-impl From<Conflict> for Error {
-    fn from(conflict: Conflict) -> Self {
-        let Conflict { task, key, first, job, given, index } = conflict;
+impl From<Box<Conflict>> for Error {
+    fn from(conflict: Box<Conflict>) -> Self {
+        let Conflict { task, key, first, job, given, index } = *conflict;
         let by = match job {
             Some(job) => format!("by job {job}"),
             None => "earlier in the batch".to_owned(),

@@ -108,7 +108,7 @@ impl Tx<'_> {
         touched.add_holds(holds);
         touched.add_memories(memories);
         touched.add_records(records);
-        let receipts: Vec<Result<Vec<Receipt>, Conflict>> =
+        let receipts: Vec<Result<Vec<Receipt>, Box<Conflict>>> =
             batches.iter().map(|batch| accept(&mut touched, batch)).collect();
         // Before numbers are taken: a try that fails for a name would lose them.
         for job in touched.new_unkeyed().iter().chain(touched.new_keyed()).chain(touched.changed())
@@ -122,9 +122,9 @@ impl Tx<'_> {
         let renumber = |batch: Vec<Receipt>| {
             batch.into_iter().map(|receipt| numbers.receipt(receipt)).collect()
         };
-        let refused = |conflict: Conflict| {
-            let job = conflict.job.map(|job| numbers.of(job));
-            Conflict { job, ..conflict }.into()
+        let refused = |mut conflict: Box<Conflict>| {
+            conflict.job = conflict.job.map(|job| numbers.of(job));
+            conflict.into()
         };
         Ok(receipts.into_iter().map(|batch| batch.map(renumber).map_err(refused)).collect())
     }

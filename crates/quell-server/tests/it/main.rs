@@ -28,6 +28,7 @@ mod handlers;
 mod queues;
 #[cfg(test)]
 mod replay;
+mod results;
 #[cfg(test)]
 mod schedules;
 #[cfg(test)]

@@ -152,7 +152,7 @@ pub(crate) async fn claim_cost(quell: &Quell, task: &str, samples: usize) -> Res
         ensure!(claimed.jobs.len() == LIMIT, "a claim brought {} jobs", claimed.jobs.len());
         let ended = claimed.jobs.iter().map(|job| {
             let lease = Lease { job: job.id, token: job.token };
-            Settlement { lease, outcome: Outcome::Succeeded }
+            Settlement { lease, outcome: Outcome::succeeded() }
         });
         quell.store().settle(None, ended.collect()).await?;
         quell.enqueue(batch()).await?;
