@@ -49,9 +49,9 @@ async fn many(served: &Served, copies: u64) -> String {
     assert_eq!(json!(letter.job.id), job);
     let causes = ["connection refused by db-1", "disk full", "bad input: no field `to`"];
     let mut file = letters::head();
-    for n in 0..copies {
+    for (n, cause) in (0..copies).zip(causes.iter().cycle()) {
         let id = JobId::new(1_000_000 + n);
-        let error = Some(causes[n as usize % 3].to_owned());
+        let error = Some((*cause).to_owned());
         let copy = DeadLetter { job: Job { id, error, ..letter.job.clone() }, ..letter.clone() };
         file.push('\n');
         file.push_str(&letters::line(&copy).unwrap());
