@@ -268,6 +268,12 @@ pub struct Past {
 }
 
 impl Past {
+    /// Whether the job was never anything else.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.original.is_none() && self.origin.is_none()
+    }
+
     /// Takes note of an edit. The first payload stays on record, however many edits follow.
     #[must_use]
     pub fn edited(self, before: Payload) -> Self {
@@ -292,7 +298,7 @@ pub struct DeadLetter {
     /// Its attempts, oldest first.
     pub attempts: Vec<Attempt>,
     /// What it was before.
-    #[serde(flatten)]
+    #[serde(default, skip_serializing_if = "Past::is_empty")]
     pub past: Past,
 }
 

@@ -135,6 +135,13 @@ fn r26_a_letter_is_known_by_the_job_that_it_was_at_first() {
     let again = DeadLetter { job: here, past, ..letter() };
     assert_eq!(again.origin(), letter().origin());
     assert!(letter().is_of(&dead()) && !again.is_of(&again.job));
-    let text = serde_json::to_string(&again).unwrap();
-    assert_eq!(serde_json::from_str::<DeadLetter>(&text).unwrap(), again);
+    let edited =
+        DeadLetter { past: again.past.clone().edited(Payload::from_stored("[1]")), ..letter() };
+    for letter in [letter(), again, edited] {
+        let text = serde_json::to_string(&letter).unwrap();
+        assert_eq!(serde_json::from_str::<DeadLetter>(&text).unwrap(), letter);
+        // As a client reads a server's answer.
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::from_value::<DeadLetter>(value).unwrap(), letter);
+    }
 }

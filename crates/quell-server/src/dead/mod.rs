@@ -19,7 +19,7 @@ use crate::summary::grouped;
 use desk::Desk;
 
 /// How much of an error a row of the list shows, in characters.
-const SHOWN_ERROR: usize = 60;
+const SHOWN_ERROR: usize = 100;
 
 /// `quell dead …`.
 #[derive(Debug, clap::Subcommand)]
@@ -220,9 +220,10 @@ fn write_page(answer: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
 
 fn row(job: &Value) -> Value {
     let error = job["error"].as_str().unwrap_or_default();
-    let line = error.lines().next().unwrap_or_default();
+    // What a command wrote, which tells one cause from another, stands below the first line.
+    let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut shown: String = line.chars().take(SHOWN_ERROR).collect();
-    if shown.len() < error.trim_end().len() {
+    if shown.len() < line.len() {
         shown.push('…');
     }
     let died_at = job["ended_at"].as_str().unwrap_or_default();

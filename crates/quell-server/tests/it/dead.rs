@@ -49,9 +49,9 @@ async fn many(served: &Served, copies: u64) -> String {
     assert_eq!(json!(letter.job.id), job);
     let causes = ["connection refused by db-1", "disk full", "bad input: no field `to`"];
     let mut file = letters::head();
-    for n in 0..copies {
+    for (n, cause) in (0..copies).zip(causes.iter().cycle()) {
         let id = JobId::new(1_000_000 + n);
-        let error = Some(causes[n as usize % 3].to_owned());
+        let error = Some((*cause).to_owned());
         let copy = DeadLetter { job: Job { id, error, ..letter.job.clone() }, ..letter.clone() };
         file.push('\n');
         file.push_str(&letters::line(&copy).unwrap());
@@ -242,6 +242,18 @@ async fn r26_one_job_is_shown_edited_and_discarded_on_the_command_line() {
     }
     let (fine, told) = ask(&["dead", "discard", job, "--reason", "no use"]).await;
     assert!(!fine && told.contains("is succeeded, not dead"), "{told}");
+    let edited = dead(&served, "picky", "1").await;
+    let (status, _) = served.post(&path(&edited, "/redrive"), r#"{"payload":2}"#).await;
+    assert_eq!(status, 200);
+    served.ended(&edited, JobState::Dead).await;
+    let server = format!("http://{}", served.server.address());
+    for place in [["--store", &store], ["--server", &server]] {
+        let (fine, told) = run(&[&["dead", "export"][..], &place].concat()).await;
+        let kept = letters::read(&told, &quell::Limits::default());
+        let kept = kept.unwrap_or_else(|error| panic!("{error}: {told}"));
+        let original = kept[0].past.original.as_ref().map(quell::Payload::as_str);
+        assert!(fine && original == Some("1"), "{told}");
+    }
     let gone = dead(&served, "refused", "1").await;
     let gone = gone.as_str().unwrap();
     assert!(ask(&["dead", "discard", gone, "--reason", "no use"]).await.0);

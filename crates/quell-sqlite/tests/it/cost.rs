@@ -250,8 +250,10 @@ async fn limited_work(rig: &mut Rig) {
 fn walks(statement: &str, line: &str) -> bool {
     // A queue's lanes are few, and so are the jobs of one key.
     // Deaths of one moment are sorted among themselves only.
+    let sorts_ties =
+        statement.contains("order by j.ended_at desc") && line.contains("FOR LAST TERM");
     let sorts = line.contains("TEMP B-TREE")
-        && !(statement.contains("order by j.ended_at desc") && line.contains("LAST TERM"))
+        && !sorts_ties
         && !statement.contains("order by l.priority")
         && !statement.contains("j.key = ?")
         // Running attempts, by partition.
