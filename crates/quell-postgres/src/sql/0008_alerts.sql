@@ -6,10 +6,12 @@ create table quell.alert (
     state   text not null
 );
 
--- Roles that were given a part before this table was there may do with it what they may with jobs.
+-- Roles that were given a part before these tables were there may do with them what they may with
+-- jobs.
 do $$
 declare
     given record;
+    made text;
 begin
     for given in
         select pg_get_userbyid(a.grantee) as grantee, a.privilege_type
@@ -17,7 +19,10 @@ begin
          where c.oid = 'quell.job'::regclass and a.grantee <> 0 and a.grantee <> c.relowner
            and a.privilege_type in ('SELECT', 'INSERT', 'UPDATE', 'DELETE')
     loop
-        execute format('grant %s on table quell.alert to %I', given.privilege_type, given.grantee);
+        foreach made in array array['effect', 'past', 'idempotency', 'alert'] loop
+            execute format('grant %s on table quell.%I to %I',
+                           given.privilege_type, made, given.grantee);
+        end loop;
     end loop;
 end
 $$;
