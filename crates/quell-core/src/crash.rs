@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use crate::JobId;
 
+/// After so many lapses more than two in a row, pauses grow no further.
+const MOST_ROUNDS: u32 = 2;
 /// No pause is longer.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// How long a job waits after its lease has lapsed so often in a row; `ran` is how long after the
 /// attempt's start it was taken back. None after the first, which says nothing about the job:
-/// workers are stopped, and machines fail. After that within 1, 4, 16, … times what it ran, at most
-/// 10 minutes.
+/// workers are stopped, and machines fail. After that within once what it ran, then 4
+/// times, then 16 times, at most 10 minutes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 #[must_use]
 pub fn pause(lapses: u32, id: JobId, ran: Duration) -> Duration {
     let Some(rounds) = lapses.checked_sub(2) else { return Duration::ZERO };
-    let longest = ran.saturating_mul(4_u32.saturating_pow(rounds)).min(LONGEST);
+    let longest = ran.saturating_mul(4_u32.saturating_pow(rounds.min(MOST_ROUNDS))).min(LONGEST);
     let longest = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
     // The upper half of the product is the fraction's share.
     let fraction = u128::from(scattered(id.get() ^ u64::from(lapses).rotate_right(8)));
@@ -58,11 +60,18 @@ mod tests {
 
     #[test]
     fn r25_jobs_that_lapsed_together_come_back_apart() {
-        for (lapses, longest) in [(2, 10), (3, 40), (4, 160), (5, 600), (u32::MAX, 600)] {
+        for (lapses, longest) in [(2, 10), (3, 40), (4, 160), (5, 160), (u32::MAX, 160)] {
             let mut tenths = [0_u32; 10];
             (1..=1_000).for_each(|id| tenths[share(lapses, id, longest) / 10] += 1);
             assert!(tenths.iter().all(|jobs| (60..=140).contains(jobs)), "{lapses}: {tenths:?}");
         }
+    }
+
+    #[test]
+    fn r25_no_pause_is_longer_than_ten_minutes() {
+        let hours = Duration::from_secs(9_999);
+        let longest = (1..=1_000).map(|id| pause(4, JobId::new(id), hours)).max().unwrap();
+        assert!(longest < LONGEST && longest > Duration::from_secs(590), "{longest:?}");
     }
 
     #[test]

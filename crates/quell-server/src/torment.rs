@@ -79,6 +79,8 @@ fn policy() -> Policy {
     Policy::default()
         .debounce(Duration::from_millis(5)..=Duration::from_millis(40))
         .attempts(1_000)
+        // Its workers are killed on purpose, and no job is to blame.
+        .max_crashes(u32::MAX)
         .min_backoff(Duration::from_millis(1))
         .max_backoff(Duration::from_millis(5))
 }

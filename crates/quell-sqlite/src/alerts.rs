@@ -25,7 +25,8 @@ pub(crate) async fn read_overview(
 ) -> Result<Overview> {
     const LANES: &str = "with recursive
          lane (id) as (
-             select (select lane_id from quell_job where state = 0 and waits = 0
+             select (select lane_id from quell_job
+                      where state = 0 and waits = 0 and lane_id > 0
                       order by lane_id limit 1)
              union all
              select (select j.lane_id from quell_job j

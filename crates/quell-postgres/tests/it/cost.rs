@@ -122,6 +122,32 @@ async fn r07_a_join_reads_its_own_window_and_no_other() {
 }
 
 #[tokio::test]
+async fn r27_a_look_for_alerts_reads_no_backlog_and_no_past() {
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        trigger(&store, plain("1")).await;
+        let jobs = claim(&store, 1).await;
+        settle(&store, &jobs, Outcome::Succeeded).await;
+        trigger(&store, plain("2")).await;
+        store.overview(None).await.unwrap();
+        crowd(&scene, "null", "due_at + n");
+        scene.sql(&format!(
+            "insert into quell.ended (id, due_at, first_at, ended_at, state, lane_id, task_id, payload)
+             select -n, due_at, first_at, ended_at + n, state, lane_id, task_id, payload
+               from quell.ended, generate_series(1, {OTHERS}) n"
+        ));
+        for _ in 0..CALLS {
+            let overview = store.overview(None).await.unwrap();
+            assert_eq!((overview.lanes.len(), overview.lanes[0].dead), (1, 0));
+        }
+        drop(store);
+        were.expect_few(&scene, "job", 1 + 1 + 1 + 1 + OTHERS).await;
+        were.expect_few(&scene, "ended", 1 + OTHERS).await;
+    }
+}
+
+#[tokio::test]
 async fn r13_an_edge_reads_its_own_memory_and_no_other() {
     for were in Were::ALL {
         let scene = Scene::new();

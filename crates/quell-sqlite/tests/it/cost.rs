@@ -12,8 +12,7 @@ use quell_core::edge::Edge;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, DeadFilter, DeadPlace, ExplainTarget, Fold, NewTrigger, Outcome, Payload, QueueSettings,
-    Rate, Redrive, Retention, ScheduleName, Store, TaskSettings,
+    Batch, DeadFilter, DeadPlace, ExplainTarget, Fold, NewTrigger, Outcome, Payload, QueueSettings, Rate, Redrive, Retention, ScheduleName, Store, TaskSettings, AlertName, AlertState,
 };
 use quell_sqlite::trigger_in;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
@@ -194,6 +193,30 @@ async fn a_days_work(scene: &Scene) {
     rig.store.set_schedule_state(Some(now), name, ScheduleState::Paused).await.unwrap();
     rig.store.schedules().await.unwrap();
     rig.prune(99_999, &Retention::default(), 9).await;
+    alerting_work(&rig).await;
+}
+
+/// Looking for alerts, and what is kept of one.
+async fn alerting_work(rig: &Rig) {
+    rig.store.overview(Some(rig.now())).await.unwrap();
+    let name = AlertName::new("a").unwrap();
+    for version in [0, 1] {
+        let state = AlertState::default();
+        assert!(rig.store.set_alert(&name, version, Some(&state)).await.unwrap());
+    }
+    assert!(rig.store.set_alert(&name, 2, None).await.unwrap());
+    // A failure that a job's record has no more room for.
+    rig.store.set_queue(&queue(), &QueueSettings::default()).await.unwrap();
+    rig.trigger(plain("1")).await;
+    let wish = Rig::wish(1);
+    for second in 100_000..100_060 {
+        let now = Some(Rig::START + Duration::from_secs(second));
+        for job in rig.store.claim(now, &wish).await.unwrap().jobs {
+            let outcome = fails(Duration::from_micros(1), false);
+            let end = quell_core::Settlement { lease: lease(&job), outcome };
+            rig.store.settle(now, vec![end]).await.unwrap();
+        }
+    }
 }
 
 /// What an operator asks about the dead, and does to them.
@@ -256,6 +279,8 @@ fn walks(statement: &str, line: &str) -> bool {
         && !sorts_ties
         && !statement.contains("order by l.priority")
         && !statement.contains("j.key = ?")
+        // The newest of the dead jobs, no more than so many.
+        && !statement.contains("order by ended_at desc limit ?1")
         // Running attempts, by partition.
         && !statement.contains("j.state = 1 and q.name = ?1");
     let Some(rest) = line.strip_prefix("SCAN ") else { return sorts };

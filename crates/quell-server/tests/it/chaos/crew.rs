@@ -188,9 +188,9 @@ fn write_config(folder: &Path, url: &str) {
         "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"{url}\"\n\
          [worker]\nlease = \"300ms\"\ngrace = \"1s\"\nconcurrency = 4\n\
          [tasks.note]\nkey = \"{{{{ k }}}}\"\ndebounce = {{ min = \"5ms\", max = \"40ms\" }}\n\
-         retry = {{ max_attempts = 1000, min_backoff = \"1ms\", max_backoff = \"5ms\" }}\n\
+         retry = {{ max_attempts = 1000, max_crashes = 100000, min_backoff = \"1ms\", max_backoff = \"5ms\" }}\n\
          exec = {{ command = [\"sh\", \"-c\", \"sleep 0.01\"] }}\n\
-         [tasks.{BEAT}]\nretry = {{ max_attempts = 1000, max_backoff = \"1s\" }}\n\
+         [tasks.{BEAT}]\nretry = {{ max_attempts = 1000, max_crashes = 100000, max_backoff = \"1s\" }}\n\
          exec = {{ command = [\"true\"] }}\n\
          [schedules.{BEAT}]\ntask = \"{BEAT}\"\nevery = \"130ms\"\ncatch_up = \"all\"\n"
     );
