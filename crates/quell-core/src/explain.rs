@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::schedule::{Tick, TickedBy};
 use crate::window::DueReason;
-use crate::{Attempt, Job, JobId, JobState, TriggerId};
+use crate::{Attempt, Effect, Job, JobId, JobState, TriggerId};
 
 /// Everything known of one job: which triggers it took, why it was due when it was, which attempts
 /// ran and what they did.
@@ -29,6 +29,9 @@ pub struct Explanation {
     /// The newest ticks of schedules among its triggers (R36), oldest first.
     #[serde(default)]
     pub ticks: Vec<Tick>,
+    /// Its recorded effects, by name (R23).
+    #[serde(default)]
+    pub effects: Vec<Effect>,
 }
 
 /// How well the debounce of a task gathers, over its newest keyed jobs.
@@ -89,6 +92,9 @@ impl fmt::Display for Explanation {
             writeln!(f, "  waits      an attempt of its key is running")?;
         }
         self.fmt_attempts(f)?;
+        for effect in &self.effects {
+            writeln!(f, "  effect     {effect}")?;
+        }
         for absorbed in &self.absorbed {
             writeln!(f, "  absorbed   job {absorbed}, which failed")?;
         }

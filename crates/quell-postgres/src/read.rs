@@ -187,6 +187,7 @@ impl<'s> Reader<'s> {
             open_window: self.open_window(&job).await?,
             keys: self.key_advice(&job.task).await?,
             ticks: self.ticks(job.id).await?,
+            effects: self.effects(job.id).await?,
             job,
         }))
     }

@@ -1,6 +1,6 @@
 //! Jobs as people and programs outside read them: moments as text, names as words.
 
-use quell::{Explanation, Job, ScheduleInfo, Spec, Timestamp, describe_reason};
+use quell::{Effect, Explanation, Job, ScheduleInfo, Spec, Timestamp, describe_reason};
 use serde_json::{Value, json};
 
 use crate::duration::exact;
@@ -72,6 +72,21 @@ pub fn schedule(info: &ScheduleInfo) -> Value {
     shown
 }
 
+/// A recorded effect as JSON; a long result is cut.
+fn effect(effect: &Effect) -> Value {
+    let done = effect.done.as_ref();
+    json!({
+        "name": effect.name,
+        "key": effect.key,
+        "state": if done.is_some() { "done" } else { "intended" },
+        "begun_at": effect.begun_at.to_string(),
+        "begun_by": effect.begun_by,
+        "done_at": done.map(|done| done.at.to_string()),
+        "done_by": done.map(|done| done.by),
+        "result": effect.shown_result(),
+    })
+}
+
 /// What happened to a job and why, as JSON; `text` is the same for people.
 #[must_use]
 pub fn explanation(told: &Explanation) -> Value {
@@ -94,6 +109,7 @@ pub fn explanation(told: &Explanation) -> Value {
         .iter()
         .map(|tick| json!({ "schedule": tick.schedule, "tick": tick.tick.to_string(), "by": tick.by }))
         .collect();
+    let effects: Vec<Value> = told.effects.iter().map(effect).collect();
     json!({
         "trigger": told.trigger,
         "job": job(&told.job),
@@ -101,6 +117,7 @@ pub fn explanation(told: &Explanation) -> Value {
         "absorbed": told.absorbed,
         "open_window": told.open_window,
         "ticks": ticks,
+        "effects": effects,
         "text": told.to_string(),
     })
 }

@@ -180,6 +180,7 @@ impl Reader {
             open_window: self.open_window(&job).await?,
             keys: self.key_advice(&job.task).await?,
             ticks: read_ticks(&mut self.db, job.id).await?,
+            effects: self.effects(job.id).await?,
             job,
         }))
     }

@@ -354,6 +354,7 @@ impl State {
             open_window: window.filter(|window| *window != job.id),
             keys: self.key_advice(&job.task),
             ticks: self.ticks_of(job.id),
+            effects: self.effects(job.id),
         })
     }
 
