@@ -17,6 +17,8 @@ mod commands;
 #[cfg(test)]
 mod config;
 #[cfg(test)]
+mod effects;
+#[cfg(test)]
 mod ending;
 #[cfg(test)]
 mod handlers;
