@@ -192,6 +192,7 @@ mod tests {
             open_window: None,
             keys: advice,
             ticks: Vec::new(),
+            effects: Vec::new(),
         }
         .to_string()
     }

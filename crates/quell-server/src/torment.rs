@@ -53,7 +53,7 @@ enum Role {
     Pay {
         /// Where the payment service is.
         payments: String,
-        /// Where each death is put on record.
+        /// The folder in which each death is a file.
         deaths: PathBuf,
     },
 }

@@ -156,7 +156,7 @@ fn r23_a_kill_at_every_step_performs_no_effect_twice() {
     };
     assert_eq!(performed(&holds(&quiet, "nothing goes wrong")), 1);
     // The effect is over after some 25 ms.
-    for micros in (5_000..40_000).step_by(250) {
+    for micros in (5_000..40_000).step_by(500) {
         for (process, after) in (0..2).flat_map(|process| (0..4).map(move |after| (process, after)))
         {
             let kill = Harm::Kill { process, after, back: ms(40) };
