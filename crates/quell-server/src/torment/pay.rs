@@ -43,7 +43,6 @@ pub(super) async fn work(quell: &Quell, payments: &str, deaths: &Path) -> anyhow
 }
 
 /// How orders are tried.
-#[must_use]
 pub fn policy() -> Policy {
     let backoff = Duration::from_millis(5);
     Policy::queue(PAY).attempts(10_000).min_backoff(backoff).max_backoff(backoff)
