@@ -219,7 +219,6 @@ async fn one_row_for_each_job(stores: Vec<Arc<dyn Store>>, books: Books) -> Resu
     assert_eq!(bank.books.total().await, expected, "every update is booked once");
     let refused = bank.refused.load(Ordering::Relaxed);
     let jobs = booked.len();
-    eprintln!("{UPDATES} updates, {jobs} jobs, {lapses} lapses, {refused} refused");
     assert!(jobs > 500 && lapses > 10 && refused > 5, "{jobs}, {lapses}, {refused}");
     Ok(())
 }

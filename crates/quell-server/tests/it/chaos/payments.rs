@@ -156,6 +156,10 @@ async fn each_order_is_charged_once(folder: &Path, ground: &Ground) {
         .unwrap()
         .map(|death| death.unwrap().file_name().into_string().unwrap())
         .collect();
+    for id in &jobs {
+        let effects = quell.store().effects(*id).await.unwrap();
+        assert!(effects.len() == 1 && effects[0].done.is_some(), "job {id}: {effects:?}");
+    }
     let log = log.lock().unwrap();
     let charged: BTreeSet<&String> = log.charges.values().map(|(order, _)| order).collect();
     eprintln!(
@@ -171,11 +175,6 @@ async fn each_order_is_charged_once(folder: &Path, ground: &Ground) {
         assert!(deaths.iter().any(|death| death.starts_with(point)), "{point}: {deaths:?}");
     }
     assert!(log.unanswered > 0 && log.asked > 0, "nothing was in doubt: {log:?}");
-    drop(log);
-    for id in jobs {
-        let effects = quell.store().effects(id).await.unwrap();
-        assert!(effects.len() == 1 && effects[0].done.is_some(), "job {id}: {effects:?}");
-    }
 }
 
 #[tokio::test]
