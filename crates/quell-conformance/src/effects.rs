@@ -2,8 +2,8 @@
 
 use quell_core::effect::{Begun, MAX_EFFECTS, MAX_RESULT_BYTES};
 use quell_core::{
-    ClaimedJob, Effect, EffectName, ErrorKind, JobId, Lease, LeaseToken, Outcome, Payload, Result,
-    Retention, SettledAs,
+    ClaimedJob, Effect, EffectName, ErrorKind, ExplainTarget, JobId, Lease, LeaseToken, Outcome,
+    Payload, Result, Retention, SettledAs,
 };
 
 use crate::rig::{Rig, fails, key, keyed, lease, plain, secs};
@@ -71,7 +71,14 @@ pub async fn r23_an_intent_and_its_result_are_on_record(mut rig: Rig) {
     let again = rig.at(3).claim_one().await;
     assert_eq!(rig.begin(&again, "charge", "k2").await, done("k1", r#"{"id":5}"#));
     rig.succeed(&again).await;
-    assert_eq!(rig.effects(run.id).await, [ended], "nothing of it changes any more");
+    assert_eq!(
+        rig.effects(run.id).await,
+        std::slice::from_ref(&ended),
+        "nothing of it changes any more"
+    );
+    let told = rig.explain(&ExplainTarget::Job(run.id)).await.expect("the job is known");
+    assert!(told.to_string().contains("effect     charge: done"), "{told}");
+    assert_eq!(told.effects, [ended]);
     assert_eq!(rig.effects(JobId::new(999)).await, []);
 }
 

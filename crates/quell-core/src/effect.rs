@@ -4,6 +4,8 @@
 //! store shows these functions the job and the record, and writes what they return. Keys come from
 //! the caller: the first intent's stands.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -13,7 +15,7 @@ use crate::{
 /// The largest recorded result, in bytes of JSON.
 pub const MAX_RESULT_BYTES: usize = 256 << 10;
 /// How many effects one job may have.
-pub const MAX_EFFECTS: usize = 1_000;
+pub const MAX_EFFECTS: usize = 100;
 
 /// What is on record of one effect of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -71,6 +73,14 @@ impl Effect {
         Effect { name, key, begun_at: now, begun_by: by, done: None }
     }
 
+    /// Its result as people are shown it: the beginning, where it is long.
+    #[must_use]
+    pub fn shown_result(&self) -> Option<&str> {
+        const SHOWN: usize = 500;
+        let text = self.done.as_ref()?.result.as_str();
+        text.get(..text.floor_char_boundary(SHOWN))
+    }
+
     /// What to do about this intent in view of what is `known`, where `job` has so many effects on
     /// record. For [`Begun::New`] the intent is to be written, unless it is there.
     ///
@@ -95,6 +105,25 @@ impl Effect {
                 Err(Error::invalid("effect", message))
             }
             Some(_) | None => Ok(Begun::New { key: self.key.clone() }),
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Effect { name, key, begun_at, begun_by, done } = self;
+        match (done, self.shown_result()) {
+            (Some(done), Some(result)) => {
+                let (at, by) = (done.at, done.by.get());
+                write!(f, "{name}: done {at} by attempt {by}, key {key}, result {result}")
+            }
+            (None, _) | (_, None) => {
+                let by = begun_by.get();
+                write!(
+                    f,
+                    "{name}: begun {begun_at} by attempt {by}, key {key}: it may have happened"
+                )
+            }
         }
     }
 }

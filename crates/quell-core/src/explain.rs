@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::record::dropped;
 use crate::schedule::{Tick, TickedBy};
 use crate::window::DueReason;
-use crate::{Attempt, Job, JobId, JobState, Origin, Past, TriggerId};
+use crate::{Attempt, Effect, Job, JobId, JobState, Origin, Past, TriggerId};
 
 /// Everything known of one job: which triggers it took, why it was due when it was, which attempts
 /// ran and what they did.
@@ -33,6 +33,9 @@ pub struct Explanation {
     /// What it was before someone edited its payload, or imported it.
     #[serde(default)]
     pub past: Past,
+    /// Its recorded effects, by name (R23).
+    #[serde(default)]
+    pub effects: Vec<Effect>,
 }
 
 /// How well the debounce of a task gathers, over its newest keyed jobs.
@@ -99,6 +102,9 @@ impl fmt::Display for Explanation {
             writeln!(f, "  waits      an attempt of its key is running")?;
         }
         self.fmt_attempts(f)?;
+        for effect in &self.effects {
+            writeln!(f, "  effect     {effect}")?;
+        }
         for absorbed in &self.absorbed {
             writeln!(f, "  absorbed   job {absorbed}, which failed")?;
         }
@@ -208,6 +214,7 @@ mod tests {
             keys: advice,
             ticks: Vec::new(),
             past: Past::default(),
+            effects: Vec::new(),
         }
         .to_string()
     }

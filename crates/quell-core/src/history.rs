@@ -266,6 +266,13 @@ pub enum Event {
         /// Which effect.
         name: String,
     },
+    /// The outside did what an attempt asked for, with an idempotency key that it had not met.
+    Performed {
+        /// The job.
+        job: JobId,
+        /// Which effect.
+        name: String,
+    },
     /// Someone cancelled a job.
     Cancel {
         /// Store time.

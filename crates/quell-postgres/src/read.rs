@@ -218,6 +218,7 @@ impl<'s> Reader<'s> {
             keys: self.key_advice(&job.task).await?,
             ticks: self.ticks(job.id).await?,
             past: self.past(job.id).await?,
+            effects: self.effects(job.id).await?,
             job,
         }))
     }

@@ -4,6 +4,8 @@
 //! file that the store does not know. A worker's handler reads the counter first thing, so that
 //! what it saw says whether a trigger was lost.
 
+pub mod pay;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,6 +49,13 @@ enum Role {
     },
     /// Runs stamped tasks until it is told to end.
     Work,
+    /// Charges orders, and kills itself now and then.
+    Pay {
+        /// Where the payment service is.
+        payments: String,
+        /// The folder in which each death is a file.
+        deaths: PathBuf,
+    },
 }
 
 /// Works until the process ends.
@@ -58,9 +67,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let quell = open(&args.store, &sink).await?;
-        match args.role {
-            Role::Call { slot } => call(&quell, &sink, &args.stamps, slot).await,
+        match &args.role {
+            Role::Call { slot } => call(&quell, &sink, &args.stamps, *slot).await,
             Role::Work => work(&quell, &sink, &args.stamps).await,
+            Role::Pay { payments, deaths } => pay::work(&quell, payments, deaths).await,
         }
     })
 }

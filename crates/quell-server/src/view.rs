@@ -2,8 +2,8 @@
 
 use quell::alert::Alert;
 use quell::{
-    AlertRow, DeadFilter, DeadPlace, Explanation, Job, JobResult, ScheduleInfo, Spec, Timestamp,
-    describe_reason,
+    AlertRow, DeadFilter, DeadPlace, Effect, Explanation, Job, JobResult, ScheduleInfo, Spec,
+    Timestamp, describe_reason,
 };
 use serde_json::{Value, json};
 
@@ -123,6 +123,21 @@ pub fn alert(declared: Option<&Alert>, row: Option<&AlertRow>) -> Value {
     })
 }
 
+/// A recorded effect as JSON; a long result is cut.
+fn effect(effect: &Effect) -> Value {
+    let done = effect.done.as_ref();
+    json!({
+        "name": effect.name,
+        "key": effect.key,
+        "state": if done.is_some() { "done" } else { "intended" },
+        "begun_at": effect.begun_at.to_string(),
+        "begun_by": effect.begun_by,
+        "done_at": done.map(|done| done.at.to_string()),
+        "done_by": done.map(|done| done.by),
+        "result": effect.shown_result(),
+    })
+}
+
 /// What happened to a job and why, as JSON; `text` is the same for people.
 #[must_use]
 pub fn explanation(told: &Explanation) -> Value {
@@ -146,6 +161,7 @@ pub fn explanation(told: &Explanation) -> Value {
         .iter()
         .map(|tick| json!({ "schedule": tick.schedule, "tick": tick.tick.to_string(), "by": tick.by }))
         .collect();
+    let effects: Vec<Value> = told.effects.iter().map(effect).collect();
     json!({
         "trigger": told.trigger,
         "job": job(&told.job),
@@ -158,6 +174,7 @@ pub fn explanation(told: &Explanation) -> Value {
         "imported_from": told.past.origin.map(|origin| {
             json!({ "job": origin.job, "first_at": origin.first_at.to_string() })
         }),
+        "effects": effects,
         "text": told.to_string(),
     })
 }

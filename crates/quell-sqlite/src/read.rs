@@ -204,6 +204,7 @@ impl Reader {
             keys: self.key_advice(&job.task).await?,
             ticks: read_ticks(&mut self.db, job.id).await?,
             past: self.past(job.id).await?,
+            effects: self.effects(job.id).await?,
             job,
         }))
     }

@@ -28,6 +28,7 @@ mod dedup;
 mod leases;
 mod limits;
 mod order;
+mod outside;
 mod payload;
 mod read;
 mod stamps;
@@ -90,6 +91,7 @@ pub fn check(lines: &[Line]) -> Report {
         Box::new(order::Line),
         Box::<leases::Leases>::default(),
         Box::<limits::Limits>::default(),
+        Box::<outside::Outside>::default(),
         Box::new(timing::Windows),
         Box::<timing::Punctual>::default(),
         Box::new(dedup::Dedup),

@@ -304,7 +304,6 @@ impl Pair {
             let seq = self.steps as u64 % (job.window.triggers + 2);
             let trigger = TriggerId { job: job.id, seq };
             ask!(self, op, explain(&ExplainTarget::Job(job.id)));
-            ask!(self, op, effects(job.id));
             ask!(self, op, explain(&ExplainTarget::Trigger(trigger)));
             if let Some(key) = job.key.clone() {
                 let task = seq.is_multiple_of(2).then(|| job.task.clone());

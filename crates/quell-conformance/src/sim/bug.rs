@@ -43,6 +43,8 @@ pub enum Bug {
     AbsorbDisarms,
     /// Effects are committed whether or not the settlement counts.
     EffectOutside,
+    /// An intent that an attempt left behind is forgotten.
+    ForgetsIntents,
     /// Leases are never renewed.
     NeverRenews,
     /// A tick that two workers ask for fires twice.
@@ -57,7 +59,7 @@ pub enum Bug {
 
 impl Bug {
     /// Each bug and the properties that may catch it, the foremost first.
-    pub const ALL: [(Bug, &'static [&'static str]); 24] = [
+    pub const ALL: [(Bug, &'static [&'static str]); 25] = [
         (Bug::ClosesNewerWindow, &["P2"]),
         (Bug::JoinsRunning, &["P2"]),
         (Bug::NeverCapped, &["P7a"]),
@@ -77,6 +79,7 @@ impl Bug {
         (Bug::LosesWakeups, &["P7b"]),
         (Bug::AbsorbDisarms, &["P7b"]),
         (Bug::EffectOutside, &["P18"]),
+        (Bug::ForgetsIntents, &["P19"]),
         (Bug::NeverRenews, &["P27"]),
         (Bug::TicksTwice, &["P25"]),
         (Bug::MissesTicks, &["P25"]),

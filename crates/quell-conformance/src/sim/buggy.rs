@@ -443,7 +443,9 @@ impl Store for Buggy {
         name: &EffectName,
         key: &Key,
     ) -> Result<Begun> {
-        self.inner.begin_effect(now, lease, name, key).await
+        let begun = self.inner.begin_effect(now, lease, name, key).await?;
+        let forgets = self.has(Bug::ForgetsIntents) && matches!(begun, Begun::Intended { .. });
+        Ok(if forgets { Begun::New { key: key.clone() } } else { begun })
     }
 
     async fn end_effect(

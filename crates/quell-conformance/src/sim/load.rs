@@ -6,6 +6,7 @@ use std::time::Duration;
 use quell::{Ctx, Policy, Quell, TaskError, WorkerBuilder};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
+use quell_core::history::Event;
 use quell_core::poll::PollSettings;
 use quell_core::schedule::{Schedule, Spec};
 use quell_core::{
@@ -99,7 +100,13 @@ pub(super) fn worker(
         .poll(poll)
         .name(WorkerId::new(name_).expect("a valid name"));
     (0..Plan::TASKS).fold(worker, |worker, task| {
-        worker.register_raw(name(task).0, &policy(task), |_, ctx| handle(ctx))
+        let (name, keyed) = name(task);
+        worker.register_raw(name, &policy(task), move |_, ctx| async move {
+            if !keyed {
+                charge(&ctx).await?;
+            }
+            handle(ctx).await
+        })
     })
 }
 
@@ -109,6 +116,25 @@ pub(super) struct Chance {
     world: Arc<World>,
     work: Duration,
     failing: u8,
+}
+
+/// An effect on the outside, which takes its time and knows idempotency keys.
+async fn charge(ctx: &Ctx<Chance>) -> Result<(), TaskError> {
+    let world = &ctx.state().world;
+    let takes = || world.draw(|rng| ms(rng.u64(1..8)));
+    let effect = ctx.effect("charge").verify(|key| async move {
+        ctx.sleep(takes()).await;
+        Ok(world.has_charged(&key).then_some(()))
+    });
+    let charged = effect.run(|key| async move {
+        ctx.sleep(takes()).await;
+        if world.charge(key) {
+            world.record(Event::Performed { job: ctx.job(), name: "charge".to_owned() });
+        }
+        ctx.sleep(takes()).await;
+        Ok(())
+    });
+    charged.await
 }
 
 /// One attempt. It does not heed its cancellation: a zombie goes on and settles late.

@@ -1,13 +1,13 @@
 //! The world between processes: its time, messages under way, chance, and the record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
 use quell_core::history::{Event, History};
-use quell_core::{Store, Timestamp};
+use quell_core::{Key, Store, Timestamp};
 
 use super::plan::{BrokenCall, Network, Plan};
 use crate::check::Line;
@@ -39,6 +39,8 @@ struct State {
     harmed: bool,
     /// Whether nothing is under way any more that was harmed before.
     calm: bool,
+    /// The keys that the outside knows.
+    charged: BTreeSet<Key>,
     /// Processes that may have something to do.
     stirred: Vec<usize>,
 }
@@ -89,6 +91,7 @@ impl World {
             healed: false,
             harmed: false,
             calm: false,
+            charged: BTreeSet::new(),
             stirred: Vec::new(),
         };
         Arc::new(World { state: Mutex::new(state), record, store })
@@ -143,6 +146,16 @@ impl World {
             let t = self.store_time();
             self.record(Event::Heal { t });
         }
+    }
+
+    /// The outside does something once for each key, and says whether this was the time.
+    pub(super) fn charge(&self, key: Key) -> bool {
+        self.locked().charged.insert(key)
+    }
+
+    /// Whether the outside knows the key.
+    pub(super) fn has_charged(&self, key: &Key) -> bool {
+        self.locked().charged.contains(key)
     }
 
     /// The store's clock jumps.

@@ -57,6 +57,7 @@ catches! {
     checker_catches_a_lease_never_taken_back: NeverReaps,
     checker_catches_a_dedup_key_burned_by_a_failure: BurnsKey,
     checker_catches_a_dropped_dead_letter: DropsDead,
+    checker_catches_an_effect_that_is_performed_twice: ForgetsIntents,
     checker_catches_an_absorbed_job_whose_triggers_are_gone: AbsorbsNothing,
     checker_catches_a_slot_leaked_by_a_crash: LeaksSlot,
     checker_catches_a_second_run_after_success: RunsTwice,

@@ -144,6 +144,30 @@ fn r36_a_kill_at_every_step_misses_no_tick_and_fires_none_twice() {
     }
 }
 
+/// Before the intent, after it, after the call, after the record, and at each step between.
+#[test]
+fn r23_a_kill_at_every_step_performs_no_effect_twice() {
+    let ms = Duration::from_millis;
+    let call = Call { task: 6, key: 0, delay: None, dedup: None };
+    let trigger = (ms(5), Step::Trigger { process: 2, calls: vec![call] });
+    let quiet = Plan { steps: vec![trigger.clone()], workers: 2, failing: 0, ..calm() };
+    let performed = |lines: &[Line]| {
+        lines.iter().filter(|line| matches!(line.event, Event::Performed { .. })).count()
+    };
+    assert_eq!(performed(&holds(&quiet, "nothing goes wrong")), 1);
+    // The effect is over after some 25 ms.
+    for micros in (5_000..40_000).step_by(500) {
+        for (process, after) in (0..2).flat_map(|process| (0..4).map(move |after| (process, after)))
+        {
+            let kill = Harm::Kill { process, after, back: ms(40) };
+            let harm = (Duration::from_micros(micros), Step::Harm(kill));
+            let plan = Plan { steps: vec![trigger.clone(), harm], ..quiet.clone() };
+            let lines = holds(&plan, &format!("{kill:?} at {micros} µs"));
+            assert_eq!(performed(&lines), 1, "{kill:?} at {micros} µs");
+        }
+    }
+}
+
 #[test]
 fn r01_every_call_may_fail_before_or_after_it_is_done() {
     for done in [false, true] {

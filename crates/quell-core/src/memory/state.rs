@@ -374,6 +374,7 @@ impl State {
             keys: self.key_advice(&job.task),
             ticks: self.ticks_of(job.id),
             past: self.pasts.get(&job.id).cloned().unwrap_or_default(),
+            effects: self.effects(job.id),
         })
     }
 

@@ -20,6 +20,7 @@ mod commands;
 mod config;
 #[cfg(test)]
 mod dead;
+mod effects;
 #[cfg(test)]
 mod ending;
 #[cfg(test)]

@@ -12,7 +12,8 @@ use quell_core::edge::Edge;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, DeadFilter, DeadPlace, ExplainTarget, Fold, NewTrigger, Outcome, Payload, QueueSettings, Rate, Redrive, Retention, ScheduleName, Store, TaskSettings, AlertName, AlertState,
+    AlertName, AlertState, Batch, DeadFilter, DeadPlace, ExplainTarget, Fold, NewTrigger, Outcome,
+    Payload, QueueSettings, Rate, Redrive, Retention, ScheduleName, Store, TaskSettings,
 };
 use quell_sqlite::trigger_in;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};

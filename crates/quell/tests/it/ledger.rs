@@ -5,12 +5,11 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell::{
     Collected, Ctx, Fold, JobFilter, JobState, Key, Policy, Quell, Result, Store, Task, TaskError,
 };
-use quell_conformance::rig::until;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -19,7 +18,7 @@ use tokio::task::JoinSet;
 const UPDATES: usize = 10_000;
 const ACCOUNTS: usize = 400;
 const WORKERS: usize = 3;
-const LEASE: Duration = Duration::from_millis(150);
+const LEASE: Duration = Duration::from_millis(300);
 
 const BOOK: &str = "insert into ledger (job, account, amount) values ($1, $2, $3)";
 const JOBS: &str = "select job from ledger order by job";
@@ -40,17 +39,15 @@ enum Fate {
     Lingers,
     FailsBefore,
     FailsAfter,
-    Panics,
 }
 
 impl Fate {
     fn draw() -> Self {
         match fastrand::u8(..100) {
-            0..60 => Fate::Goes,
-            60..75 => Fate::Lingers,
-            75..85 => Fate::FailsBefore,
-            85..95 => Fate::FailsAfter,
-            _ => Fate::Panics,
+            0..78 => Fate::Goes,
+            78..85 => Fate::Lingers,
+            85..93 => Fate::FailsBefore,
+            _ => Fate::FailsAfter,
         }
     }
 }
@@ -138,9 +135,6 @@ impl Task for Update {
 
 async fn update(updates: Collected<Update>, ctx: Ctx<App>) -> Result<(), TaskError> {
     let (fate, bank) = (Fate::draw(), Arc::clone(ctx.state()));
-    if fate == Fate::Panics {
-        panic!("an attempt panics now and then");
-    }
     let amount = updates.iter().map(|update| update.amount).sum();
     let (end, ended) = oneshot::channel();
     let work = async move {
@@ -211,7 +205,11 @@ async fn one_row_for_each_job(stores: Vec<Arc<dyn Store>>, books: Books) -> Resu
             workers[victim] = start(&quells[victim % quells.len()], &bank);
         }
     }
-    until("all have ended", || async { !states(&*stores[0]).await.1 }).await;
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while states(&*stores[0]).await.1 {
+        assert!(Instant::now() < deadline, "it does not come to rest");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     drop(workers);
     let mut work = std::mem::take(&mut *bank.work.lock().unwrap());
     while work.join_next().await.is_some() {}
@@ -221,7 +219,6 @@ async fn one_row_for_each_job(stores: Vec<Arc<dyn Store>>, books: Books) -> Resu
     assert_eq!(bank.books.total().await, expected, "every update is booked once");
     let refused = bank.refused.load(Ordering::Relaxed);
     let jobs = booked.len();
-    eprintln!("{UPDATES} updates, {jobs} jobs, {lapses} lapses, {refused} refused");
     assert!(jobs > 500 && lapses > 10 && refused > 5, "{jobs}, {lapses}, {refused}");
     Ok(())
 }

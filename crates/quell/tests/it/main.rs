@@ -12,8 +12,9 @@ mod ledger;
 mod lesser;
 mod limits;
 mod results;
-mod schedules;
 #[cfg(feature = "sqlite")]
+mod run_twice;
+mod schedules;
 mod sqlite;
 mod tasks;
 mod triggers;

@@ -10,6 +10,7 @@ mod crew;
 mod crowd;
 mod ground;
 mod judge;
+mod payments;
 mod plan;
 
 use std::collections::BTreeMap;
