@@ -250,7 +250,7 @@ pub(crate) fn without_password(url: &str) -> String {
 }
 
 /// One attempt of a declared task.
-async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<(), quell::TaskError> {
+async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<Option<Payload>, quell::TaskError> {
     let Work { tasks, tally, stopping } = ctx.state();
     let Some(task) = tasks.get(ctx.task()) else {
         return Err(quell::TaskError::retry("the task is no longer declared"));

@@ -55,9 +55,9 @@ impl<'t> Ended<'t> {
     }
 
     /// It ended so.
-    pub fn so(self, ended: &Result<(), TaskError>) {
+    pub fn so<T>(self, ended: &Result<T, TaskError>) {
         match ended {
-            Ok(()) => self.tally.add(self.queue, self.task, false),
+            Ok(_) => self.tally.add(self.queue, self.task, false),
             Err(error) if error.is_failure() => self.tally.add(self.queue, self.task, true),
             Err(_) => {}
         }

@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::FusedFuture;
-use quell::TaskError;
+use quell::{Payload, TaskError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
+use super::output::{MOST, Said, output, too_large};
 use super::{Invocation, MAX_OUTPUT, tail};
 
 /// Variables of this process that every command may see.
@@ -45,27 +46,30 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Runs the command once.
+    /// Runs the command once. What it printed on standard output is its output, where that is JSON of
+    /// at most 256 KiB.
     ///
     /// # Errors
     /// A transient failure with the ends of both outputs, or a permanent one for the exit codes
     /// that say so.
-    pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
+    pub async fn run(&self, call: &Invocation) -> Result<Option<Payload>, TaskError> {
         let payload = call.payload.as_str().as_bytes().to_vec();
-        self.run_command(self.command(call)?, payload, &call.cancelled, &call.stopping).await
+        let command = self.command(call)?;
+        let printed = self.run_command(command, payload, &call.cancelled, &call.stopping).await?;
+        Ok(output(call, printed))
     }
 
-    /// Runs a command with this input, until it ends or one of these fires.
+    /// Runs a command with this input, until it ends or one of these fires; what it printed.
     pub(super) async fn run_command(
         &self,
         mut command: Command,
         payload: Vec<u8>,
         cancelled: &CancellationToken,
         stopping: &CancellationToken,
-    ) -> Result<(), TaskError> {
+    ) -> Result<Said, TaskError> {
         let mut child = command.spawn().map_err(|error| self.cannot_start(&error))?;
         let group = Group::of(&child);
-        let (stdout, stderr) = (Tail::default(), Tail::default());
+        let (stdout, stderr) = (Tail::of(MOST), Tail::of(4 * MAX_OUTPUT));
         let io = {
             let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
             let feed = async move {
@@ -88,7 +92,7 @@ impl Exec {
         let stopped = tokio::select! {
             status = &mut ended => {
                 let status = status.map_err(|error| self.cannot_start(&error))?;
-                return self.judge(status, &stdout, &stderr);
+                return self.judge(status, &stdout, &stderr).map(|()| stdout.whole());
             }
             () = tokio::time::sleep(self.timeout) => Stopped::TimedOut,
             () = cancelled.cancelled() => Stopped::Lost,
@@ -218,29 +222,48 @@ impl Drop for Group {
 }
 
 /// The last bytes of an output; what was read so far is there even when the reading is given up.
+struct Tail {
+    /// How many bytes are kept before the first of them are let go.
+    most: usize,
+    kept: Mutex<Kept>,
+}
+
 #[derive(Default)]
-struct Tail(Mutex<Vec<u8>>);
+struct Kept {
+    bytes: Vec<u8>,
+    cut: bool,
+}
 
 impl Tail {
+    fn of(most: usize) -> Self {
+        Tail { most, kept: Mutex::default() }
+    }
+
     /// Reads to the end.
     async fn keep(&self, output: Option<impl AsyncRead + Unpin>) {
         let Some(mut output) = output else { return };
         let mut chunk = [0_u8; 4096];
         while let Ok(read @ 1..) = output.read(&mut chunk).await {
             let mut kept = self.kept();
-            kept.extend_from_slice(chunk.get(..read).unwrap_or_default());
-            if kept.len() > 4 * MAX_OUTPUT {
-                let surplus = kept.len().saturating_sub(2 * MAX_OUTPUT);
-                kept.drain(..surplus);
+            kept.bytes.extend_from_slice(chunk.get(..read).unwrap_or_default());
+            if kept.bytes.len() > self.most {
+                let surplus = kept.bytes.len().saturating_sub(2 * MAX_OUTPUT);
+                kept.bytes.drain(..surplus);
+                kept.cut = true;
             }
         }
     }
 
     fn text(&self) -> String {
-        tail(&self.kept())
+        tail(&self.kept().bytes)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn whole(&self) -> Said {
+        let mut kept = self.kept();
+        if kept.cut { Err(too_large()) } else { Ok(std::mem::take(&mut kept.bytes)) }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

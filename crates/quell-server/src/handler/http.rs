@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use quell::failure::Class;
-use quell::{Error, Result, TaskError, Timestamp};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use quell::{Error, Payload, Result, TaskError, Timestamp};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
 use super::address::{Allowed, Guard, forbidden, may_connect};
+use super::output::{MOST, Said, output, too_large};
 use super::{Invocation, MAX_OUTPUT, Secret, tail};
 
 /// What to call, as the configuration says it.
@@ -73,21 +74,29 @@ impl Http {
         Ok(Http { client, url, method, secret, allow, timeout })
     }
 
-    /// Calls the URL once.
+    /// Calls the URL once. The body of the answer is the output, where its content type is JSON and it
+    /// has at most 256 KiB.
     ///
     /// # Errors
     /// 429 and 503 come back when `Retry-After` says, other 4xx are permanent, the rest is
     /// transient; each with the status and the beginning of the answer.
-    pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
-        self.exchange(self.request(call)?, &call.cancelled).await
+    pub async fn run(&self, call: &Invocation) -> Result<Option<Payload>, TaskError> {
+        let answer = self.exchange(self.request(call)?, &call.cancelled).await?;
+        let body = tokio::select! {
+            body = json_body(answer) => body,
+            () = call.cancelled.cancelled() => {
+                return Err(TaskError::retry("the call was stopped while its answer was read"));
+            }
+        };
+        Ok(output(call, body))
     }
 
-    /// Sends a request and judges its answer.
+    /// Sends a request and judges its answer, of which it hands out a good one.
     pub(super) async fn exchange(
         &self,
         request: RequestBuilder,
         cancelled: &CancellationToken,
-    ) -> Result<(), TaskError> {
+    ) -> Result<Response, TaskError> {
         self.check_literal_address()?;
         let answer = tokio::select! {
             answer = request.send() => answer.map_err(|error| failed(&error))?,
@@ -97,7 +106,7 @@ impl Http {
         };
         let status = answer.status();
         if status.is_success() {
-            return Ok(());
+            return Ok(answer);
         }
         let retry_after = retry_after(answer.headers());
         let error = format!("the target answered {status}{}", beginning(answer).await);
@@ -179,13 +188,18 @@ fn failed(error: &reqwest::Error) -> TaskError {
     } else {
         "the call failed"
     };
-    let mut text = what.to_owned();
+    let text = format!("{what}{}", causes(error));
+    if error.is_timeout() { TaskError::timed_out(text) } else { TaskError::retry(text) }
+}
+
+fn causes(error: &reqwest::Error) -> String {
+    let mut text = String::new();
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
         text.push_str(&format!(": {error}"));
         source = error.source();
     }
-    if error.is_timeout() { TaskError::timed_out(text) } else { TaskError::retry(text) }
+    text
 }
 
 fn judge(status: StatusCode, retry_after: Option<Duration>, error: String) -> TaskError {
@@ -203,6 +217,29 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     let now = jiff::Timestamp::try_from(SystemTime::now()).ok()?;
     quell::failure::retry_after(text, Timestamp::from_micros(now.as_microsecond()))
+}
+
+/// The body of a good answer that says it is JSON, bounded; of any other, nothing is read.
+async fn json_body(mut answer: Response) -> Said {
+    let mut body = Vec::new();
+    if !is_json(answer.headers()) {
+        return Ok(body);
+    }
+    let broken = |error| format!("it cannot be read to its end{}", causes(&error));
+    while let Some(chunk) = answer.chunk().await.map_err(broken)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MOST {
+            return Err(too_large());
+        }
+    }
+    Ok(body)
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let named = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = named.unwrap_or_default().split(';').next().unwrap_or_default();
+    let essence = essence.trim().to_ascii_lowercase();
+    essence == "application/json" || essence.ends_with("+json")
 }
 
 /// The beginning of an answer's body, bounded.

@@ -6,6 +6,7 @@ mod address;
 mod exec;
 mod http;
 mod notice;
+mod output;
 mod signature;
 
 use std::time::Duration;
@@ -85,11 +86,12 @@ impl Invocation {
 }
 
 impl Handler {
-    /// Runs one attempt. Dropping the future stops it: a command is killed, a call is closed.
+    /// Runs one attempt and returns its output, if it has one (R19). Dropping the future stops it: a
+    /// command is killed, a call is closed.
     ///
     /// # Errors
     /// What follows the failure, with the output that explains it.
-    pub async fn run(&self, call: &Invocation) -> Result<(), TaskError> {
+    pub async fn run(&self, call: &Invocation) -> Result<Option<Payload>, TaskError> {
         match self {
             Handler::Exec(exec) => exec.run(call).await,
             Handler::Http(http) => http.run(call).await,

@@ -36,7 +36,7 @@ impl Http {
     async fn tell(&self, message: &Message) -> Result<(), TaskError> {
         let body = message.body.as_bytes().to_vec();
         let request = self.signed(&message.id, body)?.header(CONTENT_TYPE, "application/json");
-        self.exchange(request, &CancellationToken::new()).await
+        self.exchange(request, &CancellationToken::new()).await.map(drop)
     }
 }
 
@@ -45,6 +45,6 @@ impl Exec {
         let mut command = self.bare_command()?;
         command.envs(message.variables.iter().map(|(name, value)| (*name, value)));
         let (never, body) = (CancellationToken::new(), message.body.as_bytes().to_vec());
-        self.run_command(command, body, &never, &never).await
+        self.run_command(command, body, &never, &never).await.map(drop)
     }
 }

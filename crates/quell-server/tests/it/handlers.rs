@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::served::{file_says, serve};
 
 /// A target that hands each request to the test and gives the same answer to all.
-async fn target(
+pub(crate) async fn target(
     answer: &'static str,
 ) -> (String, tokio::sync::mpsc::Receiver<String>, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -20,15 +20,19 @@ mod commands;
 mod config;
 #[cfg(test)]
 mod dead;
+#[cfg(test)]
 mod effects;
 #[cfg(test)]
 mod ending;
 #[cfg(test)]
 mod handlers;
 #[cfg(test)]
+mod outputs;
+#[cfg(test)]
 mod queues;
 #[cfg(test)]
 mod replay;
+#[cfg(test)]
 mod results;
 #[cfg(test)]
 mod schedules;
