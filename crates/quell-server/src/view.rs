@@ -2,12 +2,19 @@
 
 use quell::alert::Alert;
 use quell::{
-    AlertRow, DeadFilter, DeadPlace, Effect, Explanation, Job, JobResult, ScheduleInfo, Spec,
-    Timestamp, describe_reason,
+    AlertRow, DeadFilter, DeadPlace, Effect, Explanation, Job, JobResult, Payload, ScheduleInfo,
+    Spec, Timestamp, describe_reason,
 };
 use serde_json::{Value, json};
 
 use crate::duration::exact;
+
+/// A document of others as JSON. One that is JSON and yet no program here can hold, such as a number
+/// beyond all floats or lists in a thousand lists, is shown as text.
+#[must_use]
+pub(crate) fn document(payload: &Payload) -> Value {
+    serde_json::to_value(payload).unwrap_or_else(|_| Value::from(payload.as_str()))
+}
 
 /// A job as JSON.
 #[must_use]
@@ -22,7 +29,7 @@ pub fn job(job: &Job) -> Value {
         "key": job.key,
         "state": job.state,
         "priority": job.priority,
-        "payload": job.payload,
+        "payload": document(&job.payload),
         "triggers": window.triggers,
         "not_run": job.suppressed,
         "first_at": moment(window.first_at),
@@ -40,7 +47,7 @@ pub fn job(job: &Job) -> Value {
         "ended_at": job.ended_at.and_then(moment),
         "absorbed_by": job.absorbed_by,
         "error": job.error,
-        "output": job.output,
+        "output": job.output.as_ref().map(document),
     })
 }
 
@@ -51,7 +58,7 @@ pub fn result(result: &JobResult) -> Value {
         "job": result.job,
         "state": result.state,
         "ended": result.is_ended(),
-        "output": result.output,
+        "output": result.output.as_ref().map(document),
         "error": result.error,
     })
 }
@@ -79,7 +86,7 @@ pub fn schedule(info: &ScheduleInfo) -> Value {
         "queue": trigger.queue,
         "key": trigger.keyed.as_ref().map(|keyed| &keyed.key),
         "priority": trigger.priority,
-        "payload": trigger.payload,
+        "payload": document(&trigger.payload),
         "catch_up": schedule.catch_up,
         "state": info.state,
         "last": info.last.map(|tick| tick.to_string()),
@@ -170,7 +177,7 @@ pub fn explanation(told: &Explanation) -> Value {
         "absorbed": told.absorbed,
         "open_window": told.open_window,
         "ticks": ticks,
-        "original_payload": told.past.original,
+        "original_payload": told.past.original.as_ref().map(document),
         "imported_from": told.past.origin.map(|origin| {
             json!({ "job": origin.job, "first_at": origin.first_at.to_string() })
         }),

@@ -19,6 +19,7 @@ use super::error::ApiError;
 use crate::config::DeclaredTask;
 use crate::duration;
 use crate::key_template::KeyTemplate;
+use crate::view::document;
 
 /// How deep a payload may nest.
 const MAX_DEPTH: usize = 64;
@@ -290,7 +291,7 @@ pub(super) fn show(task: &TaskName, receipt: &Receipt) -> Value {
         }
         Receipt::Existing { state, output, .. } => {
             shown["state"] = json!(state);
-            shown["output"] = json!(output);
+            shown["output"] = json!(output.as_ref().map(document));
         }
         _ => {}
     }

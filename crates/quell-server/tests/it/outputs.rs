@@ -31,7 +31,8 @@ async fn r19_json_that_a_command_prints_is_its_output() {
         ("printf '\\\\377'".to_owned(), Value::Null),
         (letters(MOST - 3), json!("a".repeat(MOST - 3))),
         (letters(MOST - 2), Value::Null),
-        (letters(3 * MOST), Value::Null),
+        // The end of it would be JSON as well.
+        (format!("head -c {} /dev/zero | tr '\\\\0' 7", 3 * MOST), Value::Null),
     ];
     let tasks = table.iter().enumerate().map(|(n, (script, _))| {
         format!("[tasks.t{n}]\nexec = {{ command = [\"sh\", \"-c\", \"{script}\"] }}\n")
@@ -79,6 +80,35 @@ async fn r19_the_json_body_of_a_good_answer_is_the_output() {
     for (n, (answer, expected)) in table.iter().enumerate() {
         let output = output_of(&served, &format!("t{n}")).await;
         assert!(output == *expected, "{answer:.160}: {output:.80}");
+    }
+    served.server.stop().await.unwrap();
+}
+
+/// Neither what a producer sends nor what a command prints takes the API away.
+#[tokio::test]
+async fn r19_json_that_no_program_can_hold_is_shown_as_text() {
+    let served = serve(
+        r#"
+[tasks.cat]
+exec = { command = ["cat"] }
+[tasks.nest]
+exec = { command = ["sh", "-c", "printf '[%.0s' $(seq 500); printf ']%.0s' $(seq 500)"] }
+"#,
+    )
+    .await;
+    let nested = "[".repeat(500) + &"]".repeat(500);
+    for (task, output) in [("cat", json!("1e999")), ("nest", json!(nested))] {
+        let path = format!("/v1/tasks/{task}/triggers");
+        let body = r#"{"payload":1e999,"idempotency_key":"k"}"#;
+        let (_, first) = served.post(&path, body).await;
+        let told = served.ended(&first["job"], JobState::Succeeded).await;
+        assert_eq!(told["job"]["payload"], "1e999");
+        let result = format!("/v1/jobs/{}/result", first["job"].as_str().unwrap());
+        let (_, result) = served.get(&result).await;
+        let (_, again) = served.post(&path, body).await;
+        for shown in [&told["job"], &result, &again] {
+            assert_eq!(shown["output"], output, "{shown}");
+        }
     }
     served.server.stop().await.unwrap();
 }
