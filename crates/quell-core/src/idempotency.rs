@@ -233,6 +233,17 @@ impl JobResult {
     }
 }
 
+/// What a handler returned, as it is kept; `null` is none.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for one that has no JSON form, or is over
+/// [`JobResult::MAX_OUTPUT_BYTES`].
+pub fn encoded_output<T: Serialize + ?Sized>(value: &T) -> Result<Option<Payload>> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Error::invalid("output", format!("output has no JSON form: {error}")))?;
+    checked_output(Payload::from_stored(text))
+}
+
 /// Checks the size of a handler's output; `null` is none.
 ///
 /// # Errors
@@ -534,6 +545,10 @@ mod tests {
         assert!(checked_output(sized(most)).unwrap().is_some());
         assert_eq!(checked_output(sized(most + 1)).unwrap_err().field(), Some("output"));
         assert_eq!(checked_output(payload("null")).unwrap(), None);
+        assert_eq!(encoded_output(&()).unwrap(), None);
+        assert_eq!(encoded_output(&[1, 2]).unwrap(), Some(payload("[1,2]")));
+        let no_json = BTreeMap::from([([1], 2)]);
+        assert_eq!(encoded_output(&no_json).unwrap_err().field(), Some("output"));
     }
 
     fn new(key: &str) -> Idempotency {

@@ -5,7 +5,7 @@
 //! open holds up nobody.
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, Lease, NewTrigger, Result, Timestamp};
+use quell_core::{Batch, Lease, NewTrigger, Payload, Result, Timestamp};
 use sqlx::PgConnection;
 use tracing::error;
 
@@ -51,6 +51,25 @@ pub async fn settle_in(
     let query = sql.query("select quell.settle($1, $2, $3)");
     let query = query.bind(signed(lease.job.get())).bind(signed(lease.token.get()));
     let settled = query.bind(now.map(Timestamp::as_micros)).execute(db).await;
+    settled.map(drop).map_err(|e| explain("settle in the transaction", e))
+}
+
+/// As [`settle_in`], with what the handler returned (R19), which the caller has checked.
+///
+/// # Errors
+/// As [`settle_in`].
+pub async fn settle_in_with(
+    db: &mut PgConnection,
+    schema: &str,
+    lease: &Lease,
+    now: Option<Timestamp>,
+    output: &Payload,
+) -> Result<()> {
+    let sql = Sql::new(schema, false)?;
+    let query = sql.query("select quell.settle($1, $2, $3, $4)");
+    let query = query.bind(signed(lease.job.get())).bind(signed(lease.token.get()));
+    let query = query.bind(now.map(Timestamp::as_micros)).bind(output.as_str().to_owned());
+    let settled = query.execute(db).await;
     settled.map(drop).map_err(|e| explain("settle in the transaction", e))
 }
 

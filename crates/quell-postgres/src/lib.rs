@@ -43,6 +43,6 @@ mod tx;
 mod warm;
 mod write;
 
-pub use inbox::{settle_in, trigger_in};
+pub use inbox::{settle_in, settle_in_with, trigger_in};
 pub use options::PostgresOptions;
 pub use store::PostgresStore;

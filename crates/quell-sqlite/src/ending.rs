@@ -2,7 +2,7 @@
 //! commit together, or neither does.
 
 use quell_core::effect::lease_lost;
-use quell_core::{Lease, Result, Timestamp};
+use quell_core::{Lease, Payload, Result, Timestamp};
 use sqlx::{Row, SqliteConnection};
 
 use crate::error::explain;
@@ -28,11 +28,34 @@ pub async fn settle_in(
     lease: &Lease,
     now: Option<Timestamp>,
 ) -> Result<()> {
+    end(db, lease, now, None).await
+}
+
+/// As [`settle_in`], with what the handler returned (R19), which the caller has checked.
+///
+/// # Errors
+/// As [`settle_in`].
+pub async fn settle_in_with(
+    db: &mut SqliteConnection,
+    lease: &Lease,
+    now: Option<Timestamp>,
+    output: &Payload,
+) -> Result<()> {
+    end(db, lease, now, Some(output)).await
+}
+
+async fn end(
+    db: &mut SqliteConnection,
+    lease: &Lease,
+    now: Option<Timestamp>,
+    output: Option<&Payload>,
+) -> Result<()> {
     // The first statement writes, so that what follows sees the last commit.
     const CLOCK: &str = "update quell_meta set clock = max(clock, ?1) returning clock";
     // R21: only a current, unlapsed lease counts.
     const END: &str = "update quell_job
-            set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?3
+            set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?3,
+                output = ?4
           where id = ?1 and starts = ?2 and state = 1 and lease_until > ?3";
     let now = now.unwrap_or_else(wall_clock).as_micros();
     let clock = sqlx::query(CLOCK).bind(now).fetch_one(&mut *db).await;
@@ -41,6 +64,7 @@ pub async fn settle_in(
         .bind(signed(lease.job.get()))
         .bind(signed(lease.token.get()))
         .bind(clock)
+        .bind(output.map(|output| output.as_str().to_owned()))
         .execute(&mut *db)
         .await
         .map_err(|e| explain(WHAT, e))?;

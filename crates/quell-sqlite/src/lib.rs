@@ -41,7 +41,7 @@ mod tx;
 mod watch;
 mod write;
 
-pub use ending::settle_in;
+pub use ending::{settle_in, settle_in_with};
 pub use inbox::trigger_in;
 pub use options::{SqliteOptions, Synchronous};
 pub use store::SqliteStore;

@@ -6,6 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quell_core::{ClaimedJob, EffectName, JobId, Key, Lease, TaskName, Timestamp};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use quell_core::{Payload, idempotency::encoded_output};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::Quell;
@@ -145,6 +149,9 @@ impl<S> Ctx<S> {
     /// job commit together, or neither does. Return well after the commit; where the transaction did
     /// not commit, the attempt failed.
     ///
+    /// The job ends without an output: what the handler then returns comes after the end and is not
+    /// kept. [`settle_in_with`](Ctx::settle_in_with) keeps one.
+    ///
     /// # Errors
     /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
     /// transaction cannot commit. [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported)
@@ -154,8 +161,54 @@ impl<S> Ctx<S> {
         &self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> quell_core::Result<()> {
-        let quell = self.quell();
-        DB::settle(tx, &**quell.store(), self.job.lease(), quell.clock().store_time()).await?;
+        self.end_in(tx, None).await
+    }
+
+    /// As [`settle_in`](Ctx::settle_in), and the job's output (R19) commits with its end. What the
+    /// handler returns after the commit is not kept, so let it be the same.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")] mod example {
+    /// use quell::{Ctx, TaskError};
+    /// use sqlx::SqlitePool;
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Book { cents: i64 }
+    /// # impl quell::Task for Book { const NAME: &'static str = "book"; type Output = i64; }
+    ///
+    /// async fn book(task: Book, ctx: Ctx<SqlitePool>) -> Result<i64, TaskError> {
+    ///     let mut tx = ctx.state().begin_with("begin immediate").await?;
+    ///     let entered = sqlx::query("insert into ledger (cents) values ($1)").bind(task.cents);
+    ///     let row = entered.execute(&mut *tx).await?.last_insert_rowid();
+    ///     ctx.settle_in_with(&mut tx, &row).await?;
+    ///     tx.commit().await?;
+    ///     Ok(row)
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`settle_in`](Ctx::settle_in), and [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid)
+    /// for an output that is no JSON or has more than
+    /// [`MAX_OUTPUT_BYTES`](crate::JobResult::MAX_OUTPUT_BYTES): the transaction is as it was, and
+    /// the job not settled.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub async fn settle_in_with<DB: crate::SettlingDatabase>(
+        &self,
+        tx: &mut sqlx::Transaction<'_, DB>,
+        output: &(impl Serialize + Sync + ?Sized),
+    ) -> quell_core::Result<()> {
+        let output = encoded_output(output)?;
+        self.end_in(tx, output.as_ref()).await
+    }
+
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    async fn end_in<DB: crate::SettlingDatabase>(
+        &self,
+        tx: &mut sqlx::Transaction<'_, DB>,
+        output: Option<&Payload>,
+    ) -> quell_core::Result<()> {
+        let (quell, lease) = (self.quell(), self.job.lease());
+        DB::settle(tx, &**quell.store(), lease, quell.clock().store_time(), output).await?;
         self.job.settled.store(true, Ordering::SeqCst);
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use quell_core::idempotency::checked_output;
+use quell_core::idempotency::{checked_output, encoded_output};
 use quell_core::{Error, Fold, Payload, Result};
 
 use crate::task::{Answer, TaskError};
@@ -150,7 +150,7 @@ impl<S: Send + Sync + 'static> AnyHandler<S> {
                 // A payload that does not fit will not fit on the next attempt either.
                 let input = I::decode(&payload).map_err(TaskError::permanent)?;
                 let output = handler.call(input, ctx).await?;
-                Ok(Payload::encode(&output).and_then(checked_output))
+                Ok(encoded_output(&output))
             })
         }))
     }

@@ -1,11 +1,11 @@
 //! The rim where callers' own transactions meet the store: [`within`](crate::Trigger::within) and
-//! [`settle_in`](crate::Ctx::settle_in).
+//! [`settle_in`](crate::Ctx::settle_in), [`settle_in_with`](crate::Ctx::settle_in_with).
 //!
 //! A database takes part by [`Database`], which is sealed: one implementation per store that lives
 //! in a caller's database.
 
 use futures_util::future::BoxFuture;
-use quell_core::{Batch, Error, ErrorKind, Lease, Result, Store, Timestamp};
+use quell_core::{Batch, Error, ErrorKind, Lease, Payload, Result, Store, Timestamp};
 use sqlx::Transaction;
 
 mod sealed {
@@ -30,6 +30,7 @@ pub trait SettlingDatabase: Database {
         store: &'t dyn Store,
         lease: Lease,
         now: Option<Timestamp>,
+        output: Option<&'t Payload>,
     ) -> BoxFuture<'t, Result<()>>;
 }
 
@@ -59,12 +60,16 @@ impl SettlingDatabase for sqlx::Sqlite {
         store: &'t dyn Store,
         lease: Lease,
         now: Option<Timestamp>,
+        output: Option<&'t Payload>,
     ) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
             if !store.capabilities().transactions || store.schema().is_some() {
                 return Err(other_database());
             }
-            quell_sqlite::settle_in(tx, &lease, now).await
+            match output {
+                None => quell_sqlite::settle_in(tx, &lease, now).await,
+                Some(output) => quell_sqlite::settle_in_with(tx, &lease, now, output).await,
+            }
         })
     }
 }
@@ -93,10 +98,16 @@ impl SettlingDatabase for sqlx::Postgres {
         store: &'t dyn Store,
         lease: Lease,
         now: Option<Timestamp>,
+        output: Option<&'t Payload>,
     ) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
             let schema = store.schema().ok_or_else(other_database)?;
-            quell_postgres::settle_in(tx, schema, &lease, now).await
+            match output {
+                None => quell_postgres::settle_in(tx, schema, &lease, now).await,
+                Some(output) => {
+                    quell_postgres::settle_in_with(tx, schema, &lease, now, output).await
+                }
+            }
         })
     }
 }

@@ -7,10 +7,10 @@ use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, lease, plain, until};
 use quell_core::dedup::Dedup;
 use quell_core::{
-    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, NewTrigger, Outcome,
+    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, NewTrigger, Outcome, Payload,
     QueueSettings, SettledAs, Settlement, Store,
 };
-use quell_postgres::{settle_in, trigger_in};
+use quell_postgres::{settle_in, settle_in_with, trigger_in};
 use sqlx::Connection;
 
 use crate::scene::{Scene, jobs};
@@ -146,6 +146,31 @@ async fn r22_effects_and_settlement_commit_together_or_not_at_all() {
         assert_eq!(scene.sql("select count(*) from quell.ledger"), u8::from(commits).to_string());
         let state = rig.job(run.id).await.state;
         assert_eq!(state, if commits { JobState::Succeeded } else { JobState::Scheduled });
+    }
+}
+
+#[tokio::test]
+async fn r19_r22_an_output_and_the_end_of_its_job_commit_together_or_not_at_all() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    let output = Payload::from_text(r#"{"n": "\u0000 é"}"#).unwrap();
+    let job = rig.trigger(plain("1")).await.job().unwrap();
+    let mut db = scene.connect().await;
+    for commits in [false, true] {
+        let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
+        let (lease, now) = (lease(&run), Some(rig.now()));
+        let mut tx = db.begin().await.unwrap();
+        settle_in_with(&mut tx, scene.schema(), &lease, now, &output).await.unwrap();
+        if commits {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+        }
+        let told = Settlement { lease, outcome: in_transaction() };
+        rig.store.settle(now, vec![told]).await.unwrap();
+        let result = rig.store.result(job).await.unwrap().unwrap();
+        let state = if commits { JobState::Succeeded } else { JobState::Scheduled };
+        assert_eq!((result.state, result.output), (state, commits.then(|| output.clone())));
     }
 }
 

@@ -38,6 +38,7 @@ async fn a_producer_may_trigger_and_nothing_else() {
         "delete from quell.job",
         "update quell.queue set settings = '{}'",
         "select quell.settle(1, 1, null)",
+        "select quell.settle(1, 1, null, '1')",
         "select quell.tick(null, null)",
     ] {
         let refused = run(&mut db, forbidden).await.unwrap_err();
@@ -60,6 +61,22 @@ async fn a_worker_role_works_without_owning_the_schema() {
     let settlement = quell_core::Settlement { lease, outcome: quell_core::Outcome::succeeded() };
     let settled = store.settle(None, vec![settlement]).await.unwrap();
     assert_eq!(settled[0].became, quell_core::SettledAs::Succeeded);
+}
+
+/// A role that was given its part before settlements had outputs.
+#[tokio::test]
+async fn r22_who_may_settle_may_settle_with_an_output() {
+    let scene = Scene::new();
+    let earlier = crate::schema::made(&scene, 8);
+    scene.sql(&earlier);
+    let urls = ["worker", "producer"].map(|part| role(&scene, Some(part)).0);
+    drop(scene.store().await);
+    for (url, told) in urls.iter().zip(["was lost", "permission denied"]) {
+        let mut db = PgConnection::connect(url).await.unwrap();
+        let text = format!("select {}.settle(1, 1, null, '1')", scene.schema());
+        let refused = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut db).await.unwrap_err();
+        assert!(refused.to_string().contains(told), "{refused}");
+    }
 }
 
 #[tokio::test]

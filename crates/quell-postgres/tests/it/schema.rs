@@ -56,7 +56,7 @@ async fn a_schema_of_a_newer_quell_is_left_alone() {
 }
 
 /// The migrations of each version that ever landed.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     include_str!("../../src/sql/0001_schema.sql"),
     include_str!("../../src/sql/0002_trigger.sql"),
     include_str!("../../src/sql/0003_schedules.sql"),
@@ -65,24 +65,28 @@ const MIGRATIONS: [&str; 8] = [
     include_str!("../../src/sql/0006_dead.sql"),
     include_str!("../../src/sql/0007_idempotency.sql"),
     include_str!("../../src/sql/0008_alerts.sql"),
+    include_str!("../../src/sql/0009_settle_output.sql"),
 ];
+
+/// What makes the schema as an earlier version did.
+pub(crate) fn made(scene: &Scene, version: usize) -> String {
+    let schema = scene.schema();
+    let made = MIGRATIONS[..version].concat();
+    let made = made.replace("{schema}", schema).replace("{channel}", "quell_test");
+    format!("create schema {schema}; {made}; update quell.meta set schema_version = {version}")
+}
 
 #[tokio::test]
 async fn a_schema_of_each_earlier_version_is_brought_forward_with_its_jobs() {
     for version in 1..=MIGRATIONS.len() {
         let scene = Scene::new();
-        let schema = scene.schema();
-        let made = MIGRATIONS[..version].concat();
-        let made = made.replace("{schema}", schema).replace("{channel}", "quell_test");
         let job = format!(
             "insert into quell.job (id, lane_id, task_id, due_at, first_at, payload)
              select nextval('quell.job_id'), id, task_id, 0, 0, '1'
                from quell.lane_of('{}', 't', 0::smallint)",
             queue()
         );
-        scene.sql(&format!(
-            "create schema {schema}; {made}; update quell.meta set schema_version = {version}; {job}"
-        ));
+        scene.sql(&format!("{}; {job}", made(&scene, version)));
         let store = scene.store().await;
         assert_eq!(
             scene.sql("select schema_version from quell.meta"),

@@ -6,10 +6,10 @@ use futures_util::StreamExt;
 use quell_conformance::Rig;
 use quell_conformance::rig::{keyed, lease, plain};
 use quell_core::{
-    AttemptOutcome, ErrorKind, Failure, FailureKind, JobState, Outcome, QueueSettings, SettledAs,
-    Settlement,
+    AttemptOutcome, ErrorKind, Failure, FailureKind, JobState, Outcome, Payload, QueueSettings,
+    SettledAs, Settlement,
 };
-use quell_sqlite::settle_in;
+use quell_sqlite::{settle_in, settle_in_with};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 
@@ -55,6 +55,30 @@ async fn r22_effects_and_settlement_commit_together_or_not_at_all() {
         let job = rig.job(run.id).await;
         let state = if commits { JobState::Succeeded } else { JobState::Scheduled };
         assert_eq!((job.state, job.ended_at), (state, commits.then(|| rig.now())));
+    }
+}
+
+#[tokio::test]
+async fn r19_r22_an_output_and_the_end_of_its_job_commit_together_or_not_at_all() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    let output = Payload::from_text(r#"{"n": "\u0000 é"}"#).unwrap();
+    let job = rig.trigger(plain("1")).await.job().unwrap();
+    let mut db = scene.connect().await;
+    for commits in [false, true] {
+        let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
+        let mut tx = db.begin().await.unwrap();
+        settle_in_with(&mut tx, &lease(&run), Some(rig.now()), &output).await.unwrap();
+        if commits {
+            tx.commit().await.unwrap();
+        } else {
+            tx.rollback().await.unwrap();
+        }
+        let told = Settlement { lease: lease(&run), outcome: in_transaction() };
+        rig.store.settle(Some(rig.now()), vec![told]).await.unwrap();
+        let result = rig.store.result(job).await.unwrap().unwrap();
+        let state = if commits { JobState::Succeeded } else { JobState::Scheduled };
+        assert_eq!((result.state, result.output), (state, commits.then(|| output.clone())));
     }
 }
 

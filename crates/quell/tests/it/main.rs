@@ -15,6 +15,8 @@ mod results;
 #[cfg(feature = "sqlite")]
 mod run_twice;
 mod schedules;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod settled_outputs;
 mod sqlite;
 mod tasks;
 mod triggers;
