@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use quell::{JobState, Store, Timestamp};
+use quell::{JobState, Timestamp};
 use quell_server::config::Config;
 use quell_server::serve::Server;
 use serde_json::Value;
