@@ -53,6 +53,7 @@ pub mod debounce;
 pub mod dedup;
 #[cfg(feature = "suite")]
 pub mod edges;
+#[cfg(feature = "suite")]
 pub mod effects;
 #[cfg(feature = "suite")]
 pub mod failures;
