@@ -128,7 +128,7 @@ async fn r27_a_look_for_alerts_reads_no_backlog_and_no_past() {
         let store = were.open(&scene).await;
         trigger(&store, plain("1")).await;
         let jobs = claim(&store, 1).await;
-        settle(&store, &jobs, Outcome::Succeeded).await;
+        settle(&store, &jobs, Outcome::succeeded()).await;
         trigger(&store, plain("2")).await;
         store.overview(None).await.unwrap();
         crowd(&scene, "null", "due_at + n");
