@@ -20,6 +20,7 @@ mod commands;
 mod config;
 #[cfg(test)]
 mod dead;
+#[cfg(test)]
 mod effects;
 #[cfg(test)]
 mod ending;
@@ -29,6 +30,7 @@ mod handlers;
 mod queues;
 #[cfg(test)]
 mod replay;
+#[cfg(test)]
 mod results;
 #[cfg(test)]
 mod schedules;
