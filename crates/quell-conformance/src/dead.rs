@@ -1,10 +1,11 @@
 //! Dead letters: found, shown, put back with an edited payload, discarded, carried between stores
 //! (R25, R26).
 
+use quell_core::idempotency::Idempotency;
 use quell_core::{
-    AttemptOutcome, DeadFilter, DeadLetter, DeadPlace, ErrorKind, ExplainTarget, Failure,
-    FailureKind, Fold, Job, JobId, JobState, Key, NewTrigger, Outcome, Payload, QueueName, Redrive,
-    SettledAs, TaskName,
+    AttemptOutcome, Batch, DeadFilter, DeadLetter, DeadPlace, ErrorKind, ExplainTarget, Failure,
+    FailureKind, Fold, Job, JobId, JobState, Key, NewTrigger, Outcome, Payload, QueueName, Receipt,
+    Redrive, SettledAs, TaskName,
 };
 
 use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, secs, task};
@@ -129,7 +130,7 @@ pub async fn r26_a_redriven_job_keeps_its_history(mut rig: Rig) {
     assert_eq!((run.id, run.attempt, run.token.get()), (id, 1, 3));
     rig.settle(lease(&run), dies("second death")).await;
 
-    let DeadLetter { job, attempts, past } = letter(&rig, id).await;
+    let DeadLetter { job, attempts, past, .. } = letter(&rig, id).await;
     let told = |n: usize| (attempts[n].token.get(), attempts[n].error.as_deref());
     assert_eq!(attempts.len(), 3);
     assert_eq!([told(0), told(1)], [(1, Some("boom")), (2, Some("first death"))]);
@@ -336,4 +337,30 @@ pub async fn r26_a_redrive_of_many_of_one_key_makes_one_window(mut rig: Rig) {
     let job = rig.job(both[0]).await;
     assert_eq!((job.state, job.window.triggers), (JobState::Scheduled, 2));
     assert_eq!(rig.job(both[1]).await.absorbed_by, Some(both[0]));
+}
+
+/// A key stands for the payload that came first, whatever the dead job is put back with; and it
+/// goes on telling of a job that was discarded, so nothing runs for it a second time.
+pub async fn r19_r26_a_key_outlives_edits_and_discards(mut rig: Rig) {
+    let asks = |payload: &str| {
+        let idempotency = Some(Idempotency::new(key("k")));
+        NewTrigger { idempotency, ..plain(payload) }
+    };
+    let id = rig.trigger(asks("1")).await.job().expect("a job");
+    let tells = |state| Receipt::Existing { job: id, state, output: None };
+    let run = rig.claim_one().await;
+    rig.settle(lease(&run), fails(secs(1), true)).await;
+    let again = edited(id, "2");
+    redrive(&rig, &again).await;
+    let receipt = rig.trigger(asks("1")).await;
+    assert_eq!(receipt, tells(JobState::Scheduled));
+    let refused = rig.try_batch(Batch::one(asks("2"))).await.expect_err("another payload");
+    assert_eq!(refused.kind(), ErrorKind::IdempotencyConflict);
+    let run = rig.claim_one().await;
+    assert_eq!(run.payload, Payload::from_stored("2"));
+    rig.settle(lease(&run), fails(secs(1), true)).await;
+    assert_eq!(discard(&rig, &[id]).await, [id]);
+    let receipt = rig.at(60).trigger(asks("1")).await;
+    assert_eq!(receipt, tells(JobState::Dead));
+    assert!(rig.claim().await.is_empty());
 }

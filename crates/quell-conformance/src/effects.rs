@@ -277,3 +277,28 @@ pub async fn r23_r40_what_is_too_large_is_refused(rig: Rig) {
     assert_eq!(rig.effects(run.id).await.len(), MAX_EFFECTS);
     assert_eq!(rig.begin(&run, "e1", "k").await, new("k"), "what is known is no more");
 }
+
+/// A dead job that has acted does not act again where its letter is taken in: not here after a
+/// discard, not elsewhere.
+pub async fn r23_r26_effects_travel_with_their_letter(rig: Rig) {
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    rig.begin(&run, "charge", "k1").await;
+    rig.end(&run, "charge", "7").await;
+    rig.begin(&run, "mail", "m1").await;
+    assert_eq!(rig.settle(lease(&run), fails(secs(1), true)).await, SettledAs::Dead);
+    let letters = rig.store.letters(&[run.id]).await.expect("the store reads letters");
+    let before = rig.effects(run.id).await;
+    assert_eq!(letters[0].effects, before);
+    letters[0].validate(&quell_core::Limits::default()).expect("a letter of a store is good");
+
+    let now = Some(rig.now());
+    rig.store.discard(now, &[run.id], "a test").await.expect("the store discards");
+    let came = rig.store.import_dead(now, &letters).await.expect("the store imports");
+    assert!(came[0].id != run.id && !came[0].known, "{came:?}");
+    assert_eq!(rig.effects(came[0].id).await, before);
+    rig.redrive(came[0].id).await.expect("a dead job is put back");
+    let again = rig.claim_one().await;
+    assert_eq!(rig.begin(&again, "charge", "k2").await, done("k1", "7"));
+    assert_eq!(rig.begin(&again, "mail", "m2").await, intended("m1"));
+}

@@ -156,6 +156,7 @@ macro_rules! rule_tests {
                     r25_a_discard_takes_the_dead_and_nobody_else,
                     r26_letters_of_another_store_come_in,
                     r26_an_import_made_twice_makes_one_job,
+                    r19_r26_a_key_outlives_edits_and_discards needs Dedup,
                     r25_r37_a_retention_takes_all_of_a_dead_job,
                     r26_a_redrive_of_many_of_one_key_makes_one_window needs Listing,
                 ]
@@ -205,6 +206,7 @@ macro_rules! rule_tests {
                     r21_r23_an_attempt_without_its_lease_records_nothing,
                     r23_a_result_needs_its_intent_and_stays,
                     r23_r26_effects_outlast_every_way_back,
+                    r23_r26_effects_travel_with_their_letter,
                     r23_names_are_each_jobs_own,
                     r12_r23_an_heir_has_effects_of_its_own,
                     r23_r37_effects_go_with_their_jobs_row,

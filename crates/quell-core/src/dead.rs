@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attempt, Error, Fold, Job, JobId, JobState, LeaseToken, Limits, Payload, QueueName, Result,
-    TaskName, Timestamp,
+    Attempt, Effect, Error, Fold, Job, JobId, JobState, LeaseToken, Limits, Payload, QueueName,
+    Result, TaskName, Timestamp, effect,
 };
 
 /// The largest reason of a discard, in bytes.
@@ -297,6 +297,10 @@ pub struct DeadLetter {
     pub job: Job,
     /// Its attempts, oldest first.
     pub attempts: Vec<Attempt>,
+    /// What they recorded of their effects, by name: put back elsewhere, it does none of them anew
+    /// (R23).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub effects: Vec<Effect>,
     /// What it was before.
     #[serde(default, skip_serializing_if = "Past::is_empty")]
     pub past: Past,
@@ -362,7 +366,8 @@ impl DeadLetter {
                 return wrong("error", "an error is longer than any that is kept");
             }
         }
-        self.validate_attempts()
+        self.validate_attempts()?;
+        effect::check_all(&self.effects, job.starts)
     }
 
     fn validate_attempts(&self) -> Result<()> {

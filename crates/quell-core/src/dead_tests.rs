@@ -4,9 +4,10 @@ use crate::dead::{
     DeadFilter, DeadLetter, DeadPlace, MAX_REASON_BYTES, MAX_SEARCH_BYTES, Past, Redrive,
     validate_reason,
 };
+use crate::effect::{Done, MAX_EFFECTS, MAX_RESULT_BYTES};
 use crate::{
-    Attempt, AttemptOutcome, Fold, Job, JobId, JobState, Key, LeaseToken, Limits, NewTrigger,
-    Payload, QueueName, TaskName, Timestamp, WorkerId,
+    Attempt, AttemptOutcome, Effect, EffectName, Fold, Job, JobId, JobState, Key, LeaseToken,
+    Limits, NewTrigger, Payload, QueueName, TaskName, Timestamp, WorkerId,
 };
 
 fn dead() -> Job {
@@ -31,7 +32,8 @@ fn letter() -> DeadLetter {
         outcome: Some(AttemptOutcome::Failed),
         error: Some("no".to_owned()),
     };
-    DeadLetter { job: dead(), attempts: vec![attempt(1), attempt(2)], past: Past::default() }
+    let (attempts, effects) = (vec![attempt(1), attempt(2)], Vec::new());
+    DeadLetter { job: dead(), attempts, effects, past: Past::default() }
 }
 
 #[test]
@@ -126,6 +128,19 @@ fn r40_a_letter_that_no_store_wrote_is_refused() {
     assert_eq!(refused(&|l| l.job.starts = 1), Some("attempts"));
     assert_eq!(refused(&|l| l.attempts[0].outcome = None), Some("attempts"));
     assert_eq!(refused(&|l| l.attempts[0].token = LeaseToken::new(2)), Some("attempts"));
+    assert_eq!(refused(&|l| l.effects = vec![effect("a", 3)]), Some("effects"));
+    assert_eq!(refused(&|l| l.effects = vec![effect("a", 1), effect("a", 2)]), Some("effects"));
+    let many = || (0..=MAX_EFFECTS).map(|n| effect(&format!("e{n}"), 1)).collect();
+    assert_eq!(refused(&|l| l.effects = many()), Some("effects"));
+    let large = || Payload::encode(&"x".repeat(MAX_RESULT_BYTES)).unwrap();
+    let done = || Some(Done { at: Timestamp::MIN, by: LeaseToken::new(1), result: large() });
+    let too_large = || vec![Effect { done: done(), ..effect("a", 1) }];
+    assert_eq!(refused(&|l| l.effects = too_large()), Some("result"));
+}
+
+fn effect(name: &str, by: u64) -> Effect {
+    let (name, key) = (EffectName::new(name).unwrap(), Key::new("k").unwrap());
+    Effect::intended(Timestamp::from_secs(1), LeaseToken::new(by), &name, &key)
 }
 
 #[test]
@@ -137,7 +152,8 @@ fn r26_a_letter_is_known_by_the_job_that_it_was_at_first() {
     assert!(letter().is_of(&dead()) && !again.is_of(&again.job));
     let edited =
         DeadLetter { past: again.past.clone().edited(Payload::from_stored("[1]")), ..letter() };
-    for letter in [letter(), again, edited] {
+    let acted = DeadLetter { effects: vec![effect("a", 1), effect("b", 2)], ..letter() };
+    for letter in [letter(), again, edited, acted] {
         let text = serde_json::to_string(&letter).unwrap();
         assert_eq!(serde_json::from_str::<DeadLetter>(&text).unwrap(), letter);
         // As a client reads a server's answer.

@@ -4,6 +4,7 @@
 //! store shows these functions the job and the record, and writes what they return. Keys come from
 //! the caller: the first intent's stands.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -172,6 +173,31 @@ pub fn check_result(name: &EffectName, result: &Payload) -> Result<()> {
          less of it, such as an id"
     );
     Err(Error::invalid("result", message))
+}
+
+/// Refuses records from outside that no job could have whose last attempt was `starts`.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] that names `effects` or `result`.
+pub fn check_all(effects: &[Effect], starts: u64) -> Result<()> {
+    if effects.len() > MAX_EFFECTS {
+        let count = effects.len();
+        let message = format!("the job has {count} effects, the limit is {MAX_EFFECTS}");
+        return Err(Error::invalid("effects", message));
+    }
+    let mut names = BTreeSet::new();
+    for Effect { name, begun_by, done, .. } in effects {
+        let done = done.as_ref();
+        let is_told = |token: LeaseToken| (1..=starts).contains(&token.get());
+        if !is_told(*begun_by) || done.is_some_and(|done| !is_told(done.by)) || !names.insert(name)
+        {
+            let message =
+                format!("effect `{name}` is there twice, or is of an attempt that never was");
+            return Err(Error::invalid("effects", message));
+        }
+        done.map_or(Ok(()), |done| check_result(name, &done.result))?;
+    }
+    Ok(())
 }
 
 /// Refuses what an attempt does to the record once its lease is lost (R21).

@@ -99,7 +99,7 @@ mod tests {
         let job = Job::unkeyed(JobId::new(id), &trigger, Timestamp::from_secs(0));
         let ended_at = Some(Timestamp::from_secs(9));
         let job = Job { state: JobState::Dead, ended_at, ..job };
-        DeadLetter { job, attempts: Vec::new(), past: Past::default() }
+        DeadLetter { job, attempts: Vec::new(), effects: Vec::new(), past: Past::default() }
     }
 
     #[test]

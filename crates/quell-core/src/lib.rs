@@ -2,13 +2,11 @@
 //!
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
-//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), recorded effects ([`effect`]), adaptive polling ([`poll`]), schedules
-//! ([`retry`]), dedup ([`dedup`]), idempotency keys ([`idempotency`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
-//! ([`schedule`]) and the moves
-//! ([`retry`]), dedup ([`dedup`]), limits ([`limit`]), adaptive polling ([`poll`]), schedules
-//! ([`schedule`]), dead letters ([`dead`]) and the moves
-//! between job states ([`job`]). The [`Store`] trait is the one door to the world, and [`MemoryStore`] is the
-//! rules' own store: the oracle that every other store is compared with.
+//! ([`retry`]), crashes ([`crash`]), dedup ([`dedup`]), idempotency keys ([`idempotency`]), limits
+//! ([`limit`]), recorded effects ([`effect`]), dead letters ([`dead`]), alerts ([`alert`]), adaptive
+//! polling ([`poll`]), schedules ([`schedule`]) and the moves between job states ([`job`]). The
+//! [`Store`] trait is the one door to the world, and [`MemoryStore`] is the rules' own store: the
+//! oracle that every other store is compared with.
 //!
 //! Invariant: this crate knows no clock, no runtime and no I/O. Whatever needs the time takes `now`.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::wildcard_enum_match_arm)]

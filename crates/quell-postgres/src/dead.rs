@@ -59,13 +59,16 @@ impl Reader<'_> {
         let rows = self.fetch("read the dead", self.sql.query(DEAD).bind(numbers.clone())).await?;
         let jobs = self.decode(&rows).await?;
         let mut attempts = self.attempts_of(&numbers).await?;
+        let mut effects = self.effects_of(&numbers).await?;
         let mut pasts = self.pasts_of(numbers).await?;
         let letters: HashMap<JobId, DeadLetter> = jobs
             .into_iter()
             .map(|job| {
                 let id = job.id;
                 let attempts = attempts.remove(&id).unwrap_or_default();
-                (id, DeadLetter { job, attempts, past: pasts.remove(&id).unwrap_or_default() })
+                let effects = effects.remove(&id).unwrap_or_default();
+                let past = pasts.remove(&id).unwrap_or_default();
+                (id, DeadLetter { job, attempts, effects, past })
             })
             .collect();
         Ok(ids.iter().filter_map(|id| letters.get(id).cloned()).collect())
@@ -281,6 +284,7 @@ impl Tx<'_> {
         let rows: Vec<(Job, Past)> = came.iter().map(|(id, letter)| letter.arrive(*id)).collect();
         self.put(&rows.iter().map(|(job, _)| job).collect::<Vec<_>>(), true).await?;
         self.write_attempts(came).await?;
+        self.write_effects(came).await?;
         let text = |past: &Past| past.original.as_ref().map(|payload| payload.as_str().to_owned());
         let origins = || came.iter().map(|(_, letter)| letter.origin());
         let query = self

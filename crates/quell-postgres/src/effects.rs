@@ -1,8 +1,12 @@
 //! What attempts record of their effects on the outside (R23): the job's row is locked, so that its
 //! lease cannot end meanwhile, then the core's rules are asked and the record is written.
 
+use std::collections::HashMap;
+
 use quell_core::effect::{self, Begun, Done};
-use quell_core::{Effect, EffectName, JobId, Key, Lease, LeaseToken, Payload, Result, Timestamp};
+use quell_core::{
+    DeadLetter, Effect, EffectName, JobId, Key, Lease, LeaseToken, Payload, Result, Timestamp,
+};
 use sqlx::postgres::PgRow;
 
 use crate::read::Reader;
@@ -67,6 +71,16 @@ impl Tx<'_> {
         rows.first().map(decode_effect).transpose()
     }
 
+    /// Writes what came with imported jobs.
+    pub(crate) async fn write_effects(&mut self, came: &[(JobId, &DeadLetter)]) -> Result<()> {
+        for (id, letter) in came {
+            for effect in &letter.effects {
+                self.put_effect(*id, effect).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn put_effect(&mut self, job: JobId, effect: &Effect) -> Result<()> {
         const PUT: &str = "insert into quell.effect
                 (job_id, name, key, begun_at, begun_by, done_at, done_by, result)
@@ -97,6 +111,18 @@ impl Reader<'_> {
                from quell.effect where job_id = $1 order by name";
         let query = self.sql.query(ALL).bind(signed(job.get()));
         self.fetch("read effects", query).await?.iter().map(decode_effect).collect()
+    }
+
+    /// The effects of these jobs, by name.
+    pub(crate) async fn effects_of(&mut self, jobs: &[i64]) -> Result<HashMap<JobId, Vec<Effect>>> {
+        const OF: &str = "select name, key, begun_at, begun_by, done_at, done_by, result, job_id
+               from quell.effect where job_id = any($1) order by job_id, name";
+        let mut effects: HashMap<JobId, Vec<Effect>> = HashMap::new();
+        for row in &self.fetch("read effects", self.sql.query(OF).bind(jobs.to_vec())).await? {
+            let id = JobId::new(unsigned(get(row, 7)?));
+            effects.entry(id).or_default().push(decode_effect(row)?);
+        }
+        Ok(effects)
     }
 }
 

@@ -34,6 +34,16 @@ pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
         return Ok(writeln!(out, "{answer}")?);
     }
     let rows = answer.get("alerts").and_then(Value::as_array).cloned().unwrap_or_default();
-    let columns = ["name", "state", "since", "measured", "on", "queue", "task", "threshold"];
+    let columns = [
+        "name",
+        "state",
+        "since",
+        "measured",
+        "on",
+        "queue",
+        "task",
+        "threshold",
+        "notices_waiting",
+    ];
     Ok(out.write_all(table(columns, &rows).as_bytes())?)
 }

@@ -50,13 +50,16 @@ impl Reader {
         query.push(")) and j.state = ").push_bind(JobState::Dead.code());
         let jobs = self.fetch(query).await?;
         let mut attempts = self.attempts_of(&numbers).await?;
+        let mut effects = self.effects_of(&numbers).await?;
         let mut pasts = self.pasts_of(&numbers).await?;
         let letters: HashMap<JobId, DeadLetter> = jobs
             .into_iter()
             .map(|job| {
                 let id = job.id;
                 let attempts = attempts.remove(&id).unwrap_or_default();
-                (id, DeadLetter { job, attempts, past: pasts.remove(&id).unwrap_or_default() })
+                let effects = effects.remove(&id).unwrap_or_default();
+                let past = pasts.remove(&id).unwrap_or_default();
+                (id, DeadLetter { job, attempts, effects, past })
             })
             .collect();
         Ok(ids.iter().filter_map(|id| letters.get(id).cloned()).collect())
@@ -228,6 +231,9 @@ impl Tx<'_> {
         put(&mut self.db, self.names, &[&job]).await?;
         for attempt in &letter.attempts {
             self.write_attempt(id, attempt).await?;
+        }
+        for effect in &letter.effects {
+            self.put_effect(id, effect).await?;
         }
         let origin = letter.origin();
         sqlx::query(PAST)

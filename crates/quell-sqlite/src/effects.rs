@@ -1,6 +1,8 @@
 //! What attempts record of their effects on the outside (R23): rows loaded, the core's rules asked,
 //! rows written.
 
+use std::collections::HashMap;
+
 use quell_core::effect::{self, Begun, Done};
 use quell_core::{Effect, EffectName, JobId, Key, Lease, LeaseToken, Payload, Result, Timestamp};
 use sqlx::SqliteConnection;
@@ -61,7 +63,7 @@ impl Tx<'_> {
         Ok(read_effects(&mut self.db, job, Some(name)).await?.pop())
     }
 
-    async fn put_effect(&mut self, job: JobId, effect: &Effect) -> Result<()> {
+    pub(crate) async fn put_effect(&mut self, job: JobId, effect: &Effect) -> Result<()> {
         const PUT: &str = "insert or replace into quell_effect
                 (job_id, name, key, begun_at, begun_by, done_at, done_by, result)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -86,6 +88,20 @@ impl Reader {
     /// A job's effects, by name.
     pub(crate) async fn effects(&mut self, job: JobId) -> Result<Vec<Effect>> {
         read_effects(self.connection(), job, None).await
+    }
+
+    /// The effects of these jobs, a JSON array, by name.
+    pub(crate) async fn effects_of(&mut self, ids: &str) -> Result<HashMap<JobId, Vec<Effect>>> {
+        const OF: &str = "select name, key, begun_at, begun_by, done_at, done_by, result, job_id
+               from quell_effect where job_id in (select value from json_each(?1))
+              order by job_id, name";
+        let rows = sqlx::query(OF).bind(ids.to_owned()).fetch_all(self.connection()).await;
+        let mut effects: HashMap<JobId, Vec<Effect>> = HashMap::new();
+        for row in &rows.map_err(|e| explain("read effects", e))? {
+            let id = JobId::new(unsigned(get(row, 7)?));
+            effects.entry(id).or_default().push(decode_effect(row)?);
+        }
+        Ok(effects)
     }
 }
 

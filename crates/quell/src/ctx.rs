@@ -147,7 +147,8 @@ impl<S> Ctx<S> {
 
     /// Ends the job well inside the handler's own transaction (R22): its effects and the end of the
     /// job commit together, or neither does. Return well after the commit; where the transaction did
-    /// not commit, the attempt failed.
+    /// not commit, the attempt failed. What the handler returns is not kept as the job's output, for
+    /// the job has ended by then.
     ///
     /// The job ends without an output: what the handler then returns comes after the end and is not
     /// kept. [`settle_in_with`](Ctx::settle_in_with) keeps one.

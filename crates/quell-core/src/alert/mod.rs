@@ -90,6 +90,12 @@ pub struct Overview {
 impl Overview {
     /// No more dead jobs are counted, those that died last first: so that looking stays cheap.
     pub const MOST_DEAD: u64 = 10_000;
+
+    /// Whether there may be more dead jobs than were counted.
+    fn is_cut(&self) -> bool {
+        let dead = self.lanes.iter().map(|lane| lane.dead).fold(0, u64::saturating_add);
+        dead >= Self::MOST_DEAD
+    }
 }
 
 /// What is watched, and who is told.
@@ -124,6 +130,12 @@ impl Alert {
             );
             return Err(Error::invalid("clear", message));
         }
+        let most = Overview::MOST_DEAD;
+        if self.on == Measure::Dead && self.above >= most {
+            let message =
+                format!("threshold is {} jobs, and only {most} are counted: name less", self.above);
+            return Err(Error::invalid("threshold", message));
+        }
         let Measure::FailureRate { window, .. } = self.on else { return Ok(()) };
         if self.above >= MILLION {
             let message = "threshold is a share below 1, such as 0.2: no more than all can fail";
@@ -143,12 +155,17 @@ impl Alert {
             && self.task.as_ref().is_none_or(|own| own == task)
     }
 
-    /// What it measures now.
+    /// What it measures now. Dead jobs that were not counted may be of its part: where there are
+    /// such, one that is raised stays so.
     #[must_use]
     pub fn measure(&self, overview: &Overview, state: &AlertState) -> u64 {
         let lanes = overview.lanes.iter().filter(|lane| self.covers(&lane.queue, &lane.task));
         match self.on {
-            Measure::Dead => lanes.map(|lane| lane.dead).fold(0, u64::saturating_add),
+            Measure::Dead => {
+                let dead = lanes.map(|lane| lane.dead).fold(0, u64::saturating_add);
+                let stays = state.raised && overview.is_cut();
+                if stays { dead.max(self.clear.saturating_add(1)) } else { dead }
+            }
             Measure::Lateness => {
                 let first = lanes.filter_map(|lane| lane.first_due).min();
                 let late = first.map(|first| overview.now.since(first)).unwrap_or_default();

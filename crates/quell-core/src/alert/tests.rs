@@ -152,3 +152,32 @@ fn r27_the_state_of_an_older_quell_is_read() {
     assert_eq!((state.raised, state.changes, state.notices.len()), (true, 1, 0));
     assert_eq!(serde_json::from_str::<AlertState>("{}").unwrap(), AlertState::default());
 }
+
+#[test]
+fn r27_dead_jobs_of_another_queue_do_not_hide_those_of_this_one() {
+    let lane = |queue: &str, dead| LaneOverview {
+        queue: QueueName::new(queue).unwrap(),
+        task: TaskName::new("t").unwrap(),
+        dead,
+        first_due: None,
+    };
+    let alert = Alert { queue: QueueName::new("q").ok(), ..alert(Measure::Dead, 10, 2) };
+    let overview = |lanes: Vec<LaneOverview>| Overview { now: at(0), lanes };
+    let crowded = overview(vec![lane("p", Overview::MOST_DEAD)]);
+    let mut state = AlertState::default();
+    assert_eq!(alert.measure(&crowded, &state), 0);
+    assert!(state.observe(&alert, 11, at(0)));
+    let value = alert.measure(&crowded, &state);
+    assert!(!state.observe(&alert, value, at(1)), "its own may be among the older ones");
+    let value = alert.measure(&overview(vec![lane("p", 9_999), lane("q", 0)]), &state);
+    assert!(state.observe(&alert, value, at(2)));
+}
+
+#[test]
+fn r40_more_dead_jobs_than_are_counted_are_no_threshold() {
+    let most = Overview::MOST_DEAD;
+    assert!(alert(Measure::Dead, most - 1, 0).validate().is_ok());
+    let error = alert(Measure::Dead, most, 0).validate().unwrap_err();
+    assert_eq!(error.field(), Some("threshold"));
+    assert!(alert(Measure::Lateness, most, 0).validate().is_ok());
+}

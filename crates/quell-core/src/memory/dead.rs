@@ -83,7 +83,7 @@ impl State {
     fn letter(&self, id: JobId) -> Option<DeadLetter> {
         let job = self.job(id).filter(|job| job.state == JobState::Dead)?.clone();
         let past = self.pasts.get(&id).cloned().unwrap_or_default();
-        Some(DeadLetter { job, attempts: self.attempts(id), past })
+        Some(DeadLetter { job, attempts: self.attempts(id), effects: self.effects(id), past })
     }
 
     fn discard(&mut self, id: JobId, reason: &str) -> bool {
@@ -108,6 +108,7 @@ impl State {
         let (job, past) = letter.arrive(id);
         self.tell(|| Event::imported(t, &job, origin));
         self.insert_ended(job, letter.attempts.clone());
+        self.take_effects(id, &letter.effects);
         self.pasts.insert(id, past);
         Imported { id, known: false }
     }

@@ -40,6 +40,14 @@ impl State {
         Ok(())
     }
 
+    /// Takes in what came with an imported job.
+    pub(super) fn take_effects(&mut self, id: JobId, effects: &[Effect]) {
+        if !effects.is_empty() {
+            let by_name = effects.iter().map(|effect| (effect.name.clone(), effect.clone()));
+            self.effects.insert(id, by_name.collect());
+        }
+    }
+
     pub(super) fn effects(&self, id: JobId) -> Vec<Effect> {
         self.effects.get(&id).map(|effects| effects.values().cloned().collect()).unwrap_or_default()
     }

@@ -1,10 +1,9 @@
 //! The HTTP API.
 //!
 //! Every request passes `guard` (host, origin, token, headers), then a route. `triggers` writes,
-//! `jobs` reads and operates, `queues` sets what holds them back, `schedules` does both for schedules,
-//! `dead` for the dead, `alerts` for alerts;
-//! `jobs` reads and operates, `results` waits for what comes of a job, `queues` sets what holds them back, `schedules` does both for schedules;
-//! `error` is how anything that went wrong is told.
+//! `jobs` reads and operates, `results` waits for what comes of a job, `queues` sets what holds them
+//! back; `schedules`, `dead` and `alerts` do both for schedules, the dead and alerts; `error` is how
+//! anything that went wrong is told.
 
 mod alerts;
 mod dead;

@@ -136,8 +136,8 @@ pub struct DiscardArgs {
     #[command(flatten)]
     which: Which,
     /// Why: the log and the history keep it.
-    #[arg(long, value_name = "TEXT")]
-    reason: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "dry_run")]
+    reason: Option<String>,
     /// With --all: do it.
     #[arg(long)]
     yes: bool,
@@ -276,15 +276,16 @@ fn redrive(args: RedriveArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 
 fn discard(args: DiscardArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (source, dry_run) = (args.source, args.which.dry_run);
-    quell::dead::validate_reason(&args.reason)?;
+    let reason = args.reason.unwrap_or_default();
+    if !dry_run {
+        quell::dead::validate_reason(&reason)?;
+    }
     let id = match args.which.chosen()? {
         Chosen::One(id) => id,
         Chosen::All(filter) if dry_run => return would(&source, filter, "discarded", out),
-        Chosen::All(filter) => {
-            return many::discard(&source, filter, &args.reason, args.yes, out);
-        }
+        Chosen::All(filter) => return many::discard(&source, filter, &reason, args.yes, out),
     };
-    let answer = Desk::open(&source)?.discard(id, &args.reason)?;
+    let answer = Desk::open(&source)?.discard(id, &reason)?;
     if source.json {
         return Ok(writeln!(out, "{answer}")?);
     }
