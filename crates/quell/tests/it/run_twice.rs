@@ -1,5 +1,4 @@
 //! The chapter "Run twice, act once": its code, and what it says of each step.
-#![expect(clippy::unused_async, reason = "what stands in for the world answers at once")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
