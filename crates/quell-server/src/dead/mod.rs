@@ -172,6 +172,11 @@ impl Which {
         match self.id {
             Some(id) => {
                 ensure!(self.filter.is_everything(), "give a job or a filter with --all, not both");
+                // `requires` says nothing where what is required conflicts with what was given.
+                ensure!(
+                    !self.dry_run,
+                    "--dry-run goes with --all: `quell dead show {id}` shows one"
+                );
                 Ok(Chosen::One(id))
             }
             None => Ok(Chosen::All(self.filter.filter()?)),

@@ -256,6 +256,14 @@ async fn r26_one_job_is_shown_edited_and_discarded_on_the_command_line() {
     }
     let gone = dead(&served, "refused", "1").await;
     let gone = gone.as_str().unwrap();
+    for args in [&["dead", "redrive", gone][..], &["dead", "discard", gone, "--reason", "no use"]] {
+        let (fine, told) = ask(&[args, &["--dry-run"]].concat()).await;
+        assert!(!fine && told.contains("--dry-run goes with --all"), "{args:?}: {told}");
+    }
+    let all = ["dead", "discard", "--all", "--error", "refused", "--dry-run"];
+    let (fine, told) = ask(&all).await;
+    assert!(fine && told.contains("would be discarded; nothing was changed"), "{told}");
+    assert!(ask(&["dead", "show", gone]).await.0, "it is dead as before");
     assert!(ask(&["dead", "discard", gone, "--reason", "no use"]).await.0);
     let (fine, told) = ask(&["job", gone]).await;
     assert!(!fine && told.contains("discarded"), "{told}");
