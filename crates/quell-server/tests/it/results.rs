@@ -1,5 +1,4 @@
 //! Idempotency keys and results over HTTP (R19, R20).
-#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 use quell::JobState;
 use reqwest::Method;
