@@ -11,7 +11,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{Postgres, QueryBuilder};
 
 use crate::error::{corrupt, explain};
-use crate::read::Reader;
+use crate::read::{Reader, push_names};
 use crate::row::{decode_attempt, get, job_columns, optional_time, signed, unsigned};
 use crate::sql::Sql;
 use crate::tx::{Tx, first};
@@ -123,17 +123,7 @@ fn decode_past(row: &PgRow) -> Result<Past> {
 
 /// All of a filter but its page.
 fn push_filter(query: &mut QueryBuilder<Postgres>, sql: &Sql, filter: &DeadFilter) {
-    if let Some(task) = &filter.task {
-        query.push(sql.rewrite(" and j.task_id in (select id from quell.task where name = "));
-        query.push_bind(task.as_str().to_owned()).push(")");
-    }
-    if let Some(queue) = &filter.queue {
-        query.push(sql.rewrite(
-            " and j.lane_id in (select l.id from quell.lane l
-                  join quell.queue q on q.id = l.queue_id where q.name = ",
-        ));
-        query.push_bind(queue.as_str().to_owned()).push(")");
-    }
+    push_names(query, sql, filter.task.as_ref(), filter.queue.as_ref());
     if let Some(error) = &filter.error {
         // In this collation, as in every other store, only ASCII letters have a case.
         query.push(" and strpos(lower(j.error collate \"C\"), ");

@@ -39,6 +39,26 @@ pub(crate) struct Reader<'s> {
     names: &'s Names,
 }
 
+/// The conditions on jobs `j` of this task and this queue.
+pub(crate) fn push_names(
+    query: &mut QueryBuilder<Postgres>,
+    sql: &Sql,
+    task: Option<&TaskName>,
+    queue: Option<&QueueName>,
+) {
+    if let Some(task) = task {
+        query.push(sql.rewrite(" and j.task_id in (select id from quell.task where name = "));
+        query.push_bind(task.as_str().to_owned()).push(")");
+    }
+    if let Some(queue) = queue {
+        query.push(sql.rewrite(
+            " and j.lane_id in (select l.id from quell.lane l
+                  join quell.queue q on q.id = l.queue_id where q.name = ",
+        ));
+        query.push_bind(queue.as_str().to_owned()).push(")");
+    }
+}
+
 impl<'s> Reader<'s> {
     pub(crate) async fn new(
         db: &'s mut PgConnection,
@@ -89,24 +109,13 @@ impl<'s> Reader<'s> {
     pub(crate) async fn jobs(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
         const JOBS: &str = jobs_where!("true");
         let mut query = QueryBuilder::<Postgres>::new(self.sql.text(JOBS).as_ref());
-        if let Some(task) = &filter.task {
-            query.push(
-                self.sql.rewrite(" and j.task_id in (select id from quell.task where name = "),
-            );
-            query.push_bind(task.as_str().to_owned()).push(")");
-        } else if filter.key.is_some() {
+        push_names(&mut query, self.sql, filter.task.as_ref(), filter.queue.as_ref());
+        if filter.task.is_none() && filter.key.is_some() {
             // With all the tasks named, the index of keys serves.
             query.push(self.sql.rewrite(" and j.task_id in (select id from quell.task)"));
         }
         if let Some(key) = &filter.key {
             query.push(" and j.key = ").push_bind(key.as_str().to_owned());
-        }
-        if let Some(queue) = &filter.queue {
-            query.push(self.sql.rewrite(
-                " and j.lane_id in (select l.id from quell.lane l
-                      join quell.queue q on q.id = l.queue_id where q.name = ",
-            ));
-            query.push_bind(queue.as_str().to_owned()).push(")");
         }
         if let Some(state) = filter.state {
             query.push(" and j.state = ").push_bind(i16::from(state.code()));

@@ -19,12 +19,15 @@ impl PostgresStore {
         &self,
         queues: impl Iterator<Item = (&'q QueueName, &'q [TaskName])>,
     ) {
+        let new: Vec<_> = {
+            // Asked by every idle poll, of which the first only finds something.
+            let warmed = self.warmed.read().unwrap_or_else(PoisonError::into_inner);
+            queues.filter(|(queue, _)| !warmed.contains(*queue)).collect()
+        };
         let mut lanes: Vec<LaneNames> = Vec::new();
-        {
-            let mut warmed = self.warmed.write().unwrap_or_else(PoisonError::into_inner);
-            for (queue, tasks) in queues.filter(|(queue, _)| warmed.insert((*queue).clone())) {
-                lanes.extend(tasks.iter().map(|task| (queue.clone(), task.clone(), 0)));
-            }
+        for (queue, tasks) in new {
+            self.warmed.write().unwrap_or_else(PoisonError::into_inner).insert(queue.clone());
+            lanes.extend(tasks.iter().map(|task| (queue.clone(), task.clone(), 0)));
         }
         if lanes.is_empty() || !self.sql.is_persistent() {
             return;
