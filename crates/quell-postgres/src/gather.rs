@@ -57,8 +57,10 @@ const GATHER: &str = concat!(
                       partition, ord)
            left join lateral (
                 select j.id, j.due_at from quell.job j
-                 where j.task_id = a.task_id and j.key = a.key and j.state = 0
-                offset 0) w on true
+                 where j.task_id = a.task_id and j.key between a.key and a.key and j.state = 0
+                 -- The order of the index of windows: where the table was empty when this was
+                 -- planned, every other index seems as good.
+                 order by j.key limit 1) w on true
           order by w.id, a.ord),
      -- R7: a join. Windows that wait for a backoff or a delay, whose bound has moved, or whose queue,
      -- priority or shape would change, are left alone.
@@ -70,7 +72,8 @@ const GATHER: &str = concat!(
                               then 3 else 2 end,
                 triggers = j.triggers + a.triggers, attempt = 0, payload = a.payload
            from asked a, clock c
-          where j.id between a.id and a.id and j.state + 0 = 0 and not c.inbox_waits
+          where j.id = any(array(select id from asked)) and j.id between a.id and a.id
+            and j.state + 0 = 0 and not c.inbox_waits
             and j.lane_id + 0 = a.lane_id and j.partition_id + 0 = a.partition_id
             and j.bound_at = ", after!("j.first_at", "a.longest"), "
             and j.asked_at is null and j.not_before is null and j.shape is null
