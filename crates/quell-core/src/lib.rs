@@ -59,7 +59,7 @@ pub use id::{
 };
 pub use idempotency::JobResult;
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
-pub use memory::{MemoryStore, Snapshot};
+pub use memory::{MemoryStore, Snapshot, part};
 pub use payload::{Fold, Payload};
 pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 pub use store::{

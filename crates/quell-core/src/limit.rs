@@ -45,6 +45,12 @@ impl StartLog {
         self.0.retain(|at| cutoff < *at);
     }
 
+    /// The starts, oldest first, of which the oldest may count no more.
+    #[must_use]
+    pub fn starts(&self) -> &[Timestamp] {
+        &self.0
+    }
+
     /// Whether it holds no start.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -66,6 +72,13 @@ impl StartLog {
     fn counted(&self, rate: &Rate, now: Timestamp) -> impl DoubleEndedIterator<Item = Timestamp> {
         let cutoff = rate.cutoff(now);
         self.0.iter().copied().filter(move |at| cutoff < *at)
+    }
+}
+
+impl FromIterator<Timestamp> for StartLog {
+    /// The log of these starts, oldest first.
+    fn from_iter<I: IntoIterator<Item = Timestamp>>(starts: I) -> Self {
+        StartLog(starts.into_iter().collect())
     }
 }
 

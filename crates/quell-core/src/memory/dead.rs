@@ -80,13 +80,13 @@ impl State {
         dead.into_iter().take(filter.page()).cloned().collect()
     }
 
-    fn letter(&self, id: JobId) -> Option<DeadLetter> {
+    pub(super) fn letter(&self, id: JobId) -> Option<DeadLetter> {
         let job = self.job(id).filter(|job| job.state == JobState::Dead)?.clone();
         let past = self.pasts.get(&id).cloned().unwrap_or_default();
         Some(DeadLetter { job, attempts: self.attempts(id), effects: self.effects(id), past })
     }
 
-    fn discard(&mut self, id: JobId, reason: &str) -> bool {
+    pub(super) fn discard(&mut self, id: JobId, reason: &str) -> bool {
         if self.job(id).is_none_or(|job| job.state != JobState::Dead) {
             return false;
         }
@@ -97,7 +97,7 @@ impl State {
         true
     }
 
-    fn import(&mut self, letter: &DeadLetter) -> Imported {
+    pub(super) fn import(&mut self, letter: &DeadLetter) -> Imported {
         let (t, origin) = (self.now(), letter.origin());
         let came = self.pasts.iter().find(|(_, past)| past.origin == Some(origin));
         let was_here = || self.job(origin.job).filter(|row| letter.is_of(row)).map(|row| row.id);

@@ -12,10 +12,10 @@ use crate::{Claim, Key, QueueName, TaskName, Timestamp};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Limits {
     /// None for a queue whose settings were deleted (R32).
-    queues: BTreeMap<QueueName, Option<QueueSettings>>,
-    tasks: BTreeMap<TaskName, TaskSettings>,
+    pub(super) queues: BTreeMap<QueueName, Option<QueueSettings>>,
+    pub(super) tasks: BTreeMap<TaskName, TaskSettings>,
     /// Starts of a queue as a whole, and of each of its partitions.
-    starts: BTreeMap<(QueueName, Option<Key>), StartLog>,
+    pub(super) starts: BTreeMap<(QueueName, Option<Key>), StartLog>,
 }
 
 impl Limits {

@@ -4,10 +4,9 @@
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
 //! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
 //! knows who comes next, `effects` keeps what attempts record, `alerts` what servers watch, `moves`
-//! changes them, `dead` lets them rest, `rows` shows them to `accept`, `schedules` makes ticks into
-//! triggers, `snapshot` sets them beside others.
-//! knows who comes next, `moves` changes them, `results` keeps what came of them, `rows` shows them to `accept`, `schedules` makes ticks
-//! into triggers, `snapshot` sets them beside others.
+//! changes them, `dead` lets them rest, `results` keeps what came of them, `rows` shows them to
+//! `accept`, `schedules` makes ticks into triggers, `snapshot` sets them beside others. `part` lends
+//! all of it to stores that keep their rows elsewhere.
 
 mod alerts;
 mod dead;
@@ -15,6 +14,7 @@ mod effects;
 mod limits;
 mod line;
 mod moves;
+pub mod part;
 mod results;
 mod rows;
 mod schedules;
@@ -250,12 +250,7 @@ impl Store for MemoryStore {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        Ok(self.step(now, |state| {
-            let id = state.open_window(task, key)?;
-            let now = state.now();
-            state.update(id, |job| job.window = job.window.flush(now));
-            Some(id)
-        }))
+        Ok(self.step(now, |state| state.flush(task, key)))
     }
 
     async fn cancel_key(
@@ -264,10 +259,7 @@ impl Store for MemoryStore {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        self.step(now, |state| match state.open_window(task, key) {
-            Some(id) => state.cancel(id, "the window was cancelled by its key").map(|()| Some(id)),
-            None => Ok(None),
-        })
+        self.step(now, |state| state.cancel_key(task, key))
     }
 
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
 use crate::{
     AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
-    Result, Retention, Settled, SettledAs, Settlement, Timestamp, WorkerId,
+    Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
 };
 
 impl State {
@@ -23,14 +23,16 @@ impl State {
             };
             let first = self.first_due(&claim.queue, &claim.tasks, has_room);
             let Some(id) = first else { break };
-            let started = self.start(id, &claim.worker, claim.lease);
-            if let Some(job) = &started {
-                let now = self.now();
-                self.tell(|| Event::claimed(now, claim, job));
-            }
-            claimed.extend(started);
+            claimed.extend(self.start_claimed(id, claim));
         }
         claimed
+    }
+
+    pub(super) fn start_claimed(&mut self, id: JobId, claim: &Claim) -> Option<ClaimedJob> {
+        let job = self.start(id, &claim.worker, claim.lease)?;
+        let now = self.now();
+        self.tell(|| Event::claimed(now, claim, &job));
+        Some(job)
     }
 
     fn start(&mut self, id: JobId, worker: &WorkerId, lease: Duration) -> Option<ClaimedJob> {
@@ -186,6 +188,19 @@ impl State {
         }
         self.tell(|| Event::Cancel { t: now, job: id });
         Ok(())
+    }
+
+    pub(super) fn flush(&mut self, task: &TaskName, key: &Key) -> Option<JobId> {
+        let (id, now) = (self.open_window(task, key)?, self.now());
+        self.update(id, |job| job.window = job.window.flush(now));
+        Some(id)
+    }
+
+    pub(super) fn cancel_key(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
+        match self.open_window(task, key) {
+            Some(id) => self.cancel(id, "the window was cancelled by its key").map(|()| Some(id)),
+            None => Ok(None),
+        }
     }
 
     pub(super) fn prune(&mut self, retention: &Retention, limit: usize) -> u64 {

@@ -33,14 +33,14 @@ pub(super) type TaskKey = (TaskName, Key);
 /// The rows come first; the rest follows from them, or is empty between two steps.
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    now: Timestamp,
-    next_id: u64,
-    jobs: BTreeMap<JobId, Job>,
+    pub(super) now: Timestamp,
+    pub(super) next_id: u64,
+    pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) ready: BTreeMap<Lane, Ready>,
     open: BTreeMap<TaskKey, JobId>,
     running: BTreeSet<JobId>,
     running_keys: BTreeMap<TaskKey, usize>,
-    attempts: BTreeMap<JobId, Vec<Attempt>>,
+    pub(super) attempts: BTreeMap<JobId, Vec<Attempt>>,
     pub(super) effects: BTreeMap<JobId, BTreeMap<EffectName, Effect>>,
     /// What jobs were before someone edited or imported them.
     pub(super) pasts: BTreeMap<JobId, Past>,

@@ -1,0 +1,324 @@
+//! The rules on a part of the rows, for stores that keep them elsewhere and write under optimistic
+//! control.
+//!
+//! A store loads the rows that a step may touch, lets the [`Part`] take the step as the model store
+//! would, and writes what differs between before and after, provided that what it loaded is still
+//! so. What a step may touch is said at each method; rows that are not there are taken as absent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::state::State;
+use crate::accept::accept;
+use crate::dedup::Hold;
+use crate::edge::KeyMemory;
+use crate::effect::Begun;
+use crate::history::Event;
+use crate::idempotency::Record;
+use crate::limit::StartLog;
+use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Tick, Ticked};
+use crate::{
+    Attempt, Batch, Claim, ClaimedJob, DeadLetter, Effect, EffectName, ExplainTarget, Explanation,
+    Imported, Job, JobId, JobResult, Key, Lapsed, Lease, Past, Payload, QueueName, QueueSettings,
+    Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, TaskName,
+    TaskSettings, Timestamp,
+};
+
+/// A key belongs to its task.
+pub type TaskKey = (TaskName, Key);
+
+/// Rows of a store, by what names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// Jobs.
+    pub jobs: BTreeMap<JobId, Job>,
+    /// Their attempts on record, oldest first.
+    pub attempts: BTreeMap<JobId, Vec<Attempt>>,
+    /// Their effects, by name.
+    pub effects: BTreeMap<JobId, BTreeMap<EffectName, Effect>>,
+    /// What they were before.
+    pub pasts: BTreeMap<JobId, Past>,
+    /// Queues; none for one whose settings were deleted.
+    pub queues: BTreeMap<QueueName, Option<QueueSettings>>,
+    /// Tasks.
+    pub tasks: BTreeMap<TaskName, TaskSettings>,
+    /// The starts that rates count, of a queue as a whole and of its partitions.
+    pub starts: BTreeMap<(QueueName, Option<Key>), StartLog>,
+    /// Dedup keys.
+    pub holds: BTreeMap<TaskKey, Hold>,
+    /// Idempotency keys.
+    pub records: BTreeMap<TaskKey, Record>,
+    /// What edges remember.
+    pub memories: BTreeMap<TaskKey, KeyMemory>,
+    /// Schedules.
+    pub schedules: BTreeMap<ScheduleName, ScheduleInfo>,
+    /// Ticks that fired.
+    pub ticks: BTreeMap<(ScheduleName, Timestamp), Tick>,
+}
+
+/// What others must hear of once the step is durable.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    /// The earliest new due time of each queue; [`Timestamp::MIN`] where workers must look anew.
+    pub wakes: BTreeMap<QueueName, Timestamp>,
+    /// When workers, who know of later ticks only, are to ask for ticks.
+    pub next_tick: Option<Timestamp>,
+    /// What happened, in order; empty unless someone wants to know.
+    pub events: Vec<Event>,
+}
+
+/// What became of the rows of a step.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The rows after it; what is missing was removed.
+    pub rows: Rows,
+    /// The id that the next new job would have got.
+    pub next_id: u64,
+    /// What others must hear.
+    pub news: News,
+}
+
+/// Some rows of a store, at one moment, and the steps that may be taken on them.
+#[derive(Debug)]
+pub struct Part(State);
+
+impl Part {
+    /// These rows at `now`; new jobs get ids from `next_id` on.
+    #[must_use]
+    pub fn new(now: Timestamp, next_id: u64, rows: Rows, has_history: bool) -> Self {
+        let mut state = State::new(now);
+        state.next_id = next_id;
+        state.attempts = rows.attempts;
+        state.effects = rows.effects;
+        state.pasts = rows.pasts;
+        state.limits.queues = rows.queues;
+        state.limits.tasks = rows.tasks;
+        state.limits.starts = rows.starts;
+        state.holds = rows.holds;
+        state.records = rows.records;
+        state.memories = rows.memories;
+        state.schedules = rows.schedules;
+        state.ticks = rows.ticks;
+        for job in rows.jobs.into_values() {
+            state.insert(job);
+        }
+        // That rows were loaded is no news.
+        let _loaded = state.take_news();
+        state.has_history = has_history;
+        Part(state)
+    }
+
+    /// Ends the step.
+    #[must_use]
+    pub fn end(mut self) -> Ended {
+        self.0.know_met();
+        let (wakes, events) = self.0.take_news();
+        let State { next_id, jobs, attempts, effects, pasts, limits, next_tick, .. } = self.0;
+        let rows = Rows {
+            jobs,
+            attempts,
+            effects,
+            pasts,
+            queues: limits.queues,
+            tasks: limits.tasks,
+            starts: limits.starts,
+            holds: self.0.holds,
+            records: self.0.records,
+            memories: self.0.memories,
+            schedules: self.0.schedules,
+            ticks: self.0.ticks,
+        };
+        Ended { rows, next_id, news: News { wakes, next_tick, events } }
+    }
+
+    /// The time of the step.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    /// As [`Store::enqueue`](crate::Store::enqueue), on the rows that
+    /// [`Needs`](crate::touched::Needs) names and the queues and tasks of the triggers.
+    ///
+    /// # Errors
+    /// Those of a batch stand in its place.
+    pub fn enqueue(&mut self, batches: &[Batch]) -> Vec<Result<Vec<Receipt>>> {
+        batches.iter().map(|batch| Ok(accept(&mut self.0, batch)?)).collect()
+    }
+
+    /// Starts these jobs, which the caller has found to be next, on their rows, those of their
+    /// queue and its starts.
+    pub fn start(&mut self, claim: &Claim, jobs: &[JobId]) -> Vec<ClaimedJob> {
+        jobs.iter().filter_map(|id| self.0.start_claimed(*id, claim)).collect()
+    }
+
+    /// As [`Store::renew`](crate::Store::renew), on the jobs' rows.
+    pub fn renew(&mut self, leases: &[Lease], lease: Duration) -> Vec<Option<Timestamp>> {
+        leases.iter().map(|held| self.0.renew(held, lease)).collect()
+    }
+
+    /// As [`Store::settle`](crate::Store::settle), on the jobs with all that hangs on them, other
+    /// jobs of their keys that wait or run, what is remembered of these keys, and the dedup and
+    /// idempotency keys that name the jobs.
+    pub fn settle(&mut self, settlements: &[Settlement]) -> Vec<Settled> {
+        settlements.iter().map(|one| self.0.settle(one)).collect()
+    }
+
+    /// As [`Store::reap`](crate::Store::reap), on the rows that [`Part::settle`] needs of the jobs
+    /// whose leases lapsed.
+    pub fn reap(&mut self, limit: usize) -> Vec<Lapsed> {
+        self.0.reap(limit)
+    }
+
+    /// As [`Store::begin_effect`](crate::Store::begin_effect), on the job and its effects.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_effect(&mut self, lease: &Lease, name: &EffectName, key: &Key) -> Result<Begun> {
+        self.0.begin_effect(lease, name, key)
+    }
+
+    /// As [`Store::end_effect`](crate::Store::end_effect), on the job and its effects.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn end_effect(&mut self, lease: &Lease, name: &EffectName, result: &Payload) -> Result<()> {
+        self.0.end_effect(lease, name, result)
+    }
+
+    /// As [`Store::flush`](crate::Store::flush), on the open window of the key.
+    pub fn flush(&mut self, task: &TaskName, key: &Key) -> Option<JobId> {
+        self.0.flush(task, key)
+    }
+
+    /// As [`Store::cancel_key`](crate::Store::cancel_key), on the open window of the key and what
+    /// hangs on it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cancel_key(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
+        self.0.cancel_key(task, key)
+    }
+
+    /// As [`Store::cancel`](crate::Store::cancel), on the rows that [`Part::settle`] needs.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
+        self.0.cancel(id, reason)
+    }
+
+    /// As [`Store::redrive`](crate::Store::redrive), on the rows that [`Part::settle`] needs.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn redrive(&mut self, redrive: &Redrive) -> Result<SettledAs> {
+        self.0.redrive(redrive)
+    }
+
+    /// As [`DeadLetters::discard`](crate::DeadLetters::discard), on the jobs with all that hangs on
+    /// them and the keys that name them.
+    pub fn discard(&mut self, ids: &[JobId], reason: &str) -> Vec<JobId> {
+        ids.iter().copied().filter(|id| self.0.discard(*id, reason)).collect()
+    }
+
+    /// As [`DeadLetters::import_dead`](crate::DeadLetters::import_dead), on the jobs that the
+    /// letters were or became here, with their pasts.
+    pub fn import_dead(&mut self, letters: &[DeadLetter]) -> Vec<Imported> {
+        letters.iter().map(|letter| self.0.import(letter)).collect()
+    }
+
+    /// As [`Store::prune`](crate::Store::prune), on jobs that have ended with all that hangs on
+    /// them, and on keys, memories and ticks that have expired, with the jobs that those name.
+    pub fn prune(&mut self, retention: &Retention, limit: usize) -> u64 {
+        self.0.prune(retention, limit)
+    }
+
+    /// As [`Store::set_queue`](crate::Store::set_queue), on the queue and its starts.
+    pub fn set_queue(&mut self, queue: &QueueName, settings: &QueueSettings) {
+        self.0.set_queue(queue, settings);
+    }
+
+    /// As [`Store::delete_queue`](crate::Store::delete_queue), on the queue and its starts.
+    pub fn delete_queue(&mut self, queue: &QueueName) -> bool {
+        self.0.delete_queue(queue)
+    }
+
+    /// As [`Store::set_task`](crate::Store::set_task), on the task and all queues.
+    pub fn set_task(&mut self, task: &TaskName, settings: &TaskSettings) {
+        self.0.set_task(task, settings);
+    }
+
+    /// As [`Store::set_schedule`](crate::Store::set_schedule), on the schedule.
+    pub fn set_schedule(&mut self, schedule: &Schedule) {
+        self.0.set_schedule(schedule);
+    }
+
+    /// As [`Store::set_schedule_state`](crate::Store::set_schedule_state), on the schedule.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_schedule_state(&mut self, name: &ScheduleName, to: ScheduleState) -> Result<()> {
+        self.0.set_schedule_state(name, to)
+    }
+
+    /// As [`Store::delete_schedule`](crate::Store::delete_schedule), on the schedule and its ticks.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_schedule(&mut self, name: &ScheduleName) -> Result<()> {
+        self.0.delete_schedule(name)
+    }
+
+    /// As [`Store::tick`](crate::Store::tick), on the schedules that are due with their ticks, and
+    /// the rows that [`Part::enqueue`] needs of their triggers. The next tick that it answers with
+    /// is that of these schedules.
+    pub fn tick(&mut self, limit: usize) -> Ticked {
+        self.0.tick(limit)
+    }
+
+    /// As [`Store::run_schedule`](crate::Store::run_schedule), on the schedule and the rows that
+    /// [`Part::enqueue`] needs of its trigger.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_schedule(&mut self, name: &ScheduleName) -> Result<Receipt> {
+        self.0.run_schedule(name)
+    }
+
+    /// As [`Store::backfill`](crate::Store::backfill), on the schedule with its ticks and the rows
+    /// that [`Part::enqueue`] needs of its trigger.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn backfill(&mut self, name: &ScheduleName, from: Timestamp, to: Timestamp) -> Result<u64> {
+        self.0.backfill(name, from, to)
+    }
+
+    /// As [`Store::explain`](crate::Store::explain), on the job with all that hangs on it, the jobs
+    /// that it absorbed, the open window of its key, its ticks and the newest keyed jobs of its task.
+    #[must_use]
+    pub fn explain(&self, target: &ExplainTarget) -> Option<Explanation> {
+        self.0.explain(target)
+    }
+
+    /// As [`Store::result`](crate::Store::result), on the job, its heirs and the records that name
+    /// them.
+    #[must_use]
+    pub fn result(&self, id: JobId) -> Option<JobResult> {
+        self.0.result(id)
+    }
+
+    /// As [`DeadLetters::letters`](crate::DeadLetters::letters), on the job with all that hangs on
+    /// it.
+    #[must_use]
+    pub fn letter(&self, id: JobId) -> Option<DeadLetter> {
+        self.0.letter(id)
+    }
+
+    /// As [`Store::attempts`](crate::Store::attempts), on the job and its attempts.
+    #[must_use]
+    pub fn attempts(&self, id: JobId) -> Vec<Attempt> {
+        self.0.attempts(id)
+    }
+}

@@ -1,0 +1,92 @@
+//! What Redis's errors mean to a caller.
+
+use quell_core::{Error, ErrorKind};
+use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
+
+/// Turns a driver's error into Quell's; `what` says what was being done.
+pub(crate) fn explain(what: &'static str, error: RedisError) -> Error {
+    let (kind, help) = classify(&error);
+    Error::new(kind, format!("cannot {what}: {help}")).with_source(error)
+}
+
+/// As [`explain`], for what may have been done although no answer came (R1).
+pub(crate) fn explain_write(what: &'static str, error: RedisError) -> Error {
+    if !is_lost(&error) {
+        return explain(what, error);
+    }
+    let message = format!(
+        "the connection broke while trying to {what}: it happened or it did not; look before \
+         trying again"
+    );
+    Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
+}
+
+/// Whether the command may have reached the server, whose answer did not come.
+fn is_lost(error: &RedisError) -> bool {
+    let never_sent = error.is_connection_refusal();
+    matches!(error.kind(), RedisKind::Io | RedisKind::Parse) && !never_sent
+}
+
+fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
+    if let Some(classified) = error.code().and_then(classify_code) {
+        return classified;
+    }
+    match error.kind() {
+        RedisKind::Server(ServerErrorKind::ReadOnly) => {
+            (ErrorKind::Unavailable, "the server is a replica now: a failover is under way")
+        }
+        RedisKind::Server(ServerErrorKind::BusyLoading) => {
+            (ErrorKind::Unavailable, "the server is loading its data")
+        }
+        RedisKind::Server(
+            ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::TryAgain
+            | ServerErrorKind::Moved
+            | ServerErrorKind::Ask,
+        )
+        | RedisKind::ClusterConnectionNotFound => {
+            (ErrorKind::Unavailable, "the shard of the Cluster is away or moves")
+        }
+        RedisKind::Server(ServerErrorKind::CrossSlot) => (
+            ErrorKind::Internal,
+            "keys of several slots were named: the server is a Cluster, say so in the URL",
+        ),
+        RedisKind::AuthenticationFailed => {
+            (ErrorKind::Unavailable, "the server refuses the user or the password")
+        }
+        RedisKind::InvalidClientConfig => (ErrorKind::Invalid, "the URL names no server"),
+        RedisKind::Io => (ErrorKind::Unavailable, "the server is away or does not answer in time"),
+        RedisKind::UnexpectedReturnType | RedisKind::Parse => {
+            (ErrorKind::Corrupt, "the server answers what Quell does not understand")
+        }
+        _ => (ErrorKind::Unavailable, "the server refuses"),
+    }
+}
+
+/// By the first word of what the server said.
+fn classify_code(code: &str) -> Option<(ErrorKind, &'static str)> {
+    Some(match code {
+        "OOM" => (
+            ErrorKind::Full,
+            "the server's memory is full: nothing was written; raise `maxmemory`, or let workers \
+             catch up",
+        ),
+        "MISCONF" => (
+            ErrorKind::Unavailable,
+            "the server cannot write to its disk and takes no writes: see its log",
+        ),
+        "NOREPLICAS" => (ErrorKind::Unavailable, "too few replicas are connected"),
+        "NOPERM" => (
+            ErrorKind::Unavailable,
+            "the user lacks a right: it needs the store's keys and channel, and the commands that \
+             docs/redis.md lists",
+        ),
+        "NOAUTH" | "WRONGPASS" => {
+            (ErrorKind::Unavailable, "the server wants a user and a password: give them in the URL")
+        }
+        "BUSY" => (ErrorKind::Unavailable, "the server is busy with somebody's script"),
+        "UNKILLABLE" => (ErrorKind::Unavailable, "the server is busy with a script that writes"),
+        _ => return None,
+    })
+}

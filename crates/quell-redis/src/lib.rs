@@ -1,0 +1,34 @@
+//! Quell's store on Redis 6.2 and later, and on Valkey.
+//!
+//! `options` opens it, `store` is the door, `tx` takes one step: it reads the rows (`look`, `load`),
+//! lets the core decide ([`quell_core::part`]), and writes what changed by one script (`write`,
+//! `lua/`), if what was read is still so. `claim` knows who comes next; `read`, `dead`, `alerts`,
+//! `schedules` and `upkeep` are what operators and workers ask for besides. `keys`, `row` and
+//! `known` say what stands where in Redis.
+//!
+//! Invariant: whatever is written is written by one script, and nothing that a time to live removes
+//! is needed.
+
+mod alerts;
+mod claim;
+mod dead;
+mod error;
+mod keys;
+mod known;
+mod link;
+mod load;
+mod look;
+mod options;
+mod pack;
+mod push;
+mod read;
+mod row;
+mod schedules;
+mod shard;
+mod store;
+mod tx;
+mod upkeep;
+mod write;
+
+pub use options::RedisOptions;
+pub use store::RedisStore;

@@ -1,0 +1,243 @@
+//! Reads, several in one trip and of one moment, and what came of them.
+
+use quell_core::{JobId, Result, Timestamp};
+use redis::Value;
+
+use crate::pack::{Item, list, pack};
+use crate::row::corrupt;
+use crate::shard::{Shard, Time};
+
+/// Fields of one command: Lua's stack is not without end.
+const MOST_FIELDS: usize = 4_000;
+
+/// Something to read.
+#[derive(Clone, Debug)]
+pub(crate) enum Read {
+    /// Fields of a hash.
+    Fields(String, Vec<String>),
+    /// All of a hash.
+    All(String),
+    /// A string.
+    Text(String),
+    /// The members of a set.
+    Members(String),
+    /// The first elements of a list.
+    First(String, usize),
+    /// Members of a sorted set from the lowest score on, at most so many.
+    Lowest { key: String, from: Score, to: Score, limit: usize },
+    /// Members of a sorted set from the highest score on, at most so many, after the first `skip`.
+    Highest { key: String, from: Score, to: Score, limit: usize, skip: usize },
+    /// How many fields a hash has.
+    Count(String),
+    /// Counts a number up.
+    Reserve(String, usize),
+}
+
+/// A bound of scores.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Score {
+    Min,
+    At(Timestamp),
+    Max,
+}
+
+impl Score {
+    fn item(self) -> Item {
+        match self {
+            Score::Min => Item::from("-inf"),
+            Score::At(at) => Item::from(at.as_micros()),
+            Score::Max => Item::from("+inf"),
+        }
+    }
+}
+
+impl Read {
+    /// A lowest read without bounds.
+    pub(crate) fn lowest(key: String, limit: usize) -> Self {
+        Read::Lowest { key, from: Score::Min, to: Score::Max, limit }
+    }
+
+    fn key(&self) -> &String {
+        match self {
+            Read::Fields(key, _)
+            | Read::All(key)
+            | Read::Text(key)
+            | Read::Members(key)
+            | Read::First(key, _)
+            | Read::Lowest { key, .. }
+            | Read::Highest { key, .. }
+            | Read::Count(key)
+            | Read::Reserve(key, _) => key,
+        }
+    }
+
+    fn item(&self, key: usize) -> Item {
+        match self {
+            Read::Fields(_, fields) => {
+                let fields = fields.iter().map(|field| Item::from(field.as_str())).collect();
+                list!["h", key, Item::List(fields)]
+            }
+            Read::All(_) => list!["a", key],
+            Read::Text(_) => list!["g", key],
+            Read::Members(_) => list!["s", key],
+            // The last one counts.
+            Read::First(_, count) => list!["l", key, count.saturating_sub(1)],
+            Read::Lowest { from, to, limit, .. } => {
+                list!["z", key, from.item(), to.item(), *limit]
+            }
+            Read::Highest { from, to, limit, skip, .. } => {
+                list!["r", key, from.item(), to.item(), *limit, *skip]
+            }
+            Read::Count(_) => list!["n", key],
+            Read::Reserve(_, by) => list!["i", key, *by],
+        }
+    }
+}
+
+/// What a look brought, in the order of its requests.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    pub(crate) now: Timestamp,
+    answers: std::vec::IntoIter<Value>,
+}
+
+impl Shard {
+    /// Reads all of these at one moment.
+    pub(crate) async fn look(
+        &self,
+        what: &'static str,
+        time: Time,
+        reads: &[Read],
+    ) -> Result<Looked> {
+        let mut keys = vec![self.keys.clock()];
+        let mut items = Vec::with_capacity(reads.len());
+        for read in reads {
+            let known = keys.iter().rposition(|key| key == read.key());
+            let number = known.unwrap_or_else(|| {
+                keys.push(read.key().clone());
+                keys.len().saturating_sub(1)
+            });
+            items.push(read.item(number.saturating_add(1)));
+        }
+        let asked = self.told(time);
+        let (script, packed) = (&self.scripts.read, pack(&items));
+        let args = [asked.as_bytes(), packed.as_slice()];
+        let reserves = reads.iter().any(|read| matches!(read, Read::Reserve(..)));
+        let answer = if reserves {
+            self.link.write(what, script, &keys, &args).await?
+        } else {
+            self.link.read(what, script, &keys, &args).await?
+        };
+        let mut answers = values(answer)?.into_iter();
+        let now = text(answers.next().unwrap_or(Value::Nil))?;
+        let now = now.parse().map_err(|_| corrupt(format_args!("the time {now:?}")))?;
+        Ok(Looked { now: self.see(Timestamp::from_micros(now)), answers })
+    }
+}
+
+/// Splits fields into as many reads as they need.
+pub(crate) fn read_fields(key: &str, fields: &[String]) -> Vec<Read> {
+    let chunks = fields.chunks(MOST_FIELDS);
+    chunks.map(|fields| Read::Fields(key.to_owned(), fields.to_vec())).collect()
+}
+
+impl Looked {
+    fn next(&mut self) -> Value {
+        self.answers.next().unwrap_or(Value::Nil)
+    }
+
+    /// The next answer: values of fields.
+    pub(crate) fn fields(&mut self) -> Result<Vec<Option<Vec<u8>>>> {
+        values(self.next())?.into_iter().map(maybe_bytes).collect()
+    }
+
+    /// The next answer: one field or string.
+    pub(crate) fn text(&mut self) -> Result<Option<Vec<u8>>> {
+        match self.next() {
+            Value::Array(mut values) => values.pop().map_or(Ok(None), maybe_bytes),
+            value => maybe_bytes(value),
+        }
+    }
+
+    /// The next answer: all pairs of a hash.
+    pub(crate) fn pairs(&mut self) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut values = values(self.next())?.into_iter();
+        let mut pairs = Vec::with_capacity(values.len() / 2);
+        while let (Some(name), Some(value)) = (values.next(), values.next()) {
+            pairs.push((text(name)?, maybe_bytes(value)?.unwrap_or_default()));
+        }
+        Ok(pairs)
+    }
+
+    /// The next answer: members of a set or a list.
+    pub(crate) fn members(&mut self) -> Result<Vec<String>> {
+        values(self.next())?.into_iter().map(text).collect()
+    }
+
+    /// The next answer: members with their scores.
+    pub(crate) fn scored(&mut self) -> Result<Vec<(String, Timestamp)>> {
+        scored(self.next())
+    }
+
+    /// The next answer: a number.
+    pub(crate) fn number(&mut self) -> Result<u64> {
+        match self.next() {
+            Value::Int(number) => Ok(u64::try_from(number).unwrap_or(0)),
+            Value::Nil => Ok(0),
+            value => {
+                let text = text(value)?;
+                text.parse().map_err(|_| corrupt(format_args!("the number {text:?}")))
+            }
+        }
+    }
+}
+
+fn scored(value: Value) -> Result<Vec<(String, Timestamp)>> {
+    let mut values = values(value)?.into_iter();
+    let mut scored = Vec::with_capacity(values.len() / 2);
+    while let (Some(member), Some(score)) = (values.next(), values.next()) {
+        scored.push((text(member)?, moment(&text(score)?)?));
+    }
+    Ok(scored)
+}
+
+/// Reads a score: a number of microseconds, which Redis may write with an exponent.
+fn moment(score: &str) -> Result<Timestamp> {
+    if let Ok(micros) = score.parse::<i64>() {
+        return Ok(Timestamp::from_micros(micros));
+    }
+    let micros: f64 = score.parse().map_err(|_| corrupt(format_args!("the score {score:?}")))?;
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, as sums of time do")]
+    let micros = micros as i64;
+    Ok(Timestamp::from_micros(micros))
+}
+
+/// Reads a member that stands for a job.
+pub(crate) fn job_of(member: &str) -> Result<JobId> {
+    let number = member.parse().map_err(|_| corrupt(format_args!("the member {member:?}")))?;
+    Ok(JobId::new(number))
+}
+
+pub(crate) fn values(value: Value) -> Result<Vec<Value>> {
+    match value {
+        Value::Array(values) | Value::Set(values) => Ok(values),
+        Value::Map(pairs) => Ok(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect()),
+        Value::Nil => Ok(Vec::new()),
+        other => Err(corrupt(format_args!("an answer {other:?}"))),
+    }
+}
+
+pub(crate) fn maybe_bytes(value: Value) -> Result<Option<Vec<u8>>> {
+    match value {
+        Value::Nil | Value::Boolean(false) => Ok(None),
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        Value::SimpleString(text) => Ok(Some(text.into_bytes())),
+        Value::Int(number) => Ok(Some(number.to_string().into_bytes())),
+        other => Err(corrupt(format_args!("an answer {other:?}"))),
+    }
+}
+
+pub(crate) fn text(value: Value) -> Result<String> {
+    let bytes = maybe_bytes(value)?.unwrap_or_default();
+    String::from_utf8(bytes).map_err(|error| corrupt(format_args!("a text: {error}")))
+}

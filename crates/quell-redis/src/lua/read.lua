@@ -1,0 +1,42 @@
+-- One look at several rows, all of one moment, and the store's time.
+--
+-- KEYS[1] is the clock, the others are named by their number in the requests. ARGV[1] is the time
+-- in microseconds, `server` for the server's own, or `last` for the highest seen; ARGV[2] the requests, in MessagePack.
+local clock = tonumber(redis.call('GET', KEYS[1]) or '-9007199254740992')
+local now = clock
+if ARGV[1] == 'server' then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+elseif ARGV[1] ~= 'last' then
+  now = tonumber(ARGV[1])
+end
+-- The store's time never goes back.
+if now < clock then now = clock end
+local answers = { string.format('%.0f', now) }
+for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
+  local kind, key = request[1], KEYS[request[2]]
+  local answer
+  if kind == 'h' then
+    answer = redis.call('HMGET', key, unpack(request[3]))
+  elseif kind == 'a' then
+    answer = redis.call('HGETALL', key)
+  elseif kind == 'g' then
+    answer = redis.call('GET', key)
+  elseif kind == 's' then
+    answer = redis.call('SMEMBERS', key)
+  elseif kind == 'l' then
+    answer = redis.call('LRANGE', key, 0, request[3])
+  elseif kind == 'z' then
+    -- Members by score, from the lowest, with their scores.
+    answer = redis.call('ZRANGEBYSCORE', key, request[3], request[4], 'WITHSCORES', 'LIMIT', 0, request[5])
+  elseif kind == 'r' then
+    -- From the highest score.
+    answer = redis.call('ZREVRANGEBYSCORE', key, request[4], request[3], 'WITHSCORES', 'LIMIT', request[6], request[5])
+  elseif kind == 'n' then
+    answer = redis.call('HLEN', key)
+  elseif kind == 'i' then
+    answer = redis.call('INCRBY', key, request[3])
+  end
+  answers[number + 1] = answer
+end
+return answers

@@ -1,0 +1,327 @@
+//! What operators read: jobs, what came of them, how many there are, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_core::alert::{LaneOverview, Overview};
+use quell_core::part::Part;
+use quell_core::{
+    Attempt, Counts, Effect, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult,
+    JobState, Key, KeyAdvice, QueueName, Result, TaskName,
+};
+
+use crate::RedisStore;
+use crate::look::{Read, job_of, read_fields};
+use crate::row::{StoredRecord, corrupt, decode_job, from_json};
+use crate::shard::Time;
+use crate::tx::{Tx, contended};
+use crate::write::{MESSAGE_ID, NEWEST, absorbed_by, number};
+
+/// Rows that are read in one trip.
+const CHUNK: usize = 500;
+/// How often a read of several trips is tried.
+const TRIES: u32 = 20;
+/// Windows that wait for their key's attempt, of which an overview sees the earliest.
+const MOST_WAITING: usize = 1_000;
+
+impl RedisStore {
+    async fn begin_reading(&self) -> Result<Tx<'_>> {
+        Tx::begin(&self.shard, (Time::Last, false), 0, 0).await
+    }
+
+    /// The rows of jobs, of those that are there.
+    pub(crate) async fn read_jobs(&self, ids: &[JobId]) -> Result<Vec<Job>> {
+        let mut jobs = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(CHUNK) {
+            let fields: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            let mut known = self.shard.known();
+            let reads = read_fields(&self.shard.keys.jobs(), &fields);
+            let mut looked = self.shard.look("read jobs", Time::Last, &reads).await?;
+            for (id, row) in ids.iter().zip(looked.fields()?) {
+                let Some(row) = row else { continue };
+                let decoded = match decode_job(*id, &row, &known) {
+                    Ok(job) => job,
+                    // It may have a name that was new since this process last looked.
+                    Err(_) => {
+                        known = self.shard.learn().await?;
+                        decode_job(*id, &row, &known)?
+                    }
+                };
+                jobs.push(decoded);
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// A page of jobs, newest first.
+    pub(crate) async fn list(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        let keys = &self.shard.keys;
+        let index = match filter.state {
+            Some(JobState::Running) => Some(keys.leases()),
+            Some(JobState::Dead) => Some(keys.dead()),
+            Some(_) | None => None,
+        };
+        match index {
+            Some(index) => {
+                let reads = [Read::lowest(index, usize::MAX)];
+                let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
+                let members = looked.scored()?;
+                let ids: Result<BTreeSet<JobId>> =
+                    members.iter().map(|(member, _)| job_of(member)).collect();
+                let ids: Vec<JobId> = ids?.into_iter().rev().collect();
+                self.pick(filter, &mut ids.chunks(CHUNK).map(<[JobId]>::to_vec)).await
+            }
+            None => self.walk(filter).await,
+        }
+    }
+
+    /// Walks from the newest job back: numbers are handed out in order.
+    async fn walk(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        let keys = &self.shard.keys;
+        let reads = [Read::Text(keys.seq())];
+        let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
+        let newest = looked.text()?.as_deref().and_then(number).unwrap_or(0);
+        let top = filter.before.map_or(newest, |before| newest.min(before.get().saturating_sub(1)));
+        let step = u64::try_from(CHUNK).unwrap_or(u64::MAX);
+        let mut chunks = std::iter::successors(Some(top), |top| top.checked_sub(step))
+            .take_while(|top| *top > 0)
+            .map(|top| {
+                let bottom = top.saturating_sub(step);
+                (bottom.saturating_add(1)..=top).rev().map(JobId::new).collect()
+            });
+        self.pick(filter, &mut chunks).await
+    }
+
+    async fn pick(
+        &self,
+        filter: &JobFilter,
+        chunks: &mut (dyn Iterator<Item = Vec<JobId>> + Send),
+    ) -> Result<Vec<Job>> {
+        let reads = [Read::Count(self.shard.keys.jobs())];
+        let mut left = self.shard.look("list jobs", Time::Last, &reads).await?.number()?;
+        let mut page = Vec::new();
+        for ids in chunks {
+            let jobs = self.read_jobs(&ids).await?;
+            left = left.saturating_sub(u64::try_from(jobs.len()).unwrap_or(u64::MAX));
+            page.extend(jobs.into_iter().filter(|job| is_wanted(filter, job)));
+            // Nobody looks below the oldest job that is there.
+            if page.len() >= filter.page() || (left == 0 && filter.before.is_none()) {
+                break;
+            }
+        }
+        page.truncate(filter.page());
+        Ok(page)
+    }
+
+    pub(crate) async fn read_counts(&self) -> Result<Vec<Counts>> {
+        let reads = [Read::All(self.shard.keys.counts())];
+        let mut looked = self.shard.look("count jobs", Time::Last, &reads).await?;
+        let mut counts = BTreeMap::new();
+        for (field, count) in looked.pairs()? {
+            let wrong = || corrupt(format_args!("the count {field:?}"));
+            let mut words = field.split(' ');
+            let queue = QueueName::new(words.next().ok_or_else(wrong)?)?;
+            let task = TaskName::new(words.next().ok_or_else(wrong)?)?;
+            let code = words.next().and_then(|code| code.parse().ok());
+            let state = code.and_then(JobState::from_code).ok_or_else(wrong)?;
+            let jobs = number(&count).ok_or_else(wrong)?;
+            counts.insert((queue, task, state), jobs);
+        }
+        let rows = counts.into_iter();
+        Ok(rows.map(|((queue, task, state), jobs)| Counts { queue, task, state, jobs }).collect())
+    }
+
+    /// What came of a job, or of the heir that absorbed it (R19).
+    pub(crate) async fn read_result(&self, id: JobId) -> Result<Option<JobResult>> {
+        let mut id = id;
+        while let Some(job) = self.read_jobs(&[id]).await?.pop() {
+            match job.absorbed_by {
+                Some(heir) if job.state == JobState::Absorbed => id = heir,
+                _ => return Ok(Some(JobResult::of(&job))),
+            }
+        }
+        let keys = &self.shard.keys;
+        let reads = [Read::Members(keys.names(id))];
+        let names = self.shard.look("read a result", Time::Last, &reads).await?.members()?;
+        let records: Vec<String> =
+            names.iter().filter_map(|name| name.strip_prefix("r ")).map(str::to_owned).collect();
+        if records.is_empty() {
+            return Ok(None);
+        }
+        let reads = read_fields(&keys.records(), &records);
+        let mut looked = self.shard.look("read a result", Time::Last, &reads).await?;
+        for row in looked.fields()?.into_iter().flatten() {
+            let record: quell_core::idempotency::Record =
+                from_json::<StoredRecord>("an idempotency key", &row)?.try_into()?;
+            if let Some(kept) = record.kept.filter(|_| record.job == id) {
+                return Ok(Some(JobResult::kept(id, &kept)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks the core about a job with all that hangs on it.
+    async fn ask<R>(&self, id: JobId, ask: impl Fn(&Part) -> R) -> Result<R> {
+        for _ in 0..TRIES {
+            let mut tx = self.begin_reading().await?;
+            tx.load_around(&[id]).await?;
+            if let Some(part) = tx.view() {
+                return Ok(ask(&part));
+            }
+        }
+        Err(contended("read a job"))
+    }
+
+    pub(crate) async fn read_attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.ask(id, |part| part.attempts(id)).await
+    }
+
+    pub(crate) async fn read_effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        let reads = read_fields(&self.shard.keys.effects(), &[id.to_string()]);
+        let mut looked = self.shard.look("read effects", Time::Last, &reads).await?;
+        looked.text()?.map_or(Ok(Vec::new()), |row| from_json("effects", &row))
+    }
+
+    pub(crate) async fn read_explanation(
+        &self,
+        target: &ExplainTarget,
+    ) -> Result<Option<Explanation>> {
+        for _ in 0..TRIES {
+            let mut tx = self.begin_reading().await?;
+            let Some(id) = tx.newest_of(target).await? else { return Ok(None) };
+            tx.load_story(id).await?;
+            let target = match target {
+                ExplainTarget::Key { .. } => ExplainTarget::Job(id),
+                known => known.clone(),
+            };
+            if let Some(part) = tx.view() {
+                return Ok(part.explain(&target));
+            }
+        }
+        Err(contended("explain a job"))
+    }
+
+    /// R27: what alerts look at. Dead jobs are counted as they come and go, so all of them are in
+    /// it, not only the newest.
+    pub(crate) async fn read_overview(&self, time: Time) -> Result<Overview> {
+        let known = self.shard.learn().await?;
+        let keys = &self.shard.keys;
+        let queues: Vec<&QueueName> = known.queues.keys().collect();
+        let mut reads = vec![Read::lowest(keys.waiting(), MOST_WAITING)];
+        reads.extend(queues.iter().map(|queue| Read::lowest(keys.heads(queue), usize::MAX)));
+        let mut looked = self.shard.look("look at all queues", time, &reads).await?;
+        let waiting = looked.scored()?;
+        let mut lanes: BTreeMap<(QueueName, TaskName), LaneOverview> = BTreeMap::new();
+        let mut note = |queue: &QueueName, task: &TaskName, due| {
+            let names = (queue.clone(), task.clone());
+            let lane = lanes.entry(names).or_insert_with(|| empty(queue, task));
+            lane.first_due = Some(lane.first_due.map_or(due, |first| first.min(due)));
+        };
+        for queue in queues {
+            for (member, due) in looked.scored()? {
+                let lane = member.split(' ').next().and_then(|lane| lane.parse().ok());
+                if let Some(lane) = lane.and_then(|lane| known.lane(lane)) {
+                    note(queue, &lane.task, due);
+                }
+            }
+        }
+        let now = looked.now;
+        let ids: Result<Vec<JobId>> = waiting.iter().map(|(member, _)| job_of(member)).collect();
+        for job in self.read_jobs(&ids?).await?.iter().filter(|job| job.waits) {
+            note(&job.queue, &job.task, job.window.due_at);
+        }
+        for counts in self.read_counts().await? {
+            if counts.state == JobState::Dead {
+                let names = (counts.queue.clone(), counts.task.clone());
+                let lane = lanes.entry(names);
+                lane.or_insert_with(|| empty(&counts.queue, &counts.task)).dead = counts.jobs;
+            }
+        }
+        Ok(Overview { now, lanes: lanes.into_values().collect() })
+    }
+}
+
+fn empty(queue: &QueueName, task: &TaskName) -> LaneOverview {
+    LaneOverview { queue: queue.clone(), task: task.clone(), dead: 0, first_due: None }
+}
+
+impl Tx<'_> {
+    /// The job that an explanation is of.
+    async fn newest_of(&mut self, target: &ExplainTarget) -> Result<Option<JobId>> {
+        let (task, key) = match target {
+            ExplainTarget::Job(id) => return Ok(Some(*id)),
+            ExplainTarget::Trigger(trigger) => return Ok(Some(trigger.job)),
+            ExplainTarget::Key { task, key } => (task, key),
+        };
+        let tasks: Vec<TaskName> = match task {
+            Some(task) => vec![task.clone()],
+            None => self.known.tasks.keys().cloned().collect(),
+        };
+        let keys = self.shard.keys.clone();
+        let fields = || vec![MESSAGE_ID.to_owned(), NEWEST.to_owned()];
+        let of = |task: &TaskName| Read::Fields(keys.debounce(task, key), fields());
+        let mut looked = self.look(tasks.iter().map(of).collect()).await?;
+        let mut newest = None;
+        for _ in &tasks {
+            let ids = looked.fields()?.into_iter().flatten();
+            newest = ids.filter_map(|id| number(&id)).max().max(newest);
+        }
+        match newest {
+            Some(newest) => self.newest_there(&tasks, key, JobId::new(newest)).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The newest job of the key whose row is there: the newest of all may have been removed.
+    async fn newest_there(
+        &mut self,
+        tasks: &[TaskName],
+        key: &Key,
+        newest: JobId,
+    ) -> Result<Option<JobId>> {
+        self.load_jobs([newest]).await?;
+        if self.rows.jobs.contains_key(&newest) {
+            return Ok(Some(newest));
+        }
+        for task in tasks {
+            self.load_recent(task).await?;
+        }
+        let of_key = |job: &&Job| job.key.as_ref() == Some(key) && tasks.contains(&job.task);
+        let found = self.rows.jobs.values().rev().find(of_key).map(|job| job.id);
+        self.rows.jobs.clear();
+        Ok(found)
+    }
+
+    /// Loads the newest keyed jobs of a task.
+    async fn load_recent(&mut self, task: &TaskName) -> Result<()> {
+        let sample = usize::try_from(KeyAdvice::SAMPLE).unwrap_or(usize::MAX);
+        let read = vec![Read::First(self.shard.keys.recent(task), sample)];
+        let members = self.look(read).await?.members()?;
+        let ids: Result<Vec<JobId>> = members.iter().map(|member| job_of(member)).collect();
+        self.load_jobs(ids?).await
+    }
+
+    /// Loads all that an explanation of a job tells.
+    async fn load_story(&mut self, id: JobId) -> Result<()> {
+        self.load_around(&[id]).await?;
+        let Some(job) = self.rows.jobs.get(&id) else { return Ok(()) };
+        let task = job.task.clone();
+        let keys = self.shard.keys.clone();
+        let (absorbed, ticks) = (absorbed_by(&keys, id), keys.ticks_of(id));
+        self.fetch(Vec::new(), vec![absorbed.clone(), ticks.clone()]).await?;
+        let members = self.sets.get(&absorbed).cloned().unwrap_or_default();
+        let absorbed: Result<Vec<JobId>> = members.iter().map(|member| job_of(member)).collect();
+        let ticks: BTreeSet<String> =
+            self.sets.get(&ticks).into_iter().flatten().cloned().collect();
+        self.load_jobs(absorbed?).await?;
+        self.load_tick_rows(&ticks).await?;
+        self.load_recent(&task).await
+    }
+}
+
+fn is_wanted(filter: &JobFilter, job: &Job) -> bool {
+    filter.task.as_ref().is_none_or(|task| *task == job.task)
+        && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
+        && filter.state.is_none_or(|state| state == job.state)
+        && filter.key.as_ref().is_none_or(|key| Some(key) == job.key.as_ref())
+        && filter.before.is_none_or(|before| job.id < before)
+}

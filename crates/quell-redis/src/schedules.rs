@@ -1,0 +1,117 @@
+//! Schedules and their ticks (R36).
+
+use std::collections::BTreeSet;
+
+use quell_core::schedule::{ScheduleInfo, Tick, Ticked};
+use quell_core::{Batch, Result, ScheduleName, Timestamp};
+
+use crate::RedisStore;
+use crate::look::{Read, Score};
+use crate::row::{corrupt, from_json};
+use crate::shard::Time;
+use crate::tx::{Cell, Tx};
+
+/// Ticks of one schedule that a step sees at most: more than a year has seconds is never kept.
+const MOST_TICKS: usize = 40_000_000;
+
+impl RedisStore {
+    pub(crate) async fn read_schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        let reads = [Read::All(self.shard.keys.schedules())];
+        let mut looked = self.shard.look("read schedules", Time::Last, &reads).await?;
+        let mut infos = Vec::new();
+        for (_, bytes) in looked.pairs()? {
+            infos.push(from_json::<ScheduleInfo>("a schedule", &bytes)?);
+        }
+        infos.sort_by(|a, b| a.schedule.name.cmp(&b.schedule.name));
+        Ok(infos)
+    }
+
+    /// When the next tick is due.
+    pub(crate) async fn look_for_ticks(&self, time: Time) -> Result<Ticked> {
+        let reads = [Read::lowest(self.shard.keys.plan(), 1)];
+        let mut looked = self.shard.look("look for ticks", time, &reads).await?;
+        let next = looked.scored()?.pop().map(|(_, at)| at);
+        Ok(Ticked { now: looked.now, fired: Vec::new(), next })
+    }
+}
+
+impl Tx<'_> {
+    pub(crate) async fn load_schedules(
+        &mut self,
+        names: impl IntoIterator<Item = ScheduleName>,
+    ) -> Result<()> {
+        let key = self.shard.keys.schedules();
+        let names: BTreeSet<ScheduleName> = names.into_iter().collect();
+        let cells = names.iter().map(|name| Cell::new(key.clone(), name.as_str())).collect();
+        self.fetch(cells, Vec::new()).await?;
+        for name in names {
+            if let Some(bytes) = self.cell(key.clone(), name.as_str()) {
+                let info = from_json("a schedule", bytes)?;
+                self.rows.schedules.insert(name, info);
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the schedules that are due, those that have waited longest first, with what their
+    /// ticks need.
+    pub(crate) async fn load_due_schedules(&mut self, limit: usize) -> Result<()> {
+        let (key, to) = (self.shard.keys.plan(), Score::At(self.now));
+        let due = vec![Read::Lowest { key, from: Score::Min, to, limit }];
+        let mut names = Vec::new();
+        for (name, _) in self.look(due).await?.scored()? {
+            names.push(ScheduleName::new(name)?);
+        }
+        self.load_schedules(names).await?;
+        let handled: Vec<(ScheduleName, Timestamp)> =
+            self.rows.schedules.iter().map(|(name, info)| (name.clone(), info.handled)).collect();
+        for (name, handled) in handled {
+            self.load_ticks(&name, handled, self.now).await?;
+        }
+        self.load_for_schedules().await
+    }
+
+    /// Loads what accepting the triggers of the loaded schedules needs.
+    pub(crate) async fn load_for_schedules(&mut self) -> Result<()> {
+        let triggers = self.rows.schedules.values().map(|info| info.schedule.trigger.clone());
+        let batches: Vec<Batch> = triggers.map(Batch::one).collect();
+        self.load_for(&batches).await
+    }
+
+    /// Loads the ticks of a schedule that fired in this time.
+    pub(crate) async fn load_ticks(
+        &mut self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<()> {
+        if from > to {
+            return Ok(());
+        }
+        let key = self.shard.keys.fired(name);
+        let (from, to) = (Score::At(from), Score::At(to));
+        let read = vec![Read::Lowest { key, from, to, limit: MOST_TICKS }];
+        let mut fields = BTreeSet::new();
+        for (at, _) in self.look(read).await?.scored()? {
+            fields.insert(format!("{name} {at}"));
+        }
+        self.load_tick_rows(&fields).await
+    }
+
+    /// Loads ticks by the fields that they have.
+    pub(crate) async fn load_tick_rows(&mut self, fields: &BTreeSet<String>) -> Result<()> {
+        let key = self.shard.keys.ticks();
+        let cells = fields.iter().map(|field| Cell::new(key.clone(), field.as_str())).collect();
+        self.fetch(cells, Vec::new()).await?;
+        for field in fields {
+            let Some(bytes) = self.cell(key.clone(), field) else { continue };
+            let tick: Tick = from_json("a tick", bytes)?;
+            let named = format!("{} {}", tick.schedule, tick.tick.as_micros());
+            if named != *field {
+                return Err(corrupt(format_args!("the tick {field:?} is {named:?}")));
+            }
+            self.rows.ticks.insert((tick.schedule.clone(), tick.tick), tick);
+        }
+        Ok(())
+    }
+}

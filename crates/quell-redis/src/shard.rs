@@ -1,0 +1,117 @@
+//! One shard: keys that live on one node, and what this process knows of them.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quell_core::{Result, Timestamp};
+use tokio::sync::MutexGuard;
+
+use crate::keys::Keys;
+use crate::known::Known;
+use crate::link::{Link, Scripts};
+use crate::look::Read;
+use crate::tx::VERSION;
+
+/// Keys that one script may touch together.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) keys: Keys,
+    pub(crate) link: Link,
+    pub(crate) scripts: Arc<Scripts>,
+    /// Where hints to other processes go.
+    pub(crate) channel: String,
+    /// Tells this process's hints from others'.
+    pub(crate) origin: String,
+    turn: tokio::sync::Mutex<()>,
+    known: Mutex<Arc<Known>>,
+    /// The highest time that this process has seen, in microseconds (R38).
+    seen: AtomicI64,
+}
+
+/// Whose time a call goes by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Time {
+    /// The server's own clock.
+    Server,
+    /// What a test says.
+    At(Timestamp),
+    /// The highest that was seen: for what has no time of its own, such as settings.
+    Last,
+}
+
+impl From<Option<Timestamp>> for Time {
+    fn from(now: Option<Timestamp>) -> Self {
+        now.map_or(Time::Server, Time::At)
+    }
+}
+
+impl Shard {
+    pub(crate) fn new(keys: Keys, link: Link, scripts: Arc<Scripts>, channel: String) -> Self {
+        let origin = format!("{:016x}", fastrand::u64(..));
+        let (known, seen) = (Mutex::default(), AtomicI64::new(i64::MIN));
+        Shard {
+            keys,
+            link,
+            scripts,
+            channel,
+            origin,
+            turn: tokio::sync::Mutex::new(()),
+            known,
+            seen,
+        }
+    }
+
+    pub(crate) fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn know(&self, known: Arc<Known>) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+
+    /// What to tell a script of the time.
+    pub(crate) fn told(&self, time: Time) -> String {
+        match time {
+            Time::Server => "server".to_owned(),
+            Time::Last => "last".to_owned(),
+            Time::At(now) => now.max(self.seen()).as_micros().to_string(),
+        }
+    }
+
+    /// The highest time that this process has seen.
+    fn seen(&self) -> Timestamp {
+        Timestamp::from_micros(self.seen.load(Ordering::Relaxed))
+    }
+
+    /// Takes note of a time; returns the highest that was seen.
+    pub(crate) fn see(&self, now: Timestamp) -> Timestamp {
+        let now = now.as_micros();
+        Timestamp::from_micros(self.seen.fetch_max(now, Ordering::Relaxed).max(now))
+    }
+
+    /// Waits until no other step of this process is under way: they would only get in each other's
+    /// way.
+    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+}
+
+impl Shard {
+    /// Reads names and settings anew.
+    pub(crate) async fn learn(&self) -> Result<Arc<Known>> {
+        let keys = &self.keys;
+        let reads = [
+            Read::Fields(keys.meta(), vec![VERSION.to_owned()]),
+            Read::All(keys.lanes()),
+            Read::All(keys.shapes()),
+            Read::All(keys.queues()),
+            Read::All(keys.tasks()),
+        ];
+        let mut looked = self.look("read names and settings", Time::Last, &reads).await?;
+        let version = looked.text()?;
+        let pairs = [looked.pairs()?, looked.pairs()?, looked.pairs()?, looked.pairs()?];
+        let known = Arc::new(Known::read(version, pairs)?);
+        self.know(Arc::clone(&known));
+        Ok(known)
+    }
+}

@@ -1,0 +1,427 @@
+//! The door: each method of the trait is one step here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::alert::{AlertRow, AlertState, Overview};
+use quell_core::effect::{Begun, check_result};
+use quell_core::history::Sink;
+use quell_core::part::News;
+use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
+use quell_core::{
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
+    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, WakeHub, Wakeups,
+};
+use tokio::task::JoinSet;
+
+use crate::RedisOptions;
+use crate::claim::Tried;
+use crate::shard::{Shard, Time};
+use crate::tx::{Committed, TRIES, Tx, contended};
+
+/// A store on Redis or Valkey, one node or a Cluster.
+///
+/// ```no_run
+/// # async fn open() -> quell_core::Result<()> {
+/// let store = quell_redis::RedisStore::open("redis://127.0.0.1:6379/").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisStore {
+    pub(crate) shard: Shard,
+    pub(crate) history: Option<Sink>,
+    hub: Arc<WakeHub>,
+    // Owned so that it ends with the store.
+    _listener: JoinSet<()>,
+}
+
+/// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
+macro_rules! step {
+    ($self:ident, $what:literal, ($time:expr, $jobs:expr), |$tx:ident| $body:expr) => {{
+        let _turn = $self.shard.turn().await;
+        let mut tries = 0;
+        loop {
+            let told = ($time, $self.history.is_some());
+            let mut $tx = Tx::begin(&$self.shard, told, tries, $jobs).await?;
+            let answer = $body;
+            if let Some(answer) = answer
+                && let Committed::Done(news) = $tx.commit($what).await?
+            {
+                $self.spread(news);
+                break answer;
+            }
+            tries += 1;
+            if tries == TRIES {
+                return Err(contended($what));
+            }
+        }
+    }};
+}
+pub(crate) use step;
+
+impl RedisStore {
+    /// Opens the store behind a URL, with the defaults of [`RedisOptions`].
+    ///
+    /// # Errors
+    /// As for [`RedisOptions::open`].
+    pub async fn open(url: &str) -> Result<Self> {
+        RedisOptions::from_url(url)?.open().await
+    }
+
+    pub(crate) fn new(
+        shard: Shard,
+        history: Option<Sink>,
+        hub: Arc<WakeHub>,
+        listener: JoinSet<()>,
+    ) -> Self {
+        RedisStore { shard, history, hub, _listener: listener }
+    }
+
+    /// Tells workers of this process and the history what a step changed.
+    pub(crate) fn spread(&self, news: News) {
+        if let Some(history) = &self.history {
+            news.events.iter().for_each(|event| history.record(event));
+        }
+        for (queue, due) in news.wakes {
+            self.hub.wake(Some(&queue), due);
+        }
+        if let Some(due) = news.next_tick {
+            self.hub.wake(None, due);
+        }
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            dedup: true,
+            transactions: false,
+            push: true,
+            priorities: true,
+            exact_limits: true,
+            listing: true,
+        }
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        let jobs = batches.iter().map(|batch| batch.triggers.len()).sum();
+        Ok(step!(self, "accept triggers", (now.into(), jobs), |tx| {
+            tx.load_for(&batches).await?;
+            tx.step(|part| part.enqueue(&batches))
+        }))
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let tried = step!(self, "start jobs", (now.into(), 0), |tx| tx.start(claim).await?);
+        match tried {
+            Tried::Started(now, jobs) => {
+                let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await?;
+                Ok(Claimed { now, jobs, next })
+            }
+            Tried::Nothing(next) => Ok(Claimed { now: next.now, jobs: Vec::new(), next }),
+        }
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(step!(self, "renew leases", (now.into(), 0), |tx| {
+            tx.load_jobs(leases.iter().map(|lease| lease.job)).await?;
+            tx.step(|part| part.renew(leases, lease))
+        }))
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
+        Ok(step!(self, "end attempts", (now.into(), 0), |tx| {
+            tx.load_around(&ids).await?;
+            tx.step(|part| part.settle(&settlements))
+        }))
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        step!(self, "record an intent", (now.into(), 0), |tx| {
+            tx.load_whole(&[lease.job]).await?;
+            tx.step(|part| part.begin_effect(lease, name, key))
+        })
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        check_result(name, result)?;
+        step!(self, "record a result", (now.into(), 0), |tx| {
+            tx.load_whole(&[lease.job]).await?;
+            tx.step(|part| part.end_effect(lease, name, result))
+        })
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        self.read_effects(id).await
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        if !self.has_lapsed(now.into()).await? {
+            return Ok(Vec::new());
+        }
+        Ok(step!(self, "take back leases", (now.into(), 0), |tx| {
+            let lapsed = tx.lapsed(limit).await?;
+            tx.load_around(&lapsed).await?;
+            tx.step(|part| part.reap(limit))
+        }))
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        let mut tx = Tx::begin(&self.shard, (now.into(), false), 0, 0).await?;
+        Ok(tx.line(queue, tasks, None).await?.line.next())
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        let known = self.shard.learn().await?;
+        let info = |(name, settings): (&QueueName, &Option<QueueSettings>)| {
+            Some(QueueInfo { name: name.clone(), settings: settings.clone()? })
+        };
+        Ok(known.queues.iter().filter_map(info).collect())
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        settings.validate()?;
+        step!(self, "set a queue", (Time::Last, 0), |tx| {
+            tx.load_queue(queue).await?;
+            tx.step(|part| part.set_queue(queue, settings))
+        });
+        Ok(())
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        Ok(step!(self, "delete a queue", (Time::Last, 0), |tx| {
+            tx.load_queue(queue).await?;
+            tx.step(|part| part.delete_queue(queue))
+        }))
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        let known = self.shard.learn().await?;
+        let info = |(name, settings): (&TaskName, &TaskSettings)| TaskInfo {
+            name: name.clone(),
+            settings: *settings,
+        };
+        Ok(known.tasks.iter().map(info).collect())
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        step!(self, "set a task", (Time::Last, 0), |tx| {
+            tx.take_all_settings();
+            tx.step(|part| part.set_task(task, settings))
+        });
+        Ok(())
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        Ok(self.read_jobs(&[id]).await?.pop())
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.read_result(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        self.list(filter).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.read_counts().await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        self.read_attempts(id).await
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        self.read_explanation(target).await
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        Ok(step!(self, "flush a window", (now.into(), 0), |tx| {
+            tx.load_window(task, key).await?;
+            tx.step(|part| part.flush(task, key))
+        }))
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        step!(self, "cancel a window", (now.into(), 0), |tx| {
+            tx.load_window(task, key).await?;
+            tx.step(|part| part.cancel_key(task, key))
+        })
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        step!(self, "cancel a job", (now.into(), 0), |tx| {
+            tx.load_around(&[id]).await?;
+            tx.step(|part| part.cancel(id, reason))
+        })
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        step!(self, "put a job back", (now.into(), 0), |tx| {
+            tx.load_around(&[redrive.id]).await?;
+            tx.step(|part| part.redrive(redrive))
+        })
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64> {
+        if !self.may_prune(now.into(), retention).await? {
+            return Ok(0);
+        }
+        Ok(step!(self, "remove what has ended", (now.into(), 0), |tx| {
+            tx.load_old(retention, limit).await?;
+            tx.step(|part| part.prune(retention, limit))
+        }))
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        self.read_overview(now.into()).await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.read_alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        Ok(step!(self, "write an alert", (Time::Last, 0), |tx| {
+            Some(tx.write_alert(name, version, state).await?)
+        }))
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        step!(self, "set a schedule", (now.into(), 0), |tx| {
+            tx.load_schedules([schedule.name.clone()]).await?;
+            tx.step(|part| part.set_schedule(schedule))
+        });
+        Ok(())
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        step!(self, "switch a schedule", (now.into(), 0), |tx| {
+            tx.load_schedules([name.clone()]).await?;
+            tx.step(|part| part.set_schedule_state(name, state))
+        })
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        step!(self, "delete a schedule", (now.into(), 0), |tx| {
+            tx.load_schedules([name.clone()]).await?;
+            tx.load_ticks(name, Timestamp::MIN, Timestamp::MAX).await?;
+            tx.step(|part| part.delete_schedule(name))
+        })
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        self.read_schedules().await
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        let seen = self.look_for_ticks(now.into()).await?;
+        if seen.next.is_none_or(|next| next > seen.now) || limit == 0 {
+            return Ok(seen);
+        }
+        let ticked = step!(self, "fire ticks", (now.into(), limit), |tx| {
+            tx.load_due_schedules(limit).await?;
+            tx.step(|part| part.tick(limit))
+        });
+        // Of the schedules that were not due, too.
+        let next = self.look_for_ticks(now.into()).await?.next;
+        Ok(Ticked { next, ..ticked })
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        step!(self, "run a schedule", (now.into(), 1), |tx| {
+            tx.load_schedules([name.clone()]).await?;
+            tx.load_for_schedules().await?;
+            tx.step(|part| part.run_schedule(name))
+        })
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        let most = quell_core::schedule::MAX_BACKFILL;
+        step!(self, "backfill a schedule", (now.into(), most), |tx| {
+            tx.load_schedules([name.clone()]).await?;
+            tx.load_ticks(name, from, to).await?;
+            tx.load_for_schedules().await?;
+            tx.step(|part| part.backfill(name, from, to))
+        })
+    }
+}
