@@ -185,6 +185,27 @@ impl RedisCluster {
         Ok(replicas)
     }
 
+    /// Waits until the running replicas of a key's master have all that it has: what they have not is
+    /// lost if it dies. (`WAIT` waits for the writes of its own connection only.)
+    ///
+    /// # Errors
+    /// Where that does not come about in a minute.
+    pub fn await_replicas(&self, key: &str) -> anyhow::Result<()> {
+        let master = self.master_of(key)?;
+        let replicas = self.replicas_of(master)?;
+        let offset = |node: usize, field: &str| {
+            let about = self.node(node)?.command(&["INFO", "replication"])?;
+            value_of(&about, field).context("an offset")?.parse::<u64>().context("an offset")
+        };
+        let written = offset(master, "master_repl_offset")?;
+        let is_there = || {
+            let has = |node: &usize| offset(*node, "slave_repl_offset").is_ok_and(|o| o >= written);
+            replicas.iter().all(has)
+        };
+        ensure!(await_that(PATIENCE, is_there), "the replicas of node {master} lag behind");
+        Ok(())
+    }
+
     /// Starts a node again that was killed or stopped; what it finds itself to be takes a moment, see
     /// [`RedisCluster::await_ok`].
     ///

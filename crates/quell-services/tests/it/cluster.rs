@@ -10,7 +10,7 @@ fn a_replica_takes_over_with_what_its_master_had() {
     let replicas = cluster.replicas_of(master).unwrap();
     let node = cluster.node(master).unwrap();
     assert_eq!(node.command(&["SET", "a", "1"]).unwrap(), "OK");
-    assert_eq!(node.command(&["WAIT", "1", "0"]).unwrap(), "1");
+    cluster.await_replicas("a").unwrap();
     assert_eq!(cluster.kill_master_of("a").unwrap(), master);
     assert!(cluster.master_of("a").is_err(), "its master is dead");
     let next = cluster.await_failover("a").unwrap();
