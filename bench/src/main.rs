@@ -2,11 +2,13 @@
 //!
 //! Each workload runs a few rounds, Quell, floor and peers in turn, and the medians are shown. Peers
 //! are programs of their own, so that nothing they depend on is part of Quell's tree. Run it by
-//! `cargo xtask bench sqlite` or `cargo xtask bench postgres`.
+//! `cargo xtask bench sqlite`, `postgres` or `redis`.
 
 mod floor;
 mod place;
 mod postgres;
+mod program;
+mod redis;
 mod report;
 mod scaling;
 mod workload;
@@ -34,6 +36,8 @@ enum Store {
     Sqlite(Args),
     /// The store that services share.
     Postgres(postgres::Args),
+    /// The store on Redis.
+    Redis(redis::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -59,6 +63,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().store {
         Store::Sqlite(args) => sqlite(&args),
         Store::Postgres(args) => postgres::run(&args),
+        Store::Redis(args) => redis::run(&args),
     }
 }
 

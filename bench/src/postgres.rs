@@ -10,6 +10,7 @@ use anyhow::Context;
 use quell_services::Postgres;
 use serde::Deserialize;
 
+use crate::program::{self, Told};
 use crate::report::{record_section, shown};
 use crate::scaling;
 
@@ -200,48 +201,11 @@ impl Args {
     }
 
     /// Runs one of the programs on this server.
-    pub(crate) fn ask(
-        &self,
-        server: &Postgres,
-        program: &str,
-        args: &[&str],
-        seconds: u32,
-    ) -> Told {
-        let path = Path::new(&self.programs).join(program);
-        let ran = Command::new("timeout")
-            .args(["--kill-after=5", &seconds.to_string()])
-            .arg(&path)
-            .args(args)
-            .args(["--url", &server.url()])
-            .output();
-        let output = match ran {
-            Ok(output) => output,
-            Err(error) => {
-                let failed = Some(format!("cannot run {}: {error}", path.display()));
-                return Told { text: String::new(), failed };
-            }
-        };
-        let failed = match output.status.code() {
-            Some(0) => None,
-            Some(124 | 137) => Some(format!("took more than {seconds} s")),
-            Some(_) | None => Some(reason(&String::from_utf8_lossy(&output.stderr))),
-        };
-        Told { text: String::from_utf8_lossy(&output.stdout).into_owned(), failed }
+    pub(crate) fn ask(&self, server: &Postgres, name: &str, args: &[&str], seconds: u32) -> Told {
+        let mut command = Command::new(Path::new(&self.programs).join(name));
+        command.args(args).args(["--url", &server.url()]);
+        program::run(&command, seconds)
     }
-}
-
-/// What a program printed, up to where it failed.
-pub(crate) struct Told {
-    pub(crate) text: String,
-    pub(crate) failed: Option<String>,
-}
-
-/// A program's last words on one line.
-fn reason(told: &str) -> String {
-    let said = told.rsplit_once("Error: ").map_or(told, |(_, said)| said);
-    let words: Vec<&str> = said.split_whitespace().filter(|word| *word != "|").collect();
-    let said: String = words.join(" ").chars().take(200).collect();
-    if said.is_empty() { "it said nothing".to_owned() } else { said.replace('|', "/") }
 }
 
 fn measure(args: &Args, server: &Postgres) -> anyhow::Result<(String, String)> {
@@ -346,6 +310,7 @@ fn verdict(workload: &Workload, found: &Found) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::program::reason;
 
     #[test]
     fn a_program_that_failed_stands_in_the_table_with_its_reason() {

@@ -6,7 +6,8 @@ use std::io::Write;
 use quell_services::Postgres;
 use serde::Deserialize;
 
-use crate::postgres::{Args, Told};
+use crate::postgres::Args;
+use crate::program::Told;
 use crate::report::shown;
 
 const PROGRAM: &str = "quell-postgres-scaling";

@@ -1,10 +1,11 @@
 //! `cargo xtask bench`: builds Quell and its peers for release, then runs the bench.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::ValueEnum;
 
-use crate::run::cargo;
+use crate::run::{answers, cargo, run};
 
 /// The stores that can be measured.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -13,7 +14,12 @@ pub(crate) enum Store {
     Sqlite,
     /// The store that services share, beside `graphile_worker`, `apalis-postgres` and `awa`.
     Postgres,
+    /// The store on Redis, beside BullMQ, dramatiq and `apalis-redis`.
+    Redis,
 }
+
+/// Programs in Rust on Redis; who of them takes part is said in `bench/src/redis/workloads.rs`.
+const REDIS_PEERS: [&str; 2] = ["redis-floor", "apalis-redis"];
 
 /// Builds and runs. Peers have a target folder of their own, because of what they link.
 pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Result<()> {
@@ -33,6 +39,12 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
             needed.copied().try_for_each(|name| peer(root, name))?;
             cargo(root, &[&run[..], &["postgres"], &rest].concat())
         }
+        Store::Redis => {
+            REDIS_PEERS.iter().try_for_each(|name| peer(root, name))?;
+            node_peer(root, "bullmq")?;
+            python_peer(root, "dramatiq")?;
+            cargo(root, &[&run[..], &["redis"], &rest].concat())
+        }
     }
 }
 
@@ -40,4 +52,39 @@ fn peer(root: &Path, name: &str) -> anyhow::Result<()> {
     let manifest = format!("bench/peers/{name}/Cargo.toml");
     let build = ["build", "--release", "--locked", "--manifest-path", &manifest];
     cargo(root, &[&build[..], &["--target-dir", "target/peers"]].concat())
+}
+
+/// A program in JavaScript, with what it needs, in a folder of its own. (Not by `npm ci`: that wants
+/// the lock to name the binaries of platforms that nobody here has.)
+fn node_peer(root: &Path, name: &str) -> anyhow::Result<()> {
+    if !answers("npm", &["--version"]) {
+        quell_services::install(&["nodejs", "npm"])?;
+    }
+    let folder = copied(root, name)?;
+    let install = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"];
+    run(&folder, Command::new("npm").args(install))
+}
+
+/// A program in Python, likewise.
+fn python_peer(root: &Path, name: &str) -> anyhow::Result<()> {
+    if !answers("python3", &["-c", "import ensurepip"]) {
+        quell_services::install(&["python3-venv"])?;
+    }
+    let folder = copied(root, name)?;
+    if !folder.join("venv/bin/pip").exists() {
+        run(&folder, Command::new("python3").args(["-m", "venv", "venv"]))?;
+    }
+    let install = ["install", "--quiet", "--require-hashes", "-r", "requirements.txt"];
+    run(&folder, Command::new(folder.join("venv/bin/pip")).args(install))
+}
+
+/// The files of a program below `target`, where what it needs goes too.
+fn copied(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let folder = root.join("target/peers").join(name);
+    std::fs::create_dir_all(&folder)?;
+    for file in std::fs::read_dir(root.join("bench/peers").join(name))? {
+        let file = file?;
+        std::fs::copy(file.path(), folder.join(file.file_name()))?;
+    }
+    Ok(folder)
 }

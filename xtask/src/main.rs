@@ -76,11 +76,11 @@ enum Chore {
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
         minutes: u64,
     },
-    /// Measures Quell beside a peer and a floor.
+    /// Measures Quell beside its peers and a floor.
     Bench {
         /// Which store.
         store: bench::Store,
-        /// Handed on: --quick, --json FILE, --record, --trace FILE.
+        /// Handed on: --quick, --json FILE, --record, --only TEXT; and others: see `bench/src`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },

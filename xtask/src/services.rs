@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::thread::{self, ScopedJoinHandle};
 
-use anyhow::Context;
-use quell_services::{POSTGRES_URL, Postgres};
+use anyhow::{Context, anyhow};
+use quell_services::{POSTGRES_URL, Postgres, REDIS_CLUSTER, REDIS_URL, Redis, RedisCluster};
 
 use crate::run::run;
 
@@ -12,20 +13,35 @@ use crate::run::run;
 #[derive(Debug)]
 pub(crate) struct Services {
     postgres: Postgres,
+    redis: Redis,
+    redis_cluster: RedisCluster,
 }
 
 impl Services {
-    /// Starts them; installs what is missing.
+    /// Starts them side by side; installs what is missing. What a commit survives is tested on
+    /// servers of their own, so these need no disk.
     pub(crate) fn start() -> anyhow::Result<Self> {
-        // What a commit survives is tested on servers of their own.
         let settings = ["fsync=off", "synchronous_commit=off", "max_connections=400"];
-        Ok(Services { postgres: Postgres::start(&settings).context("start PostgreSQL")? })
+        thread::scope(|scope| {
+            let postgres = scope.spawn(|| Postgres::start(&settings).context("start PostgreSQL"));
+            let redis = scope.spawn(|| Redis::start(&[]).context("start Redis"));
+            let cluster = RedisCluster::start(3, 0, &[]).context("start a Redis cluster");
+            let (postgres, redis) = (started(postgres), started(redis));
+            Ok(Services { postgres: postgres?, redis: redis?, redis_cluster: cluster? })
+        })
     }
 
     /// Tells a command where they are.
     pub(crate) fn tell<'c>(&self, command: &'c mut Command) -> &'c mut Command {
-        command.env(POSTGRES_URL, self.postgres.url())
+        command
+            .env(POSTGRES_URL, self.postgres.url())
+            .env(REDIS_URL, self.redis.url())
+            .env(REDIS_CLUSTER, self.redis_cluster.nodes())
     }
+}
+
+fn started<T>(thread: ScopedJoinHandle<'_, anyhow::Result<T>>) -> anyhow::Result<T> {
+    thread.join().map_err(|_| anyhow!("the thread that starts a server panicked"))?
 }
 
 /// Runs a command beside the servers.

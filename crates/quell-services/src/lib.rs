@@ -2,21 +2,30 @@
 //!
 //! Each server lives on a free port of the loopback address with everything in a temporary folder,
 //! and ends with the value that stands for it. `cargo xtask` shares one of each among all tests
-//! that only need one ([`url_for_tests`]); tests that hurt a server start their own.
+//! that only need one ([`url_for_tests`], [`redis_url_for_tests`], [`redis_cluster_for_tests`]); tests
+//! that hurt a server start their own.
 //!
 //! Invariant: nothing here knows Quell.
 
+pub mod cluster;
 mod packages;
 pub mod pgbouncer;
 pub mod postgres;
 mod process;
+pub mod redis;
 
+pub use cluster::RedisCluster;
 pub use packages::install;
 pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
 pub use postgres::{Postgres, psql};
+pub use redis::Redis;
 
 /// Where the tests find the PostgreSQL server that they share.
 pub const POSTGRES_URL: &str = "QUELL_TEST_POSTGRES";
+/// Where the tests find the Redis server that they share.
+pub const REDIS_URL: &str = "QUELL_TEST_REDIS";
+/// Where the tests find the Redis cluster that they share: `host:port` of each node, with commas.
+pub const REDIS_CLUSTER: &str = "QUELL_TEST_REDIS_CLUSTER";
 
 /// The URL of a new schema on the PostgreSQL server that tests share.
 ///
@@ -27,5 +36,35 @@ pub const POSTGRES_URL: &str = "QUELL_TEST_POSTGRES";
 pub fn url_for_tests() -> String {
     let server = std::env::var(POSTGRES_URL)
         .expect("no PostgreSQL for tests: run `cargo xtask test`, or `cargo xtask with-services`");
-    format!("{server}?schema=t{:016x}", fastrand::u64(..))
+    format!("{server}?schema={}", prefix())
+}
+
+/// The URL of the Redis server that tests share, and a prefix that no other test's keys have.
+///
+/// # Panics
+/// Where there is no such server: a missing service fails a test and skips none.
+#[must_use]
+#[expect(clippy::expect_used, reason = "only tests call it, and they must fail")]
+pub fn redis_url_for_tests() -> (String, String) {
+    let server = std::env::var(REDIS_URL)
+        .expect("no Redis for tests: run `cargo xtask test`, or `cargo xtask with-services`");
+    (server, prefix())
+}
+
+/// The nodes of the Redis cluster that tests share, as `host:port` with commas, and a prefix that no
+/// other test's keys have.
+///
+/// # Panics
+/// Where there is no such cluster: a missing service fails a test and skips none.
+#[must_use]
+#[expect(clippy::expect_used, reason = "only tests call it, and they must fail")]
+pub fn redis_cluster_for_tests() -> (String, String) {
+    let nodes = std::env::var(REDIS_CLUSTER).expect(
+        "no Redis cluster for tests: run `cargo xtask test`, or `cargo xtask with-services`",
+    );
+    (nodes, prefix())
+}
+
+fn prefix() -> String {
+    format!("t{:016x}", fastrand::u64(..))
 }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Between two looks at something that is awaited.
@@ -49,6 +49,22 @@ impl Drop for Process {
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("no port is free")?;
     Ok(listener.local_addr()?.port())
+}
+
+/// How far above its port a node of a Redis cluster listens for the other nodes.
+pub(crate) const BUS: u16 = 10_000;
+
+/// A port that nothing listens on at this moment, nor on the one of its [`BUS`]. Outgoing
+/// connections of others take neither, so a server can come back to them.
+pub(crate) fn free_port_with_bus() -> anyhow::Result<u16> {
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    for _ in 0..1_000 {
+        let port = fastrand::u16(10_000..22_000);
+        if is_free(port) && is_free(port + BUS) {
+            return Ok(port);
+        }
+    }
+    bail!("no port from 10000 to 22000 is free, with the one {BUS} above it")
 }
 
 /// Waits until `is_so`, until the deadline at the longest; says whether it is so.

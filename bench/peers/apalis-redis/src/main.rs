@@ -1,0 +1,114 @@
+//! `apalis-redis`, measured the way `bench` measures Quell. A crate of its own, because what it
+//! depends on is no part of Quell's tree.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use apalis::prelude::*;
+use apalis_redis::{Config, ConnectionManager, RedisStorage};
+use redis::AsyncCommands;
+use redis_common::{Peer, Settings, Starts, version_in};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Noop {
+    n: usize,
+}
+
+async fn noop(_: Noop, starts: Data<Starts>) -> Result<(), BoxDynError> {
+    let _unheard = starts.send(Instant::now());
+    Ok(())
+}
+
+#[derive(Clone)]
+struct Apalis {
+    connection: ConnectionManager,
+    settings: Settings,
+    storage: RedisStorage<Noop>,
+}
+
+impl Peer for Apalis {
+    const NAME: &'static str = "apalis-redis";
+    const DEBOUNCED: &'static str =
+        "an idempotency key: a second job is dropped, and its time stays";
+    type Worker = (WorkerContext, JoinSet<Result<()>>);
+
+    fn version() -> String {
+        version_in(include_str!("../Cargo.lock"), "apalis-redis")
+    }
+
+    fn tuned(settings: Settings) -> &'static str {
+        match settings {
+            Settings::Defaults => "Config::default(), no poll strategy",
+            Settings::Best => "polls every 5 ms, batches of 1,000, no lock and no other events",
+        }
+    }
+
+    async fn open(url: &str, settings: Settings) -> Result<Self> {
+        let connection = apalis_redis::connect(url).await?;
+        let config = match settings {
+            Settings::Defaults => Config::default(),
+            Settings::Best => Config::default().batch_size(1_000).lock_tasks(false).emit_events(false),
+        };
+        // Without a time to live a key is forgotten at once.
+        let config = config.idempotency_ttl(Some(Duration::from_secs(3_600)));
+        let storage = RedisStorage::new(connection.clone()).with_config(config);
+        Ok(Apalis { connection, settings, storage })
+    }
+
+    async fn enqueue_many(&self, first: usize, count: usize) -> Result<()> {
+        let jobs = (first..first + count).map(|n| Noop { n }).collect();
+        Ok(self.storage.clone().push_bulk(jobs).await?)
+    }
+
+    async fn enqueue(&self, n: usize) -> Result<()> {
+        Ok(self.storage.clone().push(Noop { n }).await?)
+    }
+
+    async fn debounce(&self, key: usize) -> Result<()> {
+        let task = TaskBuilder::new(Noop { n: key })
+            .idempotency_key(format!("customer-{key}"))
+            .run_after(Duration::from_secs(3_600))
+            .build();
+        Ok(self.storage.clone().push_task(task).await?)
+    }
+
+    async fn unfinished(&self, count: usize) -> Result<usize> {
+        let done = self.storage.get_config().done_jobs_set();
+        let done: usize = self.connection.clone().scard(done).await?;
+        Ok(count.saturating_sub(done))
+    }
+
+    async fn work(&self, starts: Starts) -> Result<Self::Worker> {
+        let context = WorkerContext::new("bench");
+        let mut task = JoinSet::new();
+        let builder = WorkerBuilder::new(&context);
+        match self.settings {
+            Settings::Defaults => {
+                let worker = builder.backend(self.storage.clone()).data(starts).build(noop);
+                task.spawn(async move { worker.run().await.context("the worker") });
+            }
+            Settings::Best => {
+                let backend = self.storage.clone().poll_with_interval(Duration::from_millis(5));
+                let worker = builder.backend(backend).data(starts).build(noop);
+                task.spawn(async move { worker.run().await.context("the worker") });
+            }
+        }
+        Ok((context, task))
+    }
+
+    async fn stop((context, mut task): Self::Worker) -> Result<()> {
+        // It may have ended by itself, and says why below.
+        let _ended = context.stop();
+        while let Some(ended) = task.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<()> {
+    redis_common::main::<Apalis>().await
+}

@@ -1,0 +1,329 @@
+//! Quell on Redis beside its peers and a floor of plain scripts: each is a program of its own, in
+//! its own language, and takes the arguments of `bench/peers/redis-common`. Every round has a fresh
+//! server, the programs take turns, and the server's counters are read around each. A program that
+//! fails stands in the table with its reason.
+
+mod counters;
+mod workloads;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use quell_services::Redis;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::program::{self, Told};
+use crate::report::{record_section, shown};
+use crate::{median, median_of};
+use counters::Counters;
+use workloads::{Before, CONTENDERS, Contender, FLOOR, Figure, QUELL, WORKLOADS, Workload};
+
+/// The same for all. A rewrite of the file would fall into one round and not into another.
+const SETTINGS: [&str; 3] =
+    ["appendonly yes", "appendfsync everysec", "auto-aof-rewrite-percentage 0"];
+/// How long a program may take.
+const SECONDS: u32 = 900;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Smaller sizes and one round.
+    #[arg(long)]
+    quick: bool,
+    /// Write one JSON object per round to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Append the results to bench/RESULTS.md.
+    #[arg(long)]
+    record: bool,
+    /// Only workloads whose name has this in it.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Only programs whose name has this in it.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    who: String,
+    /// How many jobs stand in the backlog, and how many windows are open: 1,000,000, or 20,000 where
+    /// it is to be quick.
+    #[arg(long, value_name = "NUMBER")]
+    many: Option<usize>,
+    /// Where the programs are.
+    #[arg(long, value_name = "FOLDER", default_value = "target/peers")]
+    programs: PathBuf,
+}
+
+/// What a program printed.
+#[derive(Clone, Debug, Deserialize)]
+struct Printed {
+    peer: String,
+    tuned: String,
+    note: Option<String>,
+    jobs: usize,
+    value: f64,
+    p99: Option<f64>,
+}
+
+/// One round, and what it cost for each job.
+#[derive(Clone, Debug)]
+struct Round {
+    printed: Printed,
+    value: f64,
+    cost: Counters,
+}
+
+/// The rounds of each contender, or why they ended.
+type Found = Vec<(Contender, Result<Vec<Round>, String>)>;
+
+/// Measures, shows and records.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let (mut tables, mut lines, mut who) = (String::new(), String::new(), Vec::new());
+    for workload in WORKLOADS.iter().filter(|workload| workload.name.contains(&args.only)) {
+        let found = args.measure(workload, &mut lines)?;
+        tables.push_str(&table(workload, args, &found));
+        for (contender, rounds) in &found {
+            let Some(Round { printed, .. }) = rounds.iter().flatten().next() else { continue };
+            let line = format!("- {}: {}; {}", contender.name(), printed.peer, printed.tuned);
+            if !who.contains(&line) {
+                who.push(line);
+            }
+        }
+    }
+    tables.push_str(&format!("\n{}\n", who.join("\n")));
+    if let Some(file) = &args.json {
+        std::fs::write(file, lines)?;
+    }
+    write!(std::io::stdout(), "{tables}")?;
+    if args.record {
+        let version = version()?;
+        let about = format!(
+            "{version}, for all alike: {}; a fresh server for each round, medians; Quell is durable \
+             as `appendfsync` says, and so are all others",
+            SETTINGS.join(", ")
+        );
+        record_section(&about, &tables)?;
+    }
+    Ok(())
+}
+
+fn version() -> anyhow::Result<String> {
+    let info = Redis::start(&[])?.command(&["INFO", "server"])?;
+    let number = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
+    Ok(format!("Redis {}", number.unwrap_or("of unknown version").trim_end()))
+}
+
+impl Args {
+    fn many(&self) -> usize {
+        self.many.unwrap_or(if self.quick { 20_000 } else { 1_000_000 })
+    }
+
+    fn count(&self, workload: &Workload) -> usize {
+        let sized = |(full, quick)| if self.quick { quick } else { full };
+        workload.count.map_or_else(|| self.many(), sized)
+    }
+
+    /// All rounds of a workload, the contenders in turn.
+    fn measure(&self, workload: &Workload, lines: &mut String) -> anyhow::Result<Found> {
+        let asked = CONTENDERS.iter().filter(|one| one.name().contains(&self.who));
+        let mut found: Found = asked.map(|one| (*one, Ok(Vec::new()))).collect();
+        let rounds = if self.quick { 1 } else { workload.rounds };
+        for round in 1..=rounds {
+            for (contender, rounds) in &mut found {
+                let Ok(so_far) = rounds else { continue };
+                let name = contender.name();
+                writeln!(std::io::stderr(), "{}: {name}, round {round}", workload.name)?;
+                match self.round(workload, *contender, lines)? {
+                    Ok(round) => so_far.push(round),
+                    Err(reason) => {
+                        writeln!(std::io::stderr(), "  failed: {reason}")?;
+                        *rounds = Err(reason);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// One round on a server of its own; the inner error is the program's.
+    fn round(
+        &self,
+        workload: &Workload,
+        contender: Contender,
+        lines: &mut String,
+    ) -> anyhow::Result<Result<Round, String>> {
+        let server = Redis::start(&SETTINGS).context("start Redis")?;
+        let count = self.count(workload);
+        let queued = match workload.before {
+            Before::Nothing => 0,
+            Before::Count => count,
+            Before::Many => self.many(),
+        };
+        if queued > 0 {
+            let told = self.ask(&server, contender, &["batch"], queued);
+            if let Some(reason) = told.failed {
+                return Ok(Err(reason));
+            }
+        }
+        server.command(&["CONFIG", "RESETSTAT"])?;
+        let before = Counters::read(&server)?;
+        let told = self.ask(&server, contender, workload.args, count);
+        let after = Counters::read(&server)?;
+        if let Some(reason) = told.failed {
+            return Ok(Err(reason));
+        }
+        let printed: Printed = match serde_json::from_str(told.text.trim()) {
+            Ok(printed) => printed,
+            Err(error) => return Ok(Err(format!("it printed no measurement: {error}"))),
+        };
+        let cost = after.since(before, printed.jobs);
+        let value = match workload.figure {
+            Figure::Told => printed.value,
+            Figure::Memory => cost.memory_bytes,
+        };
+        let line = json!({
+            "workload": workload.name,
+            "who": contender.name(),
+            "printed": serde_json::from_str::<Value>(told.text.trim())?,
+            "value": value,
+            "memory_bytes_per_job": cost.memory_bytes,
+            "commands": counters::commands(&server)?,
+        });
+        lines.push_str(&format!("{line}\n"));
+        Ok(Ok(Round { printed, value, cost }))
+    }
+
+    fn ask(&self, server: &Redis, contender: Contender, args: &[&str], count: usize) -> Told {
+        let mut command = contender.command(&self.programs);
+        command.args(args);
+        // Of a workload that says how many itself, the number comes last.
+        if args.last() != Some(&"--samples") {
+            command.arg("--count");
+        }
+        command.arg(count.to_string());
+        command.args(["--settings", contender.1, "--url", &server.url()]);
+        program::run(&command, SECONDS)
+    }
+}
+
+fn median_by(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
+    median(rounds.iter().map(of).collect())
+}
+
+fn table(workload: &Workload, args: &Args, found: &Found) -> String {
+    let (count, many) = (args.count(workload), args.many());
+    let amount = match workload.before {
+        Before::Many => format!("{count} of {many}"),
+        Before::Nothing | Before::Count => count.to_string(),
+    };
+    let mut text = format!(
+        "\n**{}** ({amount}){}\n\n| who | median | p99 | of the floor | commands a job | server CPU µs \
+         a job | network bytes a job | file bytes a job |\n| --- | --- | --- | --- | --- | --- | --- | \
+         --- |\n",
+        workload.name,
+        verdict(found),
+    );
+    let floor = value_of(found, FLOOR);
+    let mut notes = Vec::new();
+    for (contender, rounds) in found {
+        let cells = match rounds {
+            Ok(rounds) => cells(rounds, floor),
+            Err(reason) => format!("failed: {reason} | - | - | - | - | - | -"),
+        };
+        text.push_str(&format!("| {} | {cells} |\n", contender.name()));
+        let note = rounds.iter().flatten().find_map(|round| round.printed.note.clone());
+        let name = contender.name();
+        let name = name.split_once(" (").map_or(name.as_str(), |(name, _)| name);
+        let line = note.map(|note| format!("{name}: {note}."));
+        notes.extend(line.filter(|line| !notes.contains(line)));
+    }
+    if !notes.is_empty() {
+        text.push_str(&format!("\n{}\n", notes.join(" ")));
+    }
+    text
+}
+
+fn cells(rounds: &[Round], floor: Option<f64>) -> String {
+    let value = median_by(rounds, |round| round.value);
+    let tail = median_of(rounds.iter().filter_map(|round| round.printed.p99).collect());
+    let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
+    [
+        shown(value),
+        cell(tail),
+        cell(floor.map(|floor| value / floor)),
+        shown(median_by(rounds, |round| round.cost.commands)),
+        shown(median_by(rounds, |round| round.cost.cpu)),
+        shown(median_by(rounds, |round| round.cost.network_bytes)),
+        shown(median_by(rounds, |round| round.cost.file_bytes)),
+    ]
+    .join(" | ")
+}
+
+fn value_of(found: &Found, asked: Contender) -> Option<f64> {
+    let rounds = &found.iter().find(|(contender, _)| *contender == asked)?.1;
+    let rounds = rounds.as_ref().ok().filter(|rounds| !rounds.is_empty())?;
+    Some(median_by(rounds, |round| round.value))
+}
+
+/// Quell at its defaults, as a multiple of each peer at its best; nothing where it was not measured.
+fn verdict(found: &Found) -> String {
+    let Some(quell) = value_of(found, QUELL) else { return String::new() };
+    let others = found.iter().filter(|(one, _)| one.0 != QUELL.0 && one.1 == "best");
+    let ratios: Vec<String> = others
+        .filter_map(|(one, _)| Some((one, value_of(found, *one)?)))
+        .map(|(one, value)| format!("{:.2} x {}", quell / value, one.name()))
+        .collect();
+    format!(": Quell at its defaults is {}", ratios.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(values: &[(Contender, f64)]) -> Found {
+        let round = |value| Round {
+            printed: Printed {
+                peer: "p 1".to_owned(),
+                tuned: "t".to_owned(),
+                note: Some("n".to_owned()),
+                jobs: 1,
+                value,
+                p99: None,
+            },
+            value,
+            cost: Counters::default(),
+        };
+        values.iter().map(|(one, value)| (*one, Ok(vec![round(*value)]))).collect()
+    }
+
+    fn args() -> Args {
+        Args {
+            quick: true,
+            json: None,
+            record: false,
+            only: String::new(),
+            who: String::new(),
+            many: None,
+            programs: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn who_failed_stands_in_the_table_with_the_reason_and_the_others_beside_the_floor() {
+        let bull = Contender("bullmq", "best");
+        let mut all = found(&[(FLOOR, 10.0), (bull, 5.0)]);
+        all.push((Contender("apalis-redis-peer", "best"), Err("too many results".to_owned())));
+        let text = table(&WORKLOADS[0], &args(), &all);
+        let cells = "| bullmq (best) | 5.00 | - | 0.50 | 0.00 | 0.00 | 0.00 | 0.00 |\n";
+        let failed = "| apalis-redis (best) | failed: too many results | - | - | - | - | - | - |\n";
+        assert!(text.contains(cells) && text.contains(failed), "{text}");
+        assert!(text.ends_with("\nredis-floor: n. bullmq: n.\n"), "{text}");
+    }
+
+    #[test]
+    fn quell_is_told_as_a_multiple_of_each_peer_at_its_best_once_it_is_measured() {
+        let bull = [Contender("bullmq", "defaults"), Contender("bullmq", "best")];
+        assert_eq!(verdict(&found(&[(FLOOR, 10.0), (bull[1], 5.0)])), "");
+        let all = found(&[(QUELL, 20.0), (FLOOR, 10.0), (bull[0], 2.0), (bull[1], 5.0)]);
+        let expected = ": Quell at its defaults is 2.00 x redis-floor (best), 4.00 x bullmq (best)";
+        assert_eq!(verdict(&all), expected);
+    }
+}

@@ -1,0 +1,138 @@
+//! Who is measured on Redis, and at what.
+
+use std::path::Path;
+use std::process::Command;
+
+/// A program and its set-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Contender(pub(crate) &'static str, pub(crate) &'static str);
+
+pub(crate) const QUELL: Contender = Contender("quell-redis-bench", "defaults");
+pub(crate) const FLOOR: Contender = Contender("redis-floor", "best");
+pub(crate) const CONTENDERS: &[Contender] = &[
+    FLOOR,
+    Contender("bullmq", "defaults"),
+    Contender("bullmq", "best"),
+    Contender("dramatiq", "defaults"),
+    Contender("dramatiq", "best"),
+    Contender("apalis-redis-peer", "defaults"),
+    Contender("apalis-redis-peer", "best"),
+];
+
+impl Contender {
+    /// How it stands in tables.
+    pub(crate) fn name(self) -> String {
+        let name = self.0.trim_end_matches("-bench").trim_end_matches("-peer");
+        format!("{name} ({})", self.1)
+    }
+
+    /// Its program, without what it is asked.
+    pub(crate) fn command(self, programs: &Path) -> Command {
+        let folder = programs.join(self.0);
+        let mut command = match self.0 {
+            "bullmq" => Command::new("node"),
+            "dramatiq" => Command::new(folder.join("venv/bin/python")),
+            name => Command::new(programs.join("release").join(name)),
+        };
+        match self.0 {
+            "bullmq" => command.arg(folder.join("main.mjs")),
+            "dramatiq" => command.arg(folder.join("main.py")),
+            _ => &mut command,
+        };
+        command
+    }
+}
+
+/// What is queued before a round begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Before {
+    Nothing,
+    /// As much as the round works off.
+    Count,
+    /// As much as `--many` says.
+    Many,
+}
+
+/// What the figure of a round is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Figure {
+    /// What the program found.
+    Told,
+    /// What is in the server's memory since, for one job.
+    Memory,
+}
+
+/// A workload: its name, what programs are told, and how much.
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) args: &'static [&'static str],
+    /// How many jobs, and how many where `--quick` asks for less; none is `--many`.
+    pub(crate) count: Option<(usize, usize)>,
+    pub(crate) before: Before,
+    pub(crate) figure: Figure,
+    pub(crate) rounds: usize,
+}
+
+const PLAIN: Workload = Workload {
+    name: "",
+    args: &[],
+    count: None,
+    before: Before::Nothing,
+    figure: Figure::Told,
+    rounds: 3,
+};
+
+pub(crate) const WORKLOADS: [Workload; 8] = [
+    Workload {
+        name: "batch enqueue, per second",
+        args: &["batch"],
+        count: Some((100_000, 10_000)),
+        ..PLAIN
+    },
+    Workload {
+        name: "drain of no-ops, per second",
+        args: &["drain"],
+        count: Some((100_000, 10_000)),
+        before: Before::Count,
+        ..PLAIN
+    },
+    Workload {
+        name: "single enqueue, 32 callers, per second",
+        args: &["single", "--callers", "32"],
+        count: Some((32_000, 3_200)),
+        ..PLAIN
+    },
+    Workload {
+        name: "debounced, 32 callers, 100 keys, per second",
+        args: &["debounced", "--callers", "32", "--keys", "100"],
+        count: Some((32_000, 3_200)),
+        ..PLAIN
+    },
+    Workload {
+        name: "debounced, 512 callers, 100 keys, per second",
+        args: &["debounced", "--callers", "512", "--keys", "100"],
+        count: Some((51_200, 5_120)),
+        ..PLAIN
+    },
+    Workload {
+        name: "enqueue to start, ms (p50, p99)",
+        args: &["latency", "--budget", "15", "--samples"],
+        count: Some((300, 50)),
+        ..PLAIN
+    },
+    Workload {
+        name: "the first of a backlog that is due, per second",
+        args: &["head"],
+        count: Some((20_000, 2_000)),
+        before: Before::Many,
+        rounds: 1,
+        ..PLAIN
+    },
+    Workload {
+        name: "memory of an open window, bytes",
+        args: &["windows"],
+        figure: Figure::Memory,
+        rounds: 1,
+        ..PLAIN
+    },
+];
