@@ -3,13 +3,13 @@
 use quell_core::alert::{AlertRow, AlertState};
 use quell_core::{AlertName, Result};
 
-use crate::RedisStore;
 use crate::look::Read;
 use crate::row::{from_json, to_json};
 use crate::shard::Time;
+use crate::store::ShardStore;
 use crate::tx::{Cell, Tx};
 
-impl RedisStore {
+impl ShardStore {
     pub(crate) async fn read_alerts(&self) -> Result<Vec<AlertRow>> {
         let reads = [Read::All(self.shard.keys.alerts())];
         let mut looked = self.shard.look("read alerts", Time::Last, &reads).await?;

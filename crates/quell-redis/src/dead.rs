@@ -8,9 +8,9 @@ use quell_core::{
     DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, JobState, Result, Timestamp,
 };
 
-use crate::RedisStore;
 use crate::look::{Read, Score, job_of};
 use crate::shard::Time;
+use crate::store::ShardStore;
 use crate::store::step;
 use crate::tx::{Cell, Committed, TRIES, Tx, contended};
 use crate::write::{number, origin_field};
@@ -18,7 +18,7 @@ use crate::write::{number, origin_field};
 /// Rows that are read in one trip.
 const CHUNK: usize = 500;
 
-impl RedisStore {
+impl ShardStore {
     /// Walks the dead that died in the filter's time, the latest death first, until `take` has
     /// enough.
     async fn walk_dead(
@@ -54,7 +54,7 @@ impl RedisStore {
 }
 
 #[async_trait]
-impl DeadLetters for RedisStore {
+impl DeadLetters for ShardStore {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
         let mut page = Vec::new();
         self.walk_dead(filter, |job| {

@@ -31,4 +31,4 @@ mod upkeep;
 mod write;
 
 pub use options::RedisOptions;
-pub use store::RedisStore;
+pub use store::ShardStore as RedisStore;

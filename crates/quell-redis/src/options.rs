@@ -9,12 +9,12 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, IntoConnectionInfo};
 use tokio::task::JoinSet;
 
-use crate::RedisStore;
 use crate::error::explain;
 use crate::keys::Keys;
 use crate::link::{Link, Scripts};
 use crate::push::{hear, listen};
 use crate::shard::Shard;
+use crate::store::ShardStore;
 
 /// What keys begin with where nothing else is asked for.
 const DEFAULT_PREFIX: &str = "quell";
@@ -103,7 +103,7 @@ impl RedisOptions {
     /// # Errors
     /// [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable) where the server cannot be
     /// reached or refuses, with what to do.
-    pub async fn open(self) -> Result<RedisStore> {
+    pub async fn open(self) -> Result<ShardStore> {
         let config = ConnectionManagerConfig::new()
             .set_number_of_retries(1)
             .set_connection_timeout(Some(self.timeout))
@@ -120,6 +120,6 @@ impl RedisOptions {
         let (origin, told) = (shard.origin.clone(), Arc::clone(&hub));
         listener.spawn(hear(heard, vec![self.client], channel, origin, told));
         shard.learn().await?;
-        Ok(RedisStore::new(shard, self.history, hub, listener))
+        Ok(ShardStore::new(shard, self.history, hub, listener))
     }
 }

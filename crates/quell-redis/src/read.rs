@@ -9,10 +9,10 @@ use quell_core::{
     JobState, Key, KeyAdvice, QueueName, Result, TaskName,
 };
 
-use crate::RedisStore;
 use crate::look::{Read, job_of, read_fields};
 use crate::row::{StoredRecord, corrupt, decode_job, from_json};
 use crate::shard::Time;
+use crate::store::ShardStore;
 use crate::tx::{Tx, contended};
 use crate::write::{MESSAGE_ID, NEWEST, absorbed_by, number};
 
@@ -23,7 +23,7 @@ const TRIES: u32 = 20;
 /// Windows that wait for their key's attempt, of which an overview sees the earliest.
 const MOST_WAITING: usize = 1_000;
 
-impl RedisStore {
+impl ShardStore {
     async fn begin_reading(&self) -> Result<Tx<'_>> {
         Tx::begin(&self.shard, (Time::Last, false), 0, 0).await
     }

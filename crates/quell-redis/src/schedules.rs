@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use quell_core::schedule::{ScheduleInfo, Tick, Ticked};
 use quell_core::{Batch, Result, ScheduleName, Timestamp};
 
-use crate::RedisStore;
 use crate::look::{Read, Score};
 use crate::row::{corrupt, from_json};
 use crate::shard::Time;
+use crate::store::ShardStore;
 use crate::tx::{Cell, Tx};
 
 /// Ticks of one schedule that a step sees at most: more than a year has seconds is never kept.
 const MOST_TICKS: usize = 40_000_000;
 
-impl RedisStore {
+impl ShardStore {
     pub(crate) async fn read_schedules(&self) -> Result<Vec<ScheduleInfo>> {
         let reads = [Read::All(self.shard.keys.schedules())];
         let mut looked = self.shard.look("read schedules", Time::Last, &reads).await?;

@@ -1,4 +1,4 @@
-//! The door: each method of the trait is one step here.
+//! One shard: each method of the trait is one step here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,16 +23,9 @@ use crate::claim::Tried;
 use crate::shard::{Shard, Time};
 use crate::tx::{Committed, TRIES, Tx, contended};
 
-/// A store on Redis or Valkey, one node or a Cluster.
-///
-/// ```no_run
-/// # async fn open() -> quell_core::Result<()> {
-/// let store = quell_redis::RedisStore::open("redis://127.0.0.1:6379/").await?;
-/// # Ok(())
-/// # }
-/// ```
+/// One shard as a store of its own.
 #[derive(Debug)]
-pub struct RedisStore {
+pub struct ShardStore {
     pub(crate) shard: Shard,
     pub(crate) history: Option<Sink>,
     hub: Arc<WakeHub>,
@@ -64,7 +57,7 @@ macro_rules! step {
 }
 pub(crate) use step;
 
-impl RedisStore {
+impl ShardStore {
     /// Opens the store behind a URL, with the defaults of [`RedisOptions`].
     ///
     /// # Errors
@@ -79,7 +72,7 @@ impl RedisStore {
         hub: Arc<WakeHub>,
         listener: JoinSet<()>,
     ) -> Self {
-        RedisStore { shard, history, hub, _listener: listener }
+        ShardStore { shard, history, hub, _listener: listener }
     }
 
     /// Tells workers of this process and the history what a step changed.
@@ -97,7 +90,7 @@ impl RedisStore {
 }
 
 #[async_trait]
-impl Store for RedisStore {
+impl Store for ShardStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             dedup: true,

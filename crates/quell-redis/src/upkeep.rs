@@ -7,16 +7,16 @@ use quell_core::idempotency::Record;
 use quell_core::schedule::RECORD;
 use quell_core::{JobId, JobState, Key, QueueName, Result, Retention, TaskName, Timestamp};
 
-use crate::RedisStore;
 use crate::keys::task_key;
 use crate::look::{Read, Score, job_of};
 use crate::shard::Time;
+use crate::store::ShardStore;
 use crate::tx::Tx;
 
 /// When a key is looked at again that has expired and whose job has not ended.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-impl RedisStore {
+impl ShardStore {
     /// Looks whether a lease has lapsed.
     pub(crate) async fn has_lapsed(&self, time: Time) -> Result<bool> {
         let reads = [Read::lowest(self.shard.keys.leases(), 1)];

@@ -15,8 +15,7 @@ async fn open_recorded(sink: Sink) -> Opened {
 }
 
 async fn open_with(set: impl FnOnce(RedisOptions) -> RedisOptions) -> Opened {
-    let url = std::env::var("QUELL_TEST_REDIS").unwrap();
-    let prefix = format!("t{:016x}", fastrand::u64(..));
+    let (url, prefix) = quell_services::redis_url_for_tests();
     let options = RedisOptions::from_url(&url).unwrap().prefix(prefix).unwrap();
     let store = set(options).open().await.unwrap();
     Opened { store: Arc::new(store), guard: Box::new(()) }
