@@ -12,6 +12,8 @@
 mod alerts;
 mod claim;
 mod dead;
+mod door;
+mod door_dead;
 mod error;
 mod keys;
 mod known;
@@ -25,10 +27,11 @@ mod read;
 mod row;
 mod schedules;
 mod shard;
+mod shards;
 mod store;
 mod tx;
 mod upkeep;
 mod write;
 
-pub use options::RedisOptions;
-pub use store::ShardStore as RedisStore;
+pub use door::RedisStore;
+pub use options::{Layout, RedisOptions};

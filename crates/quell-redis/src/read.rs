@@ -81,12 +81,16 @@ impl ShardStore {
         let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
         let newest = looked.text()?.as_deref().and_then(number).unwrap_or(0);
         let top = filter.before.map_or(newest, |before| newest.min(before.get().saturating_sub(1)));
-        let step = u64::try_from(CHUNK).unwrap_or(u64::MAX);
-        let mut chunks = std::iter::successors(Some(top), |top| top.checked_sub(step))
+        let ids = self.shard.ids;
+        // In steps of its own from the first id, whatever number the page before ended with.
+        let newest = top.saturating_sub(ids.first).checked_div(ids.step).unwrap_or(0);
+        let chunk = u64::try_from(CHUNK).unwrap_or(u64::MAX);
+        let mut chunks = std::iter::successors(Some(newest), |top| top.checked_sub(chunk))
             .take_while(|top| *top > 0)
             .map(|top| {
-                let bottom = top.saturating_sub(step);
-                (bottom.saturating_add(1)..=top).rev().map(JobId::new).collect()
+                let bottom = top.saturating_sub(chunk);
+                let id = |turn: u64| ids.first.saturating_add(turn.saturating_mul(ids.step));
+                (bottom.saturating_add(1)..=top).rev().map(|turn| JobId::new(id(turn))).collect()
             });
         self.pick(filter, &mut chunks).await
     }

@@ -16,21 +16,17 @@ use quell_core::{
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, WakeHub, Wakeups,
 };
-use tokio::task::JoinSet;
 
-use crate::RedisOptions;
 use crate::claim::Tried;
 use crate::shard::{Shard, Time};
 use crate::tx::{Committed, TRIES, Tx, contended};
 
 /// One shard as a store of its own.
 #[derive(Debug)]
-pub struct ShardStore {
+pub(crate) struct ShardStore {
     pub(crate) shard: Shard,
     pub(crate) history: Option<Sink>,
     hub: Arc<WakeHub>,
-    // Owned so that it ends with the store.
-    _listener: JoinSet<()>,
 }
 
 /// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
@@ -58,21 +54,8 @@ macro_rules! step {
 pub(crate) use step;
 
 impl ShardStore {
-    /// Opens the store behind a URL, with the defaults of [`RedisOptions`].
-    ///
-    /// # Errors
-    /// As for [`RedisOptions::open`].
-    pub async fn open(url: &str) -> Result<Self> {
-        RedisOptions::from_url(url)?.open().await
-    }
-
-    pub(crate) fn new(
-        shard: Shard,
-        history: Option<Sink>,
-        hub: Arc<WakeHub>,
-        listener: JoinSet<()>,
-    ) -> Self {
-        ShardStore { shard, history, hub, _listener: listener }
+    pub(crate) fn new(shard: Shard, history: Option<Sink>, hub: Arc<WakeHub>) -> Self {
+        ShardStore { shard, history, hub }
     }
 
     /// Tells workers of this process and the history what a step changed.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_core::part::{Ended, News, Part, Rows};
+use quell_core::part::{Ended, Ids, News, Part, Rows};
 use quell_core::{Error, ErrorKind, Result, Timestamp};
 
 use crate::known::Known;
@@ -121,11 +121,12 @@ impl<'s> Tx<'s> {
         self.note(keys.meta(), VERSION, version.clone());
         if self.reserved {
             let last = looked.number()?;
-            self.next_id = last.saturating_sub(as_number(jobs)).saturating_add(1);
+            let reserved = as_number(jobs).saturating_mul(self.shard.ids.step);
+            self.next_id = last.saturating_sub(reserved).saturating_add(self.shard.ids.step);
         } else {
             let seq = looked.text()?;
-            let newest = seq.as_deref().map_or(Ok(0), parse)?;
-            self.next_id = newest.saturating_add(1);
+            let newest = seq.as_deref().map_or(Ok(self.shard.ids.first), parse)?;
+            self.next_id = newest.saturating_add(self.shard.ids.step);
             if jobs > 0 {
                 self.cells.insert(Cell { key: keys.seq(), field: None }, seq);
             }
@@ -195,6 +196,10 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
+    fn ids(&self) -> Ids {
+        Ids { next: self.next_id, step: self.shard.ids.step }
+    }
+
     /// Takes the step on the rows that were loaded. None where they were read at different moments
     /// and do not fit each other: then the step must start over.
     pub(crate) fn step<R>(&mut self, step: impl FnOnce(&mut Part) -> R) -> Option<R> {
@@ -203,7 +208,7 @@ impl<'s> Tx<'s> {
         }
         let before = self.rows.clone();
         let rows = std::mem::take(&mut self.rows);
-        let mut part = Part::new(self.now, self.next_id, rows, self.has_history);
+        let mut part = Part::new(self.now, self.ids(), rows, self.has_history);
         let answer = step(&mut part);
         self.taken = Some(Taken { before, ended: part.end() });
         Some(answer)
@@ -216,7 +221,7 @@ impl<'s> Tx<'s> {
             return None;
         }
         let rows = std::mem::take(&mut self.rows);
-        Some(Part::new(self.now, self.next_id, rows, false))
+        Some(Part::new(self.now, self.ids(), rows, false))
     }
 
     /// Writes what changed.
@@ -226,7 +231,7 @@ impl<'s> Tx<'s> {
             Some(Taken { before, ended }) => {
                 writes.rows(&mut self, &before, &ended.rows)?;
                 if ended.next_id != self.next_id && !self.reserved {
-                    let newest = ended.next_id.saturating_sub(1).to_string();
+                    let newest = ended.next_id.saturating_sub(self.shard.ids.step).to_string();
                     writes.set(self.shard.keys.seq(), newest);
                 }
                 writes.tell(self.shard, &ended.news);
@@ -240,9 +245,10 @@ impl<'s> Tx<'s> {
         }
         let now = self.now.as_micros().to_string();
         let (link, script) = (&self.shard.link, &self.shard.scripts.commit);
+        let calls = self.shard.calls();
         let (keys, checks, writes) = self.request(writes);
         let args = [now.as_bytes(), checks.as_slice(), writes.as_slice()];
-        let failed = link.write(what, script, &keys, &args).await?;
+        let failed = link.write(what, script, (&keys, calls), &args).await?;
         Ok(match failed {
             redis::Value::Int(0) => Committed::Done(news),
             redis::Value::Int(_) => Committed::Again,

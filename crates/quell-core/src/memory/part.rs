@@ -56,6 +56,15 @@ pub struct Rows {
     pub ticks: BTreeMap<(ScheduleName, Timestamp), Tick>,
 }
 
+/// The ids of new jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// The next one.
+    pub next: u64,
+    /// From one to the next: more than 1 where several shards hand out ids.
+    pub step: u64,
+}
+
 /// What others must hear of once the step is durable.
 #[derive(Clone, Debug, Default)]
 pub struct News {
@@ -83,11 +92,11 @@ pub struct Ended {
 pub struct Part(State);
 
 impl Part {
-    /// These rows at `now`; new jobs get ids from `next_id` on.
+    /// These rows at `now`.
     #[must_use]
-    pub fn new(now: Timestamp, next_id: u64, rows: Rows, has_history: bool) -> Self {
+    pub fn new(now: Timestamp, ids: Ids, rows: Rows, has_history: bool) -> Self {
         let mut state = State::new(now);
-        state.next_id = next_id;
+        (state.next_id, state.id_step) = (ids.next, ids.step);
         state.attempts = rows.attempts;
         state.effects = rows.effects;
         state.pasts = rows.pasts;

@@ -35,6 +35,8 @@ pub(super) type TaskKey = (TaskName, Key);
 pub(super) struct State {
     pub(super) now: Timestamp,
     pub(super) next_id: u64,
+    /// From one id to the next.
+    pub(super) id_step: u64,
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) ready: BTreeMap<Lane, Ready>,
     open: BTreeMap<TaskKey, JobId>,
@@ -68,6 +70,7 @@ impl State {
         State {
             now,
             next_id: 1,
+            id_step: 1,
             jobs: BTreeMap::new(),
             ready: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -114,7 +117,7 @@ impl State {
 
     pub(super) fn next_id(&mut self) -> JobId {
         let id = JobId::new(self.next_id);
-        self.next_id = self.next_id.saturating_add(1);
+        self.next_id = self.next_id.saturating_add(self.id_step);
         id
     }
 

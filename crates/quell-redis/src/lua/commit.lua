@@ -16,6 +16,7 @@ for number, check in ipairs(cmsgpack.unpack(ARGV[2])) do
   if found ~= expected then return number end
 end
 
+wrote = true
 for _, write in ipairs(cmsgpack.unpack(ARGV[3])) do
   local kind, key = write[1], KEYS[write[2]]
   if kind == 'hset' then
