@@ -1,7 +1,7 @@
 //! The door: which shards a call goes to, and one answer made of theirs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -52,6 +52,16 @@ impl RedisStore {
 
     pub(crate) fn new(shards: Shards, hub: Arc<WakeHub>, listener: JoinSet<()>) -> Self {
         RedisStore { shards, hub, half_settled: Mutex::default(), _listener: listener }
+    }
+
+    fn half_settled(&self) -> MutexGuard<'_, BTreeMap<Lease, Settled>> {
+        self.half_settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shard of a lease; any says that it holds nothing where no shard has that number.
+    async fn of_lease(&self, lease: &Lease) -> Result<Arc<ShardStore>> {
+        let shard = self.shards.of_job(lease.job).await?;
+        Ok(shard.unwrap_or_else(|| Arc::clone(&self.shards.first)))
     }
 
     /// The shard of a job that must be there.
@@ -245,29 +255,39 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.settle(now, settlements).await;
         }
-        let half = || self.half_settled.lock().unwrap_or_else(PoisonError::into_inner);
-        let leases: Vec<Lease> = settlements.iter().map(|one| one.lease).collect();
-        let left: Vec<Settlement> = {
-            let known = half();
-            settlements.into_iter().filter(|one| !known.contains_key(&one.lease)).collect()
-        };
-        let parts = self.by_shard(&left, |one| one.lease.job).await?;
-        let asked = parts.into_iter().map(async |(shard, _, part)| shard.settle(now, part).await);
+        let mut answers: Vec<Settled> = settlements
+            .iter()
+            .map(|one| Settled { lease: one.lease, became: SettledAs::Refused })
+            .collect();
+        let mut left = Vec::new();
+        for (place, one) in settlements.into_iter().enumerate() {
+            match (self.half_settled().remove(&one.lease), answers.get_mut(place)) {
+                (Some(known), Some(answer)) => *answer = known,
+                (_, _) => left.push((place, one)),
+            }
+        }
+        let parts = self.by_shard(&left, |(_, one)| one.lease.job).await?;
+        let asked = parts.into_iter().map(async |(shard, _, part)| {
+            let (places, part): (Vec<usize>, Vec<Settlement>) = part.into_iter().unzip();
+            (places, shard.settle(now, part).await)
+        });
         let mut failed = None;
-        for answer in join_all(asked).await {
+        for (places, answer) in join_all(asked).await {
             match answer {
                 Ok(settled) => {
-                    half().extend(settled.into_iter().map(|settled| (settled.lease, settled)));
+                    for (place, one) in places.into_iter().zip(settled) {
+                        if let Some(answer) = answers.get_mut(place) {
+                            *answer = one;
+                        }
+                    }
                 }
                 Err(error) => failed = Some(error),
             }
         }
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        let refused = |lease| Settled { lease, became: SettledAs::Refused };
-        let mut known = half();
-        Ok(leases.into_iter().map(|lease| known.remove(&lease).unwrap_or(refused(lease))).collect())
+        let Some(error) = failed else { return Ok(answers) };
+        let done = answers.into_iter().filter(|settled| settled.became != SettledAs::Refused);
+        self.half_settled().extend(done.map(|settled| (settled.lease, settled)));
+        Err(error)
     }
 
     async fn begin_effect(
@@ -277,7 +297,7 @@ impl Store for RedisStore {
         name: &EffectName,
         key: &Key,
     ) -> Result<Begun> {
-        self.of_job(lease.job).await?.begin_effect(now, lease, name, key).await
+        self.of_lease(lease).await?.begin_effect(now, lease, name, key).await
     }
 
     async fn end_effect(
@@ -287,7 +307,7 @@ impl Store for RedisStore {
         name: &EffectName,
         result: &Payload,
     ) -> Result<()> {
-        self.of_job(lease.job).await?.end_effect(now, lease, name, result).await
+        self.of_lease(lease).await?.end_effect(now, lease, name, result).await
     }
 
     async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
@@ -371,7 +391,7 @@ impl Store for RedisStore {
         // A shard that is made from now on learns of it from the directory.
         self.shards.first.set_task(task, settings).await?;
         if self.shards.only().is_none() {
-            all_of!(self, |shard| shard.set_task(task, settings));
+            all_of!(self, |shard| shard.be_told_of_task(task, settings));
         }
         Ok(())
     }
@@ -475,7 +495,7 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.overview(now).await;
         }
-        let mut all = Overview { now: Timestamp::MIN, lanes: Vec::new() };
+        let mut all = self.shards.first.overview(now).await?;
         for overview in all_of!(self, |shard| shard.overview(now)) {
             all.now = all.now.max(overview.now);
             for lane in overview.lanes {
@@ -551,7 +571,7 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.tick(now, limit).await;
         }
-        let mut all = Ticked { now: Timestamp::MIN, fired: Vec::new(), next: None };
+        let mut all = self.shards.first.tick(now, 0).await?;
         for shard in self.shards.all().await? {
             let ticked = shard.tick(now, limit.saturating_sub(all.fired.len())).await?;
             all.now = all.now.max(ticked.now);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use quell_core::history::Sink;
@@ -209,7 +210,8 @@ impl RedisOptions {
         let mut listener = JoinSet::new();
         let told = Arc::clone(&hub);
         listener.spawn(hear(heard, clients, channel.clone(), origin.clone(), told));
-        let way = Way { link, scripts: Scripts::new(), channel, origin };
+        let seen = Arc::new(AtomicI64::new(i64::MIN));
+        let way = Way { link, scripts: Scripts::new(), channel, origin, seen };
         let shards = Shards::open(
             (self.prefix, self.layout, self.spread),
             way,

@@ -21,6 +21,8 @@ pub(crate) struct Way {
     pub(crate) channel: String,
     /// Tells this process's hints from others'.
     pub(crate) origin: String,
+    /// The highest time that this process has seen on any shard, in microseconds (R38).
+    pub(crate) seen: Arc<AtomicI64>,
 }
 
 /// Which ids a shard hands out: the shards of a Cluster take turns, so that an id says whose it is.
@@ -45,8 +47,7 @@ pub(crate) struct Shard {
     pub(crate) origin: String,
     turn: tokio::sync::Mutex<()>,
     known: Mutex<Arc<Known>>,
-    /// The highest time that this process has seen, in microseconds (R38).
-    seen: AtomicI64,
+    seen: Arc<AtomicI64>,
 }
 
 /// Whose time a call goes by.
@@ -68,8 +69,8 @@ impl From<Option<Timestamp>> for Time {
 
 impl Shard {
     pub(crate) fn new(keys: Keys, ids: OwnIds, way: &Way) -> Self {
-        let Way { link, scripts, channel, origin } = way.clone();
-        let (known, seen) = (Mutex::default(), AtomicI64::new(i64::MIN));
+        let Way { link, scripts, channel, origin, seen } = way.clone();
+        let known = Mutex::default();
         Shard {
             ids,
             keys,

@@ -58,6 +58,20 @@ impl ShardStore {
         ShardStore { shard, history, hub }
     }
 
+    /// Takes over what another shard has put on record of a task.
+    pub(crate) async fn be_told_of_task(
+        &self,
+        task: &TaskName,
+        settings: &TaskSettings,
+    ) -> Result<()> {
+        let quiet = ShardStore {
+            shard: self.shard.clone(),
+            history: None,
+            hub: Arc::clone(&self.hub),
+        };
+        quiet.set_task(task, settings).await
+    }
+
     /// Tells workers of this process and the history what a step changed.
     pub(crate) fn spread(&self, news: News) {
         if let Some(history) = &self.history {
