@@ -15,12 +15,11 @@ use crate::job::Shape;
 use crate::retry::Retry;
 use crate::schedule::{CatchUp, Fired, ScheduleInfo, ScheduleState, Spec, TickedBy};
 use crate::settings::{QueueSettings, TaskSettings};
-use crate::store::SettledAs;
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{
     AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, Origin,
-    QueueName, Receipt, ScheduleName, TaskName, Timestamp, WorkerId,
+    QueueName, Receipt, ScheduleName, SettledAs, TaskName, Timestamp, WorkerId,
 };
 
 /// Where events go. Calls are synchronous and must be short.

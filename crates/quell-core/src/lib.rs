@@ -17,6 +17,7 @@
 
 pub mod accept;
 pub mod alert;
+mod claim;
 pub mod crash;
 pub mod dead;
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub mod record;
 pub mod retry;
 pub mod schedule;
 mod settings;
+mod settlement;
 mod store;
 mod time;
 pub mod touched;
@@ -49,6 +51,7 @@ mod wake;
 pub mod window;
 
 pub use alert::{AlertRow, AlertState, Overview};
+pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue};
 pub use dead::{DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Origin, Past, Redrive};
 pub use effect::Effect;
 pub use error::{Error, ErrorKind, Result};
@@ -62,10 +65,9 @@ pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot};
 pub use payload::{Fold, Payload};
 pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
+pub use settlement::{Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement};
 pub use store::{
-    Capabilities, Claim, Claimed, ClaimedJob, Counts, ExplainTarget, Failure, FailureKind,
-    JobFilter, Lapsed, Lease, NextDue, Outcome, Retention, Settled, SettledAs, Settlement, Store,
-    lacks, no_such_job,
+    Capabilities, Counts, ExplainTarget, JobFilter, Retention, Store, lacks, no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};
