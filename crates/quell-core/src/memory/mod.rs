@@ -5,9 +5,7 @@
 //! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
 //! knows who comes next, `effects` keeps what attempts record, `alerts` what servers watch, `moves`
 //! changes them, `dead` lets them rest, `rows` shows them to `accept`, `schedules` makes ticks into
-//! triggers, `snapshot` sets them beside others.
-//! knows who comes next, `moves` changes them, `results` keeps what came of them, `rows` shows them to `accept`, `schedules` makes ticks
-//! into triggers, `snapshot` sets them beside others.
+//! triggers, `results` keeps what came of jobs, `snapshot` sets them beside others.
 
 mod alerts;
 mod dead;
