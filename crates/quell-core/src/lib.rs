@@ -25,6 +25,7 @@ mod dead_tests;
 pub mod dedup;
 pub mod edge;
 pub mod effect;
+mod ends;
 mod error;
 mod explain;
 pub mod failure;
@@ -54,6 +55,7 @@ pub use alert::{AlertRow, AlertState, Overview};
 pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue};
 pub use dead::{DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Origin, Past, Redrive};
 pub use effect::Effect;
+pub use ends::{EndHub, Ended};
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{

@@ -15,10 +15,10 @@ use crate::effect::Begun;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
-    AlertName, Attempt, Batch, Claim, Claimed, DeadLetters, Effect, EffectName, Error, Explanation,
-    Job, JobId, JobResult, JobState, Key, Lapsed, Lease, NextDue, Payload, QueueName, Receipt,
-    Redrive, Result, ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp, TriggerId,
-    Wakeups,
+    AlertName, Attempt, Batch, Claim, Claimed, DeadLetters, Effect, EffectName, Ended, Error,
+    Explanation, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, NextDue, Payload, QueueName,
+    Receipt, Redrive, Result, ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp,
+    TriggerId, Wakeups,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -221,6 +221,11 @@ pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
     /// A stream of hints that something may be due earlier than a worker thinks (R34). A hint may
     /// be lost or false; polling is the safety net.
     fn wakeups(&self) -> Wakeups;
+
+    /// Hears of the end of a job that comes after this call (R19), an absorption too. The hint may be
+    /// lost or false; asking for the [result](Store::result) now and then is the safety net. A store
+    /// that pushes nothing answers with what is never ready.
+    fn ended(&self, job: JobId) -> Ended;
 
     /// The queues there are, with their settings.
     async fn queues(&self) -> Result<Vec<QueueInfo>>;
