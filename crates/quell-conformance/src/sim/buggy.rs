@@ -17,7 +17,7 @@ use quell_core::history::{Event, History, Sink};
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState, Key,
+    EffectName, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState, Key,
     Lapsed, Lease, MemoryStore, NextDue, Overview, Payload, QueueInfo, QueueName, QueueSettings,
     Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
     TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
@@ -258,6 +258,10 @@ impl Store for Buggy {
             Bug::AbsorbDisarms => Box::pin(self.inner.wakeups().filter(|_| async { false })),
             _ => self.inner.wakeups(),
         }
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.inner.ended(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
