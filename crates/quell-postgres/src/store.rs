@@ -12,7 +12,7 @@ use quell_core::history::{Event, Sink};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NewTrigger,
     NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use crate::PostgresOptions;
 use crate::claim::has_lapsed;
 use crate::connections::Connections;
+use crate::ends::{Ends, ask};
 use crate::error::wants_retry;
 use crate::look::peek;
 use crate::names::Names;
@@ -54,6 +55,7 @@ pub struct PostgresStore {
     pub(crate) sql: Arc<Sql>,
     pub(crate) names: Names,
     hub: Arc<WakeHub>,
+    pub(crate) ends: Arc<Ends>,
     outbox: Arc<Outbox>,
     pushes: bool,
     pub(crate) history: Option<Sink>,
@@ -153,18 +155,22 @@ impl PostgresStore {
         history: Option<Sink>,
     ) -> Self {
         let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
+        let ends = Arc::new(Ends::default());
         let sql = Arc::new(sql);
         let mut tasks = JoinSet::new();
         tasks.spawn(tell(teller, Arc::clone(&sql), Arc::clone(&outbox)));
         let pushes = listener.is_some();
         if let Some(listener) = listener {
-            tasks.spawn(hear(listener, Arc::clone(&outbox), Arc::clone(&hub)));
+            let (hub, ends) = (Arc::clone(&hub), Arc::clone(&ends));
+            tasks.spawn(ask(Arc::clone(&ends), Arc::clone(&outbox)));
+            tasks.spawn(hear(listener, Arc::clone(&outbox), hub, ends));
         }
         PostgresStore {
             pool,
             sql,
             names: Names::default(),
             hub,
+            ends,
             outbox,
             pushes,
             order: history.is_some().then(Mutex::default),
@@ -200,6 +206,9 @@ impl PostgresStore {
         }
         let wakes = news.wakes.into_iter().map(|(queue, due)| (Some(queue), due));
         self.outbox.put(wakes.chain(all.map(|due| (None, due))));
+        if !news.ended.is_empty() {
+            self.outbox.put_ends(self.ends.ended_here(&news.ended));
+        }
     }
 
     /// R31: what queues' limits held back may start, at any worker.
@@ -395,6 +404,10 @@ impl Store for PostgresStore {
 
     fn wakeups(&self) -> Wakeups {
         self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
