@@ -278,6 +278,9 @@ fn foreign(origin: &str, own: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// The largest number of a job.
+    const LAST: u64 = i64::MAX as u64;
+
     #[test]
     fn r34_hints_of_others_are_read_and_ones_own_are_not() {
         let queue = QueueName::new("q:1").unwrap();
@@ -302,10 +305,10 @@ mod tests {
         let jobs = |ids: &[u64]| ids.iter().copied().map(JobId::new).collect::<Vec<_>>();
         outbox.put_waits(jobs(&[7, 5]));
         outbox.put_waits(jobs(&[7]));
-        outbox.put_ends(jobs(&[u64::MAX]));
+        outbox.put_ends(jobs(&[LAST]));
         let hints = outbox.take();
         let read_by = |own| hints.iter().filter_map(|hint| read(hint, own)).collect::<Vec<_>>();
-        assert_eq!(read_by(0), [Hint::Wait(jobs(&[5, 7])), Hint::Ended(jobs(&[u64::MAX]))]);
+        assert_eq!(read_by(0), [Hint::Wait(jobs(&[5, 7])), Hint::Ended(jobs(&[LAST]))]);
         assert!(read_by(outbox.origin).is_empty());
         assert!(outbox.take().is_empty());
         for other in ["wait", "wait 1", "wait 1 ", "wait x 5", "ended 1 5 x", "ended 1 5,6"] {
@@ -316,7 +319,7 @@ mod tests {
     #[test]
     fn r19_many_jobs_are_named_in_hints_that_fit() {
         let outbox = Outbox::new();
-        outbox.put_ends((0..NAMED as u64 + 1).map(|id| JobId::new(u64::MAX - id)).collect());
+        outbox.put_ends((0..NAMED as u64 + 1).map(|id| JobId::new(LAST - id)).collect());
         let hints = outbox.take();
         assert_eq!(hints.len(), 2);
         assert!(hints.iter().all(|hint| hint.len() < 8_000));
