@@ -32,7 +32,7 @@ pub struct Capabilities {
     pub dedup: bool,
     /// Triggers inside the caller's own transaction (R4). Else they are refused.
     pub transactions: bool,
-    /// Wake-ups are pushed (R34). Else the stream of hints is silent, and polling finds the work.
+    /// Wake-ups and ends are pushed (R19, R34). Else hints are silent, and polling finds them.
     pub push: bool,
     /// Higher priority first (R30). Else due time decides, then id.
     pub priorities: bool,
