@@ -17,6 +17,7 @@
 
 pub mod accept;
 pub mod alert;
+pub mod cause;
 mod claim;
 pub mod crash;
 pub mod dead;
