@@ -39,7 +39,8 @@ impl Processes {
     /// Waits until someone waits for the end of `job`, and the other process knows.
     async fn awaited(&mut self, job: JobId) {
         let clock = &self.clock;
-        until("someone waits", || async { clock.next_sleeper().is_some() }).await;
+        let what = format!("someone waits for job {job}");
+        until(&what, || async { clock.next_sleeper().is_some() }).await;
         match &mut self.ear {
             #[cfg(feature = "sqlite")]
             Ear::None => {}
