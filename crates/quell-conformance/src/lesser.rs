@@ -10,10 +10,11 @@ use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
-    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported,
-    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo,
-    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, lacks,
+    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, ExplainTarget, Explanation,
+    Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    lacks,
 };
 
 use crate::Capability;
@@ -140,6 +141,14 @@ impl<S: Store> Store for Lesser<S> {
             self.inner.wakeups()
         } else {
             Box::pin(futures_util::stream::pending())
+        }
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        if self.claims.push {
+            self.inner.ended(job)
+        } else {
+            Box::pin(futures_util::future::pending())
         }
     }
 

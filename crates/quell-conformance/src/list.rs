@@ -229,6 +229,8 @@ macro_rules! rule_tests {
                     r34_settings_are_told needs Push,
                     r34_every_subscriber_hears_the_earliest needs Push,
                     r34_next_due_is_exact,
+                    r19_who_waits_hears_of_every_end needs Push,
+                    r12_r19_who_waits_hears_that_a_job_was_absorbed needs Push,
                 ]
                 schedule: [
                     r36_a_tick_is_a_trigger_at_its_time,

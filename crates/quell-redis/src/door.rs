@@ -10,15 +10,16 @@ use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Error,
-    ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups, no_such_job,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
+    Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
+    Lease, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups, no_such_job,
 };
 use tokio::task::JoinSet;
 
 use crate::RedisOptions;
+use crate::ends::Ends;
 use crate::shards::Shards;
 use crate::store::ShardStore;
 
@@ -32,8 +33,9 @@ use crate::store::ShardStore;
 /// ```
 #[derive(Debug)]
 pub struct RedisStore {
-    pub(crate) shards: Shards,
+    pub(crate) shards: Arc<Shards>,
     hub: Arc<WakeHub>,
+    ends: Arc<Ends>,
     /// What some shards answered to a call that failed on others: it is made again, and they must
     /// not find their own work to be somebody else's.
     half_settled: Mutex<BTreeMap<Lease, Settled>>,
@@ -50,8 +52,12 @@ impl RedisStore {
         RedisOptions::from_url(url)?.open().await
     }
 
-    pub(crate) fn new(shards: Shards, hub: Arc<WakeHub>, listener: JoinSet<()>) -> Self {
-        RedisStore { shards, hub, half_settled: Mutex::default(), _listener: listener }
+    pub(crate) fn new(
+        shards: Arc<Shards>,
+        (hub, ends): (Arc<WakeHub>, Arc<Ends>),
+        listener: JoinSet<()>,
+    ) -> Self {
+        RedisStore { shards, hub, ends, half_settled: Mutex::default(), _listener: listener }
     }
 
     fn half_settled(&self) -> MutexGuard<'_, BTreeMap<Lease, Settled>> {
@@ -350,6 +356,10 @@ impl Store for RedisStore {
 
     fn wakeups(&self) -> Wakeups {
         self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

@@ -53,6 +53,8 @@ impl Keys {
         ended: "ended",
         /// Dead jobs, by when they died.
         dead: "dead",
+        /// Jobs for whose end a process waits.
+        awaited: "awaited",
         /// How many jobs there are, by queue, task and state.
         counts: "counts",
         /// How many attempts run, by queue, and by worker and partition of it.

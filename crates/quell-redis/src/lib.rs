@@ -14,6 +14,7 @@ mod claim;
 mod dead;
 mod door;
 mod door_dead;
+mod ends;
 mod error;
 mod keys;
 mod known;

@@ -236,8 +236,7 @@ impl Numbers {
 }
 
 fn unknown(what: &'static str, why: &str) -> Error {
-    let message = format!(
-        "trying to {what}: {why}; it happened or it did not, look before trying again"
-    );
+    let message =
+        format!("trying to {what}: {why}; it happened or it did not, look before trying again");
     Error::new(ErrorKind::UnknownOutcome, message)
 }

@@ -13,6 +13,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 use tokio::task::JoinSet;
 
 use crate::RedisStore;
+use crate::ends::{Ends, ask};
 use crate::error::explain;
 use crate::link::{Link, Scripts, Wait};
 use crate::push::{hear, listen};
@@ -208,17 +209,20 @@ impl RedisOptions {
         let heard = heard.ok_or_else(|| refuse("it names no server"))?;
         let heard = heard.map_err(|error| explain("listen for hints", error))?;
         let mut listener = JoinSet::new();
-        let told = Arc::clone(&hub);
+        let ends = Arc::new(Ends::default());
+        let told = (Arc::clone(&hub), Arc::clone(&ends));
         listener.spawn(hear(heard, clients, channel.clone(), origin.clone(), told));
         let seen = Arc::new(AtomicI64::new(i64::MIN));
         let way = Way { link, scripts: Scripts::new(), channel, origin, seen };
         let shards = Shards::open(
             (self.prefix, self.layout, self.spread),
             way,
-            (self.history, Arc::clone(&hub)),
+            (self.history, Arc::clone(&hub), Arc::clone(&ends)),
         )
         .await?;
-        Ok(RedisStore::new(shards, hub, listener))
+        let shards = Arc::new(shards);
+        listener.spawn(ask(Arc::clone(&ends), Arc::clone(&shards)));
+        Ok(RedisStore::new(shards, (hub, ends), listener))
     }
 
     async fn link(&self) -> Result<Link> {
@@ -249,8 +253,7 @@ impl RedisOptions {
 /// The nodes that a URL names, and whether they are of a Cluster.
 fn nodes(server: &str) -> Result<(Vec<ConnectionInfo>, bool)> {
     let parse = |url: &str| {
-        url.into_connection_info()
-            .map_err(|error| refuse("it names no server").with_source(error))
+        url.into_connection_info().map_err(|error| refuse("it names no server").with_source(error))
     };
     let (scheme, rest) = server.split_once("://").ok_or_else(|| refuse("it names no server"))?;
     let Some(scheme) = scheme.strip_suffix("-cluster") else {

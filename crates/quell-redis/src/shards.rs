@@ -12,6 +12,7 @@ use quell_core::{
     Error, ErrorKind, Job, JobId, NewTrigger, QueueName, Result, Store, TaskName, WakeHub,
 };
 
+use crate::ends::Ends;
 use crate::keys::Keys;
 use crate::look::Read;
 use crate::options::Layout;
@@ -37,6 +38,7 @@ pub(crate) struct Shards {
     way: Way,
     history: Option<Sink>,
     hub: Arc<WakeHub>,
+    ends: Arc<Ends>,
     /// How many shards a queue is spread over, where that is more than one.
     spread: BTreeMap<QueueName, u32>,
     /// The one shard, or the directory.
@@ -55,7 +57,7 @@ impl Shards {
     pub(crate) async fn open(
         (prefix, layout, spread): (String, Layout, BTreeMap<QueueName, u32>),
         way: Way,
-        (history, hub): (Option<Sink>, Arc<WakeHub>),
+        (history, hub, ends): (Option<Sink>, Arc<WakeHub>, Arc<Ends>),
     ) -> Result<Self> {
         let tag = match layout {
             Layout::One => ALL,
@@ -63,13 +65,18 @@ impl Shards {
         };
         let ids = OwnIds { first: 0, step: 1 };
         let first = Shard::new(Keys::new(&prefix, tag), ids, &way);
-        let first = Arc::new(ShardStore::new(first, history.clone(), Arc::clone(&hub)));
+        let first = Arc::new(ShardStore::new(
+            first,
+            history.clone(),
+            (Arc::clone(&hub), Arc::clone(&ends)),
+        ));
         let mut shards = Shards {
             prefix,
             layout,
             way,
             history,
             hub,
+            ends,
             spread: BTreeMap::new(),
             first,
             met: Mutex::default(),
@@ -224,7 +231,11 @@ impl Shards {
     async fn meet(&self, tag: &str, number: u64) -> Result<Arc<ShardStore>> {
         let keys = Keys::new(&self.prefix, tag);
         let shard = Shard::new(keys, OwnIds { first: number, step: MOST_SHARDS }, &self.way);
-        let shard = ShardStore::new(shard, self.history.clone(), Arc::clone(&self.hub));
+        let shard = ShardStore::new(
+            shard,
+            self.history.clone(),
+            (Arc::clone(&self.hub), Arc::clone(&self.ends)),
+        );
         shard.shard.number_from(number).await?;
         let known = shard.shard.learn().await?;
         for (task, settings) in &self.first.shard.learn().await?.tasks {

@@ -10,7 +10,7 @@ use quell_core::history::Sink;
 use quell_core::part::News;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
     Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
@@ -18,6 +18,7 @@ use quell_core::{
 };
 
 use crate::claim::Tried;
+use crate::ends::Ends;
 use crate::shard::{Shard, Time};
 use crate::tx::{Committed, TRIES, Tx, contended};
 
@@ -27,15 +28,21 @@ pub(crate) struct ShardStore {
     pub(crate) shard: Shard,
     pub(crate) history: Option<Sink>,
     hub: Arc<WakeHub>,
+    ends: Arc<Ends>,
 }
 
 /// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
 macro_rules! step {
-    ($self:ident, $what:literal, ($time:expr, $jobs:expr), |$tx:ident| $body:expr) => {{
+    ($self:ident, $what:literal, ($time:expr, $jobs:expr), |$tx:ident| $body:expr) => {
+        step!($self, $what, ($time, $jobs, $self.history.is_some()), |$tx| $body)
+    };
+    (
+        $self:ident, $what:literal, ($time:expr, $jobs:expr, $recorded:expr), |$tx:ident| $body:expr
+    ) => {{
         let _turn = $self.shard.turn().await;
         let mut tries = 0;
         loop {
-            let told = ($time, $self.history.is_some());
+            let told = ($time, $recorded);
             let mut $tx = Tx::begin(&$self.shard, told, tries, $jobs).await?;
             let answer = $body;
             if let Some(answer) = answer
@@ -54,8 +61,12 @@ macro_rules! step {
 pub(crate) use step;
 
 impl ShardStore {
-    pub(crate) fn new(shard: Shard, history: Option<Sink>, hub: Arc<WakeHub>) -> Self {
-        ShardStore { shard, history, hub }
+    pub(crate) fn new(
+        shard: Shard,
+        history: Option<Sink>,
+        (hub, ends): (Arc<WakeHub>, Arc<Ends>),
+    ) -> Self {
+        ShardStore { shard, history, hub, ends }
     }
 
     /// Takes over what another shard has put on record of a task.
@@ -64,12 +75,11 @@ impl ShardStore {
         task: &TaskName,
         settings: &TaskSettings,
     ) -> Result<()> {
-        let quiet = ShardStore {
-            shard: self.shard.clone(),
-            history: None,
-            hub: Arc::clone(&self.hub),
-        };
-        quiet.set_task(task, settings).await
+        step!(self, "set a task", (Time::Last, 0, false), |tx| {
+            tx.take_all_settings();
+            tx.step(|part| part.set_task(task, settings))
+        });
+        Ok(())
     }
 
     /// Tells workers of this process and the history what a step changed.
@@ -83,6 +93,7 @@ impl ShardStore {
         if let Some(due) = news.next_tick {
             self.hub.wake(None, due);
         }
+        self.ends.here.tell(news.ended);
     }
 }
 
@@ -206,6 +217,10 @@ impl Store for ShardStore {
 
     fn wakeups(&self) -> Wakeups {
         self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

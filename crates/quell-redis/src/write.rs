@@ -21,6 +21,9 @@ const SHOWN_FOR_SECS: i64 = 3_600;
 /// Stands for every queue in a hint; no name has it.
 pub(crate) const ANY: &str = "*";
 
+/// Stands in the place of a time where a hint is of the end of a job.
+pub(crate) const ENDED: &str = "ended";
+
 /// Something to write.
 #[derive(Debug)]
 enum Write {
@@ -84,6 +87,13 @@ enum Write {
         channel: String,
         hint: String,
     },
+    /// A job has ended, for which someone may wait.
+    Ended {
+        key: String,
+        job: String,
+        channel: String,
+        hint: String,
+    },
 }
 
 /// Writes, in order.
@@ -144,6 +154,14 @@ impl Writes {
         for (queue, due) in queues.chain(news.next_tick.map(|due| (ANY, due))) {
             let hint = format!("{} {} {queue}", shard.origin, due.as_micros());
             self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
+        }
+        for job in &news.ended {
+            self.writes.push(Write::Ended {
+                key: shard.keys.awaited(),
+                job: job.to_string(),
+                channel: shard.channel.clone(),
+                hint: format!("{} {ENDED} {job}", shard.origin),
+            });
         }
     }
 
@@ -536,6 +554,9 @@ impl Writes {
             Write::Expire { key, seconds } => list!["expire", keys.number(key), seconds],
             Write::Persist { key } => list!["persist", keys.number(key)],
             Write::Delete { key } => list!["del", keys.number(key)],
+            Write::Ended { key, job, channel, hint } => {
+                list!["ended", keys.number(key), job, channel, hint]
+            }
             Write::Tell { channel, hint } => list!["tell", 1_usize, channel, hint],
         };
         self.writes.into_iter().map(item).collect()

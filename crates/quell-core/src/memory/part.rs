@@ -72,6 +72,8 @@ pub struct News {
     pub wakes: BTreeMap<QueueName, Timestamp>,
     /// When workers, who know of later ticks only, are to ask for ticks.
     pub next_tick: Option<Timestamp>,
+    /// Jobs that ended.
+    pub ended: Vec<JobId>,
     /// What happened, in order; empty unless someone wants to know.
     pub events: Vec<Event>,
 }
@@ -113,6 +115,7 @@ impl Part {
         }
         // That rows were loaded is no news.
         let _loaded = state.take_news();
+        state.ended.clear();
         state.has_history = has_history;
         Part(state)
     }
@@ -122,7 +125,8 @@ impl Part {
     pub fn end(mut self) -> Ended {
         self.0.know_met();
         let (wakes, events) = self.0.take_news();
-        let State { next_id, jobs, attempts, effects, pasts, limits, next_tick, .. } = self.0;
+        let State { next_id, jobs, attempts, effects, pasts, limits, next_tick, ended, .. } =
+            self.0;
         let rows = Rows {
             jobs,
             attempts,
@@ -137,7 +141,7 @@ impl Part {
             schedules: self.0.schedules,
             ticks: self.0.ticks,
         };
-        Ended { rows, next_id, news: News { wakes, next_tick, events } }
+        Ended { rows, next_id, news: News { wakes, next_tick, ended, events } }
     }
 
     /// The time of the step.

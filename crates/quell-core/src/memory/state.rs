@@ -60,6 +60,8 @@ pub(super) struct State {
     pub(super) met: BTreeSet<JobId>,
     /// When workers, who know of later ticks only, are to ask for ticks.
     pub(super) next_tick: Option<Timestamp>,
+    /// Jobs that have ended since someone was last told.
+    pub(super) ended: Vec<JobId>,
     /// Whether someone wants the events.
     pub(super) has_history: bool,
     events: Vec<Event>,
@@ -89,6 +91,7 @@ impl State {
             wakes: BTreeMap::new(),
             met: BTreeSet::new(),
             next_tick: None,
+            ended: Vec::new(),
             has_history: false,
             events: Vec::new(),
         }
@@ -255,6 +258,9 @@ impl State {
         }
         if job.state == JobState::Running {
             self.running.insert(id);
+        }
+        if job.state.is_ended() && before.as_ref().is_some_and(|(state, ..)| !state.is_ended()) {
+            self.ended.push(id);
         }
         if job.state == JobState::Scheduled && !job.waits {
             let due = job.window.due_at;

@@ -55,6 +55,11 @@ for _, write in ipairs(cmsgpack.unpack(ARGV[3])) do
     redis.call('PERSIST', key)
   elseif kind == 'del' then
     redis.call('DEL', key)
+  elseif kind == 'ended' then
+    -- Only where a process waits for it.
+    if redis.call('SREM', key, write[3]) == 1 then
+      redis.call('PUBLISH', write[4], write[5])
+    end
   elseif kind == 'tell' then
     redis.call('PUBLISH', write[3], write[4])
   end
