@@ -11,6 +11,7 @@ use redis::{Cmd, ErrorKind as RedisKind, RedisResult, ServerErrorKind, Value};
 use tokio::sync::Semaphore;
 
 use crate::error::{explain, explain_write};
+use crate::fast::Fast;
 
 /// Calls of a process that may be under way in a Cluster at a time: each has a place of its own
 /// where the shard remembers its number.
@@ -92,6 +93,7 @@ pub(crate) struct Scripts {
     pub(crate) commit: Script,
     pub(crate) agree: Script,
     pub(crate) enter: Script,
+    pub(crate) fast: Fast,
 }
 
 impl Scripts {
@@ -101,6 +103,7 @@ impl Scripts {
             commit: Script::writing(include_str!("lua/commit.lua")),
             agree: Script::reading(include_str!("lua/agree.lua")),
             enter: Script::reading(include_str!("lua/enter.lua")),
+            fast: Fast::new(),
         })
     }
 }

@@ -263,7 +263,7 @@ impl Writes {
                 number
             }
         };
-        self.hash_set(tx.shard.keys.jobs(), job.id, encode_job(job, lane, shape)?);
+        self.hash_set(tx.shard.keys.jobs(), job.id, encode_job(job, lane, shape));
         Ok(named)
     }
 

@@ -1,3 +1,5 @@
 //! The store on real servers.
 
 mod conformance;
+mod cost;
+mod scripts;
