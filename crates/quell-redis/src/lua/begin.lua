@@ -34,22 +34,27 @@ end
 -- first trigger.
 local STATE, LANE, FIRST, LAST, DUE, BOUND, REASON, TRIGGERS, SHAPE, KEY, PAYLOAD =
   1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-local WAITS, PARTITION, ASKED, NOT_BEFORE, ATTEMPT, STARTS, WORKER, LEASE, STARTED, ENDED, OUTPUT, FAILURES =
-  12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
+local WAITS, PARTITION, ASKED, NOT_BEFORE, ATTEMPT, STARTS, WORKER = 12, 13, 14, 15, 16, 17, 18
+local LEASE, STARTED, ENDED, OUTPUT, FAILURES, LAPSES, SUPPRESSED = 19, 20, 21, 22, 23, 24, 25
 local FIELDS = 27
 -- What is not there because it is the default and at the end.
-local DEFAULTS = { [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [FAILURES] = 0, [24] = 0, [25] = 0 }
+local DEFAULTS = {
+  [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [FAILURES] = 0, [LAPSES] = 0, [SUPPRESSED] = 0,
+}
 local SCHEDULED, RUNNING, SUCCEEDED = 0, 1, 2
+
+local TIMES = { FIRST, LAST, DUE, BOUND, ASKED, NOT_BEFORE, LEASE, STARTED }
 
 -- None where a number of it cannot be written back as it was.
 local function read_row(bytes)
   local row = cmsgpack.unpack(bytes)
-  for _, place in ipairs({ FIRST, LAST, DUE, BOUND, ASKED, NOT_BEFORE, LEASE, STARTED }) do
-    if row[place] and math.abs(row[place]) > EXACT then return nil end
+  for number = 1, #TIMES do
+    local time = row[TIMES[number]]
+    if time and (time > EXACT or time < -EXACT) then return nil end
   end
-  for place, default in pairs(DEFAULTS) do
-    if row[place] == nil then row[place] = default end
-  end
+  row[WAITS] = row[WAITS] or false
+  row[ATTEMPT], row[STARTS] = row[ATTEMPT] or 0, row[STARTS] or 0
+  row[FAILURES], row[LAPSES], row[SUPPRESSED] = row[FAILURES] or 0, row[LAPSES] or 0, row[SUPPRESSED] or 0
   return row
 end
 

@@ -39,7 +39,7 @@ end
 local newest = tonumber(redis.call('GET', KEYS[4]) or before_first)
 local first_new = newest
 local packed_now = cmsgpack.pack(now)
-local now_seconds = string.format('%.0f.%06.0f', math.floor(now / 1000000), now % 1000000)
+local now_seconds = string.format('%.0f', math.floor(now / 1000000))
 local rows, recent, placed, earliest, counted, moved, wakes = {}, {}, {}, {}, {}, {}, {}
 
 local function wake(lane, due)

@@ -150,10 +150,11 @@ async fn r35_work_is_bounded_by_the_call_and_not_by_what_waits() {
     // Names and scripts are new.
     round(&mut server, 1).await;
     let alone = round(&mut server, 2).await;
-    for chunk in 0..10 {
-        server
-            .trigger((0..1_000).map(|number| debounced(&format!("{chunk}-{number}"))).collect())
-            .await;
+    for chunk in 0..100 {
+        let k = |number| format!("{chunk}-{number}");
+        server.trigger((0..1_000).map(|number| debounced(&k(number))).collect()).await;
+    }
+    for _ in 0..10 {
         server.trigger((0..1_000).map(|_| plain("1")).collect()).await;
         server.trigger((0..1_000).map(later).collect()).await;
     }

@@ -1,5 +1,8 @@
 //! The store on real servers.
 
+#[cfg(test)]
 mod conformance;
+#[cfg(test)]
 mod cost;
+#[cfg(test)]
 mod scripts;

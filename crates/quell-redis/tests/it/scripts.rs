@@ -18,6 +18,7 @@ use quell_core::{
     QueueSettings, Result, Settlement, Store, TaskName, TaskSettings, Timestamp, When, WorkerId,
 };
 use quell_redis::{RedisOptions, RedisStore};
+use quell_services::Redis;
 use redis::aio::MultiplexedConnection;
 
 /// Takes events, so that the store takes every step itself.
@@ -67,10 +68,10 @@ macro_rules! ask {
 }
 
 impl Pair {
-    async fn open(seed: u64) -> Self {
+    async fn open(url: &str, seed: u64) -> Self {
         let open = async |records| {
-            let (url, prefix) = quell_services::redis_url_for_tests();
-            let options = RedisOptions::from_url(&url).unwrap().prefix(prefix.clone()).unwrap();
+            let prefix = format!("{}-{seed}", if records { "steps" } else { "scripts" });
+            let options = RedisOptions::from_url(url).unwrap().prefix(prefix.clone()).unwrap();
             let options = if records { options.history(Arc::new(Deaf)) } else { options };
             Opened { store: options.open().await.unwrap(), prefix }
         };
@@ -289,11 +290,12 @@ async fn dump(connection: &mut MultiplexedConnection, prefix: &str) -> BTreeMap<
 
 #[tokio::test]
 async fn r06_r07_r11_r21_r30_scripts_leave_in_redis_what_steps_leave() {
-    let (url, _) = quell_services::redis_url_for_tests();
-    let client = redis::Client::open(url).unwrap();
+    // Of its own, so that all its keys are few.
+    let server = Redis::start(&[]).unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     for seed in 0..24 {
-        let mut pair = Pair::open(seed).await;
+        let mut pair = Pair::open(&server.url(), seed).await;
         for _ in 0..70 {
             pair.step().await;
         }
