@@ -92,6 +92,7 @@ pub(crate) struct Scripts {
     pub(crate) commit: Script,
     pub(crate) agree: Script,
     pub(crate) enter: Script,
+    pub(crate) keep: Script,
 }
 
 impl Scripts {
@@ -101,6 +102,7 @@ impl Scripts {
             commit: Script::writing(include_str!("lua/commit.lua")),
             agree: Script::reading(include_str!("lua/agree.lua")),
             enter: Script::reading(include_str!("lua/enter.lua")),
+            keep: Script::reading(include_str!("lua/keep.lua")),
         })
     }
 }
