@@ -125,7 +125,7 @@ impl Task for Update {
             .fold(Fold::Collect { cap: 1_000 })
             .attempts(100_000)
             // Workers are killed on purpose, and a busy machine lets more leases lapse.
-            .max_crashes(100_000)
+            .max_crashes(u32::MAX)
             .min_backoff(Duration::from_millis(1))
             .max_backoff(Duration::from_millis(5))
     }
