@@ -15,7 +15,7 @@ macro_rules! rule_tests {
                     r02_every_accepted_trigger_is_covered_by_a_later_attempt,
                     r03_receipts_tell_what_became_of_each_trigger needs Dedup,
                     r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody needs Dedup,
-                    r05_a_batch_may_mix_tasks_queues_priorities_and_delays,
+                    r05_a_batch_may_mix_tasks_queues_priorities_and_delays needs AcrossQueues,
                     r09_a_trigger_without_a_key_is_its_own_job_at_once,
                     r09_a_delay_holds_to_the_microsecond,
                     r38_store_time_never_goes_back,
@@ -163,7 +163,7 @@ macro_rules! rule_tests {
                 window: [
                     r06_triggers_that_race_share_one_window,
                     r07_a_trigger_may_bring_its_own_thresholds,
-                    r07_a_join_moves_the_window_to_the_triggers_queue,
+                    r07_a_join_moves_the_window_to_the_triggers_queue needs AcrossQueues,
                     r07_a_flush_during_a_run_waits_for_its_end,
                     r07_a_cancel_by_key_ends_only_the_window,
                     r08_quiet_period_bound_and_backoff_hold_to_the_microsecond,
@@ -258,6 +258,7 @@ macro_rules! rule_tests {
                     r18_a_queues_limit_is_exact_or_refused,
                     r18_hints_come_or_a_poll_finds_the_work,
                     r18_jobs_are_listed_or_the_list_is_refused,
+                    r18_a_task_has_its_keys_in_every_queue_or_in_one,
                 ]
             }
             recorded: {

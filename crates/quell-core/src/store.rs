@@ -40,6 +40,10 @@ pub struct Capabilities {
     pub exact_limits: bool,
     /// Jobs can be listed and counted. Else both are refused; one job is found by its id.
     pub listing: bool,
+    /// A task's keys are the same in every queue (R7, R11, R16, R19), and a batch may name several
+    /// queues (R5). Else a task with keys keeps to the queue in which it first had one: triggers into
+    /// another are refused, and so is a batch that is not of one queue.
+    pub across_queues: bool,
 }
 
 /// How many jobs there are, by queue, task and state.

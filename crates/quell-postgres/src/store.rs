@@ -268,6 +268,7 @@ impl Store for PostgresStore {
             priorities: true,
             exact_limits: true,
             listing: true,
+            across_queues: true,
         }
     }
 

@@ -14,7 +14,7 @@ use quell_core::{
     Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
     Lease, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
     Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups, no_such_job,
+    TaskSettings, Timestamp, WakeHub, Wakeups, lacks, no_such_job,
 };
 use tokio::task::JoinSet;
 
@@ -89,17 +89,23 @@ impl RedisStore {
     }
 
     /// The tag of the shard that a whole batch belongs on: it is one step.
-    fn tag_of(&self, batch: &Batch) -> Result<String> {
+    async fn tag_of(&self, batch: &Batch) -> Result<String> {
         let mut tag: Option<String> = None;
+        let whole = batch.dedup.as_ref().map(|dedup| &dedup.key);
+        let first = batch.triggers.first().map(|trigger| &trigger.queue);
         for (index, trigger) in batch.triggers.iter().enumerate() {
-            let own = self.shards.tag_of(trigger).map_err(|error| at(error, batch, index))?;
+            if first != Some(&trigger.queue) {
+                let error = lacks("across_queues", "make one batch for each queue");
+                return Err(at(error, batch, index));
+            }
+            let own = self.shards.tag_of(trigger, whole.filter(|_| index == 0)).await;
+            let own = own.map_err(|error| at(error, batch, index))?;
             match &tag {
                 // Without a key, any shard of the queue will do.
-                Some(first) if *first != own && !is_free(trigger) => {
+                Some(first) if *first != own && trigger.has_key() => {
                     let message = format!(
-                        "it belongs on shard `{own}`, the batch begins on `{first}`: a batch is one \
-                         step, and that is of one shard; make one batch for each queue and, where a \
-                         queue has several shards, for each key"
+                        "it belongs on shard `{own}`, and the batch begins on `{first}`: a batch is \
+                         one step, and that is of one shard; make one batch for each key"
                     );
                     let error = Error::new(ErrorKind::Unsupported, message);
                     return Err(at(error, batch, index));
@@ -132,24 +138,8 @@ impl RedisStore {
     }
 }
 
-fn is_free(trigger: &quell_core::NewTrigger) -> bool {
-    trigger.keyed.is_none() && trigger.dedup.is_none() && trigger.idempotency.is_none()
-}
-
 fn at(error: Error, batch: &Batch, index: usize) -> Error {
     if batch.triggers.len() > 1 { error.at(format_args!("triggers[{index}]")) } else { error }
-}
-
-/// The first answer that is one, of shards that are asked one after the other.
-macro_rules! first_of {
-    ($self:ident, |$shard:ident| $ask:expr) => {{
-        for $shard in $self.shards.all().await? {
-            if let Some(answer) = $ask.await? {
-                return Ok(Some(answer));
-            }
-        }
-        Ok(None)
-    }};
 }
 
 /// All answers, of shards that are asked at the same time.
@@ -163,7 +153,8 @@ macro_rules! all_of {
 #[async_trait]
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
-        self.shards.first.capabilities()
+        let across_queues = self.shards.only().is_some();
+        Capabilities { across_queues, ..self.shards.first.capabilities() }
     }
 
     async fn enqueue(
@@ -177,7 +168,8 @@ impl Store for RedisStore {
         let mut answers: Vec<Option<Result<Vec<Receipt>>>> = Vec::new();
         let mut parts: BTreeMap<String, (Vec<usize>, Vec<Batch>)> = BTreeMap::new();
         for (place, batch) in batches.into_iter().enumerate() {
-            match self.tag_of(&batch) {
+            match self.tag_of(&batch).await {
+                Ok(_) if batch.triggers.is_empty() => answers.push(Some(Ok(Vec::new()))),
                 Ok(tag) => {
                     let (places, part) = parts.entry(tag).or_default();
                     places.push(place);
@@ -467,7 +459,10 @@ impl Store for RedisStore {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        first_of!(self, |shard| shard.flush(now, task, key))
+        match self.shards.of_key(task, key).await? {
+            Some(shard) => shard.flush(now, task, key).await,
+            None => Ok(None),
+        }
     }
 
     async fn cancel_key(
@@ -476,7 +471,10 @@ impl Store for RedisStore {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        first_of!(self, |shard| shard.cancel_key(now, task, key))
+        match self.shards.of_key(task, key).await? {
+            Some(shard) => shard.cancel_key(now, task, key).await,
+            None => Ok(None),
+        }
     }
 
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
@@ -543,7 +541,7 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.set_schedule(now, schedule).await;
         }
-        let tag = self.shards.tag_of(&schedule.trigger)?;
+        let tag = self.shards.tag_of(&schedule.trigger, None).await?;
         let shard = self.shards.by_tag(&tag).await?;
         // Where it triggers into another queue than before, it moves there: first away, so that no
         // tick fires twice.

@@ -59,7 +59,7 @@ impl DeadLetters for RedisStore {
         }
         let mut imported = Vec::with_capacity(letters.len());
         for letter in letters {
-            let shard = self.shards.by_tag(&self.shards.tag_of_job(&letter.job)).await?;
+            let shard = self.shards.of_arrival(&letter.job).await?;
             imported.extend(shard.import_dead(now, std::slice::from_ref(letter)).await?);
         }
         Ok(imported)

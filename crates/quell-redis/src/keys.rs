@@ -35,6 +35,8 @@ impl Keys {
         seq: "seq",
         /// What the shard is and which version of its names and settings it has.
         meta: "meta",
+        /// The queues in which tasks have their keys, where each queue has a shard.
+        homes: "homes",
         /// Rows of jobs, by number.
         jobs: "jobs",
         /// The numbers of lanes, by queue, task and priority.

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_core::history::Sink;
 use quell_core::{
-    Error, ErrorKind, Job, JobId, NewTrigger, QueueName, Result, Store, TaskName, WakeHub,
+    Error, ErrorKind, Job, JobId, Key, NewTrigger, QueueName, Result, Store, TaskName, WakeHub,
+    lacks,
 };
 
 use crate::ends::Ends;
 use crate::keys::Keys;
-use crate::look::Read;
+use crate::look::{Read, text};
 use crate::options::Layout;
 use crate::row::corrupt;
 use crate::shard::{OwnIds, Shard, Time, Way};
@@ -25,6 +26,8 @@ use crate::write::number;
 pub(crate) const MOST_SHARDS_OF_QUEUE: u32 = 64;
 /// The most shards of a store: their numbers take so much room in ids.
 const MOST_SHARDS: u64 = 1_024;
+/// What a call of the directory is for.
+const DIRECTORY_CALL: &str = "read the directory of shards";
 /// The hash tag of the one shard of [`Layout::One`].
 const ALL: &str = "all";
 /// The hash tag of the directory; no queue has a name with this sign.
@@ -51,6 +54,8 @@ pub(crate) struct Shards {
 struct Met {
     by_tag: BTreeMap<String, Arc<ShardStore>>,
     by_number: BTreeMap<u64, Arc<ShardStore>>,
+    /// The queues in which tasks have their keys.
+    kept_to: BTreeMap<TaskName, QueueName>,
 }
 
 impl Shards {
@@ -135,12 +140,15 @@ impl Shards {
         self.spread.get(queue).copied().unwrap_or(1)
     }
 
-    /// The tag of the shard that a trigger belongs on.
+    /// The tag of the shard that a trigger belongs on; `whole` is the dedup key of its batch (R17).
     ///
     /// # Errors
-    /// `Unsupported` for a trigger with several keys on a queue with several shards: each would have
-    /// to be on its own.
-    pub(crate) fn tag_of(&self, trigger: &NewTrigger) -> Result<String> {
+    /// `Unsupported` for a task that has its keys in another queue, and for a trigger with several
+    /// keys on a queue with several shards: each would have to be on its own.
+    pub(crate) async fn tag_of(&self, trigger: &NewTrigger, whole: Option<&Key>) -> Result<String> {
+        if trigger.has_key() || whole.is_some() {
+            self.keep_to(&trigger.task, &trigger.queue).await?;
+        }
         let count = self.spread_of(&trigger.queue);
         if count == 1 {
             return Ok(trigger.queue.to_string());
@@ -148,7 +156,7 @@ impl Shards {
         let debounce = trigger.keyed.as_ref().map(|keyed| &keyed.key);
         let dedup = trigger.dedup.as_ref().map(|dedup| &dedup.key);
         let idempotency = trigger.idempotency.as_ref().map(|idempotency| &idempotency.key);
-        let mut keys = [debounce, dedup, idempotency].into_iter().flatten();
+        let mut keys = [whole, debounce, dedup, idempotency].into_iter().flatten();
         let (key, others) = (keys.next(), keys);
         let turn = match key {
             Some(key) => turn_of(&trigger.task, key.as_str(), count),
@@ -167,11 +175,54 @@ impl Shards {
         Ok(tag(&trigger.queue, count, turn))
     }
 
-    /// The tag of the shard that a job from elsewhere belongs on.
-    pub(crate) fn tag_of_job(&self, job: &Job) -> String {
+    /// The shard that a job from elsewhere belongs on.
+    ///
+    /// # Errors
+    /// `Unsupported` for a key of a task that has its keys in another queue.
+    pub(crate) async fn of_arrival(&self, job: &Job) -> Result<Arc<ShardStore>> {
+        if job.key.is_some() {
+            self.keep_to(&job.task, &job.queue).await?;
+        }
         let count = self.spread_of(&job.queue);
         let text = job.key.as_ref().map_or("", |key| key.as_str());
-        tag(&job.queue, count, turn_of(&job.task, text, count))
+        self.by_tag(&tag(&job.queue, count, turn_of(&job.task, text, count))).await
+    }
+
+    /// Lets a task have its keys in this queue.
+    ///
+    /// # Errors
+    /// `Unsupported` where it has them in another one: its windows and attempts would not meet.
+    async fn keep_to(&self, task: &TaskName, queue: &QueueName) -> Result<()> {
+        let known = self.met().kept_to.get(task).cloned();
+        let own = match known {
+            Some(own) => own,
+            None => {
+                let own = self.first.shard.keep_to(task, queue).await?;
+                self.met().kept_to.insert(task.clone(), own.clone());
+                own
+            }
+        };
+        if own == *queue {
+            return Ok(());
+        }
+        let cure = format!(
+            "task {task} has its keys in queue {own}: trigger it there, or give what goes into              {queue} a name of its own"
+        );
+        Err(lacks("across_queues", &cure))
+    }
+
+    /// The shard of a task's key; none where the task has no keys yet.
+    pub(crate) async fn of_key(
+        &self,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<Arc<ShardStore>>> {
+        if let Some(only) = self.only() {
+            return Ok(Some(Arc::clone(only)));
+        }
+        let Some(queue) = self.first.shard.kept_to(task).await? else { return Ok(None) };
+        let count = self.spread_of(&queue);
+        Ok(Some(self.by_tag(&tag(&queue, count, turn_of(task, key.as_str(), count))).await?))
     }
 
     /// The shards of a queue.
@@ -304,6 +355,23 @@ impl Shard {
         self.directory_call(code, &[field.as_bytes(), value.as_bytes()]).await
     }
 
+    /// The queue in which a task has its keys: this one where it has none yet.
+    async fn keep_to(&self, task: &TaskName, queue: &QueueName) -> Result<QueueName> {
+        let (keys, args) =
+            ([self.keys.homes()], [task.as_str().as_bytes(), queue.as_str().as_bytes()]);
+        // Doing it twice changes nothing.
+        let answer = self.link.read(DIRECTORY_CALL, &self.scripts.keep, &keys, &args).await?;
+        QueueName::new(text(answer)?)
+    }
+
+    /// The queue in which a task has its keys.
+    async fn kept_to(&self, task: &TaskName) -> Result<Option<QueueName>> {
+        let reads = [Read::Fields(self.keys.homes(), vec![task.to_string()])];
+        let home = self.look(DIRECTORY_CALL, Time::Last, &reads).await?.text()?;
+        let home = home.map(|home| QueueName::new(String::from_utf8_lossy(&home)));
+        home.transpose()
+    }
+
     /// The number of a field of `meta`, the next one where it has none yet.
     async fn enter(&self, field: &str, most: u64) -> Result<u64> {
         let (code, most) = (&self.scripts.enter, most.to_string());
@@ -319,9 +387,8 @@ impl Shard {
 
     async fn directory_call(&self, script: &crate::link::Script, args: &[&[u8]]) -> Result<u64> {
         let keys = [self.keys.meta()];
-        let what = "read the directory of shards";
         // Doing it twice changes nothing.
-        let answer = self.link.read(what, script, &keys, args).await?;
+        let answer = self.link.read(DIRECTORY_CALL, script, &keys, args).await?;
         match answer {
             redis::Value::Int(number) => Ok(u64::try_from(number).unwrap_or(0)),
             other => Err(corrupt(format_args!("the answer {other:?} of the directory"))),
@@ -331,8 +398,7 @@ impl Shard {
     /// The fields of `meta` that begin so, with their numbers.
     async fn directory(&self, prefix: &str) -> Result<Vec<(String, u64)>> {
         let reads = [Read::All(self.keys.meta())];
-        let what = "read the directory of shards";
-        let pairs = self.look(what, Time::Last, &reads).await?.pairs()?;
+        let pairs = self.look(DIRECTORY_CALL, Time::Last, &reads).await?.pairs()?;
         let of = |(field, value): (String, Vec<u8>)| {
             Some((field.strip_prefix(prefix)?.to_owned(), number(&value)?))
         };

@@ -141,6 +141,7 @@ impl Store for ShardStore {
             priorities: true,
             exact_limits: true,
             listing: true,
+            across_queues: true,
         }
     }
 

@@ -228,6 +228,7 @@ impl Store for SqliteStore {
             priorities: true,
             exact_limits: true,
             listing: true,
+            across_queues: true,
         }
     }
 

@@ -82,6 +82,16 @@ impl MemoryStore {
         Snapshot::of(&self.locked())
     }
 
+    /// The same store, whose ids begin with `ids.next` and go on by `ids.step`: to be compared with a
+    /// store of several shards.
+    #[must_use]
+    pub fn numbered(self, ids: part::Ids) -> Self {
+        let mut state = self.locked();
+        (state.next_id, state.id_step) = (ids.next, ids.step);
+        drop(state);
+        self
+    }
+
     /// The same store with an event history.
     #[must_use]
     pub fn with_history(self, sink: Sink) -> Self {
@@ -126,6 +136,7 @@ impl Store for MemoryStore {
             priorities: true,
             exact_limits: true,
             listing: true,
+            across_queues: true,
         }
     }
 

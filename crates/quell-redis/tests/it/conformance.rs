@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use quell_conformance::Opened;
 use quell_core::history::Sink;
+use quell_core::part::Ids;
 use quell_redis::RedisOptions;
 
 async fn open(options: RedisOptions, sink: Option<Sink>) -> Opened {
@@ -34,6 +35,9 @@ mod one {
     quell_conformance::suite!(plain, recorded);
 }
 
+/// The ids of the first shard of several.
+const SHARDED: Ids = Ids { next: 1_025, step: 1_024 };
+
 mod queues {
     use super::*;
 
@@ -50,5 +54,24 @@ mod queues {
         open(options(), Some(sink)).await
     }
 
-    quell_conformance::suite!(plain, recorded);
+    quell_conformance::suite!(plain, recorded, SHARDED);
+}
+
+mod cluster {
+    use super::*;
+
+    fn options() -> RedisOptions {
+        let (nodes, prefix) = quell_services::redis_cluster_for_tests();
+        RedisOptions::from_url(&format!("redis-cluster://{nodes}?prefix={prefix}")).unwrap()
+    }
+
+    async fn plain() -> Opened {
+        open(options(), None).await
+    }
+
+    async fn recorded(sink: Sink) -> Opened {
+        open(options(), Some(sink)).await
+    }
+
+    quell_conformance::suite!(plain, recorded, SHARDED);
 }

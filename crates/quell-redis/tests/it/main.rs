@@ -1,6 +1,8 @@
 //! The store on real servers.
 
 #[cfg(test)]
+mod cluster;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod cost;
