@@ -11,6 +11,8 @@ mod faulty;
 mod ledger;
 mod lesser;
 mod limits;
+#[cfg(feature = "redis")]
+mod redis;
 mod results;
 #[cfg(feature = "sqlite")]
 mod run_twice;
