@@ -15,6 +15,7 @@ mod dead;
 mod error;
 mod keys;
 mod known;
+mod layout;
 mod link;
 mod load;
 mod look;

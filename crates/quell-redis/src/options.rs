@@ -119,6 +119,7 @@ impl RedisOptions {
         let mut listener = JoinSet::new();
         let (origin, told) = (shard.origin.clone(), Arc::clone(&hub));
         listener.spawn(hear(heard, vec![self.client], channel, origin, told));
+        shard.check_layout().await?;
         shard.learn().await?;
         Ok(ShardStore::new(shard, self.history, hub, listener))
     }
