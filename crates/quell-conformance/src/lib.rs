@@ -41,6 +41,8 @@ pub mod accept;
 #[cfg(feature = "suite")]
 pub mod alerts;
 #[cfg(feature = "suite")]
+pub mod calls;
+#[cfg(feature = "suite")]
 pub mod capability;
 pub mod check;
 #[cfg(feature = "suite")]
@@ -75,6 +77,8 @@ mod list;
 pub mod operate;
 #[cfg(feature = "suite")]
 pub mod oracle;
+#[cfg(feature = "suite")]
+pub mod proxy;
 #[cfg(feature = "suite")]
 pub mod queue;
 #[cfg(feature = "suite")]

@@ -1,6 +1,11 @@
 //! The store on real servers.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "these are tests")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
 mod conformance;
+mod cuts;
+mod expiry;
+mod faults;
 mod place;
 mod published;
+mod refused;
+mod wake;

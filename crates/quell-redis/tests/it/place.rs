@@ -64,3 +64,30 @@ pub(crate) async fn at_last<T>(what: &str, call: impl AsyncFn() -> Result<T>) ->
 pub(crate) async fn answers(store: &dyn Store) {
     at_last("the store does not go on", async || store.counts().await.map(drop)).await;
 }
+
+/// Every key with what it holds, in the order of names, and whether it expires.
+const DUMP: &str = "
+local keys, dump = redis.call('KEYS', '*'), {}
+table.sort(keys)
+for _, key in ipairs(keys) do
+  local kind = redis.call('TYPE', key).ok
+  local held
+  if kind == 'string' then held = { redis.call('GET', key) }
+  elseif kind == 'hash' then
+    local all, pairs = redis.call('HGETALL', key), {}
+    for at = 1, #all, 2 do pairs[#pairs + 1] = all[at] .. '=' .. all[at + 1] end
+    table.sort(pairs)
+    held = pairs
+  elseif kind == 'zset' then held = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'set' then held = redis.call('SMEMBERS', key); table.sort(held)
+  else held = redis.call('LRANGE', key, 0, -1) end
+  local expires = redis.call('TTL', key) >= 0 and ' expires' or ''
+  dump[#dump + 1] = key .. expires .. ' ' .. table.concat(held, ' ')
+end
+return dump";
+
+/// All that a server holds.
+pub(crate) async fn dump(redis: &mut MultiplexedConnection) -> Vec<String> {
+    let rows: Vec<Vec<u8>> = redis::cmd("EVAL").arg(DUMP).arg(0).query_async(redis).await.unwrap();
+    rows.iter().map(|row| String::from_utf8_lossy(row).into_owned()).collect()
+}

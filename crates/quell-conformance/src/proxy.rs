@@ -1,7 +1,7 @@
 //! A proxy on loopback between a store and its server: it closes a connection after so many bytes
 //! of the server's replies.
 //!
-//! The connections that tell and hear hints are let through and not counted.
+//! Connections that show by a word that they are for hints are let through and not counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +10,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// How connections for hints introduce themselves.
-const HINTS: &[u8] = b"quell hints";
-
 /// Where in the server's replies the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Cut {
+pub enum Cut {
     /// As soon as so many bytes have passed: whatever the client says next does not arrive.
     After(usize),
     /// When the server has sent a byte more, which does not arrive: it has done what it was asked.
@@ -28,6 +25,8 @@ struct Gate {
     cut: Option<Cut>,
     /// The replies since it was set.
     replies: Vec<u8>,
+    /// Where each of them ended that came in one piece.
+    ends: Vec<usize>,
     was_cut: bool,
 }
 
@@ -36,6 +35,7 @@ impl Gate {
     fn pass(&mut self, bytes: &[u8]) -> (usize, bool) {
         let so_far = self.replies.len();
         self.replies.extend_from_slice(bytes);
+        self.ends.push(self.replies.len());
         let ends_at = match self.cut {
             Some(Cut::After(at)) if self.replies.len() >= at => at,
             Some(Cut::Before(at)) if self.replies.len() > at => at,
@@ -49,61 +49,76 @@ impl Gate {
 
 /// A proxy; it ends with its value, and its connections with it.
 #[derive(Debug)]
-pub(crate) struct Proxy {
+pub struct Proxy {
     port: u16,
     gate: Arc<Mutex<Gate>>,
     _listens: JoinSet<()>,
 }
 
 impl Proxy {
-    /// Before the server on this port of the loopback address.
-    pub(crate) async fn start(server: u16) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+    /// Before the server on this port of the loopback address. A connection on which the client says
+    /// the word `hints` is let through.
+    pub async fn start(server: u16, hints: &'static [u8]) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let port = listener.local_addr().expect("is bound").port();
         let gate = Arc::<Mutex<Gate>>::default();
         let (mut listens, shared) = (JoinSet::new(), Arc::clone(&gate));
         listens.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(serve(client, server, Arc::clone(&shared)));
+                connections.spawn(serve(client, server, hints, Arc::clone(&shared)));
             }
         });
         Proxy { port, gate, _listens: listens }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Where it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Counts the bytes of replies from now on, and closes the connection of the one it falls in.
-    pub(crate) fn set(&self, cut: Option<Cut>) {
+    pub fn set(&self, cut: Option<Cut>) {
         let fresh = Gate { cut, ..Gate::default() };
         *self.gate.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
     }
 
     /// Lets everything through; returns the replies since it was set, and whether it closed one.
-    pub(crate) fn unset(&self) -> (Vec<u8>, bool) {
-        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        let Gate { replies, was_cut, .. } = std::mem::take(&mut *gate);
+    pub fn unset(&self) -> (Vec<u8>, bool) {
+        let Gate { replies, was_cut, .. } = self.take();
         (replies, was_cut)
+    }
+
+    /// As [`unset`](Proxy::unset), and returns where the replies ended instead.
+    pub fn unset_ends(&self) -> Vec<usize> {
+        self.take().ends
+    }
+
+    fn take(&self) -> Gate {
+        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *gate)
     }
 }
 
 /// Either end closes both.
-async fn serve(client: TcpStream, server: u16, gate: Arc<Mutex<Gate>>) {
+async fn serve(client: TcpStream, server: u16, word: &'static [u8], gate: Arc<Mutex<Gate>>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
     // A reply's last bytes are not to wait for the next ones.
-    client.set_nodelay(true).unwrap();
+    if client.set_nodelay(true).is_err() {
+        return;
+    }
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let hints = AtomicBool::new(false);
     let up = async {
         let mut bytes = vec![0; 16 << 10];
         while let Ok(length @ 1..) = from_client.read(&mut bytes).await {
-            if bytes[..length].windows(HINTS.len()).any(|word| word == HINTS) {
+            let said = bytes.get(..length).unwrap_or_default();
+            if said.windows(word.len()).any(|part| part == word) {
                 hints.store(true, Ordering::Relaxed);
             }
-            if to_server.write_all(&bytes[..length]).await.is_err() {
+            if to_server.write_all(said).await.is_err() {
                 return;
             }
         }
@@ -111,11 +126,13 @@ async fn serve(client: TcpStream, server: u16, gate: Arc<Mutex<Gate>>) {
     let down = async {
         let mut bytes = vec![0; 16 << 10];
         while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
+            let reply = bytes.get(..length).unwrap_or_default();
             let (passing, ends) = match hints.load(Ordering::Relaxed) {
                 true => (length, false),
-                false => gate.lock().unwrap_or_else(PoisonError::into_inner).pass(&bytes[..length]),
+                false => gate.lock().unwrap_or_else(PoisonError::into_inner).pass(reply),
             };
-            if to_client.write_all(&bytes[..passing]).await.is_err() || ends {
+            let passing = reply.get(..passing).unwrap_or(reply);
+            if to_client.write_all(passing).await.is_err() || ends {
                 return;
             }
         }
@@ -124,26 +141,4 @@ async fn serve(client: TcpStream, server: u16, gate: Arc<Mutex<Gate>>) {
         () = up => {}
         () = down => {}
     }
-}
-
-/// Where messages of the server end, and the middle of those with many bytes.
-pub(crate) fn cuts_of(replies: &[u8]) -> Vec<Cut> {
-    let mut cuts = vec![Cut::Before(0)];
-    let mut at = 0;
-    while let Some([kind, a, b, c, d]) =
-        replies.get(at..at + 5).map(|h| [h[0], h[1], h[2], h[3], h[4]])
-    {
-        let end = at + 1 + u32::from_be_bytes([a, b, c, d]) as usize;
-        match kind {
-            // Those with many bytes: rows, what they are made of, errors.
-            b'D' | b'T' | b'E' => cuts.push(Cut::Before((at + end) / 2)),
-            // The client may speak.
-            b'Z' => cuts.push(Cut::After(end)),
-            _ => {}
-        }
-        cuts.push(Cut::Before(end));
-        at = end;
-    }
-    assert_eq!(at, replies.len(), "the replies are whole messages");
-    cuts
 }
