@@ -15,6 +15,9 @@ pub(crate) fn run(program: &Command, seconds: u32) -> Told {
         .args(["--kill-after=5", &seconds.to_string()])
         .arg(program.get_program())
         .args(program.get_args())
+        // Reasons are for a table.
+        .env_remove("RUST_BACKTRACE")
+        .env_remove("RUST_LIB_BACKTRACE")
         .output();
     let output = match ran {
         Ok(output) => output,

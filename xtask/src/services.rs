@@ -25,7 +25,9 @@ impl Services {
         thread::scope(|scope| {
             let postgres = scope.spawn(|| Postgres::start(&settings).context("start PostgreSQL"));
             let redis = scope.spawn(|| Redis::start(&[]).context("start Redis"));
-            let cluster = RedisCluster::start(3, 0, &[]).context("start a Redis cluster");
+            // A busy machine is no reason to take a node for dead.
+            let settings = ["cluster-node-timeout 60000"];
+            let cluster = RedisCluster::start(3, 0, &settings).context("start a Redis cluster");
             let (postgres, redis) = (started(postgres), started(redis));
             Ok(Services { postgres: postgres?, redis: redis?, redis_cluster: cluster? })
         })

@@ -82,7 +82,7 @@ const PLAIN: Workload = Workload {
     rounds: 3,
 };
 
-pub(crate) const WORKLOADS: [Workload; 8] = [
+pub(crate) const WORKLOADS: [Workload; 9] = [
     Workload {
         name: "batch enqueue, per second",
         args: &["batch"],
@@ -93,6 +93,14 @@ pub(crate) const WORKLOADS: [Workload; 8] = [
         name: "drain of no-ops, per second",
         args: &["drain"],
         count: Some((100_000, 10_000)),
+        before: Before::Count,
+        ..PLAIN
+    },
+    // One script of apalis-redis takes all that is due, and so no more than some thousands.
+    Workload {
+        name: "drain of a short queue, per second",
+        args: &["drain"],
+        count: Some((5_000, 5_000)),
         before: Before::Count,
         ..PLAIN
     },

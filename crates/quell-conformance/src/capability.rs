@@ -8,10 +8,11 @@ use std::time::Duration;
 use futures_util::{FutureExt, StreamExt};
 use quell_core::dedup::Dedup;
 use quell_core::{
-    Batch, Capabilities, Error, ErrorKind, JobFilter, NewTrigger, QueueSettings, Result,
+    Batch, Capabilities, Claim, Error, ErrorKind, JobFilter, NewTrigger, QueueName, QueueSettings,
+    Receipt, Result,
 };
 
-use crate::rig::{Rig, key, plain, secs};
+use crate::rig::{Rig, key, keyed, plain, secs};
 
 /// One field of [`Capabilities`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,17 +29,20 @@ pub enum Capability {
     ExactLimits,
     /// Jobs can be listed and counted.
     Listing,
+    /// Keys and batches are one across queues.
+    AcrossQueues,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Capability; 6] = [
+    pub const ALL: [Capability; 7] = [
         Capability::Dedup,
         Capability::Transactions,
         Capability::Push,
         Capability::Priorities,
         Capability::ExactLimits,
         Capability::Listing,
+        Capability::AcrossQueues,
     ];
 
     /// The field's name, which errors carry.
@@ -51,6 +55,7 @@ impl Capability {
             Capability::Priorities => "priorities",
             Capability::ExactLimits => "exact_limits",
             Capability::Listing => "listing",
+            Capability::AcrossQueues => "across_queues",
         }
     }
 
@@ -64,6 +69,7 @@ impl Capability {
             Capability::Priorities => claims.priorities,
             Capability::ExactLimits => claims.exact_limits,
             Capability::Listing => claims.listing,
+            Capability::AcrossQueues => claims.across_queues,
         }
     }
 
@@ -77,6 +83,7 @@ impl Capability {
             Capability::Priorities => Capabilities { priorities: false, ..claims },
             Capability::ExactLimits => Capabilities { exact_limits: false, ..claims },
             Capability::Listing => Capabilities { listing: false, ..claims },
+            Capability::AcrossQueues => Capabilities { across_queues: false, ..claims },
         }
     }
 
@@ -91,6 +98,7 @@ impl Capability {
             Capability::Priorities => Some("r18_priorities_decide_or_due_times_do"),
             Capability::ExactLimits => Some("r18_a_queues_limit_is_exact_or_refused"),
             Capability::Listing => Some("r18_jobs_are_listed_or_the_list_is_refused"),
+            Capability::AcrossQueues => Some("r18_a_task_has_its_keys_in_every_queue_or_in_one"),
         }
     }
 }
@@ -205,4 +213,35 @@ pub async fn r18_jobs_are_listed_or_the_list_is_refused(mut rig: Rig) {
     assert_eq!(rig.job(id).await.id, id);
     let job = rig.at_time(rig.now() + secs(1)).claim_one().await;
     assert_eq!(job.id, id);
+}
+
+/// A task's keys and a batch are one across queues, or what would need that is refused before
+/// anything is written.
+pub async fn r18_a_task_has_its_keys_in_every_queue_or_in_one(mut rig: Rig) {
+    let other = QueueName::new("other").expect("a valid name");
+    let elsewhere = |trigger: NewTrigger| NewTrigger { queue: other.clone(), ..trigger };
+    let first = rig.trigger(keyed("k")).await.job().expect("a job");
+    let answer = async |rig: &Rig, triggers: Vec<NewTrigger>| -> Result<Vec<Receipt>> {
+        let call = vec![Batch { triggers, dedup: None }];
+        let mut answers = rig.store.enqueue(Some(rig.now()), call).await?;
+        answers.pop().expect("one answer for one batch")
+    };
+    // Without a key, a trigger may go anywhere.
+    let free = rig.trigger(elsewhere(plain("2"))).await.job().expect("a job");
+    let moved = answer(&rig, vec![elsewhere(keyed("k"))]).await;
+    let mixed = answer(&rig, vec![plain("4"), elsewhere(plain("5"))]).await;
+    if rig.claims(Capability::AcrossQueues) {
+        assert_eq!(moved.expect("joins")[0].job(), Some(first));
+        assert_eq!(rig.job(first).await.queue, other);
+        assert_eq!(mixed.expect("accepts").len(), 2);
+        return;
+    }
+    Rig::refused(moved, Capability::AcrossQueues);
+    Rig::refused(mixed, Capability::AcrossQueues);
+    assert_eq!(rig.job(first).await.window.triggers, 1);
+    let claim = Claim { queue: other.clone(), ..Rig::wish(9) };
+    let now = rig.at(100_000).now();
+    let claimed = rig.store.claim(Some(now), &claim).await.expect("claims");
+    assert_eq!(claimed.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [free]);
+    assert_eq!(rig.claim().await.len(), 1, "the window alone is in its queue");
 }

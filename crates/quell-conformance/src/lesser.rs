@@ -3,6 +3,8 @@
 //! It shows a store author what lacking a capability means, and tests of clients and workers what
 //! they meet on such a store.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,10 +12,11 @@ use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
-    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported,
-    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo,
-    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, lacks,
+    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ExplainTarget,
+    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
+    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -32,6 +35,8 @@ use crate::Capability;
 pub struct Lesser<S> {
     inner: S,
     claims: Capabilities,
+    /// The queues that tasks with keys keep to.
+    kept_to: Mutex<BTreeMap<TaskName, QueueName>>,
 }
 
 impl<S: Store> Lesser<S> {
@@ -40,7 +45,7 @@ impl<S: Store> Lesser<S> {
     pub fn new(inner: S, without: &[Capability]) -> Self {
         let claims = inner.capabilities();
         let claims = without.iter().fold(claims, |claims, hidden| hidden.hidden(claims));
-        Lesser { inner, claims }
+        Lesser { inner, claims, kept_to: Mutex::default() }
     }
 
     /// A refusal, unless the capability is claimed.
@@ -49,6 +54,25 @@ impl<S: Store> Lesser<S> {
             return Ok(());
         }
         Err(lacks(capability.name(), cure))
+    }
+
+    /// Whether a batch is of one queue, and that its tasks' own where they have keys.
+    fn keeps_to_queues(&self, batch: &Batch) -> Result<()> {
+        let mut kept_to = self.kept_to.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = batch.triggers.first().map(|trigger| &trigger.queue);
+        for trigger in &batch.triggers {
+            if first != Some(&trigger.queue) {
+                self.needs(Capability::AcrossQueues, "make one batch for each queue")?;
+            }
+            if trigger.has_key() || batch.dedup.is_some() {
+                let own = kept_to.entry(trigger.task.clone()).or_insert(trigger.queue.clone());
+                if *own != trigger.queue {
+                    let cure = format!("trigger task {} in queue {own}", trigger.task);
+                    self.needs(Capability::AcrossQueues, &cure)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -73,7 +97,19 @@ impl<S: Store> Store for Lesser<S> {
             let triggers = batches.iter_mut().flat_map(|batch| &mut batch.triggers);
             triggers.for_each(|trigger| trigger.priority = 0);
         }
-        self.inner.enqueue(now, batches).await
+        if self.claims.across_queues {
+            return self.inner.enqueue(now, batches).await;
+        }
+        let refused: Vec<Option<Error>> =
+            batches.iter().map(|batch| self.keeps_to_queues(batch).err()).collect();
+        let mut kept = refused.iter().map(Option::is_none);
+        batches.retain(|_| kept.next().unwrap_or(false));
+        let mut accepted = self.inner.enqueue(now, batches).await?.into_iter();
+        let answers = refused.into_iter().map(|refused| match refused {
+            Some(error) => Some(Err(error)),
+            None => accepted.next(),
+        });
+        Ok(answers.flatten().collect())
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
@@ -140,6 +176,14 @@ impl<S: Store> Store for Lesser<S> {
             self.inner.wakeups()
         } else {
             Box::pin(futures_util::stream::pending())
+        }
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        if self.claims.push {
+            self.inner.ended(job)
+        } else {
+            Box::pin(futures_util::future::pending())
         }
     }
 
@@ -246,6 +290,7 @@ impl<S: Store> Store for Lesser<S> {
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        self.keeps_to_queues(&Batch::one(schedule.trigger.clone()))?;
         let mut schedule = schedule.clone();
         if schedule.trigger.dedup.is_some() {
             self.needs(Capability::Dedup, "leave the dedup key out or change stores")?;

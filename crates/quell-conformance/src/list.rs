@@ -163,7 +163,7 @@ macro_rules! rule_tests {
                 window: [
                     r06_triggers_that_race_share_one_window,
                     r07_a_trigger_may_bring_its_own_thresholds,
-                    r07_a_join_moves_the_window_to_the_triggers_queue,
+                    r07_a_join_moves_the_window_to_the_triggers_queue needs AcrossQueues,
                     r07_a_flush_during_a_run_waits_for_its_end,
                     r07_a_cancel_by_key_ends_only_the_window,
                     r08_quiet_period_bound_and_backoff_hold_to_the_microsecond,
@@ -229,6 +229,8 @@ macro_rules! rule_tests {
                     r34_settings_are_told needs Push,
                     r34_every_subscriber_hears_the_earliest needs Push,
                     r34_next_due_is_exact,
+                    r19_who_waits_hears_of_every_end needs Push,
+                    r12_r19_who_waits_hears_that_a_job_was_absorbed needs Push,
                 ]
                 schedule: [
                     r36_a_tick_is_a_trigger_at_its_time,
@@ -256,6 +258,7 @@ macro_rules! rule_tests {
                     r18_a_queues_limit_is_exact_or_refused,
                     r18_hints_come_or_a_poll_finds_the_work,
                     r18_jobs_are_listed_or_the_list_is_refused,
+                    r18_a_task_has_its_keys_in_every_queue_or_in_one,
                 ]
             }
             recorded: {

@@ -5,7 +5,7 @@
 use futures_util::{FutureExt, StreamExt};
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, Fold, NewTrigger, Outcome, QueueSettings, TaskSettings, Timestamp, Wakeups,
+    Batch, Ended, Fold, NewTrigger, Outcome, QueueSettings, TaskSettings, Timestamp, Wakeups,
 };
 
 use crate::limits::{per_partition, within};
@@ -200,4 +200,63 @@ pub async fn r34_next_due_is_exact(mut rig: Rig) {
     assert_eq!((next.due, next.lapse), (None, Some(b.lease_until)));
     rig.at(20).renew(lease(&b)).await;
     assert_eq!(rig.next_due().await.lapse, Some(Rig::START + secs(44)));
+}
+
+/// However a job ends, everyone who waits for its end is told, and nobody before.
+pub async fn r19_who_waits_hears_of_every_end(mut rig: Rig) {
+    let ends = ["success", "failure", "death", "cancel", "cancel by key"];
+    for (round, how) in ends.into_iter().enumerate() {
+        let begin = round as u64 * 1_000;
+        let id = rig.at(begin).trigger(keyed(how)).await.job().expect("a job");
+        let mut waiting = [rig.store.ended(id), rig.store.ended(id)];
+        let other = rig.trigger(keyed("other")).await.job().expect("a job");
+        let mut of_other = rig.store.ended(other);
+        if how == "cancel by key" {
+            let key = key(how);
+            rig.store.cancel_key(Some(rig.now()), &task("t"), &key).await.expect("cancels");
+        } else {
+            let claimed = rig.at(begin + 10).claim().await;
+            let job = claimed.iter().find(|job| job.id == id).expect("it is due");
+            not_told(&mut waiting, "a start");
+            match how {
+                "success" => rig.succeed(job).await,
+                "death" => drop(rig.settle(lease(job), fails(secs(1), true)).await),
+                "cancel" => rig.cancel(id).await.expect("cancels"),
+                _ => {
+                    rig.fail(job, secs(1)).await;
+                    not_told(&mut waiting, "a failure that is tried again");
+                    rig.cancel(id).await.expect("cancels");
+                }
+            }
+        }
+        for ended in &mut waiting {
+            assert!(ended.now_or_never().is_some(), "{how} was not told\n{}", rig.dump().await);
+        }
+        not_told(std::slice::from_mut(&mut of_other), "the end of another job");
+        rig.cancel(other).await.expect("cancels");
+    }
+}
+
+fn not_told(waiting: &mut [Ended], after: &str) {
+    let told = waiting.iter_mut().filter_map(|ended| ended.now_or_never()).count();
+    assert_eq!(told, 0, "{after} was told as the end");
+}
+
+/// Who waits for a job that a newer window absorbs is told, and can wait for that window.
+pub async fn r12_r19_who_waits_hears_that_a_job_was_absorbed(mut rig: Rig) {
+    for (begin, how) in [(0, "a failure"), (100, "a lapse")] {
+        let first = rig.at(begin).trigger(keyed("a")).await.job().expect("a job");
+        let run = rig.at(begin + 10).claim_one().await;
+        let heir = rig.at(begin + 12).trigger(keyed("a")).await.job().expect("a job");
+        let (first_ended, heir_ended) = (rig.store.ended(first), rig.store.ended(heir));
+        match how {
+            "a failure" => drop(rig.fail(&run, secs(1)).await),
+            _ => drop(rig.at(begin + 40).reap().await),
+        }
+        assert!(first_ended.now_or_never().is_some(), "{how} that is absorbed was not told");
+        let run = rig.at(begin + 60).claim_one().await;
+        assert_eq!(run.id, heir);
+        rig.succeed(&run).await;
+        assert!(heir_ended.now_or_never().is_some(), "the heir's end was not told after {how}");
+    }
 }

@@ -5,6 +5,8 @@
 //! workers record before the effect can be seen by others (`start` before the handler's body,
 //! `trigger_invoke` before the call), so that a kill loses a last event, never the truth of one.
 
+mod told;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -13,14 +15,13 @@ use serde::{Deserialize, Serialize};
 use crate::dedup::{Dedup, HoldUntil};
 use crate::job::Shape;
 use crate::retry::Retry;
-use crate::schedule::{CatchUp, Fired, ScheduleInfo, ScheduleState, Spec, TickedBy};
+use crate::schedule::{CatchUp, ScheduleState, Spec, TickedBy};
 use crate::settings::{QueueSettings, TaskSettings};
-use crate::store::SettledAs;
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{
-    AttemptOutcome, ErrorKind, Fold, Job, JobId, JobState, Key, LeaseToken, NewTrigger, Origin,
-    QueueName, Receipt, ScheduleName, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Fold, JobId, JobState, Key, LeaseToken, Origin, QueueName, Receipt,
+    ScheduleName, SettledAs, TaskName, Timestamp, WorkerId,
 };
 
 /// Where events go. Calls are synchronous and must be short.
@@ -473,153 +474,6 @@ pub enum Event {
     },
 }
 
-impl Event {
-    /// A call that is about to be made.
-    #[must_use]
-    pub fn invoked(op: u64, trigger: &NewTrigger, with_payload: bool) -> Event {
-        let keyed = trigger.keyed.as_ref();
-        Event::TriggerInvoke {
-            op,
-            task: trigger.task.clone(),
-            key: keyed.map(|keyed| keyed.key.clone()),
-            dedup: trigger.dedup.as_ref().map(|dedup| dedup.key.clone()),
-            hold: trigger.dedup.as_ref().map(|dedup| dedup.until),
-            debounce: keyed.map(|keyed| keyed.debounce),
-            when: trigger.when,
-            fold: keyed.filter(|_| with_payload).map(|keyed| keyed.fold.clone()),
-            payload: with_payload.then(|| trigger.payload.as_str().to_owned()),
-        }
-    }
-
-    /// How a call that ended in `error` is recorded: unknown, or surely not accepted.
-    #[must_use]
-    pub fn failed(op: u64, error: &crate::Error) -> Event {
-        if error.kind() == ErrorKind::UnknownOutcome {
-            Event::TriggerInfo { op }
-        } else {
-            Event::TriggerFail { op, kind: format!("{:?}", error.kind()) }
-        }
-    }
-
-    /// A scheduled job's window after a change.
-    #[must_use]
-    pub fn window(t: Timestamp, job: &Job) -> Event {
-        Event::Window {
-            t,
-            job: job.id,
-            task: job.task.clone(),
-            queue: job.queue.clone(),
-            partition: job.partition.clone(),
-            key: job.key.clone(),
-            priority: job.priority,
-            first: job.window.first_at,
-            last: job.window.last_at,
-            count: job.window.triggers,
-            suppressed: job.suppressed,
-            due: job.window.due_at,
-            bound: job.window.bound_at,
-            nb: job.window.not_before,
-            reason: job.window.reason,
-            shape: job.shape.clone(),
-        }
-    }
-
-    /// A trigger that a leading edge counted on `job` and does not run.
-    #[must_use]
-    pub fn suppressed(t: Timestamp, job: &Job) -> Event {
-        let (count, suppressed) = (job.window.triggers, job.suppressed);
-        Event::Suppressed { t, job: job.id, count, suppressed }
-    }
-
-    /// A lease that a claim gave.
-    #[must_use]
-    pub fn claimed(t: Timestamp, claim: &crate::Claim, job: &crate::ClaimedJob) -> Event {
-        Event::Claimed {
-            t,
-            job: job.id,
-            token: job.token,
-            task: job.task.clone(),
-            queue: claim.queue.clone(),
-            key: job.key.clone(),
-            worker: claim.worker.clone(),
-            count: job.triggers,
-            due: job.due_at,
-            attempt: job.attempt,
-            until: job.lease_until,
-        }
-    }
-
-    /// A dead job that came in.
-    #[must_use]
-    pub fn imported(t: Timestamp, job: &Job, of: Origin) -> Event {
-        Event::Import {
-            t,
-            job: job.id,
-            of,
-            task: job.task.clone(),
-            queue: job.queue.clone(),
-            key: job.key.clone(),
-            first: job.window.first_at,
-            count: job.window.triggers,
-        }
-    }
-
-    /// A settlement and what became of it.
-    #[must_use]
-    pub fn settled(t: Timestamp, settlement: &crate::Settlement, became: SettledAs) -> Event {
-        let crate::Lease { job, token } = settlement.lease;
-        let (outcome, last) = match (&settlement.outcome, became) {
-            (crate::Outcome::InTransaction(_), SettledAs::Succeeded) => {
-                (AttemptOutcome::Succeeded, false)
-            }
-            (outcome, _) => (outcome.counted(), outcome.is_last()),
-        };
-        Event::Settle { t, job, token, outcome, last, became }
-    }
-
-    /// A schedule as it stands.
-    #[must_use]
-    pub fn schedule(t: Timestamp, info: &ScheduleInfo) -> Event {
-        let trigger = &info.schedule.trigger;
-        let keyed = trigger.keyed.as_ref();
-        Event::Schedule {
-            t,
-            schedule: info.schedule.name.clone(),
-            spec: info.schedule.spec.clone(),
-            catch_up: info.schedule.catch_up,
-            state: info.state,
-            handled: info.handled,
-            task: trigger.task.clone(),
-            key: keyed.map(|keyed| keyed.key.clone()),
-            dedup: trigger.dedup.clone(),
-            debounce: keyed.map(|keyed| keyed.debounce),
-            when: trigger.when,
-        }
-    }
-
-    /// A tick that fired.
-    #[must_use]
-    pub fn ticked(t: Timestamp, fired: &Fired, by: TickedBy) -> Event {
-        let Fired { schedule, tick, receipt, .. } = fired.clone();
-        Event::Ticked { t, schedule, tick, by, receipt }
-    }
-
-    /// A job's row at the end.
-    #[must_use]
-    pub fn row(job: &Job) -> Event {
-        Event::Row {
-            job: job.id,
-            task: job.task.clone(),
-            key: job.key.clone(),
-            state: job.state,
-            count: job.window.triggers,
-            last: job.window.last_at,
-            started: job.started_at,
-            by: job.absorbed_by,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -634,13 +488,5 @@ mod tests {
     #[test]
     fn a_history_gets_payloads_only_when_it_asks() {
         assert!(!Deaf.wants_payloads());
-    }
-
-    #[test]
-    fn a_call_is_unknown_or_surely_not_accepted() {
-        let told = |kind| Event::failed(4, &crate::Error::new(kind, "m"));
-        assert_eq!(told(ErrorKind::UnknownOutcome), Event::TriggerInfo { op: 4 });
-        let kind = "Full".to_owned();
-        assert_eq!(told(ErrorKind::Full), Event::TriggerFail { op: 4, kind });
     }
 }

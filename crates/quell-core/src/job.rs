@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::edge::{Edge, KeyMemory};
-use crate::store::{FailureKind, Outcome, SettledAs};
+use crate::settlement::{FailureKind, Outcome, SettledAs};
 use crate::window::{DueReason, Window};
 use crate::{
     Error, ErrorKind, Fold, JobId, Key, LeaseToken, Payload, QueueName, Result, TaskName,

@@ -17,6 +17,8 @@
 
 pub mod accept;
 pub mod alert;
+pub mod cause;
+mod claim;
 pub mod crash;
 pub mod dead;
 #[cfg(test)]
@@ -24,6 +26,7 @@ mod dead_tests;
 pub mod dedup;
 pub mod edge;
 pub mod effect;
+mod ends;
 mod error;
 mod explain;
 pub mod failure;
@@ -41,6 +44,7 @@ pub mod record;
 pub mod retry;
 pub mod schedule;
 mod settings;
+mod settlement;
 mod store;
 mod time;
 pub mod touched;
@@ -49,8 +53,10 @@ mod wake;
 pub mod window;
 
 pub use alert::{AlertRow, AlertState, Overview};
+pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue};
 pub use dead::{DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Origin, Past, Redrive};
 pub use effect::Effect;
+pub use ends::{EndHub, Ended};
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{
@@ -62,10 +68,9 @@ pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot, part};
 pub use payload::{Fold, Payload};
 pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
+pub use settlement::{Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement};
 pub use store::{
-    Capabilities, Claim, Claimed, ClaimedJob, Counts, ExplainTarget, Failure, FailureKind,
-    JobFilter, Lapsed, Lease, NextDue, Outcome, Retention, Settled, SettledAs, Settlement, Store,
-    lacks, no_such_job,
+    Capabilities, Counts, ExplainTarget, JobFilter, Retention, Store, lacks, no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};

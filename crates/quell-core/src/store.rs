@@ -15,9 +15,10 @@ use crate::effect::Begun;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
-    AlertName, Attempt, AttemptOutcome, Batch, DeadLetters, Effect, EffectName, Error, Explanation,
-    Job, JobId, JobResult, JobState, Key, LeaseToken, Payload, QueueName, Receipt, Redrive, Result,
-    ScheduleName, TaskName, Timestamp, TriggerId, Wakeups, WorkerId,
+    AlertName, Attempt, Batch, Claim, Claimed, DeadLetters, Effect, EffectName, Ended, Error,
+    Explanation, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, NextDue, Payload, QueueName,
+    Receipt, Redrive, Result, ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp,
+    TriggerId, Wakeups,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -31,7 +32,7 @@ pub struct Capabilities {
     pub dedup: bool,
     /// Triggers inside the caller's own transaction (R4). Else they are refused.
     pub transactions: bool,
-    /// Wake-ups are pushed (R34). Else the stream of hints is silent, and polling finds the work.
+    /// Wake-ups and ends are pushed (R19, R34). Else hints are silent, and polling finds them.
     pub push: bool,
     /// Higher priority first (R30). Else due time decides, then id.
     pub priorities: bool,
@@ -39,278 +40,10 @@ pub struct Capabilities {
     pub exact_limits: bool,
     /// Jobs can be listed and counted. Else both are refused; one job is found by its id.
     pub listing: bool,
-}
-
-/// A worker's wish for jobs of one queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The queue.
-    pub queue: QueueName,
-    /// The tasks that the worker knows; no other is handed out (R28).
-    pub tasks: Arc<[TaskName]>,
-    /// Who asks.
-    pub worker: WorkerId,
-    /// At most this many.
-    pub limit: usize,
-    /// How long each lease holds.
-    pub lease: Duration,
-}
-
-/// What a claim brought.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
-    /// The store time of the claim: every job in it started then.
-    pub now: Timestamp,
-    /// The jobs, in the order of R30.
-    pub jobs: Vec<ClaimedJob>,
-    /// When to look again.
-    pub next: NextDue,
-}
-
-/// A job with a fresh lease, as its worker needs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimedJob {
-    /// The job.
-    pub id: JobId,
-    /// The fence of this attempt.
-    pub token: LeaseToken,
-    /// The task to run.
-    pub task: TaskName,
-    /// Its debounce key, if any.
-    pub key: Option<Key>,
-    /// The folded payload.
-    pub payload: Payload,
-    /// Which attempt this is, from 1.
-    pub attempt: u32,
-    /// The failures in a row before it.
-    pub failures: u32,
-    /// The attempts in a row before it that ended without a word (R25).
-    pub lapses: u32,
-    /// How many triggers it covers.
-    pub triggers: u64,
-    /// The first of them.
-    pub first_at: Timestamp,
-    /// When it was due.
-    pub due_at: Timestamp,
-    /// When the lease lapses.
-    pub lease_until: Timestamp,
-}
-
-/// When something will be to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextDue {
-    /// The store's time of the answer, for callers whose clocks are wrong (R38).
-    pub now: Timestamp,
-    /// When the first of the jobs that may start is due, or a rate lets it start (R31); none when
-    /// there are none. Paused tasks and partitions whose slots are all taken have none.
-    pub due: Option<Timestamp>,
-    /// The earliest end of a lease; none when nothing runs.
-    pub lapse: Option<Timestamp>,
-}
-
-/// The right to run one attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Lease {
-    /// The job.
-    pub job: JobId,
-    /// The fence.
-    pub token: LeaseToken,
-}
-
-/// The end of an attempt, as a worker reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settlement {
-    /// The attempt's right.
-    pub lease: Lease,
-    /// What came of it.
-    pub outcome: Outcome,
-}
-
-/// What came of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// It ended well.
-    Succeeded {
-        /// What the handler returned, if anything, at most
-        /// [`JobResult::MAX_OUTPUT_BYTES`](crate::JobResult::MAX_OUTPUT_BYTES) long.
-        output: Option<Payload>,
-    },
-    /// It failed (R24, R25).
-    Failed(Failure),
-    /// The handler asked to be run again after `delay`; no attempt is spent.
-    Snoozed {
-        /// How long to wait.
-        delay: Duration,
-    },
-    /// The worker gave it back unfinished; no attempt is spent (R29).
-    Released,
-    /// The handler ended the job without success.
-    Cancelled {
-        /// Why.
-        reason: String,
-    },
-    /// The handler settled the job in its own transaction (R22) and returned well. Where that
-    /// transaction did not commit, the attempt failed so.
-    InTransaction(Failure),
-}
-
-impl Outcome {
-    /// It ended well and returned nothing.
-    #[must_use]
-    pub const fn succeeded() -> Self {
-        Outcome::Succeeded { output: None }
-    }
-
-    /// Whether it ended well.
-    #[must_use]
-    pub fn is_success(&self) -> bool {
-        matches!(self, Outcome::Succeeded { .. })
-    }
-
-    /// How metrics and the history count it.
-    #[must_use]
-    pub fn counted(&self) -> AttemptOutcome {
-        match self {
-            Outcome::Succeeded { .. } => AttemptOutcome::Succeeded,
-            Outcome::Failed(failure) | Outcome::InTransaction(failure) => failure.ended,
-            Outcome::Snoozed { .. } => AttemptOutcome::Snoozed,
-            Outcome::Released => AttemptOutcome::Released,
-            Outcome::Cancelled { .. } => AttemptOutcome::Cancelled,
-        }
-    }
-
-    /// How the attempt is put on record beside its job; none for success, which the job's row tells.
-    #[must_use]
-    pub fn on_record(&self) -> Option<(AttemptOutcome, Option<String>)> {
-        match self {
-            Outcome::Succeeded { .. } => None,
-            Outcome::Failed(failure) | Outcome::InTransaction(failure) => {
-                Some((failure.ended, Some(failure.clipped())))
-            }
-            Outcome::Snoozed { .. } => Some((AttemptOutcome::Snoozed, None)),
-            Outcome::Released => Some((AttemptOutcome::Released, None)),
-            Outcome::Cancelled { reason } => {
-                Some((AttemptOutcome::Cancelled, Some(reason.clone())))
-            }
-        }
-    }
-
-    /// Whether it is a failure after which no attempt is left: permanent, or the last one.
-    #[must_use]
-    pub fn is_last(&self) -> bool {
-        match self {
-            Outcome::Failed(failure) | Outcome::InTransaction(failure) => match failure.kind {
-                FailureKind::Transient { last, .. } => last,
-                FailureKind::Permanent => true,
-            },
-            Outcome::Succeeded { .. }
-            | Outcome::Snoozed { .. }
-            | Outcome::Released
-            | Outcome::Cancelled { .. } => false,
-        }
-    }
-}
-
-/// A failed attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// What it said, with its sources; stores cut it at [`Failure::MAX_ERROR_BYTES`].
-    pub error: String,
-    /// How the attempt ended.
-    pub ended: AttemptOutcome,
-    /// What follows.
-    pub kind: FailureKind,
-}
-
-impl Failure {
-    /// The most of an error's text that is kept, in bytes.
-    pub const MAX_ERROR_BYTES: usize = 16 << 10;
-
-    /// The error's text as it is kept.
-    #[must_use]
-    pub fn clipped(&self) -> String {
-        let end = self.error.floor_char_boundary(Self::MAX_ERROR_BYTES);
-        self.error.get(..end).unwrap_or_default().to_owned()
-    }
-}
-
-/// What follows a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailureKind {
-    /// It is tried again after `backoff`, unless this was the last attempt (R24).
-    Transient {
-        /// The wait before the next attempt.
-        backoff: Duration,
-        /// Whether the attempts are used up.
-        last: bool,
-    },
-    /// No retry can help: buried at once (R25).
-    Permanent,
-}
-
-impl Settlement {
-    /// What becomes of a settlement whose lease does not hold: refused (R21), unless it tells of a
-    /// transaction that has settled `job` by then (R22).
-    #[must_use]
-    pub fn without_lease(&self, job: Option<&Job>) -> SettledAs {
-        let by_itself =
-            |job: &&Job| job.state == JobState::Succeeded && job.starts == self.lease.token.get();
-        match self.outcome {
-            Outcome::InTransaction(_) if job.filter(by_itself).is_some() => SettledAs::Succeeded,
-            Outcome::InTransaction(_)
-            | Outcome::Succeeded { .. }
-            | Outcome::Failed(_)
-            | Outcome::Snoozed { .. }
-            | Outcome::Released
-            | Outcome::Cancelled { .. } => SettledAs::Refused,
-        }
-    }
-}
-
-/// The store's answer to one settlement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
-    /// Whose attempt.
-    pub lease: Lease,
-    /// What became of the job.
-    pub became: SettledAs,
-}
-
-/// What a settlement or a lapse made of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum SettledAs {
-    /// It succeeded.
-    Succeeded,
-    /// It will run again.
-    Scheduled {
-        /// When.
-        due: Timestamp,
-    },
-    /// A newer window of its key took it in (R12).
-    Absorbed {
-        /// That window.
-        by: JobId,
-        /// When it is due.
-        due: Timestamp,
-    },
-    /// It was buried.
-    Dead,
-    /// It was cancelled.
-    Cancelled,
-    /// The lease had lapsed or was another's: nothing was changed (R21).
-    Refused,
-}
-
-/// A lease that was taken back (R21).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lapsed {
-    /// Whose attempt.
-    pub lease: Lease,
-    /// What became of the job.
-    pub became: SettledAs,
+    /// A task's keys are the same in every queue (R7, R11, R16, R19), and a batch may name several
+    /// queues (R5). Else a task with keys keeps to the queue in which it first had one: triggers into
+    /// another are refused, and so is a batch that is not of one queue.
+    pub across_queues: bool,
 }
 
 /// How many jobs there are, by queue, task and state.
@@ -493,6 +226,11 @@ pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
     /// be lost or false; polling is the safety net.
     fn wakeups(&self) -> Wakeups;
 
+    /// Hears of the end of a job that comes after this call (R19), an absorption too. The hint may be
+    /// lost or false; asking for the [result](Store::result) now and then is the safety net. A store
+    /// that pushes nothing answers with what is never ready.
+    fn ended(&self, job: JobId) -> Ended;
+
     /// The queues there are, with their settings.
     async fn queues(&self) -> Result<Vec<QueueInfo>>;
 
@@ -665,19 +403,4 @@ pub fn no_such_job(id: JobId) -> Error {
 pub fn lacks(capability: &str, cure: &str) -> Error {
     let message = format!("the store lacks the capability `{capability}`: {cure}");
     Error::new(crate::ErrorKind::Unsupported, message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn r25_the_last_failure_and_a_permanent_one_leave_nothing_to_try() {
-        let failed = |kind| {
-            Outcome::Failed(Failure { error: String::new(), ended: AttemptOutcome::Failed, kind })
-        };
-        let transient = |last| failed(FailureKind::Transient { backoff: Duration::ZERO, last });
-        assert!(transient(true).is_last() && failed(FailureKind::Permanent).is_last());
-        assert!(!transient(false).is_last() && !Outcome::succeeded().is_last());
-    }
 }

@@ -85,6 +85,13 @@ impl NewTrigger {
         NewTrigger { task, queue, payload, priority, when, keyed, dedup, partition, idempotency }
     }
 
+    /// Whether it has a key that its task's other triggers may have too: debounce, dedup or
+    /// idempotency.
+    #[must_use]
+    pub fn has_key(&self) -> bool {
+        self.keyed.is_some() || self.dedup.is_some() || self.idempotency.is_some()
+    }
+
     /// The trigger as its window sees it, accepted at `now`.
     #[must_use]
     pub fn step(&self, debounce: &Debounce, fold: &Fold, now: Timestamp) -> Step {

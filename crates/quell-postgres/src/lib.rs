@@ -17,6 +17,7 @@ mod claim;
 mod connections;
 mod dead;
 mod effects;
+mod ends;
 mod enqueue;
 mod error;
 mod gather;

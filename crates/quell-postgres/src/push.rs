@@ -1,20 +1,25 @@
-//! Telling other processes, and hearing of them (R34), by `NOTIFY` and `LISTEN`.
+//! Telling other processes, and hearing of them (R19, R34), by `NOTIFY` and `LISTEN`.
 //!
 //! A hint is sent after the commit that it is about, in a transaction of its own: inside it, it
 //! would make all commits of the server that notify wait for each other's writes to disk. Hints
 //! that gather while one is on its way go together. A hint that is lost only delays (R39).
+//!
+//! A hint of work is `ORIGIN DUE QUEUE`. Ends are `wait ORIGIN JOB…` from those who wait for them and
+//! `ended ORIGIN JOB…` from who ended them. Their first words are no numbers, so that a process
+//! which knows hints of work only takes no notice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quell_core::{QueueName, Result, Timestamp, WakeHub};
+use quell_core::{JobId, QueueName, Result, Timestamp, WakeHub};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use crate::connections::Connections;
+use crate::ends::Ends;
 use crate::error::explain;
 use crate::sql::Sql;
 
@@ -24,6 +29,12 @@ const SELF_TEST: Duration = Duration::from_secs(1);
 const PROBES: usize = 5;
 /// Between two tries to listen again.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
+/// Begins a hint of those who wait for the ends of jobs.
+const WAIT: &str = "wait";
+/// Begins a hint that jobs have ended.
+const ENDED: &str = "ended";
+/// Jobs that one hint names, of 20 digits each at most: PostgreSQL carries less than 8,000 bytes.
+const NAMED: usize = 100;
 /// Stands for every queue; no name has it.
 const ANY: &str = "*";
 
@@ -32,9 +43,16 @@ const ANY: &str = "*";
 pub(crate) struct Outbox {
     /// Tells this store's hints from others'.
     origin: u64,
-    /// By queue; none stands for all of them.
-    pending: Mutex<BTreeMap<Option<QueueName>, Timestamp>>,
+    pending: Mutex<Pending>,
     ready: Notify,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Pending {
+    /// By queue; none stands for all of them.
+    wakes: BTreeMap<Option<QueueName>, Timestamp>,
+    waits: BTreeSet<JobId>,
+    ended: BTreeSet<JobId>,
 }
 
 impl Outbox {
@@ -46,24 +64,52 @@ impl Outbox {
 
     /// Takes hints to send.
     pub(crate) fn put(&self, wakes: impl IntoIterator<Item = (Option<QueueName>, Timestamp)>) {
+        self.add(|pending| {
+            for (queue, due) in wakes {
+                let earliest = pending.wakes.entry(queue).or_insert(due);
+                *earliest = due.min(*earliest);
+            }
+        });
+    }
+
+    /// Takes jobs for whose end someone here waits.
+    pub(crate) fn put_waits(&self, jobs: Vec<JobId>) {
+        self.add(|pending| pending.waits.extend(jobs));
+    }
+
+    /// Takes jobs that have ended and for which others wait.
+    pub(crate) fn put_ends(&self, jobs: Vec<JobId>) {
+        self.add(|pending| pending.ended.extend(jobs));
+    }
+
+    fn add(&self, add: impl FnOnce(&mut Pending)) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = pending.len();
-        for (queue, due) in wakes {
-            let earliest = pending.entry(queue).or_insert(due);
-            *earliest = due.min(*earliest);
-        }
-        if before == 0 && !pending.is_empty() {
+        let was_empty = *pending == Pending::default();
+        add(&mut pending);
+        if was_empty && *pending != Pending::default() {
             self.ready.notify_one();
         }
     }
 
     fn take(&self) -> Vec<String> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let Pending { wakes, waits, ended } = std::mem::take(&mut *pending);
+        drop(pending);
         let hint = |(queue, due): (Option<QueueName>, Timestamp)| {
             let queue = queue.as_ref().map_or(ANY, QueueName::as_str);
             format!("{:x} {} {queue}", self.origin, due.as_micros())
         };
-        std::mem::take(&mut *pending).into_iter().map(hint).collect()
+        let mut hints: Vec<String> = wakes.into_iter().map(hint).collect();
+        hints.extend(self.naming(WAIT, &waits));
+        hints.extend(self.naming(ENDED, &ended));
+        hints
+    }
+
+    /// Hints that name jobs.
+    fn naming(&self, word: &str, jobs: &BTreeSet<JobId>) -> Vec<String> {
+        let names: Vec<String> = jobs.iter().map(JobId::to_string).collect();
+        let hint = |names: &[String]| format!("{word} {:x} {}", self.origin, names.join(" "));
+        names.chunks(NAMED).map(hint).collect()
     }
 }
 
@@ -157,40 +203,83 @@ pub(crate) async fn listen(
     Ok(heard.then_some(listener))
 }
 
-/// Hands what it hears to the workers of this process, until the task that runs it is dropped.
-pub(crate) async fn hear(mut listener: PgListener, outbox: Arc<Outbox>, hub: Arc<WakeHub>) {
+/// Hands what it hears to the workers of this process and to those who wait for ends, until the task
+/// that runs it is dropped.
+pub(crate) async fn hear(
+    mut listener: PgListener,
+    outbox: Arc<Outbox>,
+    hub: Arc<WakeHub>,
+    ends: Arc<Ends>,
+) {
     loop {
         match listener.try_recv().await {
-            Ok(Some(hint)) => {
-                if let Some((queue, due)) = read(hint.payload(), outbox.origin) {
-                    hub.wake(queue.as_ref(), due);
-                }
-            }
+            Ok(Some(hint)) => match read(hint.payload(), outbox.origin) {
+                Some(Hint::Wake(queue, due)) => hub.wake(queue.as_ref(), due),
+                Some(Hint::Wait(jobs)) => ends.await_elsewhere(&jobs),
+                Some(Hint::Ended(jobs)) => ends.ended_elsewhere(jobs),
+                None => {}
+            },
             // The connection was lost and is back, or will be by the next call: nobody knows what
             // was told meanwhile.
-            Ok(None) => hub.wake(None, Timestamp::MIN),
+            Ok(None) => {
+                hub.wake(None, Timestamp::MIN);
+                ends.lost_touch();
+            }
             Err(error) => {
                 warn!(%error, "cannot hear the hints of other processes, polling instead");
                 tokio::time::sleep(PAUSE_AFTER_ERROR).await;
                 hub.wake(None, Timestamp::MIN);
+                ends.lost_touch();
             }
         }
     }
 }
 
+/// What another process tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Hint {
+    /// In a queue, or in any, something is due.
+    Wake(Option<QueueName>, Timestamp),
+    /// Someone waits for the ends of these jobs.
+    Wait(Vec<JobId>),
+    /// These jobs have ended.
+    Ended(Vec<JobId>),
+}
+
 /// A hint of another store; none for one's own and for what is no hint.
-fn read(hint: &str, own: u64) -> Option<(Option<QueueName>, Timestamp)> {
-    let mut words = hint.splitn(3, ' ');
-    let origin = u64::from_str_radix(words.next()?, 16).ok().filter(|origin| *origin != own)?;
-    let due = words.next()?.parse().ok().map(Timestamp::from_micros)?;
-    let queue = words.next()?;
-    debug_assert!(origin != own);
-    if queue == ANY { Some((None, due)) } else { Some((Some(QueueName::new(queue).ok()?), due)) }
+fn read(hint: &str, own: u64) -> Option<Hint> {
+    let (first, rest) = hint.split_once(' ')?;
+    match first {
+        WAIT => others_jobs(rest, own).map(Hint::Wait),
+        ENDED => others_jobs(rest, own).map(Hint::Ended),
+        _ => {
+            foreign(first, own)?;
+            let (due, queue) = rest.split_once(' ')?;
+            let due = due.parse().ok().map(Timestamp::from_micros)?;
+            let queue = if queue == ANY { None } else { Some(QueueName::new(queue).ok()?) };
+            Some(Hint::Wake(queue, due))
+        }
+    }
+}
+
+/// The jobs that another store names.
+fn others_jobs(text: &str, own: u64) -> Option<Vec<JobId>> {
+    let (origin, jobs) = text.split_once(' ')?;
+    foreign(origin, own)?;
+    jobs.split(' ').map(|job| job.parse().ok()).collect()
+}
+
+/// The origin of a hint, if it is not this store.
+fn foreign(origin: &str, own: u64) -> Option<u64> {
+    u64::from_str_radix(origin, 16).ok().filter(|origin| *origin != own)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The largest number of a job.
+    const LAST: u64 = i64::MAX as u64;
 
     #[test]
     fn r34_hints_of_others_are_read_and_ones_own_are_not() {
@@ -202,10 +291,44 @@ mod tests {
         assert_eq!(hints.len(), 1);
         let due = Timestamp::from_secs(3);
         assert_eq!(read(&hints[0], outbox.origin), None);
-        assert_eq!(read(&hints[0], 0), Some((Some(queue), due)));
-        assert_eq!(read("0 -5 *", outbox.origin), Some((None, Timestamp::from_micros(-5))));
+        assert_eq!(read(&hints[0], 0), Some(Hint::Wake(Some(queue), due)));
+        let early = Timestamp::from_micros(-5);
+        assert_eq!(read("0 -5 *", outbox.origin), Some(Hint::Wake(None, early)));
         for other in ["", "test 1", "0", "0 x *", "0 1", "zz 1 q", "0 1 <q>"] {
             assert_eq!(read(other, outbox.origin), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn r19_jobs_that_others_name_are_read_and_ones_own_are_not() {
+        let outbox = Outbox::new();
+        let jobs = |ids: &[u64]| ids.iter().copied().map(JobId::new).collect::<Vec<_>>();
+        outbox.put_waits(jobs(&[7, 5]));
+        outbox.put_waits(jobs(&[7]));
+        outbox.put_ends(jobs(&[LAST]));
+        let hints = outbox.take();
+        let read_by = |own| hints.iter().filter_map(|hint| read(hint, own)).collect::<Vec<_>>();
+        assert_eq!(read_by(0), [Hint::Wait(jobs(&[5, 7])), Hint::Ended(jobs(&[LAST]))]);
+        assert!(read_by(outbox.origin).is_empty());
+        assert!(outbox.take().is_empty());
+        for other in ["wait", "wait 1", "wait 1 ", "wait x 5", "ended 1 5 x", "ended 1 5,6"] {
+            assert_eq!(read(other, 0), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn r19_many_jobs_are_named_in_hints_that_fit() {
+        let outbox = Outbox::new();
+        outbox.put_ends((0..NAMED as u64 + 1).map(|id| JobId::new(LAST - id)).collect());
+        let hints = outbox.take();
+        assert_eq!(hints.len(), 2);
+        assert!(hints.iter().all(|hint| hint.len() < 8_000));
+    }
+
+    #[test]
+    fn r39_a_process_that_knows_hints_of_work_only_ignores_the_others() {
+        for word in [WAIT, ENDED] {
+            assert!(u64::from_str_radix(word, 16).is_err(), "it would be read as an origin");
         }
     }
 }

@@ -210,6 +210,9 @@ impl Tx<'_> {
             } else {
                 self.settle_one(&mut moving, settlement).await?
             };
+            if became == SettledAs::Succeeded {
+                self.news.ended.push(lease.job);
+            }
             self.tell_at(place, || Event::settled(now, settlement, became));
             settled.push(Settled { lease: *lease, became });
         }
@@ -383,6 +386,9 @@ impl Tx<'_> {
     /// Takes a moved job, and the heir that may have absorbed it, to be written.
     fn put_back(&mut self, moving: &mut Moving, job: Job, heir: Option<Job>) {
         let heir = heir.filter(|heir| job.absorbed_by == Some(heir.id));
+        if job.state.is_ended() {
+            self.news.ended.push(job.id);
+        }
         let rows = [Some(&job), heir.as_ref()].into_iter().flatten();
         for row in rows.filter(|row| row.state == JobState::Scheduled) {
             let now = self.now;

@@ -9,15 +9,14 @@ use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::effect::{Begun, check_result};
 use quell_core::history::{Event, Sink};
-use quell_core::line::Line;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
-    DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported, Job, JobFilter, JobId,
-    JobResult, Key, Lapsed, Lease, NewTrigger, NextDue, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
-    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NewTrigger,
+    NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, WakeHub, Wakeups,
 };
 use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
@@ -26,8 +25,9 @@ use tokio::task::JoinSet;
 use crate::PostgresOptions;
 use crate::claim::has_lapsed;
 use crate::connections::Connections;
+use crate::ends::{Ends, ask};
 use crate::error::wants_retry;
-use crate::look::{Look, base_of, look, peek};
+use crate::look::peek;
 use crate::names::Names;
 use crate::opening::opening;
 use crate::operate::may_prune;
@@ -55,6 +55,7 @@ pub struct PostgresStore {
     pub(crate) sql: Arc<Sql>,
     pub(crate) names: Names,
     hub: Arc<WakeHub>,
+    pub(crate) ends: Arc<Ends>,
     outbox: Arc<Outbox>,
     pushes: bool,
     pub(crate) history: Option<Sink>,
@@ -133,6 +134,10 @@ macro_rules! read {
     }};
 }
 
+// Below the macros, which they use.
+mod dead;
+mod due;
+
 impl PostgresStore {
     /// Opens the store behind `postgres://…`, with the defaults of [`PostgresOptions`].
     ///
@@ -150,18 +155,22 @@ impl PostgresStore {
         history: Option<Sink>,
     ) -> Self {
         let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
+        let ends = Arc::new(Ends::default());
         let sql = Arc::new(sql);
         let mut tasks = JoinSet::new();
         tasks.spawn(tell(teller, Arc::clone(&sql), Arc::clone(&outbox)));
         let pushes = listener.is_some();
         if let Some(listener) = listener {
-            tasks.spawn(hear(listener, Arc::clone(&outbox), Arc::clone(&hub)));
+            let (hub, ends) = (Arc::clone(&hub), Arc::clone(&ends));
+            tasks.spawn(ask(Arc::clone(&ends), Arc::clone(&outbox)));
+            tasks.spawn(hear(listener, Arc::clone(&outbox), hub, ends));
         }
         PostgresStore {
             pool,
             sql,
             names: Names::default(),
             hub,
+            ends,
             outbox,
             pushes,
             order: history.is_some().then(Mutex::default),
@@ -182,56 +191,6 @@ impl PostgresStore {
         self.seen.fetch_max(now.as_micros(), Ordering::Relaxed);
     }
 
-    /// What the claims of a queue with limits pass one by one.
-    fn gate(&self, queue: &QueueName) -> Option<Arc<Mutex<()>>> {
-        self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
-    }
-
-    fn is_winding(&self, queue: &QueueName) -> bool {
-        self.winding.read().unwrap_or_else(PoisonError::into_inner).contains(queue)
-    }
-
-    /// Takes note of whether claims of a queue may be one statement, which makes its lanes known.
-    async fn learn_shape(&self, queue: &QueueName, look: &Look) -> Result<bool> {
-        let is_straight = look.is_straight();
-        if is_straight == self.is_winding(queue) {
-            let mut winding = self.winding.write().unwrap_or_else(PoisonError::into_inner);
-            if is_straight {
-                winding.remove(queue);
-            } else {
-                winding.insert(queue.clone());
-            }
-        }
-        if is_straight {
-            let lanes = look.line.lanes.iter().map(|lane| base_of(lane.id));
-            self.know_lanes(&lanes.collect::<Vec<i32>>()).await?;
-        }
-        Ok(is_straight)
-    }
-
-    async fn look(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-        worker: Option<&WorkerId>,
-    ) -> Result<Look> {
-        let asked = self.asked(now);
-        let look = look(&self.pool, &self.sql, asked, (queue, tasks, worker)).await?;
-        self.saw(look.line.now);
-        let settings = &look.line.settings;
-        let is_limited = settings.limits_concurrency() || settings.limits_rate();
-        if is_limited != self.gate(queue).is_some() {
-            let mut limited = self.limited.write().unwrap_or_else(PoisonError::into_inner);
-            if is_limited {
-                limited.entry(queue.clone()).or_default();
-            } else {
-                limited.remove(queue);
-            }
-        }
-        Ok(look)
-    }
-
     /// Tells workers and the history what a commit changed.
     pub(crate) fn spread(&self, now: Timestamp, news: News) {
         self.saw(now);
@@ -247,6 +206,9 @@ impl PostgresStore {
         }
         let wakes = news.wakes.into_iter().map(|(queue, due)| (Some(queue), due));
         self.outbox.put(wakes.chain(all.map(|due| (None, due))));
+        if !news.ended.is_empty() {
+            self.outbox.put_ends(self.ends.ended_here(&news.ended));
+        }
     }
 
     /// R31: what queues' limits held back may start, at any worker.
@@ -270,38 +232,6 @@ impl PostgresStore {
         self.names.load(&mut db, &self.sql, lanes.iter().copied()).await?;
         db.release();
         Ok(())
-    }
-
-    /// Starts what is due: in one statement where that does, else in a transaction of several.
-    async fn claim_due(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let queue = &claim.queue;
-        if claim.limit > 0
-            && !self.is_winding(queue)
-            && let Some(claimed) = self.claim_straight(now, claim).await?
-        {
-            return Ok(claimed);
-        }
-        let before = self.look(now, queue, &claim.tasks, Some(&claim.worker)).await?;
-        let is_straight = self.learn_shape(queue, &before).await?;
-        if !before.is_due() || claim.limit == 0 {
-            let Line { now, .. } = before.line;
-            return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next() });
-        }
-        if is_straight
-            && !before.inbox_waits
-            && let Some(claimed) = self.claim_straight(now, claim).await?
-        {
-            return Ok(claimed);
-        }
-        let gate = self.gate(queue);
-        let _alone = match &gate {
-            Some(gate) => Some(gate.lock().await),
-            None => None,
-        };
-        write!(self, now, |tx| {
-            let (jobs, next) = tx.claim(claim).await?;
-            Claimed { now: tx.now, jobs, next }
-        })
     }
 
     /// Accepts triggers in a transaction of several statements. The names that exist are known.
@@ -329,38 +259,6 @@ impl PostgresStore {
 }
 
 #[async_trait]
-impl DeadLetters for PostgresStore {
-    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
-        read!(self, |reader| reader.dead(filter))
-    }
-
-    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
-        read!(self, |reader| reader.count_dead(filter))
-    }
-
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
-        read!(self, |reader| reader.letters(ids))
-    }
-
-    async fn discard(
-        &self,
-        now: Option<Timestamp>,
-        ids: &[JobId],
-        reason: &str,
-    ) -> Result<Vec<JobId>> {
-        write!(self, now, |tx| tx.discard(ids, reason).await?)
-    }
-
-    async fn import_dead(
-        &self,
-        now: Option<Timestamp>,
-        letters: &[DeadLetter],
-    ) -> Result<Vec<Imported>> {
-        write!(self, now, |tx| tx.import_dead(letters).await?)
-    }
-}
-
-#[async_trait]
 impl Store for PostgresStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -370,6 +268,7 @@ impl Store for PostgresStore {
             priorities: true,
             exact_limits: true,
             listing: true,
+            across_queues: true,
         }
     }
 
@@ -506,6 +405,10 @@ impl Store for PostgresStore {
 
     fn wakeups(&self) -> Wakeups {
         self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

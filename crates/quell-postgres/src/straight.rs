@@ -106,6 +106,9 @@ impl PostgresStore {
         if !succeeded.leases.is_empty() {
             self.free_slots(&mut news);
         }
+        if self.ends.are_awaited() {
+            news.ended.extend(succeeded.leases.iter().map(|lease| lease.job));
+        }
         let mut settled = Vec::with_capacity(settlements.len());
         for settlement in settlements {
             let lease = settlement.lease;

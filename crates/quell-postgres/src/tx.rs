@@ -9,7 +9,7 @@ use std::sync::Arc;
 use quell_core::history::Event;
 use quell_core::touched::TaskKey;
 use quell_core::trigger::Priority;
-use quell_core::{Job, Key, QueueName, Result, TaskName, Timestamp};
+use quell_core::{Job, JobId, Key, QueueName, Result, TaskName, Timestamp};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::sync::{Mutex, MutexGuard};
@@ -42,6 +42,8 @@ pub(crate) struct News {
     pub(crate) wakes_all: bool,
     /// When workers, who may know of later ticks only, are to ask for ticks.
     pub(crate) next_tick: Option<Timestamp>,
+    /// Jobs that have ended.
+    pub(crate) ended: Vec<JobId>,
     pub(crate) events: Vec<Event>,
 }
 

@@ -59,16 +59,24 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
         }
         RedisKind::InvalidClientConfig => (ErrorKind::Invalid, "the URL names no server"),
         RedisKind::Io => (ErrorKind::Unavailable, "the server is away or does not answer in time"),
-        RedisKind::UnexpectedReturnType | RedisKind::Parse => {
+        // A reply that ends half-way is of this kind too.
+        RedisKind::Parse => (
+            ErrorKind::Unavailable,
+            "the connection broke in the middle of an answer, or no Redis answers there",
+        ),
+        RedisKind::UnexpectedReturnType => {
             (ErrorKind::Corrupt, "the server answers what Quell does not understand")
         }
         _ => (ErrorKind::Unavailable, "the server refuses"),
     }
 }
 
-/// Before version 7, servers wrap what a command in a script was told: `Error running script (call
-/// to f_…): @user_script:1: WRONGTYPE …`.
+/// What a command in a script was told. Before version 7, servers wrap it: `Error running script
+/// (call to f_…): @user_script:1: WRONGTYPE …`.
 fn classify_wrapped(detail: &str) -> Option<(ErrorKind, &'static str)> {
+    if detail.starts_with("The user executing the script can't") {
+        return classify_code("NOPERM");
+    }
     let (_, told) = detail.split_once("@user_script")?;
     told.split_whitespace().find_map(|word| classify_code(word.trim_start_matches('-')))
 }
@@ -125,6 +133,8 @@ mod tests {
             let found = classify_wrapped(&format!("{script}{told}"));
             assert_eq!(found.map(|(kind, _)| kind), Some(kind), "{told}");
         }
+        let right = "The user executing the script can't run this command or subcommand";
+        assert_eq!(classify_wrapped(right).map(|(kind, _)| kind), Some(ErrorKind::Unavailable));
         assert_eq!(classify_wrapped("wrong number of arguments"), None);
         assert_eq!(classify_wrapped(&format!("{script}attempt to index nil")), None);
     }

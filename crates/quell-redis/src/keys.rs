@@ -35,6 +35,8 @@ impl Keys {
         seq: "seq",
         /// What the shard is and which version of its names and settings it has.
         meta: "meta",
+        /// The queues in which tasks have their keys, where each queue has a shard.
+        homes: "homes",
         /// Rows of jobs, by number.
         jobs: "jobs",
         /// The numbers of lanes, by queue, task and priority.
@@ -53,6 +55,8 @@ impl Keys {
         ended: "ended",
         /// Dead jobs, by when they died.
         dead: "dead",
+        /// Jobs for whose end a process waits.
+        awaited: "awaited",
         /// How many jobs there are, by queue, task and state.
         counts: "counts",
         /// How many attempts run, by queue, and by worker and partition of it.
@@ -89,6 +93,11 @@ impl Keys {
         tick_times: "tick-times",
         /// Alerts, by name.
         alerts: "alerts",
+    }
+
+    /// The numbers of the calls of a process that were done last.
+    pub(crate) fn calls(&self, origin: &str) -> String {
+        self.named(&format!("calls:{origin}"))
     }
 
     /// A window as the published debouncers show it: for an operator's eyes, and where the open

@@ -12,10 +12,12 @@
 mod alerts;
 mod claim;
 mod dead;
+mod door;
+mod door_dead;
+mod ends;
 mod error;
 mod keys;
 mod known;
-mod layout;
 mod link;
 mod load;
 mod look;
@@ -26,10 +28,11 @@ mod read;
 mod row;
 mod schedules;
 mod shard;
+mod shards;
 mod store;
 mod tx;
 mod upkeep;
 mod write;
 
-pub use options::RedisOptions;
-pub use store::ShardStore as RedisStore;
+pub use door::RedisStore;
+pub use options::{Layout, RedisOptions};

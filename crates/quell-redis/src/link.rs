@@ -1,41 +1,87 @@
 //! The way to the servers: one node or a Cluster, scripts by their hash, answers as they come.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use quell_core::Result;
+use quell_core::{Error, ErrorKind, Result};
 use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use redis::{Cmd, ErrorKind as RedisKind, RedisResult, ServerErrorKind, Value};
+use tokio::sync::Semaphore;
 
 use crate::error::{explain, explain_write};
 
+/// Calls of a process that may be under way in a Cluster at a time: each has a place of its own
+/// where the shard remembers its number.
+const PLACES: usize = 64;
+
+/// How a call reaches its server.
+#[derive(Clone)]
+pub(crate) struct Link {
+    to: To,
+    numbers: Arc<Numbers>,
+    wait: Option<Wait>,
+}
+
 /// Connections that many calls share.
 #[derive(Clone)]
-pub(crate) enum Link {
+enum To {
     One(ConnectionManager),
+    /// Its client sends a call again when a connection breaks, whether or not it was done.
     Cluster(ClusterConnection),
+}
+
+/// For how many replicas each write waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) replicas: u32,
+    pub(crate) longest: Duration,
+}
+
+/// Places and numbers of calls that write.
+#[derive(Debug)]
+struct Numbers {
+    free: Semaphore,
+    places: Mutex<Places>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    /// Those that no call has, each with the number of its last call. A call that was dropped keeps
+    /// its own: it may still be sent again.
+    free: Vec<(u64, u64)>,
+    made: u64,
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Link::One(_) => "Link::One",
-            Link::Cluster(_) => "Link::Cluster",
-        })
+        let to = match self.to {
+            To::One(_) => "one node",
+            To::Cluster(_) => "a Cluster",
+        };
+        f.debug_struct("Link").field("to", &to).field("wait", &self.wait).finish_non_exhaustive()
     }
 }
 
 /// A script and the hash that servers know it by.
 #[derive(Debug)]
 pub(crate) struct Script {
-    code: &'static str,
+    code: String,
     hash: String,
 }
 
 impl Script {
-    fn new(code: &'static str) -> Self {
+    /// A script that writes nothing, or the same when it runs twice.
+    pub(crate) fn reading(code: &str) -> Self {
         let hash = sha1_smol::Sha1::from(code).digest().to_string();
-        Script { code, hash }
+        Script { code: code.to_owned(), hash }
+    }
+
+    /// A script that may write: it sets `wrote` when it does.
+    pub(crate) fn writing(code: &str) -> Self {
+        let (before, after) = (include_str!("lua/once.lua"), include_str!("lua/once_end.lua"));
+        Self::reading(&[before, code, after].concat())
     }
 }
 
@@ -44,18 +90,37 @@ impl Script {
 pub(crate) struct Scripts {
     pub(crate) read: Script,
     pub(crate) commit: Script,
+    pub(crate) agree: Script,
+    pub(crate) enter: Script,
+    pub(crate) keep: Script,
 }
 
 impl Scripts {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Scripts {
-            read: Script::new(include_str!("lua/read.lua")),
-            commit: Script::new(include_str!("lua/commit.lua")),
+            read: Script::reading(include_str!("lua/read.lua")),
+            commit: Script::writing(include_str!("lua/commit.lua")),
+            agree: Script::reading(include_str!("lua/agree.lua")),
+            enter: Script::reading(include_str!("lua/enter.lua")),
+            keep: Script::reading(include_str!("lua/keep.lua")),
         })
     }
 }
 
 impl Link {
+    pub(crate) fn to_one(connection: ConnectionManager, wait: Option<Wait>) -> Self {
+        Self::new(To::One(connection), wait)
+    }
+
+    pub(crate) fn to_cluster(connection: ClusterConnection, wait: Option<Wait>) -> Self {
+        Self::new(To::Cluster(connection), wait)
+    }
+
+    fn new(to: To, wait: Option<Wait>) -> Self {
+        let numbers = Numbers { free: Semaphore::new(PLACES), places: Mutex::default() };
+        Link { to, numbers: Arc::new(numbers), wait }
+    }
+
     /// Runs a script that writes nothing.
     pub(crate) async fn read(
         &self,
@@ -68,14 +133,62 @@ impl Link {
     }
 
     /// Runs a script that may write: where its answer got lost, nobody knows what it did (R1).
+    /// `calls` is the key where the shard remembers this process's calls.
     pub(crate) async fn write(
         &self,
         what: &'static str,
         script: &Script,
-        keys: &[String],
+        (keys, calls): (&[String], String),
         args: &[&[u8]],
     ) -> Result<Value> {
-        self.run(script, keys, args).await.map_err(|error| explain_write(what, error))
+        let mut keys = keys.to_vec();
+        keys.push(calls.clone());
+        let answer = match &self.to {
+            To::One(_) => {
+                let args = [args, &[b"", b""]].concat();
+                self.run(script, &keys, &args).await
+            }
+            To::Cluster(_) => {
+                let _free = self.numbers.free.acquire().await;
+                let (place, number) = self.numbers.take();
+                let (place_text, number_text) = (place.to_string(), number.to_string());
+                let args = [args, &[place_text.as_bytes(), number_text.as_bytes()]].concat();
+                let answer = self.run(script, &keys, &args).await;
+                self.numbers.give_back(place, number);
+                answer
+            }
+        };
+        let answer = answer.map_err(|error| explain_write(what, error))?;
+        if answer == Value::BulkString(b"twice".to_vec()) {
+            return Err(unknown(what, "its answer got lost with a connection"));
+        }
+        if let Some(wait) = self.wait {
+            self.wait_for(what, wait, &calls).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Waits until replicas have what was written before; those that come too late may lose it.
+    async fn wait_for(&self, what: &'static str, wait: Wait, key: &str) -> Result<()> {
+        let mut command = redis::cmd("WAIT");
+        command.arg(wait.replicas).arg(wait.longest.as_millis().to_string());
+        let answer = match &self.to {
+            To::One(connection) => connection.clone().req_packed_command(&command).await,
+            To::Cluster(connection) => {
+                let route = Route::with_key(key, SlotAddr::Master);
+                let routing = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(route));
+                connection.clone().route_command(command, routing).await
+            }
+        };
+        match answer.and_then(Value::extract_error) {
+            Ok(Value::Int(count)) if count >= i64::from(wait.replicas) => Ok(()),
+            Ok(Value::Int(count)) => {
+                let replicas = wait.replicas;
+                Err(unknown(what, &format!("{count} of {replicas} replicas have it")))
+            }
+            Ok(other) => Err(unknown(what, &format!("WAIT answered {other:?}"))),
+            Err(error) => Err(unknown(what, "its replicas did not answer").with_source(error)),
+        }
     }
 
     async fn run(&self, script: &Script, keys: &[String], args: &[&[u8]]) -> RedisResult<Value> {
@@ -87,17 +200,45 @@ impl Link {
         match self.send(&call("EVALSHA", &script.hash)).await {
             // A server that was started anew, or told to forget, is told the script again.
             Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&call("EVAL", script.code)).await
+                self.send(&call("EVAL", &script.code)).await
             }
             answer => answer,
         }
     }
 
     async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let answer = match self {
-            Link::One(connection) => connection.clone().req_packed_command(command).await?,
-            Link::Cluster(connection) => connection.clone().req_packed_command(command).await?,
+        let answer = match &self.to {
+            To::One(connection) => connection.clone().req_packed_command(command).await?,
+            To::Cluster(connection) => connection.clone().req_packed_command(command).await?,
         };
         answer.extract_error()
     }
+
+    /// Runs a command that needs no key and is no script.
+    pub(crate) async fn command(&self, what: &'static str, command: &Cmd) -> Result<Value> {
+        self.send(command).await.map_err(|error| explain(what, error))
+    }
+}
+
+impl Numbers {
+    /// A free place and the next number of it.
+    fn take(&self) -> (u64, u64) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = places.free.pop();
+        let (place, last) = free.unwrap_or_else(|| {
+            places.made = places.made.saturating_add(1);
+            (places.made, 0)
+        });
+        (place, last.saturating_add(1))
+    }
+
+    fn give_back(&self, place: u64, number: u64) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).free.push((place, number));
+    }
+}
+
+fn unknown(what: &'static str, why: &str) -> Error {
+    let message =
+        format!("trying to {what}: {why}; it happened or it did not, look before trying again");
+    Error::new(ErrorKind::UnknownOutcome, message)
 }

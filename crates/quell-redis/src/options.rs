@@ -1,25 +1,42 @@
 //! Which servers, and how.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use quell_core::history::Sink;
-use quell_core::{Error, Result, WakeHub};
+use quell_core::{Error, QueueName, Result, WakeHub};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, IntoConnectionInfo};
+use redis::cluster::ClusterClientBuilder;
+use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 use tokio::task::JoinSet;
 
+use crate::RedisStore;
+use crate::ends::{Ends, ask};
 use crate::error::explain;
-use crate::keys::Keys;
-use crate::link::{Link, Scripts};
+use crate::link::{Link, Scripts, Wait};
 use crate::push::{hear, listen};
-use crate::shard::Shard;
-use crate::store::ShardStore;
+use crate::shard::Way;
+use crate::shards::{MOST_SHARDS_OF_QUEUE, Shards};
 
 /// What keys begin with where nothing else is asked for.
 const DEFAULT_PREFIX: &str = "quell";
 /// The longest prefix, in bytes.
 const MAX_PREFIX_BYTES: usize = 64;
+/// How often the client of a Cluster looks for a shard's new node before it gives up.
+const CLUSTER_RETRIES: u32 = 12;
+
+/// How a store's keys are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// All keys share a hash tag: one script may touch any of them, so that a batch may name several
+    /// queues. The default on one node.
+    One,
+    /// Each queue has a hash tag of its own, so that a Cluster spreads them. The only one there, and
+    /// possible on one node for who will need a Cluster later.
+    Queues,
+}
 
 /// How to open a store.
 ///
@@ -34,38 +51,66 @@ const MAX_PREFIX_BYTES: usize = 64;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisOptions {
-    client: Client,
+    nodes: Vec<ConnectionInfo>,
+    is_cluster: bool,
     prefix: String,
+    layout: Layout,
+    spread: BTreeMap<QueueName, u32>,
+    wait_replicas: u32,
     timeout: Duration,
     history: Option<Sink>,
 }
 
 impl RedisOptions {
-    /// Reads `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, with `?prefix=…` if wanted.
+    /// Reads `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS; for a
+    /// Cluster `redis-cluster://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT…]`, or `rediss-cluster://`.
+    ///
+    /// After a `?` come, divided by `&`: `prefix=NAME`, `layout=one|queues`, `shards.QUEUE=COUNT`,
+    /// `wait_replicas=COUNT` and `timeout_ms=MILLISECONDS`, which mean what the methods of these
+    /// names say.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for anything else.
     pub fn from_url(url: &str) -> Result<Self> {
-        let refuse = |why: &str| Error::invalid("url", format!("store url: {why}"));
         let (server, query) = url.split_once('?').unwrap_or((url, ""));
-        let info = server.into_connection_info();
-        let info = info.map_err(|error| refuse("it names no server").with_source(error))?;
-        let client = Client::open(info);
-        let client = client.map_err(|error| refuse("it names no server").with_source(error))?;
-        let options = RedisOptions {
-            client,
+        let (nodes, is_cluster) = nodes(server)?;
+        let layout = if is_cluster { Layout::Queues } else { Layout::One };
+        let mut options = RedisOptions {
+            nodes,
+            is_cluster,
             prefix: DEFAULT_PREFIX.to_owned(),
+            layout,
+            spread: BTreeMap::new(),
+            wait_replicas: 0,
             timeout: Duration::from_secs(10),
             history: None,
         };
-        let mut options = options;
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("prefix", prefix)) => options = options.prefix(prefix)?,
-                _ => return Err(refuse(&format!("{pair:?} is not known: prefix=…"))),
-            }
+            options = options.with(pair)?;
         }
         Ok(options)
+    }
+
+    fn with(self, pair: &str) -> Result<Self> {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let count = || {
+            let wrong = || refuse(&format!("{pair:?}: give a whole number"));
+            value.parse::<u32>().map_err(|_| wrong())
+        };
+        match (name, value) {
+            ("prefix", prefix) => self.prefix(prefix),
+            ("layout", "one") => self.layout(Layout::One),
+            ("layout", "queues") => self.layout(Layout::Queues),
+            ("wait_replicas", _) => Ok(self.wait_replicas(count()?)),
+            ("timeout_ms", _) => Ok(self.timeout(Duration::from_millis(count()?.into()))),
+            _ => match name.strip_prefix("shards.") {
+                Some(queue) => self.shards(&QueueName::new(queue)?, count()?),
+                None => Err(refuse(&format!(
+                    "{pair:?} is not known: prefix=…, layout=one|queues, shards.QUEUE=…, \
+                     wait_replicas=…, timeout_ms=…"
+                ))),
+            },
+        }
     }
 
     /// What the store's keys begin with: several stores may share a server. `quell` by default.
@@ -86,7 +131,48 @@ impl RedisOptions {
         Ok(self)
     }
 
-    /// How long a call may wait for the server. 10 s by default.
+    /// How the keys are spread; it cannot change once there are any.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for [`Layout::One`] on a Cluster.
+    pub fn layout(mut self, layout: Layout) -> Result<Self> {
+        if self.is_cluster && layout == Layout::One {
+            let message = "layout `one` keeps all keys on one node: a Cluster takes `queues`";
+            return Err(Error::invalid("layout", message));
+        }
+        self.layout = layout;
+        Ok(self)
+    }
+
+    /// Spreads one queue over so many shards by the hash of its triggers' keys; a key is always on
+    /// the same one. Such a queue has no limits, its order of priorities holds within each shard,
+    /// and its number of shards cannot change while it holds jobs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for none or more than 64, and where
+    /// the layout is not [`Layout::Queues`].
+    pub fn shards(mut self, queue: &QueueName, shards: u32) -> Result<Self> {
+        if shards == 0 || shards > MOST_SHARDS_OF_QUEUE {
+            let message = format!("queue {queue}: give 1 to {MOST_SHARDS_OF_QUEUE} shards");
+            return Err(Error::invalid("shards", message));
+        }
+        if self.layout != Layout::Queues {
+            let message = format!("queue {queue}: only layout `queues` has shards");
+            return Err(Error::invalid("shards", message));
+        }
+        self.spread.insert(queue.clone(), shards);
+        Ok(self)
+    }
+
+    /// Lets each write wait until so many replicas have it, so that a failover to one of them loses
+    /// nothing that was accepted (R1). None by default: a master that dies takes with it what its
+    /// replicas had not heard yet.
+    pub fn wait_replicas(mut self, replicas: u32) -> Self {
+        self.wait_replicas = replicas;
+        self
+    }
+
+    /// How long a call may wait for the server, and for replicas. 10 s by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -102,25 +188,118 @@ impl RedisOptions {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable) where the server cannot be
-    /// reached or refuses, with what to do.
-    pub async fn open(self) -> Result<ShardStore> {
+    /// reached or refuses, with what to do; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid)
+    /// where the store was made with another layout or other shards.
+    pub async fn open(self) -> Result<RedisStore> {
+        let link = self.link().await?;
+        let channel = format!("{}:wake", self.prefix);
+        let origin = format!("{:016x}", fastrand::u64(..));
+        let hub = Arc::new(WakeHub::new());
+        let clients = self.nodes.iter().map(|node| Client::open(node.clone()));
+        let clients: redis::RedisResult<Vec<Client>> = clients.collect();
+        let clients = clients.map_err(|error| explain("open the store", error))?;
+        let mut heard = None;
+        for client in &clients {
+            // In a Cluster, any node will do.
+            heard = Some(listen(client, &channel).await);
+            if matches!(heard, Some(Ok(_))) {
+                break;
+            }
+        }
+        let heard = heard.ok_or_else(|| refuse("it names no server"))?;
+        let heard = heard.map_err(|error| explain("listen for hints", error))?;
+        let mut listener = JoinSet::new();
+        let ends = Arc::new(Ends::default());
+        let told = (Arc::clone(&hub), Arc::clone(&ends));
+        listener.spawn(hear(heard, clients, channel.clone(), origin.clone(), told));
+        let seen = Arc::new(AtomicI64::new(i64::MIN));
+        let way = Way { link, scripts: Scripts::new(), channel, origin, seen };
+        let shards = Shards::open(
+            (self.prefix, self.layout, self.spread),
+            way,
+            (self.history, Arc::clone(&hub), Arc::clone(&ends)),
+        )
+        .await?;
+        let shards = Arc::new(shards);
+        listener.spawn(ask(Arc::clone(&ends), Arc::clone(&shards)));
+        Ok(RedisStore::new(shards, (hub, ends), listener))
+    }
+
+    async fn link(&self) -> Result<Link> {
+        let failed = |error| explain("open the store", error);
+        let replicas = self.wait_replicas;
+        let wait = (replicas > 0).then_some(Wait { replicas, longest: self.timeout });
+        if self.is_cluster {
+            let client = ClusterClientBuilder::new(self.nodes.clone())
+                .retries(CLUSTER_RETRIES)
+                .connection_timeout(self.timeout)
+                .response_timeout(self.timeout)
+                .build()
+                .map_err(failed)?;
+            let connected = client.get_async_connection().await.map_err(failed)?;
+            return Ok(Link::to_cluster(connected, wait));
+        }
+        let node = self.nodes.first().cloned().ok_or_else(|| refuse("it names no server"))?;
+        let client = Client::open(node).map_err(failed)?;
         let config = ConnectionManagerConfig::new()
             .set_number_of_retries(1)
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout));
-        let connected = ConnectionManager::new_with_config(self.client.clone(), config).await;
-        let link = Link::One(connected.map_err(|error| explain("open the store", error))?);
-        let channel = format!("{}:wake", self.prefix);
-        let keys = Keys::new(&self.prefix, "all");
-        let shard = Shard::new(keys, link, Scripts::new(), channel.clone());
-        let heard = listen(&self.client, &channel).await;
-        let heard = heard.map_err(|error| explain("listen for hints", error))?;
-        let hub = Arc::new(WakeHub::new());
-        let mut listener = JoinSet::new();
-        let (origin, told) = (shard.origin.clone(), Arc::clone(&hub));
-        listener.spawn(hear(heard, vec![self.client], channel, origin, told));
-        shard.check_layout().await?;
-        shard.learn().await?;
-        Ok(ShardStore::new(shard, self.history, hub, listener))
+        let connected = ConnectionManager::new_with_config(client, config).await;
+        Ok(Link::to_one(connected.map_err(failed)?, wait))
+    }
+}
+
+/// The nodes that a URL names, and whether they are of a Cluster.
+fn nodes(server: &str) -> Result<(Vec<ConnectionInfo>, bool)> {
+    let parse = |url: &str| {
+        url.into_connection_info().map_err(|error| refuse("it names no server").with_source(error))
+    };
+    let (scheme, rest) = server.split_once("://").ok_or_else(|| refuse("it names no server"))?;
+    let Some(scheme) = scheme.strip_suffix("-cluster") else {
+        return Ok((vec![parse(server)?], false));
+    };
+    let (user, hosts) = match rest.rsplit_once('@') {
+        Some((user, hosts)) => (format!("{user}@"), hosts),
+        None => (String::new(), rest),
+    };
+    let hosts = hosts.trim_end_matches('/').split(',');
+    let nodes = hosts.map(|host| parse(&format!("{scheme}://{user}{host}")));
+    Ok((nodes.collect::<Result<Vec<_>>>()?, true))
+}
+
+fn refuse(why: &str) -> Error {
+    // The URL may hold a password, so it is not repeated.
+    Error::invalid("url", format!("store url: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r40_urls_are_read_or_refused_by_what_is_wrong() {
+        let read = |url: &str| RedisOptions::from_url(url);
+        let one = read("redis://127.0.0.1:6379/3?prefix=a:b&timeout_ms=250").unwrap();
+        assert_eq!((one.prefix.as_str(), one.nodes.len(), one.layout), ("a:b", 1, Layout::One));
+        assert_eq!(one.timeout, Duration::from_millis(250));
+        let many = read("redis-cluster://u:p@h1:1,h2:2,h3:3?shards.billing=4&wait_replicas=1");
+        let many = many.unwrap();
+        assert_eq!((many.nodes.len(), many.layout, many.wait_replicas), (3, Layout::Queues, 1));
+        assert_eq!(many.spread.values().copied().collect::<Vec<_>>(), [4]);
+        for (url, field) in [
+            ("127.0.0.1:6379", "url"),
+            ("http://127.0.0.1/", "url"),
+            ("redis://h/?prefix=a b", "prefix"),
+            ("redis://h/?prefix=", "prefix"),
+            ("redis://h/?shards.q=2", "shards"),
+            ("redis-cluster://h:1?shards.q=0", "shards"),
+            ("redis-cluster://h:1?shards.q=x", "url"),
+            ("redis-cluster://h:1?layout=one", "layout"),
+            ("redis://h/?layout=two", "url"),
+            ("redis://h/?durable", "url"),
+        ] {
+            assert_eq!(read(url).unwrap_err().field(), Some(field), "{url}");
+        }
     }
 }

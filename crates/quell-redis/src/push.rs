@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use quell_core::{QueueName, Timestamp, WakeHub};
+use quell_core::{JobId, QueueName, Timestamp, WakeHub};
 use redis::aio::PubSub;
 use redis::{Client, RedisResult};
 use tracing::warn;
 
-use crate::write::ANY;
+use crate::ends::Ends;
+use crate::write::{ANY, ENDED};
 
 /// Between two tries to listen again.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ pub(crate) async fn hear(
     clients: Vec<Client>,
     channel: String,
     origin: String,
-    hub: Arc<WakeHub>,
+    (hub, ends): (Arc<WakeHub>, Arc<Ends>),
 ) {
     let mut heard = Some(first);
     let mut turn = 0_usize;
@@ -39,13 +40,16 @@ pub(crate) async fn hear(
             let mut hints = connection.on_message();
             while let Some(message) = hints.next().await {
                 let hint: String = message.get_payload().unwrap_or_default();
-                if let Some((queue, due)) = read(&hint, &origin) {
-                    hub.wake(queue.as_ref(), due);
+                match read(&hint, &origin) {
+                    Some(Hint::Due(queue, due)) => hub.wake(queue.as_ref(), due),
+                    Some(Hint::Ended(job)) => ends.here.tell([job]),
+                    None => {}
                 }
             }
         }
         // Nobody knows what was told meanwhile.
         hub.wake(None, Timestamp::MIN);
+        ends.here.tell_all();
         turn = turn.wrapping_add(1);
         let Some(client) = turn.checked_rem(clients.len()).and_then(|turn| clients.get(turn))
         else {
@@ -64,13 +68,26 @@ pub(crate) async fn hear(
     }
 }
 
+/// What another process tells.
+#[derive(Debug, PartialEq, Eq)]
+enum Hint {
+    /// Something is due, in this queue or in any.
+    Due(Option<QueueName>, Timestamp),
+    /// A job has ended.
+    Ended(JobId),
+}
+
 /// A hint of another store; none for one's own and for what is no hint.
-fn read(hint: &str, own: &str) -> Option<(Option<QueueName>, Timestamp)> {
+fn read(hint: &str, own: &str) -> Option<Hint> {
     let mut words = hint.splitn(3, ' ');
     let _origin = words.next().filter(|origin| *origin != own)?;
-    let due = words.next()?.parse().ok().map(Timestamp::from_micros)?;
-    let queue = words.next()?;
-    if queue == ANY { Some((None, due)) } else { Some((Some(QueueName::new(queue).ok()?), due)) }
+    let (due, about) = (words.next()?, words.next()?);
+    if due == ENDED {
+        return about.parse().ok().map(Hint::Ended);
+    }
+    let due = due.parse().ok().map(Timestamp::from_micros)?;
+    let queue = if about == ANY { None } else { Some(QueueName::new(about).ok()?) };
+    Some(Hint::Due(queue, due))
 }
 
 #[cfg(test)]
@@ -81,9 +98,11 @@ mod tests {
     fn r34_hints_of_others_are_read_and_ones_own_are_not() {
         let queue = QueueName::new("q:1").unwrap();
         let due = Timestamp::from_secs(3);
-        assert_eq!(read("b 3000000 q:1", "a"), Some((Some(queue), due)));
-        assert_eq!(read("b -5 *", "a"), Some((None, Timestamp::from_micros(-5))));
-        for other in ["a 3000000 q:1", "", "b", "b x *", "b 1", "b 1 <q>"] {
+        assert_eq!(read("b 3000000 q:1", "a"), Some(Hint::Due(Some(queue), due)));
+        assert_eq!(read("b -5 *", "a"), Some(Hint::Due(None, Timestamp::from_micros(-5))));
+        assert_eq!(read("b ended 7", "a"), Some(Hint::Ended(JobId::new(7))));
+        for other in ["a 3000000 q:1", "a ended 7", "", "b", "b x *", "b 1", "b 1 <q>", "b ended x"]
+        {
             assert_eq!(read(other, "a"), None, "{other}");
         }
     }

@@ -6,7 +6,7 @@ use quell_core::alert::{LaneOverview, Overview};
 use quell_core::part::Part;
 use quell_core::{
     Attempt, Counts, Effect, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult,
-    JobState, Key, KeyAdvice, QueueName, Result, TaskName,
+    JobState, KeyAdvice, QueueName, Result, TaskName,
 };
 
 use crate::look::{Read, job_of, read_fields};
@@ -81,12 +81,16 @@ impl ShardStore {
         let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
         let newest = looked.text()?.as_deref().and_then(number).unwrap_or(0);
         let top = filter.before.map_or(newest, |before| newest.min(before.get().saturating_sub(1)));
-        let step = u64::try_from(CHUNK).unwrap_or(u64::MAX);
-        let mut chunks = std::iter::successors(Some(top), |top| top.checked_sub(step))
+        let ids = self.shard.ids;
+        // In steps of its own from the first id, whatever number the page before ended with.
+        let newest = top.saturating_sub(ids.first).checked_div(ids.step).unwrap_or(0);
+        let chunk = u64::try_from(CHUNK).unwrap_or(u64::MAX);
+        let mut chunks = std::iter::successors(Some(newest), |top| top.checked_sub(chunk))
             .take_while(|top| *top > 0)
             .map(|top| {
-                let bottom = top.saturating_sub(step);
-                (bottom.saturating_add(1)..=top).rev().map(JobId::new).collect()
+                let bottom = top.saturating_sub(chunk);
+                let id = |turn: u64| ids.first.saturating_add(turn.saturating_mul(ids.step));
+                (bottom.saturating_add(1)..=top).rev().map(|turn| JobId::new(id(turn))).collect()
             });
         self.pick(filter, &mut chunks).await
     }
@@ -260,29 +264,14 @@ impl Tx<'_> {
         let fields = || vec![MESSAGE_ID.to_owned(), NEWEST.to_owned()];
         let of = |task: &TaskName| Read::Fields(keys.debounce(task, key), fields());
         let mut looked = self.look(tasks.iter().map(of).collect()).await?;
-        let mut newest = None;
+        let mut shown = Vec::new();
         for _ in &tasks {
             let ids = looked.fields()?.into_iter().flatten();
-            newest = ids.filter_map(|id| number(&id)).max().max(newest);
+            shown.extend(ids.filter_map(|id| number(&id)).map(JobId::new));
         }
-        match newest {
-            Some(newest) => self.newest_there(&tasks, key, JobId::new(newest)).await,
-            None => Ok(None),
-        }
-    }
-
-    /// The newest job of the key whose row is there: the newest of all may have been removed.
-    async fn newest_there(
-        &mut self,
-        tasks: &[TaskName],
-        key: &Key,
-        newest: JobId,
-    ) -> Result<Option<JobId>> {
-        self.load_jobs([newest]).await?;
-        if self.rows.jobs.contains_key(&newest) {
-            return Ok(Some(newest));
-        }
-        for task in tasks {
+        self.load_jobs(shown).await?;
+        // A key's hash is kept for a while only, and the newest job of all may have been removed.
+        for task in &tasks {
             self.load_recent(task).await?;
         }
         let of_key = |job: &&Job| job.key.as_ref() == Some(key) && tasks.contains(&job.task);

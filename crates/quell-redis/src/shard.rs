@@ -12,9 +12,32 @@ use crate::link::{Link, Scripts};
 use crate::look::Read;
 use crate::tx::VERSION;
 
+/// How all shards of a store reach their servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) link: Link,
+    pub(crate) scripts: Arc<Scripts>,
+    /// Where hints to other processes go.
+    pub(crate) channel: String,
+    /// Tells this process's hints from others'.
+    pub(crate) origin: String,
+    /// The highest time that this process has seen on any shard, in microseconds (R38).
+    pub(crate) seen: Arc<AtomicI64>,
+}
+
+/// Which ids a shard hands out: the shards of a Cluster take turns, so that an id says whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnIds {
+    /// The id before the first one.
+    pub(crate) first: u64,
+    /// From one id to the next.
+    pub(crate) step: u64,
+}
+
 /// Keys that one script may touch together.
 #[derive(Debug)]
 pub(crate) struct Shard {
+    pub(crate) ids: OwnIds,
     pub(crate) keys: Keys,
     pub(crate) link: Link,
     pub(crate) scripts: Arc<Scripts>,
@@ -24,8 +47,7 @@ pub(crate) struct Shard {
     pub(crate) origin: String,
     turn: tokio::sync::Mutex<()>,
     known: Mutex<Arc<Known>>,
-    /// The highest time that this process has seen, in microseconds (R38).
-    seen: AtomicI64,
+    seen: Arc<AtomicI64>,
 }
 
 /// Whose time a call goes by.
@@ -46,10 +68,11 @@ impl From<Option<Timestamp>> for Time {
 }
 
 impl Shard {
-    pub(crate) fn new(keys: Keys, link: Link, scripts: Arc<Scripts>, channel: String) -> Self {
-        let origin = format!("{:016x}", fastrand::u64(..));
-        let (known, seen) = (Mutex::default(), AtomicI64::new(i64::MIN));
+    pub(crate) fn new(keys: Keys, ids: OwnIds, way: &Way) -> Self {
+        let Way { link, scripts, channel, origin, seen } = way.clone();
+        let known = Mutex::default();
         Shard {
+            ids,
             keys,
             link,
             scripts,
@@ -67,6 +90,11 @@ impl Shard {
 
     pub(crate) fn know(&self, known: Arc<Known>) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+
+    /// Where the shard remembers which calls of this process it has done.
+    pub(crate) fn calls(&self) -> String {
+        self.keys.calls(&self.origin)
     }
 
     /// What to tell a script of the time.

@@ -10,36 +10,39 @@ use quell_core::history::Sink;
 use quell_core::part::News;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
     Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, WakeHub, Wakeups,
 };
-use tokio::task::JoinSet;
 
-use crate::RedisOptions;
 use crate::claim::Tried;
+use crate::ends::Ends;
 use crate::shard::{Shard, Time};
 use crate::tx::{Committed, TRIES, Tx, contended};
 
 /// One shard as a store of its own.
 #[derive(Debug)]
-pub struct ShardStore {
+pub(crate) struct ShardStore {
     pub(crate) shard: Shard,
     pub(crate) history: Option<Sink>,
     hub: Arc<WakeHub>,
-    // Owned so that it ends with the store.
-    _listener: JoinSet<()>,
+    ends: Arc<Ends>,
 }
 
 /// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
 macro_rules! step {
-    ($self:ident, $what:literal, ($time:expr, $jobs:expr), |$tx:ident| $body:expr) => {{
+    ($self:ident, $what:literal, ($time:expr, $jobs:expr), |$tx:ident| $body:expr) => {
+        step!($self, $what, ($time, $jobs, $self.history.is_some()), |$tx| $body)
+    };
+    (
+        $self:ident, $what:literal, ($time:expr, $jobs:expr, $recorded:expr), |$tx:ident| $body:expr
+    ) => {{
         let _turn = $self.shard.turn().await;
         let mut tries = 0;
         loop {
-            let told = ($time, $self.history.is_some());
+            let told = ($time, $recorded);
             let mut $tx = Tx::begin(&$self.shard, told, tries, $jobs).await?;
             let answer = $body;
             if let Some(answer) = answer
@@ -58,21 +61,25 @@ macro_rules! step {
 pub(crate) use step;
 
 impl ShardStore {
-    /// Opens the store behind a URL, with the defaults of [`RedisOptions`].
-    ///
-    /// # Errors
-    /// As for [`RedisOptions::open`].
-    pub async fn open(url: &str) -> Result<Self> {
-        RedisOptions::from_url(url)?.open().await
-    }
-
     pub(crate) fn new(
         shard: Shard,
         history: Option<Sink>,
-        hub: Arc<WakeHub>,
-        listener: JoinSet<()>,
+        (hub, ends): (Arc<WakeHub>, Arc<Ends>),
     ) -> Self {
-        ShardStore { shard, history, hub, _listener: listener }
+        ShardStore { shard, history, hub, ends }
+    }
+
+    /// Takes over what another shard has put on record of a task.
+    pub(crate) async fn be_told_of_task(
+        &self,
+        task: &TaskName,
+        settings: &TaskSettings,
+    ) -> Result<()> {
+        step!(self, "set a task", (Time::Last, 0, false), |tx| {
+            tx.take_all_settings();
+            tx.step(|part| part.set_task(task, settings))
+        });
+        Ok(())
     }
 
     /// Tells workers of this process and the history what a step changed.
@@ -86,6 +93,7 @@ impl ShardStore {
         if let Some(due) = news.next_tick {
             self.hub.wake(None, due);
         }
+        self.ends.here.tell(news.ended);
     }
 }
 
@@ -99,6 +107,7 @@ impl Store for ShardStore {
             priorities: true,
             exact_limits: true,
             listing: true,
+            across_queues: true,
         }
     }
 
@@ -118,7 +127,10 @@ impl Store for ShardStore {
         let tried = step!(self, "start jobs", (now.into(), 0), |tx| tx.start(claim).await?);
         match tried {
             Tried::Started(now, jobs) => {
-                let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await?;
+                // They have started: who cannot be told what comes next is to look at once.
+                let again = NextDue { now, due: Some(now), lapse: None };
+                let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await;
+                let next = next.unwrap_or(again);
                 Ok(Claimed { now, jobs, next })
             }
             Tried::Nothing(next) => Ok(Claimed { now: next.now, jobs: Vec::new(), next }),
@@ -209,6 +221,10 @@ impl Store for ShardStore {
 
     fn wakeups(&self) -> Wakeups {
         self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
@@ -389,9 +405,10 @@ impl Store for ShardStore {
             tx.load_due_schedules(limit).await?;
             tx.step(|part| part.tick(limit))
         });
-        // Of the schedules that were not due, too.
-        let next = self.look_for_ticks(now.into()).await?.next;
-        Ok(Ticked { next, ..ticked })
+        // Of the schedules that were not due, too. These have fired: who cannot be told what comes
+        // next is to ask at once.
+        let next = self.look_for_ticks(now.into()).await.map(|seen| seen.next);
+        Ok(Ticked { next: next.unwrap_or(Some(ticked.now)), ..ticked })
     }
 
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_core::part::{Ended, News, Part, Rows};
+use quell_core::part::{Ended, Ids, News, Part, Rows};
 use quell_core::{Error, ErrorKind, Result, Timestamp};
 
 use crate::known::Known;
@@ -25,7 +25,7 @@ const RESERVE_FROM: u32 = 3;
 const PAUSE: Duration = Duration::from_micros(300);
 /// The longest value that is sent to be compared; of longer ones it is the hash.
 const LONGEST_COMPARED: usize = 40;
-/// The field of `meta` that counts changes of names and settings.
+/// The field of `meta` that differs after each change of names and settings.
 pub(crate) const VERSION: &str = "version";
 
 /// A field of a hash, or a string where there is no field.
@@ -60,6 +60,8 @@ pub(crate) struct Tx<'s> {
     /// Whether ids were reserved, so that nobody else has them.
     reserved: bool,
     looks: u32,
+    /// Whether it may make jobs: a server whose memory is full refuses that, and nothing else.
+    grows: bool,
     taken: Option<Taken>,
     /// Writes beside those that follow from the rows.
     pub(crate) beside: Writes,
@@ -103,6 +105,7 @@ impl<'s> Tx<'s> {
             next_id: 1,
             reserved: tries >= RESERVE_FROM && jobs > 0,
             looks: 0,
+            grows: jobs > 0,
             taken: None,
             beside: Writes::default(),
         };
@@ -121,11 +124,12 @@ impl<'s> Tx<'s> {
         self.note(keys.meta(), VERSION, version.clone());
         if self.reserved {
             let last = looked.number()?;
-            self.next_id = last.saturating_sub(as_number(jobs)).saturating_add(1);
+            let reserved = as_number(jobs).saturating_mul(self.shard.ids.step);
+            self.next_id = last.saturating_sub(reserved).saturating_add(self.shard.ids.step);
         } else {
             let seq = looked.text()?;
-            let newest = seq.as_deref().map_or(Ok(0), parse)?;
-            self.next_id = newest.saturating_add(1);
+            let newest = seq.as_deref().map_or(Ok(self.shard.ids.first), parse)?;
+            self.next_id = newest.saturating_add(self.shard.ids.step);
             if jobs > 0 {
                 self.cells.insert(Cell { key: keys.seq(), field: None }, seq);
             }
@@ -195,6 +199,10 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
+    fn ids(&self) -> Ids {
+        Ids { next: self.next_id, step: self.shard.ids.step }
+    }
+
     /// Takes the step on the rows that were loaded. None where they were read at different moments
     /// and do not fit each other: then the step must start over.
     pub(crate) fn step<R>(&mut self, step: impl FnOnce(&mut Part) -> R) -> Option<R> {
@@ -203,7 +211,7 @@ impl<'s> Tx<'s> {
         }
         let before = self.rows.clone();
         let rows = std::mem::take(&mut self.rows);
-        let mut part = Part::new(self.now, self.next_id, rows, self.has_history);
+        let mut part = Part::new(self.now, self.ids(), rows, self.has_history);
         let answer = step(&mut part);
         self.taken = Some(Taken { before, ended: part.end() });
         Some(answer)
@@ -216,7 +224,7 @@ impl<'s> Tx<'s> {
             return None;
         }
         let rows = std::mem::take(&mut self.rows);
-        Some(Part::new(self.now, self.next_id, rows, false))
+        Some(Part::new(self.now, self.ids(), rows, false))
     }
 
     /// Writes what changed.
@@ -226,7 +234,7 @@ impl<'s> Tx<'s> {
             Some(Taken { before, ended }) => {
                 writes.rows(&mut self, &before, &ended.rows)?;
                 if ended.next_id != self.next_id && !self.reserved {
-                    let newest = ended.next_id.saturating_sub(1).to_string();
+                    let newest = ended.next_id.saturating_sub(self.shard.ids.step).to_string();
                     writes.set(self.shard.keys.seq(), newest);
                 }
                 writes.tell(self.shard, &ended.news);
@@ -240,9 +248,11 @@ impl<'s> Tx<'s> {
         }
         let now = self.now.as_micros().to_string();
         let (link, script) = (&self.shard.link, &self.shard.scripts.commit);
+        let calls = self.shard.calls();
+        let grows: &[u8] = if self.grows { b"grows" } else { b"" };
         let (keys, checks, writes) = self.request(writes);
-        let args = [now.as_bytes(), checks.as_slice(), writes.as_slice()];
-        let failed = link.write(what, script, &keys, &args).await?;
+        let args = [now.as_bytes(), checks.as_slice(), writes.as_slice(), grows];
+        let failed = link.write(what, script, (&keys, calls), &args).await?;
         Ok(match failed {
             redis::Value::Int(0) => Committed::Done(news),
             redis::Value::Int(_) => Committed::Again,

@@ -21,6 +21,9 @@ const SHOWN_FOR_SECS: i64 = 3_600;
 /// Stands for every queue in a hint; no name has it.
 pub(crate) const ANY: &str = "*";
 
+/// Stands in the place of a time where a hint is of the end of a job.
+pub(crate) const ENDED: &str = "ended";
+
 /// Something to write.
 #[derive(Debug)]
 enum Write {
@@ -81,6 +84,13 @@ enum Write {
         key: String,
     },
     Tell {
+        channel: String,
+        hint: String,
+    },
+    /// A job has ended, for which someone may wait.
+    Ended {
+        key: String,
+        job: String,
         channel: String,
         hint: String,
     },
@@ -145,6 +155,14 @@ impl Writes {
             let hint = format!("{} {} {queue}", shard.origin, due.as_micros());
             self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
         }
+        for job in &news.ended {
+            self.writes.push(Write::Ended {
+                key: shard.keys.awaited(),
+                job: job.to_string(),
+                channel: shard.channel.clone(),
+                hint: format!("{} {ENDED} {job}", shard.origin),
+            });
+        }
     }
 
     /// Everything that differs between two states of the rows.
@@ -152,7 +170,9 @@ impl Writes {
         let changed = self.settings(tx, before, after)?;
         let named = self.jobs(tx, before, after)?;
         if changed || named {
-            self.hash_add(tx.shard.keys.meta(), VERSION.to_owned(), 1);
+            // Not the next number: where a server loses writes, another process may count to it too.
+            let version = format!("{:016x}", fastrand::u64(..));
+            self.hash_set(tx.shard.keys.meta(), VERSION, version.into_bytes());
         }
         self.beside_jobs(&tx.shard.keys, before, after)?;
         self.task_keys(&tx.shard.keys, before, after)?;
@@ -536,6 +556,9 @@ impl Writes {
             Write::Expire { key, seconds } => list!["expire", keys.number(key), seconds],
             Write::Persist { key } => list!["persist", keys.number(key)],
             Write::Delete { key } => list!["del", keys.number(key)],
+            Write::Ended { key, job, channel, hint } => {
+                list!["ended", keys.number(key), job, channel, hint]
+            }
             Write::Tell { channel, hint } => list!["tell", 1_usize, channel, hint],
         };
         self.writes.into_iter().map(item).collect()

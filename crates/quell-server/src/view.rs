@@ -2,8 +2,8 @@
 
 use quell::alert::Alert;
 use quell::{
-    AlertRow, DeadFilter, DeadPlace, Effect, Explanation, Job, JobResult, Payload, ScheduleInfo,
-    Spec, Timestamp, describe_reason,
+    AlertRow, DeadCause, DeadCauses, DeadFilter, DeadPlace, Effect, Explanation, Job, JobResult,
+    Payload, ScheduleInfo, Spec, Timestamp, describe_reason,
 };
 use serde_json::{Value, json};
 
@@ -72,6 +72,28 @@ pub fn dead(jobs: &[Job], filter: &DeadFilter, matching: u64) -> Value {
         "jobs": jobs.iter().map(job).collect::<Vec<_>>(),
         "matching": matching,
         "next_before": next.map(|place| place.to_string()),
+    })
+}
+
+/// What the dead died of: the `limit` most frequent causes, and of how many.
+#[must_use]
+pub fn dead_causes(found: &DeadCauses, limit: usize) -> Value {
+    let cause = |one: &DeadCause| {
+        json!({
+            "cause": one.cause,
+            "task": one.task,
+            "queue": one.queue,
+            "jobs": one.jobs,
+            "example": one.example,
+            "first_died_at": one.first_died_at.to_string(),
+            "last_died_at": one.last_died_at.to_string(),
+        })
+    };
+    json!({
+        "causes": found.causes.iter().take(limit).map(cause).collect::<Vec<_>>(),
+        "distinct": found.causes.len(),
+        "jobs": found.jobs,
+        "next_before": found.next.map(|place| place.to_string()),
     })
 }
 

@@ -12,12 +12,14 @@ mod packages;
 pub mod pgbouncer;
 pub mod postgres;
 mod process;
+pub mod proxy;
 pub mod redis;
 
 pub use cluster::RedisCluster;
 pub use packages::install;
 pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
 pub use postgres::{Postgres, psql};
+pub use proxy::Proxy;
 pub use redis::Redis;
 
 /// Where the tests find the PostgreSQL server that they share.

@@ -63,6 +63,9 @@ impl Tx<'_> {
             } else {
                 self.settle_one(settlement).await?
             };
+            if became == SettledAs::Succeeded {
+                self.news.ended.push(lease.job);
+            }
             self.tell_at(place, || Event::settled(now, settlement, became));
             settled.push(Settled { lease: *lease, became });
         }
@@ -189,6 +192,9 @@ impl Tx<'_> {
     /// Writes a job and the heir that may have absorbed it; dedup holds follow the work.
     pub(crate) async fn put_back(&mut self, job: &Job, heir: Option<&Job>) -> Result<()> {
         let absorbed = job.state == JobState::Absorbed;
+        if job.state.is_ended() {
+            self.news.ended.push(job.id);
+        }
         let rows: Vec<&Job> =
             [Some(job), heir.filter(|_| absorbed)].into_iter().flatten().collect();
         put(&mut self.db, self.names, &rows).await?;

@@ -12,10 +12,10 @@ use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
-    DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported, Job, JobFilter, JobId,
-    JobResult, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt,
-    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    DeadLetters, Effect, EffectName, EndHub, Ended, ExplainTarget, Explanation, Imported, Job,
+    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
+    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -51,6 +51,7 @@ pub struct SqliteStore {
     looker: Mutex<SqliteConnection>,
     readers: SqlitePool,
     hub: Arc<WakeHub>,
+    ends: Arc<EndHub>,
     hints: Hints,
     history: Option<Sink>,
     /// The highest time that this process has seen, in microseconds (R38).
@@ -120,14 +121,20 @@ impl SqliteStore {
             .idle_timeout(None)
             .max_lifetime(None)
             .connect_lazy_with(reading);
-        let hub = Arc::new(WakeHub::new());
+        let (hub, ends) = (Arc::new(WakeHub::new()), Arc::new(EndHub::new()));
         let mut watcher = JoinSet::new();
-        watcher.spawn(watch(watched, connect.get_filename().to_owned(), Arc::clone(&hub)));
+        watcher.spawn(watch(
+            watched,
+            connect.get_filename().to_owned(),
+            Arc::clone(&hub),
+            Arc::clone(&ends),
+        ));
         Ok(SqliteStore {
             writer: Mutex::new(Writer::new(writer)),
             looker: Mutex::new(looker),
             readers,
             hub,
+            ends,
             hints: Hints::default(),
             history,
             seen: AtomicI64::new(i64::MIN),
@@ -174,6 +181,7 @@ impl SqliteStore {
         if let Some(due) = news.next_tick {
             self.hub.wake(None, due);
         }
+        self.ends.tell(news.ended);
         self.hints.add(news.due_now);
     }
 }
@@ -220,6 +228,7 @@ impl Store for SqliteStore {
             priorities: true,
             exact_limits: true,
             listing: true,
+            across_queues: true,
         }
     }
 
@@ -329,6 +338,10 @@ impl Store for SqliteStore {
 
     fn wakeups(&self) -> Wakeups {
         self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
 use quell_core::history::Event;
-use quell_core::{QueueName, QueueSettings, Result, Timestamp};
+use quell_core::{JobId, QueueName, QueueSettings, Result, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Row, Sqlite, SqliteConnection};
@@ -47,6 +47,8 @@ pub(crate) struct News {
     pub(crate) wakes_all: bool,
     /// When workers, who may know of later ticks only, are to ask for ticks.
     pub(crate) next_tick: Option<Timestamp>,
+    /// Jobs that have ended.
+    pub(crate) ended: Vec<JobId>,
     pub(crate) events: Vec<Event>,
 }
 

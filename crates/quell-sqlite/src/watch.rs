@@ -1,16 +1,18 @@
-//! Noticing the commits of other processes, and of callers' own transactions (R34).
+//! Noticing the commits of other processes, and of callers' own transactions (R19, R34).
 //!
 //! `PRAGMA data_version` changes when any other connection commits; reading it takes no lock and
-//! writes nothing. It is read only while someone listens, and only when the file system says that
+//! writes nothing. It is read only while someone listens or waits for a job's end, and only when the file system says that
 //! the write-ahead log may have changed: asking that costs a third of asking SQLite.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use quell_core::{Timestamp, WakeHub};
+use quell_core::{EndHub, JobId, Timestamp, WakeHub};
 use sqlx::SqliteConnection;
 use tracing::warn;
+
+use crate::row::{signed, unsigned};
 
 /// Between two looks: short for those who wait, and a third of a percent of a core.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -54,23 +56,25 @@ impl Log {
 }
 
 /// Watches until the task that runs it is dropped.
-pub(crate) async fn watch(mut db: SqliteConnection, database: PathBuf, hub: Arc<WakeHub>) {
+pub(crate) async fn watch(
+    mut db: SqliteConnection,
+    database: PathBuf,
+    hub: Arc<WakeHub>,
+    ends: Arc<EndHub>,
+) {
     let mut log = Log::new(&database);
     let mut known = None;
     let mut failing = false;
     loop {
         tokio::time::sleep(if failing { PAUSE_AFTER_ERROR } else { PAUSE }).await;
-        if !hub.is_heard() || !(log.may_have_changed() || failing) {
+        let is_heard = hub.is_heard() || ends.is_awaited();
+        if !is_heard || !(log.may_have_changed() || failing) {
             continue;
         }
-        let version = sqlx::query_scalar::<_, i64>("pragma data_version").fetch_one(&mut db).await;
-        match version {
+        // The first time it differs, too: nobody knows what happened before.
+        match look(&mut db, known, &hub, &ends).await {
             Ok(version) => {
                 failing = false;
-                // The first time too: nobody knows what happened before.
-                if known != Some(version) {
-                    hub.wake(None, Timestamp::MIN);
-                }
                 known = Some(version);
             }
             Err(error) => {
@@ -82,4 +86,34 @@ pub(crate) async fn watch(mut db: SqliteConnection, database: PathBuf, hub: Arc<
             }
         }
     }
+}
+
+/// Looks whether anyone else has committed, and tells of it.
+async fn look(
+    db: &mut SqliteConnection,
+    known: Option<i64>,
+    hub: &WakeHub,
+    ends: &EndHub,
+) -> sqlx::Result<i64> {
+    let version = sqlx::query_scalar::<_, i64>("pragma data_version").fetch_one(&mut *db).await?;
+    if known != Some(version) {
+        hub.wake(None, Timestamp::MIN);
+        tell_ends(db, ends).await?;
+    }
+    Ok(version)
+}
+
+/// Tells of those jobs that someone waits for and that have ended, or are gone.
+async fn tell_ends(db: &mut SqliteConnection, ends: &EndHub) -> sqlx::Result<()> {
+    const ENDED: &str = "select l.value from json_each(?1) l
+          where not exists (select 1 from quell_job j where j.id = l.value and j.state < 2)";
+    let awaited = ends.awaited();
+    if awaited.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<String> = awaited.iter().map(|job| signed(job.get()).to_string()).collect();
+    let query = sqlx::query_scalar::<_, i64>(ENDED).bind(format!("[{}]", ids.join(",")));
+    let ended = query.fetch_all(db).await?;
+    ends.tell(ended.into_iter().map(|id| JobId::new(unsigned(id))));
+    Ok(())
 }

@@ -48,7 +48,7 @@ fn soak(store: Kind, minutes: u64) -> anyhow::Result<()> {
     let (mut scripts, mut steps) = (0, 0);
     let mut told = Instant::now();
     while Instant::now() < end {
-        let ran = oracle::run(|| store.open(), ROUND, Some(oracle::REGRESSIONS));
+        let ran = oracle::run(|| store.open(), oracle::COUNTED, ROUND, Some(oracle::REGRESSIONS));
         steps += ran.map_err(|failure| {
             anyhow!("{failure}\nits seed is in {}: commit it", oracle::REGRESSIONS)
         })?;

@@ -17,7 +17,6 @@ use quell_core::{
 use crate::batcher::Batcher;
 use crate::call::{Trigger, TriggerMany};
 use crate::open::open_store;
-use crate::result::Endings;
 use crate::{Clock, ScheduleTask, SystemClock, Task, TaskPolicy, WorkerBuilder};
 
 /// Triggers tasks and makes workers. Clones are cheap and share one batcher.
@@ -52,7 +51,6 @@ struct Shared {
     history: Option<Sink>,
     next_op: AtomicU64,
     policies: RwLock<HashMap<TypeId, Arc<TaskPolicy>>>,
-    endings: Endings,
 }
 
 /// What becomes of dedup keys on a store that cannot keep them (R18).
@@ -129,7 +127,6 @@ impl QuellBuilder {
                 history: self.history,
                 next_op: AtomicU64::new(1),
                 policies: RwLock::default(),
-                endings: Endings::default(),
             }),
         })
     }
@@ -280,10 +277,6 @@ impl Quell {
     #[must_use]
     pub fn default_thresholds(&self) -> Thresholds {
         self.shared.thresholds
-    }
-
-    pub(crate) fn endings(&self) -> &Endings {
-        &self.shared.endings
     }
 
     pub(crate) fn history(&self) -> Option<&Sink> {

@@ -39,6 +39,7 @@
 
 mod batcher;
 mod call;
+mod causes;
 mod client;
 mod clock;
 mod ctx;
@@ -59,6 +60,7 @@ mod transaction;
 mod worker;
 
 pub use call::{Trigger, TriggerMany};
+pub use causes::{DeadCause, DeadCauses};
 pub use client::{DedupFallback, Quell, QuellBuilder};
 pub use clock::{Clock, SystemClock};
 pub use ctx::Ctx;

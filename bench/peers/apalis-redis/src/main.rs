@@ -49,7 +49,9 @@ impl Peer for Apalis {
         let connection = apalis_redis::connect(url).await?;
         let config = match settings {
             Settings::Defaults => Config::default(),
-            Settings::Best => Config::default().batch_size(1_000).lock_tasks(false).emit_events(false),
+            Settings::Best => {
+                Config::default().batch_size(1_000).lock_tasks(false).emit_events(false)
+            }
         };
         // Without a time to live a key is forgotten at once.
         let config = config.idempotency_ttl(Some(Duration::from_secs(3_600)));

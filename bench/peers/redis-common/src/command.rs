@@ -105,9 +105,7 @@ pub async fn main<P: Peer>() -> anyhow::Result<()> {
         Workload::Debounced { callers, keys, count } => {
             workload::callers(&peer, Call::Debounced { keys }, callers, count).await
         }
-        Workload::Windows { count } => {
-            workload::callers(&peer, Call::Windows, 512, count).await
-        }
+        Workload::Windows { count } => workload::callers(&peer, Call::Windows, 512, count).await,
         Workload::Drain { count } => workload::drain(&peer, count).await,
         Workload::Head { count } => workload::head(&peer, count).await,
         Workload::Latency { samples, budget } => workload::latency(&peer, samples, budget).await,

@@ -90,8 +90,7 @@ impl Peer for Floor {
     async fn unfinished(&self, _: usize) -> Result<usize> {
         let mut pipe = redis::pipe();
         pipe.zcard("due").zcard("leases");
-        let (due, leased): (usize, usize) =
-            pipe.query_async(&mut self.connection.clone()).await?;
+        let (due, leased): (usize, usize) = pipe.query_async(&mut self.connection.clone()).await?;
         Ok(due + leased)
     }
 

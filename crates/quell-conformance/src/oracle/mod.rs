@@ -19,6 +19,7 @@ use futures_util::{FutureExt, StreamExt};
 use proptest::test_runner::{
     Config, FailurePersistence, FileFailurePersistence, TestCaseError, TestRunner,
 };
+use quell_core::part::Ids;
 use quell_core::{
     AlertName, AlertState, Claim, DeadLetter, EffectName, ExplainTarget, JobFilter, JobId, Lease,
     LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Receipt, Retention,
@@ -34,6 +35,7 @@ const LEASE: Duration = secs(15);
 
 /// Both stores and what the script remembers.
 struct Pair {
+    ids: Ids,
     model: MemoryStore,
     store: Arc<dyn Store>,
     wakeups: Wakeups,
@@ -51,12 +53,16 @@ struct Pair {
 /// The seeds of failures that were once found, tried before all others.
 pub const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions/oracle.txt");
 
-/// Runs random scripts on fresh stores; `QUELL_ORACLE_CASES` sets how many (64 by default).
-pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F) {
+/// The ids of a store that counts its jobs.
+pub const COUNTED: Ids = Ids { next: 1, step: 1 };
+
+/// Runs random scripts on fresh stores, whose jobs get these ids; `QUELL_ORACLE_CASES` sets how many
+/// (64 by default).
+pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F, ids: Ids) {
     let cases = std::env::var("QUELL_ORACLE_CASES").ok().and_then(|text| text.parse().ok());
     // Store authors have a copy of this crate that is not theirs to write to.
     let kept = std::path::Path::new(REGRESSIONS).exists().then_some(REGRESSIONS);
-    if let Err(failure) = run(open, cases.unwrap_or(64), kept) {
+    if let Err(failure) = run(open, ids, cases.unwrap_or(64), kept) {
         panic!("{failure}");
     }
 }
@@ -69,6 +75,7 @@ pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F) {
 /// added to `regressions`.
 pub fn run<F: Future<Output = Opened>>(
     open: impl Fn() -> F,
+    ids: Ids,
     cases: u32,
     regressions: Option<&'static str>,
 ) -> Result<usize, String> {
@@ -82,10 +89,13 @@ pub fn run<F: Future<Output = Opened>>(
         steps.set(steps.get() + script.0.len());
         runtime.block_on(async {
             let opened = open().await;
-            let mut pair = Pair::new(&opened);
+            let mut pair = Pair::new(&opened, ids);
             // Both begin with the same time seen.
             pair.same_rows(&Op::Advance(0)).await?;
-            for op in &script.0 {
+            let across_queues = opened.store.capabilities().across_queues;
+            let each = script.0.iter().cloned();
+            for op in each.map(|op| if across_queues { op } else { op.of_one_queue() }) {
+                let op = &op;
                 pair.step(op).await?;
                 pair.same_rows(op).await?;
                 pair.told_of_earlier_work(op).await?;
@@ -133,12 +143,13 @@ macro_rules! ask {
 }
 
 impl Pair {
-    fn new(opened: &Opened) -> Self {
-        let (model, store) = (MemoryStore::new(Rig::START), Arc::clone(&opened.store));
+    fn new(opened: &Opened, ids: Ids) -> Self {
+        let model = MemoryStore::new(Rig::START).numbered(ids);
+        let store = Arc::clone(&opened.store);
         let (wakeups, knew) = (store.wakeups(), BTreeMap::new());
         let (knew_tick, now, steps) = (None, Rig::START, 0);
         let (leases, letters) = (Vec::new(), Vec::new());
-        Pair { model, store, wakeups, knew, knew_tick, now, leases, letters, steps }
+        Pair { ids, model, store, wakeups, knew, knew_tick, now, leases, letters, steps }
     }
 
     async fn step(&mut self, op: &Op) -> Result<(), TestCaseError> {
@@ -209,6 +220,11 @@ impl Pair {
         self.leases.get(newest).copied().unwrap_or(forged)
     }
 
+    /// The id of the `number`-th job, from 1.
+    fn id(&self, number: u64) -> JobId {
+        JobId::new(self.ids.next + number.saturating_sub(1) * self.ids.step)
+    }
+
     /// Each lease once in a call.
     fn settlements(&self, ends: &[(usize, End)]) -> Vec<Settlement> {
         let mut taken = BTreeSet::new();
@@ -228,7 +244,7 @@ impl Pair {
             Op::CancelKey(k) => {
                 ask!(self, op, cancel_key(now, &t, &key(&format!("k{k}"))));
             }
-            Op::Cancel(id) => drop(ask!(self, op, cancel(now, JobId::new(*id), "enough"))),
+            Op::Cancel(id) => drop(ask!(self, op, cancel(now, self.id(*id), "enough"))),
             Op::SetQueue { queue, settings } => {
                 ask!(self, op, set_queue(&queue_number(*queue), settings));
             }
@@ -296,7 +312,7 @@ impl Pair {
         ask!(self, op, tasks());
         self.steps += 1;
         // Removed jobs among them, whose results records keep.
-        let removed = JobId::new(1 + self.steps as u64 % 12);
+        let removed = self.id(1 + self.steps as u64 % 12);
         ask!(self, op, result(removed));
         // Newest and oldest in turn, so that each job is asked about at some step.
         let turn = jobs.get(self.steps % jobs.len().max(1));

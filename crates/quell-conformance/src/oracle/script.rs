@@ -109,6 +109,26 @@ pub(super) enum End {
     Cancel,
 }
 
+impl Op {
+    /// The same for a store whose tasks keep to one queue.
+    pub(super) fn of_one_queue(self) -> Self {
+        let one = |call: Call| Call { queue: 0, ..call };
+        match self {
+            Op::Enqueue(members) => {
+                let members = members.into_iter().map(|members| Members {
+                    calls: members.calls.into_iter().map(one).collect(),
+                    ..members
+                });
+                Op::Enqueue(members.collect())
+            }
+            Op::Plan(PlanOp::Set { name, spec, catch_up, call }) => {
+                Op::Plan(PlanOp::Set { name, spec, catch_up, call: one(call) })
+            }
+            other => other,
+        }
+    }
+}
+
 /// Operations in order; a failing one is shown one per line.
 #[derive(Clone)]
 pub(super) struct Script(pub(super) Vec<Op>);

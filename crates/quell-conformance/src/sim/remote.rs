@@ -10,11 +10,11 @@ use quell_core::effect::Begun;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
-    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Error, ErrorKind, ExplainTarget,
-    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
-    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, Wakeups,
+    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ErrorKind,
+    ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
+    NextDue, Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -187,6 +187,10 @@ impl Store for Remote {
                 }
             }
         }))
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.world.store().ended(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

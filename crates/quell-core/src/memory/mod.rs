@@ -21,7 +21,7 @@ mod schedules;
 mod snapshot;
 mod state;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,9 +33,9 @@ use crate::history::{Event, Sink};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
-    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, EndHub,
+    Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
+    NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, WakeHub, Wakeups,
 };
@@ -54,6 +54,7 @@ use state::State;
 pub struct MemoryStore {
     state: Mutex<State>,
     hub: WakeHub,
+    ends: Arc<EndHub>,
     history: Option<Sink>,
 }
 
@@ -61,20 +62,34 @@ impl MemoryStore {
     /// An empty store whose time is `now`.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
-        MemoryStore { state: Mutex::new(State::new(now)), hub: WakeHub::new(), history: None }
+        MemoryStore::of(State::new(now))
     }
 
     /// A store that goes on from a snapshot, without an event history.
     #[must_use]
     pub fn restored(snapshot: &Snapshot) -> Self {
-        let state = Mutex::new(snapshot.state());
-        MemoryStore { state, hub: WakeHub::new(), history: None }
+        MemoryStore::of(snapshot.state())
+    }
+
+    fn of(state: State) -> Self {
+        let (hub, ends) = (WakeHub::new(), Arc::default());
+        MemoryStore { state: Mutex::new(state), hub, ends, history: None }
     }
 
     /// Everything it keeps at this moment.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::of(&self.locked())
+    }
+
+    /// The same store, whose ids begin with `ids.next` and go on by `ids.step`: to be compared with a
+    /// store of several shards.
+    #[must_use]
+    pub fn numbered(self, ids: part::Ids) -> Self {
+        let mut state = self.locked();
+        (state.next_id, state.id_step) = (ids.next, ids.step);
+        drop(state);
+        self
     }
 
     /// The same store with an event history.
@@ -91,7 +106,7 @@ impl MemoryStore {
         let answer = step(&mut state);
         state.know_met();
         let (wakes, events) = state.take_news();
-        let next_tick = state.next_tick.take();
+        let (next_tick, ended) = (state.next_tick.take(), std::mem::take(&mut state.ended));
         if let Some(history) = &self.history {
             events.iter().for_each(|event| history.record(event));
         }
@@ -102,6 +117,7 @@ impl MemoryStore {
         if let Some(due) = next_tick {
             self.hub.wake(None, due);
         }
+        self.ends.tell(ended);
         answer
     }
 
@@ -120,6 +136,7 @@ impl Store for MemoryStore {
             priorities: true,
             exact_limits: true,
             listing: true,
+            across_queues: true,
         }
     }
 
@@ -195,6 +212,10 @@ impl Store for MemoryStore {
 
     fn wakeups(&self) -> Wakeups {
         self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

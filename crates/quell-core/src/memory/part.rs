@@ -56,6 +56,15 @@ pub struct Rows {
     pub ticks: BTreeMap<(ScheduleName, Timestamp), Tick>,
 }
 
+/// The ids of new jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// The next one.
+    pub next: u64,
+    /// From one to the next: more than 1 where several shards hand out ids.
+    pub step: u64,
+}
+
 /// What others must hear of once the step is durable.
 #[derive(Clone, Debug, Default)]
 pub struct News {
@@ -63,6 +72,8 @@ pub struct News {
     pub wakes: BTreeMap<QueueName, Timestamp>,
     /// When workers, who know of later ticks only, are to ask for ticks.
     pub next_tick: Option<Timestamp>,
+    /// Jobs that ended.
+    pub ended: Vec<JobId>,
     /// What happened, in order; empty unless someone wants to know.
     pub events: Vec<Event>,
 }
@@ -83,11 +94,11 @@ pub struct Ended {
 pub struct Part(State);
 
 impl Part {
-    /// These rows at `now`; new jobs get ids from `next_id` on.
+    /// These rows at `now`.
     #[must_use]
-    pub fn new(now: Timestamp, next_id: u64, rows: Rows, has_history: bool) -> Self {
+    pub fn new(now: Timestamp, ids: Ids, rows: Rows, has_history: bool) -> Self {
         let mut state = State::new(now);
-        state.next_id = next_id;
+        (state.next_id, state.id_step) = (ids.next, ids.step);
         state.attempts = rows.attempts;
         state.effects = rows.effects;
         state.pasts = rows.pasts;
@@ -104,6 +115,7 @@ impl Part {
         }
         // That rows were loaded is no news.
         let _loaded = state.take_news();
+        state.ended.clear();
         state.has_history = has_history;
         Part(state)
     }
@@ -113,7 +125,8 @@ impl Part {
     pub fn end(mut self) -> Ended {
         self.0.know_met();
         let (wakes, events) = self.0.take_news();
-        let State { next_id, jobs, attempts, effects, pasts, limits, next_tick, .. } = self.0;
+        let State { next_id, jobs, attempts, effects, pasts, limits, next_tick, ended, .. } =
+            self.0;
         let rows = Rows {
             jobs,
             attempts,
@@ -128,7 +141,7 @@ impl Part {
             schedules: self.0.schedules,
             ticks: self.0.ticks,
         };
-        Ended { rows, next_id, news: News { wakes, next_tick, events } }
+        Ended { rows, next_id, news: News { wakes, next_tick, ended, events } }
     }
 
     /// The time of the step.

@@ -35,6 +35,8 @@ pub(super) type TaskKey = (TaskName, Key);
 pub(super) struct State {
     pub(super) now: Timestamp,
     pub(super) next_id: u64,
+    /// From one id to the next.
+    pub(super) id_step: u64,
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) ready: BTreeMap<Lane, Ready>,
     open: BTreeMap<TaskKey, JobId>,
@@ -58,6 +60,8 @@ pub(super) struct State {
     pub(super) met: BTreeSet<JobId>,
     /// When workers, who know of later ticks only, are to ask for ticks.
     pub(super) next_tick: Option<Timestamp>,
+    /// Jobs that have ended since someone was last told.
+    pub(super) ended: Vec<JobId>,
     /// Whether someone wants the events.
     pub(super) has_history: bool,
     events: Vec<Event>,
@@ -68,6 +72,7 @@ impl State {
         State {
             now,
             next_id: 1,
+            id_step: 1,
             jobs: BTreeMap::new(),
             ready: BTreeMap::new(),
             open: BTreeMap::new(),
@@ -86,6 +91,7 @@ impl State {
             wakes: BTreeMap::new(),
             met: BTreeSet::new(),
             next_tick: None,
+            ended: Vec::new(),
             has_history: false,
             events: Vec::new(),
         }
@@ -114,7 +120,7 @@ impl State {
 
     pub(super) fn next_id(&mut self) -> JobId {
         let id = JobId::new(self.next_id);
-        self.next_id = self.next_id.saturating_add(1);
+        self.next_id = self.next_id.saturating_add(self.id_step);
         id
     }
 
@@ -252,6 +258,9 @@ impl State {
         }
         if job.state == JobState::Running {
             self.running.insert(id);
+        }
+        if job.state.is_ended() && before.as_ref().is_some_and(|(state, ..)| !state.is_ended()) {
+            self.ended.push(id);
         }
         if job.state == JobState::Scheduled && !job.waits {
             let due = job.window.due_at;

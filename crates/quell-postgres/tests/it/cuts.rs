@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
 use quell_conformance::calls::{Case, table};
-use quell_conformance::proxy::{Cut, Proxy};
 use quell_conformance::rig::{secs, until};
 use quell_core::{ErrorKind, Result, Store, Timestamp};
 use quell_postgres::PostgresStore;
+use quell_services::proxy::{Cut, Proxy};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::scene::Scene;
@@ -44,7 +44,7 @@ impl Ground {
     async fn new() -> Ground {
         let scene = Scene::new();
         let server = scene.plain_url().rsplit(':').next().unwrap().split('/').next().unwrap();
-        let proxy = Proxy::start(server.parse().unwrap(), HINTS).await;
+        let proxy = Proxy::sparing(server.parse().unwrap(), HINTS).unwrap();
         let direct = PostgresStore::open(&scene.url).await.unwrap();
         let cut_off = PostgresStore::open(&through(&proxy, &scene)).await.unwrap();
         let db = scene.connect().await;

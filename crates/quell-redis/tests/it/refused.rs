@@ -189,7 +189,7 @@ async fn r40_what_a_newer_quell_wrote_is_refused() {
     set("2").await;
     let error = refused(&place).await;
     assert_eq!(error.kind(), ErrorKind::Newer, "{error}");
-    assert!(error.to_string().contains("layout 2, this Quell knows up to 1"), "{error}");
+    assert!(error.to_string().contains("version 2, this Quell knows up to 1"), "{error}");
     set("two").await;
     assert_eq!(refused(&place).await.kind(), ErrorKind::Corrupt);
     set("1").await;

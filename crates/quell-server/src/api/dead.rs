@@ -107,6 +107,16 @@ pub(super) async fn list(
     Ok(Json(view::dead(&jobs, &filter, matching)))
 }
 
+/// `GET /v1/dead/causes?…`: how many of them died of what, the most frequent `limit` causes first.
+pub(super) async fn causes(
+    State(api): State<Api>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let filter = Asked::of_query(query)?;
+    let found = api.quell.dead().causes(&filter).await?;
+    Ok(Json(view::dead_causes(&found, filter.page())))
+}
+
 /// `GET /v1/dead/letters?…`: the same with everything that is known, as an export has it.
 pub(super) async fn letters(
     State(api): State<Api>,

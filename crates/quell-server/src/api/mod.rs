@@ -120,6 +120,7 @@ fn dead_routes(max_body: usize) -> Router<Api> {
     let letters = DefaultBodyLimit::max(max_body.max(MAX_IMPORT_BYTES));
     Router::new()
         .route("/v1/dead", get(dead::list))
+        .route("/v1/dead/causes", get(dead::causes))
         .route("/v1/dead/letters", get(dead::letters))
         .route("/v1/dead/redrive", post(dead::redrive))
         .route("/v1/dead/discard", post(dead::discard))

@@ -57,6 +57,17 @@ impl Desk {
         }
     }
 
+    /// How many died of what, the `filter`'s limit of causes.
+    pub(super) fn causes(&self, filter: &DeadFilter) -> anyhow::Result<Value> {
+        match &self.place {
+            Place::Server(server) => get(server, &["v1", "dead", "causes"], filter),
+            Place::Store(quell) => self.runtime.block_on(async {
+                let found = quell.dead().causes(filter).await?;
+                Ok(view::dead_causes(&found, filter.page()))
+            }),
+        }
+    }
+
     /// How many match.
     pub(super) fn count(&self, filter: &DeadFilter) -> anyhow::Result<u64> {
         let one = DeadFilter { limit: 1, ..filter.clone() };

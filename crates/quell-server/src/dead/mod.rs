@@ -1,8 +1,9 @@
 //! The command `quell dead`: what an operator does with dead jobs (R25, R26).
 //!
-//! `desk` asks a server or a store, `many` takes what matches page by page, `file` exports and
+//! `desk` asks a server or a store, `causes` counts, `many` takes what matches page by page, `file` exports and
 //! imports.
 
+mod causes;
 mod desk;
 mod file;
 mod many;
@@ -26,6 +27,8 @@ const SHOWN_ERROR: usize = 100;
 pub enum Command {
     /// List dead jobs, the latest death first.
     List(ListArgs),
+    /// Count dead jobs by cause, the most frequent first.
+    Causes(causes::Args),
     /// Show one with its payload and all its attempts.
     Show(OneArgs),
     /// Put one back, or all that match at a chosen rate.
@@ -191,6 +194,7 @@ impl Which {
 pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
         Command::List(args) => list(args, out),
+        Command::Causes(args) => causes::run(args, out),
         Command::Show(args) => show(&args, out),
         Command::Redrive(args) => redrive(args, out),
         Command::Discard(args) => discard(args, out),
@@ -231,13 +235,16 @@ fn row(job: &Value) -> Value {
     if shown.len() < line.len() {
         shown.push('…');
     }
-    let died_at = job["ended_at"].as_str().unwrap_or_default();
-    // Whole seconds are enough in a list.
-    let died_at = died_at.get(..19).unwrap_or(died_at);
     json!({
         "id": job["id"], "task": job["task"], "queue": job["queue"],
-        "died_at": died_at, "starts": job["starts"], "error": shown,
+        "died_at": seconds(&job["ended_at"]), "starts": job["starts"], "error": shown,
     })
+}
+
+/// A time in whole seconds, which are enough in a list.
+fn seconds(time: &Value) -> &str {
+    let time = time.as_str().unwrap_or_default();
+    time.get(..19).unwrap_or(time)
 }
 
 fn show(args: &OneArgs, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -10,10 +10,10 @@ use async_trait::async_trait;
 use quell_core::effect::Begun;
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
-    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, ExplainTarget, Explanation, Imported,
-    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload, QueueInfo,
-    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled, SettledAs, Settlement,
-    Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, ExplainTarget, Explanation,
+    Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 
 use super::ledger::Ledger;
@@ -128,6 +128,10 @@ impl Store for Observed {
 
     fn wakeups(&self) -> Wakeups {
         self.hub.as_ref().map_or_else(|| self.inner.wakeups(), |hub| hub.subscribe())
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.inner.ended(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

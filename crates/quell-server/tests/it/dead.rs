@@ -167,6 +167,56 @@ async fn r40_what_cannot_be_meant_changes_nothing() {
     served.server.stop().await.unwrap();
 }
 
+/// An operator sees what a thousand died of, over HTTP and on the command line.
+#[tokio::test]
+async fn r25_the_dead_are_counted_by_cause() {
+    let served = serve(TASKS).await;
+    let server = format!("http://{}", served.server.address());
+    let store = format!("sqlite://{}", served.folder.path().join("q.db").display());
+    let file = served.folder.path().join("came.jsonl");
+    std::fs::write(&file, many(&served, 1_000).await).unwrap();
+    let (fine, told) = run(&["dead", "import", file.to_str().unwrap(), "--store", &store]).await;
+    assert!(fine, "{told}");
+    let slow = dead(&served, "slow", "1").await;
+
+    let (status, told) = served.get("/v1/dead/causes").await;
+    assert_eq!((status, &told["jobs"], &told["distinct"]), (200, &json!(1_002), &json!(5)));
+    assert_eq!(told["next_before"], Value::Null);
+    let causes: Vec<_> = told["causes"].as_array().unwrap().iter().collect();
+    let counted: Vec<_> = causes.iter().map(|one| (&one["cause"], &one["jobs"])).collect();
+    assert!(
+        counted.contains(&(&json!("connection refused by db-N"), &json!(334)))
+            && counted.contains(&(&json!("disk full"), &json!(333)))
+            && counted.contains(&(&json!("bad input: no field `…`"), &json!(333))),
+        "{told:#}"
+    );
+    let took = "the command ended with exit status: 1: it took too long";
+    let alone = causes.iter().find(|one| one["cause"] == took).unwrap();
+    assert_eq!(
+        (&alone["task"], &alone["queue"], &alone["example"]),
+        (&json!("slow"), &json!("other"), &slow)
+    );
+    assert_eq!(alone["first_died_at"], alone["last_died_at"]);
+    let (_, told) = served.get("/v1/dead/causes?task=refused&error=FULL&limit=1").await;
+    assert_eq!((&told["jobs"], &told["distinct"]), (&json!(333), &json!(1)));
+    let (status, told) = served.get("/v1/dead/causes?limit=0").await;
+    assert_eq!((status, &told["error"]["field"]), (422, &json!("limit")));
+
+    for place in [["--store", &store], ["--server", &server]] {
+        let args = [&["dead", "causes", "--task", "refused", "--limit", "3"][..], &place].concat();
+        let (fine, told) = run(&args).await;
+        let lines: Vec<_> = told.lines().collect();
+        assert!(fine && lines.len() == 5, "{told}");
+        assert!(lines[0].starts_with("JOBS") && lines[0].ends_with("CAUSE"), "{told}");
+        assert!(lines[1].starts_with("334") && lines[1].ends_with("refused by db-N"), "{told}");
+        assert_eq!(lines[4], "3 of 4 causes, of 1,001 dead jobs");
+        let (fine, told) = run(&[&args[..], &["--json"]].concat()).await;
+        let told: Value = serde_json::from_str(&told).unwrap();
+        assert!(fine && told["distinct"] == 4, "{told:#}");
+    }
+    served.server.stop().await.unwrap();
+}
+
 /// A thousand dead jobs of three causes, as an operator meets them.
 #[tokio::test]
 async fn r26_an_operator_mends_a_thousand_of_three_causes() {

@@ -1,6 +1,8 @@
 //! A Redis server: what it keeps, how it is hurt, and that it ends.
 
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use quell_services::Redis;
 
@@ -24,6 +26,8 @@ fn what_is_on_disk_survives_a_kill_and_a_stop_and_nothing_else_does() {
         server.command(&["SET", "killed", "1"]).unwrap();
         server.kill().unwrap();
         assert!(server.command(&["PING"]).is_err());
+        let log = std::fs::read_to_string(server.folder().join("log")).unwrap();
+        assert!(!log.contains("shutdown"), "it had time to put things in order: {log}");
         server.resume().unwrap();
         assert_eq!(server.command(&["GET", "killed"]).unwrap(), kept, "{settings:?}");
         server.command(&["SET", "stopped", "1"]).unwrap();
@@ -38,10 +42,17 @@ fn what_is_on_disk_survives_a_kill_and_a_stop_and_nothing_else_does() {
 fn a_paused_server_takes_connections_and_answers_once_it_goes_on() {
     let mut server = Redis::start(&[]).unwrap();
     server.pause().unwrap();
-    assert!(TcpStream::connect(("127.0.0.1", server.port())).is_ok());
+    let mut client = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    client.write_all(b"PING\r\n").unwrap();
+    let mut answer = [0; 7];
+    let nothing = client.read(&mut answer).unwrap_err().kind();
+    assert!(matches!(nothing, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{nothing:?}");
     assert!(server.command(&["PING"]).is_err(), "it must not be waited for");
     server.go_on().unwrap();
-    assert_eq!(server.command(&["PING"]).unwrap(), "PONG");
+    client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"+PONG\r\n");
     server.pause().unwrap();
     server.stop().unwrap();
     server.resume().unwrap();

@@ -229,12 +229,9 @@ impl<S: Send + Sync + 'static> Runner<S> {
     }
 
     fn settle(&self, sent: Vec<Settlement>, live: &Live) {
-        let (quell, time) = (self.quell.clone(), self.store_time());
+        let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
         live.calls.push(Box::pin(async move {
-            let answer = quell.store().settle(time, sent.clone()).await;
-            if let Ok(settled) = &answer {
-                quell.endings().tell(settled);
-            }
+            let answer = store.settle(time, sent.clone()).await;
             Event::Settled { sent, answer }
         }));
     }

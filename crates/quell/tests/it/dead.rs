@@ -6,34 +6,47 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use quell::testing::TestClock;
 use quell::{
-    AttemptOutcome, Batch, Claim, DeadFilter, ErrorKind, Failure, FailureKind, JobId, JobState,
-    Lease, MemoryStore, NewTrigger, Outcome, Pace, Payload, Progress, Quell, QueueName, Redrive,
-    Settlement, Store, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Batch, Claim, Clock, DeadCauses, DeadFilter, ErrorKind, Failure, FailureKind,
+    JobId, JobState, Lease, MemoryStore, NewTrigger, Outcome, Pace, Payload, Progress, Quell,
+    QueueName, Redrive, Settlement, Store, TaskName, Timestamp, WorkerId,
 };
+
+use crate::tasks::secs;
 
 const START: Timestamp = Timestamp::from_secs(1_000);
 
 /// A client whose store has so many dead jobs, and its clock.
 async fn with_dead(count: usize) -> (Quell, Arc<TestClock>) {
+    with_errors(&vec!["no"; count]).await
+}
+
+/// The same, of which each died of one of these errors, a thousand at a time.
+async fn with_errors(errors: &[&str]) -> (Quell, Arc<TestClock>) {
     let clock = Arc::new(TestClock::new(START));
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(START));
     let quell = Quell::with_store(store).clock(clock.clone()).build().unwrap();
     let (task, queue) = (TaskName::new("t").unwrap(), QueueName::new("q").unwrap());
     let one = NewTrigger::new(task.clone(), queue.clone(), Payload::from_text("1").unwrap());
-    quell.enqueue(Batch { triggers: vec![one; count], dedup: None }).await.unwrap();
     let worker = WorkerId::new("w").unwrap();
     let lease = Duration::from_secs(30);
-    let claim = Claim { queue, tasks: [task].into(), worker, limit: count, lease };
-    let runs = quell.store().claim(Some(START), &claim).await.unwrap().jobs;
-    let ends = runs.iter().map(|run| Settlement {
-        lease: Lease { job: run.id, token: run.token },
-        outcome: Outcome::Failed(Failure {
-            error: "no".to_owned(),
-            ended: AttemptOutcome::Failed,
-            kind: FailureKind::Permanent,
-        }),
-    });
-    quell.store().settle(Some(START), ends.collect()).await.unwrap();
+    let claim = Claim { queue, tasks: [task].into(), worker, limit: 1_000, lease };
+    for errors in errors.chunks(1_000) {
+        let triggers = vec![one.clone(); errors.len()];
+        quell.enqueue(Batch { triggers, dedup: None }).await.unwrap();
+        let runs = quell.store().claim(Some(clock.now()), &claim).await.unwrap().jobs;
+        let ends = runs.iter().zip(errors).map(|(run, error)| Settlement {
+            lease: Lease { job: run.id, token: run.token },
+            outcome: Outcome::Failed(Failure {
+                error: (*error).to_owned(),
+                ended: AttemptOutcome::Failed,
+                kind: FailureKind::Permanent,
+            }),
+        });
+        quell.store().settle(Some(clock.now()), ends.collect()).await.unwrap();
+        if errors.len() == 1_000 {
+            clock.set(clock.now() + Duration::from_secs(1));
+        }
+    }
     (quell, clock)
 }
 
@@ -102,4 +115,55 @@ async fn r26_r40_one_job_answers_for_itself() {
     wrong[0].job.state = JobState::Running;
     let refused = dead.import(&wrong).await.unwrap_err();
     assert!(refused.to_string().starts_with("letters[0]: "), "{refused}");
+}
+
+#[tokio::test]
+async fn r25_the_dead_are_counted_by_cause_the_most_frequent_first() {
+    let errors = [
+        "disk full",
+        "job 7 not found",
+        "the target answered 503: \"busy\"",
+        "job 812 not found",
+        "the target answered 500: \"busy\"",
+        "job 9 not found",
+        "the target answered 503: \"down\"",
+    ];
+    let (quell, clock) = with_errors(&errors).await;
+    let found = quell.dead().causes(&DeadFilter::default()).await.unwrap();
+    let told: Vec<_> = found.causes.iter().map(|one| (one.cause.as_str(), one.jobs)).collect();
+    assert_eq!(
+        told[..2],
+        [("job N not found", 3), ("the target answered 503: \"…\"", 2)],
+        "{found:#?}"
+    );
+    assert_eq!((found.causes.len(), found.jobs, found.next), (4, 7, None));
+    let first = &found.causes[0];
+    assert_eq!((first.task.as_str(), first.queue.as_str()), ("t", "q"));
+    assert_eq!((first.first_died_at, first.last_died_at), (clock.now(), clock.now()));
+    let example = quell.dead().letter(first.example).await.unwrap().job;
+    assert_eq!(example.error.as_deref(), Some("job 9 not found"), "the last of them");
+    let busy = DeadFilter { error: Some("BUSY".to_owned()), limit: 1, ..DeadFilter::default() };
+    let found = quell.dead().causes(&busy).await.unwrap();
+    assert_eq!((found.causes.len(), found.jobs), (2, 2));
+    let wrong = DeadFilter { error: Some(String::new()), ..busy };
+    assert_eq!(quell.dead().causes(&wrong).await.unwrap_err().field(), Some("error"));
+}
+
+#[tokio::test]
+async fn r25_of_very_many_dead_the_latest_are_looked_at_and_it_says_so() {
+    let mut errors = vec!["an old one"; 300];
+    errors.resize(1_000 + DeadCauses::MAX_JOBS, "a new one");
+    let (quell, clock) = with_errors(&errors).await;
+    let found = quell.dead().causes(&DeadFilter::default()).await.unwrap();
+    let looked_at = DeadCauses::MAX_JOBS as u64;
+    assert_eq!((found.causes.len(), found.causes[0].jobs, found.jobs), (1, looked_at, looked_at));
+    let new = &found.causes[0];
+    assert_eq!(
+        (new.first_died_at, new.last_died_at),
+        (START + secs(1), clock.now().before(secs(1)))
+    );
+    let rest = DeadFilter { before: found.next, ..DeadFilter::default() };
+    let rest = quell.dead().causes(&rest).await.unwrap();
+    let told: Vec<_> = rest.causes.iter().map(|one| (one.cause.as_str(), one.jobs)).collect();
+    assert_eq!((told, rest.next), (vec![("a new one", 700), ("an old one", 300)], None));
 }

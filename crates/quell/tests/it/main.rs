@@ -11,6 +11,8 @@ mod faulty;
 mod ledger;
 mod lesser;
 mod limits;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod pushed_results;
 #[cfg(feature = "redis")]
 mod redis;
 mod results;

@@ -64,6 +64,7 @@ pub(crate) enum Bug {
     PausesTheQueuesOfATask,
     IgnoresPause,
     WakesNobody,
+    TellsNoEnds,
     LooksTooLate,
     ListsNothing,
     PrunesAtOnce,

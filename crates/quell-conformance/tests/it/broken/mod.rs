@@ -150,6 +150,10 @@ const TABLE: &[(Bug, &[&str])] = &[
         &["r32_r33_settings_are_live", "r33_a_paused_queue_starts_nothing_and_loses_nothing"],
     ),
     (Bug::WakesNobody, &["r34_new_and_earlier_due_times_are_told", "r34_a_freed_key_is_told"]),
+    (
+        Bug::TellsNoEnds,
+        &["r19_who_waits_hears_of_every_end", "r12_r19_who_waits_hears_that_a_job_was_absorbed"],
+    ),
     (Bug::LooksTooLate, &["r34_next_due_is_exact"]),
     (Bug::ListsNothing, &["r18_jobs_are_listed_or_the_list_is_refused"]),
     (

@@ -12,11 +12,11 @@ use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticke
 use quell_core::window::Thresholds;
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId, JobResult,
-    JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome, Overview, Payload,
-    QueueInfo, QueueName, QueueSettings, Rate, Receipt, Redrive, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
-    When, WorkerId,
+    EffectName, Ended, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId,
+    JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome, Overview,
+    Payload, QueueInfo, QueueName, QueueSettings, Rate, Receipt, Redrive, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -368,6 +368,13 @@ impl Store for Broken {
         match self.bug {
             Bug::WakesNobody => Box::pin(futures_util::stream::pending()),
             _ => self.inner.wakeups(),
+        }
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        match self.bug {
+            Bug::TellsNoEnds => Box::pin(futures_util::future::pending()),
+            _ => self.inner.ended(job),
         }
     }
 

@@ -1,0 +1,84 @@
+//! What a worker asks for and what it is given: jobs under leases, and when to look again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{JobId, Key, LeaseToken, Payload, QueueName, TaskName, Timestamp, WorkerId};
+
+/// A worker's wish for jobs of one queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The queue.
+    pub queue: QueueName,
+    /// The tasks that the worker knows; no other is handed out (R28).
+    pub tasks: Arc<[TaskName]>,
+    /// Who asks.
+    pub worker: WorkerId,
+    /// At most this many.
+    pub limit: usize,
+    /// How long each lease holds.
+    pub lease: Duration,
+}
+
+/// What a claim brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The store time of the claim: every job in it started then.
+    pub now: Timestamp,
+    /// The jobs, in the order of R30.
+    pub jobs: Vec<ClaimedJob>,
+    /// When to look again.
+    pub next: NextDue,
+}
+
+/// A job with a fresh lease, as its worker needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedJob {
+    /// The job.
+    pub id: JobId,
+    /// The fence of this attempt.
+    pub token: LeaseToken,
+    /// The task to run.
+    pub task: TaskName,
+    /// Its debounce key, if any.
+    pub key: Option<Key>,
+    /// The folded payload.
+    pub payload: Payload,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// The failures in a row before it.
+    pub failures: u32,
+    /// The attempts in a row before it that ended without a word (R25).
+    pub lapses: u32,
+    /// How many triggers it covers.
+    pub triggers: u64,
+    /// The first of them.
+    pub first_at: Timestamp,
+    /// When it was due.
+    pub due_at: Timestamp,
+    /// When the lease lapses.
+    pub lease_until: Timestamp,
+}
+
+/// When something will be to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextDue {
+    /// The store's time of the answer, for callers whose clocks are wrong (R38).
+    pub now: Timestamp,
+    /// When the first of the jobs that may start is due, or a rate lets it start (R31); none when
+    /// there are none. Paused tasks and partitions whose slots are all taken have none.
+    pub due: Option<Timestamp>,
+    /// The earliest end of a lease; none when nothing runs.
+    pub lapse: Option<Timestamp>,
+}
+
+/// The right to run one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Lease {
+    /// The job.
+    pub job: JobId,
+    /// The fence.
+    pub token: LeaseToken,
+}

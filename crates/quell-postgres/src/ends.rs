@@ -1,0 +1,201 @@
+//! Ends of jobs that someone waits for (R19), here and in other processes.
+//!
+//! Who waits here for longer than a moment has the other processes told, and told again while it
+//! waits; a process that ends such a job tells of it. So an end of which nobody waits costs a look
+//! at two empty maps. What others wait for is bounded, and forgotten unless they say it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quell_core::{EndHub, Ended, JobId};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::push::Outbox;
+
+/// How long one waits before others are told: most ends that come soon need no words.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How often others are told of one who still waits.
+const RENEWED: Duration = Duration::from_secs(30);
+/// How long it is known that others wait for a job, unless they say it again.
+const KNOWN: Duration = Duration::from_secs(60);
+/// Of how many jobs it is known that others wait for them, or that they were told so.
+const MOST: usize = 10_000;
+
+/// Who waits for ends.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    here: Arc<EndHub>,
+    elsewhere: Mutex<Elsewhere>,
+    /// Someone here has begun to wait.
+    begun: Notify,
+}
+
+impl Ends {
+    /// Waits here for the end of a job.
+    pub(crate) fn wait_for(&self, job: JobId) -> Ended {
+        let ended = self.here.wait_for(job);
+        self.begun.notify_one();
+        ended
+    }
+
+    /// Whether anyone waits for any job.
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.here.is_awaited() || !self.elsewhere().known_until.is_empty()
+    }
+
+    /// Tells those who wait here that this process ended these jobs; returns those of which other
+    /// processes must hear.
+    pub(crate) fn ended_here(&self, jobs: &[JobId]) -> Vec<JobId> {
+        self.here.tell(jobs.iter().copied());
+        self.elsewhere().take(jobs, Instant::now())
+    }
+
+    /// Others wait for these jobs.
+    pub(crate) fn await_elsewhere(&self, jobs: &[JobId]) {
+        self.elsewhere().put(jobs, Instant::now());
+    }
+
+    /// Others have ended these jobs.
+    pub(crate) fn ended_elsewhere(&self, jobs: Vec<JobId>) {
+        self.here.tell(jobs);
+    }
+
+    /// Nobody knows what others have ended.
+    pub(crate) fn lost_touch(&self) {
+        self.here.tell_all();
+    }
+
+    fn elsewhere(&self) -> MutexGuard<'_, Elsewhere> {
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Has other processes told of the jobs that someone here waits for, until the task that runs it is
+/// dropped.
+pub(crate) async fn ask(ends: Arc<Ends>, outbox: Arc<Outbox>) {
+    let mut asked = Asked::default();
+    loop {
+        let begun = ends.begun.notified();
+        match asked.renewal() {
+            None => begun.await,
+            // Both mean to look again.
+            Some(at) => drop(timeout_at(at, begun).await),
+        }
+        sleep(PATIENCE).await;
+        outbox.put_waits(asked.news(ends.here.awaited(), Instant::now()));
+    }
+}
+
+/// What other processes wait for.
+#[derive(Debug, Default)]
+struct Elsewhere {
+    known_until: BTreeMap<JobId, Instant>,
+    /// When all that has lapsed is next removed.
+    tidied_at: Option<Instant>,
+}
+
+impl Elsewhere {
+    fn put(&mut self, jobs: &[JobId], now: Instant) {
+        self.tidy(now);
+        for job in jobs {
+            if self.known_until.len() < MOST || self.known_until.contains_key(job) {
+                self.known_until.insert(*job, now + KNOWN);
+            }
+        }
+    }
+
+    /// Those of the jobs that others wait for, who need to be told once.
+    fn take(&mut self, jobs: &[JobId], now: Instant) -> Vec<JobId> {
+        if self.known_until.is_empty() {
+            return Vec::new();
+        }
+        self.tidy(now);
+        jobs.iter().copied().filter(|job| self.known_until.remove(job).is_some()).collect()
+    }
+
+    fn tidy(&mut self, now: Instant) {
+        if self.tidied_at.is_none_or(|at| now >= at + KNOWN) {
+            self.known_until.retain(|_, until| *until > now);
+            self.tidied_at = Some(now);
+        }
+    }
+}
+
+/// What other processes were told that someone here waits for, and when.
+#[derive(Debug, Default)]
+struct Asked(BTreeMap<JobId, Instant>);
+
+impl Asked {
+    /// When the first of them must be told again, if someone waits still.
+    fn renewal(&self) -> Option<Instant> {
+        self.0.values().min().map(|at| *at + RENEWED)
+    }
+
+    /// What to tell them now: several who wait for one job are one.
+    fn news(&mut self, awaited: Vec<JobId>, now: Instant) -> Vec<JobId> {
+        let awaited: BTreeSet<JobId> = awaited.into_iter().collect();
+        self.0.retain(|job, at| awaited.contains(job) && now < *at + RENEWED);
+        let room = MOST.saturating_sub(self.0.len());
+        let unasked = awaited.into_iter().filter(|job| !self.0.contains_key(job));
+        let news: Vec<JobId> = unasked.take(room).collect();
+        self.0.extend(news.iter().map(|job| (*job, now)));
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    fn job(id: usize) -> JobId {
+        JobId::new(id as u64)
+    }
+
+    #[test]
+    fn r19_what_others_wait_for_is_told_once_and_forgotten_in_time() {
+        let (start, mut elsewhere) = (Instant::now(), Elsewhere::default());
+        assert!(elsewhere.take(&[job(1)], start).is_empty());
+        elsewhere.put(&[job(1), job(2), job(3)], start);
+        assert_eq!(elsewhere.take(&[job(1), job(9)], start), [job(1)]);
+        assert!(elsewhere.take(&[job(1)], start).is_empty(), "it was told");
+        elsewhere.put(&[job(2)], start + KNOWN / 2);
+        let later = start + KNOWN;
+        assert_eq!(
+            elsewhere.take(&[job(2), job(3)], later),
+            [job(2)],
+            "only the second still holds"
+        );
+        assert!(elsewhere.known_until.is_empty());
+    }
+
+    #[test]
+    fn r19_what_others_wait_for_is_bounded() {
+        let (start, mut elsewhere) = (Instant::now(), Elsewhere::default());
+        let many: Vec<JobId> = (0..MOST).map(job).collect();
+        elsewhere.put(&many, start);
+        elsewhere.put(&[job(MOST)], start);
+        assert!(elsewhere.take(&[job(MOST)], start).is_empty(), "there is no room");
+        elsewhere.put(&[job(7)], start + KNOWN - MOMENT);
+        elsewhere.put(&[job(MOST)], start + KNOWN);
+        let known: Vec<JobId> = elsewhere.known_until.into_keys().collect();
+        assert_eq!(known, [job(7), job(MOST)], "one was renewed, the others made room");
+    }
+
+    #[test]
+    fn r19_others_are_told_once_of_a_job_and_again_while_someone_waits() {
+        let (start, mut asked) = (Instant::now(), Asked::default());
+        assert_eq!(asked.renewal(), None);
+        assert_eq!(asked.news(vec![job(1)], start), [job(1)]);
+        assert_eq!(asked.news(vec![job(1), job(2)], start + MOMENT), [job(2)]);
+        assert_eq!(asked.renewal(), Some(start + RENEWED));
+        assert_eq!(asked.news(vec![job(1), job(2)], start + RENEWED), [job(1)]);
+        assert!(asked.news(vec![], start + RENEWED).is_empty());
+        assert_eq!(asked.renewal(), None, "nobody waits any more");
+        let many: Vec<JobId> = (0..=MOST).map(job).collect();
+        assert_eq!(asked.news(many, start).len(), MOST);
+    }
+}

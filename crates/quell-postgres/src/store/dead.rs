@@ -1,0 +1,41 @@
+//! Dead letters through the door: each method is one transaction here, too.
+
+use async_trait::async_trait;
+use quell_core::{DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, Result, Timestamp};
+
+use super::{PostgresStore, TRIES};
+use crate::error::wants_retry;
+use crate::read::Reader;
+use crate::tx::Tx;
+
+#[async_trait]
+impl DeadLetters for PostgresStore {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        read!(self, |reader| reader.dead(filter))
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        read!(self, |reader| reader.count_dead(filter))
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        read!(self, |reader| reader.letters(ids))
+    }
+
+    async fn discard(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        write!(self, now, |tx| tx.discard(ids, reason).await?)
+    }
+
+    async fn import_dead(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        write!(self, now, |tx| tx.import_dead(letters).await?)
+    }
+}

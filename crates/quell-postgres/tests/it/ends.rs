@@ -1,0 +1,78 @@
+//! What processes tell each other of ends that someone waits for (R19): as little as does.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use quell_conformance::rig::plain;
+use quell_core::{JobId, Store};
+use sqlx::postgres::PgListener;
+
+use crate::scene::Scene;
+
+/// Hears what is told until a hint of work in the queue `last` comes, and returns the words of those
+/// hints that begin with `wait` or `ended`, without their origins.
+async fn told_of_ends(listener: &mut PgListener) -> Vec<Vec<String>> {
+    let mut told = Vec::new();
+    loop {
+        let heard = tokio::time::timeout(Duration::from_secs(20), listener.recv()).await;
+        let hint = heard.expect("the last hint comes").unwrap();
+        let mut words: Vec<String> = hint.payload().split(' ').map(str::to_owned).collect();
+        if words.last().is_some_and(|queue| queue == "last") {
+            return told;
+        }
+        if ["wait", "ended"].contains(&words[0].as_str()) {
+            words.remove(1);
+            told.push(words);
+        }
+    }
+}
+
+#[tokio::test]
+async fn r19_ends_that_nobody_waits_for_are_not_told_and_others_once() {
+    let scene = Scene::new();
+    let waits = scene.store().await;
+    let rig = scene.rig().await;
+    let channel = scene.sql(&format!(
+        "select substring(prosrc from 'quell_[0-9a-f]{{16}}') from pg_proc
+          where pronamespace = '{}'::regnamespace and prosrc like '%pg_notify%' limit 1",
+        scene.schema(),
+    ));
+    let last = || drop(scene.sql(&format!("select pg_notify('{channel}', '0 0 last')")));
+    let mut listener = PgListener::connect(scene.plain_url()).await.unwrap();
+    listener.listen(&channel).await.unwrap();
+    let mut jobs: Vec<JobId> = Vec::new();
+    for _ in 0..5 {
+        jobs.extend(rig.trigger(plain("1")).await.job());
+    }
+    let (first, second) = (jobs[1], jobs[3]);
+    let mut ended = [waits.ended(first), waits.ended(second), waits.ended(first)];
+    let brief = waits.ended(jobs[0]);
+    drop(brief);
+    // Hints come in one order to everyone: once the last one is heard there, so are those before.
+    let mut heard = rig.store.wakeups();
+    let mut begun = PgListener::connect(scene.plain_url()).await.unwrap();
+    begun.listen(&channel).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while !begun.recv().await.unwrap().payload().starts_with("wait") {}
+        last();
+        while heard.next().await.unwrap().queue.is_none_or(|queue| queue.as_str() != "last") {}
+    })
+    .await
+    .expect("the other process hears who waits");
+    let told = told_of_ends(&mut listener).await;
+    assert_eq!(told, [["wait", &first.to_string(), &second.to_string()]]);
+    let (mut runs, last_run): (Vec<_>, Vec<_>) =
+        rig.claim().await.into_iter().partition(|run| run.id != second);
+    runs.extend(last_run);
+    for run in &runs {
+        rig.succeed(run).await;
+    }
+    for ended in &mut ended {
+        tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it is told");
+    }
+    last();
+    let told = told_of_ends(&mut listener).await;
+    assert!(told.iter().all(|words| words[0] == "ended"), "{told:?}");
+    let jobs: Vec<&String> = told.iter().flat_map(|words| &words[1..]).collect();
+    assert_eq!(jobs, [&first.to_string(), &second.to_string()], "{told:?}");
+}

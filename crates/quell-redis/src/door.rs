@@ -1,0 +1,613 @@
+//! The door: which shards a call goes to, and one answer made of theirs.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, try_join_all};
+use quell_core::alert::{AlertRow, AlertState, Overview};
+use quell_core::effect::Begun;
+use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
+use quell_core::{
+    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
+    Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
+    Lease, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups, lacks, no_such_job,
+};
+use tokio::task::JoinSet;
+
+use crate::RedisOptions;
+use crate::ends::Ends;
+use crate::shards::Shards;
+use crate::store::ShardStore;
+
+/// A store on Redis or Valkey, one node or a Cluster.
+///
+/// ```no_run
+/// # async fn open() -> quell_core::Result<()> {
+/// let store = quell_redis::RedisStore::open("redis://127.0.0.1:6379/").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RedisStore {
+    pub(crate) shards: Arc<Shards>,
+    hub: Arc<WakeHub>,
+    ends: Arc<Ends>,
+    /// What some shards answered to a call that failed on others: it is made again, and they must
+    /// not find their own work to be somebody else's.
+    half_settled: Mutex<BTreeMap<Lease, Settled>>,
+    // Owned so that it ends with the store.
+    _listener: JoinSet<()>,
+}
+
+impl RedisStore {
+    /// Opens the store behind a URL, with the defaults of [`RedisOptions`].
+    ///
+    /// # Errors
+    /// As for [`RedisOptions::from_url`] and [`RedisOptions::open`].
+    pub async fn open(url: &str) -> Result<Self> {
+        RedisOptions::from_url(url)?.open().await
+    }
+
+    pub(crate) fn new(
+        shards: Arc<Shards>,
+        (hub, ends): (Arc<WakeHub>, Arc<Ends>),
+        listener: JoinSet<()>,
+    ) -> Self {
+        RedisStore { shards, hub, ends, half_settled: Mutex::default(), _listener: listener }
+    }
+
+    fn half_settled(&self) -> MutexGuard<'_, BTreeMap<Lease, Settled>> {
+        self.half_settled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shard of a lease; any says that it holds nothing where no shard has that number.
+    async fn of_lease(&self, lease: &Lease) -> Result<Arc<ShardStore>> {
+        let shard = self.shards.of_job(lease.job).await?;
+        Ok(shard.unwrap_or_else(|| Arc::clone(&self.shards.first)))
+    }
+
+    /// The shard of a job that must be there.
+    async fn of_job(&self, id: JobId) -> Result<Arc<ShardStore>> {
+        self.shards.of_job(id).await?.ok_or_else(|| no_such_job(id))
+    }
+
+    /// The shard that has a schedule.
+    async fn of_schedule(&self, name: &ScheduleName) -> Result<Arc<ShardStore>> {
+        if let Some(only) = self.shards.only() {
+            return Ok(Arc::clone(only));
+        }
+        for shard in self.shards.all().await? {
+            if shard.schedules().await?.iter().any(|info| info.schedule.name == *name) {
+                return Ok(shard);
+            }
+        }
+        Err(no_such_schedule(name))
+    }
+
+    /// The tag of the shard that a whole batch belongs on: it is one step.
+    async fn tag_of(&self, batch: &Batch) -> Result<String> {
+        let mut tag: Option<String> = None;
+        let whole = batch.dedup.as_ref().map(|dedup| &dedup.key);
+        let first = batch.triggers.first().map(|trigger| &trigger.queue);
+        for (index, trigger) in batch.triggers.iter().enumerate() {
+            if first != Some(&trigger.queue) {
+                let error = lacks("across_queues", "make one batch for each queue");
+                return Err(at(error, batch, index));
+            }
+            let own = self.shards.tag_of(trigger, whole.filter(|_| index == 0)).await;
+            let own = own.map_err(|error| at(error, batch, index))?;
+            match &tag {
+                // Without a key, any shard of the queue will do.
+                Some(first) if *first != own && trigger.has_key() => {
+                    let message = format!(
+                        "it belongs on shard `{own}`, and the batch begins on `{first}`: a batch is \
+                         one step, and that is of one shard; make one batch for each key"
+                    );
+                    let error = Error::new(ErrorKind::Unsupported, message);
+                    return Err(at(error, batch, index));
+                }
+                Some(_) => {}
+                None => tag = Some(own),
+            }
+        }
+        Ok(tag.unwrap_or_default())
+    }
+
+    /// Items by the shard of their job, with their places; those of no shard are left out.
+    pub(crate) async fn by_shard<T: Clone>(
+        &self,
+        items: &[T],
+        job: impl Fn(&T) -> JobId,
+    ) -> Result<Vec<(Arc<ShardStore>, Vec<usize>, Vec<T>)>> {
+        let mut parts: Vec<(Arc<ShardStore>, Vec<usize>, Vec<T>)> = Vec::new();
+        for (place, item) in items.iter().enumerate() {
+            let Some(shard) = self.shards.of_job(job(item)).await? else { continue };
+            match parts.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, &shard)) {
+                Some((_, places, part)) => {
+                    places.push(place);
+                    part.push(item.clone());
+                }
+                None => parts.push((shard, vec![place], vec![item.clone()])),
+            }
+        }
+        Ok(parts)
+    }
+}
+
+fn at(error: Error, batch: &Batch, index: usize) -> Error {
+    if batch.triggers.len() > 1 { error.at(format_args!("triggers[{index}]")) } else { error }
+}
+
+/// All answers, of shards that are asked at the same time.
+macro_rules! all_of {
+    ($self:ident, |$shard:ident| $ask:expr) => {{
+        let shards = $self.shards.all().await?;
+        try_join_all(shards.iter().map(|$shard| $ask)).await?
+    }};
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        let across_queues = self.shards.only().is_some();
+        Capabilities { across_queues, ..self.shards.first.capabilities() }
+    }
+
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        if let Some(only) = self.shards.only() {
+            return only.enqueue(now, batches).await;
+        }
+        let mut answers: Vec<Option<Result<Vec<Receipt>>>> = Vec::new();
+        let mut parts: BTreeMap<String, (Vec<usize>, Vec<Batch>)> = BTreeMap::new();
+        for (place, batch) in batches.into_iter().enumerate() {
+            match self.tag_of(&batch).await {
+                Ok(tag) => {
+                    let (places, part) = parts.entry(tag).or_default();
+                    places.push(place);
+                    part.push(batch);
+                    answers.push(None);
+                }
+                Err(error) => answers.push(Some(Err(error))),
+            }
+        }
+        let asked = parts.into_iter().map(async |(tag, (places, part))| {
+            let answer = async { self.shards.by_tag(&tag).await?.enqueue(now, part).await };
+            (places, answer.await)
+        });
+        for (places, answer) in join_all(asked).await {
+            // A shard that is away fails its own batches only.
+            let each: Vec<Result<Vec<Receipt>>> = match answer {
+                Ok(each) => each,
+                Err(error) => places.iter().map(|_| Err(error.share())).collect(),
+            };
+            for (place, one) in places.into_iter().zip(each) {
+                if let Some(answer) = answers.get_mut(place) {
+                    *answer = Some(one);
+                }
+            }
+        }
+        let missing = || Err(Error::new(ErrorKind::Internal, "a shard did not answer for a batch"));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect())
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let mut shards = self.shards.of_queue(&claim.queue).await?;
+        // Each shard comes first in turn.
+        let turn = fastrand::usize(..shards.len().max(1));
+        shards.rotate_left(turn);
+        let mut all: Option<Claimed> = None;
+        for shard in shards {
+            let taken = all.as_ref().map_or(0, |all| all.jobs.len());
+            let claim = Claim { limit: claim.limit.saturating_sub(taken), ..claim.clone() };
+            let claimed = shard.claim(now, &claim).await;
+            all = Some(match (all, claimed) {
+                (None, claimed) => claimed?,
+                (Some(mut all), Ok(claimed)) => {
+                    all.next = sooner(all.next, claimed.next);
+                    all.jobs.extend(claimed.jobs);
+                    all
+                }
+                // What was started is not to be forgotten because another shard is away.
+                (Some(all), Err(error)) if all.jobs.is_empty() => return Err(error),
+                (Some(all), Err(_)) => all,
+            });
+        }
+        all.ok_or_else(|| Error::new(ErrorKind::Internal, "a queue without shards"))
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        let mut answers = vec![None; leases.len()];
+        let parts = self.by_shard(leases, |lease| lease.job).await?;
+        let asked = parts.into_iter().map(async |(shard, places, part)| {
+            Ok::<_, Error>((places, shard.renew(now, &part, lease).await?))
+        });
+        for (places, part) in try_join_all(asked).await? {
+            for (place, until) in places.into_iter().zip(part) {
+                if let Some(answer) = answers.get_mut(place) {
+                    *answer = until;
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        if let Some(only) = self.shards.only() {
+            return only.settle(now, settlements).await;
+        }
+        let mut answers: Vec<Settled> = settlements
+            .iter()
+            .map(|one| Settled { lease: one.lease, became: SettledAs::Refused })
+            .collect();
+        let mut left = Vec::new();
+        for (place, one) in settlements.into_iter().enumerate() {
+            match (self.half_settled().remove(&one.lease), answers.get_mut(place)) {
+                (Some(known), Some(answer)) => *answer = known,
+                (_, _) => left.push((place, one)),
+            }
+        }
+        let parts = self.by_shard(&left, |(_, one)| one.lease.job).await?;
+        let asked = parts.into_iter().map(async |(shard, _, part)| {
+            let (places, part): (Vec<usize>, Vec<Settlement>) = part.into_iter().unzip();
+            (places, shard.settle(now, part).await)
+        });
+        let mut failed = None;
+        for (places, answer) in join_all(asked).await {
+            match answer {
+                Ok(settled) => {
+                    for (place, one) in places.into_iter().zip(settled) {
+                        if let Some(answer) = answers.get_mut(place) {
+                            *answer = one;
+                        }
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let Some(error) = failed else { return Ok(answers) };
+        let done = answers.into_iter().filter(|settled| settled.became != SettledAs::Refused);
+        self.half_settled().extend(done.map(|settled| (settled.lease, settled)));
+        Err(error)
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        self.of_lease(lease).await?.begin_effect(now, lease, name, key).await
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        self.of_lease(lease).await?.end_effect(now, lease, name, result).await
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        match self.shards.of_job(id).await? {
+            Some(shard) => shard.effects(id).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        let mut lapsed = Vec::new();
+        for shard in self.shards.all().await? {
+            lapsed.extend(shard.reap(now, limit.saturating_sub(lapsed.len())).await?);
+        }
+        Ok(lapsed)
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        let shards = self.shards.of_queue(queue).await?;
+        let asked = shards.iter().map(|shard| shard.next_due(now, queue, tasks));
+        let next = try_join_all(asked).await?.into_iter().reduce(sooner);
+        next.ok_or_else(|| Error::new(ErrorKind::Internal, "a queue without shards"))
+    }
+
+    async fn peek(
+        &self,
+        now: Option<Timestamp>,
+        queues: &[(QueueName, Arc<[TaskName]>)],
+    ) -> Result<Vec<NextDue>> {
+        if let Some(only) = self.shards.only() {
+            return only.peek(now, queues).await;
+        }
+        try_join_all(queues.iter().map(|(queue, tasks)| self.next_due(now, queue, tasks))).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        let of_shards = all_of!(self, |shard| shard.queues());
+        let all = of_shards.into_iter().flatten().map(|info| (info.name.clone(), info));
+        Ok(all.collect::<BTreeMap<_, _>>().into_values().collect())
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        settings.validate()?;
+        let shards = self.shards.of_queue(queue).await?;
+        let limited = settings.limits_concurrency() || settings.limits_rate();
+        if shards.len() > 1 && limited {
+            let message = format!(
+                "queue {queue} is spread over {} shards, and limits hold on one only: leave it on \
+                 one shard, or limit workers instead",
+                shards.len()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        try_join_all(shards.iter().map(|shard| shard.set_queue(queue, settings))).await.map(drop)
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        let shards = self.shards.of_queue(queue).await?;
+        let asked = shards.iter().map(|shard| shard.delete_queue(queue));
+        Ok(try_join_all(asked).await?.contains(&true))
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        let of_shards = all_of!(self, |shard| shard.tasks());
+        let own = self.shards.first.tasks().await?;
+        // The directory's come last: it is told first.
+        let all = of_shards.into_iter().flatten().chain(own).map(|info| (info.name.clone(), info));
+        Ok(all.collect::<BTreeMap<_, _>>().into_values().collect())
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        // A shard that is made from now on learns of it from the directory.
+        self.shards.first.set_task(task, settings).await?;
+        if self.shards.only().is_none() {
+            all_of!(self, |shard| shard.be_told_of_task(task, settings));
+        }
+        Ok(())
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        match self.shards.of_job(id).await? {
+            Some(shard) => shard.job(id).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        match self.shards.of_job(id).await? {
+            Some(shard) => shard.result(id).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        let mut jobs: Vec<Job> =
+            all_of!(self, |shard| shard.jobs(filter)).into_iter().flatten().collect();
+        jobs.sort_by_key(|job| std::cmp::Reverse(job.id));
+        jobs.truncate(filter.page());
+        Ok(jobs)
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        let mut all = BTreeMap::new();
+        for counts in all_of!(self, |shard| shard.counts()).into_iter().flatten() {
+            let Counts { queue, task, state, jobs } = counts;
+            let sum: &mut u64 = all.entry((queue, task, state)).or_default();
+            *sum = sum.saturating_add(jobs);
+        }
+        let rows = all.into_iter();
+        Ok(rows.map(|((queue, task, state), jobs)| Counts { queue, task, state, jobs }).collect())
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        match self.shards.of_job(id).await? {
+            Some(shard) => shard.attempts(id).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        let id = match target {
+            ExplainTarget::Job(id) => *id,
+            ExplainTarget::Trigger(trigger) => trigger.job,
+            ExplainTarget::Key { .. } => {
+                let told = all_of!(self, |shard| shard.explain(target)).into_iter().flatten();
+                return Ok(told.max_by_key(|told| (told.job.window.first_at, told.job.id)));
+            }
+        };
+        match self.shards.of_job(id).await? {
+            Some(shard) => shard.explain(target).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        match self.shards.of_key(task, key).await? {
+            Some(shard) => shard.flush(now, task, key).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        match self.shards.of_key(task, key).await? {
+            Some(shard) => shard.cancel_key(now, task, key).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        self.of_job(id).await?.cancel(now, id, reason).await
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        self.of_job(redrive.id).await?.redrive(now, redrive).await
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<u64> {
+        let mut gone = 0_u64;
+        for shard in self.shards.all().await? {
+            let left = limit.saturating_sub(usize::try_from(gone).unwrap_or(usize::MAX));
+            gone = gone.saturating_add(shard.prune(now, retention, left).await?);
+        }
+        Ok(gone)
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        if let Some(only) = self.shards.only() {
+            return only.overview(now).await;
+        }
+        let mut all = self.shards.first.overview(now).await?;
+        for overview in all_of!(self, |shard| shard.overview(now)) {
+            all.now = all.now.max(overview.now);
+            for lane in overview.lanes {
+                let same = |other: &&mut quell_core::alert::LaneOverview| {
+                    (&other.queue, &other.task) == (&lane.queue, &lane.task)
+                };
+                match all.lanes.iter_mut().find(same) {
+                    Some(known) => {
+                        known.dead = known.dead.saturating_add(lane.dead);
+                        let firsts = known.first_due.into_iter().chain(lane.first_due);
+                        known.first_due = firsts.min();
+                    }
+                    None => all.lanes.push(lane),
+                }
+            }
+        }
+        all.lanes.sort_by(|a, b| (&a.queue, &a.task).cmp(&(&b.queue, &b.task)));
+        Ok(all)
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.shards.first.alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        self.shards.first.set_alert(name, version, state).await
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        if let Some(only) = self.shards.only() {
+            return only.set_schedule(now, schedule).await;
+        }
+        let tag = self.shards.tag_of(&schedule.trigger, None).await?;
+        let shard = self.shards.by_tag(&tag).await?;
+        // Where it triggers into another queue than before, it moves there: first away, so that no
+        // tick fires twice.
+        for other in self.shards.all().await? {
+            let is_there = !Arc::ptr_eq(&other, &shard)
+                && other.schedules().await?.iter().any(|i| i.schedule.name == schedule.name);
+            if is_there {
+                other.delete_schedule(now, &schedule.name).await?;
+            }
+        }
+        shard.set_schedule(now, schedule).await
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        self.of_schedule(name).await?.set_schedule_state(now, name, state).await
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        self.of_schedule(name).await?.delete_schedule(now, name).await
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        let mut all: Vec<ScheduleInfo> =
+            all_of!(self, |shard| shard.schedules()).into_iter().flatten().collect();
+        all.sort_by(|a, b| a.schedule.name.cmp(&b.schedule.name));
+        Ok(all)
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        if let Some(only) = self.shards.only() {
+            return only.tick(now, limit).await;
+        }
+        let mut all = self.shards.first.tick(now, 0).await?;
+        for shard in self.shards.all().await? {
+            let ticked = shard.tick(now, limit.saturating_sub(all.fired.len())).await?;
+            all.now = all.now.max(ticked.now);
+            all.next = all.next.into_iter().chain(ticked.next).min();
+            all.fired.extend(ticked.fired);
+        }
+        Ok(all)
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        self.of_schedule(name).await?.run_schedule(now, name).await
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        self.of_schedule(name).await?.backfill(now, name, from, to).await
+    }
+}
+
+/// The earlier of two.
+fn sooner(a: NextDue, b: NextDue) -> NextDue {
+    NextDue {
+        now: a.now.max(b.now),
+        due: a.due.into_iter().chain(b.due).min(),
+        lapse: a.lapse.into_iter().chain(b.lapse).min(),
+    }
+}

@@ -1,0 +1,84 @@
+//! Ends of jobs that someone waits for (R19), here and in other processes.
+//!
+//! Who waits for longer than a moment puts the job among those that are awaited, beside the job; the
+//! script that ends it tells of it then. So an end of which nobody waits costs next to nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_core::{EndHub, Ended, JobId, Result};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::debug;
+
+use crate::shard::Shard;
+use crate::shards::Shards;
+
+/// How long one waits before others are told: most ends that come soon need no words.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How long the store knows that someone waits, in seconds.
+const KNOWN_SECS: i64 = 60;
+/// How often it is told again.
+const RENEWED: Duration = Duration::from_secs(30);
+
+/// Who waits for ends in this process.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    pub(crate) here: Arc<EndHub>,
+    begun: Notify,
+}
+
+impl Ends {
+    pub(crate) fn wait_for(&self, job: JobId) -> Ended {
+        let ended = self.here.wait_for(job);
+        self.begun.notify_one();
+        ended
+    }
+}
+
+/// Tells the store which ends are awaited here, and tells it again while they are, until the task
+/// that runs it is dropped.
+pub(crate) async fn ask(ends: Arc<Ends>, shards: Arc<Shards>) {
+    let mut asked: BTreeMap<JobId, Instant> = BTreeMap::new();
+    loop {
+        let begun = ends.begun.notified();
+        if ends.here.is_awaited() {
+            // Either is a reason to look again.
+            let _renewed = timeout(RENEWED, begun).await;
+        } else {
+            begun.await;
+        }
+        sleep(PATIENCE).await;
+        let (awaited, now) = (ends.here.awaited(), Instant::now());
+        asked.retain(|job, at| awaited.binary_search(job).is_ok() && now < *at + RENEWED);
+        for job in awaited {
+            if asked.contains_key(&job) {
+                continue;
+            }
+            let told = async {
+                match shards.of_job(job).await? {
+                    Some(shard) => shard.shard.await_end(job).await,
+                    None => Ok(()),
+                }
+            };
+            match told.await {
+                Ok(()) => drop(asked.insert(job, now)),
+                Err(error) => debug!(%error, %job, "its end will be found by asking"),
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// Has the end of a job told to other processes.
+    async fn await_end(&self, job: JobId) -> Result<()> {
+        let key = self.keys.awaited();
+        let mut add = redis::cmd("SADD");
+        add.arg(&key).arg(job.get());
+        self.link.command("wait for the end of a job", &add).await?;
+        let mut expire = redis::cmd("EXPIRE");
+        expire.arg(&key).arg(KNOWN_SECS);
+        self.link.command("wait for the end of a job", &expire).await.map(drop)
+    }
+}

@@ -1,0 +1,417 @@
+//! Which shards there are, and which of them a queue, a key or a job is on.
+//!
+//! A directory gives each shard a number, which its jobs' ids carry. It lives in a shard of its own
+//! that holds no jobs: the alerts, and what new shards must know of tasks. Shards are never removed.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quell_core::history::Sink;
+use quell_core::{
+    Error, ErrorKind, Job, JobId, Key, NewTrigger, QueueName, Result, Store, TaskName, WakeHub,
+    lacks,
+};
+
+use crate::ends::Ends;
+use crate::keys::Keys;
+use crate::look::{Read, text};
+use crate::options::Layout;
+use crate::row::corrupt;
+use crate::shard::{OwnIds, Shard, Time, Way};
+use crate::store::ShardStore;
+use crate::write::number;
+
+/// The most shards of one queue.
+pub(crate) const MOST_SHARDS_OF_QUEUE: u32 = 64;
+/// The most shards of a store: their numbers take so much room in ids.
+const MOST_SHARDS: u64 = 1_024;
+/// What a call of the directory is for.
+const DIRECTORY_CALL: &str = "read the directory of shards";
+/// The hash tag of the one shard of [`Layout::One`].
+const ALL: &str = "all";
+/// The hash tag of the directory; no queue has a name with this sign.
+const DIRECTORY: &str = "#";
+
+/// Every shard that this process has met.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    prefix: String,
+    layout: Layout,
+    way: Way,
+    history: Option<Sink>,
+    hub: Arc<WakeHub>,
+    ends: Arc<Ends>,
+    /// How many shards a queue is spread over, where that is more than one.
+    spread: BTreeMap<QueueName, u32>,
+    /// The one shard, or the directory.
+    pub(crate) first: Arc<ShardStore>,
+    met: Mutex<Met>,
+}
+
+/// Shards by their tags and by their numbers.
+#[derive(Debug, Default)]
+struct Met {
+    by_tag: BTreeMap<String, Arc<ShardStore>>,
+    by_number: BTreeMap<u64, Arc<ShardStore>>,
+    /// The queues in which tasks have their keys.
+    kept_to: BTreeMap<TaskName, QueueName>,
+}
+
+impl Shards {
+    pub(crate) async fn open(
+        (prefix, layout, spread): (String, Layout, BTreeMap<QueueName, u32>),
+        way: Way,
+        (history, hub, ends): (Option<Sink>, Arc<WakeHub>, Arc<Ends>),
+    ) -> Result<Self> {
+        let tag = match layout {
+            Layout::One => ALL,
+            Layout::Queues => DIRECTORY,
+        };
+        let ids = OwnIds { first: 0, step: 1 };
+        let first = Shard::new(Keys::new(&prefix, tag), ids, &way);
+        let first = Arc::new(ShardStore::new(
+            first,
+            history.clone(),
+            (Arc::clone(&hub), Arc::clone(&ends)),
+        ));
+        let mut shards = Shards {
+            prefix,
+            layout,
+            way,
+            history,
+            hub,
+            ends,
+            spread: BTreeMap::new(),
+            first,
+            met: Mutex::default(),
+        };
+        shards.check_layout().await?;
+        shards.agree_on_spread(spread).await?;
+        Ok(shards)
+    }
+
+    /// The only shard, where there is only one.
+    pub(crate) fn only(&self) -> Option<&Arc<ShardStore>> {
+        (self.layout == Layout::One).then_some(&self.first)
+    }
+
+    /// Refuses a prefix under which keys of the other layout are.
+    async fn check_layout(&self) -> Result<()> {
+        let (other, name) = match self.layout {
+            Layout::One => (DIRECTORY, "queues"),
+            Layout::Queues => (ALL, "one"),
+        };
+        let ids = OwnIds { first: 0, step: 1 };
+        let other = Shard::new(Keys::new(&self.prefix, other), ids, &self.way);
+        let reads = [Read::Count(other.keys.meta())];
+        if other.look("open the store", Time::Last, &reads).await?.number()? == 0 {
+            self.first.shard.stamp().await?;
+            return Ok(());
+        }
+        let prefix = &self.prefix;
+        let message =
+            format!("the store under prefix {prefix:?} has layout `{name}`: open it with that");
+        Err(Error::invalid("layout", message))
+    }
+
+    /// Takes note of how queues are spread, and refuses what others know otherwise: keys would move.
+    async fn agree_on_spread(&mut self, asked: BTreeMap<QueueName, u32>) -> Result<()> {
+        for (queue, count) in asked {
+            let known = self.first.shard.agree(&format!("spread {queue}"), count.into()).await?;
+            if known != u64::from(count) {
+                let message = format!(
+                    "queue {queue} is spread over {known} shards here: open the store with that"
+                );
+                return Err(Error::invalid("shards", message));
+            }
+        }
+        for (field, count) in self.first.shard.directory("spread ").await? {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            if count > 1 {
+                self.spread.insert(QueueName::new(field)?, count);
+            }
+        }
+        Ok(())
+    }
+
+    /// Over how many shards a queue is spread.
+    pub(crate) fn spread_of(&self, queue: &QueueName) -> u32 {
+        self.spread.get(queue).copied().unwrap_or(1)
+    }
+
+    /// The tag of the shard that a trigger belongs on; `whole` is the dedup key of its batch (R17).
+    ///
+    /// # Errors
+    /// `Unsupported` for a task that has its keys in another queue, and for a trigger with several
+    /// keys on a queue with several shards: each would have to be on its own.
+    pub(crate) async fn tag_of(&self, trigger: &NewTrigger, whole: Option<&Key>) -> Result<String> {
+        if trigger.has_key() || whole.is_some() {
+            self.keep_to(&trigger.task, &trigger.queue).await?;
+        }
+        let count = self.spread_of(&trigger.queue);
+        if count == 1 {
+            return Ok(trigger.queue.to_string());
+        }
+        let debounce = trigger.keyed.as_ref().map(|keyed| &keyed.key);
+        let dedup = trigger.dedup.as_ref().map(|dedup| &dedup.key);
+        let idempotency = trigger.idempotency.as_ref().map(|idempotency| &idempotency.key);
+        let mut keys = [whole, debounce, dedup, idempotency].into_iter().flatten();
+        let (key, others) = (keys.next(), keys);
+        let turn = match key {
+            Some(key) => turn_of(&trigger.task, key.as_str(), count),
+            None => fastrand::u32(..count),
+        };
+        for other in others {
+            if turn_of(&trigger.task, other.as_str(), count) != turn {
+                let queue = &trigger.queue;
+                let message = format!(
+                    "queue {queue} is spread over {count} shards, and the trigger's keys belong on \
+                     different ones: give it one key, or the same text for each"
+                );
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+        }
+        Ok(tag(&trigger.queue, count, turn))
+    }
+
+    /// The shard that a job from elsewhere belongs on.
+    ///
+    /// # Errors
+    /// `Unsupported` for a key of a task that has its keys in another queue.
+    pub(crate) async fn of_arrival(&self, job: &Job) -> Result<Arc<ShardStore>> {
+        if job.key.is_some() {
+            self.keep_to(&job.task, &job.queue).await?;
+        }
+        let count = self.spread_of(&job.queue);
+        let text = job.key.as_ref().map_or("", |key| key.as_str());
+        self.by_tag(&tag(&job.queue, count, turn_of(&job.task, text, count))).await
+    }
+
+    /// Lets a task have its keys in this queue.
+    ///
+    /// # Errors
+    /// `Unsupported` where it has them in another one: its windows and attempts would not meet.
+    async fn keep_to(&self, task: &TaskName, queue: &QueueName) -> Result<()> {
+        let known = self.met().kept_to.get(task).cloned();
+        let own = match known {
+            Some(own) => own,
+            None => {
+                let own = self.first.shard.keep_to(task, queue).await?;
+                self.met().kept_to.insert(task.clone(), own.clone());
+                own
+            }
+        };
+        if own == *queue {
+            return Ok(());
+        }
+        let cure = format!(
+            "task {task} has its keys in queue {own}: trigger it there, or give what goes into              {queue} a name of its own"
+        );
+        Err(lacks("across_queues", &cure))
+    }
+
+    /// The shard of a task's key; none where the task has no keys yet.
+    pub(crate) async fn of_key(
+        &self,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<Arc<ShardStore>>> {
+        if let Some(only) = self.only() {
+            return Ok(Some(Arc::clone(only)));
+        }
+        let Some(queue) = self.first.shard.kept_to(task).await? else { return Ok(None) };
+        let count = self.spread_of(&queue);
+        Ok(Some(self.by_tag(&tag(&queue, count, turn_of(task, key.as_str(), count))).await?))
+    }
+
+    /// The shards of a queue.
+    pub(crate) async fn of_queue(&self, queue: &QueueName) -> Result<Vec<Arc<ShardStore>>> {
+        if let Some(only) = self.only() {
+            return Ok(vec![Arc::clone(only)]);
+        }
+        let count = self.spread_of(queue);
+        let mut shards = Vec::new();
+        for turn in 0..count {
+            shards.push(self.by_tag(&tag(queue, count, turn)).await?);
+        }
+        Ok(shards)
+    }
+
+    /// The shard of a tag; it is made where there is none.
+    pub(crate) async fn by_tag(&self, tag: &str) -> Result<Arc<ShardStore>> {
+        if let Some(shard) = self.met().by_tag.get(tag) {
+            return Ok(Arc::clone(shard));
+        }
+        let number = self.first.shard.enter(&format!("shard {tag}"), MOST_SHARDS).await?;
+        self.meet(tag, number).await
+    }
+
+    /// The shard of a job; none where no shard has that number.
+    pub(crate) async fn of_job(&self, id: JobId) -> Result<Option<Arc<ShardStore>>> {
+        if let Some(only) = self.only() {
+            return Ok(Some(Arc::clone(only)));
+        }
+        let number = id.get() % MOST_SHARDS;
+        let known = |shards: &Met| shards.by_number.get(&number).map(Arc::clone);
+        let met = known(&self.met());
+        if met.is_some() {
+            return Ok(met);
+        }
+        self.all().await?;
+        Ok(known(&self.met()))
+    }
+
+    /// All shards that hold jobs.
+    pub(crate) async fn all(&self) -> Result<Vec<Arc<ShardStore>>> {
+        if let Some(only) = self.only() {
+            return Ok(vec![Arc::clone(only)]);
+        }
+        let mut shards = Vec::new();
+        for (tag, number) in self.first.shard.directory("shard ").await? {
+            let met = self.met().by_tag.get(&tag).map(Arc::clone);
+            shards.push(match met {
+                Some(shard) => shard,
+                None => self.meet(&tag, number).await?,
+            });
+        }
+        Ok(shards)
+    }
+
+    /// Takes note of a shard; it learns what the directory knows of tasks.
+    async fn meet(&self, tag: &str, number: u64) -> Result<Arc<ShardStore>> {
+        let keys = Keys::new(&self.prefix, tag);
+        let shard = Shard::new(keys, OwnIds { first: number, step: MOST_SHARDS }, &self.way);
+        let shard = ShardStore::new(
+            shard,
+            self.history.clone(),
+            (Arc::clone(&self.hub), Arc::clone(&self.ends)),
+        );
+        shard.shard.number_from(number).await?;
+        let known = shard.shard.learn().await?;
+        for (task, settings) in &self.first.shard.learn().await?.tasks {
+            if known.tasks.get(task) != Some(settings) {
+                shard.set_task(task, settings).await?;
+            }
+        }
+        let shard = Arc::new(shard);
+        let mut met = self.met();
+        let shard = Arc::clone(met.by_tag.entry(tag.to_owned()).or_insert(shard));
+        met.by_number.insert(number, Arc::clone(&shard));
+        Ok(shard)
+    }
+
+    fn met(&self) -> std::sync::MutexGuard<'_, Met> {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The tag of one of a queue's shards.
+fn tag(queue: &QueueName, count: u32, turn: u32) -> String {
+    if count == 1 { queue.to_string() } else { format!("{queue}#{turn}") }
+}
+
+/// Which of a queue's shards a key of a task is on: by FNV-1a, 64 bits, which is the same
+/// everywhere and for ever (<http://www.isthe.com/chongo/tech/comp/fnv/>).
+fn turn_of(task: &TaskName, key: &str, count: u32) -> u32 {
+    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    hasher.write(task.as_str().as_bytes());
+    hasher.write(b" ");
+    hasher.write(key.as_bytes());
+    u32::try_from(hasher.finish() % u64::from(count.max(1))).unwrap_or(0)
+}
+
+struct Fnv(u64);
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        // The low bits of the hash alone are weak.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+impl Shard {
+    /// Marks the keys as Quell's.
+    async fn stamp(&self) -> Result<()> {
+        let known = self.agree("layout", LAYOUT).await?;
+        if known > LAYOUT {
+            let message = format!(
+                "the store's keys are of version {known}, this Quell knows up to {LAYOUT}: update it"
+            );
+            return Err(Error::new(ErrorKind::Newer, message));
+        }
+        Ok(())
+    }
+
+    /// Writes a number under a field of `meta`, unless there is one; returns the one that is there.
+    async fn agree(&self, field: &str, value: u64) -> Result<u64> {
+        let (code, value) = (&self.scripts.agree, value.to_string());
+        self.directory_call(code, &[field.as_bytes(), value.as_bytes()]).await
+    }
+
+    /// The queue in which a task has its keys: this one where it has none yet.
+    async fn keep_to(&self, task: &TaskName, queue: &QueueName) -> Result<QueueName> {
+        let (keys, args) =
+            ([self.keys.homes()], [task.as_str().as_bytes(), queue.as_str().as_bytes()]);
+        // Doing it twice changes nothing.
+        let answer = self.link.read(DIRECTORY_CALL, &self.scripts.keep, &keys, &args).await?;
+        QueueName::new(text(answer)?)
+    }
+
+    /// The queue in which a task has its keys.
+    async fn kept_to(&self, task: &TaskName) -> Result<Option<QueueName>> {
+        let reads = [Read::Fields(self.keys.homes(), vec![task.to_string()])];
+        let home = self.look(DIRECTORY_CALL, Time::Last, &reads).await?.text()?;
+        let home = home.map(|home| QueueName::new(String::from_utf8_lossy(&home)));
+        home.transpose()
+    }
+
+    /// The number of a field of `meta`, the next one where it has none yet.
+    async fn enter(&self, field: &str, most: u64) -> Result<u64> {
+        let (code, most) = (&self.scripts.enter, most.to_string());
+        let number = self.directory_call(code, &[field.as_bytes(), most.as_bytes()]).await?;
+        if number == 0 {
+            let message = format!(
+                "the store has {MOST_SHARDS} shards, and no more fit into its ids: use fewer queues"
+            );
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        Ok(number)
+    }
+
+    async fn directory_call(&self, script: &crate::link::Script, args: &[&[u8]]) -> Result<u64> {
+        let keys = [self.keys.meta()];
+        // Doing it twice changes nothing.
+        let answer = self.link.read(DIRECTORY_CALL, script, &keys, args).await?;
+        match answer {
+            redis::Value::Int(number) => Ok(u64::try_from(number).unwrap_or(0)),
+            other => Err(corrupt(format_args!("the answer {other:?} of the directory"))),
+        }
+    }
+
+    /// The fields of `meta` that begin so, with their numbers.
+    async fn directory(&self, prefix: &str) -> Result<Vec<(String, u64)>> {
+        let reads = [Read::All(self.keys.meta())];
+        let pairs = self.look(DIRECTORY_CALL, Time::Last, &reads).await?.pairs()?;
+        let of = |(field, value): (String, Vec<u8>)| {
+            Some((field.strip_prefix(prefix)?.to_owned(), number(&value)?))
+        };
+        Ok(pairs.into_iter().filter_map(of).collect())
+    }
+
+    /// Lets a new shard's ids begin with its own number.
+    async fn number_from(&self, number: u64) -> Result<()> {
+        let mut command = redis::cmd("SET");
+        command.arg(self.keys.seq()).arg(number).arg("NX");
+        self.link.command("number a shard", &command).await.map(drop)
+    }
+}
+
+/// What these keys mean; a newer Quell may mean something else.
+pub(crate) const LAYOUT: u64 = 1;

@@ -1,0 +1,258 @@
+//! A proxy on loopback before any server: it delays, holds up, cuts off at a byte, and resets.
+//!
+//! It knows no protocol: where a reply may be cut is for the test to say, from the bytes of
+//! [`Proxy::unset`]. Two threads serve each connection, and end with the proxy.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+
+/// Where in the server's replies a connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cut {
+    /// As soon as so many bytes have passed: whatever the client says next does not arrive.
+    After(usize),
+    /// When the server has sent a byte more, which does not arrive: it has done what it was asked.
+    Before(usize),
+}
+
+/// A proxy; it ends with its value, and its connections with it.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    gate: Arc<Gate>,
+    accepts: Option<JoinHandle<()>>,
+}
+
+/// What passes, and who is told when that changes.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Clients who have said this are let through, and not counted.
+    spared: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    cut: Option<Cut>,
+    /// The replies since it was set.
+    replies: Vec<u8>,
+    was_cut: bool,
+    delay: Duration,
+    is_held: bool,
+    has_ended: bool,
+    connections: Vec<Arc<Connection>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    is_spared: AtomicBool,
+}
+
+impl Connection {
+    fn close(&self) {
+        // Whoever is gone already needs no closing.
+        let _gone = self.client.shutdown(Shutdown::Both);
+        let _gone = self.server.shutdown(Shutdown::Both);
+    }
+}
+
+impl State {
+    /// How many of these bytes pass, and whether the connection ends after them.
+    fn pass(&mut self, bytes: &[u8]) -> (usize, bool) {
+        let so_far = self.replies.len();
+        self.replies.extend_from_slice(bytes);
+        let ends_at = match self.cut {
+            Some(Cut::After(at)) if self.replies.len() >= at => at,
+            Some(Cut::Before(at)) if self.replies.len() > at => at,
+            Some(_) | None => return (bytes.len(), false),
+        };
+        self.cut = None;
+        self.was_cut = true;
+        (ends_at.saturating_sub(so_far).min(bytes.len()), true)
+    }
+}
+
+impl Proxy {
+    /// Before the server on this port of the loopback address.
+    ///
+    /// # Errors
+    /// Where no port is free.
+    pub fn start(server: u16) -> anyhow::Result<Self> {
+        Proxy::sparing(server, b"")
+    }
+
+    /// Likewise, but connections whose client says this are let through and not counted, such as
+    /// those that only hear hints.
+    ///
+    /// # Errors
+    /// Where no port is free.
+    pub fn sparing(server: u16, words: &[u8]) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
+        let port = listener.local_addr()?.port();
+        let gate = Arc::new(Gate { spared: words.to_owned(), ..Gate::default() });
+        let shared = Arc::clone(&gate);
+        let accepts = std::thread::Builder::new().name("proxy".to_owned());
+        let accepts = accepts.spawn(move || accept(&listener, server, &shared))?;
+        Ok(Proxy { port, gate, accepts: Some(accepts) })
+    }
+
+    /// Its own port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Counts the bytes of replies from now on, and closes the connection that the cut falls in.
+    pub fn set(&self, cut: Option<Cut>) {
+        let mut state = self.gate.lock();
+        (state.cut, state.replies, state.was_cut) = (cut, Vec::new(), false);
+    }
+
+    /// Lets everything through; returns the replies since it was set, and whether it closed one.
+    #[must_use]
+    pub fn unset(&self) -> (Vec<u8>, bool) {
+        let mut state = self.gate.lock();
+        state.cut = None;
+        (std::mem::take(&mut state.replies), std::mem::take(&mut state.was_cut))
+    }
+
+    /// Holds each piece of a reply back for so long.
+    pub fn delay(&self, delay: Duration) {
+        self.gate.lock().delay = delay;
+    }
+
+    /// Lets nothing pass either way while connections stay open, as behind a cable that was pulled;
+    /// or lets it pass again, what was held first.
+    pub fn hold(&self, held: bool) {
+        self.gate.lock().is_held = held;
+        self.gate.changed.notify_all();
+    }
+
+    /// Ends all connections by a reset on the client's side; says how many there were.
+    #[must_use]
+    pub fn reset(&self) -> usize {
+        let connections = std::mem::take(&mut self.gate.lock().connections);
+        for connection in &connections {
+            // Disconnected, a socket answers with a reset at once, whoever else reads from it.
+            let _gone = rustix::net::connect_unspec(&connection.client);
+            connection.close();
+        }
+        connections.len()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.gate.lock().has_ended = true;
+        self.gate.changed.notify_all();
+        // Its listener waits for somebody.
+        let _woken = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        if let Some(accepts) = self.accepts.take() {
+            let _ended = accepts.join();
+        }
+    }
+}
+
+impl Gate {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for so long, and while it is held; not once the proxy ends.
+    fn wait(&self, delay: Duration) {
+        let state = self.lock();
+        let waited = self.changed.wait_timeout_while(state, delay, |state| !state.has_ended);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let held = |state: &mut State| state.is_held && !state.has_ended;
+        drop(self.changed.wait_while(state, held));
+    }
+}
+
+fn accept(listener: &TcpListener, server: u16, gate: &Arc<Gate>) {
+    let mut threads = Vec::new();
+    while let Ok((client, _)) = listener.accept() {
+        if gate.lock().has_ended {
+            break;
+        }
+        // A client of a server that is away is told so by the end of its connection.
+        threads.extend(serve(client, server, gate).into_iter().flatten());
+    }
+    for connection in std::mem::take(&mut gate.lock().connections) {
+        connection.close();
+    }
+    for thread in threads {
+        let _ended = thread.join();
+    }
+}
+
+fn serve(client: TcpStream, server: u16, gate: &Arc<Gate>) -> std::io::Result<[JoinHandle<()>; 2]> {
+    let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server))?;
+    // A reply's last bytes are not to wait for the next ones.
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let connection = Arc::new(Connection { client, server, is_spared: AtomicBool::new(false) });
+    let mut state = gate.lock();
+    state.connections.retain(|other| Arc::strong_count(other) > 1);
+    state.connections.push(Arc::clone(&connection));
+    drop(state);
+    let spawn = |run: fn(&Connection, &Gate) -> std::io::Result<()>| {
+        let (connection, gate) = (Arc::clone(&connection), Arc::clone(gate));
+        std::thread::Builder::new().name("proxy".to_owned()).spawn(move || {
+            // Either end closes both.
+            let _why = run(&connection, &gate);
+            connection.close();
+        })
+    };
+    Ok([spawn(up)?, spawn(down)?])
+}
+
+fn up(connection: &Connection, gate: &Gate) -> std::io::Result<()> {
+    let mut bytes = vec![0; 16 << 10];
+    loop {
+        let said = read(&connection.client, &mut bytes)?;
+        let words = &gate.spared;
+        if !words.is_empty() && said.windows(words.len()).any(|part| part == words) {
+            connection.is_spared.store(true, Ordering::Relaxed);
+        }
+        if !connection.is_spared.load(Ordering::Relaxed) {
+            gate.wait(Duration::ZERO);
+        }
+        (&connection.server).write_all(said)?;
+    }
+}
+
+fn down(connection: &Connection, gate: &Gate) -> std::io::Result<()> {
+    let mut bytes = vec![0; 16 << 10];
+    loop {
+        let said = read(&connection.server, &mut bytes)?;
+        let (passing, ends) = match connection.is_spared.load(Ordering::Relaxed) {
+            true => (said.len(), false),
+            false => {
+                let delay = gate.lock().delay;
+                gate.wait(delay);
+                gate.lock().pass(said)
+            }
+        };
+        (&connection.client).write_all(said.get(..passing).unwrap_or_default())?;
+        if ends {
+            return Ok(());
+        }
+    }
+}
+
+/// The next bytes; an error at the end.
+fn read<'b>(mut stream: &TcpStream, bytes: &'b mut [u8]) -> std::io::Result<&'b [u8]> {
+    match stream.read(bytes)? {
+        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        length => Ok(bytes.get(..length).unwrap_or_default()),
+    }
+}
