@@ -15,7 +15,7 @@ macro_rules! rule_tests {
                     r02_every_accepted_trigger_is_covered_by_a_later_attempt,
                     r03_receipts_tell_what_became_of_each_trigger needs Dedup,
                     r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody needs Dedup,
-                    r05_a_batch_may_mix_tasks_queues_priorities_and_delays,
+                    r05_a_batch_may_mix_tasks_queues_priorities_and_delays needs AcrossQueues,
                     r09_a_trigger_without_a_key_is_its_own_job_at_once,
                     r09_a_delay_holds_to_the_microsecond,
                     r38_store_time_never_goes_back,

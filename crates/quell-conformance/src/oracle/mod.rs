@@ -328,7 +328,10 @@ impl Pair {
             }
         }
         self.same_dead(op).await?;
-        for queue in [queue_number(0), queue_number(1)] {
+        // Where queues have nothing to do with each other, the other one is empty.
+        let queues = if self.store.capabilities().across_queues { 2 } else { 1 };
+        for number in 0..queues {
+            let queue = queue_number(number);
             ask!(self, op, next_due(Some(self.now), &queue, &tasks()));
         }
         Ok(())

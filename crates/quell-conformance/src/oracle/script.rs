@@ -124,6 +124,9 @@ impl Op {
             Op::Plan(PlanOp::Set { name, spec, catch_up, call }) => {
                 Op::Plan(PlanOp::Set { name, spec, catch_up, call: one(call) })
             }
+            Op::Claim { limit, queue: _, both, worker } => {
+                Op::Claim { limit, queue: 0, both, worker }
+            }
             other => other,
         }
     }

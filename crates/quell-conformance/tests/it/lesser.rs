@@ -86,6 +86,11 @@ async fn r18_a_store_without_listing_refuses_lists() {
 }
 
 #[tokio::test]
+async fn r18_a_store_that_cannot_reach_across_queues_keeps_tasks_to_one() {
+    passes_without(&[Capability::AcrossQueues]).await;
+}
+
+#[tokio::test]
 async fn r18_a_store_that_claims_nothing_keeps_every_other_rule() {
     passes_without(&Capability::ALL).await;
 }

@@ -16,10 +16,13 @@ fn a_difference_is_made_short_and_its_seed_is_tried_again_first() {
     let kept = folder.path().join("kept.txt");
     // For as long as the process lives, which is what the runner asks for.
     let path: &'static str = Box::leak(kept.display().to_string().into_boxed_str());
-    let failure = oracle::run(forgetful, 2_000, Some(path)).unwrap_err();
+    let failure = oracle::run(forgetful, oracle::COUNTED, 2_000, Some(path)).unwrap_err();
     let operations = failure.matches("Enqueue").count();
     assert!((1..=4).contains(&operations), "it is not short: {failure}");
     assert!(std::fs::read_to_string(&kept).unwrap().contains("\ncc "), "its seed is kept");
-    assert!(oracle::run(forgetful, 1, Some(path)).is_err(), "it is tried again");
-    assert!(oracle::run(open, 1, Some(path)).is_ok(), "and holds once it is mended");
+    assert!(oracle::run(forgetful, oracle::COUNTED, 1, Some(path)).is_err(), "it is tried again");
+    assert!(
+        oracle::run(open, oracle::COUNTED, 1, Some(path)).is_ok(),
+        "and holds once it is mended"
+    );
 }
