@@ -49,7 +49,7 @@ enum Chore {
     Conformance,
     /// Drives a store and the model with random operations for as long as asked, built for release.
     Soak {
-        /// Which store: memory, sqlite or postgres.
+        /// Which store: memory, sqlite, postgres or redis.
         #[arg(long)]
         store: String,
         /// For how long.
@@ -58,7 +58,7 @@ enum Chore {
     },
     /// Kills, stops, locks out and starves real processes on one store, and judges what they did.
     Chaos {
-        /// On which store: sqlite or postgres.
+        /// On which store: sqlite, postgres or redis.
         #[arg(long, default_value = "sqlite")]
         store: String,
         /// How many faults.

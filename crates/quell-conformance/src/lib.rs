@@ -41,6 +41,8 @@ pub mod accept;
 #[cfg(feature = "suite")]
 pub mod alerts;
 #[cfg(feature = "suite")]
+pub mod calls;
+#[cfg(feature = "suite")]
 pub mod capability;
 pub mod check;
 #[cfg(feature = "suite")]

@@ -28,7 +28,9 @@ fn is_lost(error: &RedisError) -> bool {
 }
 
 fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
-    if let Some(classified) = error.code().and_then(classify_code) {
+    let wrapped = error.detail().filter(|_| error.code() == Some("ERR"));
+    let told = error.code().and_then(classify_code);
+    if let Some(classified) = told.or_else(|| wrapped.and_then(classify_wrapped)) {
         return classified;
     }
     match error.kind() {
@@ -57,11 +59,26 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
         }
         RedisKind::InvalidClientConfig => (ErrorKind::Invalid, "the URL names no server"),
         RedisKind::Io => (ErrorKind::Unavailable, "the server is away or does not answer in time"),
-        RedisKind::UnexpectedReturnType | RedisKind::Parse => {
+        // A reply that ends half-way is of this kind too.
+        RedisKind::Parse => (
+            ErrorKind::Unavailable,
+            "the connection broke in the middle of an answer, or no Redis answers there",
+        ),
+        RedisKind::UnexpectedReturnType => {
             (ErrorKind::Corrupt, "the server answers what Quell does not understand")
         }
         _ => (ErrorKind::Unavailable, "the server refuses"),
     }
+}
+
+/// What a command in a script was told. Before version 7, servers wrap it: `Error running script
+/// (call to f_…): @user_script:1: WRONGTYPE …`.
+fn classify_wrapped(detail: &str) -> Option<(ErrorKind, &'static str)> {
+    if detail.starts_with("The user executing the script can't") {
+        return classify_code("NOPERM");
+    }
+    let (_, told) = detail.split_once("@user_script")?;
+    told.split_whitespace().find_map(|word| classify_code(word.trim_start_matches('-')))
 }
 
 /// By the first word of what the server said.
@@ -71,6 +88,11 @@ fn classify_code(code: &str) -> Option<(ErrorKind, &'static str)> {
             ErrorKind::Full,
             "the server's memory is full: nothing was written; raise `maxmemory`, or let workers \
              catch up",
+        ),
+        "WRONGTYPE" => (
+            ErrorKind::Foreign,
+            "a key below the store's prefix is not Quell's: choose another prefix, or rename the \
+             key",
         ),
         "MISCONF" => (
             ErrorKind::Unavailable,
@@ -89,4 +111,31 @@ fn classify_code(code: &str) -> Option<(ErrorKind, &'static str)> {
         "UNKILLABLE" => (ErrorKind::Unavailable, "the server is busy with a script that writes"),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r40_what_a_script_was_told_is_understood_wrapped_too() {
+        let script = "Error running script (call to f_0123abcd): @user_script:37: ";
+        for (told, kind) in [
+            (
+                "@user_script: 12: -OOM command not allowed when used memory > \'maxmemory\'.",
+                ErrorKind::Full,
+            ),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                ErrorKind::Foreign,
+            ),
+        ] {
+            let found = classify_wrapped(&format!("{script}{told}"));
+            assert_eq!(found.map(|(kind, _)| kind), Some(kind), "{told}");
+        }
+        let right = "The user executing the script can't run this command or subcommand";
+        assert_eq!(classify_wrapped(right).map(|(kind, _)| kind), Some(ErrorKind::Unavailable));
+        assert_eq!(classify_wrapped("wrong number of arguments"), None);
+        assert_eq!(classify_wrapped(&format!("{script}attempt to index nil")), None);
+    }
 }

@@ -6,7 +6,7 @@ use quell_core::alert::{LaneOverview, Overview};
 use quell_core::part::Part;
 use quell_core::{
     Attempt, Counts, Effect, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult,
-    JobState, Key, KeyAdvice, QueueName, Result, TaskName,
+    JobState, KeyAdvice, QueueName, Result, TaskName,
 };
 
 use crate::look::{Read, job_of, read_fields};
@@ -264,29 +264,14 @@ impl Tx<'_> {
         let fields = || vec![MESSAGE_ID.to_owned(), NEWEST.to_owned()];
         let of = |task: &TaskName| Read::Fields(keys.debounce(task, key), fields());
         let mut looked = self.look(tasks.iter().map(of).collect()).await?;
-        let mut newest = None;
+        let mut shown = Vec::new();
         for _ in &tasks {
             let ids = looked.fields()?.into_iter().flatten();
-            newest = ids.filter_map(|id| number(&id)).max().max(newest);
+            shown.extend(ids.filter_map(|id| number(&id)).map(JobId::new));
         }
-        match newest {
-            Some(newest) => self.newest_there(&tasks, key, JobId::new(newest)).await,
-            None => Ok(None),
-        }
-    }
-
-    /// The newest job of the key whose row is there: the newest of all may have been removed.
-    async fn newest_there(
-        &mut self,
-        tasks: &[TaskName],
-        key: &Key,
-        newest: JobId,
-    ) -> Result<Option<JobId>> {
-        self.load_jobs([newest]).await?;
-        if self.rows.jobs.contains_key(&newest) {
-            return Ok(Some(newest));
-        }
-        for task in tasks {
+        self.load_jobs(shown).await?;
+        // A key's hash is kept for a while only, and the newest job of all may have been removed.
+        for task in &tasks {
             self.load_recent(task).await?;
         }
         let of_key = |job: &&Job| job.key.as_ref() == Some(key) && tasks.contains(&job.task);

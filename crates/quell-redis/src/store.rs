@@ -162,7 +162,10 @@ impl Store for ShardStore {
         match tried {
             Tried::Started(now, jobs) => {
                 self.shard.held.note(claim, &jobs);
-                let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await?;
+                // They have started: who cannot be told what comes next is to look at once.
+                let again = NextDue { now, due: Some(now), lapse: None };
+                let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await;
+                let next = next.unwrap_or(again);
                 Ok(Claimed { now, jobs, next })
             }
             Tried::Nothing(next) => Ok(Claimed { now: next.now, jobs: Vec::new(), next }),
@@ -446,9 +449,10 @@ impl Store for ShardStore {
             tx.load_due_schedules(limit).await?;
             tx.step(|part| part.tick(limit))
         });
-        // Of the schedules that were not due, too.
-        let next = self.look_for_ticks(now.into()).await?.next;
-        Ok(Ticked { next, ..ticked })
+        // Of the schedules that were not due, too. These have fired: who cannot be told what comes
+        // next is to ask at once.
+        let next = self.look_for_ticks(now.into()).await.map(|seen| seen.next);
+        Ok(Ticked { next: next.unwrap_or(Some(ticked.now)), ..ticked })
     }
 
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {

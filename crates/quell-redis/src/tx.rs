@@ -25,7 +25,7 @@ const RESERVE_FROM: u32 = 3;
 const PAUSE: Duration = Duration::from_micros(300);
 /// The longest value that is sent to be compared; of longer ones it is the hash.
 const LONGEST_COMPARED: usize = 40;
-/// The field of `meta` that counts changes of names and settings.
+/// The field of `meta` that differs after each change of names and settings.
 pub(crate) const VERSION: &str = "version";
 
 /// A field of a hash, or a string where there is no field.
@@ -60,6 +60,8 @@ pub(crate) struct Tx<'s> {
     /// Whether ids were reserved, so that nobody else has them.
     reserved: bool,
     looks: u32,
+    /// Whether it may make jobs: a server whose memory is full refuses that, and nothing else.
+    grows: bool,
     taken: Option<Taken>,
     /// Writes beside those that follow from the rows.
     pub(crate) beside: Writes,
@@ -103,6 +105,7 @@ impl<'s> Tx<'s> {
             next_id: 1,
             reserved: tries >= RESERVE_FROM && jobs > 0,
             looks: 0,
+            grows: jobs > 0,
             taken: None,
             beside: Writes::default(),
         };
@@ -246,8 +249,9 @@ impl<'s> Tx<'s> {
         let now = self.now.as_micros().to_string();
         let (link, script) = (&self.shard.link, &self.shard.scripts.commit);
         let calls = self.shard.calls();
+        let grows: &[u8] = if self.grows { b"grows" } else { b"" };
         let (keys, checks, writes) = self.request(writes);
-        let args = [now.as_bytes(), checks.as_slice(), writes.as_slice()];
+        let args = [now.as_bytes(), checks.as_slice(), writes.as_slice(), grows];
         let failed = link.write(what, script, (&keys, calls), &args).await?;
         Ok(match failed {
             redis::Value::Int(0) => Committed::Done(news),

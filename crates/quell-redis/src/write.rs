@@ -170,7 +170,9 @@ impl Writes {
         let changed = self.settings(tx, before, after)?;
         let named = self.jobs(tx, before, after)?;
         if changed || named {
-            self.hash_add(tx.shard.keys.meta(), VERSION.to_owned(), 1);
+            // Not the next number: where a server loses writes, another process may count to it too.
+            let version = format!("{:016x}", fastrand::u64(..));
+            self.hash_set(tx.shard.keys.meta(), VERSION, version.into_bytes());
         }
         self.beside_jobs(&tx.shard.keys, before, after)?;
         self.task_keys(&tx.shard.keys, before, after)?;

@@ -15,6 +15,7 @@ use quell_conformance::{Opened, Report, Rig, report};
 use quell_core::MemoryStore;
 use quell_core::history::Sink;
 use quell_postgres::PostgresOptions;
+use quell_redis::RedisOptions;
 use quell_sqlite::{SqliteOptions, Synchronous};
 
 /// The stores that this workspace has.
@@ -26,11 +27,13 @@ pub enum Kind {
     Sqlite,
     /// PostgreSQL, on a schema of its own of the server that tests share.
     Postgres,
+    /// Redis, under a prefix of its own on the server that tests share.
+    Redis,
 }
 
 impl Kind {
     /// All of them, in the order of the page's columns.
-    pub const ALL: [Kind; 3] = [Kind::Memory, Kind::Sqlite, Kind::Postgres];
+    pub const ALL: [Kind; 4] = [Kind::Memory, Kind::Sqlite, Kind::Postgres, Kind::Redis];
 
     /// The name that heads its column.
     #[must_use]
@@ -39,6 +42,7 @@ impl Kind {
             Kind::Memory => "memory",
             Kind::Sqlite => "sqlite",
             Kind::Postgres => "postgres",
+            Kind::Redis => "redis",
         }
     }
 
@@ -48,6 +52,7 @@ impl Kind {
             Kind::Memory => opened(MemoryStore::new(Rig::START), Box::new(())),
             Kind::Sqlite => sqlite(None).await,
             Kind::Postgres => postgres(None).await,
+            Kind::Redis => redis(None).await,
         }
     }
 
@@ -57,6 +62,7 @@ impl Kind {
             Kind::Memory => opened(MemoryStore::new(Rig::START).with_history(sink), Box::new(())),
             Kind::Sqlite => sqlite(Some(sink)).await,
             Kind::Postgres => postgres(Some(sink)).await,
+            Kind::Redis => redis(Some(sink)).await,
         }
     }
 
@@ -86,6 +92,14 @@ async fn postgres(history: Option<Sink>) -> Opened {
     let options = PostgresOptions::from_url(&quell_services::url_for_tests()).expect("a URL");
     let options = history.into_iter().fold(options, PostgresOptions::history);
     opened(options.open().await.expect("a fresh schema opens"), Box::new(()))
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails its row of the report")]
+async fn redis(history: Option<Sink>) -> Opened {
+    let (url, prefix) = quell_services::redis_url_for_tests();
+    let options = RedisOptions::from_url(&url).and_then(|url| url.prefix(prefix)).expect("a URL");
+    let options = history.into_iter().fold(options, RedisOptions::history);
+    opened(options.open().await.expect("a fresh prefix opens"), Box::new(()))
 }
 
 /// The workspace's root, whose documents the page is made of.

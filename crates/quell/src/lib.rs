@@ -79,6 +79,8 @@ pub use quell_core::window::{Debounce, DueReason, Thresholds, Window};
 pub use quell_core::*;
 #[cfg(feature = "postgres")]
 pub use quell_postgres as postgres;
+#[cfg(feature = "redis")]
+pub use quell_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use quell_sqlite as sqlite;
 pub use queues::Queue;

@@ -30,14 +30,66 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
             let store = history.into_iter().fold(options, PostgresOptions::history).open().await?;
             Ok(Quell::with_store(Arc::new(store)))
         }
-        // The rest may hold a password.
-        scheme => Err(Error::invalid(
-            "url",
-            format!(
-                "store url begins with {:?}, which this build does not know: use sqlite://FILE, \
-                 postgres://HOST/DATABASE or memory:",
-                scheme.unwrap_or("")
-            ),
-        )),
+        #[cfg(feature = "redis")]
+        Some("redis" | "rediss" | "redis-cluster" | "rediss-cluster") => {
+            use quell_redis::RedisOptions;
+            let options = RedisOptions::from_url(url)?;
+            let store = history.into_iter().fold(options, RedisOptions::history).open().await?;
+            Ok(Quell::with_store(Arc::new(store)))
+        }
+        scheme => Err(unknown(scheme.unwrap_or(""))),
+    }
+}
+
+/// What a URL of this build may begin with.
+const FORMS: &[&str] = &[
+    #[cfg(feature = "sqlite")]
+    "sqlite://FILE",
+    #[cfg(feature = "postgres")]
+    "postgres://HOST/DATABASE",
+    #[cfg(feature = "redis")]
+    "redis://HOST",
+    #[cfg(feature = "redis")]
+    "redis-cluster://HOST,HOST",
+    "memory:",
+];
+
+/// Only the scheme is told: the rest may hold a password.
+fn unknown(scheme: &str) -> Error {
+    let feature = match scheme {
+        "sqlite" => Some("sqlite"),
+        "postgres" | "postgresql" => Some("postgres"),
+        "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => Some("redis"),
+        _ => None,
+    };
+    let (last, others) = FORMS.split_last().map_or(("", &[][..]), |(last, rest)| (*last, rest));
+    let forms = match others {
+        [] => last.to_owned(),
+        others => format!("{} or {last}", others.join(", ")),
+    };
+    let why = match feature {
+        Some(feature) => format!("which needs the feature `{feature}` of quell: turn it on, or "),
+        None => "which this build does not know: ".to_owned(),
+    };
+    Error::invalid("url", format!("store url begins with {scheme:?}, {why}use {forms}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r40_a_url_of_a_feature_that_is_off_names_it() {
+        for (scheme, told) in [
+            ("sqlite", "needs the feature `sqlite` of quell: turn it on, or use "),
+            ("postgresql", "needs the feature `postgres` of quell: turn it on, or use "),
+            ("rediss-cluster", "needs the feature `redis` of quell: turn it on, or use "),
+            ("mysql", "which this build does not know: use "),
+        ] {
+            let error = unknown(scheme);
+            assert_eq!(error.field(), Some("url"));
+            assert!(error.to_string().contains(told), "{error}");
+            assert!(error.to_string().ends_with("memory:"), "{error}");
+        }
     }
 }

@@ -17,8 +17,6 @@ mod keys;
 #[cfg(test)]
 mod pooler;
 #[cfg(test)]
-mod proxy;
-#[cfg(test)]
 mod roles;
 #[cfg(test)]
 mod scarce;

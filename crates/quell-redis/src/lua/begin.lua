@@ -30,6 +30,12 @@ local function raise_clock()
   if now > clock then redis.call('SET', KEYS[1], now_text) end
 end
 
+-- What makes no jobs goes on although the memory is full: a script that has begun to write is let
+-- go on. This writes nothing.
+local function go_on()
+  redis.call('PERSIST', KEYS[1])
+end
+
 -- The places of a job's row; `row.rs` says what they hold. The times of the window count from the
 -- first trigger.
 local STATE, LANE, FIRST, LAST, DUE, BOUND, REASON, TRIGGERS, SHAPE, KEY, PAYLOAD =

@@ -82,6 +82,7 @@ for number, place in ipairs(chosen) do
   rows[number] = row
 end
 
+go_on()
 wrote = true
 local until_text = string.format('%.0f', now + length)
 local started, written, leases, gone, by_task = {}, {}, {}, {}, {}

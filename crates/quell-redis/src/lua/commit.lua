@@ -1,7 +1,8 @@
 -- One atomic step: every write, if everything that was read for it is still so.
 --
 -- KEYS[1] is the clock, the others are named by their number. ARGV[1] is the time of the step in
--- microseconds, ARGV[2] the checks and ARGV[3] the writes, in MessagePack. Answers with 0, or with
+-- microseconds, ARGV[2] the checks and ARGV[3] the writes, in MessagePack, ARGV[4] `grows` where it
+-- makes jobs. Answers with 0, or with
 -- the number of the first check that failed, before anything was written.
 for number, check in ipairs(cmsgpack.unpack(ARGV[2])) do
   local key, field, expected = KEYS[check[1]], check[2], check[3]
@@ -17,6 +18,8 @@ for number, check in ipairs(cmsgpack.unpack(ARGV[2])) do
 end
 
 wrote = true
+-- A script that has begun to write is let go on although the memory is full. This writes nothing.
+if ARGV[4] ~= 'grows' then redis.call('PERSIST', KEYS[1]) end
 for _, write in ipairs(cmsgpack.unpack(ARGV[3])) do
   local kind, key = write[1], KEYS[write[2]]
   if kind == 'hset' then

@@ -102,7 +102,7 @@ end
 -- R6
 local function open(item, id, was_shown)
   local row = item[3] .. packed_now .. item[4]
-  local waits = redis.call('HEXISTS', KEYS[6], item[8]) == 1
+  local waits = redis.call('HGET', KEYS[6], item[8])
   if waits then
     local waiting = read_row(row)
     waiting[WAITS] = true

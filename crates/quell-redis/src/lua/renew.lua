@@ -21,6 +21,7 @@ for number, lease in ipairs(held) do
   end
 end
 if #rows == 0 then return answers end
+go_on()
 wrote = true
 many('HSET', KEYS[3], rows)
 many('ZADD', KEYS[4], leases)

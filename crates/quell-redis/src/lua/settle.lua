@@ -100,11 +100,12 @@ local function settle(item)
   return 1
 end
 
-local answers, awaited = { now_text }, redis.call('EXISTS', KEYS[10]) == 1
+go_on()
+local answers = { now_text }
 for _, item in ipairs(ends) do
   local became = settle(item)
   answers[#answers + 1] = became
-  if became == 1 and awaited and redis.call('SREM', KEYS[10], item[JOB]) == 1 then
+  if became == 1 and redis.call('SREM', KEYS[10], item[JOB]) == 1 then
     redis.call('PUBLISH', channel, origin .. ' ended ' .. item[JOB])
   end
 end

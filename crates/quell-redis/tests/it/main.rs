@@ -1,10 +1,16 @@
 //! The store on real servers.
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
 #[cfg(test)]
 mod cluster;
 #[cfg(test)]
 mod conformance;
-#[cfg(test)]
 mod cost;
-#[cfg(test)]
+mod cuts;
+mod expiry;
+mod faults;
+mod place;
+mod published;
+mod refused;
 mod scripts;
+mod wake;

@@ -235,7 +235,8 @@ impl Pair {
         let scripts = dump(connection, &self.scripts.prefix).await;
         let steps = dump(connection, &self.steps.prefix).await;
         let names: BTreeSet<&String> = scripts.keys().chain(steps.keys()).collect();
-        for name in names {
+        // Versions of names are drawn.
+        for name in names.into_iter().filter(|name| !name.ends_with(":meta")) {
             let lines = |of: &BTreeMap<String, String>| -> BTreeSet<String> {
                 of.get(name).into_iter().flat_map(|text| text.lines()).map(str::to_owned).collect()
             };

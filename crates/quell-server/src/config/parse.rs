@@ -217,7 +217,8 @@ fn store_url(store: RawStore, note: &mut impl FnMut(&str, String)) -> String {
     let url = store.url.unwrap_or_else(|| "sqlite://quell.db".to_owned());
     let Some(synchronous) = store.synchronous else { return url };
     if !url.starts_with("sqlite:") {
-        let why = "this is for sqlite:// only: leave it out (PostgreSQL has synchronous_commit)";
+        let why = "this is for sqlite:// only: leave it out (PostgreSQL has synchronous_commit, \
+                   Redis appendfsync)";
         note("store.synchronous", why.to_owned());
     }
     let mark = if url.contains('?') { '&' } else { '?' };

@@ -13,6 +13,8 @@ mod lesser;
 mod limits;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod pushed_results;
+#[cfg(feature = "redis")]
+mod redis;
 mod results;
 #[cfg(feature = "sqlite")]
 mod run_twice;

@@ -1,33 +1,39 @@
-//! Every call of the store, and the rows that it is made on.
+//! Every call of a store, and the rows that it is made on: for tests that cut each of them off.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
-use quell_conformance::Rig;
-use quell_conformance::rig::{fails, key, keyed, plain, queue, secs, task};
 use quell_core::dedup::Dedup;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::{
-    Batch, DeadFilter, DeadLetters, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, NewTrigger,
-    Outcome, Payload, QueueSettings, Redrive, Result, Retention, ScheduleName, Settlement, Store,
+    Batch, DeadFilter, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, NewTrigger, Outcome,
+    Payload, QueueSettings, Redrive, Result, Retention, ScheduleName, Settlement, Store,
     TaskSettings, Timestamp, TriggerId,
 };
-use quell_postgres::PostgresStore;
 
-type Doing<'s> = Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>;
-type Step = for<'s> fn(&'s PostgresStore, Timestamp) -> Doing<'s>;
+use crate::Rig;
+use crate::rig::{fails, key, keyed, plain, queue, secs, task};
+
+/// A call under way.
+pub type Doing<'s> = Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>;
+/// A call at a time.
+pub type Step = for<'s> fn(&'s dyn Store, Timestamp) -> Doing<'s>;
 
 /// One call; `given` is done first, without a cut.
-pub(super) struct Case {
-    pub(super) name: &'static str,
-    pub(super) given: Step,
-    pub(super) call: Step,
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What it is called.
+    pub name: &'static str,
+    /// What is done first.
+    pub given: Step,
+    /// The call itself.
+    pub call: Step,
     /// Whether it changes rows.
-    pub(super) writes: bool,
+    pub writes: bool,
     /// Whether the call connects first.
-    pub(super) cold: bool,
+    pub cold: bool,
     /// Whether the store is opened for the call, and so knows none of the names.
-    pub(super) stranger: bool,
+    pub stranger: bool,
 }
 
 /// A step from an async block, with what it returns left aside.
@@ -43,24 +49,24 @@ macro_rules! step {
     };
 }
 
-async fn take(store: &PostgresStore, now: Timestamp, triggers: &[NewTrigger]) -> Result<()> {
+async fn take(store: &dyn Store, now: Timestamp, triggers: &[NewTrigger]) -> Result<()> {
     let batch = Batch { triggers: triggers.to_vec(), dedup: None };
     store.enqueue(Some(now), vec![batch]).await.map(drop)
 }
 
 /// Takes these and starts them all, which makes them jobs 1, 2, ….
-async fn start(store: &PostgresStore, now: Timestamp, triggers: &[NewTrigger]) -> Result<()> {
+async fn start(store: &dyn Store, now: Timestamp, triggers: &[NewTrigger]) -> Result<()> {
     take(store, now, triggers).await?;
     store.claim(Some(now), &Rig::wish(9)).await.map(drop)
 }
 
 /// As [`start`], and ends the first of them.
-async fn end(store: &PostgresStore, now: Timestamp, outcome: Outcome) -> Result<()> {
+async fn end(store: &dyn Store, now: Timestamp, outcome: Outcome) -> Result<()> {
     start(store, now, &[plain("1")]).await?;
     settle(store, now, outcome).await
 }
 
-async fn settle(store: &PostgresStore, now: Timestamp, outcome: Outcome) -> Result<()> {
+async fn settle(store: &dyn Store, now: Timestamp, outcome: Outcome) -> Result<()> {
     store.settle(Some(now), vec![Settlement { lease: first(), outcome }]).await.map(drop)
 }
 
@@ -79,11 +85,11 @@ fn soon(k: &str) -> NewTrigger {
 }
 
 fn beat() -> ScheduleName {
-    ScheduleName::new("beat").unwrap()
+    ScheduleName::new("beat").expect("valid")
 }
 
 fn schedule() -> Schedule {
-    let spec = Spec::every(secs(10), Timestamp::from_secs(0)).unwrap();
+    let spec = Spec::every(secs(10), Timestamp::from_secs(0)).expect("valid");
     Schedule { name: beat(), spec, catch_up: CatchUp::All, trigger: keyed("k") }
 }
 
@@ -105,7 +111,9 @@ fn reads(name: &'static str, call: Step) -> Case {
     Case { name, given, call, writes: false, cold: false, stranger: false }
 }
 
-pub(super) fn table() -> Vec<Case> {
+/// Every call.
+#[must_use]
+pub fn table() -> Vec<Case> {
     [triggers(), attempts(), operators(), schedules(), looks()].into_iter().flatten().collect()
 }
 

@@ -1,0 +1,174 @@
+//! A connection that breaks at any reply of the server, in every call of the store.
+//!
+//! Each call is made on the same rows again and again, and cut off at another place each time. It
+//! must have happened as a whole or not at all, its error must say which of the two where it can
+//! (R1), and the store must go on without being opened again (R39).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_conformance::Rig;
+use quell_conformance::calls::{Case, table};
+use quell_core::{ErrorKind, Result, Store};
+use quell_redis::RedisStore;
+use quell_services::Redis;
+use quell_services::proxy::{Cut, Proxy};
+use redis::aio::MultiplexedConnection;
+
+use crate::place::{Place, answers, at_last, dump, server};
+
+/// How connections for hints introduce themselves.
+const HINTS: &[u8] = b"SUBSCRIBE";
+/// What a caller learned of a call that was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Told {
+    Done,
+    Failed,
+    Unknown,
+}
+
+/// A server of its own, and a proxy before it.
+struct Ground {
+    _server: Redis,
+    direct: Place,
+    cut_off: Place,
+    proxy: Proxy,
+    redis: MultiplexedConnection,
+}
+
+impl Ground {
+    async fn new() -> Ground {
+        let server = server(&[]);
+        let direct = Place::on(&server);
+        let proxy = Proxy::sparing(server.port(), HINTS).unwrap();
+        let url = format!("redis://127.0.0.1:{}/", proxy.port());
+        let cut_off = Place { url, prefix: direct.prefix.clone() };
+        let redis = direct.connect().await;
+        Ground { _server: server, direct, cut_off, proxy, redis }
+    }
+
+    /// Lets the rows be those that the case needs, and opens the store behind the proxy.
+    async fn begin(&mut self, case: &Case) -> RedisStore {
+        redis::cmd("FLUSHALL").exec_async(&mut self.redis).await.unwrap();
+        let direct = self.direct.open().await;
+        (case.given)(&direct, Rig::START).await.unwrap();
+        let store = self.cut_off.open().await;
+        if !case.stranger {
+            store.counts().await.unwrap();
+        }
+        store
+    }
+
+    /// All rows, but the mark of the newest change of names, which is drawn by lot.
+    async fn rows(&mut self) -> Vec<String> {
+        let mut rows = dump(&mut self.redis).await;
+        for row in rows.iter_mut().filter(|row| row.contains(":meta ")) {
+            let fields = row.split(' ').filter(|field| !field.starts_with("version="));
+            *row = fields.collect::<Vec<_>>().join(" ");
+        }
+        rows
+    }
+
+    /// A call that is cut nowhere: the rows before and after it, and where the replies end.
+    async fn whole(&mut self, case: &Case) -> (Vec<String>, Vec<String>, Vec<usize>) {
+        let store = self.begin(case).await;
+        let before = self.rows().await;
+        self.proxy.set(None);
+        let answer = (case.call)(&store, Rig::START).await;
+        let (replies, _) = self.proxy.unset();
+        answer.unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        (before, self.rows().await, ends_of(&replies))
+    }
+
+    /// The call, cut off; says what its caller was told.
+    async fn round(&mut self, case: &Case, cut: Cut, known: (&[String], &[String])) -> Told {
+        let (name, (before, after)) = (case.name, known);
+        let store = self.begin(case).await;
+        assert_eq!(self.rows().await, before, "{name}: each round begins alike");
+        self.proxy.set(Some(cut));
+        let answer: Result<()> = (case.call)(&store, Rig::START).await;
+        let (_, was_cut) = self.proxy.unset();
+        let rows = self.rows().await;
+        let happened = rows == after;
+        assert!(happened || rows == before, "{name}, {cut:?}: half done: {answer:?}\n{rows:#?}");
+        let told = match answer.map_err(|error| error.kind()) {
+            Ok(()) => Told::Done,
+            Err(ErrorKind::Unavailable) => Told::Failed,
+            Err(ErrorKind::UnknownOutcome) => Told::Unknown,
+            Err(other) => panic!("{name}, {cut:?}: {other:?}"),
+        };
+        assert!(was_cut || told == Told::Done, "{name}, {cut:?}: failed by itself");
+        assert!(told != Told::Done || happened, "{name}, {cut:?}: said to be done");
+        assert!(told != Told::Failed || !happened || before == after, "{name}, {cut:?}: was done");
+        answers(&store).await;
+        if !happened {
+            // The store is not opened again.
+            at_last(name, async || (case.call)(&store, Rig::START).await).await;
+            assert_eq!(self.rows().await, after, "{name}, {cut:?}: done again");
+        }
+        told
+    }
+}
+
+/// Where each reply ends.
+fn ends_of(replies: &[u8]) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let mut at = 0;
+    // Values that the reply still lacks.
+    let mut lacks = 1_usize;
+    while at < replies.len() {
+        let line = replies[at..].windows(2).position(|end| end == b"\r\n").unwrap() + at;
+        let length = || std::str::from_utf8(&replies[at + 1..line]).unwrap().parse::<isize>();
+        let length = || usize::try_from(length().unwrap()).ok();
+        lacks -= 1;
+        at = match replies[at] {
+            b'$' => line + 2 + length().map_or(0, |bytes| bytes + 2),
+            b'*' => {
+                lacks += length().unwrap_or(0);
+                line + 2
+            }
+            _ => line + 2,
+        };
+        if lacks == 0 {
+            ends.push(at);
+            lacks = 1;
+        }
+    }
+    assert_eq!((at, lacks), (replies.len(), 1), "the replies are whole");
+    ends
+}
+
+/// Before each reply, in the middle of it, before its last byte, and after it.
+fn cuts_of(ends: &[usize]) -> Vec<Cut> {
+    let mut cuts = Vec::new();
+    let mut begin = 0;
+    for end in ends {
+        let last = end.saturating_sub(1);
+        let places = BTreeSet::from([begin, (begin + end) / 2, last]);
+        cuts.extend(places.into_iter().map(Cut::Before));
+        cuts.push(Cut::After(*end));
+        begin = *end;
+    }
+    // After the last one, nobody is there to be told.
+    cuts.pop();
+    cuts
+}
+
+#[tokio::test]
+async fn r01_r39_a_connection_cut_at_any_reply_leaves_no_call_half_done() {
+    let mut ground = Ground::new().await;
+    let mut rounds = 0;
+    for case in table() {
+        let (before, after, ends) = ground.whole(&case).await;
+        let mut told = BTreeMap::new();
+        for cut in cuts_of(&ends) {
+            *told.entry(ground.round(&case, cut, (&before, &after)).await).or_insert(0) += 1;
+            rounds += 1;
+        }
+        eprintln!("{}: {} replies, {told:?}", case.name, ends.len());
+        let changes = before != after;
+        assert_eq!(changes, case.writes, "{}: it is to change rows, or not to", case.name);
+        // Only what may have happened is unknown.
+        assert_eq!(told.contains_key(&Told::Unknown), changes, "{}: {told:?}", case.name);
+    }
+    eprintln!("{rounds} cuts");
+}
