@@ -10,6 +10,7 @@
 //! is needed.
 
 mod alerts;
+mod check;
 mod claim;
 mod dead;
 mod door;

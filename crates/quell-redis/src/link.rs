@@ -6,8 +6,7 @@ use std::time::Duration;
 use quell_core::{Error, ErrorKind, Result};
 use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::cluster_async::ClusterConnection;
-use redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
-use redis::{Cmd, ErrorKind as RedisKind, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind as RedisKind, Pipeline, RedisResult, ServerErrorKind, Value};
 use tokio::sync::Semaphore;
 
 use crate::error::{explain, explain_write};
@@ -85,6 +84,27 @@ impl Script {
     }
 }
 
+impl Script {
+    fn by_hash(&self, keys: &[String], args: &[&[u8]]) -> Cmd {
+        call("EVALSHA", &self.hash, keys, args)
+    }
+
+    fn by_code(&self, keys: &[String], args: &[&[u8]]) -> Cmd {
+        call("EVAL", &self.code, keys, args)
+    }
+}
+
+fn call(name: &str, script: &str, keys: &[String], args: &[&[u8]]) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script).arg(keys.len()).arg(keys).arg(args);
+    command
+}
+
+fn is_unknown_script(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error)
+        if error.kind() == Some(ServerErrorKind::NoScript))
+}
+
 /// Every script that the store runs.
 #[derive(Debug)]
 pub(crate) struct Scripts {
@@ -142,67 +162,79 @@ impl Link {
         args: &[&[u8]],
     ) -> Result<Value> {
         let mut keys = keys.to_vec();
-        keys.push(calls.clone());
-        let answer = match &self.to {
+        keys.push(calls);
+        let (answer, heard) = match &self.to {
             To::One(_) => {
                 let args = [args, &[b"", b""]].concat();
-                self.run(script, &keys, &args).await
+                self.run_and_wait(script, &keys, &args).await
             }
             To::Cluster(_) => {
                 let _free = self.numbers.free.acquire().await;
                 let (place, number) = self.numbers.take();
                 let (place_text, number_text) = (place.to_string(), number.to_string());
                 let args = [args, &[place_text.as_bytes(), number_text.as_bytes()]].concat();
-                let answer = self.run(script, &keys, &args).await;
+                let answer = self.run_and_wait(script, &keys, &args).await;
                 self.numbers.give_back(place, number);
                 answer
             }
-        };
-        let answer = answer.map_err(|error| explain_write(what, error))?;
+        }
+        .map_err(|error| explain_write(what, error))?;
         if answer == Value::BulkString(b"twice".to_vec()) {
             return Err(unknown(what, "its answer got lost with a connection"));
         }
-        if let Some(wait) = self.wait {
-            self.wait_for(what, wait, &calls).await?;
+        let (wanted, heard) = (self.wait.map_or(0, |wait| wait.replicas), heard.unwrap_or(0));
+        if heard < i64::from(wanted) {
+            return Err(unknown(what, &format!("{heard} of {wanted} replicas have it")));
         }
         Ok(answer)
     }
 
-    /// Waits until replicas have what was written before; those that come too late may lose it.
-    async fn wait_for(&self, what: &'static str, wait: Wait, key: &str) -> Result<()> {
-        let mut command = redis::cmd("WAIT");
-        command.arg(wait.replicas).arg(wait.longest.as_millis().to_string());
-        let answer = match &self.to {
-            To::One(connection) => connection.clone().req_packed_command(&command).await,
-            To::Cluster(connection) => {
-                let route = Route::with_key(key, SlotAddr::Master);
-                let routing = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(route));
-                connection.clone().route_command(command, routing).await
-            }
+    /// Runs a script, and has the same connection wait for replicas where that is asked for: on
+    /// another one, which has written nothing, `WAIT` would prove nothing.
+    async fn run_and_wait(
+        &self,
+        script: &Script,
+        keys: &[String],
+        args: &[&[u8]],
+    ) -> RedisResult<(Value, Option<i64>)> {
+        let Some(wait) = self.wait else {
+            return Ok((self.run(script, keys, args).await?, None));
         };
-        match answer.and_then(Value::extract_error) {
-            Ok(Value::Int(count)) if count >= i64::from(wait.replicas) => Ok(()),
-            Ok(Value::Int(count)) => {
-                let replicas = wait.replicas;
-                Err(unknown(what, &format!("{count} of {replicas} replicas have it")))
-            }
-            Ok(other) => Err(unknown(what, &format!("WAIT answered {other:?}"))),
-            Err(error) => Err(unknown(what, "its replicas did not answer").with_source(error)),
+        let pair = |first: Cmd| {
+            let mut pair = redis::pipe();
+            pair.add_command(first);
+            pair.cmd("WAIT").arg(wait.replicas).arg(wait.longest.as_millis().to_string());
+            pair
+        };
+        let mut answers = self.send_all(&pair(script.by_hash(keys, args))).await?;
+        if answers.first().is_some_and(is_unknown_script) {
+            answers = self.send_all(&pair(script.by_code(keys, args))).await?;
+        }
+        let mut answers = answers.into_iter();
+        let answer = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        match answers.next().unwrap_or(Value::Nil).extract_error()? {
+            Value::Int(heard) => Ok((answer, Some(heard))),
+            _ => Ok((answer, None)),
         }
     }
 
     async fn run(&self, script: &Script, keys: &[String], args: &[&[u8]]) -> RedisResult<Value> {
-        let call = |name: &str, script: &str| {
-            let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(args);
-            command
-        };
-        match self.send(&call("EVALSHA", &script.hash)).await {
+        match self.send(&script.by_hash(keys, args)).await {
             // A server that was started anew, or told to forget, is told the script again.
             Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&call("EVAL", &script.code)).await
+                self.send(&script.by_code(keys, args)).await
             }
             answer => answer,
+        }
+    }
+
+    async fn send_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        let count = commands.len();
+        match &self.to {
+            To::One(connection) => connection.clone().req_packed_commands(commands, 0, count).await,
+            To::Cluster(connection) => {
+                connection.clone().req_packed_commands(commands, 0, count).await
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 use tokio::task::JoinSet;
 
 use crate::RedisStore;
+use crate::check::warn_of_settings;
 use crate::ends::{Ends, ask};
 use crate::error::explain;
 use crate::link::{Link, Scripts, Wait};
@@ -192,6 +193,7 @@ impl RedisOptions {
     /// where the store was made with another layout or other shards.
     pub async fn open(self) -> Result<RedisStore> {
         let link = self.link().await?;
+        warn_of_settings(&link).await;
         let channel = format!("{}:wake", self.prefix);
         let origin = format!("{:016x}", fastrand::u64(..));
         let hub = Arc::new(WakeHub::new());

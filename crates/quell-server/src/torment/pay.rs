@@ -45,7 +45,9 @@ pub(super) async fn work(quell: &Quell, payments: &str, deaths: &Path) -> anyhow
 /// How orders are tried.
 pub fn policy() -> Policy {
     let backoff = Duration::from_millis(5);
-    Policy::queue(PAY).attempts(10_000).min_backoff(backoff).max_backoff(backoff)
+    // Tills are killed on purpose, however often in a row.
+    let policy = Policy::queue(PAY).attempts(10_000).max_crashes(u32::MAX);
+    policy.min_backoff(backoff).max_backoff(backoff)
 }
 
 async fn pay(order: Payload, ctx: Ctx<Till>) -> Result<(), TaskError> {

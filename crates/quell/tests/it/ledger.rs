@@ -124,6 +124,8 @@ impl Task for Update {
             .debounce(Duration::from_millis(5)..=Duration::from_millis(40))
             .fold(Fold::Collect { cap: 1_000 })
             .attempts(100_000)
+            // Workers are killed on purpose, and a busy machine lets more leases lapse.
+            .max_crashes(u32::MAX)
             .min_backoff(Duration::from_millis(1))
             .max_backoff(Duration::from_millis(5))
     }

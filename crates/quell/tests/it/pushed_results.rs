@@ -56,7 +56,9 @@ impl Processes {
             let (result, ()) = tokio::join!(quell.result(job, secs(60)), end(self));
             result.unwrap()
         };
-        tokio::time::timeout(secs(20), told).await.expect("the end was not pushed")
+        tokio::time::timeout(secs(20), told)
+            .await
+            .unwrap_or_else(|_| panic!("the end was not pushed"))
     }
 }
 
@@ -189,7 +191,9 @@ mod hints {
                     }
                 }
             };
-            tokio::time::timeout(secs(20), told).await.expect("nobody was told who waits");
+            tokio::time::timeout(secs(20), told)
+                .await
+                .unwrap_or_else(|_| panic!("nobody was told who waits"));
             let after = format!("after-{job}");
             let notify = sqlx::query("select pg_notify($1, '0 0 ' || $2)");
             let told = notify.bind(&self.channel).bind(&after).execute(&self.pool);
@@ -201,7 +205,9 @@ mod hints {
                     }
                 }
             };
-            tokio::time::timeout(secs(20), heard).await.expect("hints are not heard");
+            tokio::time::timeout(secs(20), heard)
+                .await
+                .unwrap_or_else(|_| panic!("hints are not heard"));
         }
     }
 }

@@ -1,0 +1,108 @@
+//! What the servers' settings mean for what was accepted (R1), told once at the start.
+
+use redis::Value;
+use tracing::warn;
+
+use crate::link::Link;
+use crate::look::text;
+
+/// Warns where the server may drop keys, or forgets everything when it stops.
+///
+/// A server that does not answer such questions, because a right is missing, is taken at its word:
+/// nothing depends on the answers.
+pub(crate) async fn warn_of_settings(link: &Link) {
+    for warning in warnings(&info(link).await) {
+        warn!("{warning}");
+    }
+}
+
+async fn info(link: &Link) -> String {
+    let mut all = String::new();
+    for section in ["memory", "persistence"] {
+        let mut command = redis::cmd("INFO");
+        command.arg(section);
+        if let Ok(answer) = link.command("ask for the server's settings", &command).await {
+            all.push_str(&readable(answer));
+        }
+    }
+    let mut command = redis::cmd("CONFIG");
+    command.arg("GET").arg("save");
+    if let Ok(answer) = link.command("ask for the server's settings", &command).await {
+        all.push_str(&format!("save:{}\n", saves(answer)));
+    }
+    all
+}
+
+/// An answer of one node, or those of several.
+fn readable(answer: Value) -> String {
+    match answer {
+        Value::Map(nodes) => {
+            nodes.into_iter().map(|(_, node)| readable(node)).collect::<Vec<_>>().join("\n")
+        }
+        Value::VerbatimString { text, .. } => text,
+        other => text(other).unwrap_or_default(),
+    }
+}
+
+/// The value of `CONFIG GET save`: when snapshots are made.
+fn saves(answer: Value) -> String {
+    match answer {
+        Value::Array(pair) => pair.into_iter().nth(1).map(readable).unwrap_or_default(),
+        Value::Map(pairs) => {
+            pairs.into_iter().next().map(|(_, value)| saves(value)).unwrap_or_default()
+        }
+        other => readable(other),
+    }
+}
+
+/// What is wrong with these settings; a line is `name:value`.
+fn warnings(info: &str) -> Vec<String> {
+    let values = |name: &str| -> Vec<&str> {
+        let lines = info.lines().filter_map(|line| line.trim().split_once(':'));
+        lines.filter(|(known, _)| *known == name).map(|(_, value)| value).collect()
+    };
+    let mut warnings = Vec::new();
+    let evicts = values("maxmemory_policy").into_iter().find(|policy| *policy != "noeviction");
+    if let Some(policy) = evicts {
+        warnings.push(format!(
+            "the Redis server may drop keys when its memory is full (maxmemory-policy {policy}), \
+             accepted triggers among them: set maxmemory-policy noeviction"
+        ));
+    }
+    let logs = values("aof_enabled");
+    let has_log = logs.iter().all(|enabled| *enabled == "1");
+    let saves = values("save");
+    if !has_log && !saves.is_empty() && saves.iter().all(|save| save.is_empty()) {
+        warnings.push(
+            "the Redis server keeps nothing on disk, so that a restart forgets what was accepted: \
+             set appendonly yes, and appendfsync always or everysec"
+                .to_owned(),
+        );
+    } else if !has_log {
+        warnings.push(
+            "the Redis server writes snapshots only, so that a crash forgets what was accepted \
+             since the last one: set appendonly yes, and appendfsync always or everysec"
+                .to_owned(),
+        );
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r01_settings_that_lose_what_was_accepted_are_warned_of() {
+        let told = |info: &str| warnings(info).join("; ");
+        let safe = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nsave:\n";
+        assert_eq!(told(safe), "");
+        let evicts = "maxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n";
+        assert!(told(evicts).contains("allkeys-lru"), "{}", told(evicts));
+        let none = "maxmemory_policy:noeviction\r\naof_enabled:0\r\nsave:\n";
+        assert!(told(none).contains("nothing on disk"), "{}", told(none));
+        let snapshots = "maxmemory_policy:noeviction\r\naof_enabled:0\r\nsave:3600 1\n";
+        assert!(told(snapshots).contains("snapshots only"), "{}", told(snapshots));
+        assert_eq!(told(""), "", "a server that does not answer");
+    }
+}
