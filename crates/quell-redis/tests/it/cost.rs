@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quell_conformance::rig::{Rig, key, keyed_with, lease, plain, queue, secs, task};
+use quell_conformance::rig::{Rig, debounce, key, keyed_with, lease, plain, queue, secs, task};
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
     Batch, Claimed, Fold, NewTrigger, Outcome, QueueName, Settlement, Store, TaskName, Timestamp,
@@ -162,4 +162,40 @@ async fn r35_work_is_bounded_by_the_call_and_not_by_what_waits() {
     assert_eq!(round(&mut server, 3).await, alone);
     let due: Option<Timestamp> = server.claim(3, 0).await.next.due;
     assert_eq!(due, Some(Rig::START + secs(2)));
+}
+
+#[tokio::test]
+async fn r05_batches_of_other_kinds_slow_nobody_down_and_answers_keep_their_order() {
+    let mut server = Server::start().await;
+    let capped = |payload: &str| {
+        let debounce = Debounce { max_triggers: Some(100), ..debounce() };
+        keyed_with("k", debounce, Fold::Last, payload)
+    };
+    let last = || keyed_with("k", debounce(), Fold::Last, "9");
+    // Names and scripts are new once.
+    server.trigger(vec![plain("1")]).await;
+    server.trigger(vec![plain("1"), capped("0"), plain("1")]).await;
+    server.scripts();
+    let mut triggers = Vec::new();
+    for number in 0..8 {
+        let number = number.to_string();
+        triggers.extend([plain(&number), capped(&number)]);
+    }
+    triggers.push(last());
+    let batches = triggers.into_iter().map(Batch::one).collect();
+    let answers = server.store.enqueue(Some(Rig::START), batches).await.unwrap();
+    let scripts: u64 = server.scripts().values().sum();
+    assert!(scripts <= 6, "17 batches took {scripts} scripts");
+    let mut receipts = answers.into_iter().map(|answer| answer.unwrap().remove(0));
+    let mut window = None;
+    for number in 0..8 {
+        let (plain, capped) = (receipts.next().unwrap(), receipts.next().unwrap());
+        let job = server.store.job(plain.job().unwrap()).await.unwrap().unwrap();
+        assert_eq!((job.key, job.payload.as_str()), (None, number.to_string().as_str()));
+        assert_eq!(capped.trigger().unwrap().seq, number + 2);
+        window = capped.job();
+    }
+    let last = receipts.next().unwrap().trigger().unwrap();
+    assert_eq!((Some(last.job), last.seq), (window, 10));
+    assert_eq!(server.store.job(last.job).await.unwrap().unwrap().payload.as_str(), "9");
 }
