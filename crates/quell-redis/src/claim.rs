@@ -10,7 +10,7 @@ use quell_core::{
     Claim, ClaimedJob, JobId, Key, NextDue, QueueName, Result, TaskName, Timestamp, WorkerId,
 };
 
-use crate::keys::{slot_of_partition, slot_of_worker, task_key};
+use crate::keys::{slot_changes, slot_of_partition, slot_of_worker, task_key};
 use crate::look::{Looked, Read, Score, job_of};
 use crate::row::decode_starts;
 use crate::tx::{Cell, Tx};
@@ -47,6 +47,7 @@ impl Tx<'_> {
         let settings = self.known.settings(queue);
         let slots: Vec<String> = std::iter::once(queue.to_string())
             .chain(worker.map(|worker| slot_of_worker(queue, worker)))
+            .chain(worker.map(|_| slot_changes(queue)))
             .collect();
         let keys = &self.shard.keys;
         let mut looked = self

@@ -172,6 +172,12 @@ pub(crate) fn slot_of_worker(queue: &QueueName, worker: &WorkerId) -> String {
     format!("{queue} w {worker}")
 }
 
+/// The field that counts the starts and ends of a queue with limits. What runs may be as many as
+/// before though one has ended and another begun: their times are then to be heeded, too.
+pub(crate) fn slot_changes(queue: &QueueName) -> String {
+    format!("{queue} n")
+}
+
 /// The field of what runs of a partition.
 pub(crate) fn slot_of_partition(queue: &QueueName, partition: &Key) -> String {
     format!("{queue} p {partition}")

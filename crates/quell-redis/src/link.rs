@@ -113,8 +113,8 @@ pub(crate) struct Scripts {
     pub(crate) commit: Script,
     pub(crate) agree: Script,
     pub(crate) enter: Script,
-    pub(crate) fast: Fast,
     pub(crate) keep: Script,
+    pub(crate) fast: Fast,
 }
 
 impl Scripts {
@@ -124,8 +124,8 @@ impl Scripts {
             commit: Script::writing(include_str!("lua/commit.lua")),
             agree: Script::reading(include_str!("lua/agree.lua")),
             enter: Script::reading(include_str!("lua/enter.lua")),
-            fast: Fast::new(),
             keep: Script::reading(include_str!("lua/keep.lua")),
+            fast: Fast::new(),
         })
     }
 }

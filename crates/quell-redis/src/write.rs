@@ -9,7 +9,7 @@ use quell_core::{
     Job, JobId, JobState, Key, KeyAdvice, Origin, QueueName, Result, TaskName, Timestamp,
 };
 
-use crate::keys::{Keys, member, slots_of, task_key};
+use crate::keys::{Keys, member, slot_changes, slots_of, task_key};
 use crate::known::Lane;
 use crate::pack::{Item, list};
 use crate::row::{DEFAULT_SHAPE, StoredHold, StoredRecord, encode_job, encode_starts, to_json};
@@ -214,6 +214,7 @@ impl Writes {
     /// Jobs and the indexes over them; says whether new names were given numbers.
     fn jobs(&mut self, tx: &mut Tx<'_>, before: &Rows, after: &Rows) -> Result<bool> {
         let mut named = false;
+        let mut limited = BTreeSet::new();
         let mut runs: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
         for (id, was, is) in differing(&before.jobs, &after.jobs) {
             let was_at = was.map(|job| standing(tx, job)).transpose()?.flatten();
@@ -224,8 +225,12 @@ impl Writes {
             let is_at = is.map(|job| standing(tx, job)).transpose()?.flatten();
             self.move_in_line(&tx.shard.keys, *id, was_at, is_at);
             self.index(&tx.shard.keys, *id, was, is);
+            limited.extend(limited_queue(tx, was, is));
             self.note_run(tx, &mut runs, *id, (was, is));
             self.window(tx, *id, was, is);
+        }
+        for queue in limited {
+            self.hash_add(tx.shard.keys.slots(), slot_changes(&queue), 1);
         }
         let key = tx.shard.keys.runs();
         for (field, ids) in runs {
@@ -320,7 +325,7 @@ impl Writes {
             }
         }
         let (was, is) = (was.filter(runs), is.filter(runs));
-        if was.map(|job| job.starts) != is.map(|job| job.starts) {
+        if takes_turns(was, is) {
             for (job, by) in [(was, -1), (is, 1)] {
                 let Some(job) = job else { continue };
                 for slot in slots_of(&job.queue, job.worker.as_ref(), job.partition.as_ref()) {
@@ -621,6 +626,18 @@ pub(crate) fn lane_member(lane: u32, partition: Option<&Key>) -> String {
         Some(partition) => format!("{lane} {partition}"),
         None => lane.to_string(),
     }
+}
+
+/// Whether an attempt has begun or ended.
+fn takes_turns(was: Option<&Job>, is: Option<&Job>) -> bool {
+    let starts = |job: Option<&Job>| job.filter(runs).map(|job| job.starts);
+    starts(was) != starts(is)
+}
+
+/// The queue with limits in which an attempt has begun or ended.
+fn limited_queue(tx: &Tx<'_>, was: Option<&Job>, is: Option<&Job>) -> Option<QueueName> {
+    let job = was.or(is).filter(|_| takes_turns(was, is))?;
+    tx.known.settings(&job.queue).limits_concurrency().then(|| job.queue.clone())
 }
 
 fn runs(job: &&Job) -> bool {

@@ -61,7 +61,7 @@ fn trigger(name: &str, payload: u64) -> Batch {
 
 async fn call(store: Arc<RedisStore>, name: &'static str, number: u64, book: Arc<Mutex<Book>>) {
     let answer = store.enqueue(None, vec![trigger(name, number)]).await;
-    let answer = answer.and_then(|mut each| each.pop().expect("one answer"));
+    let answer = answer.and_then(|mut each| each.pop().unwrap());
     let mut book = book.lock().unwrap();
     match answer {
         Ok(receipts) => {

@@ -2,12 +2,14 @@
 //! callers' transactions, which Redis has no part in.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quell::redis::{RedisOptions, RedisStore};
 use quell::testing::TestKit;
-use quell::{ErrorKind, JobState, Key, Quell, Result};
+use quell::{ErrorKind, JobState, Key, PollSettings, Quell, Result};
+use quell_conformance::rig::until;
 
-use crate::tasks::{App, Reindex, reindex, secs};
+use crate::tasks::{App, Reindex, Script, reindex, script, secs};
 
 fn url() -> String {
     let (server, prefix) = quell_services::redis_url_for_tests();
@@ -56,8 +58,6 @@ async fn r04_r22_callers_transactions_are_refused() -> Result<()> {
     use quell::{Ctx, TaskError};
     use sqlx::SqlitePool;
 
-    use crate::tasks::Script;
-
     async fn settle(_: Script, ctx: Ctx<SqlitePool>) -> std::result::Result<u32, TaskError> {
         let mut tx = ctx.state().begin().await?;
         let refused = ctx.settle_in(&mut tx).await.unwrap_err();
@@ -98,4 +98,45 @@ async fn r40_a_url_is_told_what_is_wrong_with_it() {
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{url}: {refused}");
         assert!(refused.to_string().contains(told), "{url}: {refused}");
     }
+}
+
+/// Polling alone would take an hour.
+const HARDLY_EVER: PollSettings = PollSettings { base: secs(3_600), ceiling: secs(3_600) };
+
+#[tokio::test]
+async fn r34_a_trigger_of_another_process_wakes_the_worker() -> Result<()> {
+    let url = url();
+    let (other, quell) = (Quell::open(&url).await?, Quell::open(&url).await?);
+    let log = App::default();
+    let worker = quell.worker(Arc::clone(&log)).register(script).poll(HARDLY_EVER);
+    let asked = async {
+        for n in 1..=3 {
+            other.trigger(Script::new(&[])).await.unwrap();
+            until("the other's trigger ran", || async { log.runs().len() == n }).await;
+        }
+    };
+    worker.run_until(asked).await
+}
+
+/// Whoever may not subscribe any longer looks for work every second or so.
+#[tokio::test]
+async fn r34_r39_a_worker_that_lost_its_hints_polls() -> Result<()> {
+    let server = quell_services::Redis::start(&[]).unwrap();
+    let url = server.url();
+    let (other, quell) = (Quell::open(&url).await?, Quell::open(&url).await?);
+    let log = App::default();
+    let poll = PollSettings { base: Duration::from_millis(20), ceiling: secs(1) };
+    let worker = quell.worker(Arc::clone(&log)).register(script).poll(poll);
+    let asked = async {
+        other.trigger(Script::new(&[])).await.unwrap();
+        until("the first one ran", || async { log.runs().len() == 1 }).await;
+        server.command(&["ACL", "SETUSER", "default", "-subscribe"]).unwrap();
+        server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
+        for n in 2..=4 {
+            other.trigger(Script::new(&[])).await.unwrap();
+            until("it is found", || async { log.runs().len() == n }).await;
+        }
+        assert_eq!(server.command(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).unwrap(), "");
+    };
+    worker.run_until(asked).await
 }

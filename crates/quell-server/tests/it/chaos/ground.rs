@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quell::{ErrorKind, Quell, Store};
-use quell_services::Postgres;
+use quell_services::{Postgres, Redis};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
 
@@ -18,6 +18,8 @@ pub(super) enum Ground {
     Sqlite(String, SqliteConnection),
     /// A server.
     Postgres(Box<Postgres>),
+    /// A server that keeps all it has acknowledged.
+    Redis(Box<Redis>),
 }
 
 impl Ground {
@@ -35,10 +37,16 @@ impl Ground {
         Ground::Postgres(Box::new(Postgres::start(&["max_connections=60"]).unwrap()))
     }
 
+    pub(super) fn redis() -> Ground {
+        let durable = ["appendonly yes", "appendfsync always"];
+        Ground::Redis(Box::new(Redis::start(&durable).unwrap()))
+    }
+
     pub(super) fn url(&self) -> String {
         match self {
             Ground::Sqlite(url, _) => url.clone(),
             Ground::Postgres(server) => format!("{}?connections=4", server.url()),
+            Ground::Redis(server) => format!("{}?timeout_ms=1000", server.url()),
         }
     }
 
@@ -66,17 +74,36 @@ impl Ground {
             Fault::FullForWorker(index, length) => crew.fill_disk_of_worker(index, length).await,
             Fault::Lock(length) => self.lock(length).await,
             Fault::KillInCheckpoint(index) => self.checkpoint(crew, index).await,
-            Fault::Cut => drop(self.server().cut("quell").unwrap()),
+            Fault::Cut => self.cut(),
             Fault::KillSession => self.server().kill_session("quell").unwrap(),
-            Fault::KillServer => {
-                self.server().kill().unwrap();
-                self.server().resume().unwrap();
-            }
-            Fault::Outage(length) => {
-                self.server().stop().unwrap();
+            Fault::KillServer => match self {
+                Ground::Redis(server) => {
+                    server.kill().unwrap();
+                    server.resume().unwrap();
+                }
+                _ => {
+                    self.server().kill().unwrap();
+                    self.server().resume().unwrap();
+                }
+            },
+            Fault::Outage(length) => match self {
+                Ground::Redis(server) => {
+                    server.stop().unwrap();
+                    tokio::time::sleep(length).await;
+                    server.resume().unwrap();
+                }
+                _ => {
+                    self.server().stop().unwrap();
+                    tokio::time::sleep(length).await;
+                    self.server().resume().unwrap();
+                }
+            },
+            Fault::Freeze(length) => {
+                self.redis_server().pause().unwrap();
                 tokio::time::sleep(length).await;
-                self.server().resume().unwrap();
+                self.redis_server().go_on().unwrap();
             }
+            Fault::Forget => drop(self.redis_server().command(&["SCRIPT", "FLUSH"]).unwrap()),
             Fault::Impatient(length) => self.impatient(length).await,
             Fault::NoConnections(length) => self.no_connections(length).await,
         }
@@ -94,7 +121,26 @@ impl Ground {
     pub(super) fn server(&mut self) -> &mut Postgres {
         match self {
             Ground::Postgres(server) => server,
-            Ground::Sqlite(..) => panic!("a file has no server"),
+            Ground::Sqlite(..) | Ground::Redis(_) => panic!("this is no PostgreSQL"),
+        }
+    }
+
+    fn redis_server(&mut self) -> &mut Redis {
+        match self {
+            Ground::Redis(server) => server,
+            Ground::Sqlite(..) | Ground::Postgres(_) => panic!("this is no Redis"),
+        }
+    }
+
+    /// Every connection is cut, in the middle of whatever it does.
+    fn cut(&mut self) {
+        match self {
+            Ground::Redis(server) => {
+                for kind in ["normal", "pubsub"] {
+                    server.command(&["CLIENT", "KILL", "TYPE", kind]).unwrap();
+                }
+            }
+            _ => drop(self.server().cut("quell").unwrap()),
         }
     }
 
@@ -113,6 +159,11 @@ impl Ground {
                     tokio::time::sleep(length).await;
                 }
             }
+            Ground::Redis(server) => {
+                let pause = ["CLIENT", "PAUSE", &length.as_millis().to_string(), "WRITE"];
+                server.command(&pause).unwrap();
+                tokio::time::sleep(length).await;
+            }
         }
     }
 
@@ -125,7 +176,7 @@ impl Ground {
                 let (checkpointed, ()) = tokio::join!(checkpoint, kill);
                 checkpointed.unwrap();
             }
-            Ground::Postgres(_) => crew.kill_worker(index),
+            Ground::Postgres(_) | Ground::Redis(_) => crew.kill_worker(index),
         }
     }
 

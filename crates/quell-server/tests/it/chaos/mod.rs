@@ -22,7 +22,7 @@ use quell::{ScheduleName, ScheduleState, Store};
 use crew::{BEAT, Crew};
 use ground::Ground;
 use judge::Verdict;
-use plan::{Fault, plan, plan_on_server};
+use plan::{Fault, plan, plan_on_redis, plan_on_server};
 
 /// Rounds in every test run.
 const ROUNDS: usize = 120;
@@ -42,6 +42,12 @@ async fn r01_r02_r11_r21_r29_r36_hold_through_rounds_of_chaos_on_sqlite() {
 async fn r01_r02_r11_r21_r29_r36_r39_hold_through_rounds_of_chaos_on_postgres() {
     let folder = tempfile::tempdir().unwrap();
     hold(folder.path(), Ground::postgres(), plan_on_server, ROUNDS / 2).await;
+}
+
+#[tokio::test]
+async fn r01_r02_r11_r21_r29_r36_r39_hold_through_rounds_of_chaos_on_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    hold(folder.path(), Ground::redis(), plan_on_redis, ROUNDS / 2).await;
 }
 
 async fn hold(

@@ -189,3 +189,9 @@ async fn r23_each_order_is_charged_once_whenever_workers_are_killed_on_postgres(
     let folder = tempfile::tempdir().unwrap();
     each_order_is_charged_once(folder.path(), &Ground::postgres()).await;
 }
+
+#[tokio::test]
+async fn r23_each_order_is_charged_once_whenever_workers_are_killed_on_redis() {
+    let folder = tempfile::tempdir().unwrap();
+    each_order_is_charged_once(folder.path(), &Ground::redis()).await;
+}

@@ -36,6 +36,10 @@ pub(super) enum Fault {
     Impatient(Duration),
     /// The server has no connection left.
     NoConnections(Duration),
+    /// The server's process stands still, with its connections open.
+    Freeze(Duration),
+    /// The server forgets every script.
+    Forget,
 }
 
 impl Fault {
@@ -56,6 +60,8 @@ impl Fault {
             Fault::Outage(_) => "server away",
             Fault::Impatient(_) => "statements cancelled",
             Fault::NoConnections(_) => "no connection left",
+            Fault::Freeze(_) => "server stopped",
+            Fault::Forget => "scripts forgotten",
         }
     }
 }
@@ -80,6 +86,31 @@ pub(super) fn plan_on_server(seed: u64, rounds: usize) -> Vec<(Duration, Fault)>
             21 => Fault::Outage(length[2]),
             22 => Fault::Impatient(length[1]),
             _ => Fault::NoConnections(length[1]),
+        };
+        (wait, fault)
+    };
+    (0..rounds).map(|_| draw()).collect()
+}
+
+/// The faults of a run on Redis, each with the time to wait before it.
+pub(super) fn plan_on_redis(seed: u64, rounds: usize) -> Vec<(Duration, Fault)> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut draw = || {
+        let wait = Duration::from_micros(random.u64(2_000..120_000));
+        let (worker, caller) = (random.usize(..WORKERS), random.usize(..CALLERS));
+        let mut millis = |from, to| Duration::from_millis(random.u64(from..to));
+        let length = [millis(330, 600), millis(20, 700), millis(100, 1_500)];
+        let fault = match random.u8(..24) {
+            0..=5 => Fault::KillWorker(worker),
+            6..=9 => Fault::KillCaller(caller),
+            10..=11 => Fault::Stop(worker, length[0]),
+            12..=13 => Fault::Term(worker),
+            14..=16 => Fault::Cut,
+            17 => Fault::Lock(length[1]),
+            18 => Fault::Forget,
+            19..=20 => Fault::KillServer,
+            21 => Fault::Outage(length[2]),
+            _ => Fault::Freeze(length[2]),
         };
         (wait, fault)
     };
@@ -119,4 +150,7 @@ fn the_same_seed_plans_the_same_and_every_fault_is_drawn() {
     let names: std::collections::BTreeSet<_> =
         plan_on_server(7, 300).iter().map(|(_, fault)| fault.name()).collect();
     assert_eq!(names.len(), 11, "{names:?}");
+    let names: std::collections::BTreeSet<_> =
+        plan_on_redis(7, 300).iter().map(|(_, fault)| fault.name()).collect();
+    assert_eq!(names.len(), 10, "{names:?}");
 }
