@@ -96,7 +96,11 @@ local function settle(item)
   changed[id] = true
   lost[#lost + 1] = member(id)
   over[#over + 1], over[#over + 2] = now_text, member(id)
-  if tells[queue] then wake(queue, -9223372036854775808) end
+  if tells[queue] then
+    wake(queue, -9223372036854775808)
+    -- Who has counted what runs must count anew.
+    by_slot[queue .. ' n'] = 1
+  end
   return 1
 end
 

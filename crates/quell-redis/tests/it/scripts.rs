@@ -277,6 +277,10 @@ async fn dump(connection: &mut MultiplexedConnection, prefix: &str) -> BTreeMap<
                         let values: serde_json::Value = rmp_serde::from_slice(row).unwrap();
                         format!("{field:?} {values} in {} bytes", row.len())
                     }
+                    // How often something began or ended: a call in two parts counts twice.
+                    [redis::Value::BulkString(field), _] if field.ends_with(b" n") => {
+                        format!("{field:?} counts")
+                    }
                     pair => format!("{pair:?}"),
                 });
                 format!("{:#?}", pairs.collect::<BTreeSet<_>>())
