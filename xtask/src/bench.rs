@@ -19,7 +19,7 @@ pub(crate) enum Store {
 }
 
 /// Programs in Rust on Redis; who of them takes part is said in `bench/src/redis/workloads.rs`.
-const REDIS_PEERS: [&str; 2] = ["redis-floor", "apalis-redis"];
+const REDIS_PEERS: [&str; 3] = ["quell-redis", "redis-floor", "apalis-redis"];
 
 /// Builds and runs. Peers have a target folder of their own, because of what they link.
 pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Result<()> {

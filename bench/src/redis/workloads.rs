@@ -10,6 +10,8 @@ pub(crate) struct Contender(pub(crate) &'static str, pub(crate) &'static str);
 pub(crate) const QUELL: Contender = Contender("quell-redis-bench", "defaults");
 pub(crate) const FLOOR: Contender = Contender("redis-floor", "best");
 pub(crate) const CONTENDERS: &[Contender] = &[
+    QUELL,
+    Contender("quell-redis-bench", "best"),
     FLOOR,
     Contender("bullmq", "defaults"),
     Contender("bullmq", "best"),

@@ -316,11 +316,14 @@ impl Store for RedisStore {
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        let mut lapsed = Vec::new();
-        for shard in self.shards.all().await? {
-            lapsed.extend(shard.reap(now, limit.saturating_sub(lapsed.len())).await?);
+        let (mut lapsed, mut failed) = (Vec::new(), None);
+        for shard in self.shards.within_reach().await? {
+            match shard.reap(now, limit.saturating_sub(lapsed.len())).await {
+                Ok(more) => lapsed.extend(more),
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(lapsed)
+        told_or(lapsed, |lapsed| !lapsed.is_empty(), failed)
     }
 
     async fn next_due(
@@ -331,7 +334,7 @@ impl Store for RedisStore {
     ) -> Result<NextDue> {
         let shards = self.shards.of_queue(queue).await?;
         let asked = shards.iter().map(|shard| shard.next_due(now, queue, tasks));
-        let next = try_join_all(asked).await?.into_iter().reduce(sooner);
+        let next = of_those_that_answer(join_all(asked).await)?.into_iter().reduce(sooner);
         next.ok_or_else(|| Error::new(ErrorKind::Internal, "a queue without shards"))
     }
 
@@ -343,7 +346,8 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.peek(now, queues).await;
         }
-        try_join_all(queues.iter().map(|(queue, tasks)| self.next_due(now, queue, tasks))).await
+        let asked = queues.iter().map(|(queue, tasks)| self.next_due(now, queue, tasks));
+        of_those_that_answer(join_all(asked).await)
     }
 
     fn wakeups(&self) -> Wakeups {
@@ -491,12 +495,15 @@ impl Store for RedisStore {
         retention: &Retention,
         limit: usize,
     ) -> Result<u64> {
-        let mut gone = 0_u64;
-        for shard in self.shards.all().await? {
+        let (mut gone, mut failed) = (0_u64, None);
+        for shard in self.shards.within_reach().await? {
             let left = limit.saturating_sub(usize::try_from(gone).unwrap_or(usize::MAX));
-            gone = gone.saturating_add(shard.prune(now, retention, left).await?);
+            match shard.prune(now, retention, left).await {
+                Ok(more) => gone = gone.saturating_add(more),
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(gone)
+        told_or(gone, |gone| *gone > 0, failed)
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
@@ -579,14 +586,23 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.tick(now, limit).await;
         }
-        let mut all = self.shards.first.tick(now, 0).await?;
-        for shard in self.shards.all().await? {
-            let ticked = shard.tick(now, limit.saturating_sub(all.fired.len())).await?;
-            all.now = all.now.max(ticked.now);
-            all.next = all.next.into_iter().chain(ticked.next).min();
-            all.fired.extend(ticked.fired);
+        let mut all = Ticked { now: Timestamp::MIN, fired: Vec::new(), next: None };
+        let (mut shards, mut failed) = (self.shards.within_reach().await?, None);
+        if shards.is_empty() {
+            // It has no schedules, but knows the time.
+            shards.push(Arc::clone(&self.shards.first));
         }
-        Ok(all)
+        for shard in shards {
+            match shard.tick(now, limit.saturating_sub(all.fired.len())).await {
+                Ok(ticked) => {
+                    all.now = all.now.max(ticked.now);
+                    all.next = all.next.into_iter().chain(ticked.next).min();
+                    all.fired.extend(ticked.fired);
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        told_or(all, |all| all.now > Timestamp::MIN, failed)
     }
 
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
@@ -602,6 +618,24 @@ impl Store for RedisStore {
     ) -> Result<u64> {
         self.of_schedule(name).await?.backfill(now, name, from, to).await
     }
+}
+
+/// What some shards answered; the failure of the others where they had nothing to tell. A shard that
+/// is away holds up nobody else (R39).
+fn told_or<T>(told: T, is_something: impl Fn(&T) -> bool, failed: Option<Error>) -> Result<T> {
+    match failed {
+        Some(error) if !is_something(&told) => Err(error),
+        Some(_) | None => Ok(told),
+    }
+}
+
+/// What is next where a shard answers, and nothing for now where one is away; a failure where all
+/// are.
+fn of_those_that_answer(answers: Vec<Result<NextDue>>) -> Result<Vec<NextDue>> {
+    let now = answers.iter().flatten().map(|next| next.now).max();
+    let Some(now) = now else { return answers.into_iter().collect() };
+    let nothing = NextDue { now, due: None, lapse: None };
+    Ok(answers.into_iter().map(|answer| answer.unwrap_or(nothing)).collect())
 }
 
 /// The earlier of two.

@@ -148,9 +148,12 @@ pub(crate) fn split_task_key(field: &str) -> Option<(TaskName, Key)> {
     Some((TaskName::new(task).ok()?, Key::new(key).ok()?))
 }
 
-/// A number as a member of a sorted set, so that those of one score are in the order of numbers.
+/// A number as a member of a sorted set, so that those of one score are in the order of numbers: a
+/// letter says how many digits follow.
 pub(crate) fn member(job: JobId) -> String {
-    format!("{:016}", job.get())
+    let digits = job.get().to_string();
+    let letter = ('a'..='z').nth(digits.len().saturating_sub(1)).unwrap_or('z');
+    format!("{letter}{digits}")
 }
 
 /// The fields of what runs in a queue: as a whole, at a worker, of a partition.

@@ -90,6 +90,17 @@ impl Known {
         self.numbers.get(lane).copied()
     }
 
+    /// Every lane with its number.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = (u32, &Lane)> {
+        self.lanes.iter().map(|(number, lane)| (*number, lane))
+    }
+
+    /// Whether a lane is of the queue and a task of these (R28) that is not paused (R33).
+    pub(crate) fn is_offered(&self, lane: &Lane, queue: &QueueName, tasks: &[TaskName]) -> bool {
+        let paused = self.tasks.get(&lane.task).is_some_and(|settings| settings.paused);
+        lane.queue == *queue && !paused && tasks.contains(&lane.task)
+    }
+
     /// Gives a new lane the next number.
     pub(crate) fn new_lane(&mut self, lane: Lane) -> u32 {
         let number = next(self.lanes.len());
@@ -107,6 +118,11 @@ impl Known {
             return Some(Shape::default());
         }
         self.shapes.get(&number).cloned()
+    }
+
+    /// Every shape that has a number of its own.
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = (u32, &Shape)> {
+        self.shapes.iter().map(|(number, shape)| (*number, shape))
     }
 
     /// A shape's number; none where it has none yet.

@@ -2,7 +2,7 @@
 //!
 //! `options` opens it, `store` is the door, `tx` takes one step: it reads the rows (`look`, `load`),
 //! lets the core decide ([`quell_core::part`]), and writes what changed by one script (`write`,
-//! `lua/`), if what was read is still so. `claim` knows who comes next; `read`, `dead`, `alerts`,
+//! `lua/`), if what was read is still so; most calls are one script, which `fast` knows. `claim` knows who comes next; `read`, `dead`, `alerts`,
 //! `schedules` and `upkeep` are what operators and workers ask for besides. `keys`, `row` and
 //! `known` say what stands where in Redis.
 //!
@@ -17,6 +17,7 @@ mod door;
 mod door_dead;
 mod ends;
 mod error;
+mod fast;
 mod keys;
 mod known;
 mod link;

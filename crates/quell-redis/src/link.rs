@@ -10,6 +10,7 @@ use redis::{Cmd, ErrorKind as RedisKind, Pipeline, RedisResult, ServerErrorKind,
 use tokio::sync::Semaphore;
 
 use crate::error::{explain, explain_write};
+use crate::fast::Fast;
 
 /// Calls of a process that may be under way in a Cluster at a time: each has a place of its own
 /// where the shard remembers its number.
@@ -113,6 +114,7 @@ pub(crate) struct Scripts {
     pub(crate) agree: Script,
     pub(crate) enter: Script,
     pub(crate) keep: Script,
+    pub(crate) fast: Fast,
 }
 
 impl Scripts {
@@ -123,6 +125,7 @@ impl Scripts {
             agree: Script::reading(include_str!("lua/agree.lua")),
             enter: Script::reading(include_str!("lua/enter.lua")),
             keep: Script::reading(include_str!("lua/keep.lua")),
+            fast: Fast::new(),
         })
     }
 }

@@ -198,7 +198,7 @@ fn scored(value: Value) -> Result<Vec<(String, Timestamp)>> {
 }
 
 /// Reads a score: a number of microseconds, which Redis may write with an exponent.
-fn moment(score: &str) -> Result<Timestamp> {
+pub(crate) fn moment(score: &str) -> Result<Timestamp> {
     if let Ok(micros) = score.parse::<i64>() {
         return Ok(Timestamp::from_micros(micros));
     }
@@ -208,9 +208,10 @@ fn moment(score: &str) -> Result<Timestamp> {
     Ok(Timestamp::from_micros(micros))
 }
 
-/// Reads a member that stands for a job.
+/// Reads a job's number, or what [`member`](crate::keys::member) made of it.
 pub(crate) fn job_of(member: &str) -> Result<JobId> {
-    let number = member.parse().map_err(|_| corrupt(format_args!("the member {member:?}")))?;
+    let digits = member.trim_start_matches(|letter: char| letter.is_ascii_lowercase());
+    let number = digits.parse().map_err(|_| corrupt(format_args!("the member {member:?}")))?;
     Ok(JobId::new(number))
 }
 

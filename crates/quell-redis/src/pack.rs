@@ -43,6 +43,13 @@ impl From<usize> for Item {
     }
 }
 
+impl Item {
+    /// A number that is not below zero; scripts know none beyond 2^63.
+    pub(crate) fn from_count(count: u64) -> Self {
+        Item::Number(i64::try_from(count).unwrap_or(i64::MAX))
+    }
+}
+
 /// A list of values of several kinds.
 macro_rules! list {
     ($($item:expr),* $(,)?) => { $crate::pack::Item::List(vec![$($crate::pack::Item::from($item)),*]) };

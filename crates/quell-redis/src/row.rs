@@ -9,77 +9,170 @@ use quell_core::window::{DueReason, Window};
 use quell_core::{
     Error, ErrorKind, Job, JobId, JobState, Key, Payload, Result, Timestamp, WorkerId,
 };
+use rmp::encode::{write_array_len, write_bool, write_nil, write_sint, write_str, write_uint};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::known::{Known, Lane};
 
-/// A job's row: an array, in this order. Scripts know the places.
-#[derive(Serialize, Deserialize)]
+/// A job's row: an array, in this order. What is at its end and has its default is left away, and
+/// the times of the window are told from the first trigger on: most rows are short so.
+/// `lua/begin.lua` knows the places.
+#[derive(Deserialize)]
 struct Stored {
     state: u8,
     lane: u32,
-    waits: bool,
     first_at: i64,
-    last_at: i64,
-    due_at: i64,
-    bound_at: Option<i64>,
-    /// None for the earliest moment: Lua's numbers end at 2^53.
-    asked_at: Option<i64>,
-    not_before: Option<i64>,
+    last: i64,
+    due: i64,
+    bound: Option<i64>,
     reason: u8,
     triggers: u64,
     shape: u32,
     key: Option<String>,
-    partition: Option<String>,
     payload: String,
-    suppressed: u64,
+    #[serde(default)]
+    waits: bool,
+    #[serde(default)]
+    partition: Option<String>,
+    /// None for the earliest moment.
+    #[serde(default)]
+    asked: Option<i64>,
+    /// None for the earliest moment.
+    #[serde(default)]
+    not_before: Option<i64>,
+    #[serde(default)]
     attempt: u32,
-    failures: u32,
+    #[serde(default)]
     starts: u64,
-    lapses: u32,
+    #[serde(default)]
     worker: Option<String>,
+    #[serde(default)]
     lease_until: Option<i64>,
+    #[serde(default)]
     started_at: Option<i64>,
+    #[serde(default)]
     ended_at: Option<i64>,
-    absorbed_by: Option<u64>,
-    error: Option<String>,
+    #[serde(default)]
     output: Option<String>,
+    #[serde(default)]
+    failures: u32,
+    #[serde(default)]
+    lapses: u32,
+    #[serde(default)]
+    suppressed: u64,
+    #[serde(default)]
+    absorbed_by: Option<u64>,
+    #[serde(default)]
+    error: Option<String>,
 }
 
 /// A job's row, with the numbers of its lane and its shape.
-pub(crate) fn encode_job(job: &Job, lane: u32, shape: u32) -> Result<Vec<u8>> {
+pub(crate) fn encode_job(job: &Job, lane: u32, shape: u32) -> Vec<u8> {
+    let (mut before, after) = encode_around(job, lane, shape);
+    write_number(&mut before, job.window.first_at.as_micros());
+    before.extend(after);
+    before
+}
+
+/// A job's row without the time of its first trigger, which stands between these two: the rest of a
+/// new row does not depend on it.
+pub(crate) fn encode_around(job: &Job, lane: u32, shape: u32) -> (Vec<u8>, Vec<u8>) {
     let window = &job.window;
-    let stored = Stored {
-        state: job.state.code(),
-        lane,
-        waits: job.waits,
-        first_at: window.first_at.as_micros(),
-        last_at: window.last_at.as_micros(),
-        due_at: window.due_at.as_micros(),
-        bound_at: window.bound_at.map(Timestamp::as_micros),
-        asked_at: some_moment(window.asked_at),
-        not_before: some_moment(window.not_before),
-        reason: window.reason.code(),
-        triggers: window.triggers,
-        shape,
-        key: job.key.as_ref().map(|key| key.as_str().to_owned()),
-        partition: job.partition.as_ref().map(|key| key.as_str().to_owned()),
-        payload: job.payload.as_str().to_owned(),
-        suppressed: job.suppressed,
-        attempt: job.attempt,
-        failures: job.failures,
-        starts: job.starts,
-        lapses: job.lapses,
-        worker: job.worker.as_ref().map(|worker| worker.as_str().to_owned()),
-        lease_until: job.lease_until.map(Timestamp::as_micros),
-        started_at: job.started_at.map(Timestamp::as_micros),
-        ended_at: job.ended_at.map(Timestamp::as_micros),
-        absorbed_by: job.absorbed_by.map(JobId::get),
-        error: job.error.clone(),
-        output: job.output.as_ref().map(|output| output.as_str().to_owned()),
-    };
-    rmp_serde::to_vec(&stored).map_err(|error| internal("write a job's row", error))
+    let after_first = |at: Timestamp| at.as_micros().wrapping_sub(window.first_at.as_micros());
+    let some_after = |at: Timestamp| (at > Timestamp::MIN).then(|| after_first(at));
+    let text = |key: &Option<Key>| key.as_ref().map(|key| key.as_str().to_owned());
+    let mut row = Row::default();
+    row.number(Some(after_first(window.last_at)));
+    row.number(Some(after_first(window.due_at)));
+    row.number(window.bound_at.map(after_first));
+    row.count(window.reason.code().into());
+    row.count(window.triggers);
+    row.count(shape.into());
+    row.text(text(&job.key).as_deref());
+    row.text(Some(job.payload.as_str()));
+    row.flag(job.waits);
+    row.text(text(&job.partition).as_deref());
+    row.number(some_after(window.asked_at));
+    row.number(some_after(window.not_before));
+    row.count(job.attempt.into());
+    row.count(job.starts);
+    row.text(job.worker.as_ref().map(WorkerId::as_str));
+    row.number(job.lease_until.map(Timestamp::as_micros));
+    row.number(job.started_at.map(Timestamp::as_micros));
+    row.number(job.ended_at.map(Timestamp::as_micros));
+    row.text(job.output.as_ref().map(Payload::as_str));
+    row.count(job.failures.into());
+    row.count(job.lapses.into());
+    row.count(job.suppressed);
+    row.id(job.absorbed_by);
+    row.text(job.error.as_deref());
+    row.bytes.truncate(row.kept);
+    let mut before = Vec::with_capacity(row.bytes.len().saturating_add(16));
+    // Writing to memory does not fail.
+    let _written = write_array_len(&mut before, row.kept_fields.saturating_add(FIELDS_BEFORE));
+    write_number(&mut before, job.state.code().into());
+    write_number(&mut before, lane.into());
+    (before, row.bytes)
+}
+
+/// The fields up to the first trigger's time.
+const FIELDS_BEFORE: u32 = 3;
+
+/// The end of a row while it is written.
+#[derive(Default)]
+struct Row {
+    bytes: Vec<u8>,
+    fields: u32,
+    /// How much of it is there up to the last field that is not its default.
+    kept: usize,
+    kept_fields: u32,
+}
+
+impl Row {
+    fn end(&mut self, is_default: bool) {
+        self.fields = self.fields.saturating_add(1);
+        if !is_default {
+            (self.kept, self.kept_fields) = (self.bytes.len(), self.fields);
+        }
+    }
+
+    fn nothing(&mut self) {
+        let _written = write_nil(&mut self.bytes);
+        self.end(true);
+    }
+
+    fn number(&mut self, number: Option<i64>) {
+        let Some(number) = number else { return self.nothing() };
+        write_number(&mut self.bytes, number);
+        // A time of 0 is a time.
+        self.end(false);
+    }
+
+    fn count(&mut self, count: u64) {
+        let _written = write_uint(&mut self.bytes, count);
+        self.end(count == 0);
+    }
+
+    fn flag(&mut self, flag: bool) {
+        let _written = write_bool(&mut self.bytes, flag);
+        self.end(!flag);
+    }
+
+    fn id(&mut self, id: Option<JobId>) {
+        let Some(id) = id else { return self.nothing() };
+        self.count(id.get());
+    }
+
+    fn text(&mut self, text: Option<&str>) {
+        let Some(text) = text else { return self.nothing() };
+        let _written = write_str(&mut self.bytes, text);
+        self.end(false);
+    }
+}
+
+fn write_number(bytes: &mut Vec<u8>, number: i64) {
+    let _written = write_sint(bytes, number);
 }
 
 /// Reads what [`encode_job`] wrote.
@@ -90,7 +183,7 @@ pub(crate) fn decode_job(id: JobId, bytes: &[u8], known: &Known) -> Result<Job> 
         known.lane(stored.lane).ok_or_else(|| wrong(&"its lane is unknown"))?.clone();
     let shape = known.shape(stored.shape).ok_or_else(|| wrong(&"its shape is unknown"))?;
     let state = JobState::from_code(stored.state).ok_or_else(|| wrong(&"its state is unknown"))?;
-    let reason = DueReason::from_code(stored.reason).ok_or_else(|| wrong(&"its reason"))?;
+    let window = stored.window().ok_or_else(|| wrong(&"its reason"))?;
     let moment = |at: Option<i64>| at.map(Timestamp::from_micros);
     Ok(Job {
         id,
@@ -101,16 +194,7 @@ pub(crate) fn decode_job(id: JobId, bytes: &[u8], known: &Known) -> Result<Job> 
         priority,
         state,
         payload: Payload::from_stored(stored.payload),
-        window: Window {
-            first_at: Timestamp::from_micros(stored.first_at),
-            last_at: Timestamp::from_micros(stored.last_at),
-            bound_at: moment(stored.bound_at),
-            asked_at: moment(stored.asked_at).unwrap_or(Timestamp::MIN),
-            not_before: moment(stored.not_before).unwrap_or(Timestamp::MIN),
-            due_at: Timestamp::from_micros(stored.due_at),
-            reason,
-            triggers: stored.triggers,
-        },
+        window,
         shape,
         waits: stored.waits,
         suppressed: stored.suppressed,
@@ -128,8 +212,22 @@ pub(crate) fn decode_job(id: JobId, bytes: &[u8], known: &Known) -> Result<Job> 
     })
 }
 
-fn some_moment(at: Timestamp) -> Option<i64> {
-    (at > Timestamp::MIN).then_some(at.as_micros())
+impl Stored {
+    /// None where its reason is unknown.
+    fn window(&self) -> Option<Window> {
+        let after_first = |after: i64| Timestamp::from_micros(self.first_at.wrapping_add(after));
+        let some_after = |after: Option<i64>| after.map_or(Timestamp::MIN, after_first);
+        Some(Window {
+            first_at: Timestamp::from_micros(self.first_at),
+            last_at: after_first(self.last),
+            bound_at: self.bound.map(after_first),
+            asked_at: some_after(self.asked),
+            not_before: some_after(self.not_before),
+            due_at: after_first(self.due),
+            reason: DueReason::from_code(self.reason)?,
+            triggers: self.triggers,
+        })
+    }
 }
 
 /// A dedup key's row.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quell_core::{Result, Timestamp};
 use tokio::sync::MutexGuard;
 
+use crate::fast::Held;
 use crate::keys::Keys;
 use crate::known::Known;
 use crate::link::{Link, Scripts};
@@ -48,6 +49,8 @@ pub(crate) struct Shard {
     turn: tokio::sync::Mutex<()>,
     known: Mutex<Arc<Known>>,
     seen: Arc<AtomicI64>,
+    /// The jobs that this process was given.
+    pub(crate) held: Held,
 }
 
 /// Whose time a call goes by.
@@ -81,6 +84,7 @@ impl Shard {
             turn: tokio::sync::Mutex::new(()),
             known,
             seen,
+            held: Held::default(),
         }
     }
 

@@ -278,6 +278,18 @@ impl Shards {
         Ok(shards)
     }
 
+    /// All shards that hold jobs; where the directory or a new one is away, those that this process
+    /// has met.
+    pub(crate) async fn within_reach(&self) -> Result<Vec<Arc<ShardStore>>> {
+        match self.all().await {
+            Err(error) => {
+                let met: Vec<_> = self.met().by_tag.values().map(Arc::clone).collect();
+                if met.is_empty() { Err(error) } else { Ok(met) }
+            }
+            all => all,
+        }
+    }
+
     /// Takes note of a shard; it learns what the directory knows of tasks.
     async fn meet(&self, tag: &str, number: u64) -> Result<Arc<ShardStore>> {
         let keys = Keys::new(&self.prefix, tag);

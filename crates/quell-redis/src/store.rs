@@ -82,6 +82,40 @@ impl ShardStore {
         Ok(())
     }
 
+    pub(crate) async fn accept_by_step(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        let jobs = batches.iter().map(|batch| batch.triggers.len()).sum();
+        Ok(step!(self, "accept triggers", (now.into(), jobs), |tx| {
+            tx.load_for(batches).await?;
+            tx.step(|part| part.enqueue(batches))
+        }))
+    }
+
+    pub(crate) async fn settle_by_step(
+        &self,
+        now: Option<Timestamp>,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
+        Ok(step!(self, "end attempts", (now.into(), 0), |tx| {
+            tx.load_around(&ids).await?;
+            tx.step(|part| part.settle(settlements))
+        }))
+    }
+
+    pub(crate) async fn next_due_by_step(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        let mut tx = Tx::begin(&self.shard, (now.into(), false), 0, 0).await?;
+        Ok(tx.line(queue, tasks, None).await?.line.next())
+    }
+
     /// Tells workers of this process and the history what a step changed.
     pub(crate) fn spread(&self, news: News) {
         if let Some(history) = &self.history {
@@ -116,17 +150,18 @@ impl Store for ShardStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        let jobs = batches.iter().map(|batch| batch.triggers.len()).sum();
-        Ok(step!(self, "accept triggers", (now.into(), jobs), |tx| {
-            tx.load_for(&batches).await?;
-            tx.step(|part| part.enqueue(&batches))
-        }))
+        self.accept_each(now, batches).await
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        if let Some(claimed) = self.claim_fast(now, claim).await? {
+            self.shard.held.note(claim, &claimed.jobs);
+            return Ok(claimed);
+        }
         let tried = step!(self, "start jobs", (now.into(), 0), |tx| tx.start(claim).await?);
         match tried {
             Tried::Started(now, jobs) => {
+                self.shard.held.note(claim, &jobs);
                 // They have started: who cannot be told what comes next is to look at once.
                 let again = NextDue { now, due: Some(now), lapse: None };
                 let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await;
@@ -146,6 +181,9 @@ impl Store for ShardStore {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
+        if let Some(renewed) = self.renew_fast(now, leases, lease).await? {
+            return Ok(renewed);
+        }
         Ok(step!(self, "renew leases", (now.into(), 0), |tx| {
             tx.load_jobs(leases.iter().map(|lease| lease.job)).await?;
             tx.step(|part| part.renew(leases, lease))
@@ -160,11 +198,7 @@ impl Store for ShardStore {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
-        let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
-        Ok(step!(self, "end attempts", (now.into(), 0), |tx| {
-            tx.load_around(&ids).await?;
-            tx.step(|part| part.settle(&settlements))
-        }))
+        self.settle_each(now, settlements).await
     }
 
     async fn begin_effect(
@@ -215,8 +249,18 @@ impl Store for ShardStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        let mut tx = Tx::begin(&self.shard, (now.into(), false), 0, 0).await?;
-        Ok(tx.line(queue, tasks, None).await?.line.next())
+        match self.next_due_fast(now, queue, tasks).await? {
+            Some(next) => Ok(next),
+            None => self.next_due_by_step(now, queue, tasks).await,
+        }
+    }
+
+    async fn peek(
+        &self,
+        now: Option<Timestamp>,
+        queues: &[(QueueName, Arc<[TaskName]>)],
+    ) -> Result<Vec<NextDue>> {
+        self.peek_all(now, queues).await
     }
 
     fn wakeups(&self) -> Wakeups {

@@ -291,8 +291,13 @@ pub(crate) struct Numbered {
 }
 
 impl Numbered {
-    fn new(clock: String) -> Self {
+    pub(crate) fn new(clock: String) -> Self {
         Numbered { names: vec![clock], numbers: BTreeMap::new() }
+    }
+
+    /// The keys, in the order of their numbers.
+    pub(crate) fn into_names(self) -> Vec<String> {
+        self.names
     }
 
     /// The number of a key, from 1; the clock has the first.

@@ -270,7 +270,7 @@ impl Writes {
                 number
             }
         };
-        self.hash_set(tx.shard.keys.jobs(), job.id, encode_job(job, lane, shape)?);
+        self.hash_set(tx.shard.keys.jobs(), job.id, encode_job(job, lane, shape));
         Ok(named)
     }
 
@@ -675,8 +675,7 @@ pub(crate) fn number(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// A moment in seconds, for people.
+/// A moment in whole seconds, for people: millions of windows are shown so.
 fn seconds(at: Timestamp) -> String {
-    let micros = at.as_micros();
-    format!("{}.{:06}", micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000))
+    at.as_micros().div_euclid(1_000_000).to_string()
 }

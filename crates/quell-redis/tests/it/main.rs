@@ -1,14 +1,14 @@
 //! The store on real servers.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
-#[cfg(test)]
 mod cluster;
-#[cfg(test)]
 mod conformance;
+mod cost;
 mod cuts;
 mod expiry;
 mod faults;
 mod place;
 mod published;
 mod refused;
+mod scripts;
 mod wake;

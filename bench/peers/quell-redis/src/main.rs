@@ -1,0 +1,118 @@
+//! Quell on Redis, measured by the same code as the peers it stands beside.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use redis_common::{Peer, Settings, Starts};
+use quell::{Ctx, JobState, Key, Policy, Quell, Task, TaskError};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Noop {
+    n: usize,
+}
+
+impl Task for Noop {
+    const NAME: &'static str = "noop";
+    type Output = ();
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Meter {
+    key: usize,
+}
+
+impl Task for Meter {
+    const NAME: &'static str = "meter";
+    type Output = ();
+
+    fn policy() -> Policy {
+        let hour = Duration::from_secs(3_600);
+        Policy::default().debounce(hour..=2 * hour)
+    }
+
+    fn debounce_key(&self) -> Option<Key> {
+        Key::new(format!("customer-{}", self.key)).ok()
+    }
+}
+
+async fn noop(_: Noop, ctx: Ctx<Starts>) -> Result<(), TaskError> {
+    let _unheard = ctx.state().send(Instant::now());
+    Ok(())
+}
+
+#[derive(Clone, Debug)]
+struct Measured {
+    quell: Quell,
+    settings: Settings,
+}
+
+impl Peer for Measured {
+    const NAME: &'static str = "quell";
+    const DEBOUNCED: &'static str = "a trigger joins the key's window: its due time moves";
+    type Worker = (oneshot::Sender<()>, JoinSet<quell::Result<()>>);
+
+    fn version() -> String {
+        "as checked out".to_owned()
+    }
+
+    fn tuned(settings: Settings) -> &'static str {
+        match settings {
+            Settings::Defaults => "concurrency 32",
+            Settings::Best => "concurrency 256",
+        }
+    }
+
+    async fn open(url: &str, settings: Settings) -> Result<Self> {
+        Ok(Measured { quell: Quell::open(url).await?, settings })
+    }
+
+    async fn enqueue_many(&self, first: usize, count: usize) -> Result<()> {
+        self.quell.trigger_many((first..first + count).map(|n| Noop { n })).await?;
+        Ok(())
+    }
+
+    async fn enqueue(&self, n: usize) -> Result<()> {
+        self.quell.trigger(Noop { n }).await?;
+        Ok(())
+    }
+
+    async fn debounce(&self, key: usize) -> Result<()> {
+        self.quell.trigger(Meter { key }).await?;
+        Ok(())
+    }
+
+    async fn unfinished(&self, count: usize) -> Result<usize> {
+        let counts = self.quell.store().counts().await?;
+        let ended = counts.iter().filter(|row| row.state == JobState::Succeeded);
+        let ended: u64 = ended.map(|row| row.jobs).sum();
+        Ok(count.saturating_sub(usize::try_from(ended)?))
+    }
+
+    async fn work(&self, starts: Starts) -> Result<Self::Worker> {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let worker = self.quell.worker(starts).register(noop);
+        let worker = match self.settings {
+            Settings::Defaults => worker,
+            Settings::Best => worker.concurrency(256),
+        };
+        let mut task = JoinSet::new();
+        task.spawn(worker.run_until(async { drop(stopped.await) }));
+        Ok((stop, task))
+    }
+
+    async fn stop((stop, mut task): Self::Worker) -> Result<()> {
+        drop(stop);
+        while let Some(ended) = task.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<()> {
+    redis_common::main::<Measured>().await
+}

@@ -1,0 +1,92 @@
+//! Which jobs this process was given: the end of an attempt names no key, and the scripts must be
+//! told which hash is its window's.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quell_core::{Claim, ClaimedJob, JobId, Key, QueueName, TaskName};
+
+/// More jobs than a process runs at a time.
+const MOST: usize = 20_000;
+
+/// Jobs by their ids; those that were given first are forgotten first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held(Arc<Mutex<BTreeMap<JobId, HeldJob>>>);
+
+/// What is known of a job that runs here.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldJob {
+    pub(crate) queue: QueueName,
+    pub(crate) task: TaskName,
+    pub(crate) key: Option<Key>,
+}
+
+impl Held {
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, HeldJob>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn note(&self, claim: &Claim, given: &[ClaimedJob]) {
+        let mut jobs = self.jobs();
+        for job in given {
+            let held = HeldJob {
+                queue: claim.queue.clone(),
+                task: job.task.clone(),
+                key: job.key.clone(),
+            };
+            jobs.insert(job.id, held);
+        }
+        while jobs.len() > MOST {
+            jobs.pop_first();
+        }
+    }
+
+    pub(crate) fn get(&self, id: JobId) -> Option<HeldJob> {
+        self.jobs().get(&id).cloned()
+    }
+
+    pub(crate) fn forget(&self, ids: impl IntoIterator<Item = JobId>) {
+        let mut jobs = self.jobs();
+        for id in ids {
+            jobs.remove(&id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_has_a_bound() {
+        let held = Held::default();
+        let name = |text: &str| TaskName::new(text).unwrap();
+        let claim = Claim {
+            queue: QueueName::new("q").unwrap(),
+            tasks: [name("t")].into(),
+            worker: quell_core::WorkerId::new("w").unwrap(),
+            limit: 1,
+            lease: std::time::Duration::from_secs(1),
+        };
+        let job = |id| ClaimedJob {
+            id: JobId::new(id),
+            token: quell_core::LeaseToken::new(1),
+            task: name("t"),
+            key: None,
+            payload: quell_core::Payload::from_stored("1"),
+            attempt: 1,
+            failures: 0,
+            lapses: 0,
+            triggers: 1,
+            first_at: quell_core::Timestamp::MIN,
+            due_at: quell_core::Timestamp::MIN,
+            lease_until: quell_core::Timestamp::MAX,
+        };
+        let all: Vec<ClaimedJob> = (1..=20_001).map(job).collect();
+        held.note(&claim, &all);
+        assert!(held.get(JobId::new(1)).is_none());
+        assert_eq!(held.get(JobId::new(20_001)).unwrap().task, name("t"));
+        held.forget([JobId::new(20_001)]);
+        assert!(held.get(JobId::new(20_001)).is_none());
+    }
+}

@@ -1,0 +1,165 @@
+//! Ending attempts that succeeded, by one script.
+//!
+//! What ended otherwise, or was given to another process, takes the step that knows all cases.
+
+use std::collections::BTreeSet;
+
+use quell_core::part::News;
+use quell_core::{
+    JobId, Lease, Outcome, Payload, Result, Settled, SettledAs, Settlement, Timestamp,
+};
+
+use super::Request;
+use super::held::HeldJob;
+use crate::known::Known;
+use crate::pack::{Item, list};
+use crate::row::corrupt;
+use crate::shard::Shard;
+use crate::store::ShardStore;
+use crate::write::lane_member;
+
+/// Ends that one script takes.
+const MOST_ENDS: usize = 1_000;
+/// Lanes in which windows may be that one script is told of.
+const MOST_LANES: usize = 64;
+
+/// The end of an attempt of a job that this process was given.
+#[derive(Debug)]
+struct End<'s> {
+    lease: Lease,
+    output: Option<&'s Payload>,
+    job: HeldJob,
+}
+
+impl ShardStore {
+    /// Ends attempts; answers come in the same order.
+    pub(crate) async fn settle_each(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        let mut settled: Vec<Option<Settled>> = vec![None; settlements.len()];
+        let ends = self.common_ends(&settlements);
+        for ends in ends.chunks(MOST_ENDS) {
+            self.settle_fast(now, ends, &mut settled).await?;
+        }
+        let others = settlements.iter().zip(&settled).filter(|(_, settled)| settled.is_none());
+        let others: Vec<Settlement> = others.map(|(one, _)| one.clone()).collect();
+        let mut answers = Vec::new().into_iter();
+        if !others.is_empty() {
+            answers = self.settle_by_step(now, &others).await?.into_iter();
+        }
+        self.shard.held.forget(settlements.iter().map(|one| one.lease.job));
+        let answer = |settled: Option<Settled>| settled.or_else(|| answers.next());
+        let settled: Option<Vec<Settled>> = settled.into_iter().map(answer).collect();
+        settled.ok_or_else(|| corrupt("fewer answers than ends"))
+    }
+
+    /// The ends that the script may know, with their places in the call.
+    fn common_ends<'s>(&self, settlements: &'s [Settlement]) -> Vec<(usize, End<'s>)> {
+        if self.history.is_some() {
+            return Vec::new();
+        }
+        // Of one job, all ends take the same way, in their order.
+        let others = settlements.iter().filter(|one| !one.outcome.is_success());
+        let others: BTreeSet<JobId> = others.map(|one| one.lease.job).collect();
+        let common = |(place, settlement): (usize, &'s Settlement)| {
+            let Settlement { lease, outcome: Outcome::Succeeded { output } } = settlement else {
+                return None;
+            };
+            let job = self.shard.held.get(lease.job).filter(|_| !others.contains(&lease.job))?;
+            Some((place, End { lease: *lease, output: output.as_ref(), job }))
+        };
+        settlements.iter().enumerate().filter_map(common).collect()
+    }
+
+    async fn settle_fast(
+        &self,
+        now: Option<Timestamp>,
+        ends: &[(usize, End<'_>)],
+        settled: &mut [Option<Settled>],
+    ) -> Result<()> {
+        let shard = &self.shard;
+        let script = &shard.scripts.fast.settle;
+        let request = |known: &Known| Ok(request(shard, known, ends));
+        let answer = shard.run("end attempts", script, now.into(), request).await?;
+        let Some(mut answer) = answer else { return Ok(()) };
+        let mut ended = Vec::with_capacity(ends.len());
+        for (place, end) in ends {
+            let became = match answer.count()? {
+                0 => SettledAs::Refused,
+                1 => SettledAs::Succeeded,
+                _ => continue,
+            };
+            if became == SettledAs::Succeeded {
+                ended.push(end.lease.job);
+            }
+            if let Some(place) = settled.get_mut(*place) {
+                *place = Some(Settled { lease: end.lease, became });
+            }
+        }
+        self.spread(News { wakes: answer.wakes()?, ended, ..News::default() });
+        Ok(())
+    }
+}
+
+fn request(shard: &Shard, known: &Known, ends: &[(usize, End<'_>)]) -> Option<Request> {
+    let keys = &shard.keys;
+    let mut numbered = shard.first_keys([
+        keys.leases(),
+        keys.ended(),
+        keys.counts(),
+        keys.slots(),
+        keys.runs(),
+        keys.waiting(),
+        keys.awaited(),
+    ]);
+    let (mut tasks, mut queues) = (BTreeSet::new(), BTreeSet::new());
+    let mut items = Vec::with_capacity(ends.len());
+    for (_, End { lease, output, job }) in ends {
+        let HeldJob { queue, task, key } = job;
+        if known.settings(queue).limits_concurrency() {
+            queues.insert(queue);
+        }
+        let (key, hash) = match key {
+            Some(key) => {
+                tasks.insert(task);
+                let hash = numbered.number(keys.debounce(task, key));
+                (Item::from(key.as_str()), Item::from(hash))
+            }
+            None => (Item::Nothing, Item::Nothing),
+        };
+        let output = output.map_or(Item::Nothing, |output| Item::from(output.as_str()));
+        items.push(list![
+            lease.job.to_string(),
+            Item::from_count(lease.token.get()),
+            output,
+            queue.as_str(),
+            task.as_str(),
+            key,
+            hash,
+        ]);
+    }
+    let lanes = known.lanes().filter(|(_, lane)| tasks.contains(&lane.task));
+    let lanes: Vec<Item> = lanes
+        .map(|(number, lane)| {
+            let name = lane_member(number, None);
+            let heads = numbered.number(keys.heads(&lane.queue));
+            let line = numbered.number(keys.line(&name));
+            list![i64::from(number), heads, line, name, lane.queue.as_str()]
+        })
+        .collect();
+    if lanes.len() > MOST_LANES {
+        return None;
+    }
+    // R31: what limits kept back may start, at any worker.
+    let queues = queues.into_iter().map(|queue| Item::from(queue.as_str())).collect();
+    let asked = vec![
+        Item::from(shard.channel.clone()),
+        Item::from(shard.origin.clone()),
+        Item::List(queues),
+        Item::List(lanes),
+        Item::List(items),
+    ];
+    Some(Request { keys: numbered, asked })
+}

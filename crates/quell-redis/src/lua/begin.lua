@@ -1,0 +1,107 @@
+-- What each script of one call begins with: the time, the names, and rows of jobs.
+--
+-- KEYS[1] is the clock, KEYS[2] holds the version of names and settings, KEYS[3] the jobs. ARGV[1]
+-- is the time as read.lua takes it, ARGV[2] the version that the caller knows, ARGV[3] what is
+-- asked, in MessagePack. A script answers with the time and what came of it; before anything is
+-- written, with `stale` where the caller must learn names anew, and with `general` where it must
+-- take the step itself.
+
+-- Beyond this, Lua's numbers leave whole microseconds out.
+local EXACT = 4503599627370496
+
+local STALE, GENERAL = { 'stale' }, { 'general' }
+if (redis.call('HGET', KEYS[2], 'version') or '') ~= ARGV[2] then return STALE end
+
+local clock = tonumber(redis.call('GET', KEYS[1]) or '-9007199254740992')
+local now
+if ARGV[1] == 'server' then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+else
+  now = tonumber(ARGV[1])
+end
+-- The store's time never goes back.
+if now < clock then now = clock end
+if math.abs(now) > EXACT then return GENERAL end
+local now_text = string.format('%.0f', now)
+local asked = cmsgpack.unpack(ARGV[3])
+
+local function raise_clock()
+  if now > clock then redis.call('SET', KEYS[1], now_text) end
+end
+
+-- The places of a job's row; `row.rs` says what they hold. The times of the window count from the
+-- first trigger.
+local STATE, LANE, FIRST, LAST, DUE, BOUND, REASON, TRIGGERS, SHAPE, KEY, PAYLOAD =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+local WAITS, PARTITION, ASKED, NOT_BEFORE, ATTEMPT, STARTS, WORKER = 12, 13, 14, 15, 16, 17, 18
+local LEASE, STARTED, ENDED, OUTPUT, FAILURES, LAPSES, SUPPRESSED = 19, 20, 21, 22, 23, 24, 25
+local FIELDS = 27
+-- What is not there because it is the default and at the end.
+local DEFAULTS = {
+  [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [FAILURES] = 0, [LAPSES] = 0, [SUPPRESSED] = 0,
+}
+local SCHEDULED, RUNNING, SUCCEEDED = 0, 1, 2
+
+local TIMES = { FIRST, LAST, DUE, BOUND, ASKED, NOT_BEFORE, LEASE, STARTED }
+
+-- None where a number of it cannot be written back as it was.
+local function read_row(bytes)
+  local row = cmsgpack.unpack(bytes)
+  for number = 1, #TIMES do
+    local time = row[TIMES[number]]
+    if time and (time > EXACT or time < -EXACT) then return nil end
+  end
+  row[WAITS] = row[WAITS] or false
+  row[ATTEMPT], row[STARTS] = row[ATTEMPT] or 0, row[STARTS] or 0
+  row[FAILURES], row[LAPSES], row[SUPPRESSED] = row[FAILURES] or 0, row[LAPSES] or 0, row[SUPPRESSED] or 0
+  return row
+end
+
+local function write_row(row)
+  local last = FIELDS
+  while row[last] == nil or row[last] == DEFAULTS[last] do last = last - 1 end
+  local head = last < 16 and string.char(144 + last) or string.char(220, 0, last)
+  return head .. cmsgpack.pack(unpack(row, 1, last))
+end
+
+-- A job among those of one score: a letter says how many digits follow.
+local function member(id)
+  return string.char(96 + #id) .. id
+end
+
+-- A command with as many arguments as there are.
+local function many(command, key, arguments)
+  for from = 1, #arguments, 4000 do
+    redis.call(command, key, unpack(arguments, from, math.min(from + 3999, #arguments)))
+  end
+end
+
+-- What has come to nothing takes no room.
+local function count(key, field, by)
+  if redis.call('HINCRBY', key, field, by) == 0 then redis.call('HDEL', key, field) end
+end
+
+-- A line's head, among the heads of its queue; answers with when it is due.
+local function note_head(heads, line, name)
+  local head = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+  if head[2] then
+    redis.call('ZADD', heads, head[2], name)
+  else
+    redis.call('ZREM', heads, name)
+  end
+  return head[2]
+end
+
+-- When something may start in queues, to other processes and to the caller.
+local function tell(channel, origin, wakes)
+  for queue, due in pairs(wakes) do
+    redis.call('PUBLISH', channel, origin .. ' ' .. string.format('%.0f', due) .. ' ' .. queue)
+  end
+end
+
+local function tell_caller(answers, wakes)
+  for queue, due in pairs(wakes) do
+    answers[#answers + 1], answers[#answers + 2] = queue, string.format('%.0f', due)
+  end
+end

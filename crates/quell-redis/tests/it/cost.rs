@@ -1,0 +1,201 @@
+//! What calls cost, told by what a server of their own has counted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quell_conformance::rig::{Rig, debounce, key, keyed_with, lease, plain, queue, secs, task};
+use quell_core::window::{Debounce, Thresholds};
+use quell_core::{
+    Batch, Claimed, Fold, NewTrigger, Outcome, QueueName, Settlement, Store, TaskName, Timestamp,
+    When,
+};
+use quell_redis::{RedisOptions, RedisStore};
+use quell_services::Redis;
+
+struct Server {
+    redis: Redis,
+    store: RedisStore,
+    /// How often each command was called by the last look.
+    counted: BTreeMap<String, u64>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let redis = Redis::start(&[]).unwrap();
+        let store = RedisOptions::from_url(&redis.url()).unwrap().open().await.unwrap();
+        let mut server = Server { redis, store, counted: BTreeMap::new() };
+        server.calls();
+        server
+    }
+
+    fn stats(&self) -> BTreeMap<String, u64> {
+        let stats = self.redis.command(&["INFO", "commandstats"]).unwrap();
+        let counts = stats.lines().filter_map(|line| {
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((name.to_owned(), rest.split(',').next()?.parse().unwrap()))
+        });
+        counts.collect()
+    }
+
+    /// The commands that were called since the last look.
+    fn calls(&mut self) -> BTreeMap<String, u64> {
+        let counts = self.stats();
+        let before = std::mem::replace(&mut self.counted, counts.clone());
+        let since = |(name, count): (String, u64)| {
+            let count = count - before.get(&name).copied().unwrap_or(0);
+            (count > 0 && name != "info").then_some((name, count))
+        };
+        counts.into_iter().filter_map(since).collect()
+    }
+
+    /// The scripts that were run since the last look.
+    fn scripts(&mut self) -> BTreeMap<String, u64> {
+        self.calls().into_iter().filter(|(name, _)| name.starts_with("eval")).collect()
+    }
+
+    async fn trigger(&self, triggers: Vec<NewTrigger>) {
+        let batches = triggers.into_iter().map(Batch::one).collect();
+        for answer in self.store.enqueue(Some(Rig::START), batches).await.unwrap() {
+            answer.unwrap();
+        }
+    }
+
+    async fn claim(&self, second: u64, limit: usize) -> Claimed {
+        let now = Rig::START + secs(second);
+        self.store.claim(Some(now), &Rig::wish(limit)).await.unwrap()
+    }
+
+    async fn succeed(&self, second: u64, claimed: &Claimed) {
+        let ends = claimed
+            .jobs
+            .iter()
+            .map(|job| Settlement { lease: lease(job), outcome: Outcome::succeeded() });
+        let now = Rig::START + secs(second);
+        self.store.settle(Some(now), ends.collect()).await.unwrap();
+    }
+}
+
+fn debounced(k: &str) -> NewTrigger {
+    let debounce = Debounce::new(Thresholds::new(secs(1_000), secs(2_000)).unwrap());
+    keyed_with(k, debounce, Fold::Last, "1")
+}
+
+fn later(number: u64) -> NewTrigger {
+    NewTrigger { when: When::After(secs(5_000 + number % 50)), ..plain("1") }
+}
+
+fn one() -> BTreeMap<String, u64> {
+    [("evalsha".to_owned(), 1)].into()
+}
+
+#[tokio::test]
+async fn r35_a_common_call_is_one_script() {
+    let mut server = Server::start().await;
+    // Names are new once.
+    server.trigger(vec![plain("1"), debounced("k")]).await;
+    server.claim(0, 9).await;
+    server.calls();
+    server.trigger(vec![plain("1")]).await;
+    // The script itself is new once, too.
+    server.scripts();
+    server.trigger(vec![plain("1")]).await;
+    assert_eq!(server.scripts(), one(), "a trigger");
+    server.trigger(vec![debounced("k"), debounced("l"), debounced("k"), later(1)]).await;
+    assert_eq!(server.scripts(), one(), "a call of several");
+    let claimed = server.claim(1, 1).await;
+    assert_eq!((claimed.jobs.len(), server.scripts()), (1, one()), "a claim");
+    let (now, held) = (Some(Rig::START + secs(1)), lease(&claimed.jobs[0]));
+    server.store.renew(now, &[held], secs(30)).await.unwrap();
+    server.scripts();
+    server.store.renew(now, &[held], secs(30)).await.unwrap();
+    assert_eq!(server.scripts(), one(), "a renewal");
+    server.succeed(1, &claimed).await;
+    server.scripts();
+    let claimed = server.claim(3_000, 5).await;
+    server.scripts();
+    assert!(claimed.jobs.iter().any(|job| job.key == Some(key("k"))), "{claimed:?}");
+    server.succeed(3_000, &claimed).await;
+    assert_eq!(server.scripts(), one(), "the end of several");
+    server.claim(3_000, 5).await;
+    assert_eq!(server.scripts(), one(), "a claim that finds nothing");
+    let tasks: Arc<[TaskName]> = [task("t")].into();
+    let queues: Vec<(QueueName, Arc<[TaskName]>)> = (0..50)
+        .map(|number| (QueueName::new(format!("q{number}")).unwrap(), Arc::clone(&tasks)))
+        .chain([(queue(), Arc::clone(&tasks))])
+        .collect();
+    let next = server.store.peek(now, &queues).await.unwrap();
+    assert_eq!(server.scripts(), one(), "a look at 51 queues");
+    assert_eq!(next.last().unwrap().due, Some(Rig::START + secs(5_001)));
+    server.redis.command(&["SCRIPT", "FLUSH"]).unwrap();
+    server.trigger(vec![plain("1")]).await;
+    let forgotten = [("eval".to_owned(), 1), ("evalsha".to_owned(), 1)];
+    assert_eq!(server.scripts(), forgotten.into(), "a trigger after the server forgot its scripts");
+    server.trigger(vec![plain("1")]).await;
+    assert_eq!(server.scripts(), one(), "the one after it");
+}
+
+#[tokio::test]
+async fn r35_work_is_bounded_by_the_call_and_not_by_what_waits() {
+    let mut server = Server::start().await;
+    let round = async |server: &mut Server, second: u64| {
+        server.trigger((0..3).map(|_| plain("1")).collect()).await;
+        let claimed = server.claim(second, 3).await;
+        assert_eq!(claimed.jobs.len(), 3);
+        let costs = server.calls();
+        server.succeed(second, &claimed).await;
+        let ends = server.calls();
+        server.trigger(vec![debounced("k")]).await;
+        (costs, ends, server.calls())
+    };
+    // Names and scripts are new.
+    round(&mut server, 1).await;
+    let alone = round(&mut server, 2).await;
+    for chunk in 0..100 {
+        let k = |number| format!("{chunk}-{number}");
+        server.trigger((0..1_000).map(|number| debounced(&k(number))).collect()).await;
+    }
+    for _ in 0..10 {
+        server.trigger((0..1_000).map(|_| plain("1")).collect()).await;
+        server.trigger((0..1_000).map(later).collect()).await;
+    }
+    server.calls();
+    assert_eq!(round(&mut server, 3).await, alone);
+    let due: Option<Timestamp> = server.claim(3, 0).await.next.due;
+    assert_eq!(due, Some(Rig::START + secs(2)));
+}
+
+#[tokio::test]
+async fn r05_batches_of_other_kinds_slow_nobody_down_and_answers_keep_their_order() {
+    let mut server = Server::start().await;
+    let capped = |payload: &str| {
+        let debounce = Debounce { max_triggers: Some(100), ..debounce() };
+        keyed_with("k", debounce, Fold::Last, payload)
+    };
+    let last = || keyed_with("k", debounce(), Fold::Last, "9");
+    // Names and scripts are new once.
+    server.trigger(vec![plain("1")]).await;
+    server.trigger(vec![plain("1"), capped("0"), plain("1")]).await;
+    server.scripts();
+    let mut triggers = Vec::new();
+    for number in 0..8 {
+        let number = number.to_string();
+        triggers.extend([plain(&number), capped(&number)]);
+    }
+    triggers.push(last());
+    let batches = triggers.into_iter().map(Batch::one).collect();
+    let answers = server.store.enqueue(Some(Rig::START), batches).await.unwrap();
+    let scripts: u64 = server.scripts().values().sum();
+    assert!(scripts <= 6, "17 batches took {scripts} scripts");
+    let mut receipts = answers.into_iter().map(|answer| answer.unwrap().remove(0));
+    let mut window = None;
+    for number in 0..8 {
+        let (plain, capped) = (receipts.next().unwrap(), receipts.next().unwrap());
+        let job = server.store.job(plain.job().unwrap()).await.unwrap().unwrap();
+        assert_eq!((job.key, job.payload.as_str()), (None, number.to_string().as_str()));
+        assert_eq!(capped.trigger().unwrap().seq, number + 2);
+        window = capped.job();
+    }
+    let last = receipts.next().unwrap().trigger().unwrap();
+    assert_eq!((Some(last.job), last.seq), (window, 10));
+    assert_eq!(server.store.job(last.job).await.unwrap().unwrap().payload.as_str(), "9");
+}

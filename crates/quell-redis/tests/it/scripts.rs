@@ -1,0 +1,305 @@
+//! The scripts of one call against the steps that know all cases: the same calls, every answer
+//! compared, and at the end every key in Redis.
+//!
+//! A store that records a history takes the steps only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use quell_conformance::rig::{
+    Rig, debounce, fails, key, keyed_with, lease, plain, queue, secs, task,
+};
+use quell_core::history::{Event, History};
+use quell_core::trigger::Keyed;
+use quell_core::window::{Debounce, Thresholds};
+use quell_core::{
+    Batch, Claim, ExplainTarget, Fold, JobFilter, Lease, NewTrigger, Outcome, Payload, QueueName,
+    QueueSettings, Result, Settlement, Store, TaskName, TaskSettings, Timestamp, When, WorkerId,
+};
+use quell_redis::{RedisOptions, RedisStore};
+use quell_services::Redis;
+use redis::aio::MultiplexedConnection;
+
+/// Takes events, so that the store takes every step itself.
+#[derive(Debug)]
+struct Deaf;
+
+impl History for Deaf {
+    fn record(&self, _: &Event) {}
+}
+
+/// A store, and how to read its keys.
+struct Opened {
+    store: RedisStore,
+    prefix: String,
+}
+
+struct Pair {
+    scripts: Opened,
+    steps: Opened,
+    now: Timestamp,
+    leases: Vec<Lease>,
+    random: fastrand::Rng,
+    /// What was done, to be shown where the two differ.
+    story: Vec<String>,
+}
+
+fn same<T: Debug + PartialEq>(story: &[String], scripts: Result<T>, steps: Result<T>) -> Option<T> {
+    let told = |answer: &Result<T>| match answer {
+        Ok(answer) => format!("{answer:#?}"),
+        Err(error) => format!("{error}"),
+    };
+    assert_eq!(told(&scripts), told(&steps), "after {}", story.join("\n"));
+    scripts.ok()
+}
+
+/// Asks both stores the same and compares the answers.
+macro_rules! ask {
+    ($pair:ident, $method:ident ( $($argument:expr),* )) => {{
+        $pair.story.push(format!(
+            concat!("at {} ", stringify!($method), ": {:?}"),
+            $pair.now, ($(&$argument,)*),
+        ));
+        let scripts = $pair.scripts.store.$method($($argument),*).await;
+        let steps = $pair.steps.store.$method($($argument),*).await;
+        same(&$pair.story, scripts, steps)
+    }};
+}
+
+impl Pair {
+    async fn open(url: &str, seed: u64) -> Self {
+        let open = async |records| {
+            let prefix = format!("{}-{seed}", if records { "steps" } else { "scripts" });
+            let options = RedisOptions::from_url(url).unwrap().prefix(prefix.clone()).unwrap();
+            let options = if records { options.history(Arc::new(Deaf)) } else { options };
+            Opened { store: options.open().await.unwrap(), prefix }
+        };
+        let (scripts, steps) = (open(false).await, open(true).await);
+        let random = fastrand::Rng::with_seed(seed);
+        let (leases, story) = (Vec::new(), vec![format!("seed {seed}")]);
+        let mut pair = Pair { scripts, steps, now: Rig::START, leases, random, story };
+        pair.name_all().await;
+        pair
+    }
+
+    /// Gives every lane and shape its number: one that a window only passes through within a call
+    /// may have one or not.
+    async fn name_all(&mut self) {
+        let mut triggers = Vec::new();
+        for number in 0..8 {
+            let queue = if number % 2 == 0 { queue() } else { QueueName::new("other").unwrap() };
+            let task = task(if number / 2 % 2 == 0 { "t" } else { "u" });
+            let priority = if number / 4 == 0 { 0 } else { 5 };
+            triggers.push(NewTrigger { queue, task, priority, ..plain("0") });
+        }
+        for (k, fold, overlap) in
+            [("x", Fold::First, false), ("y", Fold::First, true), ("z", Fold::Last, true)]
+        {
+            let debounce = Debounce { overlap, ..debounce() };
+            triggers.push(keyed_with(k, debounce, fold, "0"));
+        }
+        for trigger in triggers {
+            for store in [&self.scripts.store, &self.steps.store] {
+                let batches = vec![Batch::one(trigger.clone())];
+                store.enqueue(Some(self.now), batches).await.unwrap();
+            }
+        }
+    }
+
+    fn trigger(&mut self) -> NewTrigger {
+        let random = &mut self.random;
+        let payload = Payload::from_stored(format!("\"{}\"", "x".repeat(random.usize(..60))));
+        let task = task(["t", "t", "u"][random.usize(..3)]);
+        let queue = if random.u8(..6) == 0 { QueueName::new("other").unwrap() } else { queue() };
+        let mut trigger = NewTrigger { task, queue, payload, ..plain("0") };
+        trigger.priority = [0, 0, 0, 5][random.usize(..4)];
+        if random.u8(..5) == 0 {
+            trigger.partition = Some(key(["p", "q"][random.usize(..2)]));
+        }
+        if random.bool() {
+            let (min, max) = [(5, 20), (5, 20), (5, 5), (1, 20)][random.usize(..4)];
+            let debounce = Debounce::new(Thresholds::new(secs(min), secs(max)).unwrap());
+            let from_default = random.u8(..6) == 0;
+            let debounce = Debounce { from_default, ..debounce };
+            let overlap = random.u8(..12) == 0;
+            let debounce = Debounce { overlap, ..debounce };
+            let fold = if random.u8(..12) == 0 { Fold::First } else { Fold::Last };
+            trigger.keyed =
+                Some(Keyed { key: key(["a", "b", "c"][random.usize(..3)]), debounce, fold });
+        } else {
+            trigger.when = match random.u8(..6) {
+                0 => When::After(secs(random.u64(1..20))),
+                1 => When::At(self.now + secs(random.u64(..9))),
+                2 => When::At(self.now.before(secs(random.u64(..9)))),
+                _ => When::Now,
+            };
+        }
+        trigger
+    }
+
+    fn batches(&mut self) -> Vec<Batch> {
+        let count = self.random.usize(1..4);
+        let mut batches = Vec::new();
+        for _ in 0..count {
+            let members = if self.random.u8(..4) == 0 { self.random.usize(2..5) } else { 1 };
+            let triggers = (0..members).map(|_| self.trigger()).collect();
+            batches.push(Batch { triggers, dedup: None });
+        }
+        batches
+    }
+
+    fn settlements(&mut self) -> Vec<Settlement> {
+        let count = self.random.usize(1..4).min(self.leases.len());
+        let mut settlements = Vec::new();
+        for _ in 0..count {
+            let back = self.random.usize(..self.leases.len().min(6));
+            let lease = self.leases[self.leases.len() - 1 - back];
+            let outcome = match self.random.u8(..8) {
+                0 => fails(secs(self.random.u64(1..9)), false),
+                1 => Outcome::Released,
+                2 | 3 => Outcome::Succeeded { output: Some(Payload::from_stored("{\"n\":7}")) },
+                _ => Outcome::succeeded(),
+            };
+            settlements.push(Settlement { lease, outcome });
+        }
+        settlements
+    }
+
+    async fn step(&mut self) {
+        let now = Some(self.now);
+        match self.random.u8(..20) {
+            0..=5 => {
+                let batches = self.batches();
+                let told = |answers: Vec<Result<_>>| -> Vec<_> {
+                    answers
+                        .into_iter()
+                        .map(|answer| answer.map_err(|error| error.to_string()))
+                        .collect()
+                };
+                self.story.push(format!("at {} enqueue: {batches:?}", self.now));
+                let scripts = self.scripts.store.enqueue(now, batches.clone()).await.map(told);
+                let steps = self.steps.store.enqueue(now, batches).await.map(told);
+                same(&self.story, scripts, steps);
+            }
+            6..=10 => {
+                let tasks: Vec<TaskName> =
+                    if self.random.bool() { vec![task("t"), task("u")] } else { vec![task("t")] };
+                let worker = WorkerId::new(["v", "w"][self.random.usize(..2)]).unwrap();
+                let limit = self.random.usize(..5);
+                let claim =
+                    Claim { tasks: tasks.into(), worker, lease: secs(9), ..Rig::wish(limit) };
+                let claimed = ask!(self, claim(now, &claim)).unwrap();
+                self.leases.extend(claimed.jobs.iter().map(lease));
+            }
+            11..=14 => {
+                let settlements = self.settlements();
+                ask!(self, settle(now, settlements.clone()));
+            }
+            15 => {
+                let leases = self.leases[self.leases.len().saturating_sub(3)..].to_vec();
+                ask!(self, renew(now, &leases, secs(9)));
+            }
+            16 => {
+                ask!(self, reap(now, 3));
+            }
+            17 if self.random.u8(..4) == 0 => self.change_settings().await,
+            _ => self.now = self.now + secs(self.random.u64(..9)),
+        }
+    }
+
+    async fn change_settings(&mut self) {
+        let thresholds = self.random.bool().then(|| Thresholds::new(secs(2), secs(9)).unwrap());
+        let concurrency = (self.random.u8(..3) == 0).then_some(2);
+        let paused = self.random.u8(..4) == 0;
+        let settings =
+            QueueSettings { debounce: thresholds, concurrency, paused, ..QueueSettings::default() };
+        ask!(self, set_queue(&queue(), &settings));
+        let settings = TaskSettings { paused: self.random.u8(..4) == 0 };
+        ask!(self, set_task(&task("u"), &settings));
+    }
+
+    async fn same_views(&mut self) {
+        let (now, all) = (Some(self.now), JobFilter { limit: 1_000, ..JobFilter::default() });
+        ask!(self, jobs(&all));
+        ask!(self, counts());
+        let tasks = vec![task("t"), task("u")];
+        for queue in [queue(), QueueName::new("other").unwrap()] {
+            ask!(self, next_due(now, &queue, &tasks));
+        }
+        let target = ExplainTarget::Key { task: None, key: key("a") };
+        ask!(self, explain(&target));
+    }
+
+    async fn same_keys(&self, connection: &mut MultiplexedConnection) {
+        let scripts = dump(connection, &self.scripts.prefix).await;
+        let steps = dump(connection, &self.steps.prefix).await;
+        let names: BTreeSet<&String> = scripts.keys().chain(steps.keys()).collect();
+        for name in names {
+            let lines = |of: &BTreeMap<String, String>| -> BTreeSet<String> {
+                of.get(name).into_iter().flat_map(|text| text.lines()).map(str::to_owned).collect()
+            };
+            let (scripts, steps) = (lines(&scripts), lines(&steps));
+            let (only, other): (Vec<_>, Vec<_>) =
+                (scripts.difference(&steps).collect(), steps.difference(&scripts).collect());
+            assert_eq!(only, other, "after {}, in {name}", self.story.join("\n"));
+        }
+    }
+}
+
+/// Every key of a prefix with what is in it, and whether it expires. What runs of a key is a set.
+async fn dump(connection: &mut MultiplexedConnection, prefix: &str) -> BTreeMap<String, String> {
+    let pattern = format!("{prefix}:*");
+    let names: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(connection).await.unwrap();
+    let mut found = BTreeMap::new();
+    for name in names {
+        let kind: String = redis::cmd("TYPE").arg(&name).query_async(connection).await.unwrap();
+        let command = match kind.as_str() {
+            "string" => redis::cmd("GET").arg(&name).clone(),
+            "hash" => redis::cmd("HGETALL").arg(&name).clone(),
+            "set" => redis::cmd("SMEMBERS").arg(&name).clone(),
+            "list" => redis::cmd("LRANGE").arg(&name).arg(0).arg(-1).clone(),
+            "zset" => redis::cmd("ZRANGE").arg(&name).arg(0).arg(-1).arg("WITHSCORES").clone(),
+            other => panic!("{name} is a {other}"),
+        };
+        let value: redis::Value = command.query_async(connection).await.unwrap();
+        let ttl: i64 = redis::cmd("TTL").arg(&name).query_async(connection).await.unwrap();
+        let value = match (kind.as_str(), value) {
+            ("hash", redis::Value::Array(values)) => {
+                let pairs = values.chunks(2).map(|pair| match pair {
+                    [field, redis::Value::BulkString(ids)] if name.ends_with(":runs") => {
+                        let mut ids: Vec<&[u8]> = ids.split(|byte| *byte == b' ').collect();
+                        ids.sort_unstable();
+                        format!("{field:?} {ids:?}")
+                    }
+                    [field, redis::Value::BulkString(row)] if name.ends_with(":jobs") => {
+                        let values: serde_json::Value = rmp_serde::from_slice(row).unwrap();
+                        format!("{field:?} {values} in {} bytes", row.len())
+                    }
+                    pair => format!("{pair:?}"),
+                });
+                format!("{:#?}", pairs.collect::<BTreeSet<_>>())
+            }
+            (_, value) => format!("{value:#?}"),
+        };
+        let name = name.strip_prefix(prefix).unwrap().to_owned();
+        found.insert(name, format!("{value} expires: {}", ttl >= 0));
+    }
+    found
+}
+
+#[tokio::test]
+async fn r06_r07_r11_r21_r30_scripts_leave_in_redis_what_steps_leave() {
+    // Of its own, so that all its keys are few.
+    let server = Redis::start(&[]).unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    for seed in 0..24 {
+        let mut pair = Pair::open(&server.url(), seed).await;
+        for _ in 0..70 {
+            pair.step().await;
+        }
+        pair.same_views().await;
+        pair.same_keys(&mut connection).await;
+    }
+}
