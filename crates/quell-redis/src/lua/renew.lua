@@ -22,6 +22,8 @@ for number, lease in ipairs(held) do
 end
 if #rows == 0 then return answers end
 wrote = true
+-- As in commit.lua: this goes on although the memory is full.
+redis.call('PERSIST', KEYS[1])
 many('HSET', KEYS[3], rows)
 many('ZADD', KEYS[4], leases)
 raise_clock()

@@ -96,7 +96,10 @@ local function settle(item)
   changed[id] = true
   lost[#lost + 1] = member(id)
   over[#over + 1], over[#over + 2] = now_text, member(id)
-  if tells[queue] then wake(queue, -9223372036854775808) end
+  if tells[queue] then
+    wake(queue, -9223372036854775808)
+    add(by_slot, queue .. ' n', 1)
+  end
   return 1
 end
 
@@ -111,6 +114,8 @@ end
 if #over == 0 then return answers end
 
 wrote = true
+-- As in commit.lua: this goes on although the memory is full.
+redis.call('PERSIST', KEYS[1])
 local written = {}
 for id in pairs(changed) do
   written[#written + 1], written[#written + 2] = id, write_row(rows[id])
