@@ -84,6 +84,8 @@ end
 
 go_on()
 wrote = true
+-- As in commit.lua: this goes on although the memory is full.
+redis.call('PERSIST', KEYS[1])
 local until_text = string.format('%.0f', now + length)
 local started, written, leases, gone, by_task = {}, {}, {}, {}, {}
 for number, place in ipairs(chosen) do
