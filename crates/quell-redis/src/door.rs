@@ -1,7 +1,7 @@
 //! The door: which shards a call goes to, and one answer made of theirs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -36,9 +36,6 @@ pub struct RedisStore {
     pub(crate) shards: Arc<Shards>,
     hub: Arc<WakeHub>,
     ends: Arc<Ends>,
-    /// What some shards answered to a call that failed on others: it is made again, and they must
-    /// not find their own work to be somebody else's.
-    half_settled: Mutex<BTreeMap<Lease, Settled>>,
     // Owned so that it ends with the store.
     _listener: JoinSet<()>,
 }
@@ -57,11 +54,7 @@ impl RedisStore {
         (hub, ends): (Arc<WakeHub>, Arc<Ends>),
         listener: JoinSet<()>,
     ) -> Self {
-        RedisStore { shards, hub, ends, half_settled: Mutex::default(), _listener: listener }
-    }
-
-    fn half_settled(&self) -> MutexGuard<'_, BTreeMap<Lease, Settled>> {
-        self.half_settled.lock().unwrap_or_else(PoisonError::into_inner)
+        RedisStore { shards, hub, ends, _listener: listener }
     }
 
     /// The shard of a lease; any says that it holds nothing where no shard has that number.
@@ -253,39 +246,32 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.settle(now, settlements).await;
         }
-        let mut answers: Vec<Settled> = settlements
-            .iter()
-            .map(|one| Settled { lease: one.lease, became: SettledAs::Refused })
-            .collect();
-        let mut left = Vec::new();
-        for (place, one) in settlements.into_iter().enumerate() {
-            match (self.half_settled().remove(&one.lease), answers.get_mut(place)) {
-                (Some(known), Some(answer)) => *answer = known,
-                (_, _) => left.push((place, one)),
-            }
-        }
-        let parts = self.by_shard(&left, |(_, one)| one.lease.job).await?;
-        let asked = parts.into_iter().map(async |(shard, _, part)| {
-            let (places, part): (Vec<usize>, Vec<Settlement>) = part.into_iter().unzip();
-            (places, shard.settle(now, part).await)
+        let refused = |one: &Settlement| Settled { lease: one.lease, became: SettledAs::Refused };
+        let mut answers: Vec<Settled> = settlements.iter().map(refused).collect();
+        let parts = self.by_shard(&settlements, |one| one.lease.job).await?;
+        let asked = parts.into_iter().map(async |(shard, places, part)| {
+            let answer = shard.settle(now, part).await;
+            (shard, places, answer)
         });
-        let mut failed = None;
-        for (places, answer) in join_all(asked).await {
+        let (mut done, mut failed) = (Vec::new(), None);
+        for (shard, places, answer) in join_all(asked).await {
             match answer {
-                Ok(settled) => {
-                    for (place, one) in places.into_iter().zip(settled) {
-                        if let Some(answer) = answers.get_mut(place) {
-                            *answer = one;
-                        }
-                    }
-                }
+                Ok(settled) => done.push((shard, places, settled)),
                 Err(error) => failed = Some(error),
             }
         }
-        let Some(error) = failed else { return Ok(answers) };
-        let done = answers.into_iter().filter(|settled| settled.became != SettledAs::Refused);
-        self.half_settled().extend(done.map(|settled| (settled.lease, settled)));
-        Err(error)
+        if let Some(error) = failed {
+            done.iter().for_each(|(shard, _, settled)| shard.told.keep(settled));
+            return Err(error);
+        }
+        for (_, places, settled) in done {
+            for (place, one) in places.into_iter().zip(settled) {
+                if let Some(answer) = answers.get_mut(place) {
+                    *answer = one;
+                }
+            }
+        }
+        Ok(answers)
     }
 
     async fn begin_effect(

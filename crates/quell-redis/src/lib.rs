@@ -32,6 +32,7 @@ mod schedules;
 mod shard;
 mod shards;
 mod store;
+mod told;
 mod tx;
 mod upkeep;
 mod write;

@@ -4,7 +4,6 @@
 //! that holds no jobs: the alerts, and what new shards must know of tasks. Shards are never removed.
 
 use std::collections::BTreeMap;
-use std::hash::Hasher;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_core::history::Sink;
@@ -323,29 +322,12 @@ fn tag(queue: &QueueName, count: u32, turn: u32) -> String {
     if count == 1 { queue.to_string() } else { format!("{queue}#{turn}") }
 }
 
-/// Which of a queue's shards a key of a task is on: by FNV-1a, 64 bits, which is the same
-/// everywhere and for ever (<http://www.isthe.com/chongo/tech/comp/fnv/>).
+/// Which of a queue's shards a key of a task is on: by the SHA-1 of both, which is the same
+/// everywhere and for ever.
 fn turn_of(task: &TaskName, key: &str, count: u32) -> u32 {
-    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
-    hasher.write(task.as_str().as_bytes());
-    hasher.write(b" ");
-    hasher.write(key.as_bytes());
-    u32::try_from(hasher.finish() % u64::from(count.max(1))).unwrap_or(0)
-}
-
-struct Fnv(u64);
-
-impl Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        // The low bits of the hash alone are weak.
-        self.0 ^ (self.0 >> 32)
-    }
+    let digest = sha1_smol::Sha1::from(format!("{task} {key}")).digest().bytes();
+    let number = digest.first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_be_bytes(*bytes));
+    u32::try_from(number % u64::from(count.max(1))).unwrap_or(0)
 }
 
 impl Shard {

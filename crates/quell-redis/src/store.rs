@@ -20,6 +20,7 @@ use quell_core::{
 use crate::claim::Tried;
 use crate::ends::Ends;
 use crate::shard::{Shard, Time};
+use crate::told::Told;
 use crate::tx::{Committed, TRIES, Tx, contended};
 
 /// One shard as a store of its own.
@@ -29,6 +30,8 @@ pub(crate) struct ShardStore {
     pub(crate) history: Option<Sink>,
     hub: Arc<WakeHub>,
     ends: Arc<Ends>,
+    /// What callers have not been told yet.
+    pub(crate) told: Told,
 }
 
 /// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
@@ -66,7 +69,7 @@ impl ShardStore {
         history: Option<Sink>,
         (hub, ends): (Arc<WakeHub>, Arc<Ends>),
     ) -> Self {
-        ShardStore { shard, history, hub, ends }
+        ShardStore { shard, history, hub, ends, told: Told::default() }
     }
 
     /// Takes over what another shard has put on record of a task.

@@ -38,21 +38,39 @@ impl ShardStore {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
-        let mut settled: Vec<Option<Settled>> = vec![None; settlements.len()];
-        let ends = self.common_ends(&settlements);
-        for ends in ends.chunks(MOST_ENDS) {
-            self.settle_fast(now, ends, &mut settled).await?;
-        }
-        let others = settlements.iter().zip(&settled).filter(|(_, settled)| settled.is_none());
-        let others: Vec<Settlement> = others.map(|(one, _)| one.clone()).collect();
-        let mut answers = Vec::new().into_iter();
-        if !others.is_empty() {
-            answers = self.settle_by_step(now, &others).await?.into_iter();
+        let mut settled = self.told.take(&settlements);
+        let ended = self.settle_left(now, &settlements, &mut settled).await;
+        if let Err(error) = ended {
+            self.told.keep(settled.iter().flatten());
+            return Err(error);
         }
         self.shard.held.forget(settlements.iter().map(|one| one.lease.job));
-        let answer = |settled: Option<Settled>| settled.or_else(|| answers.next());
-        let settled: Option<Vec<Settled>> = settled.into_iter().map(answer).collect();
+        let settled: Option<Vec<Settled>> = settled.into_iter().collect();
         settled.ok_or_else(|| corrupt("fewer answers than ends"))
+    }
+
+    /// Ends the attempts that have no answer yet.
+    async fn settle_left(
+        &self,
+        now: Option<Timestamp>,
+        settlements: &[Settlement],
+        settled: &mut [Option<Settled>],
+    ) -> Result<()> {
+        let mut ends = self.common_ends(settlements);
+        ends.retain(|(place, _)| settled.get(*place).is_some_and(Option::is_none));
+        for ends in ends.chunks(MOST_ENDS) {
+            self.settle_fast(now, ends, settled).await?;
+        }
+        let others = settlements.iter().zip(&*settled).filter(|(_, settled)| settled.is_none());
+        let others: Vec<Settlement> = others.map(|(one, _)| one.clone()).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let mut answers = self.settle_by_step(now, &others).await?.into_iter();
+        for settled in settled.iter_mut().filter(|settled| settled.is_none()) {
+            *settled = answers.next();
+        }
+        Ok(())
     }
 
     /// The ends that the script may know, with their places in the call.

@@ -11,4 +11,5 @@ mod place;
 mod published;
 mod refused;
 mod scripts;
+mod spread;
 mod wake;

@@ -1,0 +1,60 @@
+//! Ends that were done by a call that failed in another part of it.
+//!
+//! A call that ends several attempts may take several steps, on several shards. Where one of them
+//! fails, the caller makes the whole call again, and must not hear that its own ends are somebody
+//! else's.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use quell_core::{Lease, Settled, SettledAs, Settlement};
+
+/// The most that is remembered: who does not ask again in time hears that its lease is lost.
+const MOST: usize = 10_000;
+
+/// What callers have not been told yet.
+#[derive(Debug, Default)]
+pub(crate) struct Told(Mutex<BTreeMap<Lease, Settled>>);
+
+impl Told {
+    /// Remembers what was done.
+    pub(crate) fn keep<'s>(&self, settled: impl IntoIterator<Item = &'s Settled>) {
+        let done = settled.into_iter().filter(|one| one.became != SettledAs::Refused);
+        let mut kept = self.locked();
+        kept.extend(done.map(|settled| (settled.lease, *settled)));
+        while kept.len() > MOST {
+            // The oldest jobs have waited longest.
+            kept.pop_first();
+        }
+    }
+
+    /// What was done of these already, by its place; each is told once.
+    pub(crate) fn take(&self, settlements: &[Settlement]) -> Vec<Option<Settled>> {
+        let mut kept = self.locked();
+        settlements.iter().map(|one| kept.remove(&one.lease)).collect()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<Lease, Settled>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_core::{JobId, LeaseToken, Outcome};
+
+    use super::*;
+
+    #[test]
+    fn r21_what_was_done_is_told_once_to_who_asks_again() {
+        let told = Told::default();
+        let lease = |job| Lease { job: JobId::new(job), token: LeaseToken::new(1) };
+        let settled = |job, became| Settled { lease: lease(job), became };
+        told.keep(&[settled(1, SettledAs::Succeeded), settled(2, SettledAs::Refused)]);
+        let ends =
+            [1, 2, 3].map(|job| Settlement { lease: lease(job), outcome: Outcome::succeeded() });
+        let known = Some(settled(1, SettledAs::Succeeded));
+        assert_eq!(told.take(&ends), [known, None, None]);
+        assert_eq!(told.take(&ends), [None, None, None]);
+    }
+}

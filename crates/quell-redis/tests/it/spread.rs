@@ -1,0 +1,154 @@
+//! Shards: a queue that is spread over several, stores that must agree on how, and what the shards
+//! know of each other.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use quell_conformance::Rig;
+use quell_conformance::rig::{key, keyed, plain, queue, secs, task};
+use quell_core::dedup::Dedup;
+use quell_core::schedule::{CatchUp, Schedule, Spec};
+use quell_core::{
+    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, QueueSettings, Receipt, Result,
+    ScheduleName, Store, TaskSettings,
+};
+use quell_redis::{RedisOptions, RedisStore};
+
+/// Shards are told apart by what ids leave of this.
+const SHARDS: u64 = 1_024;
+
+fn at(prefix: &str, query: &str) -> RedisOptions {
+    let (url, _) = quell_services::redis_url_for_tests();
+    RedisOptions::from_url(&format!("{url}?prefix={prefix}&{query}")).unwrap()
+}
+
+fn prefix() -> String {
+    quell_services::redis_url_for_tests().1
+}
+
+async fn spread() -> RedisStore {
+    at(&prefix(), &format!("layout=queues&shards.{}=4", queue())).open().await.unwrap()
+}
+
+async fn take(store: &RedisStore, triggers: Vec<NewTrigger>) -> Result<Vec<Receipt>> {
+    let batch = vec![Batch { triggers, dedup: None }];
+    store.enqueue(Some(Rig::START), batch).await?.pop().unwrap()
+}
+
+fn shard(id: JobId) -> u64 {
+    id.get() % SHARDS
+}
+
+#[tokio::test]
+async fn r07_r11_a_key_is_always_on_the_same_of_a_queues_shards() {
+    let store = spread().await;
+    let keys: Vec<String> = (0..64).map(|number| format!("customer-{number}")).collect();
+    let mut jobs = BTreeSet::new();
+    for name in &keys {
+        let opened = take(&store, vec![keyed(name)]).await.unwrap();
+        let joined = take(&store, vec![keyed(name)]).await.unwrap();
+        assert!(matches!(joined[0], Receipt::Debounced { triggers: 2, .. }), "{joined:?}");
+        assert_eq!(opened[0].job(), joined[0].job());
+        jobs.insert(opened[0].job().unwrap());
+    }
+    let shards: BTreeSet<u64> = jobs.iter().map(|id| shard(*id)).collect();
+    assert_eq!(shards.len(), 4, "64 keys are on every shard");
+    assert_eq!(store.jobs(&Default::default()).await.unwrap().len(), 50, "one page of all shards");
+    let mut claimed = BTreeSet::new();
+    while claimed.len() < keys.len() {
+        let later = Some(Rig::START + secs(3_600));
+        let jobs = store.claim(later, &Claim { limit: 20, ..Rig::wish(20) }).await.unwrap().jobs;
+        assert!(!jobs.is_empty(), "only {} were found", claimed.len());
+        claimed.extend(jobs.iter().map(|job| job.id));
+    }
+    assert_eq!(claimed, jobs);
+    for id in jobs {
+        assert_eq!(store.job(id).await.unwrap().unwrap().id, id);
+    }
+    assert!(store.flush(None, &task("t"), &key("customer-1")).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn r18_r31_a_spread_queue_refuses_what_would_need_one_shard() {
+    let store = spread().await;
+    let limited = QueueSettings { concurrency: Some(2), ..QueueSettings::default() };
+    let refused = store.set_queue(&queue(), &limited).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("4 shards"), "{refused}");
+    // Of many pairs of keys, some meet on one shard and most do not.
+    let (mut together, mut apart) = (0, 0);
+    for number in 0..40 {
+        let dedup = Some(Dedup::new(key(&format!("d{number}"))));
+        match take(&store, vec![NewTrigger { dedup, ..keyed(&format!("k{number}")) }]).await {
+            Ok(_) => together += 1,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+                assert!(error.to_string().contains("belong on different ones"), "{error}");
+                apart += 1;
+            }
+        }
+    }
+    assert!(together > 0 && apart > together, "{together} together, {apart} apart");
+    let several: Vec<NewTrigger> = (0..9).map(|number| keyed(&format!("b{number}"))).collect();
+    let refused = take(&store, several).await.unwrap_err();
+    assert!(refused.to_string().contains("one batch for each key"), "{refused}");
+    let counted: u64 = store.counts().await.unwrap().iter().map(|counts| counts.jobs).sum();
+    assert_eq!(counted, together, "what was refused wrote nothing");
+    // Without keys, a batch is on one shard, whichever that is.
+    let free = take(&store, (0..9).map(|_| plain("1")).collect()).await.unwrap();
+    let shards: BTreeSet<u64> = free.iter().map(|told| shard(told.job().unwrap())).collect();
+    assert_eq!(shards.len(), 1);
+}
+
+#[tokio::test]
+async fn r40_processes_that_disagree_on_the_shards_are_refused() {
+    let prefix = prefix();
+    let query = |count: u32| format!("layout=queues&shards.{}={count}", queue());
+    let first = at(&prefix, &query(4)).open().await.unwrap();
+    let told = take(&first, vec![keyed("k")]).await.unwrap();
+    let other = at(&prefix, &query(2)).open().await.unwrap_err();
+    assert_eq!(other.field(), Some("shards"));
+    assert!(other.to_string().contains("4 shards"), "{other}");
+    // Who does not say goes by what is there.
+    let silent = at(&prefix, "layout=queues").open().await.unwrap();
+    let joined = take(&silent, vec![keyed("k")]).await.unwrap();
+    assert_eq!(joined[0].job(), told[0].job());
+    let one = at(&prefix, "layout=one").open().await.unwrap_err();
+    assert_eq!(one.field(), Some("layout"));
+    assert!(one.to_string().contains("`queues`"), "{one}");
+}
+
+#[tokio::test]
+async fn r33_a_shard_that_is_made_later_knows_which_tasks_are_paused() {
+    let prefix = prefix();
+    let store = at(&prefix, "layout=queues").open().await.unwrap();
+    store.set_task(&task("t"), &TaskSettings { paused: true }).await.unwrap();
+    take(&store, vec![plain("1")]).await.unwrap();
+    let claim = store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap();
+    assert!(claim.jobs.is_empty() && claim.next.due.is_none(), "{claim:?}");
+    store.set_task(&task("t"), &TaskSettings { paused: false }).await.unwrap();
+    assert_eq!(store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap().jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn r36_a_schedule_moves_to_the_shard_of_its_queue() {
+    let store: Arc<dyn Store> = Arc::new(at(&prefix(), "layout=queues").open().await.unwrap());
+    let name = ScheduleName::new("s").unwrap();
+    let schedule = |queue: QueueName| Schedule {
+        name: name.clone(),
+        spec: Spec::every(secs(10), Rig::START).unwrap(),
+        catch_up: CatchUp::All,
+        trigger: NewTrigger { queue, ..plain("1") },
+    };
+    let now = Some(Rig::START);
+    store.set_schedule(now, &schedule(queue())).await.unwrap();
+    let other = QueueName::new("other").unwrap();
+    store.set_schedule(now, &schedule(other.clone())).await.unwrap();
+    let known = store.schedules().await.unwrap();
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[0].schedule.trigger.queue, other);
+    let ticked = store.tick(Some(Rig::START + secs(10)), 9).await.unwrap();
+    assert_eq!(ticked.fired.len(), 1, "{ticked:?}");
+    store.delete_schedule(now, &name).await.unwrap();
+    assert!(store.schedules().await.unwrap().is_empty());
+}
