@@ -113,9 +113,8 @@ impl Tx<'_> {
             let running = self.cell(keys.runs(), &task_key(task, key)).map(split);
             others.extend(window.into_iter().chain(running.unwrap_or_default()).map(JobId::new));
         }
-        for id in but {
-            others.remove(id);
-        }
+        // What was loaded for its own sake stays as it is.
+        others.retain(|id| !but.contains(id) && !self.rows.jobs.contains_key(id));
         self.load_jobs(others.iter().copied()).await?;
         // What has ended is nobody's business.
         for id in others {

@@ -17,6 +17,8 @@ mod keys;
 #[cfg(test)]
 mod pooler;
 #[cfg(test)]
+mod proxy;
+#[cfg(test)]
 mod roles;
 #[cfg(test)]
 mod scarce;

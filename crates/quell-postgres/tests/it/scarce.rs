@@ -96,7 +96,7 @@ async fn r39_a_statement_that_times_out_is_told_and_changes_nothing() {
         matches!(became[..], [SettledAs::Succeeded, SettledAs::Scheduled { .. }]),
         "{became:?}"
     );
-    assert_eq!(jobs(&*patient).await, 5);
+    assert_eq!(jobs(&store).await, 5);
 }
 
 #[tokio::test]

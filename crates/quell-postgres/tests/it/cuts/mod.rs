@@ -4,29 +4,27 @@
 //! must have happened as a whole or not at all, its error must say which of the two where it can
 //! (R1), and the store must go on without being opened again (R39).
 
+mod table;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
-use quell_conformance::calls::{Case, table};
 use quell_conformance::rig::{secs, until};
 use quell_core::{ErrorKind, Result, Store, Timestamp};
 use quell_postgres::PostgresStore;
-use quell_services::proxy::{Cut, Proxy};
 use sqlx::{AssertSqlSafe, PgConnection};
 
+use crate::proxy::{Cut, Proxy, cuts_of};
 use crate::scene::Scene;
+use table::{Case, table};
 
-/// How connections for hints introduce themselves.
-const HINTS: &[u8] = b"quell hints";
 /// How many cases are cut at a time.
 const SHARES: usize = 4;
 /// After how many cuts it is asked to go on: whatever was not done is done again.
 const GOES_ON: usize = 4;
 /// Between two rounds: time only goes on.
 const ROUND: Duration = secs(10_000);
-/// How long a server may take to notice that a client is gone.
-const PATIENCE: Duration = secs(20);
 
 /// One schema, a store that reaches it through the proxy, and one that does not.
 struct Ground {
@@ -46,7 +44,7 @@ impl Ground {
     async fn new() -> Ground {
         let scene = Scene::new();
         let server = scene.plain_url().rsplit(':').next().unwrap().split('/').next().unwrap();
-        let proxy = Proxy::sparing(server.parse().unwrap(), HINTS).unwrap();
+        let proxy = Proxy::start(server.parse().unwrap()).await;
         let direct = PostgresStore::open(&scene.url).await.unwrap();
         let cut_off = PostgresStore::open(&through(&proxy, &scene)).await.unwrap();
         let db = scene.connect().await;
@@ -198,18 +196,9 @@ impl Ground {
                        from (select id from quell.job union all select id from quell.ended) j) jobs",
         )
         .await;
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let answer = self.call(case).await;
-            assert!(answer.is_ok(), "{}, {cut:?}: afterwards {answer:?}", case.name);
-            let rows = self.rows().await;
-            // A session that has not noticed yet that its client is gone holds its rows still, and
-            // they are passed over.
-            if rows == after || Instant::now() >= deadline {
-                assert_eq!(rows, after, "{}, {cut:?}: done again", case.name);
-                return;
-            }
-        }
+        let answer = self.call(case).await;
+        assert!(answer.is_ok(), "{}, {cut:?}: afterwards {answer:?}", case.name);
+        assert_eq!(self.rows().await, after, "{}, {cut:?}: done again", case.name);
     }
 }
 
@@ -241,28 +230,6 @@ fn since(rows: &str, base: Timestamp) -> String {
         }
     }
     told
-}
-
-/// Where messages of the server end, and the middle of those with many bytes.
-fn cuts_of(replies: &[u8]) -> Vec<Cut> {
-    let mut cuts = vec![Cut::Before(0)];
-    let mut at = 0;
-    while let Some([kind, a, b, c, d]) =
-        replies.get(at..at + 5).map(|h| [h[0], h[1], h[2], h[3], h[4]])
-    {
-        let end = at + 1 + u32::from_be_bytes([a, b, c, d]) as usize;
-        match kind {
-            // Those with many bytes: rows, what they are made of, errors.
-            b'D' | b'T' | b'E' => cuts.push(Cut::Before((at + end) / 2)),
-            // The client may speak.
-            b'Z' => cuts.push(Cut::After(end)),
-            _ => {}
-        }
-        cuts.push(Cut::Before(end));
-        at = end;
-    }
-    assert_eq!(at, replies.len(), "the replies are whole messages");
-    cuts
 }
 
 /// Cuts each of these cases everywhere; says how often, and what became of it.
