@@ -4,12 +4,11 @@
 //! must have happened as a whole or not at all, its error must say which of the two where it can
 //! (R1), and the store must go on without being opened again (R39).
 
-mod table;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
+use quell_conformance::calls::{Case, table};
 use quell_conformance::rig::{secs, until};
 use quell_core::{ErrorKind, Result, Store, Timestamp};
 use quell_postgres::PostgresStore;
@@ -17,7 +16,6 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::proxy::{Cut, Proxy, cuts_of};
 use crate::scene::Scene;
-use table::{Case, table};
 
 /// How many cases are cut at a time.
 const SHARES: usize = 4;
