@@ -83,6 +83,16 @@ impl JobFilter {
     /// The size of the largest page.
     pub const MAX_PAGE: usize = 200;
 
+    /// Whether this job is meant.
+    #[must_use]
+    pub fn matches(&self, job: &Job) -> bool {
+        self.task.as_ref().is_none_or(|task| *task == job.task)
+            && self.queue.as_ref().is_none_or(|queue| *queue == job.queue)
+            && self.state.is_none_or(|state| state == job.state)
+            && self.key.as_ref().is_none_or(|key| Some(key) == job.key.as_ref())
+            && self.before.is_none_or(|before| job.id < before)
+    }
+
     /// The size of the page that is meant.
     #[must_use]
     pub fn page(&self) -> usize {

@@ -59,7 +59,7 @@ impl Tx<'_> {
         }
         cells.extend(self.cells_of_keys(&task_keys));
         self.fetch(cells, sets).await?;
-        self.load_others_of(&task_keys, ids).await?;
+        self.load_others_of(&task_keys).await?;
         for (task, key) in &task_keys {
             self.take_memory(task, key)?;
         }
@@ -105,7 +105,7 @@ impl Tx<'_> {
     }
 
     /// The jobs that wait and run of keys whose cells were fetched, beside those that are loaded.
-    async fn load_others_of(&mut self, task_keys: &TaskKeys, but: &[JobId]) -> Result<()> {
+    async fn load_others_of(&mut self, task_keys: &TaskKeys) -> Result<()> {
         let keys = self.shard.keys.clone();
         let mut others = BTreeSet::new();
         for (task, key) in task_keys {
@@ -114,7 +114,7 @@ impl Tx<'_> {
             others.extend(window.into_iter().chain(running.unwrap_or_default()).map(JobId::new));
         }
         // What was loaded for its own sake stays as it is.
-        others.retain(|id| !but.contains(id) && !self.rows.jobs.contains_key(id));
+        others.retain(|id| !self.rows.jobs.contains_key(id));
         self.load_jobs(others.iter().copied()).await?;
         // What has ended is nobody's business.
         for id in others {
@@ -130,7 +130,7 @@ impl Tx<'_> {
     pub(crate) async fn load_keys(&mut self, task_keys: &TaskKeys) -> Result<()> {
         let cells = self.cells_of_keys(task_keys);
         self.fetch(cells, Vec::new()).await?;
-        self.load_others_of(task_keys, &[]).await
+        self.load_others_of(task_keys).await
     }
 
     /// Loads the dedup and idempotency keys that name jobs whose sets were fetched.
@@ -248,7 +248,7 @@ impl Tx<'_> {
         for (task, key) in &records {
             self.take_record(task, key)?;
         }
-        self.load_others_of(&windows, &[]).await?;
+        self.load_others_of(&windows).await?;
         let rows = &self.rows;
         let held = rows.holds.values().map(|hold| hold.job);
         let recorded = rows.records.values().map(|record| record.job);

@@ -106,7 +106,7 @@ impl ShardStore {
         for ids in chunks {
             let jobs = self.read_jobs(&ids).await?;
             left = left.saturating_sub(u64::try_from(jobs.len()).unwrap_or(u64::MAX));
-            page.extend(jobs.into_iter().filter(|job| is_wanted(filter, job)));
+            page.extend(jobs.into_iter().filter(|job| filter.matches(job)));
             // Nobody looks below the oldest job that is there.
             if page.len() >= filter.page() || (left == 0 && filter.before.is_none()) {
                 break;
@@ -305,12 +305,4 @@ impl Tx<'_> {
         self.load_tick_rows(&ticks).await?;
         self.load_recent(&task).await
     }
-}
-
-fn is_wanted(filter: &JobFilter, job: &Job) -> bool {
-    filter.task.as_ref().is_none_or(|task| *task == job.task)
-        && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
-        && filter.state.is_none_or(|state| state == job.state)
-        && filter.key.as_ref().is_none_or(|key| Some(key) == job.key.as_ref())
-        && filter.before.is_none_or(|before| job.id < before)
 }

@@ -289,14 +289,8 @@ impl State {
     }
 
     pub(super) fn jobs(&self, filter: &JobFilter) -> Vec<Job> {
-        let wanted = |job: &&Job| {
-            filter.task.as_ref().is_none_or(|task| *task == job.task)
-                && filter.queue.as_ref().is_none_or(|queue| *queue == job.queue)
-                && filter.state.is_none_or(|state| state == job.state)
-                && filter.key.as_ref().is_none_or(|key| Some(key) == job.key.as_ref())
-                && filter.before.is_none_or(|before| job.id < before)
-        };
-        self.jobs.values().rev().filter(wanted).take(filter.page()).cloned().collect()
+        let wanted = self.jobs.values().rev().filter(|job| filter.matches(job));
+        wanted.take(filter.page()).cloned().collect()
     }
 
     pub(super) fn all_jobs(&self) -> impl DoubleEndedIterator<Item = &Job> {

@@ -225,7 +225,8 @@ async fn r01_r02_r39_slots_that_move_lose_and_repeat_nothing() {
         let to = (cluster.master_of_slot(slot).unwrap() + 1) % 3;
         // Half of the keys are there and half are not: MOVED, ASK and TRYAGAIN come up.
         cluster.half_move_slot(slot, to).unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let other = QUEUES.into_iter().find(|other| *other != name).unwrap();
+        scene.goes_on(other, 10).await;
         cluster.move_slot(slot, to).unwrap();
         assert_eq!(cluster.master_of_slot(slot).unwrap(), to);
         scene.goes_on(name, 20).await;
