@@ -36,6 +36,7 @@ mod told;
 mod tx;
 mod upkeep;
 mod write;
+mod writes;
 
 pub use door::RedisStore;
 pub use options::{Layout, RedisOptions};

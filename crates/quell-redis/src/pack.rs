@@ -7,8 +7,7 @@ use rmp::encode::{write_array_len, write_bool, write_sint, write_str_len};
 pub(crate) enum Item {
     Text(Vec<u8>),
     Number(i64),
-    /// Stands for what is not there: MessagePack's nil would end an array of Lua.
-    Nothing,
+    Flag(bool),
     List(Vec<Item>),
 }
 
@@ -43,7 +42,16 @@ impl From<usize> for Item {
     }
 }
 
+impl From<bool> for Item {
+    fn from(flag: bool) -> Self {
+        Item::Flag(flag)
+    }
+}
+
 impl Item {
+    /// Stands for what is not there: MessagePack's nil would end an array of Lua.
+    pub(crate) const NOTHING: Item = Item::Flag(false);
+
     /// A number that is not below zero; scripts know none beyond 2^63.
     pub(crate) fn from_count(count: u64) -> Self {
         Item::Number(i64::try_from(count).unwrap_or(i64::MAX))
@@ -75,8 +83,8 @@ fn write_list(bytes: &mut Vec<u8>, items: &[Item]) {
             Item::Number(number) => {
                 let _written = write_sint(bytes, *number);
             }
-            Item::Nothing => {
-                let _written = write_bool(bytes, false);
+            Item::Flag(flag) => {
+                let _written = write_bool(bytes, *flag);
             }
             Item::List(items) => write_list(bytes, items),
         }

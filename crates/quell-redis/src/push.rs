@@ -12,7 +12,7 @@ use redis::{Client, RedisResult};
 use tracing::warn;
 
 use crate::ends::Ends;
-use crate::write::{ANY, ENDED};
+use crate::writes::{ANY, ENDED};
 
 /// Between two tries to listen again.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);

@@ -158,7 +158,6 @@ impl Store for ShardStore {
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         if let Some(claimed) = self.claim_fast(now, claim).await? {
-            self.shard.held.note(claim, &claimed.jobs);
             return Ok(claimed);
         }
         let tried = step!(self, "start jobs", (now.into(), 0), |tx| tx.start(claim).await?);

@@ -15,7 +15,7 @@ use crate::look::{Looked, Read, read_fields};
 use crate::pack::{Item, list, pack};
 use crate::row::corrupt;
 use crate::shard::{Shard, Time};
-use crate::write::Writes;
+use crate::writes::Writes;
 
 /// How often a step is tried before the caller is told of contention (R35).
 pub(crate) const TRIES: u32 = 100;
@@ -263,9 +263,9 @@ impl<'s> Tx<'s> {
             .cells
             .into_iter()
             .map(|(cell, value)| {
-                let field = cell.field.map_or(Item::Nothing, Item::from);
+                let field = cell.field.map_or(Item::NOTHING, Item::from);
                 let value = match value {
-                    None => Item::Nothing,
+                    None => Item::NOTHING,
                     Some(value) if value.len() > LONGEST_COMPARED => {
                         Item::from(sha1_smol::Sha1::from(&value).digest().to_string())
                     }

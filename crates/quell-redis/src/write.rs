@@ -1,170 +1,25 @@
 //! What a step writes: the rows that differ, and the indexes that follow from them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::sync::Arc;
 
-use quell_core::part::{News, Rows};
+use quell_core::part::Rows;
 use quell_core::{
     Job, JobId, JobState, Key, KeyAdvice, Origin, QueueName, Result, TaskName, Timestamp,
 };
 
 use crate::keys::{Keys, member, slot_changes, slots_of, task_key};
 use crate::known::Lane;
-use crate::pack::{Item, list};
 use crate::row::{DEFAULT_SHAPE, StoredHold, StoredRecord, encode_job, encode_starts, to_json};
-use crate::shard::Shard;
-use crate::tx::{Numbered, Tx, VERSION};
+use crate::tx::{Tx, VERSION};
+use crate::writes::{Write, Writes};
 
 /// How long a window's hash is kept after its run: for an operator's eyes, nothing depends on it.
 const SHOWN_FOR_SECS: i64 = 3_600;
-/// Stands for every queue in a hint; no name has it.
-pub(crate) const ANY: &str = "*";
-
-/// Stands in the place of a time where a hint is of the end of a job.
-pub(crate) const ENDED: &str = "ended";
-
-/// Something to write.
-#[derive(Debug)]
-enum Write {
-    HashSet {
-        key: String,
-        field: String,
-        value: Vec<u8>,
-    },
-    HashDelete {
-        key: String,
-        field: String,
-    },
-    HashAdd {
-        key: String,
-        field: String,
-        by: i64,
-    },
-    Place {
-        key: String,
-        member: String,
-        score: Timestamp,
-    },
-    Unplace {
-        key: String,
-        member: String,
-    },
-    /// The head of a line has changed.
-    Head {
-        heads: String,
-        line: String,
-        lane: String,
-    },
-    Include {
-        key: String,
-        member: String,
-    },
-    Exclude {
-        key: String,
-        member: String,
-    },
-    Push {
-        key: String,
-        value: String,
-        most: u64,
-    },
-    Set {
-        key: String,
-        value: String,
-    },
-    Expire {
-        key: String,
-        seconds: i64,
-    },
-    Persist {
-        key: String,
-    },
-    Delete {
-        key: String,
-    },
-    Tell {
-        channel: String,
-        hint: String,
-    },
-    /// A job has ended, for which someone may wait.
-    Ended {
-        key: String,
-        job: String,
-        channel: String,
-        hint: String,
-    },
-}
-
-/// Writes, in order.
-#[derive(Debug, Default)]
-pub(crate) struct Writes {
-    writes: Vec<Write>,
-    /// Lines of which the head may have changed, with their queues' heads.
-    lines: BTreeSet<(String, String, String)>,
-}
-
 /// Where a job stands in line.
 type Standing = (QueueName, String, Timestamp);
 
 impl Writes {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.writes.is_empty()
-    }
-
-    pub(crate) fn set(&mut self, key: String, value: String) {
-        self.writes.push(Write::Set { key, value });
-    }
-
-    pub(crate) fn hash_set(&mut self, key: String, field: impl Display, value: Vec<u8>) {
-        self.writes.push(Write::HashSet { key, field: field.to_string(), value });
-    }
-
-    pub(crate) fn hash_delete(&mut self, key: String, field: impl Display) {
-        self.writes.push(Write::HashDelete { key, field: field.to_string() });
-    }
-
-    fn hash_add(&mut self, key: String, field: String, by: i64) {
-        self.writes.push(Write::HashAdd { key, field, by });
-    }
-
-    pub(crate) fn place(&mut self, key: String, member: String, score: Timestamp) {
-        self.writes.push(Write::Place { key, member, score });
-    }
-
-    pub(crate) fn unplace(&mut self, key: String, member: String) {
-        self.writes.push(Write::Unplace { key, member });
-    }
-
-    fn include(&mut self, key: String, member: String) {
-        self.writes.push(Write::Include { key, member });
-    }
-
-    fn exclude(&mut self, key: String, member: String) {
-        self.writes.push(Write::Exclude { key, member });
-    }
-
-    pub(crate) fn delete(&mut self, key: String) {
-        self.writes.push(Write::Delete { key });
-    }
-
-    /// Hints to other processes, which go out with the step.
-    pub(crate) fn tell(&mut self, shard: &Shard, news: &News) {
-        let queues = news.wakes.iter().map(|(queue, due)| (queue.as_str(), *due));
-        for (queue, due) in queues.chain(news.next_tick.map(|due| (ANY, due))) {
-            let hint = format!("{} {} {queue}", shard.origin, due.as_micros());
-            self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
-        }
-        for job in &news.ended {
-            self.writes.push(Write::Ended {
-                key: shard.keys.awaited(),
-                job: job.to_string(),
-                channel: shard.channel.clone(),
-                hint: format!("{} {ENDED} {job}", shard.origin),
-            });
-        }
-    }
-
     /// Everything that differs between two states of the rows.
     pub(crate) fn rows(&mut self, tx: &mut Tx<'_>, before: &Rows, after: &Rows) -> Result<()> {
         let changed = self.settings(tx, before, after)?;
@@ -241,7 +96,7 @@ impl Writes {
             }
         }
         for (heads, line, lane) in std::mem::take(&mut self.lines) {
-            self.writes.push(Write::Head { heads, line, lane });
+            self.push(Write::Head { heads, line, lane });
         }
         Ok(named)
     }
@@ -371,14 +226,14 @@ impl Writes {
         if was.is_none() {
             let most = KeyAdvice::SAMPLE.saturating_sub(1);
             let key = keys.recent(&job.task);
-            self.writes.push(Write::Push { key, value: number.clone(), most });
+            self.push(Write::Push { key, value: number.clone(), most });
         }
         if job.state == JobState::Scheduled {
             let opens = was.is_none_or(|was| was.state != JobState::Scheduled);
             if opens || shown != Some(id.get()) {
                 self.hash_set(name.clone(), MESSAGE_ID, number.into_bytes());
                 self.hash_set(name.clone(), EXECUTED, b"0".to_vec());
-                self.writes.push(Write::Persist { key: name.clone() });
+                self.push(Write::Persist { key: name.clone() });
                 // An older job that goes back is the key's window, but not its newest job.
                 if let Some(newer) = shown.max(newest).filter(|newer| *newer > id.get()) {
                     self.hash_set(name.clone(), NEWEST, newer.to_string().into_bytes());
@@ -394,7 +249,7 @@ impl Writes {
         } else if job.state.is_ended() && shown == Some(id.get()) {
             let executed = if job.state == JobState::Succeeded { b"1" } else { b"0" };
             self.hash_set(name.clone(), EXECUTED, executed.to_vec());
-            self.writes.push(Write::Expire { key: name, seconds: SHOWN_FOR_SECS });
+            self.push(Write::Expire { key: name, seconds: SHOWN_FOR_SECS });
         }
     }
 
@@ -537,36 +392,6 @@ impl Writes {
             }
         }
         Ok(())
-    }
-
-    /// As the script reads them.
-    pub(crate) fn into_items(self, keys: &mut Numbered) -> Vec<Item> {
-        let item = |write| match write {
-            Write::HashSet { key, field, value } => list!["hset", keys.number(key), field, value],
-            Write::HashDelete { key, field } => list!["hdel", keys.number(key), field],
-            Write::HashAdd { key, field, by } => list!["hincr", keys.number(key), field, by],
-            Write::Place { key, member, score } => {
-                list!["zadd", keys.number(key), member, score.as_micros()]
-            }
-            Write::Unplace { key, member } => list!["zrem", keys.number(key), member],
-            Write::Head { heads, line, lane } => {
-                list!["head", keys.number(heads), keys.number(line), lane]
-            }
-            Write::Include { key, member } => list!["sadd", keys.number(key), member],
-            Write::Exclude { key, member } => list!["srem", keys.number(key), member],
-            Write::Push { key, value, most } => {
-                list!["push", keys.number(key), value, usize::try_from(most).unwrap_or(0)]
-            }
-            Write::Set { key, value } => list!["set", keys.number(key), value],
-            Write::Expire { key, seconds } => list!["expire", keys.number(key), seconds],
-            Write::Persist { key } => list!["persist", keys.number(key)],
-            Write::Delete { key } => list!["del", keys.number(key)],
-            Write::Ended { key, job, channel, hint } => {
-                list!["ended", keys.number(key), job, channel, hint]
-            }
-            Write::Tell { channel, hint } => list!["tell", 1_usize, channel, hint],
-        };
-        self.writes.into_iter().map(item).collect()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::shard::Shard;
 use crate::store::ShardStore;
 use crate::write::lane_member;
 
-/// Jobs that one script starts.
+/// Jobs that one script starts: the server does nothing else meanwhile.
 const MOST_JOBS: usize = 1_000;
 /// Lanes that one script looks at.
 const MOST_LANES: usize = 200;
@@ -30,19 +30,48 @@ impl ShardStore {
         now: Option<Timestamp>,
         claim: &Claim,
     ) -> Result<Option<Claimed>> {
-        if self.history.is_some() || claim.limit > MOST_JOBS {
+        if self.history.is_some() {
             return Ok(None);
         }
+        let mut started: Option<Claimed> = None;
+        loop {
+            let so_far = started.as_ref().map_or(0, |started| started.jobs.len());
+            let left = claim.limit.saturating_sub(so_far);
+            let part = Claim { limit: left.min(MOST_JOBS), ..claim.clone() };
+            let next = self.claim_once(now, &part).await;
+            let Some(mut before) = started.take() else {
+                match next? {
+                    Some(next) if next.jobs.len() == MOST_JOBS => started = Some(next),
+                    next => return Ok(next),
+                }
+                continue;
+            };
+            // They have started: who cannot be told what comes next is to look at once.
+            let Ok(Some(next)) = next else {
+                before.next.due = Some(before.now);
+                return Ok(Some(before));
+            };
+            let is_full = next.jobs.len() == MOST_JOBS;
+            before.jobs.extend(next.jobs);
+            let all = Claimed { jobs: before.jobs, ..next };
+            if !is_full {
+                return Ok(Some(all));
+            }
+            started = Some(all);
+        }
+    }
+
+    async fn claim_once(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Option<Claimed>> {
         let shard = &self.shard;
         let script = &shard.scripts.fast.claim;
         let request = |known: &Known| Ok(request(shard, known, claim));
         match shard.run("start jobs", script, now.into(), request).await? {
-            Some(answer) => self.decode_claimed(answer).map(Some),
+            Some(answer) => self.decode_claimed(claim, answer).map(Some),
             None => Ok(None),
         }
     }
 
-    fn decode_claimed(&self, mut answer: Answer) -> Result<Claimed> {
+    fn decode_claimed(&self, claim: &Claim, mut answer: Answer) -> Result<Claimed> {
         let now = answer.now;
         let next = NextDue { now, due: answer.moment()?, lapse: answer.moment()? };
         // At least as new as what the script checked.
@@ -52,8 +81,12 @@ impl ShardStore {
             let id = job_of(&text(id)?)?;
             let row = maybe_bytes(answer.values.next().unwrap_or(Value::Nil))?;
             let row = row.ok_or_else(|| corrupt(format_args!("job {id} started without a row")))?;
-            jobs.push(claimed(id, decode_job(id, &row, &known)?)?);
+            let mut job = decode_job(id, &row, &known)?;
+            let partition = job.partition.take();
+            jobs.push((claimed(id, job)?, partition));
         }
+        self.shard.held.note_first_runs(claim, now, &jobs);
+        let jobs = jobs.into_iter().map(|(job, _)| job).collect();
         Ok(Claimed { now, jobs, next })
     }
 }

@@ -240,7 +240,7 @@ fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Opti
         Item::from_count(shard.ids.step),
         Item::from(shard.channel.clone()),
         Item::from(shard.origin.clone()),
-        if gathered.is_whole { Item::from(1_i64) } else { Item::Nothing },
+        if gathered.is_whole { Item::from(1_i64) } else { Item::NOTHING },
         Item::List(lanes.items),
         Item::List(items),
     ];
@@ -248,7 +248,7 @@ fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Opti
 }
 
 fn partition(trigger: &NewTrigger) -> Item {
-    trigger.partition.as_ref().map_or(Item::Nothing, |partition| Item::from(partition.as_str()))
+    trigger.partition.as_ref().map_or(Item::NOTHING, |partition| Item::from(partition.as_str()))
 }
 
 /// A job as it would be at the beginning of time: scripts add theirs.
@@ -286,7 +286,7 @@ fn keyed_item(
         before,
         after,
         window.due_at.as_micros(),
-        window.bound_at.map_or(Item::Nothing, |bound| Item::from(bound.as_micros())),
+        window.bound_at.map_or(Item::NOTHING, |bound| Item::from(bound.as_micros())),
         hash,
         task_key(&trigger.task, &keyed.key),
         Item::from_count(triggers),

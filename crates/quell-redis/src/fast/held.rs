@@ -1,10 +1,13 @@
 //! Which jobs this process was given: the end of an attempt names no key, and the scripts must be
-//! told which hash is its window's.
+//! told which hash is its window's. What they wrote when a job started they know again by how its
+//! row ends, without taking it apart.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_core::{Claim, ClaimedJob, JobId, Key, QueueName, TaskName};
+use quell_core::{Claim, ClaimedJob, JobId, Key, QueueName, TaskName, Timestamp, WorkerId};
+
+use crate::row::tail_of_first_run;
 
 /// More jobs than a process runs at a time.
 const MOST: usize = 20_000;
@@ -19,6 +22,18 @@ pub(crate) struct HeldJob {
     pub(crate) queue: QueueName,
     pub(crate) task: TaskName,
     pub(crate) key: Option<Key>,
+    pub(crate) worker: WorkerId,
+    /// None where a script did not start it, or not for the first time.
+    pub(crate) first_run: Option<FirstRun>,
+}
+
+/// What a script wrote of a job that it started for the first time.
+#[derive(Clone, Debug)]
+pub(crate) struct FirstRun {
+    pub(crate) partition: Option<Key>,
+    pub(crate) until: Timestamp,
+    /// How the row ends: the same for all that one script starts.
+    pub(crate) tail: Arc<[u8]>,
 }
 
 impl Held {
@@ -26,13 +41,43 @@ impl Held {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes note of jobs that a step started.
     pub(crate) fn note(&self, claim: &Claim, given: &[ClaimedJob]) {
+        self.insert(claim, given.iter().map(|job| (job, None)));
+    }
+
+    /// Takes note of jobs that a script started at this time, each with its partition.
+    pub(crate) fn note_first_runs(
+        &self,
+        claim: &Claim,
+        now: Timestamp,
+        given: &[(ClaimedJob, Option<Key>)],
+    ) {
+        let Some((first, _)) = given.first() else { return };
+        let until = first.lease_until;
+        let tail: Option<Arc<[u8]>> =
+            tail_of_first_run(&claim.worker, until, now).map(|tail| tail.into());
+        let held = given.iter().map(|(job, partition)| {
+            let tail = tail.clone().filter(|_| job.token.get() == 1 && job.attempt == 1);
+            let first = |tail| FirstRun { partition: partition.clone(), until, tail };
+            (job, tail.map(first))
+        });
+        self.insert(claim, held);
+    }
+
+    fn insert<'j>(
+        &self,
+        claim: &Claim,
+        given: impl Iterator<Item = (&'j ClaimedJob, Option<FirstRun>)>,
+    ) {
         let mut jobs = self.jobs();
-        for job in given {
+        for (job, first_run) in given {
             let held = HeldJob {
                 queue: claim.queue.clone(),
                 task: job.task.clone(),
                 key: job.key.clone(),
+                worker: claim.worker.clone(),
+                first_run,
             };
             jobs.insert(job.id, held);
         }

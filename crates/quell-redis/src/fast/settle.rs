@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 
 use quell_core::part::News;
 use quell_core::{
-    JobId, Lease, Outcome, Payload, Result, Settled, SettledAs, Settlement, Timestamp,
+    JobId, Key, Lease, LeaseToken, Outcome, Payload, Result, Settled, SettledAs, Settlement,
+    Timestamp,
 };
 
 use super::Request;
@@ -132,28 +133,26 @@ fn request(shard: &Shard, known: &Known, ends: &[(usize, End<'_>)]) -> Option<Re
         keys.waiting(),
         keys.awaited(),
     ]);
-    let (mut tasks, mut queues) = (BTreeSet::new(), BTreeSet::new());
+    let mut tasks = BTreeSet::new();
+    let mut groups = Groups::default();
     let mut items = Vec::with_capacity(ends.len());
     for (_, End { lease, output, job }) in ends {
-        let HeldJob { queue, task, key } = job;
-        if known.settings(queue).limits_concurrency() {
-            queues.insert(queue);
-        }
-        let (key, hash) = match key {
+        let group = groups.number(known, lease, job);
+        let (key, hash) = match &job.key {
             Some(key) => {
-                tasks.insert(task);
-                let hash = numbered.number(keys.debounce(task, key));
+                tasks.insert(&job.task);
+                let hash = numbered.number(keys.debounce(&job.task, key));
                 (Item::from(key.as_str()), Item::from(hash))
             }
-            None => (Item::Nothing, Item::Nothing),
+            None => (Item::NOTHING, Item::NOTHING),
         };
-        let output = output.map_or(Item::Nothing, |output| Item::from(output.as_str()));
+        let partition = job.first_run.as_ref().and_then(|first| first.partition.as_ref());
+        let or_nothing = |text: Option<&str>| text.map_or(Item::NOTHING, Item::from);
         items.push(list![
             lease.job.to_string(),
-            Item::from_count(lease.token.get()),
-            output,
-            queue.as_str(),
-            task.as_str(),
+            group,
+            or_nothing(output.map(Payload::as_str)),
+            or_nothing(partition.map(Key::as_str)),
             key,
             hash,
         ]);
@@ -170,14 +169,53 @@ fn request(shard: &Shard, known: &Known, ends: &[(usize, End<'_>)]) -> Option<Re
     if lanes.len() > MOST_LANES {
         return None;
     }
-    // R31: what limits kept back may start, at any worker.
-    let queues = queues.into_iter().map(|queue| Item::from(queue.as_str())).collect();
     let asked = vec![
         Item::from(shard.channel.clone()),
         Item::from(shard.origin.clone()),
-        Item::List(queues),
         Item::List(lanes),
+        Item::List(groups.items),
         Item::List(items),
     ];
     Some(Request { keys: numbered, asked })
+}
+
+/// What ends have in common.
+#[derive(Debug, Default)]
+struct Groups<'e> {
+    items: Vec<Item>,
+    /// The last one: ends mostly come as their jobs were started.
+    last: Option<(&'e HeldJob, LeaseToken)>,
+}
+
+impl<'e> Groups<'e> {
+    /// The number of the group that the end of a job is of.
+    fn number(&mut self, known: &Known, lease: &Lease, job: &'e HeldJob) -> usize {
+        let is_same = self.last.is_some_and(|(last, token)| {
+            token == lease.token
+                && last.queue == job.queue
+                && last.task == job.task
+                && last.worker == job.worker
+                && last.first_run.as_ref().map(|first| &first.tail)
+                    == job.first_run.as_ref().map(|first| &first.tail)
+        });
+        if !is_same {
+            self.last = Some((job, lease.token));
+            let HeldJob { queue, task, worker, first_run, .. } = job;
+            let (until, tail) = match first_run {
+                Some(first) => (first.until.as_micros(), Item::from(first.tail.to_vec())),
+                None => (0, Item::NOTHING),
+            };
+            self.items.push(list![
+                queue.as_str(),
+                task.as_str(),
+                worker.as_str(),
+                Item::from_count(lease.token.get()),
+                // What limits kept back may start, at any worker.
+                known.settings(queue).limits_concurrency(),
+                until,
+                tail,
+            ]);
+        }
+        self.items.len()
+    }
 }

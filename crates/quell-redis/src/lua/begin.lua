@@ -48,6 +48,8 @@ local DEFAULTS = {
   [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [FAILURES] = 0, [LAPSES] = 0, [SUPPRESSED] = 0,
 }
 local SCHEDULED, RUNNING, SUCCEEDED = 0, 1, 2
+-- As MessagePack has it.
+local NIL = string.char(192)
 
 local TIMES = { FIRST, LAST, DUE, BOUND, ASKED, NOT_BEFORE, LEASE, STARTED }
 
@@ -71,6 +73,14 @@ local function write_row(row)
   return head .. cmsgpack.pack(unpack(row, 1, last))
 end
 
+-- The start of a row of eleven fields: of a job that has not started yet, and whose other fields have
+-- their defaults. Such rows are not taken apart as a whole.
+local IS_SHORT = 144 + PAYLOAD
+local function is_short(bytes)
+  local head, state = string.byte(bytes, 1, 2)
+  return head == IS_SHORT and state == SCHEDULED
+end
+
 -- A job among those of one score: a letter says how many digits follow.
 local function member(id)
   return string.char(96 + #id) .. id
@@ -81,6 +91,16 @@ local function many(command, key, arguments)
   for from = 1, #arguments, 4000 do
     redis.call(command, key, unpack(arguments, from, math.min(from + 3999, #arguments)))
   end
+end
+
+-- The rows of so many jobs as they are kept, in the order of their ids; false where there is none.
+local function rows_as_kept(ids)
+  local rows = {}
+  for from = 1, #ids, 4000 do
+    local some = redis.call('HMGET', KEYS[3], unpack(ids, from, math.min(from + 3999, #ids)))
+    for place = 1, #some do rows[from + place - 1] = some[place] end
+  end
+  return rows
 end
 
 -- What has come to nothing takes no room.

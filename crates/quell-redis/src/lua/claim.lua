@@ -42,7 +42,8 @@ while from <= #lanes and #chosen < limit do
   local to = from
   while lanes[to + 1] and lanes[to + 1][PRIORITY] == lanes[from][PRIORITY] do to = to + 1 end
   local left, places = limit - #chosen, {}
-  for _, candidate in ipairs(candidates(from, to, left)) do
+  local lines = candidates(from, to, left)
+  for _, candidate in ipairs(lines) do
     local number = candidate[2]
     local found = redis.call('ZRANGEBYSCORE', KEYS[lanes[number][LINE]], '-inf', now_text,
       'WITHSCORES', 'LIMIT', 0, left)
@@ -51,7 +52,10 @@ while from <= #lanes and #chosen < limit do
       places[#places + 1] = { tonumber(found[place + 1]), tonumber(id), number, id, found[place] }
     end
   end
-  table.sort(places, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+  -- One line is in order.
+  if #lines > 1 then
+    table.sort(places, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+  end
   for place = 1, math.min(left, #places) do chosen[#chosen + 1] = places[place] end
   from = to + 1
 end
@@ -70,38 +74,57 @@ if #chosen == 0 then return answer_with({}) end
 
 local ids = {}
 for number, place in ipairs(chosen) do ids[number] = place[4] end
-local read = redis.call('HMGET', KEYS[3], unpack(ids))
+local read = rows_as_kept(ids)
 local is_remembered = {}
 for _, shape in ipairs(remembered) do is_remembered[shape] = true end
-local rows = {}
+-- Whether a job is one that this script may start.
+local function is_common(lane, shape, place)
+  return lane == lanes[place[3]][NUMBER] and not is_remembered[shape]
+end
+-- Rows as they are to be, or none where more than their end changes; and keys.
+local rows, short, key_of = {}, {}, {}
 for number, place in ipairs(chosen) do
-  local row = read[number] and read_row(read[number])
-  local is_common = row and row[STATE] == SCHEDULED and not row[WAITS] and not row[PARTITION]
-    and row[LANE] == lanes[place[3]][NUMBER] and not is_remembered[row[SHAPE]]
-  if not is_common then return GENERAL end
-  rows[number] = row
+  local bytes = read[number]
+  if not bytes then return GENERAL end
+  if is_short(bytes) then
+    local _, _, lane, _, _, _, _, _, _, shape, key = cmsgpack.unpack_limit(bytes, KEY, 1)
+    if not is_common(lane, shape, place) then return GENERAL end
+    short[number], key_of[number] = bytes, key
+  else
+    local row = read_row(bytes)
+    local may_start = row and row[STATE] == SCHEDULED and not row[WAITS] and not row[PARTITION]
+      and is_common(row[LANE], row[SHAPE], place)
+    if not may_start then return GENERAL end
+    rows[number], key_of[number] = row, row[KEY]
+  end
 end
 
 go_on()
 wrote = true
--- As in commit.lua: this goes on although the memory is full.
-redis.call('PERSIST', KEYS[1])
 local until_text = string.format('%.0f', now + length)
 local started, written, leases, gone, by_task = {}, {}, {}, {}, {}
+-- What follows the first fields of a job that starts for the first time.
+local first_start = cmsgpack.pack(false, nil, nil, nil, 1, 1, worker, now + length, now)
+local first_head = string.char(220, 0, STARTED, RUNNING)
 for number, place in ipairs(chosen) do
-  local row, lane, id = rows[number], place[3], place[4]
-  row[STATE], row[STARTS], row[ATTEMPT] = RUNNING, row[STARTS] + 1, row[ATTEMPT] + 1
-  row[WORKER], row[STARTED], row[LEASE] = worker, now, now + length
-  local bytes = write_row(row)
+  local lane, id, key, bytes = place[3], place[4], key_of[number], short[number]
+  if bytes then
+    bytes = first_head .. string.sub(bytes, 3) .. first_start
+  else
+    local row = rows[number]
+    row[STATE], row[STARTS], row[ATTEMPT] = RUNNING, row[STARTS] + 1, row[ATTEMPT] + 1
+    row[WORKER], row[STARTED], row[LEASE] = worker, now, now + length
+    bytes = write_row(row)
+  end
   started[#started + 1], started[#started + 2] = id, bytes
   written[#written + 1], written[#written + 2] = id, bytes
   leases[#leases + 1], leases[#leases + 2] = until_text, place[5]
-  gone[lane] = gone[lane] or {}
-  table.insert(gone[lane], place[5])
+  local members = gone[lane] or {}
+  members[#members + 1], gone[lane] = place[5], members
   local task = lanes[lane][TASK]
   by_task[task] = (by_task[task] or 0) + 1
-  if row[KEY] then
-    local field = task .. ' ' .. row[KEY]
+  if key then
+    local field = task .. ' ' .. key
     local others = redis.call('HGET', KEYS[7], field)
     redis.call('HSET', KEYS[7], field, others and others .. ' ' .. id or id)
   end

@@ -15,25 +15,45 @@ local HEADS, LINE, NAME, QUEUE, COUNTS, NUMBER, RECENT = 1, 2, 3, 4, 5, 6, 7
 -- partition.
 local PLAIN, AT = 0, 1
 
--- The windows that keyed items join.
-local windows, shown = {}, {}
+-- The windows that keyed items join, by the number of the item: their jobs, what the hash says of
+-- their last trigger, and their rows, where they are short as they are.
+local windows, shown, timestamps = {}, {}, {}
+local ids, of_item = {}, {}
 for number, item in ipairs(items) do
   if item[2] ~= PLAIN and item[2] ~= AT then
-    local id = redis.call('HGET', KEYS[item[7]], 'message_id')
-    shown[number] = id
-    local bytes = id and redis.call('HGET', KEYS[3], id)
-    local row = bytes and (read_row(bytes) or false)
-    -- What has started or ended is no window any more.
-    if bytes and not row then
-      windows[number] = 'left'
-    elseif row and row[STATE] == SCHEDULED then
-      local is_common = row[LANE] == lanes[item[1]][NUMBER] and row[SHAPE] == 0
-        and (row[PARTITION] or false) == item[11] and row[BOUND] == item[6]
-        and not row[ASKED] and not row[NOT_BEFORE]
-      windows[number] = is_common and row or 'left'
+    local hash = redis.call('HMGET', KEYS[item[7]], 'message_id', 'enqueue_timestamp')
+    shown[number], timestamps[number] = hash[1], hash[2]
+    if hash[1] then
+      ids[#ids + 1] = hash[1]
+      of_item[#ids] = number
     end
-    if windows[number] == 'left' and whole then return GENERAL end
   end
+end
+
+-- What has started or ended is no window any more, and what is not of the common kind is left.
+local function window_of(item, bytes)
+  if is_short(bytes) then
+    local _, _, lane, first, last, due, bound, reason, triggers, shape, key =
+      cmsgpack.unpack_limit(bytes, KEY, 1)
+    local is_common = lane == lanes[item[1]][NUMBER] and shape == 0 and not item[11]
+      and bound == item[6] and first <= EXACT and first >= -EXACT
+    if not is_common then return 'left' end
+    return { SCHEDULED, lane, first, last, due, bound, reason, triggers, shape, key }, true
+  end
+  local row = read_row(bytes)
+  if not row then return 'left' end
+  if row[STATE] ~= SCHEDULED then return nil end
+  local is_common = row[LANE] == lanes[item[1]][NUMBER] and row[SHAPE] == 0
+    and (row[PARTITION] or false) == item[11] and row[BOUND] == item[6]
+    and not row[ASKED] and not row[NOT_BEFORE]
+  return is_common and row or 'left'
+end
+
+local short = {}
+for place, bytes in ipairs(rows_as_kept(ids)) do
+  local number = of_item[place]
+  if bytes then windows[number], short[number] = window_of(items[number], bytes) end
+  if windows[number] == 'left' and whole then return GENERAL end
 end
 
 local newest = tonumber(redis.call('GET', KEYS[4]) or before_first)
@@ -75,7 +95,8 @@ local function next_id()
 end
 
 -- R7. The bound is the window's own, and now is not before its last trigger.
-local function join(item, id, row)
+local function join(number)
+  local item, id, row = items[number], shown[number], windows[number]
   local before = row[FIRST] + row[DUE]
   local elapsed = now - row[FIRST]
   local quiet = elapsed + item[5]
@@ -85,9 +106,16 @@ local function join(item, id, row)
   else
     row[DUE], row[REASON] = quiet, 2
   end
-  row[TRIGGERS], row[PAYLOAD], row[ATTEMPT] = row[TRIGGERS] + item[9], item[10], 0
-  put(id, write_row(row))
-  redis.call('HSET', KEYS[item[7]], 'enqueue_timestamp', now_seconds)
+  row[TRIGGERS], row[PAYLOAD] = row[TRIGGERS] + item[9], item[10]
+  if short[number] then
+    put(id, string.char(IS_SHORT) .. cmsgpack.pack(unpack(row, 1, PAYLOAD)))
+  else
+    row[ATTEMPT] = 0
+    put(id, write_row(row))
+  end
+  if timestamps[number] ~= now_seconds then
+    redis.call('HSET', KEYS[item[7]], 'enqueue_timestamp', now_seconds)
+  end
   local due = row[FIRST] + row[DUE]
   if row[WAITS] then
     redis.call('ZADD', KEYS[7], string.format('%.0f', due), member(id))
@@ -130,7 +158,7 @@ for number, item in ipairs(items) do
   if window == 'left' then
     answer(0, 0, 0, 0)
   elseif window then
-    local due, triggers = join(item, shown[number], window)
+    local due, triggers = join(number)
     answer(shown[number], due, triggers, 0)
   elseif item[2] == PLAIN then
     local id = next_id()
