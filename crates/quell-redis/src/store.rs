@@ -19,6 +19,7 @@ use quell_core::{
 
 use crate::claim::Tried;
 use crate::ends::Ends;
+use crate::fast::Given;
 use crate::shard::{Shard, Time};
 use crate::told::Told;
 use crate::tx::{Committed, TRIES, Tx, contended};
@@ -109,6 +110,10 @@ impl ShardStore {
         }))
     }
 
+    async fn claim_by_step(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Tried> {
+        Ok(step!(self, "start jobs", (now.into(), 0), |tx| tx.start(claim).await?))
+    }
+
     pub(crate) async fn next_due_by_step(
         &self,
         now: Option<Timestamp>,
@@ -157,21 +162,24 @@ impl Store for ShardStore {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        if let Some(claimed) = self.claim_fast(now, claim).await? {
-            self.shard.held.note(claim, &claimed.jobs);
-            return Ok(claimed);
+        let Given { mut jobs, now: given_at, next } = self.claim_fast(now, claim).await?;
+        self.shard.held.note(claim, &jobs);
+        if let Some(next) = next {
+            return Ok(Claimed { now: next.now, jobs, next });
         }
-        let tried = step!(self, "start jobs", (now.into(), 0), |tx| tx.start(claim).await?);
-        match tried {
-            Tried::Started(now, jobs) => {
-                self.shard.held.note(claim, &jobs);
-                // They have started: who cannot be told what comes next is to look at once.
-                let again = NextDue { now, due: Some(now), lapse: None };
+        let rest = Claim { limit: claim.limit.saturating_sub(jobs.len()), ..claim.clone() };
+        // They have started: who cannot be told what comes next is to look at once.
+        let again = |now| NextDue { now, due: Some(now), lapse: None };
+        match (self.claim_by_step(now, &rest).await, given_at.filter(|_| !jobs.is_empty())) {
+            (Ok(Tried::Started(now, started)), _) => {
+                self.shard.held.note(claim, &started);
+                jobs.extend(started);
                 let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await;
-                let next = next.unwrap_or(again);
-                Ok(Claimed { now, jobs, next })
+                Ok(Claimed { now, jobs, next: next.unwrap_or_else(|_| again(now)) })
             }
-            Tried::Nothing(next) => Ok(Claimed { now: next.now, jobs: Vec::new(), next }),
+            (Ok(Tried::Nothing(next)), _) => Ok(Claimed { now: next.now, jobs, next }),
+            (Err(_), Some(now)) => Ok(Claimed { now, jobs, next: again(now) }),
+            (Err(error), None) => Err(error),
         }
     }
 

@@ -1,15 +1,15 @@
-//! Starting jobs of a queue without limits by one script (R28, R30).
+//! Starting jobs by one script (R28, R30, R31), and when the next one may start.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use quell_core::edge::Edge;
 use quell_core::{
-    Claim, Claimed, ClaimedJob, Job, JobId, LeaseToken, NextDue, QueueSettings, Result, Timestamp,
+    Claim, ClaimedJob, Job, JobId, LeaseToken, NextDue, QueueName, QueueSettings, Rate, Result,
+    TaskName, Timestamp,
 };
-use redis::Value;
 
 use super::{Answer, Request, exact};
-use crate::keys::slots_of;
 use crate::known::{Known, Lane};
 use crate::look::{job_of, maybe_bytes, text};
 use crate::pack::{Item, list};
@@ -20,41 +20,110 @@ use crate::write::lane_member;
 
 /// Jobs that one script starts.
 const MOST_JOBS: usize = 1_000;
-/// Lanes that one script looks at.
+/// Lanes of which one script takes jobs.
 const MOST_LANES: usize = 200;
+/// How often one claim asks: each time but the first because it had not named the lines that turned
+/// out to be next.
+const ROUNDS: usize = 5;
+
+/// What scripts did for a claim.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) jobs: Vec<ClaimedJob>,
+    /// When the last of them ran.
+    pub(crate) now: Option<Timestamp>,
+    /// When to look again; none where the step that knows all cases must do what is left.
+    pub(crate) next: Option<NextDue>,
+}
+
+/// What a script is asked for.
+struct Wish<'c> {
+    queue: &'c QueueName,
+    tasks: &'c Arc<[TaskName]>,
+    worker: &'c str,
+    limit: usize,
+    /// The length of the leases, in microseconds.
+    lease: i64,
+    /// Lines of partitions that may be next.
+    lines: Arc<[String]>,
+}
 
 impl ShardStore {
-    /// None where the step must be taken that knows all cases.
-    pub(crate) async fn claim_fast(
-        &self,
-        now: Option<Timestamp>,
-        claim: &Claim,
-    ) -> Result<Option<Claimed>> {
+    /// Starts what scripts may start.
+    ///
+    /// # Errors
+    /// Where nothing was started.
+    pub(crate) async fn claim_fast(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Given> {
+        let mut given = Given::default();
+        let Some(lease) = exact(claim.lease) else { return Ok(given) };
         if self.history.is_some() || claim.limit > MOST_JOBS {
-            return Ok(None);
+            return Ok(given);
         }
-        let shard = &self.shard;
-        let script = &shard.scripts.fast.claim;
-        let request = |known: &Known| Ok(request(shard, known, claim));
-        match shard.run("start jobs", script, now.into(), request).await? {
-            Some(answer) => self.decode_claimed(answer).map(Some),
-            None => Ok(None),
+        let (shard, queue, tasks) = (&self.shard, &claim.queue, &claim.tasks);
+        for _ in 0..ROUNDS {
+            let limit = claim.limit.saturating_sub(given.jobs.len());
+            let lines = shard.lines.get(queue, tasks);
+            let wish = Wish { queue, tasks, worker: claim.worker.as_str(), limit, lease, lines };
+            let request = |known: &Known| Ok(wish.request(shard, known));
+            let script = &shard.scripts.fast.claim;
+            match shard.run("start jobs", script, now.into(), request).await {
+                Ok(Some(answer)) => {
+                    if self.take_answer(claim, answer, &mut given)? {
+                        return Ok(given);
+                    }
+                }
+                Ok(None) => return Ok(given),
+                Err(error) if given.jobs.is_empty() => return Err(error),
+                // What was started must be told.
+                Err(_) => {
+                    given.next = given.now.map(|now| NextDue { now, due: Some(now), lapse: None });
+                    return Ok(given);
+                }
+            }
         }
+        Ok(given)
     }
 
-    fn decode_claimed(&self, mut answer: Answer) -> Result<Claimed> {
+    /// Notes what a script did; says whether that was all.
+    fn take_answer(&self, claim: &Claim, mut answer: Answer, given: &mut Given) -> Result<bool> {
         let now = answer.now;
         let next = NextDue { now, due: answer.moment()?, lapse: answer.moment()? };
+        let is_cut = answer.number()? == 1;
         // At least as new as what the script checked.
         let known = self.shard.known();
-        let mut jobs = Vec::with_capacity(answer.values.len() / 2);
-        while let Some(id) = answer.values.next() {
-            let id = job_of(&text(id)?)?;
-            let row = maybe_bytes(answer.values.next().unwrap_or(Value::Nil))?;
+        given.now = Some(now);
+        for _ in 0..answer.count()? {
+            let id = job_of(&text(answer.next()?)?)?;
+            let row = maybe_bytes(answer.next()?)?;
             let row = row.ok_or_else(|| corrupt(format_args!("job {id} started without a row")))?;
-            jobs.push(claimed(id, decode_job(id, &row, &known)?)?);
+            given.jobs.push(claimed(id, decode_job(id, &row, &known)?)?);
         }
-        Ok(Claimed { now, jobs, next })
+        let lines: Result<Vec<String>> = answer.values.map(text).collect();
+        self.shard.lines.set(&claim.queue, &claim.tasks, lines?);
+        given.next = (!is_cut).then_some(next);
+        Ok(!is_cut)
+    }
+
+    /// When something may start, of these tasks and within the limits of the queue; none where the
+    /// step must be taken that knows all cases.
+    pub(crate) async fn next_by_script(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<Option<NextDue>> {
+        let (tasks, lines) = (tasks.into(), Arc::default());
+        let wish = Wish { queue, tasks: &tasks, worker: "", limit: 0, lease: 0, lines };
+        let shard = &self.shard;
+        let request = |known: &Known| Ok(wish.request(shard, known));
+        let script = &shard.scripts.fast.next;
+        match shard.run("look for due jobs", script, now.into(), request).await? {
+            Some(mut answer) => {
+                let (due, lapse) = (answer.moment()?, answer.moment()?);
+                Ok(Some(NextDue { now: answer.now, due, lapse }))
+            }
+            None => Ok(None),
+        }
     }
 }
 
@@ -77,45 +146,85 @@ fn claimed(id: JobId, job: Job) -> Result<ClaimedJob> {
     })
 }
 
-/// Whether the settings keep nothing back.
-fn is_open(settings: &QueueSettings) -> bool {
-    !settings.paused && !settings.limits_concurrency() && !settings.limits_rate()
+impl Wish<'_> {
+    /// None where the settings or the lanes are not for a script.
+    fn request(&self, shard: &Shard, known: &Known) -> Option<Request> {
+        let mut lanes: Vec<(u32, &Lane)> = known
+            .lanes()
+            .filter(|(_, lane)| known.is_offered(lane, self.queue, self.tasks))
+            .collect();
+        if self.limit > 0 && lanes.len() > MOST_LANES {
+            return None;
+        }
+        lanes.sort_by_key(|(number, lane)| (Reverse(lane.priority), *number));
+        let keys = &shard.keys;
+        let mut numbered = shard.first_keys([
+            keys.leases(),
+            keys.counts(),
+            keys.slots(),
+            keys.runs(),
+            keys.heads(self.queue),
+            keys.starts(),
+            keys.memories(),
+            keys.expiry(),
+        ]);
+        let names = lanes.iter().map(|(number, _)| lane_member(*number, None));
+        let named: Vec<String> = if self.limit > 0 {
+            names.chain(self.lines.iter().cloned()).collect()
+        } else {
+            Vec::new()
+        };
+        let named = named.into_iter().map(|name| {
+            let line = numbered.number(keys.line(&name));
+            list![name, line]
+        });
+        let named = named.collect();
+        let lanes = lanes.into_iter().map(|(number, lane)| {
+            let (priority, task) = (i64::from(lane.priority), lane.task.as_str());
+            list![lane_member(number, None), i64::from(number), priority, task]
+        });
+        let asked = vec![
+            Item::from(self.limit),
+            Item::from(self.lease),
+            Item::from(self.worker),
+            Item::from(self.queue.as_str()),
+            Item::List(limits(&known.settings(self.queue))?),
+            Item::List(lanes.collect()),
+            Item::List(named),
+            Item::from(ahead_of(self.limit)),
+            Item::List(remembered(known)?),
+        ];
+        Some(Request { keys: numbered, asked })
+    }
 }
 
-fn request(shard: &Shard, known: &Known, claim: &Claim) -> Option<Request> {
-    let length = exact(claim.lease)?;
-    let mut lanes: Vec<(u32, &Lane)> = known
-        .lanes()
-        .filter(|(_, lane)| known.is_offered(lane, &claim.queue, &claim.tasks))
-        .collect();
-    if !is_open(&known.settings(&claim.queue)) || lanes.len() > MOST_LANES {
-        return None;
-    }
-    lanes.sort_by_key(|(number, lane)| (Reverse(lane.priority), *number));
-    let keys = &shard.keys;
-    let mut numbered = shard.first_keys([
-        keys.leases(),
-        keys.counts(),
-        keys.slots(),
-        keys.runs(),
-        keys.heads(&claim.queue),
-    ]);
-    let lanes = lanes.into_iter().map(|(number, lane)| {
-        let name = lane_member(number, None);
-        let line = numbered.number(keys.line(&name));
-        list![name, i64::from(number), line, i64::from(lane.priority), lane.task.as_str()]
-    });
-    let lanes = lanes.collect();
-    let slots = slots_of(&claim.queue, Some(&claim.worker), None);
+/// How many lines a claim is to be told of that may be next after it. Others take some of them
+/// before it asks again.
+fn ahead_of(limit: usize) -> usize {
+    if limit == 0 { 0 } else { limit.saturating_mul(4).saturating_add(32) }
+}
+
+/// What a queue is held to, as the script reads it; none where a period is too long for it.
+fn limits(settings: &QueueSettings) -> Option<Vec<Item>> {
+    let count = |limit: Option<u32>| limit.map_or(Item::Nothing, |limit| i64::from(limit).into());
+    let rate = |rate: Option<Rate>| {
+        let Some(Rate { limit, period }) = rate else {
+            return Some([Item::Nothing, Item::Nothing]);
+        };
+        Some([i64::from(limit).into(), exact(period)?.into()])
+    };
+    let of_settings =
+        [settings.concurrency, settings.worker_concurrency, settings.partition_concurrency];
+    let mut limits: Vec<Item> = of_settings.into_iter().map(count).collect();
+    limits.extend(rate(settings.rate)?);
+    limits.extend(rate(settings.partition_rate)?);
+    limits.push(if settings.paused { Item::Number(1) } else { Item::Nothing });
+    Some(limits)
+}
+
+/// The shapes whose starts are remembered (R13), with their periods; none where one is too long.
+fn remembered(known: &Known) -> Option<Vec<Item>> {
     let throttled = known.shapes().filter(|(_, shape)| shape.edge == Edge::Throttle);
-    let asked = vec![
-        Item::from(claim.limit),
-        Item::from(length),
-        Item::from(claim.worker.as_str()),
-        Item::from(claim.queue.as_str()),
-        Item::List(slots.into_iter().map(Item::from).collect()),
-        Item::List(lanes),
-        Item::List(throttled.map(|(number, _)| Item::from(i64::from(number))).collect()),
-    ];
-    Some(Request { keys: numbered, asked })
+    let with_period = throttled.filter_map(|(number, shape)| Some((number, shape.period?)));
+    with_period.map(|(number, period)| Some(list![i64::from(number), exact(period)?])).collect()
 }

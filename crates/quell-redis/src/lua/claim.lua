@@ -1,122 +1,287 @@
--- Starts due jobs of a queue that has no limits, in the order of R30.
+-- Which due jobs of a queue are next, in the order of R30 and within the limits of R31; `start.lua`
+-- starts them. With a limit of 0, only when the next one is due. `quell_core::line` has the rules.
 --
--- KEYS[4..8] are leases, counts, slots, what runs of keys, and the heads of the queue's lines;
--- further ones are lines, by their number. Asked are how many, the length of the leases, the worker,
--- the queue, the fields of its slots, the lanes by priority, the highest first, and the shapes whose
--- starts are remembered. Answers with when the next job is due and the first lease ends, and with
--- the id and the row of each job that was started. Where nothing is due, nothing is written.
-local limit, length, worker, queue, slots, lanes, remembered = unpack(asked)
--- A lane: its name among heads, its number, line, priority, task.
-local NAME, NUMBER, LINE, PRIORITY, TASK = 1, 2, 3, 4, 5
-local MOST_HEADS = 200
+-- KEYS[4..11] are leases, counts, slots, what runs of keys, the heads of the queue's lines, logs of
+-- starts, memories, and what expires; further ones are lines, by their number. Asked are how many,
+-- the length of the leases, the worker, the queue, its limits, the lanes by priority, the highest
+-- first, the lines that have a key here, how many lines the caller wants to hear of that may come
+-- next, and the shapes whose starts are remembered, with their periods.
+--
+-- Answers with when the next job is due and the first lease ends, with 1 where a line without a key
+-- here is next, with how many jobs were started and the id and the row of each, and with the lines
+-- of partitions that come next. Where nothing is started, nothing is written.
+local limit, length, worker, queue, limits, lanes, named, ahead, remembered = unpack(asked)
+-- The limits, false where there is none.
+local WHOLE, OF_WORKER, OF_PARTITION, RATE, PERIOD, PARTITION_RATE, PARTITION_PERIOD =
+  limits[1], limits[2], limits[3], limits[4], limits[5], limits[6], limits[7]
+-- A lane: its name among heads, number, priority, task.
+local NAME, NUMBER, PRIORITY, TASK = 1, 2, 3, 4
+-- Lines that are seen at most, those that are due first, as in claim.rs; and how many at a time.
+local MOST_HEADS, FIRST_HEADS, MORE_HEADS = 10000, 100, 2000
+-- Lines of which the first jobs are compared at most.
+local MOST_LINES = 4000
 
--- When the first job of each line is due. Those of partitions have lines of their own, whose keys
--- the caller does not know.
-local heads = redis.call('ZRANGE', KEYS[8], 0, MOST_HEADS - 1, 'WITHSCORES')
-if #heads == 2 * MOST_HEADS then return GENERAL end
-local firsts, known = {}, {}
-for _, lane in ipairs(lanes) do known[lane[NAME]] = true end
-for place = 1, #heads, 2 do
-  local name = heads[place]
-  firsts[name] = heads[place + 1]
-  local of_partition = string.match(name, '^(%d+) ')
-  if of_partition and known[of_partition] then return GENERAL end
-end
+local lane_of, key_of = {}, {}
+for _, lane in ipairs(lanes) do lane_of[lane[NAME]] = lane end
+for _, line in ipairs(named) do key_of[line[1]] = line[2] end
 
--- The lines of one priority that may hold some of the next jobs: once as many as are wanted are
--- there, whoever is first elsewhere comes later.
-local function candidates(from, to, left)
-  local due = {}
-  for number = from, to do
-    local first = tonumber(firsts[lanes[number][NAME]])
-    if first and first <= now then due[#due + 1] = { first, number } end
-  end
-  table.sort(due, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-  while #due > left and due[#due][1] > due[left][1] do due[#due] = nil end
-  return due
-end
-
-local chosen = {}
-local from = 1
-while from <= #lanes and #chosen < limit do
-  local to = from
-  while lanes[to + 1] and lanes[to + 1][PRIORITY] == lanes[from][PRIORITY] do to = to + 1 end
-  local left, places = limit - #chosen, {}
-  for _, candidate in ipairs(candidates(from, to, left)) do
-    local number = candidate[2]
-    local found = redis.call('ZRANGEBYSCORE', KEYS[lanes[number][LINE]], '-inf', now_text,
-      'WITHSCORES', 'LIMIT', 0, left)
-    for place = 1, #found, 2 do
-      local id = string.sub(found[place], 2)
-      places[#places + 1] = { tonumber(found[place + 1]), tonumber(id), number, id, found[place] }
+-- The starts that a rate counts: moments, and how many there were at each.
+local function log_of(bytes, period)
+  local log = { count = 0 }
+  for _, run in ipairs(bytes and cjson.decode(bytes) or {}) do
+    if run[1] > now - period then
+      log[#log + 1] = run
+      log.count = log.count + run[2]
     end
   end
-  table.sort(places, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-  for place = 1, math.min(left, #places) do chosen[#chosen + 1] = places[place] end
-  from = to + 1
+  return log
 end
 
--- When the next of these lines is due, and the end of the first lease.
-local function answer_with(started)
-  local next_due = false
-  for _, lane in ipairs(lanes) do
-    local first = firsts[lane[NAME]]
-    if first and (not next_due or tonumber(first) < tonumber(next_due)) then next_due = first end
+-- When the rate lets the next one start.
+local function free_at(log, rate, period)
+  local newer = 0
+  for place = #log, 1, -1 do
+    newer = newer + log[place][2]
+    if newer >= rate then return log[place][1] + period end
   end
+  return -math.huge
+end
+
+-- What is taken of the limits of partitions. What has no partition has room.
+local OPEN = { running = 0, room = math.huge, free_at = -math.huge }
+local partitions = {}
+local function room_of(used)
+  local room = OF_PARTITION and OF_PARTITION - used.running or math.huge
+  if PARTITION_RATE then
+    room = math.min(room, PARTITION_RATE - used.log.count)
+    used.free_at = free_at(used.log, PARTITION_RATE, PARTITION_PERIOD)
+  end
+  used.room = room
+end
+
+local function read_partitions(names)
+  local running, logs = {}, {}
+  for place, name in ipairs(names) do
+    running[place], logs[place] = queue .. ' p ' .. name, queue .. ' ' .. name
+  end
+  running = OF_PARTITION and redis.call('HMGET', KEYS[6], unpack(running)) or {}
+  logs = PARTITION_RATE and redis.call('HMGET', KEYS[9], unpack(logs)) or {}
+  for place, name in ipairs(names) do
+    local used = { running = tonumber(running[place] or 0), free_at = -math.huge }
+    if PARTITION_RATE then used.log = log_of(logs[place], PARTITION_PERIOD) end
+    room_of(used)
+    partitions[name] = used
+  end
+end
+
+-- Lines of the queue that the worker may take from, by when their first jobs are due.
+local heads, all_heads = {}, false
+local function read_heads(from, count)
+  local found = redis.call('ZRANGE', KEYS[8], from, from + count - 1, 'WITHSCORES')
+  local part, unknown = {}, {}
+  for place = 1, #found, 2 do
+    local name = found[place]
+    local space = string.find(name, ' ', 1, true)
+    local lane = lane_of[space and string.sub(name, 1, space - 1) or name]
+    if lane then
+      local line = { name = name, lane = lane, first = tonumber(found[place + 1]) }
+      line.partition = space and string.sub(name, space + 1) or false
+      if space and (OF_PARTITION or PARTITION_RATE) and partitions[line.partition] == nil then
+        partitions[line.partition] = false
+        unknown[#unknown + 1] = line.partition
+      end
+      part[#part + 1] = line
+    end
+  end
+  if #unknown > 0 then read_partitions(unknown) end
+  for _, line in ipairs(part) do
+    line.used = line.partition and partitions[line.partition] or OPEN
+  end
+  part.last = tonumber(found[#found])
+  part.is_end = #found < 2 * count
+  return part
+end
+
+-- Shows lines by when they are due, until there is no more, or enough.
+local function walk(visit, is_enough)
+  local from, count, number = 0, FIRST_HEADS, 1
+  while from < MOST_HEADS do
+    count = math.min(count, MOST_HEADS - from)
+    heads[number] = heads[number] or read_heads(from, count)
+    local part = heads[number]
+    for _, line in ipairs(part) do visit(line) end
+    if part.is_end or is_enough(part.last) then return end
+    from, count, number = from + count, math.min(5 * count, MORE_HEADS), number + 1
+  end
+end
+
+-- R31: how many may start, as far as the queue is concerned.
+local log = RATE and log_of(redis.call('HGET', KEYS[9], queue), PERIOD)
+local room = limits[8] and 0 or limit
+if room > 0 and (WHOLE or OF_WORKER) then
+  local running = redis.call('HMGET', KEYS[6], queue, queue .. ' w ' .. worker)
+  if WHOLE then room = math.min(room, WHOLE - tonumber(running[1] or 0)) end
+  if OF_WORKER then room = math.min(room, OF_WORKER - tonumber(running[2] or 0)) end
+end
+if log then room = math.min(room, RATE - log.count) end
+
+-- The due lines of each priority. Where there is one priority only, whoever is due after as many as
+-- are wanted comes later.
+local by_priority = {}
+local is_one_priority = #lanes > 0 and lanes[1][PRIORITY] == lanes[#lanes][PRIORITY]
+local met, last_wanted, met_before = 0, now, {}
+local function note_due(line)
+  if line.first > last_wanted or line.used.room <= 0 then return end
+  local priority = line.lane[PRIORITY]
+  local group = by_priority[priority] or {}
+  by_priority[priority] = group
+  group[#group + 1] = line
+  if not (line.partition and met_before[line.partition]) then met = met + 1 end
+  met_before[line.partition or ''] = true
+  if is_one_priority and met >= room + ahead then last_wanted = math.min(last_wanted, line.first) end
+end
+if room > 0 then
+  walk(note_due, function(last) return last > last_wanted end)
+end
+
+-- The lines of one priority that may hold some of the next jobs: among those whose first jobs are
+-- due at one moment, ids decide.
+local function candidates(group, left)
+  local found, seen, count, last = {}, {}, 0, nil
+  for _, line in ipairs(group) do
+    if last and line.first > last then break end
+    if line.used.room > 0 then
+      found[#found + 1] = line
+      if not (line.partition and seen[line.partition]) then count = count + 1 end
+      seen[line.partition or ''] = true
+      if count >= left then last = last or line.first end
+    end
+  end
+  return found
+end
+
+-- Goes to the next job of a line: `due`, `id` and `member` are its, none at the end.
+local function advance(line, depth)
+  line.place = (line.place or -1) + 2
+  if not line.jobs or (line.place > #line.jobs and not line.is_read) then
+    local from = (line.from or 0) + #(line.jobs or {}) / 2
+    local key = KEYS[key_of[line.name]]
+    line.jobs = redis.call('ZRANGE', key, from, from + depth - 1, 'WITHSCORES')
+    line.from, line.place, line.is_read = from, 1, #line.jobs < 2 * depth
+  end
+  line.member, line.score = line.jobs[line.place], line.jobs[line.place + 1]
+  line.due = line.member and tonumber(line.score)
+  line.id = line.member and tonumber(string.sub(line.member, 2))
+end
+
+local function is_before(a, b)
+  return a.due < b.due or (a.due == b.due and a.id < b.id)
+end
+
+-- Puts a line back among those that come later than `from`.
+local function put_back(order, from, line)
+  local to = #order + 1
+  while from < to do
+    local middle = math.floor((from + to) / 2)
+    if is_before(line, order[middle]) then to = middle else from = middle + 1 end
+  end
+  table.insert(order, from, line)
+end
+
+-- Chooses up to `left` jobs of these lines that are due before `before`.
+local chosen, touched = {}, {}
+local function choose(lines, left, before)
+  local depth = math.ceil(left / math.max(#lines, 1)) + 1
+  local order = {}
+  for _, line in ipairs(lines) do
+    advance(line, math.min(depth, line.used.room + 1))
+    if line.due then order[#order + 1] = line end
+  end
+  table.sort(order, is_before)
+  local from = 1
+  while left > 0 and order[from] and order[from].due <= now and order[from].due < before do
+    local line = order[from]
+    local used = line.used
+    from = from + 1
+    if used.room > 0 then
+      chosen[#chosen + 1] = { line = line, member = line.member, id = string.sub(line.member, 2) }
+      if not line.taken then touched[#touched + 1], line.taken = line, {} end
+      table.insert(line.taken, line.member)
+      used.room, left = used.room - 1, left - 1
+      advance(line, math.max(1, math.min(left, used.room)) + 1)
+      if line.due and order[from] and is_before(order[from], line) then
+        put_back(order, from, line)
+      elseif line.due then
+        from = from - 1
+        order[from] = line
+      end
+    end
+  end
+end
+
+local priorities = {}
+for number, lane in ipairs(lanes) do
+  if number == 1 or lane[PRIORITY] ~= lanes[number - 1][PRIORITY] then
+    priorities[#priorities + 1] = lane[PRIORITY]
+  end
+end
+
+-- Lines of partitions of which the caller is to name the keys when it asks again. What is due after
+-- the first of those that it did not name may not be next.
+local wanted, is_wanted = {}, {}
+local function want(line)
+  if line.partition and not is_wanted[line.name] then
+    is_wanted[line.name] = true
+    wanted[#wanted + 1] = line.name
+  end
+end
+local is_cut = false
+for _, priority in ipairs(priorities) do
+  local left = room - #chosen
+  if left <= 0 or is_cut then break end
+  local all, lines, before = candidates(by_priority[priority] or {}, left), {}, math.huge
+  if #all > MOST_LINES then return GENERAL end
+  for _, line in ipairs(all) do
+    if key_of[line.name] then
+      lines[#lines + 1] = line
+    else
+      want(line)
+      before, is_cut = math.min(before, line.first), true
+    end
+  end
+  choose(lines, left, before)
+end
+
+-- And of those that come after the chosen ones, with whoever is due at the same moment.
+do
+  local count, last = 0, nil
+  for _, priority in ipairs(priorities) do
+    for _, line in ipairs(by_priority[priority] or {}) do
+      local is_over = #wanted >= MOST_LINES or (count >= room + ahead and line.first ~= last)
+      if not is_over and line.used.room > 0 then
+        want(line)
+        count, last = count + 1, line.first
+      end
+    end
+  end
+end
+
+-- When something may start (R34), and the end of the first lease.
+local function answer_with(started)
+  local due
+  walk(function(line)
+    local is_full = OF_PARTITION and line.partition and line.used.running >= OF_PARTITION
+    if line.first and not is_full then
+      local at = math.max(line.first, line.used.free_at)
+      if not due or at < due then due = at end
+    end
+  end, function(last) return due and last >= due end)
+  if due and log then due = math.max(due, free_at(log, RATE, PERIOD)) end
   local lapse = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2] or false
-  return { now_text, next_due, lapse, unpack(started) }
+  local answer =
+    { now_text, due and string.format('%.0f', due) or false, lapse, is_cut and 1 or 0, #chosen }
+  for _, value in ipairs(started) do answer[#answer + 1] = value end
+  for _, name in ipairs(wanted) do answer[#answer + 1] = name end
+  return answer
 end
 if #chosen == 0 then return answer_with({}) end
-
-local ids = {}
-for number, place in ipairs(chosen) do ids[number] = place[4] end
-local read = redis.call('HMGET', KEYS[3], unpack(ids))
-local is_remembered = {}
-for _, shape in ipairs(remembered) do is_remembered[shape] = true end
-local rows = {}
-for number, place in ipairs(chosen) do
-  local row = read[number] and read_row(read[number])
-  local is_common = row and row[STATE] == SCHEDULED and not row[WAITS] and not row[PARTITION]
-    and row[LANE] == lanes[place[3]][NUMBER] and not is_remembered[row[SHAPE]]
-  if not is_common then return GENERAL end
-  rows[number] = row
-end
-
-go_on()
-wrote = true
--- As in commit.lua: this goes on although the memory is full.
-redis.call('PERSIST', KEYS[1])
-local until_text = string.format('%.0f', now + length)
-local started, written, leases, gone, by_task = {}, {}, {}, {}, {}
-for number, place in ipairs(chosen) do
-  local row, lane, id = rows[number], place[3], place[4]
-  row[STATE], row[STARTS], row[ATTEMPT] = RUNNING, row[STARTS] + 1, row[ATTEMPT] + 1
-  row[WORKER], row[STARTED], row[LEASE] = worker, now, now + length
-  local bytes = write_row(row)
-  started[#started + 1], started[#started + 2] = id, bytes
-  written[#written + 1], written[#written + 2] = id, bytes
-  leases[#leases + 1], leases[#leases + 2] = until_text, place[5]
-  gone[lane] = gone[lane] or {}
-  table.insert(gone[lane], place[5])
-  local task = lanes[lane][TASK]
-  by_task[task] = (by_task[task] or 0) + 1
-  if row[KEY] then
-    local field = task .. ' ' .. row[KEY]
-    local others = redis.call('HGET', KEYS[7], field)
-    redis.call('HSET', KEYS[7], field, others and others .. ' ' .. id or id)
-  end
-end
-many('HSET', KEYS[3], written)
-many('ZADD', KEYS[4], leases)
-for number, members in pairs(gone) do
-  local lane = lanes[number]
-  many('ZREM', KEYS[lane[LINE]], members)
-  firsts[lane[NAME]] = note_head(KEYS[8], KEYS[lane[LINE]], lane[NAME])
-end
-for task, by in pairs(by_task) do
-  count(KEYS[5], queue .. ' ' .. task .. ' ' .. SCHEDULED, -by)
-  count(KEYS[5], queue .. ' ' .. task .. ' ' .. RUNNING, by)
-end
-for _, slot in ipairs(slots) do count(KEYS[6], slot, #chosen) end
-raise_clock()
-return answer_with(started)
