@@ -20,9 +20,10 @@ use quell_core::{
 use crate::claim::Tried;
 use crate::ends::Ends;
 use crate::fast::Given;
+use crate::pace::{TRIES, TRIES_OF_A_CLAIM};
 use crate::shard::{Shard, Time};
 use crate::told::Told;
-use crate::tx::{Committed, TRIES, Tx, contended};
+use crate::tx::{Committed, Tx, contended};
 
 /// One shard as a store of its own.
 #[derive(Debug)]
@@ -42,12 +43,18 @@ macro_rules! step {
     };
     (
         $self:ident, $what:literal, ($time:expr, $jobs:expr, $recorded:expr), |$tx:ident| $body:expr
+    ) => {
+        step!($self, $what, ($time, $jobs, $recorded), TRIES, |$tx| $body)
+    };
+    (
+        $self:ident, $what:literal, ($time:expr, $jobs:expr, $recorded:expr), $tries:expr,
+        |$tx:ident| $body:expr
     ) => {{
         let _turn = $self.shard.turn().await;
-        let mut tries = 0;
+        let mut pace = $crate::pace::Pace::new($tries);
         loop {
             let told = ($time, $recorded);
-            let mut $tx = Tx::begin(&$self.shard, told, tries, $jobs).await?;
+            let mut $tx = Tx::begin(&$self.shard, told, pace.tries(), $jobs).await?;
             let answer = $body;
             if let Some(answer) = answer
                 && let Committed::Done(news) = $tx.commit($what).await?
@@ -55,8 +62,7 @@ macro_rules! step {
                 $self.spread(news);
                 break answer;
             }
-            tries += 1;
-            if tries == TRIES {
+            if !pace.again().await {
                 return Err(contended($what));
             }
         }
@@ -111,7 +117,12 @@ impl ShardStore {
     }
 
     async fn claim_by_step(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Tried> {
-        Ok(step!(self, "start jobs", (now.into(), 0), |tx| tx.start(claim).await?))
+        let recorded = self.history.is_some();
+        let started =
+            step!(self, "start jobs", (now.into(), 0, recorded), TRIES_OF_A_CLAIM, |tx| {
+                tx.start(claim).await?
+            });
+        Ok(started)
     }
 
     pub(crate) async fn next_due_by_step(

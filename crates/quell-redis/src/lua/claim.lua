@@ -17,21 +17,25 @@ local WHOLE, OF_WORKER, OF_PARTITION, RATE, PERIOD, PARTITION_RATE, PARTITION_PE
 -- A lane: its name among heads, number, priority, task.
 local NAME, NUMBER, PRIORITY, TASK = 1, 2, 3, 4
 -- Lines that are seen at most, those that are due first, as in claim.rs; and how many at a time.
-local MOST_HEADS, FIRST_HEADS, MORE_HEADS = 10000, 100, 2000
--- Lines of which the first jobs are compared at most.
-local MOST_LINES = 4000
+local MOST_HEADS, FIRST_HEADS, MORE_HEADS = 10000, 50, 2000
+-- Lines of which the first jobs are compared at most, and lines of full partitions that the caller
+-- is told of, because an end may make them the first.
+local MOST_LINES, MOST_FULL = 4000, 256
 
 local lane_of, key_of = {}, {}
 for _, lane in ipairs(lanes) do lane_of[lane[NAME]] = lane end
 for _, line in ipairs(named) do key_of[line[1]] = line[2] end
 
--- The starts that a rate counts: moments, and how many there were at each.
-local function log_of(bytes, period)
-  local log = { count = 0 }
-  for _, run in ipairs(bytes and cjson.decode(bytes) or {}) do
-    if run[1] > now - period then
-      log[#log + 1] = run
+-- The starts that a rate counts: moments, and how many there were at each. `text` is how they were
+-- written, after `over` of them that count no more.
+local function log_of(text, period)
+  local log, cutoff = { text = text, over = 0, count = 0 }, now - period
+  for number, run in ipairs(text and cjson.decode(text) or {}) do
+    if run[1] > cutoff then
+      log[number - log.over] = run
       log.count = log.count + run[2]
+    else
+      log.over = number
     end
   end
   return log
@@ -60,12 +64,14 @@ local function room_of(used)
 end
 
 local function read_partitions(names)
-  local running, logs = {}, {}
-  for place, name in ipairs(names) do
-    running[place], logs[place] = queue .. ' p ' .. name, queue .. ' ' .. name
+  local function read(is_limited, key, before)
+    if not is_limited then return {} end
+    local fields = {}
+    for place, name in ipairs(names) do fields[place] = before .. name end
+    return redis.call('HMGET', key, unpack(fields))
   end
-  running = OF_PARTITION and redis.call('HMGET', KEYS[6], unpack(running)) or {}
-  logs = PARTITION_RATE and redis.call('HMGET', KEYS[9], unpack(logs)) or {}
+  local running = read(OF_PARTITION, KEYS[6], queue .. ' p ')
+  local logs = read(PARTITION_RATE, KEYS[9], queue .. ' ')
   for place, name in ipairs(names) do
     local used = { running = tonumber(running[place] or 0), free_at = -math.huge }
     if PARTITION_RATE then used.log = log_of(logs[place], PARTITION_PERIOD) end
@@ -98,20 +104,21 @@ local function read_heads(from, count)
     line.used = line.partition and partitions[line.partition] or OPEN
   end
   part.last = tonumber(found[#found])
-  part.is_end = #found < 2 * count
+  part.size, part.is_end = count, #found < 2 * count
   return part
 end
 
 -- Shows lines by when they are due, until there is no more, or enough.
-local function walk(visit, is_enough)
-  local from, count, number = 0, FIRST_HEADS, 1
+local function walk(wanted, visit, is_enough)
+  local from, number = 0, 1
+  local count = heads[1] and heads[1].size or math.min(wanted + FIRST_HEADS, 2 * MORE_HEADS)
   while from < MOST_HEADS do
     count = math.min(count, MOST_HEADS - from)
     heads[number] = heads[number] or read_heads(from, count)
     local part = heads[number]
     for _, line in ipairs(part) do visit(line) end
     if part.is_end or is_enough(part.last) then return end
-    from, count, number = from + count, math.min(5 * count, MORE_HEADS), number + 1
+    from, count, number = from + count, math.min(2 * count, MORE_HEADS), number + 1
   end
 end
 
@@ -131,17 +138,18 @@ local by_priority = {}
 local is_one_priority = #lanes > 0 and lanes[1][PRIORITY] == lanes[#lanes][PRIORITY]
 local met, last_wanted, met_before = 0, now, {}
 local function note_due(line)
-  if line.first > last_wanted or line.used.room <= 0 then return end
+  if line.first > last_wanted then return end
   local priority = line.lane[PRIORITY]
   local group = by_priority[priority] or {}
   by_priority[priority] = group
   group[#group + 1] = line
+  if line.used.room <= 0 then return end
   if not (line.partition and met_before[line.partition]) then met = met + 1 end
   met_before[line.partition or ''] = true
   if is_one_priority and met >= room + ahead then last_wanted = math.min(last_wanted, line.first) end
 end
 if room > 0 then
-  walk(note_due, function(last) return last > last_wanted end)
+  walk(room + ahead, note_due, function(last) return last > last_wanted end)
 end
 
 -- The lines of one priority that may hold some of the next jobs: among those whose first jobs are
@@ -178,44 +186,43 @@ local function is_before(a, b)
   return a.due < b.due or (a.due == b.due and a.id < b.id)
 end
 
--- Puts a line back among those that come later than `from`.
-local function put_back(order, from, line)
-  local to = #order + 1
-  while from < to do
-    local middle = math.floor((from + to) / 2)
-    if is_before(line, order[middle]) then to = middle else from = middle + 1 end
+-- Moves a line down to its place in a heap, of which the first is before all others.
+local function sift(heap, at)
+  local line, size = heap[at], #heap
+  while 2 * at <= size do
+    local child = 2 * at
+    if child < size and is_before(heap[child + 1], heap[child]) then child = child + 1 end
+    if not is_before(heap[child], line) then break end
+    heap[at], at = heap[child], child
   end
-  table.insert(order, from, line)
+  heap[at] = line
 end
 
 -- Chooses up to `left` jobs of these lines that are due before `before`.
 local chosen, touched = {}, {}
 local function choose(lines, left, before)
   local depth = math.ceil(left / math.max(#lines, 1)) + 1
-  local order = {}
+  local heap = {}
   for _, line in ipairs(lines) do
     advance(line, math.min(depth, line.used.room + 1))
-    if line.due then order[#order + 1] = line end
+    if line.due then heap[#heap + 1] = line end
   end
-  table.sort(order, is_before)
-  local from = 1
-  while left > 0 and order[from] and order[from].due <= now and order[from].due < before do
-    local line = order[from]
-    local used = line.used
-    from = from + 1
-    if used.room > 0 then
+  for at = math.floor(#heap / 2), 1, -1 do sift(heap, at) end
+  while left > 0 and heap[1] and heap[1].due <= now and heap[1].due < before do
+    local line = heap[1]
+    local used, is_open = line.used, line.used.room > 0
+    if is_open then
       chosen[#chosen + 1] = { line = line, member = line.member, id = string.sub(line.member, 2) }
       if not line.taken then touched[#touched + 1], line.taken = line, {} end
       table.insert(line.taken, line.member)
       used.room, left = used.room - 1, left - 1
       advance(line, math.max(1, math.min(left, used.room)) + 1)
-      if line.due and order[from] and is_before(order[from], line) then
-        put_back(order, from, line)
-      elseif line.due then
-        from = from - 1
-        order[from] = line
-      end
     end
+    if not (is_open and line.due) then
+      heap[1] = heap[#heap]
+      heap[#heap] = nil
+    end
+    if heap[1] then sift(heap, 1) end
   end
 end
 
@@ -254,13 +261,16 @@ end
 
 -- And of those that come after the chosen ones, with whoever is due at the same moment.
 do
-  local count, last = 0, nil
+  local count, full, last = 0, 0, nil
   for _, priority in ipairs(priorities) do
     for _, line in ipairs(by_priority[priority] or {}) do
       local is_over = #wanted >= MOST_LINES or (count >= room + ahead and line.first ~= last)
       if not is_over and line.used.room > 0 then
         want(line)
         count, last = count + 1, line.first
+      elseif not is_over and OF_PARTITION and full < MOST_FULL then
+        want(line)
+        full = full + 1
       end
     end
   end
@@ -269,7 +279,7 @@ end
 -- When something may start (R34), and the end of the first lease.
 local function answer_with(started)
   local due
-  walk(function(line)
+  walk(0, function(line)
     local is_full = OF_PARTITION and line.partition and line.used.running >= OF_PARTITION
     if line.first and not is_full then
       local at = math.max(line.first, line.used.free_at)

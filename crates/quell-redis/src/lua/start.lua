@@ -106,16 +106,23 @@ count_all(KEYS[6], slots)
 -- R31: puts starts on record, beside those that count.
 local logs = {}
 local function record(log, field, by, period)
-  local newest = log[#log]
+  local newest, from, before = log[#log], 2, ''
   if newest and newest[1] == now then
     newest[2] = newest[2] + by
+    for _, run in ipairs(log) do
+      before = before .. string.format('[%.0f,%.0f],', run[1], run[2])
+    end
+    before = string.sub(before, 1, -2)
   else
+    for _ = 1, newest and log.over or 0 do
+      from = string.find(log.text, '],', from, true) + 2
+    end
+    if newest then before = string.sub(log.text, from, -2) .. ',' end
     log[#log + 1] = { now, by }
+    before = before .. string.format('[%.0f,%.0f]', now, by)
   end
   log.count = log.count + by
-  local runs = {}
-  for place, run in ipairs(log) do runs[place] = string.format('[%.0f,%.0f]', run[1], run[2]) end
-  logs[#logs + 1], logs[#logs + 2] = field, '[' .. table.concat(runs, ',') .. ']'
+  logs[#logs + 1], logs[#logs + 2] = field, '[' .. before .. ']'
   expiry[#expiry + 1], expiry[#expiry + 2] = string.format('%.0f', now + period), 's ' .. field
 end
 if log then record(log, queue, #chosen, PERIOD) end
