@@ -74,12 +74,12 @@ impl ShardStore {
                 }
                 Ok(None) => return Ok(given),
                 Err(error) if given.jobs.is_empty() => return Err(error),
-                // What was started must be told.
-                Err(_) => {
-                    given.next = given.now.map(|now| NextDue { now, due: Some(now), lapse: None });
-                    return Ok(given);
-                }
+                Err(_) => break,
             }
+        }
+        // What was started must be told; the rest is left to the next claim.
+        if !given.jobs.is_empty() {
+            given.next = given.now.map(|now| NextDue { now, due: Some(now), lapse: None });
         }
         Ok(given)
     }
@@ -153,7 +153,7 @@ impl Wish<'_> {
             .lanes()
             .filter(|(_, lane)| known.is_offered(lane, self.queue, self.tasks))
             .collect();
-        if self.limit > 0 && lanes.len() > MOST_LANES {
+        if lanes.len() > MOST_LANES {
             return None;
         }
         lanes.sort_by_key(|(number, lane)| (Reverse(lane.priority), *number));
@@ -168,17 +168,13 @@ impl Wish<'_> {
             keys.memories(),
             keys.expiry(),
         ]);
-        let names = lanes.iter().map(|(number, _)| lane_member(*number, None));
-        let named: Vec<String> = if self.limit > 0 {
-            names.chain(self.lines.iter().cloned()).collect()
-        } else {
-            Vec::new()
-        };
-        let named = named.into_iter().map(|name| {
-            let line = numbered.number(keys.line(&name));
-            list![name, line]
-        });
-        let named = named.collect();
+        // The script finds lines by the order of their keys.
+        for (number, _) in &lanes {
+            numbered.number(keys.line(&lane_member(*number, None)));
+        }
+        for name in self.lines.iter() {
+            numbered.number(keys.line(name));
+        }
         let lanes = lanes.into_iter().map(|(number, lane)| {
             let (priority, task) = (i64::from(lane.priority), lane.task.as_str());
             list![lane_member(number, None), i64::from(number), priority, task]
@@ -190,7 +186,7 @@ impl Wish<'_> {
             Item::from(self.queue.as_str()),
             Item::List(limits(&known.settings(self.queue))?),
             Item::List(lanes.collect()),
-            Item::List(named),
+            Item::List(self.lines.iter().map(|name| Item::from(name.as_str())).collect()),
             Item::from(ahead_of(self.limit)),
             Item::List(remembered(known)?),
         ];

@@ -2,10 +2,11 @@
 -- starts them. With a limit of 0, only when the next one is due. `quell_core::line` has the rules.
 --
 -- KEYS[4..11] are leases, counts, slots, what runs of keys, the heads of the queue's lines, logs of
--- starts, memories, and what expires; further ones are lines, by their number. Asked are how many,
--- the length of the leases, the worker, the queue, its limits, the lanes by priority, the highest
--- first, the lines that have a key here, how many lines the caller wants to hear of that may come
--- next, and the shapes whose starts are remembered, with their periods.
+-- starts, memories, and what expires; then come the lines of the lanes, and those of partitions that
+-- are asked with. Asked are how many, the length of the leases, the worker, the queue, its limits, the
+-- lanes by priority, the highest first, the lines of partitions that have a key here, how many lines
+-- the caller wants to hear of that may come next, and the shapes whose starts are remembered, with
+-- their periods.
 --
 -- Answers with when the next job is due and the first lease ends, with 1 where a line without a key
 -- here is next, with how many jobs were started and the id and the row of each, and with the lines
@@ -17,14 +18,16 @@ local WHOLE, OF_WORKER, OF_PARTITION, RATE, PERIOD, PARTITION_RATE, PARTITION_PE
 -- A lane: its name among heads, number, priority, task.
 local NAME, NUMBER, PRIORITY, TASK = 1, 2, 3, 4
 -- Lines that are seen at most, those that are due first, as in claim.rs; and how many at a time.
-local MOST_HEADS, FIRST_HEADS, MORE_HEADS = 10000, 50, 2000
+local MOST_HEADS, FIRST_HEADS, MORE_HEADS = 10000, 20, 2000
 -- Lines of which the first jobs are compared at most, and lines of full partitions that the caller
 -- is told of, because an end may make them the first.
 local MOST_LINES, MOST_FULL = 4000, 256
 
 local lane_of, key_of = {}, {}
-for _, lane in ipairs(lanes) do lane_of[lane[NAME]] = lane end
-for _, line in ipairs(named) do key_of[line[1]] = line[2] end
+for number, lane in ipairs(lanes) do
+  lane_of[lane[NAME]], key_of[lane[NAME]] = lane, KEYS[11 + number]
+end
+for number, name in ipairs(named) do key_of[name] = KEYS[11 + #lanes + number] end
 
 -- The starts that a rate counts: moments, and how many there were at each. `text` is how they were
 -- written, after `over` of them that count no more.
@@ -81,7 +84,7 @@ local function read_partitions(names)
 end
 
 -- Lines of the queue that the worker may take from, by when their first jobs are due.
-local heads, all_heads = {}, false
+local heads = {}
 local function read_heads(from, count)
   local found = redis.call('ZRANGE', KEYS[8], from, from + count - 1, 'WITHSCORES')
   local part, unknown = {}, {}
@@ -90,8 +93,13 @@ local function read_heads(from, count)
     local space = string.find(name, ' ', 1, true)
     local lane = lane_of[space and string.sub(name, 1, space - 1) or name]
     if lane then
-      local line = { name = name, lane = lane, first = tonumber(found[place + 1]) }
-      line.partition = space and string.sub(name, space + 1) or false
+      local line = {
+        name = name,
+        lane = lane,
+        first = tonumber(found[place + 1]),
+        partition = space and string.sub(name, space + 1) or false,
+        used = OPEN,
+      }
       if space and (OF_PARTITION or PARTITION_RATE) and partitions[line.partition] == nil then
         partitions[line.partition] = false
         unknown[#unknown + 1] = line.partition
@@ -173,7 +181,7 @@ local function advance(line, depth)
   line.place = (line.place or -1) + 2
   if not line.jobs or (line.place > #line.jobs and not line.is_read) then
     local from = (line.from or 0) + #(line.jobs or {}) / 2
-    local key = KEYS[key_of[line.name]]
+    local key = key_of[line.name]
     line.jobs = redis.call('ZRANGE', key, from, from + depth - 1, 'WITHSCORES')
     line.from, line.place, line.is_read = from, 1, #line.jobs < 2 * depth
   end
@@ -201,7 +209,8 @@ end
 -- Chooses up to `left` jobs of these lines that are due before `before`.
 local chosen, touched = {}, {}
 local function choose(lines, left, before)
-  local depth = math.ceil(left / math.max(#lines, 1)) + 1
+  -- Of many lines, most have nothing to give.
+  local depth = #lines > 4 * left and 1 or math.ceil(left / math.max(#lines, 1)) + 1
   local heap = {}
   for _, line in ipairs(lines) do
     advance(line, math.min(depth, line.used.room + 1))
@@ -258,6 +267,7 @@ for _, priority in ipairs(priorities) do
   end
   choose(lines, left, before)
 end
+is_cut = is_cut and #chosen < room
 
 -- And of those that come after the chosen ones, with whoever is due at the same moment.
 do

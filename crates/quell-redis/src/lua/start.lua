@@ -71,7 +71,7 @@ many('HSET', KEYS[7], runs)
 
 local moved, emptied = {}, {}
 for _, line in ipairs(touched) do
-  many('ZREM', KEYS[key_of[line.name]], line.taken)
+  many('ZREM', key_of[line.name], line.taken)
   if line.due then
     moved[#moved + 1], moved[#moved + 2] = line.score, line.name
   else
@@ -106,23 +106,24 @@ count_all(KEYS[6], slots)
 -- R31: puts starts on record, beside those that count.
 local logs = {}
 local function record(log, field, by, period)
-  local newest, from, before = log[#log], 2, ''
+  local newest, runs = log[#log], {}
   if newest and newest[1] == now then
     newest[2] = newest[2] + by
-    for _, run in ipairs(log) do
-      before = before .. string.format('[%.0f,%.0f],', run[1], run[2])
+    for place, run in ipairs(log) do
+      runs[place] = string.format('[%.0f,%.0f]', run[1], run[2])
     end
-    before = string.sub(before, 1, -2)
   else
+    -- Those that count stay as they are written.
+    local from = 2
     for _ = 1, newest and log.over or 0 do
       from = string.find(log.text, '],', from, true) + 2
     end
-    if newest then before = string.sub(log.text, from, -2) .. ',' end
+    if newest then runs[1] = string.sub(log.text, from, -2) end
+    runs[#runs + 1] = string.format('[%.0f,%.0f]', now, by)
     log[#log + 1] = { now, by }
-    before = before .. string.format('[%.0f,%.0f]', now, by)
   end
   log.count = log.count + by
-  logs[#logs + 1], logs[#logs + 2] = field, '[' .. before .. ']'
+  logs[#logs + 1], logs[#logs + 2] = field, '[' .. table.concat(runs, ',') .. ']'
   expiry[#expiry + 1], expiry[#expiry + 2] = string.format('%.0f', now + period), 's ' .. field
 end
 if log then record(log, queue, #chosen, PERIOD) end

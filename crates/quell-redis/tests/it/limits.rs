@@ -50,8 +50,9 @@ async fn open(is_step: bool) -> Vec<Arc<RedisStore>> {
 
 async fn trigger(store: &RedisStore, jobs: usize, partitions: usize) {
     let one = |number: usize| {
-        let partition = (number % 5 > 0).then(|| key(&format!("p{}", number % partitions)));
-        let priority = if number % 3 == 0 { 5 } else { 0 };
+        let partition =
+            (!number.is_multiple_of(5)).then(|| key(&format!("p{}", number % partitions)));
+        let priority = if number.is_multiple_of(3) { 5 } else { 0 };
         Batch::one(quell_core::NewTrigger { partition, priority, ..plain("1") })
     };
     for answer in store.enqueue(None, (0..jobs).map(one).collect()).await.unwrap() {
