@@ -9,10 +9,11 @@ use quell_core::{
 };
 
 use crate::look::{Read, Score, job_of};
+use crate::pace::TRIES;
 use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::store::step;
-use crate::tx::{Cell, Committed, TRIES, Tx, contended};
+use crate::tx::{Cell, Committed, Tx, contended};
 use crate::write::{number, origin_field};
 
 /// Rows that are read in one trip.

@@ -24,6 +24,7 @@ mod link;
 mod load;
 mod look;
 mod options;
+mod pace;
 mod pack;
 mod push;
 mod read;

@@ -69,19 +69,20 @@ impl std::fmt::Debug for Link {
 pub(crate) struct Script {
     code: String,
     hash: String,
+    writes: bool,
 }
 
 impl Script {
     /// A script that writes nothing, or the same when it runs twice.
     pub(crate) fn reading(code: &str) -> Self {
         let hash = sha1_smol::Sha1::from(code).digest().to_string();
-        Script { code: code.to_owned(), hash }
+        Script { code: code.to_owned(), hash, writes: false }
     }
 
     /// A script that may write: it sets `wrote` when it does.
     pub(crate) fn writing(code: &str) -> Self {
         let (before, after) = (include_str!("lua/once.lua"), include_str!("lua/once_end.lua"));
-        Self::reading(&[before, code, after].concat())
+        Script { writes: true, ..Self::reading(&[before, code, after].concat()) }
     }
 }
 
@@ -142,6 +143,21 @@ impl Link {
     fn new(to: To, wait: Option<Wait>) -> Self {
         let numbers = Numbers { free: Semaphore::new(PLACES), places: Mutex::default() };
         Link { to, numbers: Arc::new(numbers), wait }
+    }
+
+    /// Runs a script as one that writes, if it is one.
+    pub(crate) async fn ask(
+        &self,
+        what: &'static str,
+        script: &Script,
+        (keys, calls): (&[String], String),
+        args: &[&[u8]],
+    ) -> Result<Value> {
+        if script.writes {
+            self.write(what, script, (keys, calls), args).await
+        } else {
+            self.read(what, script, keys, args).await
+        }
     }
 
     /// Runs a script that writes nothing.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quell_core::{Result, Timestamp};
 use tokio::sync::MutexGuard;
 
-use crate::fast::Held;
+use crate::fast::{Held, Lines};
 use crate::keys::Keys;
 use crate::known::Known;
 use crate::link::{Link, Scripts};
@@ -51,6 +51,8 @@ pub(crate) struct Shard {
     seen: Arc<AtomicI64>,
     /// The jobs that this process was given.
     pub(crate) held: Held,
+    /// The lines of partitions that claims of this process may need next.
+    pub(crate) lines: Lines,
 }
 
 /// Whose time a call goes by.
@@ -85,6 +87,7 @@ impl Shard {
             known,
             seen,
             held: Held::default(),
+            lines: Lines::default(),
         }
     }
 

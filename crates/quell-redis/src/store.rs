@@ -19,9 +19,11 @@ use quell_core::{
 
 use crate::claim::Tried;
 use crate::ends::Ends;
+use crate::fast::Given;
+use crate::pace::{TRIES, TRIES_OF_A_CLAIM};
 use crate::shard::{Shard, Time};
 use crate::told::Told;
-use crate::tx::{Committed, TRIES, Tx, contended};
+use crate::tx::{Committed, Tx, contended};
 
 /// One shard as a store of its own.
 #[derive(Debug)]
@@ -41,12 +43,18 @@ macro_rules! step {
     };
     (
         $self:ident, $what:literal, ($time:expr, $jobs:expr, $recorded:expr), |$tx:ident| $body:expr
+    ) => {
+        step!($self, $what, ($time, $jobs, $recorded), TRIES, |$tx| $body)
+    };
+    (
+        $self:ident, $what:literal, ($time:expr, $jobs:expr, $recorded:expr), $tries:expr,
+        |$tx:ident| $body:expr
     ) => {{
         let _turn = $self.shard.turn().await;
-        let mut tries = 0;
+        let mut pace = $crate::pace::Pace::new($tries);
         loop {
             let told = ($time, $recorded);
-            let mut $tx = Tx::begin(&$self.shard, told, tries, $jobs).await?;
+            let mut $tx = Tx::begin(&$self.shard, told, pace.tries(), $jobs).await?;
             let answer = $body;
             if let Some(answer) = answer
                 && let Committed::Done(news) = $tx.commit($what).await?
@@ -54,8 +62,7 @@ macro_rules! step {
                 $self.spread(news);
                 break answer;
             }
-            tries += 1;
-            if tries == TRIES {
+            if !pace.again().await {
                 return Err(contended($what));
             }
         }
@@ -109,6 +116,15 @@ impl ShardStore {
         }))
     }
 
+    async fn claim_by_step(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Tried> {
+        let recorded = self.history.is_some();
+        let started =
+            step!(self, "start jobs", (now.into(), 0, recorded), TRIES_OF_A_CLAIM, |tx| {
+                tx.start(claim).await?
+            });
+        Ok(started)
+    }
+
     pub(crate) async fn next_due_by_step(
         &self,
         now: Option<Timestamp>,
@@ -157,20 +173,23 @@ impl Store for ShardStore {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        if let Some(claimed) = self.claim_fast(now, claim).await? {
-            return Ok(claimed);
+        let Given { mut jobs, now: given_at, next } = self.claim_fast(now, claim).await?;
+        if let Some(next) = next {
+            return Ok(Claimed { now: next.now, jobs, next });
         }
-        let tried = step!(self, "start jobs", (now.into(), 0), |tx| tx.start(claim).await?);
-        match tried {
-            Tried::Started(now, jobs) => {
-                self.shard.held.note(claim, &jobs);
-                // They have started: who cannot be told what comes next is to look at once.
-                let again = NextDue { now, due: Some(now), lapse: None };
+        let rest = Claim { limit: claim.limit.saturating_sub(jobs.len()), ..claim.clone() };
+        // They have started: who cannot be told what comes next is to look at once.
+        let again = |now| NextDue { now, due: Some(now), lapse: None };
+        match (self.claim_by_step(now, &rest).await, given_at.filter(|_| !jobs.is_empty())) {
+            (Ok(Tried::Started(now, started)), _) => {
+                self.shard.held.note(claim, &started);
+                jobs.extend(started);
                 let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await;
-                let next = next.unwrap_or(again);
-                Ok(Claimed { now, jobs, next })
+                Ok(Claimed { now, jobs, next: next.unwrap_or_else(|_| again(now)) })
             }
-            Tried::Nothing(next) => Ok(Claimed { now: next.now, jobs: Vec::new(), next }),
+            (Ok(Tried::Nothing(next)), _) => Ok(Claimed { now: next.now, jobs, next }),
+            (Err(_), Some(now)) => Ok(Claimed { now, jobs, next: again(now) }),
+            (Err(error), None) => Err(error),
         }
     }
 

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use quell_core::part::{Ended, Ids, News, Part, Rows};
 use quell_core::{Error, ErrorKind, Result, Timestamp};
@@ -17,12 +16,8 @@ use crate::row::corrupt;
 use crate::shard::{Shard, Time};
 use crate::writes::Writes;
 
-/// How often a step is tried before the caller is told of contention (R35).
-pub(crate) const TRIES: u32 = 100;
 /// From this try on, ids are reserved: others accept triggers faster than this step takes.
 const RESERVE_FROM: u32 = 3;
-/// The longest pause before another try, for each one before it.
-const PAUSE: Duration = Duration::from_micros(300);
 /// The longest value that is sent to be compared; of longer ones it is the hash.
 const LONGEST_COMPARED: usize = 40;
 /// The field of `meta` that differs after each change of names and settings.
@@ -83,16 +78,13 @@ pub(crate) enum Committed {
 }
 
 impl<'s> Tx<'s> {
-    /// Begins the `tries`-th try of a step that makes at most `jobs` new jobs.
+    /// Begins a step that makes at most `jobs` new jobs, after so many `tries` that failed.
     pub(crate) async fn begin(
         shard: &'s Shard,
         (time, has_history): (Time, bool),
         tries: u32,
         jobs: usize,
     ) -> Result<Self> {
-        if tries > 0 {
-            tokio::time::sleep(PAUSE.mul_f64(f64::from(tries.min(20)) * fastrand::f64())).await;
-        }
         let mut tx = Tx {
             shard,
             now: Timestamp::MIN,

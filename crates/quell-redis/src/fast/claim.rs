@@ -1,15 +1,15 @@
-//! Starting jobs of a queue without limits by one script (R28, R30).
+//! Starting jobs by one script (R28, R30, R31), and when the next one may start.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use quell_core::edge::Edge;
 use quell_core::{
-    Claim, Claimed, ClaimedJob, Job, JobId, LeaseToken, NextDue, QueueSettings, Result, Timestamp,
+    Claim, ClaimedJob, Job, JobId, LeaseToken, NextDue, QueueName, QueueSettings, Rate, Result,
+    TaskName, Timestamp,
 };
-use redis::Value;
 
 use super::{Answer, Request, exact};
-use crate::keys::slots_of;
 use crate::known::{Known, Lane};
 use crate::look::{job_of, maybe_bytes, text};
 use crate::pack::{Item, list};
@@ -20,74 +20,131 @@ use crate::write::lane_member;
 
 /// Jobs that one script starts: the server does nothing else meanwhile.
 const MOST_JOBS: usize = 1_000;
-/// Lanes that one script looks at.
+/// Lanes of which one script takes jobs.
 const MOST_LANES: usize = 200;
+/// How often one claim asks because it had not named the lines that turned out to be next.
+const ROUNDS: usize = 5;
+
+/// What scripts did for a claim.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) jobs: Vec<ClaimedJob>,
+    /// When the last of them ran.
+    pub(crate) now: Option<Timestamp>,
+    /// When to look again; none where the step that knows all cases must do what is left.
+    pub(crate) next: Option<NextDue>,
+}
+
+/// What one script did of it.
+enum Part {
+    /// It had to leave lines out that it was not told the keys of.
+    Cut,
+    /// It started all of so many that there were.
+    Whole(usize),
+}
+
+/// What a script is asked for.
+struct Wish<'c> {
+    queue: &'c QueueName,
+    tasks: &'c Arc<[TaskName]>,
+    worker: &'c str,
+    limit: usize,
+    /// The length of the leases, in microseconds.
+    lease: i64,
+    /// Lines of partitions that may be next.
+    lines: Arc<[String]>,
+}
 
 impl ShardStore {
-    /// None where the step must be taken that knows all cases.
-    pub(crate) async fn claim_fast(
-        &self,
-        now: Option<Timestamp>,
-        claim: &Claim,
-    ) -> Result<Option<Claimed>> {
+    /// Starts what scripts may start.
+    ///
+    /// # Errors
+    /// Where nothing was started.
+    pub(crate) async fn claim_fast(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Given> {
+        let mut given = Given::default();
+        let Some(lease) = exact(claim.lease) else { return Ok(given) };
         if self.history.is_some() {
-            return Ok(None);
+            return Ok(given);
         }
-        let mut started: Option<Claimed> = None;
-        loop {
-            let so_far = started.as_ref().map_or(0, |started| started.jobs.len());
-            let left = claim.limit.saturating_sub(so_far);
-            let part = Claim { limit: left.min(MOST_JOBS), ..claim.clone() };
-            let next = self.claim_once(now, &part).await;
-            let Some(mut before) = started.take() else {
-                match next? {
-                    Some(next) if next.jobs.len() == MOST_JOBS => started = Some(next),
-                    next => return Ok(next),
+        let (shard, queue, tasks) = (&self.shard, &claim.queue, &claim.tasks);
+        let mut cuts = 0;
+        while cuts < ROUNDS {
+            let limit = claim.limit.saturating_sub(given.jobs.len()).min(MOST_JOBS);
+            let lines = shard.lines.get(queue, tasks);
+            let wish = Wish { queue, tasks, worker: claim.worker.as_str(), limit, lease, lines };
+            let request = |known: &Known| Ok(wish.request(shard, known));
+            let script = &shard.scripts.fast.claim;
+            match shard.run("start jobs", script, now.into(), request).await {
+                Ok(Some(answer)) => match self.take_answer(claim, answer, &mut given)? {
+                    Part::Cut => cuts += 1,
+                    Part::Whole(started) => {
+                        if started < limit || given.jobs.len() >= claim.limit {
+                            return Ok(given);
+                        }
+                    }
+                },
+                Ok(None) => {
+                    given.next = None;
+                    return Ok(given);
                 }
-                continue;
-            };
-            // They have started: who cannot be told what comes next is to look at once.
-            let Ok(Some(next)) = next else {
-                before.next.due = Some(before.now);
-                return Ok(Some(before));
-            };
-            let is_full = next.jobs.len() == MOST_JOBS;
-            before.jobs.extend(next.jobs);
-            let all = Claimed { jobs: before.jobs, ..next };
-            if !is_full {
-                return Ok(Some(all));
+                Err(error) if given.jobs.is_empty() => return Err(error),
+                Err(_) => break,
             }
-            started = Some(all);
         }
+        // What was started must be told; the rest is left to the next claim.
+        if !given.jobs.is_empty() {
+            given.next = given.now.map(|now| NextDue { now, due: Some(now), lapse: None });
+        }
+        Ok(given)
     }
 
-    async fn claim_once(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Option<Claimed>> {
-        let shard = &self.shard;
-        let script = &shard.scripts.fast.claim;
-        let request = |known: &Known| Ok(request(shard, known, claim));
-        match shard.run("start jobs", script, now.into(), request).await? {
-            Some(answer) => self.decode_claimed(claim, answer).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    fn decode_claimed(&self, claim: &Claim, mut answer: Answer) -> Result<Claimed> {
+    /// Notes what a script did.
+    fn take_answer(&self, claim: &Claim, mut answer: Answer, given: &mut Given) -> Result<Part> {
         let now = answer.now;
         let next = NextDue { now, due: answer.moment()?, lapse: answer.moment()? };
+        let is_cut = answer.number()? == 1;
         // At least as new as what the script checked.
         let known = self.shard.known();
-        let mut jobs = Vec::with_capacity(answer.values.len() / 2);
-        while let Some(id) = answer.values.next() {
-            let id = job_of(&text(id)?)?;
-            let row = maybe_bytes(answer.values.next().unwrap_or(Value::Nil))?;
+        given.now = Some(now);
+        let count = answer.count()?;
+        let mut jobs = Vec::new();
+        for _ in 0..count {
+            let id = job_of(&text(answer.next()?)?)?;
+            let row = maybe_bytes(answer.next()?)?;
             let row = row.ok_or_else(|| corrupt(format_args!("job {id} started without a row")))?;
             let mut job = decode_job(id, &row, &known)?;
             let partition = job.partition.take();
             jobs.push((claimed(id, job)?, partition));
         }
-        self.shard.held.note_first_runs(claim, now, &jobs);
-        let jobs = jobs.into_iter().map(|(job, _)| job).collect();
-        Ok(Claimed { now, jobs, next })
+        self.shard.held.note_first_runs(claim, &jobs);
+        let started = jobs.len();
+        given.jobs.extend(jobs.into_iter().map(|(job, _)| job));
+        let lines: Result<Vec<String>> = answer.values.map(text).collect();
+        self.shard.lines.set(&claim.queue, &claim.tasks, lines?);
+        given.next = (!is_cut).then_some(next);
+        Ok(if is_cut { Part::Cut } else { Part::Whole(started) })
+    }
+
+    /// When something may start, of these tasks and within the limits of the queue; none where the
+    /// step must be taken that knows all cases.
+    pub(crate) async fn next_by_script(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<Option<NextDue>> {
+        let (tasks, lines) = (tasks.into(), Arc::default());
+        let wish = Wish { queue, tasks: &tasks, worker: "", limit: 0, lease: 0, lines };
+        let shard = &self.shard;
+        let request = |known: &Known| Ok(wish.request(shard, known));
+        let script = &shard.scripts.fast.next;
+        match shard.run("look for due jobs", script, now.into(), request).await? {
+            Some(mut answer) => {
+                let (due, lapse) = (answer.moment()?, answer.moment()?);
+                Ok(Some(NextDue { now: answer.now, due, lapse }))
+            }
+            None => Ok(None),
+        }
     }
 }
 
@@ -110,45 +167,81 @@ fn claimed(id: JobId, job: Job) -> Result<ClaimedJob> {
     })
 }
 
-/// Whether the settings keep nothing back.
-fn is_open(settings: &QueueSettings) -> bool {
-    !settings.paused && !settings.limits_concurrency() && !settings.limits_rate()
+impl Wish<'_> {
+    /// None where the settings or the lanes are not for a script.
+    fn request(&self, shard: &Shard, known: &Known) -> Option<Request> {
+        let mut lanes: Vec<(u32, &Lane)> = known
+            .lanes()
+            .filter(|(_, lane)| known.is_offered(lane, self.queue, self.tasks))
+            .collect();
+        if lanes.len() > MOST_LANES {
+            return None;
+        }
+        lanes.sort_by_key(|(number, lane)| (Reverse(lane.priority), *number));
+        let keys = &shard.keys;
+        let mut numbered = shard.first_keys([
+            keys.leases(),
+            keys.counts(),
+            keys.slots(),
+            keys.runs(),
+            keys.heads(self.queue),
+            keys.starts(),
+            keys.memories(),
+            keys.expiry(),
+        ]);
+        // The script finds lines by the order of their keys.
+        for (number, _) in &lanes {
+            numbered.number(keys.line(&lane_member(*number, None)));
+        }
+        for name in self.lines.iter() {
+            numbered.number(keys.line(name));
+        }
+        let lanes = lanes.into_iter().map(|(number, lane)| {
+            let (priority, task) = (i64::from(lane.priority), lane.task.as_str());
+            list![lane_member(number, None), i64::from(number), priority, task]
+        });
+        let asked = vec![
+            Item::from(self.limit),
+            Item::from(self.lease),
+            Item::from(self.worker),
+            Item::from(self.queue.as_str()),
+            Item::List(limits(&known.settings(self.queue))?),
+            Item::List(lanes.collect()),
+            Item::List(self.lines.iter().map(|name| Item::from(name.as_str())).collect()),
+            Item::from(ahead_of(self.limit)),
+            Item::List(remembered(known)?),
+        ];
+        Some(Request { keys: numbered, asked })
+    }
 }
 
-fn request(shard: &Shard, known: &Known, claim: &Claim) -> Option<Request> {
-    let length = exact(claim.lease)?;
-    let mut lanes: Vec<(u32, &Lane)> = known
-        .lanes()
-        .filter(|(_, lane)| known.is_offered(lane, &claim.queue, &claim.tasks))
-        .collect();
-    if !is_open(&known.settings(&claim.queue)) || lanes.len() > MOST_LANES {
-        return None;
-    }
-    lanes.sort_by_key(|(number, lane)| (Reverse(lane.priority), *number));
-    let keys = &shard.keys;
-    let mut numbered = shard.first_keys([
-        keys.leases(),
-        keys.counts(),
-        keys.slots(),
-        keys.runs(),
-        keys.heads(&claim.queue),
-    ]);
-    let lanes = lanes.into_iter().map(|(number, lane)| {
-        let name = lane_member(number, None);
-        let line = numbered.number(keys.line(&name));
-        list![name, i64::from(number), line, i64::from(lane.priority), lane.task.as_str()]
-    });
-    let lanes = lanes.collect();
-    let slots = slots_of(&claim.queue, Some(&claim.worker), None);
+/// How many lines a claim is to be told of that may be next after it. Others take some of them
+/// before it asks again.
+fn ahead_of(limit: usize) -> usize {
+    if limit == 0 { 0 } else { limit.saturating_mul(4).saturating_add(32) }
+}
+
+/// What a queue is held to, as the script reads it; none where a period is too long for it.
+fn limits(settings: &QueueSettings) -> Option<Vec<Item>> {
+    let count = |limit: Option<u32>| limit.map_or(Item::NOTHING, |limit| i64::from(limit).into());
+    let rate = |rate: Option<Rate>| {
+        let Some(Rate { limit, period }) = rate else {
+            return Some([Item::NOTHING, Item::NOTHING]);
+        };
+        Some([i64::from(limit).into(), exact(period)?.into()])
+    };
+    let of_settings =
+        [settings.concurrency, settings.worker_concurrency, settings.partition_concurrency];
+    let mut limits: Vec<Item> = of_settings.into_iter().map(count).collect();
+    limits.extend(rate(settings.rate)?);
+    limits.extend(rate(settings.partition_rate)?);
+    limits.push(if settings.paused { Item::Number(1) } else { Item::NOTHING });
+    Some(limits)
+}
+
+/// The shapes whose starts are remembered (R13), with their periods; none where one is too long.
+fn remembered(known: &Known) -> Option<Vec<Item>> {
     let throttled = known.shapes().filter(|(_, shape)| shape.edge == Edge::Throttle);
-    let asked = vec![
-        Item::from(claim.limit),
-        Item::from(length),
-        Item::from(claim.worker.as_str()),
-        Item::from(claim.queue.as_str()),
-        Item::List(slots.into_iter().map(Item::from).collect()),
-        Item::List(lanes),
-        Item::List(throttled.map(|(number, _)| Item::from(i64::from(number))).collect()),
-    ];
-    Some(Request { keys: numbered, asked })
+    let with_period = throttled.filter_map(|(number, shape)| Some((number, shape.period?)));
+    with_period.map(|(number, period)| Some(list![i64::from(number), exact(period)?])).collect()
 }

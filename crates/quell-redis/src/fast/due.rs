@@ -22,7 +22,7 @@ struct First {
 }
 
 impl ShardStore {
-    /// None where limits have a say.
+    /// None where the step must be taken that knows all cases.
     pub(crate) async fn next_due_fast(
         &self,
         now: Option<Timestamp>,
@@ -33,12 +33,13 @@ impl ShardStore {
             let settings = known.settings(queue);
             settings.limits_rate() || settings.partition_concurrency.is_some()
         };
-        if limits(&self.shard.known()) {
-            return Ok(None);
+        if !limits(&self.shard.known()) {
+            let (next, known) = self.look_at_heads(now.into(), &[(queue, tasks)]).await?;
+            if let Some((next, false)) = next.into_iter().next().filter(|_| !limits(&known)) {
+                return Ok(Some(next));
+            }
         }
-        let (next, known) = self.look_at_heads(now.into(), &[(queue, tasks)]).await?;
-        let sure = |(next, unsure): (NextDue, bool)| (!unsure && !limits(&known)).then_some(next);
-        Ok(next.into_iter().next().and_then(sure))
+        self.next_by_script(now, queue, tasks).await
     }
 
     /// As [`Store::peek`](quell_core::Store::peek).

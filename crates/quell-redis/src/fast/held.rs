@@ -46,17 +46,13 @@ impl Held {
         self.insert(claim, given.iter().map(|job| (job, None)));
     }
 
-    /// Takes note of jobs that a script started at this time, each with its partition.
-    pub(crate) fn note_first_runs(
-        &self,
-        claim: &Claim,
-        now: Timestamp,
-        given: &[(ClaimedJob, Option<Key>)],
-    ) {
+    /// Takes note of jobs that one script started, each with its partition.
+    pub(crate) fn note_first_runs(&self, claim: &Claim, given: &[(ClaimedJob, Option<Key>)]) {
         let Some((first, _)) = given.first() else { return };
         let until = first.lease_until;
+        let started = until.before(claim.lease);
         let tail: Option<Arc<[u8]>> =
-            tail_of_first_run(&claim.worker, until, now).map(|tail| tail.into());
+            tail_of_first_run(&claim.worker, until, started).map(Into::into);
         let held = given.iter().map(|(job, partition)| {
             let tail = tail.clone().filter(|_| job.token.get() == 1 && job.attempt == 1);
             let first = |tail| FirstRun { partition: partition.clone(), until, tail };

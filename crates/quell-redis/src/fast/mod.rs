@@ -9,6 +9,7 @@ mod claim;
 mod due;
 mod enqueue;
 mod held;
+mod lines;
 mod plan;
 mod renew;
 mod settle;
@@ -19,7 +20,9 @@ use std::time::Duration;
 use quell_core::{QueueName, Result, Timestamp};
 use redis::Value;
 
+pub(crate) use self::claim::Given;
 pub(crate) use self::held::Held;
+pub(crate) use self::lines::Lines;
 use crate::known::Known;
 use crate::link::Script;
 use crate::look::{maybe_bytes, text, values};
@@ -38,16 +41,21 @@ const LONGEST: u64 = 1 << 51;
 pub(crate) struct Fast {
     enqueue: Script,
     claim: Script,
+    /// The first part of a claim, which starts nothing.
+    next: Script,
     settle: Script,
     renew: Script,
 }
 
 impl Fast {
     pub(crate) fn new() -> Self {
-        let script = |code| Script::writing(&[include_str!("../lua/begin.lua"), code].concat());
+        let begin = include_str!("../lua/begin.lua");
+        let script = |code| Script::writing(&[begin, code].concat());
+        let (next, start) = (include_str!("../lua/claim.lua"), include_str!("../lua/start.lua"));
         Fast {
             enqueue: script(include_str!("../lua/enqueue.lua")),
-            claim: script(include_str!("../lua/claim.lua")),
+            claim: script(&[next, start].concat()),
+            next: Script::reading(&[begin, next].concat()),
             settle: script(include_str!("../lua/settle.lua")),
             renew: script(include_str!("../lua/renew.lua")),
         }
@@ -94,7 +102,7 @@ impl Shard {
             let version = known.version.clone().unwrap_or_default();
             let args = [told.as_bytes(), version.as_slice(), asked.as_slice()];
             let keys = keys.into_names();
-            let answer = self.link.write(what, script, (&keys, self.calls()), &args).await?;
+            let answer = self.link.ask(what, script, (&keys, self.calls()), &args).await?;
             let mut values = values(answer)?.into_iter();
             let first = text(values.next().unwrap_or(Value::Nil))?;
             match first.as_str() {

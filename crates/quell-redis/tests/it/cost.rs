@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quell_conformance::rig::{Rig, debounce, key, keyed_with, lease, plain, queue, secs, task};
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claimed, Fold, NewTrigger, Outcome, QueueName, Settlement, Store, TaskName, Timestamp,
-    When,
+    Batch, Claimed, Fold, NewTrigger, Outcome, QueueName, QueueSettings, Rate, Settlement, Store,
+    TaskName, Timestamp, When,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
@@ -198,4 +199,59 @@ async fn r05_batches_of_other_kinds_slow_nobody_down_and_answers_keep_their_orde
     let last = receipts.next().unwrap().trigger().unwrap();
     assert_eq!((Some(last.job), last.seq), (window, 10));
     assert_eq!(server.store.job(last.job).await.unwrap().unwrap().payload.as_str(), "9");
+}
+
+/// Jobs of 5,000 partitions, two of each, 50 partitions at a time.
+async fn many_partitions(server: &Server) {
+    for chunk in 0..100_u64 {
+        let one = |number: u64| {
+            let partition = Some(key(&format!("p{}", 50 * chunk + number / 2)));
+            Batch::one(NewTrigger { partition, ..plain(&(100 * chunk + number).to_string()) })
+        };
+        let now = Rig::START + Duration::from_millis(chunk);
+        for answer in server.store.enqueue(Some(now), (0..100).map(one).collect()).await.unwrap() {
+            answer.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn r30_r31_a_claim_is_one_script_however_many_partitions_are_full() {
+    let mut server = Server::start().await;
+    let settings = QueueSettings {
+        concurrency: Some(401),
+        partition_concurrency: Some(1),
+        rate: Some(Rate { limit: 10_000, period: secs(60) }),
+        partition_rate: Some(Rate { limit: 100, period: secs(60) }),
+        ..QueueSettings::default()
+    };
+    server.trigger(vec![plain("1")]).await;
+    server.store.set_queue(&queue(), &settings).await.unwrap();
+    server.claim(0, 1).await;
+    many_partitions(&server).await;
+    let mut expected = (0..10_000).step_by(2).map(|number: u64| number.to_string());
+    for round in 0..40 {
+        server.scripts();
+        let claimed = server.claim(2, 10).await;
+        let scripts: u64 = server.scripts().values().sum();
+        // At first no line is known.
+        assert!(scripts <= if round == 0 { 3 } else { 1 }, "{scripts} in round {round}");
+        let payloads: Vec<&str> = claimed.jobs.iter().map(|job| job.payload.as_str()).collect();
+        assert_eq!(payloads, expected.by_ref().take(10).collect::<Vec<_>>());
+        assert_eq!(
+            claimed.next.due,
+            Some(Rig::START + Duration::from_millis(round / 5 + u64::from(round % 5 == 4)))
+        );
+    }
+    server.scripts();
+    // The queue is full, and so are 400 partitions.
+    assert_eq!(server.claim(3, 10).await.jobs, []);
+    assert_eq!(server.scripts(), one(), "a claim that finds no room");
+    let tasks = [task("t")];
+    let now = Some(Rig::START + secs(3));
+    server.store.next_due(now, &queue(), &tasks).await.unwrap();
+    server.scripts();
+    let next = server.store.next_due(now, &queue(), &tasks).await.unwrap();
+    assert_eq!(server.scripts(), one(), "a look");
+    assert_eq!(next.due, Some(Rig::START + Duration::from_millis(8)));
 }

@@ -7,6 +7,7 @@ mod cost;
 mod cuts;
 mod expiry;
 mod faults;
+mod limits;
 mod place;
 mod published;
 mod refused;

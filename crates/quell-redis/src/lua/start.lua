@@ -1,0 +1,160 @@
+-- Starts the jobs that `claim.lua` chose, and leaves in Redis what the step would leave.
+local ids, runs_of = {}, {}
+for number, job in ipairs(chosen) do ids[number] = job.id end
+local read = rows_as_kept(ids)
+for number, job in ipairs(chosen) do
+  local bytes, line, lane, key, _ = read[number], job.line, nil, nil, nil
+  if bytes and is_short(bytes) and not line.partition then
+    job.short = bytes
+    _, _, lane, _, _, _, _, _, _, job.shape, key = cmsgpack.unpack_limit(bytes, KEY, 1)
+  else
+    local row = bytes and read_row(bytes)
+    local may_start = row and row[STATE] == SCHEDULED and not row[WAITS]
+      and (row[PARTITION] or false) == line.partition
+    if not may_start then return GENERAL end
+    job.row, job.shape, lane, key = row, row[SHAPE], row[LANE], row[KEY]
+  end
+  if lane ~= line.lane[NUMBER] then return GENERAL end
+  if key then
+    job.field = line.lane[TASK] .. ' ' .. key
+    runs_of[#runs_of + 1] = job.field
+  end
+end
+local running_of = {}
+if #runs_of > 0 then
+  for number, others in ipairs(redis.call('HMGET', KEYS[7], unpack(runs_of))) do
+    running_of[runs_of[number]] = others
+  end
+end
+
+go_on()
+wrote = true
+local until_text = string.format('%.0f', now + length)
+local period_of = {}
+for _, shape in ipairs(remembered) do period_of[shape[1]] = shape[2] end
+local started, written, leases, memories, expiry = {}, {}, {}, {}, {}
+local by_partition, counted = {}, {}
+local slots = { [queue] = #chosen, [queue .. ' w ' .. worker] = #chosen }
+local function add(sums, field, by)
+  sums[field] = (sums[field] or 0) + by
+end
+-- What follows the first fields of a job that starts for the first time.
+local first_start = cmsgpack.pack(false, nil, nil, nil, 1, 1, worker, now + length, now)
+local first_head = string.char(220, 0, STARTED, RUNNING)
+local function started_row(job)
+  if job.short then return first_head .. string.sub(job.short, 3) .. first_start end
+  local row = job.row
+  row[STATE], row[STARTS], row[ATTEMPT] = RUNNING, row[STARTS] + 1, row[ATTEMPT] + 1
+  row[WORKER], row[STARTED], row[LEASE] = worker, now, now + length
+  return write_row(row)
+end
+for _, job in ipairs(chosen) do
+  local id, line = job.id, job.line
+  local bytes = started_row(job)
+  started[#started + 1], started[#started + 2] = id, bytes
+  written[#written + 1], written[#written + 2] = id, bytes
+  leases[#leases + 1], leases[#leases + 2] = until_text, job.member
+  local task, partition = line.lane[TASK], line.partition
+  add(counted, queue .. ' ' .. task .. ' ' .. SCHEDULED, -1)
+  add(counted, queue .. ' ' .. task .. ' ' .. RUNNING, 1)
+  if partition then
+    add(by_partition, partition, 1)
+    add(slots, queue .. ' p ' .. partition, 1)
+  end
+  if job.field then
+    local others = running_of[job.field]
+    running_of[job.field] = others and others .. ' ' .. id or id
+  end
+  -- R13: a throttled key starts once in a period.
+  local period = job.field and period_of[job.shape]
+  if period then
+    local over = string.format('%.0f', now + period)
+    memories[#memories + 1], memories[#memories + 2] = job.field, string.format(
+      '{"burst_at":%s,"last_at":%s,"started_at":%s,"leader":"%s","expires_at":%s}',
+      now_text, now_text, now_text, id, over)
+    expiry[#expiry + 1], expiry[#expiry + 2] = over, 'm ' .. job.field
+  end
+end
+many('HSET', KEYS[3], written)
+many('ZADD', KEYS[4], leases)
+
+local runs = {}
+for field, running in pairs(running_of) do
+  if running then runs[#runs + 1], runs[#runs + 2] = field, running end
+end
+many('HSET', KEYS[7], runs)
+
+local moved, emptied = {}, {}
+for _, line in ipairs(touched) do
+  many('ZREM', key_of[line.name], line.taken)
+  if line.due then
+    moved[#moved + 1], moved[#moved + 2] = line.score, line.name
+  else
+    emptied[#emptied + 1] = line.name
+  end
+  line.first = line.due
+end
+many('ZADD', KEYS[8], moved)
+many('ZREM', KEYS[8], emptied)
+
+-- What has come to nothing takes no room.
+local function count_all(key, sums)
+  local fields, there, gone = {}, {}, {}
+  for field in pairs(sums) do fields[#fields + 1] = field end
+  for place, was in ipairs(redis.call('HMGET', key, unpack(fields))) do
+    local field = fields[place]
+    local is = tonumber(was or 0) + sums[field]
+    if is == 0 then
+      gone[#gone + 1] = field
+    else
+      there[#there + 1], there[#there + 2] = field, string.format('%.0f', is)
+    end
+  end
+  many('HSET', key, there)
+  many('HDEL', key, gone)
+end
+-- Who has counted what runs must count anew.
+if WHOLE or OF_WORKER or OF_PARTITION then slots[queue .. ' n'] = 1 end
+count_all(KEYS[5], counted)
+count_all(KEYS[6], slots)
+
+-- R31: puts starts on record, beside those that count.
+local logs = {}
+local function record(log, field, by, period)
+  local newest, runs = log[#log], {}
+  if newest and newest[1] == now then
+    newest[2] = newest[2] + by
+    for place, run in ipairs(log) do
+      runs[place] = string.format('[%.0f,%.0f]', run[1], run[2])
+    end
+  else
+    -- Those that count stay as they are written.
+    local from = 2
+    for _ = 1, newest and log.over or 0 do
+      from = string.find(log.text, '],', from, true) + 2
+    end
+    if newest then runs[1] = string.sub(log.text, from, -2) end
+    runs[#runs + 1] = string.format('[%.0f,%.0f]', now, by)
+    log[#log + 1] = { now, by }
+  end
+  log.count = log.count + by
+  logs[#logs + 1], logs[#logs + 2] = field, '[' .. table.concat(runs, ',') .. ']'
+  expiry[#expiry + 1], expiry[#expiry + 2] = string.format('%.0f', now + period), 's ' .. field
+end
+if log then record(log, queue, #chosen, PERIOD) end
+for name, by in pairs(by_partition) do
+  local used = partitions[name]
+  if used then
+    used.running = used.running + by
+    if used.log then record(used.log, queue .. ' ' .. name, by, PARTITION_PERIOD) end
+    room_of(used)
+  end
+end
+many('HSET', KEYS[9], logs)
+many('HSET', KEYS[10], memories)
+many('ZADD', KEYS[11], expiry)
+
+raise_clock()
+-- Where not all lines were seen, others may be the first ones now.
+if not heads[1].is_end then heads = {} end
+return answer_with(started)
