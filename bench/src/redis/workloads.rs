@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::goals::Goal;
+
 /// A program and its set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contender(pub(crate) &'static str, pub(crate) &'static str);
@@ -73,6 +75,7 @@ pub(crate) struct Workload {
     pub(crate) before: Before,
     pub(crate) figure: Figure,
     pub(crate) rounds: usize,
+    pub(crate) goal: Option<Goal>,
 }
 
 const PLAIN: Workload = Workload {
@@ -82,6 +85,7 @@ const PLAIN: Workload = Workload {
     before: Before::Nothing,
     figure: Figure::Told,
     rounds: 3,
+    goal: None,
 };
 
 pub(crate) const WORKLOADS: [Workload; 9] = [
@@ -89,6 +93,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         name: "batch enqueue, per second",
         args: &["batch"],
         count: Some((100_000, 10_000)),
+        goal: Some(Goal::Times(4.0)),
         ..PLAIN
     },
     Workload {
@@ -96,6 +101,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         args: &["drain"],
         count: Some((100_000, 10_000)),
         before: Before::Count,
+        goal: Some(Goal::Times(4.0)),
         ..PLAIN
     },
     // One script of apalis-redis takes all that is due, and so no more than some thousands.
@@ -110,12 +116,14 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         name: "single enqueue, 32 callers, per second",
         args: &["single", "--callers", "32"],
         count: Some((32_000, 3_200)),
+        goal: Some(Goal::Times(2.0)),
         ..PLAIN
     },
     Workload {
         name: "debounced, 32 callers, 100 keys, per second",
         args: &["debounced", "--callers", "32", "--keys", "100"],
         count: Some((32_000, 3_200)),
+        goal: Some(Goal::Times(4.0)),
         ..PLAIN
     },
     Workload {
@@ -128,6 +136,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         name: "enqueue to start, ms (p50, p99)",
         args: &["latency", "--budget", "15", "--samples"],
         count: Some((300, 50)),
+        goal: Some(Goal::Within(0.5, 2.0)),
         ..PLAIN
     },
     Workload {
@@ -143,6 +152,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         args: &["windows"],
         figure: Figure::Memory,
         rounds: 1,
+        goal: Some(Goal::Less(400.0)),
         ..PLAIN
     },
 ];
