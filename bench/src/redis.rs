@@ -5,6 +5,7 @@
 
 mod counters;
 mod goals;
+mod plain;
 mod scaling;
 mod workloads;
 
@@ -21,7 +22,9 @@ use crate::report::{record_section, shown};
 use crate::{median, median_of};
 use counters::Counters;
 use goals::Goals;
-use workloads::{Before, CONTENDERS, Contender, FLOOR, Figure, QUELL, WORKLOADS, Workload};
+use workloads::{
+    Before, CONTENDERS, Contender, FLOOR, Figure, PLAIN_CALLS, QUELL, WORKLOADS, Workload,
+};
 
 /// The same for all. A rewrite of the file would fall into one round and not into another.
 const SETTINGS: [&str; 3] =
@@ -154,6 +157,7 @@ impl Args {
     /// All rounds of a workload, the contenders in turn.
     fn measure(&self, workload: &Workload, lines: &mut String) -> anyhow::Result<Found> {
         let asked = CONTENDERS.iter().filter(|one| one.name().contains(&self.who));
+        let asked = asked.filter(|one| workload.is_for(**one));
         let mut found: Found = asked.map(|one| (*one, Ok(Vec::new()))).collect();
         let rounds = if self.quick { 1 } else { workload.rounds };
         for round in 1..=rounds {
@@ -222,6 +226,9 @@ impl Args {
     }
 
     fn ask(&self, server: &Redis, contender: Contender, args: &[&str], count: usize) -> Told {
+        if contender == PLAIN_CALLS {
+            return plain::ask(server, args, count, SECONDS);
+        }
         let mut command = contender.command(&self.programs);
         command.args(args);
         // Of a workload that says how many itself, the number comes last.

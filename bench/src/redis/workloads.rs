@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::goals::Goal;
+use super::plain;
 
 /// A program and its set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,10 +12,13 @@ pub(crate) struct Contender(pub(crate) &'static str, pub(crate) &'static str);
 
 pub(crate) const QUELL: Contender = Contender("quell-redis-bench", "defaults");
 pub(crate) const FLOOR: Contender = Contender("redis-floor", "best");
+/// No program of this repository: the other floor.
+pub(crate) const PLAIN_CALLS: Contender = Contender(plain::PROGRAM, "best");
 pub(crate) const CONTENDERS: &[Contender] = &[
     QUELL,
     Contender("quell-redis-bench", "best"),
     FLOOR,
+    PLAIN_CALLS,
     Contender("bullmq", "defaults"),
     Contender("bullmq", "best"),
     Contender("dramatiq", "defaults"),
@@ -75,6 +79,9 @@ pub(crate) struct Workload {
     pub(crate) before: Before,
     pub(crate) figure: Figure,
     pub(crate) rounds: usize,
+    /// Whether defaults of peers are measured, too: a million jobs take them minutes, and say nothing
+    /// that their best set-up does not.
+    pub(crate) defaults: bool,
     pub(crate) goal: Option<Goal>,
 }
 
@@ -85,8 +92,18 @@ const PLAIN: Workload = Workload {
     before: Before::Nothing,
     figure: Figure::Told,
     rounds: 3,
+    defaults: true,
     goal: None,
 };
+
+impl Workload {
+    pub(crate) fn is_for(&self, contender: Contender) -> bool {
+        if contender == PLAIN_CALLS {
+            return plain::takes_part(self.args);
+        }
+        self.defaults || contender.1 != "defaults" || contender == QUELL
+    }
+}
 
 pub(crate) const WORKLOADS: [Workload; 9] = [
     Workload {
@@ -145,6 +162,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         count: Some((20_000, 2_000)),
         before: Before::Many,
         rounds: 1,
+        defaults: false,
         ..PLAIN
     },
     Workload {
@@ -152,6 +170,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         args: &["windows"],
         figure: Figure::Memory,
         rounds: 1,
+        defaults: false,
         goal: Some(Goal::Less(400.0)),
         ..PLAIN
     },

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use quell::{
-    Batch, Ctx, Debounce, Fold, JobState, Key, Keyed, NewTrigger, Payload, Policy, Quell, QueueName,
-    TaskError, TaskName, Thresholds,
+    Batch, Ctx, Debounce, Fold, JobState, Key, Keyed, NewTrigger, Payload, Policy, Quell,
+    QueueName, TaskError, TaskName, Thresholds,
 };
 use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -70,7 +70,7 @@ impl Measured {
     fn trigger(&self, n: usize) -> Result<NewTrigger> {
         let place = self.places.get(n % self.places.len().max(1));
         let (task, queue) = place.context("--queues: at least 1")?.clone();
-        Ok(NewTrigger::new(task, queue, Payload::new(format!("{{\"n\":{n}}}"))?))
+        Ok(NewTrigger::new(task, queue, Payload::encode(&serde_json::json!({ "n": n }))?))
     }
 
     async fn enqueue(&self, n: usize) -> Result<()> {
@@ -131,7 +131,9 @@ impl Measured {
                 let start = tokio::time::timeout(PATIENCE, starts.recv()).await;
                 start.with_context(|| format!("nothing starts after {n} jobs"))?;
             }
-            tokio::time::timeout(PATIENCE, self.ended(count)).await.context("jobs are left over")??;
+            tokio::time::timeout(PATIENCE, self.ended(count))
+                .await
+                .context("jobs are left over")??;
             anyhow::Ok(rate(count, began))
         };
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
