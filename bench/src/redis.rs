@@ -185,7 +185,7 @@ impl Args {
         lines: &mut String,
     ) -> anyhow::Result<Result<Round, String>> {
         let server = Redis::start(&SETTINGS).context("start Redis")?;
-        let count = self.count(workload);
+        let count = workload.share_of(contender, self.count(workload));
         let queued = match workload.before {
             Before::Nothing => 0,
             Before::Count => count,
@@ -265,7 +265,10 @@ fn table(workload: &Workload, args: &Args, found: &Found) -> String {
         let note = rounds.iter().flatten().find_map(|round| round.printed.note.clone());
         let name = contender.name();
         let name = name.split_once(" (").map_or(name.as_str(), |(name, _)| name);
-        let line = note.map(|note| format!("{name}: {note}."));
+        let jobs = workload.share_of(*contender, args.count(workload));
+        let fewer =
+            if jobs < args.count(workload) { format!("; {jobs} only") } else { String::new() };
+        let line = note.map(|note| format!("{name}: {note}{fewer}."));
         notes.extend(line.filter(|line| !notes.contains(line)));
     }
     if !notes.is_empty() {
@@ -350,6 +353,15 @@ mod tests {
         let failed = "| apalis-redis (best) | failed: too many results | - | - | - | - | - | - |\n";
         assert!(text.contains(cells) && text.contains(failed), "{text}");
         assert!(text.ends_with("\nredis-floor: n. bullmq: n.\n"), "{text}");
+    }
+
+    #[test]
+    fn who_gets_fewer_jobs_says_so() {
+        let windows = WORKLOADS.iter().find(|one| one.figure == Figure::Memory).unwrap();
+        let all = found(&[(Contender("dramatiq", "best"), 387.0), (FLOOR, 283.0)]);
+        let text = table(windows, &Args { quick: false, ..args() }, &all);
+        assert!(text.ends_with("\ndramatiq: n; 100000 only. redis-floor: n.\n"), "{text}");
+        assert!(!table(windows, &args(), &all).contains("only"));
     }
 
     #[test]
