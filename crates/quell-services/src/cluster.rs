@@ -68,7 +68,11 @@ impl RedisCluster {
         let count = masters * (replicas + 1);
         let nodes = (0..count).map(|_| Redis::start(&settings)).collect::<Result<_, _>>()?;
         let cluster = RedisCluster { nodes };
-        if is_small { cluster.join()? } else { cluster.create(replicas)? }
+        if is_small {
+            cluster.join()?
+        } else {
+            cluster.create(replicas)?
+        }
         cluster.await_ok()?;
         Ok(cluster)
     }
