@@ -4,6 +4,9 @@
 //! fails stands in the table with its reason.
 
 mod counters;
+mod goals;
+mod plain;
+mod scaling;
 mod workloads;
 
 use std::io::Write;
@@ -18,7 +21,10 @@ use crate::program::{self, Told};
 use crate::report::{record_section, shown};
 use crate::{median, median_of};
 use counters::Counters;
-use workloads::{Before, CONTENDERS, Contender, FLOOR, Figure, QUELL, WORKLOADS, Workload};
+use goals::Goals;
+use workloads::{
+    Before, CONTENDERS, Contender, FLOOR, Figure, PLAIN_CALLS, QUELL, WORKLOADS, Workload,
+};
 
 /// The same for all. A rewrite of the file would fall into one round and not into another.
 const SETTINGS: [&str; 3] =
@@ -28,6 +34,10 @@ const SECONDS: u32 = 900;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// How evenly Quell alone spreads its work over the masters of a Cluster, in place of how it
+    /// stands beside its peers.
+    #[arg(long)]
+    scaling: bool,
     /// Smaller sizes and one round.
     #[arg(long)]
     quick: bool,
@@ -44,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", default_value = "")]
     who: String,
     /// How many jobs stand in the backlog, and how many windows are open: 1,000,000, or 20,000 where
-    /// it is to be quick.
+    /// it is to be quick. With `--scaling`, the jobs of each step: 64,000, or 6,400.
     #[arg(long, value_name = "NUMBER")]
     many: Option<usize>,
     /// Where the programs are.
@@ -76,10 +86,37 @@ type Found = Vec<(Contender, Result<Vec<Round>, String>)>;
 
 /// Measures, shows and records.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let (about, (tables, lines)) = if args.scaling {
+        (
+            "each case on Clusters of its own, one round; all masters share this machine",
+            scaling::measure(args)?,
+        )
+    } else {
+        (
+            "a fresh server for each round, medians; Quell is durable as `appendfsync` says, and so \
+             are all others",
+            measure(args)?,
+        )
+    };
+    if let Some(file) = &args.json {
+        std::fs::write(file, lines)?;
+    }
+    write!(std::io::stdout(), "{tables}")?;
+    if args.record {
+        let about = format!("{}, for all alike: {}; {about}", version()?, SETTINGS.join(", "));
+        record_section(&about, &tables)?;
+    }
+    Ok(())
+}
+
+/// The tables, and a line of JSON for each round.
+fn measure(args: &Args) -> anyhow::Result<(String, String)> {
     let (mut tables, mut lines, mut who) = (String::new(), String::new(), Vec::new());
+    let mut goals = Goals::default();
     for workload in WORKLOADS.iter().filter(|workload| workload.name.contains(&args.only)) {
         let found = args.measure(workload, &mut lines)?;
         tables.push_str(&table(workload, args, &found));
+        goals.add(workload, &args.amount(workload), &found);
         for (contender, rounds) in &found {
             let Some(Round { printed, .. }) = rounds.iter().flatten().next() else { continue };
             let line = format!("- {}: {}; {}", contender.name(), printed.peer, printed.tuned);
@@ -88,21 +125,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
     }
+    tables.push_str(&goals.table());
     tables.push_str(&format!("\n{}\n", who.join("\n")));
-    if let Some(file) = &args.json {
-        std::fs::write(file, lines)?;
-    }
-    write!(std::io::stdout(), "{tables}")?;
-    if args.record {
-        let version = version()?;
-        let about = format!(
-            "{version}, for all alike: {}; a fresh server for each round, medians; Quell is durable \
-             as `appendfsync` says, and so are all others",
-            SETTINGS.join(", ")
-        );
-        record_section(&about, &tables)?;
-    }
-    Ok(())
+    Ok((tables, lines))
 }
 
 fn version() -> anyhow::Result<String> {
@@ -121,9 +146,18 @@ impl Args {
         workload.count.map_or_else(|| self.many(), sized)
     }
 
+    /// How many jobs there are, in words.
+    fn amount(&self, workload: &Workload) -> String {
+        match workload.before {
+            Before::Many => format!("{} of {}", self.count(workload), self.many()),
+            Before::Nothing | Before::Count => self.count(workload).to_string(),
+        }
+    }
+
     /// All rounds of a workload, the contenders in turn.
     fn measure(&self, workload: &Workload, lines: &mut String) -> anyhow::Result<Found> {
         let asked = CONTENDERS.iter().filter(|one| one.name().contains(&self.who));
+        let asked = asked.filter(|one| workload.is_for(**one));
         let mut found: Found = asked.map(|one| (*one, Ok(Vec::new()))).collect();
         let rounds = if self.quick { 1 } else { workload.rounds };
         for round in 1..=rounds {
@@ -151,7 +185,7 @@ impl Args {
         lines: &mut String,
     ) -> anyhow::Result<Result<Round, String>> {
         let server = Redis::start(&SETTINGS).context("start Redis")?;
-        let count = self.count(workload);
+        let count = workload.share_of(contender, self.count(workload));
         let queued = match workload.before {
             Before::Nothing => 0,
             Before::Count => count,
@@ -192,6 +226,9 @@ impl Args {
     }
 
     fn ask(&self, server: &Redis, contender: Contender, args: &[&str], count: usize) -> Told {
+        if contender == PLAIN_CALLS {
+            return plain::ask(server, args, count, SECONDS);
+        }
         let mut command = contender.command(&self.programs);
         command.args(args);
         // Of a workload that says how many itself, the number comes last.
@@ -209,11 +246,7 @@ fn median_by(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
 }
 
 fn table(workload: &Workload, args: &Args, found: &Found) -> String {
-    let (count, many) = (args.count(workload), args.many());
-    let amount = match workload.before {
-        Before::Many => format!("{count} of {many}"),
-        Before::Nothing | Before::Count => count.to_string(),
-    };
+    let amount = args.amount(workload);
     let mut text = format!(
         "\n**{}** ({amount}){}\n\n| who | median | p99 | of the floor | commands a job | server CPU µs \
          a job | network bytes a job | file bytes a job |\n| --- | --- | --- | --- | --- | --- | --- | \
@@ -232,7 +265,10 @@ fn table(workload: &Workload, args: &Args, found: &Found) -> String {
         let note = rounds.iter().flatten().find_map(|round| round.printed.note.clone());
         let name = contender.name();
         let name = name.split_once(" (").map_or(name.as_str(), |(name, _)| name);
-        let line = note.map(|note| format!("{name}: {note}."));
+        let jobs = workload.share_of(*contender, args.count(workload));
+        let fewer =
+            if jobs < args.count(workload) { format!("; {jobs} only") } else { String::new() };
+        let line = note.map(|note| format!("{name}: {note}{fewer}."));
         notes.extend(line.filter(|line| !notes.contains(line)));
     }
     if !notes.is_empty() {
@@ -278,7 +314,7 @@ fn verdict(found: &Found) -> String {
 mod tests {
     use super::*;
 
-    fn found(values: &[(Contender, f64)]) -> Found {
+    pub(super) fn found(values: &[(Contender, f64)]) -> Found {
         let round = |value| Round {
             printed: Printed {
                 peer: "p 1".to_owned(),
@@ -296,6 +332,7 @@ mod tests {
 
     fn args() -> Args {
         Args {
+            scaling: false,
             quick: true,
             json: None,
             record: false,
@@ -316,6 +353,15 @@ mod tests {
         let failed = "| apalis-redis (best) | failed: too many results | - | - | - | - | - | - |\n";
         assert!(text.contains(cells) && text.contains(failed), "{text}");
         assert!(text.ends_with("\nredis-floor: n. bullmq: n.\n"), "{text}");
+    }
+
+    #[test]
+    fn who_gets_fewer_jobs_says_so() {
+        let windows = WORKLOADS.iter().find(|one| one.figure == Figure::Memory).unwrap();
+        let all = found(&[(Contender("dramatiq", "best"), 387.0), (FLOOR, 283.0)]);
+        let text = table(windows, &Args { quick: false, ..args() }, &all);
+        assert!(text.ends_with("\ndramatiq: n; 100000 only. redis-floor: n.\n"), "{text}");
+        assert!(!table(windows, &args(), &all).contains("only"));
     }
 
     #[test]

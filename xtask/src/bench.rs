@@ -18,7 +18,7 @@ pub(crate) enum Store {
     Redis,
 }
 
-/// Programs in Rust on Redis; who of them takes part is said in `bench/src/redis/workloads.rs`.
+/// Programs in Rust on Redis, Quell first; who of them takes part is said in `bench/src/redis/workloads.rs`.
 const REDIS_PEERS: [&str; 3] = ["quell-redis", "redis-floor", "apalis-redis"];
 
 /// Builds and runs. Peers have a target folder of their own, because of what they link.
@@ -40,9 +40,13 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
             cargo(root, &[&run[..], &["postgres"], &rest].concat())
         }
         Store::Redis => {
-            REDIS_PEERS.iter().try_for_each(|name| peer(root, name))?;
-            node_peer(root, "bullmq")?;
-            python_peer(root, "dramatiq")?;
+            let alone = rest.contains(&"--scaling");
+            let needed = REDIS_PEERS.iter().take(if alone { 1 } else { REDIS_PEERS.len() });
+            needed.copied().try_for_each(|name| peer(root, name))?;
+            if !alone {
+                node_peer(root, "bullmq")?;
+                python_peer(root, "dramatiq")?;
+            }
             cargo(root, &[&run[..], &["redis"], &rest].concat())
         }
     }

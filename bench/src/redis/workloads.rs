@@ -3,16 +3,22 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::goals::Goal;
+use super::plain;
+
 /// A program and its set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contender(pub(crate) &'static str, pub(crate) &'static str);
 
 pub(crate) const QUELL: Contender = Contender("quell-redis-bench", "defaults");
 pub(crate) const FLOOR: Contender = Contender("redis-floor", "best");
+/// No program of this repository: the other floor.
+pub(crate) const PLAIN_CALLS: Contender = Contender(plain::PROGRAM, "best");
 pub(crate) const CONTENDERS: &[Contender] = &[
     QUELL,
     Contender("quell-redis-bench", "best"),
     FLOOR,
+    PLAIN_CALLS,
     Contender("bullmq", "defaults"),
     Contender("bullmq", "best"),
     Contender("dramatiq", "defaults"),
@@ -73,6 +79,10 @@ pub(crate) struct Workload {
     pub(crate) before: Before,
     pub(crate) figure: Figure,
     pub(crate) rounds: usize,
+    /// Whether defaults of peers are measured, too: a million jobs take them minutes, and say nothing
+    /// that their best set-up does not.
+    pub(crate) defaults: bool,
+    pub(crate) goal: Option<Goal>,
 }
 
 const PLAIN: Workload = Workload {
@@ -82,13 +92,35 @@ const PLAIN: Workload = Workload {
     before: Before::Nothing,
     figure: Figure::Told,
     rounds: 3,
+    defaults: true,
+    goal: None,
 };
+
+/// Windows of whom has none, each a message of its own: a million take it many minutes, and each takes
+/// as much room as the others.
+const FEWER: (&str, usize) = ("dramatiq", 100_000);
+
+impl Workload {
+    /// How many of so many jobs a contender gets.
+    pub(crate) fn share_of(&self, contender: Contender, count: usize) -> usize {
+        let is_slow = contender.0 == FEWER.0 && self.figure == Figure::Memory;
+        if is_slow { count.min(FEWER.1) } else { count }
+    }
+
+    pub(crate) fn is_for(&self, contender: Contender) -> bool {
+        if contender == PLAIN_CALLS {
+            return plain::takes_part(self.args);
+        }
+        self.defaults || contender.1 != "defaults" || contender == QUELL
+    }
+}
 
 pub(crate) const WORKLOADS: [Workload; 9] = [
     Workload {
         name: "batch enqueue, per second",
         args: &["batch"],
         count: Some((100_000, 10_000)),
+        goal: Some(Goal::Times(4.0)),
         ..PLAIN
     },
     Workload {
@@ -96,6 +128,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         args: &["drain"],
         count: Some((100_000, 10_000)),
         before: Before::Count,
+        goal: Some(Goal::Times(4.0)),
         ..PLAIN
     },
     // One script of apalis-redis takes all that is due, and so no more than some thousands.
@@ -110,12 +143,14 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         name: "single enqueue, 32 callers, per second",
         args: &["single", "--callers", "32"],
         count: Some((32_000, 3_200)),
+        goal: Some(Goal::Times(2.0)),
         ..PLAIN
     },
     Workload {
         name: "debounced, 32 callers, 100 keys, per second",
         args: &["debounced", "--callers", "32", "--keys", "100"],
         count: Some((32_000, 3_200)),
+        goal: Some(Goal::Times(4.0)),
         ..PLAIN
     },
     Workload {
@@ -128,6 +163,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         name: "enqueue to start, ms (p50, p99)",
         args: &["latency", "--budget", "15", "--samples"],
         count: Some((300, 50)),
+        goal: Some(Goal::Within(0.5, 2.0)),
         ..PLAIN
     },
     Workload {
@@ -136,6 +172,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         count: Some((20_000, 2_000)),
         before: Before::Many,
         rounds: 1,
+        defaults: false,
         ..PLAIN
     },
     Workload {
@@ -143,6 +180,8 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
         args: &["windows"],
         figure: Figure::Memory,
         rounds: 1,
+        defaults: false,
+        goal: Some(Goal::Less(400.0)),
         ..PLAIN
     },
 ];

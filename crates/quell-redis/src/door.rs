@@ -23,6 +23,10 @@ use crate::ends::Ends;
 use crate::shards::Shards;
 use crate::store::ShardStore;
 
+/// How many batches without keys go to one of a queue's shards together: each shard that a call
+/// goes to costs a script.
+const TOGETHER: usize = 64;
+
 /// A store on Redis or Valkey, one node or a Cluster.
 ///
 /// ```no_run
@@ -82,7 +86,7 @@ impl RedisStore {
     }
 
     /// The tag of the shard that a whole batch belongs on: it is one step.
-    async fn tag_of(&self, batch: &Batch) -> Result<String> {
+    async fn tag_of(&self, batch: &Batch, draw: u32) -> Result<String> {
         let mut tag: Option<String> = None;
         let whole = batch.dedup.as_ref().map(|dedup| &dedup.key);
         let first = batch.triggers.first().map(|trigger| &trigger.queue);
@@ -91,7 +95,7 @@ impl RedisStore {
                 let error = lacks("across_queues", "make one batch for each queue");
                 return Err(at(error, batch, index));
             }
-            let own = self.shards.tag_of(trigger, whole.filter(|_| index == 0)).await;
+            let own = self.shards.tag_of(trigger, whole.filter(|_| index == 0), draw).await;
             let own = own.map_err(|error| at(error, batch, index))?;
             match &tag {
                 // Without a key, any shard of the queue will do.
@@ -160,8 +164,10 @@ impl Store for RedisStore {
         }
         let mut answers: Vec<Option<Result<Vec<Receipt>>>> = Vec::new();
         let mut parts: BTreeMap<String, (Vec<usize>, Vec<Batch>)> = BTreeMap::new();
+        let first = fastrand::u32(..);
         for (place, batch) in batches.into_iter().enumerate() {
-            match self.tag_of(&batch).await {
+            let draw = first.wrapping_add(u32::try_from(place / TOGETHER).unwrap_or(0));
+            match self.tag_of(&batch, draw).await {
                 Ok(_) if batch.triggers.is_empty() => answers.push(Some(Ok(Vec::new()))),
                 Ok(tag) => {
                     let (places, part) = parts.entry(tag).or_default();
@@ -534,7 +540,7 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.set_schedule(now, schedule).await;
         }
-        let tag = self.shards.tag_of(&schedule.trigger, None).await?;
+        let tag = self.shards.tag_of(&schedule.trigger, None, fastrand::u32(..)).await?;
         let shard = self.shards.by_tag(&tag).await?;
         // Where it triggers into another queue than before, it moves there: first away, so that no
         // tick fires twice.

@@ -33,6 +33,7 @@ mod schedules;
 mod shard;
 mod shards;
 mod store;
+mod tags;
 mod told;
 mod tx;
 mod upkeep;

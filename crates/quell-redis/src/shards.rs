@@ -19,6 +19,7 @@ use crate::options::Layout;
 use crate::row::corrupt;
 use crate::shard::{OwnIds, Shard, Time, Way};
 use crate::store::ShardStore;
+use crate::tags::{numbered, tags_of};
 use crate::write::number;
 
 /// The most shards of one queue.
@@ -41,8 +42,8 @@ pub(crate) struct Shards {
     history: Option<Sink>,
     hub: Arc<WakeHub>,
     ends: Arc<Ends>,
-    /// How many shards a queue is spread over, where that is more than one.
-    spread: BTreeMap<QueueName, u32>,
+    /// The tags of a queue's shards, where there are more than one.
+    spread: BTreeMap<QueueName, Vec<String>>,
     /// The one shard, or the directory.
     pub(crate) first: Arc<ShardStore>,
     met: Mutex<Met>,
@@ -125,32 +126,54 @@ impl Shards {
                 return Err(Error::invalid("shards", message));
             }
         }
-        for (field, count) in self.first.shard.directory("spread ").await? {
-            let count = u32::try_from(count).unwrap_or(u32::MAX);
-            if count > 1 {
-                self.spread.insert(QueueName::new(field)?, count);
+        let spread = self.first.shard.directory("spread ").await?;
+        if spread.is_empty() {
+            return Ok(());
+        }
+        let shards = self.first.shard.directory("shard ").await?;
+        for (field, count) in spread {
+            let (queue, count) = (QueueName::new(field)?, u32::try_from(count).unwrap_or(u32::MAX));
+            if count <= 1 {
+                continue;
             }
+            let older = numbered(&queue, count);
+            let has_older = shards.iter().any(|(tag, _)| older.contains(tag));
+            let tags = if has_older { older } else { tags_of(&queue, count) };
+            self.spread.insert(queue, tags);
         }
         Ok(())
     }
 
     /// Over how many shards a queue is spread.
     pub(crate) fn spread_of(&self, queue: &QueueName) -> u32 {
-        self.spread.get(queue).copied().unwrap_or(1)
+        self.spread.get(queue).map_or(1, |tags| u32::try_from(tags.len()).unwrap_or(u32::MAX))
     }
 
-    /// The tag of the shard that a trigger belongs on; `whole` is the dedup key of its batch (R17).
+    /// The tag of one of a queue's shards.
+    fn tag(&self, queue: &QueueName, turn: u32) -> String {
+        let turn = usize::try_from(turn).unwrap_or(usize::MAX);
+        let tag = self.spread.get(queue).and_then(|tags| tags.get(turn));
+        tag.map_or_else(|| queue.to_string(), String::clone)
+    }
+
+    /// The tag of the shard that a trigger belongs on; `whole` is the dedup key of its batch (R17),
+    /// and `draw` says which shard it is where no key does.
     ///
     /// # Errors
     /// `Unsupported` for a task that has its keys in another queue, and for a trigger with several
     /// keys on a queue with several shards: each would have to be on its own.
-    pub(crate) async fn tag_of(&self, trigger: &NewTrigger, whole: Option<&Key>) -> Result<String> {
+    pub(crate) async fn tag_of(
+        &self,
+        trigger: &NewTrigger,
+        whole: Option<&Key>,
+        draw: u32,
+    ) -> Result<String> {
         if trigger.has_key() || whole.is_some() {
             self.keep_to(&trigger.task, &trigger.queue).await?;
         }
         let count = self.spread_of(&trigger.queue);
         if count == 1 {
-            return Ok(trigger.queue.to_string());
+            return Ok(self.tag(&trigger.queue, 0));
         }
         let debounce = trigger.keyed.as_ref().map(|keyed| &keyed.key);
         let dedup = trigger.dedup.as_ref().map(|dedup| &dedup.key);
@@ -159,7 +182,7 @@ impl Shards {
         let (key, others) = (keys.next(), keys);
         let turn = match key {
             Some(key) => turn_of(&trigger.task, key.as_str(), count),
-            None => fastrand::u32(..count),
+            None => draw % count,
         };
         for other in others {
             if turn_of(&trigger.task, other.as_str(), count) != turn {
@@ -171,7 +194,7 @@ impl Shards {
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
         }
-        Ok(tag(&trigger.queue, count, turn))
+        Ok(self.tag(&trigger.queue, turn))
     }
 
     /// The shard that a job from elsewhere belongs on.
@@ -184,7 +207,7 @@ impl Shards {
         }
         let count = self.spread_of(&job.queue);
         let text = job.key.as_ref().map_or("", |key| key.as_str());
-        self.by_tag(&tag(&job.queue, count, turn_of(&job.task, text, count))).await
+        self.by_tag(&self.tag(&job.queue, turn_of(&job.task, text, count))).await
     }
 
     /// Lets a task have its keys in this queue.
@@ -221,7 +244,7 @@ impl Shards {
         }
         let Some(queue) = self.first.shard.kept_to(task).await? else { return Ok(None) };
         let count = self.spread_of(&queue);
-        Ok(Some(self.by_tag(&tag(&queue, count, turn_of(task, key.as_str(), count))).await?))
+        Ok(Some(self.by_tag(&self.tag(&queue, turn_of(task, key.as_str(), count))).await?))
     }
 
     /// The shards of a queue.
@@ -232,7 +255,7 @@ impl Shards {
         let count = self.spread_of(queue);
         let mut shards = Vec::new();
         for turn in 0..count {
-            shards.push(self.by_tag(&tag(queue, count, turn)).await?);
+            shards.push(self.by_tag(&self.tag(queue, turn)).await?);
         }
         Ok(shards)
     }
@@ -315,11 +338,6 @@ impl Shards {
     fn met(&self) -> std::sync::MutexGuard<'_, Met> {
         self.met.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The tag of one of a queue's shards.
-fn tag(queue: &QueueName, count: u32, turn: u32) -> String {
-    if count == 1 { queue.to_string() } else { format!("{queue}#{turn}") }
 }
 
 /// Which of a queue's shards a key of a task is on: by the SHA-1 of both, which is the same

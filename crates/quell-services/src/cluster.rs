@@ -15,6 +15,10 @@ use crate::process::await_that;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many keys are moved at a time.
 const KEYS: usize = 100;
+/// How many slots there are.
+const SLOTS: usize = 16_384;
+/// The fewest masters that `redis-cli` makes a cluster of.
+const FEWEST: usize = 3;
 /// A dead master is noticed after 1.5 s. A replica is filled at once: until it is, nothing could take
 /// its master's place.
 const SETTINGS: [&str; 4] = [
@@ -51,28 +55,55 @@ impl Member {
 }
 
 impl RedisCluster {
-    /// Starts a cluster of so many masters, three at least, each with so many replicas; settings are
-    /// as for [`Redis::start`]. It is whole once this returns: every replica is ready to take over.
+    /// Starts a cluster of so many masters, each with so many replicas; settings are as for
+    /// [`Redis::start`]. It is whole once this returns: every replica is ready to take over.
     ///
     /// # Errors
-    /// Where it cannot be installed or started, with what was said.
+    /// Where it cannot be installed or started, with what was said; and where fewer than three
+    /// masters are to have replicas, because no majority would let one take over.
     pub fn start(masters: usize, replicas: usize, settings: &[&str]) -> anyhow::Result<Self> {
+        let is_small = masters < FEWEST;
+        ensure!(!is_small || replicas == 0, "replicas need {FEWEST} masters at least");
         let settings = [&SETTINGS[..], settings].concat();
         let count = masters * (replicas + 1);
         let nodes = (0..count).map(|_| Redis::start(&settings)).collect::<Result<_, _>>()?;
         let cluster = RedisCluster { nodes };
-        let mut create = Command::new("redis-cli");
-        create.args(["--cluster", "create"]).args(cluster.addresses());
-        create.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
-        if let Some(password) = cluster.node(0)?.password() {
-            create.env("REDISCLI_AUTH", password);
-        }
-        let output = create.stdin(Stdio::null()).output().context("cannot run redis-cli")?;
-        if !output.status.success() {
-            bail!("no cluster: {}", String::from_utf8_lossy(&output.stdout));
+        if is_small {
+            cluster.join()?
+        } else {
+            cluster.create(replicas)?
         }
         cluster.await_ok()?;
         Ok(cluster)
+    }
+
+    fn create(&self, replicas: usize) -> anyhow::Result<()> {
+        let mut create = Command::new("redis-cli");
+        create.args(["--cluster", "create"]).args(self.addresses());
+        create.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]);
+        if let Some(password) = self.node(0)?.password() {
+            create.env("REDISCLI_AUTH", password);
+        }
+        let output = create.stdin(Stdio::null()).output().context("cannot run redis-cli")?;
+        let told = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "no cluster: {told}");
+        Ok(())
+    }
+
+    /// What `redis-cli` would do, of masters only, which may be fewer than it allows.
+    fn join(&self) -> anyhow::Result<()> {
+        let first = self.node(0)?.port().to_string();
+        for (number, node) in self.nodes.iter().enumerate() {
+            let range = SLOTS * number / self.nodes.len()..SLOTS * (number + 1) / self.nodes.len();
+            let slots: Vec<String> = range.map(|slot| slot.to_string()).collect();
+            let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+            node.command(&words.collect::<Vec<_>>())?;
+            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
+            if number > 0 {
+                node.command(&["CLUSTER", "MEET", "127.0.0.1", &first])?;
+            }
+        }
+        Ok(())
     }
 
     /// `host:port` of each node.

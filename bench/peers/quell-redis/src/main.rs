@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use redis_common::{Peer, Settings, Starts};
 use quell::{Ctx, JobState, Key, Policy, Quell, Task, TaskError};
+use redis_common::{Peer, Settings, Starts};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;

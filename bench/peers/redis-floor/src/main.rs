@@ -3,15 +3,17 @@
 //! expected to reach it everywhere.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use redis::Script;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Script};
 use redis_common::{Peer, Settings, Starts, version_in};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+/// The driver's own half second is less than a disk may take to write a file of a million jobs.
+const PATIENCE: Duration = Duration::from_secs(60);
 const ADD: &str = include_str!("add.lua");
 const CLAIM: &str = include_str!("claim.lua");
 const END: &str = include_str!("end.lua");
@@ -56,7 +58,9 @@ impl Peer for Floor {
     }
 
     async fn open(url: &str, _: Settings) -> Result<Self> {
-        let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let client = redis::Client::open(url)?;
+        let connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
         let scripts = Scripts {
             add: Script::new(ADD),
             claim: Script::new(CLAIM),

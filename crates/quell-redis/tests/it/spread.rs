@@ -13,6 +13,7 @@ use quell_core::{
     ScheduleName, Store, TaskSettings,
 };
 use quell_redis::{RedisOptions, RedisStore};
+use quell_services::RedisCluster;
 
 /// Shards are told apart by what ids leave of this.
 const SHARDS: u64 = 1_024;
@@ -151,4 +152,58 @@ async fn r36_a_schedule_moves_to_the_shard_of_its_queue() {
     assert_eq!(ticked.fired.len(), 1, "{ticked:?}");
     store.delete_schedule(now, &name).await.unwrap();
     assert!(store.schedules().await.unwrap().is_empty());
+}
+
+/// A queue over so many shards, and how many of its shards each of the masters has.
+async fn masters_of_shards(masters: usize, shards: usize) -> Vec<usize> {
+    let cluster = RedisCluster::start(masters, 0, &[]).unwrap();
+    let url = format!("redis-cluster://{}?shards.{}={shards}", cluster.nodes(), queue());
+    let store = RedisOptions::from_url(&url).unwrap().open().await.unwrap();
+    for number in 0..64 {
+        take(&store, vec![keyed(&format!("customer-{number}"))]).await.unwrap();
+    }
+    let on = |node: usize| {
+        let keys = cluster.node(node).unwrap().command(&["KEYS", "quell:*:jobs"]).unwrap();
+        keys.lines().filter(|line| !line.is_empty()).count()
+    };
+    (0..masters).map(on).collect()
+}
+
+#[tokio::test]
+async fn each_master_has_as_many_of_a_queues_shards() {
+    assert_eq!(masters_of_shards(2, 2).await, [1, 1]);
+    assert_eq!(masters_of_shards(3, 3).await, [1, 1, 1]);
+    assert_eq!(masters_of_shards(3, 12).await, [4, 4, 4]);
+}
+
+#[tokio::test]
+async fn triggers_without_keys_that_ride_together_go_to_few_shards() {
+    let store = spread().await;
+    for (together, shards) in [(1, 1), (64, 1), (65, 2), (1_000, 4)] {
+        let batches = (0..together).map(|_| Batch::one(plain("1"))).collect();
+        let taken = store.enqueue(Some(Rig::START), batches).await.unwrap();
+        let of = |one: Result<Vec<Receipt>>| shard(one.unwrap()[0].job().unwrap());
+        let met: BTreeSet<u64> = taken.into_iter().map(of).collect();
+        assert_eq!(met.len(), shards, "{together} triggers");
+    }
+}
+
+#[tokio::test]
+async fn r40_a_queue_that_was_spread_before_tags_were_chosen_keeps_its_shards() {
+    let (url, prefix) = quell_services::redis_url_for_tests();
+    let redis = redis::Client::open(url).unwrap();
+    let mut redis = redis.get_multiplexed_async_connection().await.unwrap();
+    let (meta, queue) = (format!("{prefix}:{{#}}:meta"), queue());
+    let mut write = redis::cmd("HSET");
+    write.arg(&meta).arg(&["layout", "1", &format!("spread {queue}"), "2"]);
+    write.arg(&[&format!("shard {queue}#0"), "1"]).exec_async(&mut redis).await.unwrap();
+    let store = at(&prefix, "layout=queues").open().await.unwrap();
+    for number in 0..64 {
+        take(&store, vec![keyed(&format!("customer-{number}"))]).await.unwrap();
+    }
+    for turn in 0..2 {
+        let jobs = format!("{prefix}:{{{queue}#{turn}}}:jobs");
+        let jobs: u64 = redis::cmd("HLEN").arg(jobs).query_async(&mut redis).await.unwrap();
+        assert!(jobs > 0, "shard {turn}");
+    }
 }

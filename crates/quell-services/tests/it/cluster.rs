@@ -23,6 +23,18 @@ fn a_replica_takes_over_with_what_its_master_had() {
 }
 
 #[test]
+fn fewer_than_three_masters_make_a_cluster_too_but_none_with_replicas() {
+    for masters in [1, 2] {
+        let cluster = RedisCluster::start(masters, 0, &[]).unwrap();
+        let has_all = |slot: &u16| cluster.master_of_slot(*slot).is_ok();
+        assert!([0, 8_191, 8_192, 16_383].iter().all(has_all));
+        let of_ends = [0, 16_383].map(|slot| cluster.master_of_slot(slot).unwrap());
+        assert_eq!(of_ends, [0, masters - 1]);
+    }
+    assert!(RedisCluster::start(2, 1, &[]).is_err());
+}
+
+#[test]
 fn a_shard_goes_and_comes_back_with_its_data() {
     let mut cluster = RedisCluster::start(3, 0, &["appendonly yes"]).unwrap();
     let master = cluster.master_of("a").unwrap();

@@ -1,0 +1,65 @@
+//! The hash tags of a queue's shards. Slots are told by CRC16, which maps names that differ in one
+//! digit near each other: numbers alone would put both halves of a queue on the same master of two.
+//! So each tag is chosen for its slot: every shard is in its own part of them, and masters with equal
+//! ranges get equally many.
+
+use quell_core::QueueName;
+
+/// How many slots a Cluster has.
+const SLOTS: u32 = 16_384;
+/// Tags that are tried for one shard; as many as there are shards take a try each on average.
+const TRIES: u32 = 100_000;
+
+/// The tags of a queue of so many shards, in their order.
+pub(crate) fn tags_of(queue: &QueueName, count: u32) -> Vec<String> {
+    if count <= 1 {
+        return vec![queue.to_string()];
+    }
+    (0..count).map(|turn| placed(queue, count, turn)).collect()
+}
+
+/// As tags were before they were chosen: a store that has such shards keeps them.
+pub(crate) fn numbered(queue: &QueueName, count: u32) -> Vec<String> {
+    (0..count).map(|turn| format!("{queue}#{turn}")).collect()
+}
+
+fn placed(queue: &QueueName, count: u32, turn: u32) -> String {
+    let mut tags = (0..TRIES).map(|salt| format!("{queue}#{turn}.{salt}"));
+    let is_in_place = |tag: &String| slot(tag.as_bytes()) * count / SLOTS == turn;
+    tags.find(is_in_place).unwrap_or_else(|| format!("{queue}#{turn}"))
+}
+
+/// CRC16 as Redis has it (polynomial 0x1021, from 0), of all slots.
+fn slot(tag: &[u8]) -> u32 {
+    let shifted = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+    let crc = tag
+        .iter()
+        .fold(0_u16, |crc, byte| (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| shifted(crc)));
+    u32::from(crc) % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // From the specification of Redis Cluster, and from CLUSTER KEYSLOT.
+        for (key, of_redis) in [("123456789", 0x31c3), ("foo", 12_182), ("user1000", 3_443)] {
+            assert_eq!(slot(key.as_bytes()), of_redis, "{key}");
+        }
+    }
+
+    #[test]
+    fn each_shard_of_a_queue_is_in_its_own_part_of_the_slots() {
+        for name in ["default", "mail", "a", "queue-0", "x.y:z_0123456789-0123456789-0123456789"] {
+            let queue = QueueName::new(name).unwrap();
+            for count in 2..=64 {
+                let tags = tags_of(&queue, count);
+                let parts = tags.iter().map(|tag| slot(tag.as_bytes()) * count / SLOTS);
+                assert!(parts.eq(0..count), "{tags:?}");
+            }
+            assert_eq!(tags_of(&queue, 1), [name]);
+        }
+    }
+}
