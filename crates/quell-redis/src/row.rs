@@ -85,7 +85,7 @@ pub(crate) fn encode_around(job: &Job, lane: u32, shape: u32) -> (Vec<u8>, Vec<u
     let mut row = Row::default();
     row.number(Some(after_first(window.last_at)));
     row.number(Some(after_first(window.due_at)));
-    row.number(window.bound_at.map(after_first));
+    row.number(window.bound_at.map(after_first).map(short_bound));
     row.count(window.reason.code().into());
     row.count(window.triggers);
     row.count(shape.into());
@@ -171,6 +171,21 @@ impl Row {
     }
 }
 
+/// A bound as rows tell it: one that is further from the first trigger than 32 bits reach is told in
+/// milliseconds where it is a whole number of them, and then stands below zero. It takes five bytes
+/// instead of nine; no window ends before it began. `lua/begin.lua` reads it, too.
+pub(crate) fn short_bound(micros: i64) -> i64 {
+    let is_long = micros > i64::from(u32::MAX) && micros % 1_000 == 0;
+    if is_long { -(micros / 1_000) } else { micros }
+}
+
+/// Reads what [`short_bound`] wrote. What is further below zero than that is a difference of moments
+/// that did not fit into 64 bits.
+fn long_bound(stored: i64) -> i64 {
+    let is_short = stored < 0 && stored >= -(i64::MAX / 1_000);
+    if is_short { stored.saturating_mul(-1_000) } else { stored }
+}
+
 /// How the row of a job ends that a script started for the first time: attempt, starts, worker,
 /// lease, start. None where a time takes less room than those of our days do: `lua/settle.lua` takes
 /// nine bytes for each.
@@ -241,7 +256,7 @@ impl Stored {
         Some(Window {
             first_at: Timestamp::from_micros(self.first_at),
             last_at: after_first(self.last),
-            bound_at: self.bound.map(after_first),
+            bound_at: self.bound.map(long_bound).map(after_first),
             asked_at: some_after(self.asked),
             not_before: some_after(self.not_before),
             due_at: after_first(self.due),
@@ -359,4 +374,20 @@ pub(crate) const DEFAULT_SHAPE: u32 = 0;
 /// The JSON under which a shape is known.
 pub(crate) fn shape_name(shape: &Shape) -> Result<String> {
     serde_json::to_string(shape).map_err(|error| internal("write a shape", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_read_as_they_were() {
+        let hours = 7_200_000_000;
+        assert_eq!(short_bound(hours), -7_200_000);
+        let moments = [0, 1, 1_000, i64::from(u32::MAX), hours, hours + 1, i64::MAX, i64::MIN];
+        for micros in moments {
+            assert_eq!(long_bound(short_bound(micros)), micros);
+        }
+        assert_eq!(long_bound(hours), hours, "as the first version wrote it");
+    }
 }

@@ -351,7 +351,8 @@ fn turn_of(task: &TaskName, key: &str, count: u32) -> u32 {
 impl Shard {
     /// Marks the keys as Quell's.
     async fn stamp(&self) -> Result<()> {
-        let known = self.agree("layout", LAYOUT).await?;
+        let (code, value) = (&self.scripts.raise, LAYOUT.to_string());
+        let known = self.directory_call(code, &[b"layout", value.as_bytes()]).await?;
         if known > LAYOUT {
             let message = format!(
                 "the store's keys are of version {known}, this Quell knows up to {LAYOUT}: update it"
@@ -425,5 +426,6 @@ impl Shard {
     }
 }
 
-/// What these keys mean; a newer Quell may mean something else.
-pub(crate) const LAYOUT: u64 = 1;
+/// What these keys mean; a newer Quell may mean something else. Since 2, a shard of a queue has a part
+/// of the slots to itself, and a row may tell its bound in milliseconds; what 1 wrote is still read.
+pub(crate) const LAYOUT: u64 = 2;

@@ -15,7 +15,7 @@ use super::{Answer, Request};
 use crate::keys::task_key;
 use crate::known::Known;
 use crate::pack::{Item, list};
-use crate::row::{DEFAULT_SHAPE, corrupt, encode_around};
+use crate::row::{DEFAULT_SHAPE, corrupt, encode_around, short_bound};
 use crate::shard::Shard;
 use crate::store::ShardStore;
 use crate::tx::Numbered;
@@ -286,7 +286,7 @@ fn keyed_item(
         before,
         after,
         window.due_at.as_micros(),
-        window.bound_at.map_or(Item::NOTHING, |bound| Item::from(bound.as_micros())),
+        window.bound_at.map_or(Item::NOTHING, |bound| short_bound(bound.as_micros()).into()),
         hash,
         task_key(&trigger.task, &keyed.key),
         Item::from_count(triggers),

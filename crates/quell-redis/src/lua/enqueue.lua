@@ -11,7 +11,7 @@ local before_first, step, channel, origin, whole, lanes, items = unpack(asked)
 local HEADS, LINE, NAME, QUEUE, COUNTS, NUMBER, RECENT = 1, 2, 3, 4, 5, 6, 7
 -- An item: lane, kind, and by its kind: the row before and after the time, and how much later it is
 -- due; or payload, partition and the moment asked for; or, for keyed ones, as the first kind, and
--- the longest delay, the window's hash, the field of what runs, how many triggers, payload,
+-- the bound as rows tell it, the window's hash, the field of what runs, how many triggers, payload,
 -- partition.
 local PLAIN, AT = 0, 1
 
@@ -101,8 +101,10 @@ local function join(number)
   local elapsed = now - row[FIRST]
   local quiet = elapsed + item[5]
   row[LAST] = elapsed
-  if row[BOUND] < quiet then
-    row[DUE], row[REASON] = row[BOUND], 3
+  local bound = row[BOUND]
+  if bound < 0 then bound = -1000 * bound end
+  if bound < quiet then
+    row[DUE], row[REASON] = bound, 3
   else
     row[DUE], row[REASON] = quiet, 2
   end

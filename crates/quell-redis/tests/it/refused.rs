@@ -186,12 +186,15 @@ async fn r40_what_a_newer_quell_wrote_is_refused() {
         hset.arg(&meta).arg("layout").arg(layout).exec_async(&mut redis).await.unwrap();
     };
     place.open().await.counts().await.unwrap();
-    set("2").await;
+    set("3").await;
     let error = refused(&place).await;
     assert_eq!(error.kind(), ErrorKind::Newer, "{error}");
-    assert!(error.to_string().contains("version 2, this Quell knows up to 1"), "{error}");
+    assert!(error.to_string().contains("version 3, this Quell knows up to 2"), "{error}");
     set("two").await;
     assert_eq!(refused(&place).await.kind(), ErrorKind::Corrupt);
     set("1").await;
     place.open().await.counts().await.unwrap();
+    let mut hget = redis::cmd("HGET");
+    let stamp: String = hget.arg(&meta).arg("layout").query_async(&mut redis).await.unwrap();
+    assert_eq!(stamp, "2", "an older Quell must not open it any more");
 }

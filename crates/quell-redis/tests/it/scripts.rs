@@ -130,7 +130,7 @@ impl Pair {
             trigger.partition = Some(key(partitions[random.usize(..several)]));
         }
         if random.bool() {
-            let (min, max) = [(5, 20), (5, 20), (5, 5), (1, 20)][random.usize(..4)];
+            let (min, max) = [(5, 20), (5, 20), (5, 5), (1, 20), (5, 7_200)][random.usize(..5)];
             let debounce = Debounce::new(Thresholds::new(secs(min), secs(max)).unwrap());
             let from_default = random.u8(..6) == 0;
             let debounce = Debounce { from_default, ..debounce };
