@@ -10,10 +10,7 @@ pub(crate) fn explain(what: &'static str, error: RedisError) -> Error {
 }
 
 /// As [`explain`], for what may have been done although no answer came (R1).
-pub(crate) fn explain_write(what: &'static str, error: RedisError) -> Error {
-    if !is_lost(&error) {
-        return explain(what, error);
-    }
+pub(crate) fn lost(what: &'static str, error: RedisError) -> Error {
     let message = format!(
         "the connection broke while trying to {what}: it happened or it did not; look before \
          trying again"
@@ -21,8 +18,8 @@ pub(crate) fn explain_write(what: &'static str, error: RedisError) -> Error {
     Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
 }
 
-/// Whether the command may have reached the server, whose answer did not come.
-fn is_lost(error: &RedisError) -> bool {
+/// Whether a command to the one node may have been done although this error came.
+pub(crate) fn is_lost(error: &RedisError) -> bool {
     let never_sent = error.is_connection_refusal();
     matches!(error.kind(), RedisKind::Io | RedisKind::Parse) && !never_sent
 }

@@ -12,6 +12,7 @@
 mod alerts;
 mod check;
 mod claim;
+mod cluster;
 mod dead;
 mod door;
 mod door_dead;

@@ -8,12 +8,12 @@ use std::time::Duration;
 use quell_core::history::Sink;
 use quell_core::{Error, QueueName, Result, WakeHub};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::cluster::ClusterClientBuilder;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo};
 use tokio::task::JoinSet;
 
 use crate::RedisStore;
 use crate::check::warn_of_settings;
+use crate::cluster::Cluster;
 use crate::ends::{Ends, ask};
 use crate::error::explain;
 use crate::link::{Link, Scripts, Wait};
@@ -25,8 +25,6 @@ use crate::shards::{MOST_SHARDS_OF_QUEUE, Shards};
 const DEFAULT_PREFIX: &str = "quell";
 /// The longest prefix, in bytes.
 const MAX_PREFIX_BYTES: usize = 64;
-/// How often the client of a Cluster looks for a shard's new node before it gives up.
-const CLUSTER_RETRIES: u32 = 12;
 
 /// How a store's keys are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,13 +230,7 @@ impl RedisOptions {
         let replicas = self.wait_replicas;
         let wait = (replicas > 0).then_some(Wait { replicas, longest: self.timeout });
         if self.is_cluster {
-            let client = ClusterClientBuilder::new(self.nodes.clone())
-                .retries(CLUSTER_RETRIES)
-                .connection_timeout(self.timeout)
-                .response_timeout(self.timeout)
-                .build()
-                .map_err(failed)?;
-            let connected = client.get_async_connection().await.map_err(failed)?;
+            let connected = Cluster::connect(&self.nodes, self.timeout).await.map_err(failed)?;
             return Ok(Link::to_cluster(connected, wait));
         }
         let node = self.nodes.first().cloned().ok_or_else(|| refuse("it names no server"))?;
