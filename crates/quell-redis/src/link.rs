@@ -120,6 +120,12 @@ impl Link {
         Link { to: To::Cluster(cluster), wait }
     }
 
+    /// Whether a script that may write waits for replicas, although it may have written nothing: that
+    /// is only known once it is too late to ask the same connection.
+    pub(crate) fn waits(&self) -> bool {
+        self.wait.is_some()
+    }
+
     /// Runs a script that writes nothing.
     pub(crate) async fn read(
         &self,
