@@ -11,7 +11,7 @@ use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::{
     Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult,
-    ServerErrorKind, Value,
+    ServerErrorKind, TlsCertificates, Value,
 };
 use tokio::time::{Instant, sleep};
 
@@ -57,12 +57,19 @@ enum Next {
 
 impl Cluster {
     /// Finds the masters by some of the nodes.
-    pub(crate) async fn connect(nodes: &[ConnectionInfo], timeout: Duration) -> RedisResult<Self> {
-        let client = ClusterClientBuilder::new(nodes.to_vec())
+    pub(crate) async fn connect(
+        nodes: &[ConnectionInfo],
+        authorities: Option<TlsCertificates>,
+        timeout: Duration,
+    ) -> RedisResult<Self> {
+        let mut client = ClusterClientBuilder::new(nodes.to_vec())
             .retries(0)
             .connection_timeout(timeout)
-            .response_timeout(timeout)
-            .build()?;
+            .response_timeout(timeout);
+        if let Some(authorities) = authorities {
+            client = client.certs(authorities);
+        }
+        let client = client.build()?;
         let none = || RedisError::from((ErrorKind::InvalidClientConfig, "it names no server"));
         let greeting = nodes.first().cloned().ok_or_else(none)?;
         Ok(Cluster { connection: client.get_async_connection().await?, greeting, timeout })

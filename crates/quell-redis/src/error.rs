@@ -3,6 +3,8 @@
 use quell_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
+use crate::trust::is_distrust;
+
 /// Turns a driver's error into Quell's; `what` says what was being done.
 pub(crate) fn explain(what: &'static str, error: RedisError) -> Error {
     let (kind, help) = classify(&error);
@@ -55,6 +57,10 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
             (ErrorKind::Unavailable, "the server refuses the user or the password")
         }
         RedisKind::InvalidClientConfig => (ErrorKind::Invalid, "the URL names no server"),
+        RedisKind::Io if is_distrust(error) => (
+            ErrorKind::Unavailable,
+            "no TLS connection: check the server's certificate and name, and `ca_file`",
+        ),
         RedisKind::Io => (ErrorKind::Unavailable, "the server is away or does not answer in time"),
         // A reply that ends half-way is of this kind too.
         RedisKind::Parse => (

@@ -34,6 +34,7 @@ mod shard;
 mod shards;
 mod store;
 mod told;
+mod trust;
 mod tx;
 mod upkeep;
 mod write;
