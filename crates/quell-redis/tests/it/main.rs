@@ -8,6 +8,7 @@ mod cuts;
 mod expiry;
 mod faults;
 mod place;
+mod power;
 mod published;
 mod refused;
 mod releases;
