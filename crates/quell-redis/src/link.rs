@@ -25,7 +25,7 @@ pub(crate) struct Link {
 #[derive(Clone)]
 enum To {
     One(ConnectionManager),
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
 }
 
 /// For how many replicas each write waits.
@@ -117,7 +117,7 @@ impl Link {
     }
 
     pub(crate) fn to_cluster(cluster: Cluster, wait: Option<Wait>) -> Self {
-        Link { to: To::Cluster(cluster), wait }
+        Link { to: To::Cluster(Box::new(cluster)), wait }
     }
 
     /// Whether a script that may write waits for replicas, although it may have written nothing: that
