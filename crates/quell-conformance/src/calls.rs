@@ -3,12 +3,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use quell_core::alert::AlertState;
 use quell_core::dedup::Dedup;
+use quell_core::idempotency::Idempotency;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::{
-    Batch, DeadFilter, ExplainTarget, JobFilter, JobId, Lease, LeaseToken, NewTrigger, Outcome,
-    Payload, QueueSettings, Redrive, Result, Retention, ScheduleName, Settlement, Store,
-    TaskSettings, Timestamp, TriggerId,
+    AlertName, Batch, DeadFilter, EffectName, ExplainTarget, JobFilter, JobId, Lease, LeaseToken,
+    NewTrigger, Outcome, Payload, QueueSettings, Redrive, Result, Retention, ScheduleName,
+    Settlement, Store, TaskSettings, Timestamp, TriggerId,
 };
 
 use crate::Rig;
@@ -16,8 +18,8 @@ use crate::rig::{fails, key, keyed, plain, queue, secs, task};
 
 /// A call under way.
 pub type Doing<'s> = Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>;
-/// A call at a time.
-pub type Step = for<'s> fn(&'s dyn Store, Timestamp) -> Doing<'s>;
+/// A call at a time, on a store whose first job has this id.
+pub type Step = for<'s> fn(&'s dyn Store, Timestamp, JobId) -> Doing<'s>;
 
 /// One call; `given` is done first, without a cut.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +41,12 @@ pub struct Case {
 /// A step from an async block, with what it returns left aside.
 macro_rules! step {
     (|$store:ident, $now:ident| $body:expr) => {
-        |$store, $now| {
+        step!(|$store, $now, _job| $body)
+    };
+    (|$store:ident, $now:ident, $first:ident| $body:expr) => {
+        |$store, $now, $first| {
             Box::pin(async move {
-                let _ = $now;
+                let _ = ($now, $first);
                 let _told = $body;
                 Ok(())
             })
@@ -51,28 +56,32 @@ macro_rules! step {
 
 async fn take(store: &dyn Store, now: Timestamp, triggers: &[NewTrigger]) -> Result<()> {
     let batch = Batch { triggers: triggers.to_vec(), dedup: None };
-    store.enqueue(Some(now), vec![batch]).await.map(drop)
+    for answer in store.enqueue(Some(now), vec![batch]).await? {
+        answer?;
+    }
+    Ok(())
 }
 
-/// Takes these and starts them all, which makes them jobs 1, 2, ….
+/// Takes these and starts them all.
 async fn start(store: &dyn Store, now: Timestamp, triggers: &[NewTrigger]) -> Result<()> {
     take(store, now, triggers).await?;
     store.claim(Some(now), &Rig::wish(9)).await.map(drop)
 }
 
 /// As [`start`], and ends the first of them.
-async fn end(store: &dyn Store, now: Timestamp, outcome: Outcome) -> Result<()> {
+async fn end(store: &dyn Store, now: Timestamp, job: JobId, outcome: Outcome) -> Result<()> {
     start(store, now, &[plain("1")]).await?;
-    settle(store, now, outcome).await
+    settle(store, now, job, outcome).await
 }
 
-async fn settle(store: &dyn Store, now: Timestamp, outcome: Outcome) -> Result<()> {
-    store.settle(Some(now), vec![Settlement { lease: first(), outcome }]).await.map(drop)
+async fn settle(store: &dyn Store, now: Timestamp, job: JobId, outcome: Outcome) -> Result<()> {
+    let end = Settlement { lease: lease(job), outcome };
+    store.settle(Some(now), vec![end]).await.map(drop)
 }
 
-/// The lease of the first start of job 1.
-fn first() -> Lease {
-    Lease { job: JobId::new(1), token: LeaseToken::new(1) }
+/// The lease of a job's first start.
+fn lease(job: JobId) -> Lease {
+    Lease { job, token: LeaseToken::new(1) }
 }
 
 /// Due at once, although it has a key.
@@ -107,14 +116,15 @@ fn writes(name: &'static str, given: Step, call: Step) -> Case {
 }
 
 fn reads(name: &'static str, call: Step) -> Case {
-    let given: Step = step!(|s, t| end(s, t, fails(secs(1), false)).await?);
+    let given: Step = step!(|s, t, j| end(s, t, j, fails(secs(1), false)).await?);
     Case { name, given, call, writes: false, cold: false, stranger: false }
 }
 
 /// Every call.
 #[must_use]
 pub fn table() -> Vec<Case> {
-    [triggers(), attempts(), operators(), schedules(), looks()].into_iter().flatten().collect()
+    let groups = [triggers(), attempts(), effects(), operators(), alerts(), schedules(), looks()];
+    groups.into_iter().flatten().collect()
 }
 
 fn triggers() -> Vec<Case> {
@@ -125,10 +135,15 @@ fn triggers() -> Vec<Case> {
         take(s, t, &[NewTrigger { dedup, ..plain("1") }]).await?
     });
     let keyed_too: Step = step!(|s, t| take(s, t, &[plain("1"), keyed("k"), keyed("l")]).await?);
+    let repeatable: Step = step!(|s, t| {
+        let idempotency = Some(Idempotency::new(key("i")));
+        take(s, t, &[NewTrigger { idempotency, ..plain("1") }]).await?
+    });
     vec![
         writes("enqueue", nothing, three),
         Case { cold: true, ..writes("enqueue, and connect", nothing, three) },
         writes("enqueue with a dedup key", nothing, held),
+        writes("enqueue with an idempotency key", nothing, repeatable),
         writes("enqueue that opens windows", nothing, keyed_too),
         writes("enqueue that joins", step!(|s, t| take(s, t, &[keyed("k")]).await?), keyed_too),
         writes("flush", keyed_too, step!(|s, t| s.flush(Some(t), &task("t"), &key("k")).await?)),
@@ -162,7 +177,7 @@ fn attempts() -> Vec<Case> {
             ..writes(
                 "settle well by a stranger",
                 with_heir,
-                step!(|s, t| settle(s, t, Outcome::succeeded()).await?),
+                step!(|s, t, j| settle(s, t, j, Outcome::succeeded()).await?),
             )
         },
         writes(
@@ -182,25 +197,69 @@ fn attempts() -> Vec<Case> {
         writes(
             "renew",
             runs,
-            step!(|s, t| s.renew(Some(t + secs(9)), &[first()], Rig::LEASE).await?),
+            step!(|s, t, j| s.renew(Some(t + secs(9)), &[lease(j)], Rig::LEASE).await?),
         ),
-        writes("settle well", runs, step!(|s, t| settle(s, t, Outcome::succeeded()).await?)),
+        writes("settle well", runs, step!(|s, t, j| settle(s, t, j, Outcome::succeeded()).await?)),
         writes(
             "settle with a failure",
             runs,
-            step!(|s, t| settle(s, t, fails(secs(9), false)).await?),
+            step!(|s, t, j| settle(s, t, j, fails(secs(9), false)).await?),
         ),
         writes(
             "settle with a failure that is absorbed",
             with_heir,
-            step!(|s, t| settle(s, t, fails(secs(9), false)).await?),
+            step!(|s, t, j| settle(s, t, j, fails(secs(9), false)).await?),
         ),
         writes(
             "settle with the last failure",
             runs,
-            step!(|s, t| settle(s, t, fails(secs(9), true)).await?),
+            step!(|s, t, j| settle(s, t, j, fails(secs(9), true)).await?),
         ),
         writes("reap", runs, step!(|s, t| s.reap(Some(t + secs(99)), 9).await?)),
+    ]
+}
+
+fn effect() -> EffectName {
+    EffectName::new("charge").expect("valid")
+}
+
+fn paid() -> Payload {
+    Payload::from_stored("\"paid\"")
+}
+
+async fn begin_effect(store: &dyn Store, now: Timestamp, job: JobId) -> Result<()> {
+    store.begin_effect(Some(now), &lease(job), &effect(), &key("e")).await.map(drop)
+}
+
+fn effects() -> Vec<Case> {
+    let runs: Step = step!(|s, t| start(s, t, &[plain("1")]).await?);
+    let begun: Step = step!(|s, t, j| {
+        start(s, t, &[plain("1")]).await?;
+        begin_effect(s, t, j).await?
+    });
+    let end: Step = step!(|s, t, j| s.end_effect(Some(t), &lease(j), &effect(), &paid()).await?);
+    vec![
+        writes("begin_effect", runs, step!(|s, t, j| begin_effect(s, t, j).await?)),
+        writes("end_effect", begun, end),
+        Case { given: begun, ..reads("effects", step!(|s, t, j| s.effects(j).await?)) },
+    ]
+}
+
+async fn set_alert(store: &dyn Store, version: u64, value: Option<u64>) -> Result<()> {
+    let name = AlertName::new("too-many-dead").expect("valid");
+    let state = value.map(|value| AlertState { raised: true, value, ..AlertState::default() });
+    store.set_alert(&name, version, state.as_ref()).await.map(drop)
+}
+
+fn alerts() -> Vec<Case> {
+    let nothing: Step = step!(|_s, t| ());
+    let set: Step = step!(|s, t| set_alert(s, 0, Some(4)).await?);
+    vec![
+        writes("set_alert", nothing, set),
+        writes("set_alert again", set, step!(|s, t| set_alert(s, 1, Some(5)).await?)),
+        writes("set_alert to nothing", set, step!(|s, t| set_alert(s, 1, None).await?)),
+        Case { given: set, ..reads("alerts", step!(|s, t| s.alerts().await?)) },
+        reads("overview", step!(|s, t| s.overview(Some(t)).await?)),
     ]
 }
 
@@ -210,38 +269,38 @@ fn operators() -> Vec<Case> {
         writes(
             "cancel",
             step!(|s, t| start(s, t, &[plain("1")]).await?),
-            step!(|s, t| s.cancel(Some(t), JobId::new(1), "no more").await?),
+            step!(|s, t, j| s.cancel(Some(t), j, "no more").await?),
         ),
         writes(
             "redrive",
-            step!(|s, t| end(s, t, fails(secs(1), true)).await?),
-            step!(|s, t| s.redrive(Some(t), &JobId::new(1).into()).await?),
+            step!(|s, t, j| end(s, t, j, fails(secs(1), true)).await?),
+            step!(|s, t, j| s.redrive(Some(t), &j.into()).await?),
         ),
         writes(
             "redrive with another payload",
-            step!(|s, t| end(s, t, fails(secs(1), true)).await?),
-            step!(|s, t| {
+            step!(|s, t, j| end(s, t, j, fails(secs(1), true)).await?),
+            step!(|s, t, j| {
                 let payload = Some(Payload::from_stored("2"));
-                s.redrive(Some(t), &Redrive { id: JobId::new(1), payload }).await?
+                s.redrive(Some(t), &Redrive { id: j, payload }).await?
             }),
         ),
         writes(
             "discard",
-            step!(|s, t| end(s, t, fails(secs(1), true)).await?),
-            step!(|s, t| s.discard(Some(t), &[JobId::new(1)], "no use").await?),
+            step!(|s, t, j| end(s, t, j, fails(secs(1), true)).await?),
+            step!(|s, t, j| s.discard(Some(t), &[j], "no use").await?),
         ),
         writes(
             "import_dead",
-            step!(|s, t| end(s, t, fails(secs(1), true)).await?),
-            step!(|s, t| {
-                let mut letters = s.letters(&[JobId::new(1)]).await?;
+            step!(|s, t, j| end(s, t, j, fails(secs(1), true)).await?),
+            step!(|s, t, j| {
+                let mut letters = s.letters(&[j]).await?;
                 letters.iter_mut().for_each(|letter| letter.job.id = JobId::new(999));
                 s.import_dead(Some(t), &letters).await?
             }),
         ),
         writes(
             "prune",
-            step!(|s, t| end(s, t, Outcome::succeeded()).await?),
+            step!(|s, t, j| end(s, t, j, Outcome::succeeded()).await?),
             step!(|s, t| s.prune(Some(t + secs(5_000)), &Retention::default(), 9).await?),
         ),
         writes("set_queue", nothing, step!(|s, t| s.set_queue(&queue(), &limited()).await?)),
@@ -284,20 +343,21 @@ fn looks() -> Vec<Case> {
         reads("peek", step!(|s, t| s.peek(Some(t), &[(queue(), Arc::from([task("t")]))]).await?)),
         reads("queues", step!(|s, t| s.queues().await?)),
         reads("tasks", step!(|s, t| s.tasks().await?)),
-        reads("job", step!(|s, t| s.job(JobId::new(1)).await?)),
+        reads("result", step!(|s, t, j| s.result(j).await?)),
+        reads("job", step!(|s, t, j| s.job(j).await?)),
         reads("jobs", step!(|s, t| s.jobs(&JobFilter::default()).await?)),
         reads("counts", step!(|s, t| s.counts().await?)),
-        reads("attempts", step!(|s, t| s.attempts(JobId::new(1)).await?)),
+        reads("attempts", step!(|s, t, j| s.attempts(j).await?)),
         reads(
             "explain",
-            step!(|s, t| {
-                let trigger = TriggerId { job: JobId::new(1), seq: 1 };
+            step!(|s, t, j| {
+                let trigger = TriggerId { job: j, seq: 1 };
                 s.explain(&ExplainTarget::Trigger(trigger)).await?
             }),
         ),
         reads("dead", step!(|s, t| s.dead(&DeadFilter::default()).await?)),
         reads("count_dead", step!(|s, t| s.count_dead(&DeadFilter::default()).await?)),
-        reads("letters", step!(|s, t| s.letters(&[JobId::new(1)]).await?)),
+        reads("letters", step!(|s, t, j| s.letters(&[j]).await?)),
         reads("schedules", step!(|s, t| s.schedules().await?)),
     ]
 }

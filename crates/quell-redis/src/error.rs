@@ -3,6 +3,8 @@
 use quell_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
+use crate::trust::is_distrust;
+
 /// Turns a driver's error into Quell's; `what` says what was being done.
 pub(crate) fn explain(what: &'static str, error: RedisError) -> Error {
     let (kind, help) = classify(&error);
@@ -10,10 +12,7 @@ pub(crate) fn explain(what: &'static str, error: RedisError) -> Error {
 }
 
 /// As [`explain`], for what may have been done although no answer came (R1).
-pub(crate) fn explain_write(what: &'static str, error: RedisError) -> Error {
-    if !is_lost(&error) {
-        return explain(what, error);
-    }
+pub(crate) fn lost(what: &'static str, error: RedisError) -> Error {
     let message = format!(
         "the connection broke while trying to {what}: it happened or it did not; look before \
          trying again"
@@ -21,8 +20,8 @@ pub(crate) fn explain_write(what: &'static str, error: RedisError) -> Error {
     Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
 }
 
-/// Whether the command may have reached the server, whose answer did not come.
-fn is_lost(error: &RedisError) -> bool {
+/// Whether a command to the one node may have been done although this error came.
+pub(crate) fn is_lost(error: &RedisError) -> bool {
     let never_sent = error.is_connection_refusal();
     matches!(error.kind(), RedisKind::Io | RedisKind::Parse) && !never_sent
 }
@@ -58,6 +57,10 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
             (ErrorKind::Unavailable, "the server refuses the user or the password")
         }
         RedisKind::InvalidClientConfig => (ErrorKind::Invalid, "the URL names no server"),
+        RedisKind::Io if is_distrust(error) => (
+            ErrorKind::Unavailable,
+            "no TLS connection: check the server's certificate and name, and `ca_file`",
+        ),
         RedisKind::Io => (ErrorKind::Unavailable, "the server is away or does not answer in time"),
         // A reply that ends half-way is of this kind too.
         RedisKind::Parse => (

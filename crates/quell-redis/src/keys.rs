@@ -95,11 +95,6 @@ impl Keys {
         alerts: "alerts",
     }
 
-    /// The numbers of the calls of a process that were done last.
-    pub(crate) fn calls(&self, origin: &str) -> String {
-        self.named(&format!("calls:{origin}"))
-    }
-
     /// A window as the published debouncers show it: for an operator's eyes, and where the open
     /// window of a key is found.
     pub(crate) fn debounce(&self, task: &TaskName, key: &Key) -> String {

@@ -12,6 +12,7 @@
 mod alerts;
 mod check;
 mod claim;
+mod cluster;
 mod dead;
 mod door;
 mod door_dead;
@@ -35,6 +36,7 @@ mod shards;
 mod store;
 mod tags;
 mod told;
+mod trust;
 mod tx;
 mod upkeep;
 mod write;

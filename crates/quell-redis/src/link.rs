@@ -1,26 +1,23 @@
 //! The way to the servers: one node or a Cluster, scripts by their hash, answers as they come.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_core::{Error, ErrorKind, Result};
 use redis::aio::{ConnectionLike, ConnectionManager};
-use redis::cluster_async::ClusterConnection;
-use redis::{Cmd, ErrorKind as RedisKind, Pipeline, RedisResult, ServerErrorKind, Value};
-use tokio::sync::Semaphore;
+use redis::{
+    Cmd, ErrorKind as RedisKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
+};
 
-use crate::error::{explain, explain_write};
+use crate::cluster::{self, Cluster, Twice};
+use crate::error::{explain, is_lost, lost};
 use crate::fast::Fast;
-
-/// Calls of a process that may be under way in a Cluster at a time: each has a place of its own
-/// where the shard remembers its number.
-const PLACES: usize = 64;
+use crate::row::corrupt;
 
 /// How a call reaches its server.
 #[derive(Clone)]
 pub(crate) struct Link {
     to: To,
-    numbers: Arc<Numbers>,
     wait: Option<Wait>,
 }
 
@@ -28,8 +25,7 @@ pub(crate) struct Link {
 #[derive(Clone)]
 enum To {
     One(ConnectionManager),
-    /// Its client sends a call again when a connection breaks, whether or not it was done.
-    Cluster(ClusterConnection),
+    Cluster(Box<Cluster>),
 }
 
 /// For how many replicas each write waits.
@@ -37,21 +33,6 @@ enum To {
 pub(crate) struct Wait {
     pub(crate) replicas: u32,
     pub(crate) longest: Duration,
-}
-
-/// Places and numbers of calls that write.
-#[derive(Debug)]
-struct Numbers {
-    free: Semaphore,
-    places: Mutex<Places>,
-}
-
-#[derive(Debug, Default)]
-struct Places {
-    /// Those that no call has, each with the number of its last call. A call that was dropped keeps
-    /// its own: it may still be sent again.
-    free: Vec<(u64, u64)>,
-    made: u64,
 }
 
 impl std::fmt::Debug for Link {
@@ -79,9 +60,9 @@ impl Script {
         Script { code: code.to_owned(), hash, writes: false }
     }
 
-    /// A script that may write: it sets `wrote` when it does.
+    /// A script that may write: it sets `wrote` when it does, and says so beside its answer.
     pub(crate) fn writing(code: &str) -> Self {
-        let (before, after) = (include_str!("lua/once.lua"), include_str!("lua/once_end.lua"));
+        let (before, after) = (include_str!("lua/wrote.lua"), include_str!("lua/wrote_end.lua"));
         Script { writes: true, ..Self::reading(&[before, code, after].concat()) }
     }
 }
@@ -135,16 +116,17 @@ impl Scripts {
 
 impl Link {
     pub(crate) fn to_one(connection: ConnectionManager, wait: Option<Wait>) -> Self {
-        Self::new(To::One(connection), wait)
+        Link { to: To::One(connection), wait }
     }
 
-    pub(crate) fn to_cluster(connection: ClusterConnection, wait: Option<Wait>) -> Self {
-        Self::new(To::Cluster(connection), wait)
+    pub(crate) fn to_cluster(cluster: Cluster, wait: Option<Wait>) -> Self {
+        Link { to: To::Cluster(Box::new(cluster)), wait }
     }
 
-    fn new(to: To, wait: Option<Wait>) -> Self {
-        let numbers = Numbers { free: Semaphore::new(PLACES), places: Mutex::default() };
-        Link { to, numbers: Arc::new(numbers), wait }
+    /// Whether a script that may write waits for replicas, although it may have written nothing: that
+    /// is only known once it is too late to ask the same connection.
+    pub(crate) fn waits(&self) -> bool {
+        self.wait.is_some()
     }
 
     /// Runs a script as one that writes, if it is one.
@@ -152,11 +134,11 @@ impl Link {
         &self,
         what: &'static str,
         script: &Script,
-        (keys, calls): (&[String], String),
+        keys: &[String],
         args: &[&[u8]],
     ) -> Result<Value> {
         if script.writes {
-            self.write(what, script, (keys, calls), args).await
+            self.write(what, script, keys, args).await
         } else {
             self.read(what, script, keys, args).await
         }
@@ -170,44 +152,41 @@ impl Link {
         keys: &[String],
         args: &[&[u8]],
     ) -> Result<Value> {
-        self.run(script, keys, args).await.map_err(|error| explain(what, error))
+        let answer = self.run(script, keys, args, Twice::Harmless).await;
+        answer.map_err(|error| explain(what, error))
     }
 
     /// Runs a script that may write: where its answer got lost, nobody knows what it did (R1).
-    /// `calls` is the key where the shard remembers this process's calls.
     pub(crate) async fn write(
         &self,
         what: &'static str,
         script: &Script,
-        (keys, calls): (&[String], String),
+        keys: &[String],
         args: &[&[u8]],
     ) -> Result<Value> {
-        let mut keys = keys.to_vec();
-        keys.push(calls);
-        let (answer, heard) = match &self.to {
-            To::One(_) => {
-                let args = [args, &[b"", b""]].concat();
-                self.run_and_wait(script, &keys, &args).await
-            }
-            To::Cluster(_) => {
-                let _free = self.numbers.free.acquire().await;
-                let (place, number) = self.numbers.take();
-                let (place_text, number_text) = (place.to_string(), number.to_string());
-                let args = [args, &[place_text.as_bytes(), number_text.as_bytes()]].concat();
-                let answer = self.run_and_wait(script, &keys, &args).await;
-                self.numbers.give_back(place, number);
-                answer
-            }
+        let told = self.run_and_wait(script, keys, args).await;
+        let (told, heard) = told.map_err(|error| match self.is_lost(&error) {
+            true => lost(what, error),
+            false => explain(what, error),
+        })?;
+        let Value::Array(told) = told else {
+            return Err(corrupt(format_args!("the answer {told:?} to a script")));
+        };
+        let mut told = told.into_iter();
+        let wrote = told.next() == Some(Value::Int(1));
+        let wanted = self.wait.map_or(0, |wait| wait.replicas);
+        if wrote && heard < i64::from(wanted) {
+            return Err(unheard(what, heard, wanted));
         }
-        .map_err(|error| explain_write(what, error))?;
-        if answer == Value::BulkString(b"twice".to_vec()) {
-            return Err(unknown(what, "its answer got lost with a connection"));
+        Ok(told.next().unwrap_or(Value::Nil))
+    }
+
+    /// Whether a command may have been done although this error came.
+    fn is_lost(&self, error: &RedisError) -> bool {
+        match self.to {
+            To::One(_) => is_lost(error),
+            To::Cluster(_) => cluster::is_lost(error),
         }
-        let (wanted, heard) = (self.wait.map_or(0, |wait| wait.replicas), heard.unwrap_or(0));
-        if heard < i64::from(wanted) {
-            return Err(unknown(what, &format!("{heard} of {wanted} replicas have it")));
-        }
-        Ok(answer)
     }
 
     /// Runs a script, and has the same connection wait for replicas where that is asked for: on
@@ -217,9 +196,9 @@ impl Link {
         script: &Script,
         keys: &[String],
         args: &[&[u8]],
-    ) -> RedisResult<(Value, Option<i64>)> {
+    ) -> RedisResult<(Value, i64)> {
         let Some(wait) = self.wait else {
-            return Ok((self.run(script, keys, args).await?, None));
+            return Ok((self.run(script, keys, args, Twice::Never).await?, 0));
         };
         let pair = |first: Cmd| {
             let mut pair = redis::pipe();
@@ -233,65 +212,55 @@ impl Link {
         }
         let mut answers = answers.into_iter();
         let answer = answers.next().unwrap_or(Value::Nil).extract_error()?;
-        match answers.next().unwrap_or(Value::Nil).extract_error()? {
-            Value::Int(heard) => Ok((answer, Some(heard))),
-            _ => Ok((answer, None)),
-        }
+        // The script was done, whatever came of the waiting.
+        let heard = answers.next().and_then(|heard| redis::from_redis_value(heard).ok());
+        Ok((answer, heard.unwrap_or(0)))
     }
 
-    async fn run(&self, script: &Script, keys: &[String], args: &[&[u8]]) -> RedisResult<Value> {
-        match self.send(&script.by_hash(keys, args)).await {
+    async fn run(
+        &self,
+        script: &Script,
+        keys: &[String],
+        args: &[&[u8]],
+        twice: Twice,
+    ) -> RedisResult<Value> {
+        match self.send(&script.by_hash(keys, args), twice).await {
             // A server that was started anew, or told to forget, is told the script again.
             Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&script.by_code(keys, args)).await
+                self.send(&script.by_code(keys, args), twice).await
             }
             answer => answer,
         }
     }
 
+    /// Sends a script that may write, and what is to be asked of the same connection after it.
     async fn send_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         let count = commands.len();
         match &self.to {
             To::One(connection) => connection.clone().req_packed_commands(commands, 0, count).await,
-            To::Cluster(connection) => {
-                connection.clone().req_packed_commands(commands, 0, count).await
-            }
+            To::Cluster(cluster) => cluster.send_all(commands, Twice::Never).await,
         }
     }
 
-    async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let answer = match &self.to {
-            To::One(connection) => connection.clone().req_packed_command(command).await?,
-            To::Cluster(connection) => connection.clone().req_packed_command(command).await?,
-        };
-        answer.extract_error()
+    async fn send(&self, command: &Cmd, twice: Twice) -> RedisResult<Value> {
+        match &self.to {
+            To::One(connection) => {
+                connection.clone().req_packed_command(command).await?.extract_error()
+            }
+            To::Cluster(cluster) => cluster.send(command, twice).await,
+        }
     }
 
-    /// Runs a command that needs no key and is no script.
+    /// Runs a command that is no script, and that changes nothing the second time.
     pub(crate) async fn command(&self, what: &'static str, command: &Cmd) -> Result<Value> {
-        self.send(command).await.map_err(|error| explain(what, error))
+        self.send(command, Twice::Harmless).await.map_err(|error| explain(what, error))
     }
 }
 
-impl Numbers {
-    /// A free place and the next number of it.
-    fn take(&self) -> (u64, u64) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = places.free.pop();
-        let (place, last) = free.unwrap_or_else(|| {
-            places.made = places.made.saturating_add(1);
-            (places.made, 0)
-        });
-        (place, last.saturating_add(1))
-    }
-
-    fn give_back(&self, place: u64, number: u64) {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).free.push((place, number));
-    }
-}
-
-fn unknown(what: &'static str, why: &str) -> Error {
-    let message =
-        format!("trying to {what}: {why}; it happened or it did not, look before trying again");
+fn unheard(what: &'static str, heard: i64, wanted: u32) -> Error {
+    let message = format!(
+        "trying to {what}: {heard} of {wanted} replicas have it; it happened or it did not, look \
+         before trying again"
+    );
     Error::new(ErrorKind::UnknownOutcome, message)
 }

@@ -1,6 +1,7 @@
 //! Which servers, and how.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
@@ -8,25 +9,24 @@ use std::time::Duration;
 use quell_core::history::Sink;
 use quell_core::{Error, QueueName, Result, WakeHub};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::cluster::ClusterClientBuilder;
-use redis::{Client, ConnectionInfo, IntoConnectionInfo};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use tokio::task::JoinSet;
 
 use crate::RedisStore;
 use crate::check::warn_of_settings;
+use crate::cluster::Cluster;
 use crate::ends::{Ends, ask};
 use crate::error::explain;
 use crate::link::{Link, Scripts, Wait};
 use crate::push::{hear, listen};
 use crate::shard::Way;
 use crate::shards::{MOST_SHARDS_OF_QUEUE, Shards};
+use crate::trust::{authorities, trusting};
 
 /// What keys begin with where nothing else is asked for.
 const DEFAULT_PREFIX: &str = "quell";
 /// The longest prefix, in bytes.
 const MAX_PREFIX_BYTES: usize = 64;
-/// How often the client of a Cluster looks for a shard's new node before it gives up.
-const CLUSTER_RETRIES: u32 = 12;
 
 /// How a store's keys are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,7 @@ pub struct RedisOptions {
     spread: BTreeMap<QueueName, u32>,
     wait_replicas: u32,
     timeout: Duration,
+    ca_file: Option<PathBuf>,
     history: Option<Sink>,
 }
 
@@ -67,7 +68,7 @@ impl RedisOptions {
     /// Cluster `redis-cluster://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT…]`, or `rediss-cluster://`.
     ///
     /// After a `?` come, divided by `&`: `prefix=NAME`, `layout=one|queues`, `shards.QUEUE=COUNT`,
-    /// `wait_replicas=COUNT` and `timeout_ms=MILLISECONDS`, which mean what the methods of these
+    /// `wait_replicas=COUNT`, `timeout_ms=MILLISECONDS` and `ca_file=PATH`, which mean what the methods of these
     /// names say.
     ///
     /// # Errors
@@ -84,6 +85,7 @@ impl RedisOptions {
             spread: BTreeMap::new(),
             wait_replicas: 0,
             timeout: Duration::from_secs(10),
+            ca_file: None,
             history: None,
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -103,12 +105,14 @@ impl RedisOptions {
             ("layout", "one") => self.layout(Layout::One),
             ("layout", "queues") => self.layout(Layout::Queues),
             ("wait_replicas", _) => Ok(self.wait_replicas(count()?)),
+            ("ca_file", "") => Err(refuse("`ca_file`: give a file")),
+            ("ca_file", file) => Ok(self.ca_file(file)),
             ("timeout_ms", _) => Ok(self.timeout(Duration::from_millis(count()?.into()))),
             _ => match name.strip_prefix("shards.") {
                 Some(queue) => self.shards(&QueueName::new(queue)?, count()?),
                 None => Err(refuse(&format!(
                     "{pair:?} is not known: prefix=…, layout=one|queues, shards.QUEUE=…, \
-                     wait_replicas=…, timeout_ms=…"
+                     wait_replicas=…, timeout_ms=…, ca_file=…"
                 ))),
             },
         }
@@ -173,9 +177,16 @@ impl RedisOptions {
         self
     }
 
-    /// How long a call may wait for the server, and for replicas. 10 s by default.
+    /// How long a call may wait for the server, of which three quarters for replicas. 10 s by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// The authorities, in PEM, of which one must vouch for each server behind `rediss://`. Those
+    /// that the system trusts by default.
+    pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca_file = Some(file.into());
         self
     }
 
@@ -191,8 +202,10 @@ impl RedisOptions {
     /// [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable) where the server cannot be
     /// reached or refuses, with what to do; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid)
     /// where the store was made with another layout or other shards.
-    pub async fn open(self) -> Result<RedisStore> {
-        let link = self.link().await?;
+    pub async fn open(mut self) -> Result<RedisStore> {
+        let authorities = authorities(self.ca_file.as_deref())?;
+        self.nodes = trusting(&self.nodes, authorities.as_ref())?;
+        let link = self.link(authorities).await?;
         warn_of_settings(&link).await;
         let channel = format!("{}:wake", self.prefix);
         let origin = format!("{:016x}", fastrand::u64(..));
@@ -227,18 +240,15 @@ impl RedisOptions {
         Ok(RedisStore::new(shards, (hub, ends), listener))
     }
 
-    async fn link(&self) -> Result<Link> {
+    async fn link(&self, authorities: Option<TlsCertificates>) -> Result<Link> {
         let failed = |error| explain("open the store", error);
         let replicas = self.wait_replicas;
-        let wait = (replicas > 0).then_some(Wait { replicas, longest: self.timeout });
+        // What came of it is to be heard before the client gives up.
+        let longest = self.timeout * 3 / 4;
+        let wait = (replicas > 0).then_some(Wait { replicas, longest });
         if self.is_cluster {
-            let client = ClusterClientBuilder::new(self.nodes.clone())
-                .retries(CLUSTER_RETRIES)
-                .connection_timeout(self.timeout)
-                .response_timeout(self.timeout)
-                .build()
-                .map_err(failed)?;
-            let connected = client.get_async_connection().await.map_err(failed)?;
+            let connected = Cluster::connect(&self.nodes, authorities, self.timeout).await;
+            let connected = connected.map_err(failed)?;
             return Ok(Link::to_cluster(connected, wait));
         }
         let node = self.nodes.first().cloned().ok_or_else(|| refuse("it names no server"))?;

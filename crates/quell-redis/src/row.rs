@@ -182,7 +182,7 @@ pub(crate) fn short_bound(micros: i64) -> i64 {
 /// Reads what [`short_bound`] wrote. What is further below zero than that is a difference of moments
 /// that did not fit into 64 bits.
 fn long_bound(stored: i64) -> i64 {
-    let is_short = stored < 0 && stored >= -(i64::MAX / 1_000);
+    let is_short = (-(i64::MAX / 1_000)..0).contains(&stored);
     if is_short { stored.saturating_mul(-1_000) } else { stored }
 }
 

@@ -99,11 +99,6 @@ impl Shard {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
-    /// Where the shard remembers which calls of this process it has done.
-    pub(crate) fn calls(&self) -> String {
-        self.keys.calls(&self.origin)
-    }
-
     /// What to tell a script of the time.
     pub(crate) fn told(&self, time: Time) -> String {
         match time {

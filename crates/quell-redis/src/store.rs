@@ -173,6 +173,13 @@ impl Store for ShardStore {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        if self.shard.link.waits() {
+            // Who starts nothing has nothing to wait for.
+            let next = self.next_due(now, &claim.queue, &claim.tasks).await?;
+            if next.due.is_none_or(|due| due > next.now) {
+                return Ok(Claimed { now: next.now, jobs: Vec::new(), next });
+            }
+        }
         let Given { mut jobs, now: given_at, next } = self.claim_fast(now, claim).await?;
         if let Some(next) = next {
             return Ok(Claimed { now: next.now, jobs, next });

@@ -236,11 +236,10 @@ impl<'s> Tx<'s> {
         }
         let now = self.now.as_micros().to_string();
         let (link, script) = (&self.shard.link, &self.shard.scripts.commit);
-        let calls = self.shard.calls();
         let grows: &[u8] = if self.grows { b"grows" } else { b"" };
         let (keys, checks, writes) = self.request(writes);
         let args = [now.as_bytes(), checks.as_slice(), writes.as_slice(), grows];
-        let failed = link.write(what, script, (&keys, calls), &args).await?;
+        let failed = link.write(what, script, &keys, &args).await?;
         Ok(match failed {
             redis::Value::Int(0) => Committed::Done(news),
             redis::Value::Int(_) => Committed::Again,

@@ -14,6 +14,7 @@ pub mod postgres;
 mod process;
 pub mod proxy;
 pub mod redis;
+mod releases;
 
 pub use cluster::RedisCluster;
 pub use packages::install;
@@ -21,6 +22,7 @@ pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
 pub use postgres::{Postgres, psql};
 pub use proxy::Proxy;
 pub use redis::Redis;
+pub use releases::Release;
 
 /// Where the tests find the PostgreSQL server that they share.
 pub const POSTGRES_URL: &str = "QUELL_TEST_POSTGRES";

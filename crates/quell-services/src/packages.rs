@@ -34,8 +34,13 @@ pub(crate) fn install_without_service(
     installed.and(ended)
 }
 
+/// As [`install`], for who is [`alone`] already.
+pub(crate) fn install_while_alone(packages: &[&str]) -> anyhow::Result<()> {
+    apt(packages)
+}
+
 /// One at a time, whichever process asks: apt refuses the second.
-fn alone() -> anyhow::Result<File> {
+pub(crate) fn alone() -> anyhow::Result<File> {
     let place = std::env::temp_dir().join("quell-services.lock");
     // Another user's file in a folder of everyone's may be opened, but not by who would create it.
     let file = File::open(&place).or_else(|_| File::create(&place))?;

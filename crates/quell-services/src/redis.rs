@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::packages::install_without_service;
 use crate::process::{Process, await_that, free_port_with_bus};
+use crate::releases::Release;
 
 /// Names another server's program, such as `valkey-server`.
 pub const SERVER: &str = "QUELL_TEST_REDIS_SERVER";
@@ -26,8 +27,7 @@ const STOP: Duration = Duration::from_secs(10);
 const TRIES: usize = 5;
 
 /// What every server begins with; its settings come after and win.
-const CONFIGURATION: &str =
-    "bind 127.0.0.1\nsave \"\"\nappendonly no\nenable-debug-command local\n";
+const CONFIGURATION: &str = "bind 127.0.0.1\nsave \"\"\nappendonly no\n";
 
 /// A server of its own.
 #[derive(Debug)]
@@ -36,6 +36,7 @@ pub struct Redis {
     process: Option<Process>,
     is_paused: bool,
     folder: TempDir,
+    program: PathBuf,
     port: u16,
     password: Option<String>,
 }
@@ -47,14 +48,26 @@ impl Redis {
     /// # Errors
     /// Where it cannot be installed or started, with what it said.
     pub fn start(settings: &[&str]) -> anyhow::Result<Self> {
-        let is_there = || answers(&program()) && answers("redis-cli");
+        Redis::start_program(&program(), settings)
+    }
+
+    /// Starts a server of this release, likewise.
+    ///
+    /// # Errors
+    /// Where it cannot be had or started, with what was said.
+    pub fn start_release(release: Release, settings: &[&str]) -> anyhow::Result<Self> {
+        Redis::start_program(&release.program()?, settings)
+    }
+
+    fn start_program(program: &Path, settings: &[&str]) -> anyhow::Result<Self> {
+        let is_there = || answers(program) && answers("redis-cli".as_ref());
         if !is_there() {
             install_without_service("redis-server", is_there)?;
         }
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut server = Redis::prepare(settings)?;
+            let mut server = Redis::prepare(program, settings)?;
             match server.resume() {
                 Ok(()) => return Ok(server),
                 // Somebody was faster.
@@ -64,7 +77,7 @@ impl Redis {
         }
     }
 
-    fn prepare(settings: &[&str]) -> anyhow::Result<Self> {
+    fn prepare(program: &Path, settings: &[&str]) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("quell-redis-").tempdir()?;
         let port = free_port_with_bus()?;
         let place = folder.path().display();
@@ -73,7 +86,8 @@ impl Redis {
         std::fs::write(folder.path().join("redis.conf"), text)?;
         let mut passwords = settings.iter().filter_map(|line| line.strip_prefix("requirepass "));
         let password = passwords.next_back().map(str::to_owned);
-        Ok(Redis { process: None, is_paused: false, folder, port, password })
+        let program = program.to_owned();
+        Ok(Redis { process: None, is_paused: false, folder, program, port, password })
     }
 
     /// `redis://127.0.0.1:PORT/`, with the password of `requirepass` where that is set.
@@ -115,7 +129,7 @@ impl Redis {
     pub fn resume(&mut self) -> anyhow::Result<()> {
         let log = std::fs::File::options().create(true).append(true).open(self.log())?;
         let began = log.metadata()?.len();
-        let mut command = Command::new(program());
+        let mut command = Command::new(&self.program);
         command.arg(self.folder.path().join("redis.conf")).current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut process = Process::start(&mut command)?;
@@ -222,11 +236,11 @@ impl Redis {
     }
 }
 
-fn program() -> String {
-    std::env::var(SERVER).unwrap_or_else(|_| "redis-server".to_owned())
+fn program() -> PathBuf {
+    std::env::var_os(SERVER).unwrap_or_else(|| "redis-server".into()).into()
 }
 
-fn answers(program: &str) -> bool {
+pub(crate) fn answers(program: &Path) -> bool {
     let mut command = Command::new(program);
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())

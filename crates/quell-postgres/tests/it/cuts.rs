@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quell_conformance::Rig;
 use quell_conformance::calls::{Case, table};
 use quell_conformance::rig::{secs, until};
-use quell_core::{ErrorKind, Result, Store, Timestamp};
+use quell_core::{ErrorKind, JobId, Result, Store, Timestamp};
 use quell_postgres::PostgresStore;
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -21,6 +21,8 @@ use crate::scene::Scene;
 const SHARES: usize = 4;
 /// After how many cuts it is asked to go on: whatever was not done is done again.
 const GOES_ON: usize = 4;
+/// The first job of each round.
+const FIRST: JobId = JobId::new(1);
 /// Between two rounds: time only goes on.
 const ROUND: Duration = secs(10_000);
 
@@ -55,13 +57,14 @@ impl Ground {
              delete from quell.attempt; delete from quell.hold; delete from quell.memory;
              delete from quell.start; delete from quell.inbox; delete from quell.tick_fired;
              delete from quell.schedule; delete from quell.past;
+             delete from quell.effect; delete from quell.alert; delete from quell.idempotency;
              update quell.queue set settings = '{}', deleted = false
               where settings <> '{}' or deleted;
              update quell.task set settings = '{}' where settings <> '{}';
              select setval('quell.job_id', 1, false), setval('quell.schedule_id_seq', 1, false)";
         self.run(EMPTY).await;
         self.base = self.base + ROUND;
-        (case.given)(&self.direct, self.base).await.unwrap();
+        (case.given)(&self.direct, self.base, FIRST).await.unwrap();
     }
 
     async fn run(&mut self, text: &str) {
@@ -71,11 +74,14 @@ impl Ground {
 
     /// Every row that a call may change, with times counted from the round's beginning.
     async fn rows(&mut self) -> String {
-        const TABLES: [&str; 12] = [
+        const TABLES: [&str; 15] = [
             "job",
             "ended",
             "attempt",
             "past",
+            "effect",
+            "alert",
+            "idempotency",
             "hold",
             "memory",
             "start",
@@ -103,7 +109,7 @@ impl Ground {
     async fn call(&self, case: &Case) -> Result<()> {
         let deadline = Instant::now() + secs(20);
         loop {
-            let answer = (case.call)(&self.cut_off, self.base).await;
+            let answer = (case.call)(&self.cut_off, self.base, FIRST).await;
             let is_held = answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Contention);
             if !is_held || Instant::now() > deadline {
                 return answer;
@@ -157,7 +163,7 @@ impl Ground {
         self.connect(case).await;
         assert_eq!(self.rows().await, before, "{name}: each round begins alike");
         self.proxy.set(Some(cut));
-        let answer = (case.call)(&self.cut_off, self.base).await;
+        let answer = (case.call)(&self.cut_off, self.base, FIRST).await;
         let (_, was_cut) = self.proxy.unset();
         let rows = self.rows().await;
         let happened = rows == after;

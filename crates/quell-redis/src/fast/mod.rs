@@ -102,7 +102,7 @@ impl Shard {
             let version = known.version.clone().unwrap_or_default();
             let args = [told.as_bytes(), version.as_slice(), asked.as_slice()];
             let keys = keys.into_names();
-            let answer = self.link.ask(what, script, (&keys, self.calls()), &args).await?;
+            let answer = self.link.ask(what, script, &keys, &args).await?;
             let mut values = values(answer)?.into_iter();
             let first = text(values.next().unwrap_or(Value::Nil))?;
             match first.as_str() {

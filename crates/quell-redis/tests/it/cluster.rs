@@ -174,7 +174,7 @@ impl Book {
         self.accepted.iter().copied().filter(|number| !self.ran.contains_key(number)).collect()
     }
 
-    /// Triggers that became several jobs: their call was sent again, and done again.
+    /// Triggers that became several jobs: their call was sent again though it had been done.
     fn repeated(&self) -> Vec<u64> {
         self.ran.iter().filter(|(_, jobs)| jobs.len() > 1).map(|(number, _)| *number).collect()
     }
@@ -325,11 +325,11 @@ async fn r39_a_shard_that_is_away_holds_up_nobody_elses_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r01_calls_that_a_client_sends_again_are_done_once() {
+async fn r01_connections_that_break_repeat_no_call() {
     let cluster = RedisCluster::start(3, 0, &[]).unwrap();
     let scene = Scene::begin(open(&cluster, "").await);
     for _ in 0..40 {
-        // Calls whose answers are lost with their connections are sent again by the client.
+        // A call whose answer is lost with its connection may have been done.
         for node in 0..3 {
             cluster.node(node).unwrap().command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
         }

@@ -1,12 +1,9 @@
-//! What is refused, and what is said of it (R40): URLs, passwords, rights, what is not Quell's, and
-//! what a newer Quell wrote.
+//! What is refused, and what is said of it (R40): URLs, passwords, what is not Quell's, and what a
+//! newer Quell wrote.
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{fails, key, keyed, lease, plain, queue, secs, task};
-use quell_core::{
-    Batch, DeadFilter, Error, ErrorKind, ExplainTarget, JobFilter, Outcome, QueueSettings,
-    Retention, Settlement, Store,
-};
+use quell_conformance::rig::plain;
+use quell_core::{Batch, Error, ErrorKind, Store};
 use quell_redis::RedisOptions;
 
 use crate::place::{Place, server};
@@ -16,7 +13,7 @@ async fn refused(place: &Place) -> Error {
 }
 
 /// What it says, with its sources.
-fn told(error: &Error) -> String {
+pub(crate) fn told(error: &Error) -> String {
     let mut told = error.to_string();
     let mut next = std::error::Error::source(error);
     while let Some(source) = next {
@@ -65,82 +62,6 @@ async fn r39_r40_a_server_that_is_away_or_wants_a_password_is_told_at_the_start(
     let error = refused(&place).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(!told(&error).contains("s3cret"), "{}", told(&error));
-}
-
-/// The rules of a user, as `docs/redis.md` gives them for the prefix `quell`.
-fn rules() -> Vec<String> {
-    let page = include_str!("../../../../docs/redis.md");
-    let (_, after) = page.split_once("ACL SETUSER quell ").unwrap();
-    let rules = after.split("```").next().unwrap().replace(['\\', '\''], " ");
-    let rules = rules.split_whitespace().filter(|rule| !["on", ">PASSWORD"].contains(rule));
-    rules.map(str::to_owned).collect()
-}
-
-/// Every kind of call.
-async fn do_all(store: &dyn Store) -> quell_core::Result<()> {
-    let now = Some(Rig::START);
-    let later = Some(Rig::START + secs(100_000));
-    store.set_queue(&queue(), &QueueSettings::default()).await?;
-    let batch = Batch { triggers: vec![plain("1"), keyed("k"), plain("2")], dedup: None };
-    store.enqueue(now, vec![batch]).await?.remove(0)?;
-    store.flush(now, &task("t"), &key("k")).await?;
-    let jobs = store.claim(now, &Rig::wish(9)).await?.jobs;
-    let [one, two, three] = &jobs[..] else { panic!("{jobs:?}") };
-    store.renew(now, &[lease(one)], Rig::LEASE).await?;
-    let ends =
-        [(one, Outcome::succeeded()), (two, fails(secs(1), true)), (three, fails(secs(1), false))];
-    let ends = ends.map(|(job, outcome)| Settlement { lease: lease(job), outcome });
-    store.settle(now, ends.to_vec()).await?;
-    store.explain(&ExplainTarget::Job(one.id)).await?;
-    store.jobs(&JobFilter::default()).await?;
-    store.counts().await?;
-    store.queues().await?;
-    store.dead(&DeadFilter::default()).await?;
-    store.redrive(now, &two.id.into()).await?;
-    store.reap(later, 9).await?;
-    store.cancel(now, two.id, "enough").await?;
-    let keep = Retention { succeeded: Some(secs(1)), dead: Some(secs(1)) };
-    store.prune(later, &keep, 99).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn r40_the_rights_on_the_page_are_enough_and_less_is_told() {
-    let server = server(&[]);
-    let set = |name: &str, more: &[&str]| {
-        let rules = rules();
-        let rules = rules.iter().map(String::as_str);
-        let words: Vec<&str> =
-            ["ACL", "SETUSER", name, "on", ">secret"].into_iter().chain(rules).collect();
-        server.command(&[&words[..], more].concat()).unwrap();
-        let url = format!("redis://{name}:secret@{}/", server.address());
-        Place { url, prefix: "quell".to_owned() }
-    };
-    let place = set("quell", &[]);
-    let store = place.open().await;
-    do_all(&store).await.unwrap();
-    // Another prefix's keys are not this user's.
-    let elsewhere = Place { prefix: "other".to_owned(), ..set("quell", &[]) };
-    let without = [
-        elsewhere,
-        set("no-write", &["-hset"]),
-        set("no-script", &["-eval", "-evalsha"]),
-        set("no-keys", &["resetkeys"]),
-        set("no-channel", &["resetchannels"]),
-        set("no-time", &["-time"]),
-    ];
-    for place in without {
-        // With a time of its own a call never asks the server's, as workers do.
-        let opened = place.options().open().await;
-        let answer = match &opened {
-            Ok(store) => store.enqueue(None, vec![Batch::one(plain("1"))]).await.map(drop),
-            Err(error) => Err(error.share()),
-        };
-        let error = answer.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{}: {}", place.url, told(&error));
-        let said = error.to_string();
-        assert!(said.contains("right") && said.contains("docs/redis.md"), "{}", told(&error));
-    }
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ async fn trigger(store: &RedisStore) {
 }
 
 /// The next hint that is about the tests' queue, or about any where `any` is asked for.
-async fn heard(wakeups: &mut Wakeups, any: bool) -> Wakeup {
+pub(crate) async fn heard(wakeups: &mut Wakeups, any: bool) -> Wakeup {
     let next = async {
         loop {
             let hint = wakeups.next().await.unwrap();

@@ -18,6 +18,9 @@ use crate::served::answer;
 /// How long the server is away.
 const AWAY: Duration = Duration::from_secs(30);
 
+/// Some for each process: who comes back tries again after a pause, and not all the time.
+const MOST_CONNECTIONS: usize = 60;
+
 /// How many triggers were accepted, and the kinds of errors of those that were not.
 fn told(folder: &Path) -> (usize, Vec<String>) {
     let (mut accepted, mut failed) = (0, Vec::new());
@@ -63,22 +66,33 @@ async fn trigger(server: &Process) -> (u16, Value) {
 
 #[tokio::test]
 async fn r39_a_server_that_is_away_for_30_s_only_delays_and_callers_are_told() {
+    be_away(Ground::postgres()).await;
+}
+
+#[tokio::test]
+async fn r39_a_redis_that_is_away_for_30_s_only_delays_and_callers_are_told() {
+    be_away(Ground::redis()).await;
+}
+
+async fn be_away(mut ground: Ground) {
     let folder = tempfile::tempdir().unwrap();
-    let mut ground = Ground::postgres();
     let mut crew = Crew::start(folder.path(), &ground.url());
     let server = Process::serve(&crew.config(), &["--history", &file(folder.path())]);
     let before = accepted_more(folder.path(), 100).await;
     assert_eq!(trigger(&server).await.0, 202);
 
-    ground.server().stop().unwrap();
+    ground.stop();
     let gone = Instant::now();
     let (status, refused) = trigger(&server).await;
     assert_eq!((status, &refused["error"]["kind"]), (503, &"unavailable".into()), "{refused}");
     tokio::time::sleep(AWAY.saturating_sub(gone.elapsed())).await;
     let (meanwhile, failed) = told(folder.path());
-    ground.server().resume().unwrap();
+    ground.resume();
 
     accepted_more(folder.path(), 100).await;
+    if let Some(made) = ground.connections() {
+        assert!(made <= MOST_CONNECTIONS, "all came back at once: {made} connections");
+    }
     caught_up(&*ground.store().await).await;
     let (status, accepted) = trigger(&server).await;
     assert_eq!(status, 202, "{accepted}");

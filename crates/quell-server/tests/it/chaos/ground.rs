@@ -54,7 +54,12 @@ impl Ground {
     pub(super) async fn store(&self) -> Arc<dyn Store> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            match Quell::open(&self.url()).await {
+            // The judge is in no hurry.
+            let url = match self {
+                Ground::Redis(server) => server.url(),
+                _ => self.url(),
+            };
+            match Quell::open(&url).await {
                 Ok(quell) => return Arc::clone(quell.store()),
                 Err(error) => assert!(
                     error.kind() == ErrorKind::Unavailable && Instant::now() < deadline,
@@ -86,18 +91,11 @@ impl Ground {
                     self.server().resume().unwrap();
                 }
             },
-            Fault::Outage(length) => match self {
-                Ground::Redis(server) => {
-                    server.stop().unwrap();
-                    tokio::time::sleep(length).await;
-                    server.resume().unwrap();
-                }
-                _ => {
-                    self.server().stop().unwrap();
-                    tokio::time::sleep(length).await;
-                    self.server().resume().unwrap();
-                }
-            },
+            Fault::Outage(length) => {
+                self.stop();
+                tokio::time::sleep(length).await;
+                self.resume();
+            }
             Fault::Freeze(length) => {
                 self.redis_server().pause().unwrap();
                 tokio::time::sleep(length).await;
@@ -107,6 +105,30 @@ impl Ground {
             Fault::Impatient(length) => self.impatient(length).await,
             Fault::NoConnections(length) => self.no_connections(length).await,
         }
+    }
+
+    /// The server goes away in order, and refuses connections.
+    pub(super) fn stop(&mut self) {
+        match self {
+            Ground::Redis(server) => server.stop().unwrap(),
+            _ => self.server().stop().unwrap(),
+        }
+    }
+
+    /// It comes back.
+    pub(super) fn resume(&mut self) {
+        match self {
+            Ground::Redis(server) => server.resume().unwrap(),
+            _ => self.server().resume().unwrap(),
+        }
+    }
+
+    /// How many connections were made since it came back, where it says so.
+    pub(super) fn connections(&self) -> Option<usize> {
+        let Ground::Redis(server) = self else { return None };
+        let stats = server.command(&["INFO", "stats"]).unwrap();
+        let count = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        Some(count.unwrap().trim().parse().unwrap())
     }
 
     /// Whether it is sound in the eyes of its engine.

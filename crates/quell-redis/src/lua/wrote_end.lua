@@ -1,0 +1,3 @@
+end
+local answer = script()
+return { wrote and 1 or 0, answer }

@@ -1,0 +1,110 @@
+//! `rediss://`: a server with a certificate, of one node and of a Cluster, and who is not trusted.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use quell_conformance::Rig;
+use quell_conformance::rig::{lease, plain, until};
+use quell_core::{Batch, Error, ErrorKind, Outcome, Settlement, Store};
+use quell_redis::RedisOptions;
+use quell_services::Redis;
+
+use crate::place::server;
+use crate::wake::heard;
+
+/// Certificates of one authority, in a folder.
+struct Papers(tempfile::TempDir);
+
+impl Papers {
+    fn new() -> Papers {
+        let folder = tempfile::tempdir().unwrap();
+        let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+        let openssl = |words: &[&str]| {
+            let output = Command::new("openssl").args(words).current_dir(&folder).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        let authority = ["-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"];
+        openssl(&[&["req", "-x509", "-days", "9"][..], &key, &authority].concat());
+        let request = ["-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "request.pem"];
+        openssl(&[&["req"][..], &key, &request].concat());
+        let names = "subjectAltName=DNS:localhost,IP:127.0.0.1";
+        std::fs::write(folder.path().join("names"), names).unwrap();
+        let sign = ["x509", "-req", "-in", "request.pem", "-days", "9", "-extfile", "names"];
+        let by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "cert.pem"];
+        openssl(&[&sign[..], &by].concat());
+        Papers(folder)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A server that shows them, beside its usual port for the test itself.
+    fn server(&self, settings: &[&str]) -> (Redis, u16) {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let own = [
+            format!("tls-port {port}"),
+            format!("tls-cert-file {}", self.path("cert.pem")),
+            format!("tls-key-file {}", self.path("key.pem")),
+            format!("tls-ca-cert-file {}", self.path("ca.pem")),
+            "tls-auth-clients no".to_owned(),
+        ];
+        let own: Vec<&str> =
+            own.iter().map(String::as_str).chain(settings.iter().copied()).collect();
+        (server(&own), port)
+    }
+}
+
+/// A trigger of one process is heard by another, which runs it.
+async fn works(url: &str) {
+    let open = async || RedisOptions::from_url(url).unwrap().open().await.unwrap();
+    let (one, other) = (open().await, open().await);
+    let mut wakeups = other.wakeups();
+    one.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap().remove(0).unwrap();
+    heard(&mut wakeups, false).await;
+    let job = other.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+    let end = Settlement { lease: lease(&job), outcome: Outcome::succeeded() };
+    other.settle(None, vec![end]).await.unwrap();
+}
+
+async fn refused(url: &str) -> Error {
+    RedisOptions::from_url(url).unwrap().open().await.unwrap_err()
+}
+
+async fn distrusts(url: &str, others: &Path) {
+    let others = others.display();
+    for url in [url.to_owned(), format!("{url}?ca_file={others}")] {
+        let error = refused(&url).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("check the server's certificate"), "{url}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn r40_a_server_with_a_certificate_is_trusted_by_who_trusts_its_authority() {
+    let (papers, others) = (Papers::new(), Papers::new());
+    let (server, port) = papers.server(&[]);
+    let url = format!("rediss://localhost:{port}/");
+    works(&format!("{url}?ca_file={}", papers.path("ca.pem"))).await;
+    distrusts(&url, others.path("ca.pem").as_ref()).await;
+    let plain_url = format!("{}?ca_file={}", server.url(), papers.path("ca.pem"));
+    for url in [plain_url, format!("{url}?ca_file=/nowhere.pem")] {
+        let error = refused(&url).await;
+        assert_eq!((error.kind(), error.field()), (ErrorKind::Invalid, Some("ca_file")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn r40_a_cluster_with_certificates_is_trusted_by_who_trusts_their_authority() {
+    let (papers, others) = (Papers::new(), Papers::new());
+    let (server, port) = papers.server(&["cluster-enabled yes", "tls-cluster yes"]);
+    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).unwrap();
+    until("the Cluster is up", async || {
+        server.command(&["CLUSTER", "INFO"]).unwrap().contains("cluster_state:ok")
+    })
+    .await;
+    let url = format!("rediss-cluster://127.0.0.1:{port}");
+    works(&format!("{url}?ca_file={}", papers.path("ca.pem"))).await;
+    distrusts(&url, others.path("ca.pem").as_ref()).await;
+}
