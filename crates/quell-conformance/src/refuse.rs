@@ -2,8 +2,8 @@
 
 use quell_core::payload::MAX_PAYLOAD_BYTES;
 use quell_core::{
-    Batch, ErrorKind, Job, JobId, JobState, Key, Lease, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES,
-    NewTrigger, Outcome, Payload, QueueName, SettledAs, TaskName,
+    Batch, ClaimedJob, ErrorKind, Job, JobId, JobState, Key, Lease, LeaseToken, MAX_KEY_BYTES,
+    MAX_NAME_BYTES, NewTrigger, Outcome, Payload, QueueName, SettledAs, TaskName,
 };
 
 use crate::rig::{Rig, fails, key, keyed, lease, plain, secs, task};
@@ -86,16 +86,25 @@ pub async fn r40_what_is_unknown_is_said_to_be(rig: Rig) {
 pub async fn r21_only_the_current_token_counts(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     let first = rig.claim_one().await;
+    rig.refuses_tokens(&first, [0, first.token.get() + 1, u64::from(u32::MAX)]).await;
     rig.settle(lease(&first), Outcome::Released).await;
     let second = rig.claim_one().await;
-    let before: Vec<Job> = rig.jobs().await;
-    for token in [0, first.token.get(), second.token.get() + 1, u64::from(u32::MAX)] {
-        let forged = Lease { job: second.id, token: LeaseToken::new(token) };
-        assert_eq!(rig.settle(forged, Outcome::succeeded()).await, SettledAs::Refused, "{token}");
-        assert_eq!(rig.renew(forged).await, None, "{token}");
-    }
-    assert_eq!(rig.jobs().await, before);
+    let forged = [0, first.token.get(), second.token.get() + 1, u64::from(u32::MAX)];
+    rig.refuses_tokens(&second, forged).await;
     rig.at(1).succeed(&second).await;
+}
+
+impl Rig {
+    async fn refuses_tokens(&mut self, job: &ClaimedJob, tokens: impl IntoIterator<Item = u64>) {
+        let before: Vec<Job> = self.jobs().await;
+        for token in tokens {
+            let forged = Lease { job: job.id, token: LeaseToken::new(token) };
+            let settled = self.settle(forged, Outcome::succeeded()).await;
+            assert_eq!(settled, SettledAs::Refused, "{token}");
+            assert_eq!(self.renew(forged).await, None, "{token}");
+        }
+        assert_eq!(self.jobs().await, before);
+    }
 }
 
 /// Calls that ask for nothing are answered with nothing and do nothing.

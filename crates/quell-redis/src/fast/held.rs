@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quell_core::{Claim, ClaimedJob, JobId, Key, QueueName, TaskName, Timestamp, WorkerId};
+use quell_core::{
+    Claim, ClaimedJob, JobId, Key, LeaseToken, QueueName, TaskName, Timestamp, WorkerId,
+};
 
 use crate::row::tail_of_first_run;
 
@@ -36,6 +38,11 @@ pub(crate) struct FirstRun {
     pub(crate) tail: Arc<[u8]>,
 }
 
+impl FirstRun {
+    /// The token of every first run.
+    pub(crate) const TOKEN: LeaseToken = LeaseToken::new(1);
+}
+
 impl Held {
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, HeldJob>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,7 +61,7 @@ impl Held {
         let tail: Option<Arc<[u8]>> =
             tail_of_first_run(&claim.worker, until, started).map(Into::into);
         let held = given.iter().map(|(job, partition)| {
-            let tail = tail.clone().filter(|_| job.token.get() == 1 && job.attempt == 1);
+            let tail = tail.clone().filter(|_| job.token == FirstRun::TOKEN && job.attempt == 1);
             let first = |tail| FirstRun { partition: partition.clone(), until, tail };
             (job, tail.map(first))
         });

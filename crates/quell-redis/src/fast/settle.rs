@@ -11,7 +11,7 @@ use quell_core::{
 };
 
 use super::Request;
-use super::held::HeldJob;
+use super::held::{FirstRun, HeldJob};
 use crate::known::Known;
 use crate::pack::{Item, list};
 use crate::row::corrupt;
@@ -201,6 +201,8 @@ impl<'e> Groups<'e> {
         if !is_same {
             self.last = Some((job, lease.token));
             let HeldJob { queue, task, worker, first_run, .. } = job;
+            // How a row ends is known of the first run, whoever else may ask.
+            let first_run = first_run.as_ref().filter(|_| lease.token == FirstRun::TOKEN);
             let (until, tail) = match first_run {
                 Some(first) => (first.until.as_micros(), Item::from(first.tail.to_vec())),
                 None => (0, Item::NOTHING),

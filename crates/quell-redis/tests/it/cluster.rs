@@ -35,7 +35,10 @@ struct Book {
 struct Scene {
     store: Arc<RedisStore>,
     book: Arc<Mutex<Book>>,
+    /// Tells callers to stop.
     stop: Arc<AtomicBool>,
+    /// Tells workers that no caller is left.
+    is_over: Arc<AtomicBool>,
     callers: JoinSet<()>,
     workers: JoinSet<()>,
 }
@@ -81,7 +84,7 @@ async fn work(
     store: Arc<RedisStore>,
     name: &'static str,
     book: Arc<Mutex<Book>>,
-    stop: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
 ) {
     let claim = Claim {
         queue: queue(name),
@@ -93,6 +96,8 @@ async fn work(
     let deadline = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < deadline, "the queue {name} is never empty");
+        // What a caller was told before this is there for the claim that follows.
+        let is_last = is_over.load(Ordering::SeqCst);
         let _lapsed = store.reap(None, 100).await;
         let Ok(claimed) = store.claim(None, &claim).await else { continue };
         let is_idle = claimed.jobs.is_empty();
@@ -111,7 +116,7 @@ async fn work(
         // What is not ended comes back when its lease lapses.
         let _ended = store.settle(None, ends).await;
         let is_done = claimed.next.due.is_none() && claimed.next.lapse.is_none();
-        if is_idle && is_done && stop.load(Ordering::Relaxed) {
+        if is_idle && is_done && is_last {
             return;
         }
         if is_idle {
@@ -124,6 +129,7 @@ impl Scene {
     fn begin(store: RedisStore) -> Self {
         let store = Arc::new(store);
         let (book, stop) = (Arc::new(Mutex::default()), Arc::new(AtomicBool::new(false)));
+        let is_over = Arc::new(AtomicBool::new(false));
         let (mut callers, mut workers) = (JoinSet::new(), JoinSet::new());
         for (place, name) in QUEUES.into_iter().enumerate() {
             let (store_, book_, stop_) = (Arc::clone(&store), Arc::clone(&book), Arc::clone(&stop));
@@ -135,9 +141,9 @@ impl Scene {
                     call(Arc::clone(&store_), name, number, Arc::clone(&book_)).await;
                 }
             });
-            workers.spawn(work(Arc::clone(&store), name, Arc::clone(&book), Arc::clone(&stop)));
+            workers.spawn(work(Arc::clone(&store), name, Arc::clone(&book), Arc::clone(&is_over)));
         }
-        Scene { store, book, stop, callers, workers }
+        Scene { store, book, stop, is_over, callers, workers }
     }
 
     /// Waits until so many more triggers of a queue were accepted.
@@ -160,6 +166,7 @@ impl Scene {
         while let Some(ended) = self.callers.join_next().await {
             ended.unwrap();
         }
+        self.is_over.store(true, Ordering::SeqCst);
         while let Some(ended) = self.workers.join_next().await {
             ended.unwrap();
         }
