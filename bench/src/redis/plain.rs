@@ -14,8 +14,8 @@ use crate::program::{self, Told};
 pub(super) const PROGRAM: &str = "redis-benchmark";
 /// How many jobs are triggered by a call of a batch, as by all contenders.
 const BATCH: usize = 1_000;
-/// How many jobs are claimed by a call: as many as Quell's worker runs at its defaults.
-const CLAIM: usize = 32;
+/// How many jobs are claimed and settled by a call: as many as one script of Quell takes at most.
+const CLAIM: usize = 1_000;
 /// As long as a job's row in Quell is.
 const ROW: &str = "noop in default, a row of the length of Quell's";
 /// Its figure is the second of eight, and the first may have anything in it.

@@ -13,7 +13,7 @@ use redis::{
     Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult,
     ServerErrorKind, TlsCertificates, Value,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// The first pause before a command is sent again; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -94,10 +94,14 @@ impl Cluster {
         let deadline = Instant::now() + self.timeout;
         let (mut pause, mut asked) = (FIRST_PAUSE, None::<String>);
         loop {
-            let answer = match asked.take() {
-                None => self.send_once(sent).await,
-                Some(node) => self.ask(&node, sent).await,
+            let answer = async {
+                match asked.take() {
+                    None => self.send_once(sent).await,
+                    Some(node) => self.ask(&node, sent).await,
+                }
             };
+            let late = |_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            let answer = timeout_at(deadline, answer).await.unwrap_or_else(late);
             let Err(error) = answer else { return answer };
             let next = next(&error, twice);
             if next == Next::Tell || Instant::now() + pause > deadline {
@@ -125,7 +129,9 @@ impl Cluster {
     /// Sends commands to a node that has taken over some keys of a slot and not yet all. It may be
     /// so new that the client has not met it, so this takes a connection of its own.
     async fn ask(&self, node: &str, sent: Sent<'_>) -> RedisResult<Vec<Value>> {
-        let unknown = || RedisError::from((ErrorKind::ClusterConnectionNotFound, "no such node"));
+        // Nothing is sent before there is a connection.
+        let try_again = ErrorKind::Server(ServerErrorKind::TryAgain);
+        let unknown = || RedisError::from((try_again, "no such node"));
         let (host, port) = node.rsplit_once(':').ok_or_else(unknown)?;
         let port = port.parse().map_err(|_| unknown())?;
         let address = match self.greeting.addr().clone() {
@@ -139,7 +145,6 @@ impl Cluster {
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout));
         let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-        // Nothing was sent yet.
         let mut connection = connected.map_err(|_| unknown())?;
         let mut asked = redis::pipe();
         asked.cmd("ASKING");
@@ -182,7 +187,9 @@ fn is_not_done(kind: ServerErrorKind) -> bool {
 pub(crate) fn is_lost(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Parse => true,
-        // Where no node answers, it may be the client's own look for the slots that was told this.
+        // The client may answer what it has sent with an error of its own look for the slots, where no
+        // node is left, or none that lets it in, or none that answers.
+        ErrorKind::ClusterConnectionNotFound | ErrorKind::AuthenticationFailed => true,
         ErrorKind::Server(kind) => kind == ServerErrorKind::BusyLoading,
         _ => false,
     }
@@ -195,7 +202,6 @@ fn next(error: &RedisError, twice: Twice) -> Next {
             None => Next::Again,
         },
         ErrorKind::Server(kind) if is_not_done(kind) => Next::Again,
-        ErrorKind::ClusterConnectionNotFound => Next::Again,
         // It waited for as long as it may.
         _ if error.is_timeout() => Next::Tell,
         _ if is_lost(error) && twice == Twice::Harmless => Next::Again,

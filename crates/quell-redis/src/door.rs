@@ -87,7 +87,8 @@ impl RedisStore {
 
     /// The tag of the shard that a whole batch belongs on: it is one step.
     async fn tag_of(&self, batch: &Batch, draw: u32) -> Result<String> {
-        let mut tag: Option<String> = None;
+        // With whether it is so for a key: without one, any shard of the queue will do.
+        let mut tag: Option<(String, bool)> = None;
         let whole = batch.dedup.as_ref().map(|dedup| &dedup.key);
         let first = batch.triggers.first().map(|trigger| &trigger.queue);
         for (index, trigger) in batch.triggers.iter().enumerate() {
@@ -97,9 +98,9 @@ impl RedisStore {
             }
             let own = self.shards.tag_of(trigger, whole.filter(|_| index == 0), draw).await;
             let own = own.map_err(|error| at(error, batch, index))?;
+            let has_key = trigger.has_key() || (index == 0 && whole.is_some());
             match &tag {
-                // Without a key, any shard of the queue will do.
-                Some(first) if *first != own && trigger.has_key() => {
+                Some((first, true)) if *first != own && has_key => {
                     let message = format!(
                         "it belongs on shard `{own}`, and the batch begins on `{first}`: a batch is \
                          one step, and that is of one shard; make one batch for each key"
@@ -107,11 +108,11 @@ impl RedisStore {
                     let error = Error::new(ErrorKind::Unsupported, message);
                     return Err(at(error, batch, index));
                 }
-                Some(_) => {}
-                None => tag = Some(own),
+                Some((_, is_kept)) if *is_kept || !has_key => {}
+                Some(_) | None => tag = Some((own, has_key)),
             }
         }
-        Ok(tag.unwrap_or_default())
+        Ok(tag.map(|(tag, _)| tag).unwrap_or_default())
     }
 
     /// Items by the shard of their job, with their places; those of no shard are left out.

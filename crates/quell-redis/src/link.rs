@@ -105,10 +105,10 @@ impl Scripts {
         Arc::new(Scripts {
             read: Script::reading(include_str!("lua/read.lua")),
             commit: Script::writing(include_str!("lua/commit.lua")),
-            agree: Script::reading(include_str!("lua/agree.lua")),
-            raise: Script::reading(include_str!("lua/raise.lua")),
-            enter: Script::reading(include_str!("lua/enter.lua")),
-            keep: Script::reading(include_str!("lua/keep.lua")),
+            agree: Script::writing(include_str!("lua/agree.lua")),
+            raise: Script::writing(include_str!("lua/raise.lua")),
+            enter: Script::writing(include_str!("lua/enter.lua")),
+            keep: Script::writing(include_str!("lua/keep.lua")),
             fast: Fast::new(),
         })
     }

@@ -172,8 +172,8 @@ impl Row {
 }
 
 /// A bound as rows tell it: one that is further from the first trigger than 32 bits reach is told in
-/// milliseconds where it is a whole number of them, and then stands below zero. It takes five bytes
-/// instead of nine; no window ends before it began. `lua/begin.lua` reads it, too.
+/// milliseconds where it is a whole number of them, and then stands below zero. Up to 24 days it takes
+/// five bytes instead of nine; no window ends before it began. `lua/begin.lua` reads it, too.
 pub(crate) fn short_bound(micros: i64) -> i64 {
     let is_long = micros > i64::from(u32::MAX) && micros % 1_000 == 0;
     if is_long { -(micros / 1_000) } else { micros }

@@ -28,6 +28,8 @@ pub(crate) const MOST_SHARDS_OF_QUEUE: u32 = 64;
 const MOST_SHARDS: u64 = 1_024;
 /// What a call of the directory is for.
 const DIRECTORY_CALL: &str = "read the directory of shards";
+/// How often a call of the directory is made of which nobody knows what came.
+const DIRECTORY_TRIES: usize = 3;
 /// The hash tag of the one shard of [`Layout::One`].
 const ALL: &str = "all";
 /// The hash tag of the directory; no queue has a name with this sign.
@@ -228,7 +230,8 @@ impl Shards {
             return Ok(());
         }
         let cure = format!(
-            "task {task} has its keys in queue {own}: trigger it there, or give what goes into              {queue} a name of its own"
+            "task {task} has its keys in queue {own}: trigger it there, or give what goes into \
+             {queue} a name of its own"
         );
         Err(lacks("across_queues", &cure))
     }
@@ -321,7 +324,15 @@ impl Shards {
             self.history.clone(),
             (Arc::clone(&self.hub), Arc::clone(&self.ends)),
         );
-        shard.shard.number_from(number).await?;
+        let own = shard.shard.number_from(number).await?;
+        if own != Some(number) {
+            // Calls about its jobs would go to whichever shard the directory calls so.
+            let (own, meta) = (own.unwrap_or(0), self.first.shard.keys.meta());
+            return Err(corrupt(format_args!(
+                "shard {tag:?} has number {own}, and the directory says {number}, so it has lost what \
+                 was written last; if no other shard has number {own}: HSET {meta} \"shard {tag}\" {own}"
+            )));
+        }
         let known = shard.shard.learn().await?;
         for (task, settings) in &self.first.shard.learn().await?.tasks {
             if known.tasks.get(task) != Some(settings) {
@@ -331,8 +342,15 @@ impl Shards {
         let shard = Arc::new(shard);
         let mut met = self.met();
         let shard = Arc::clone(met.by_tag.entry(tag.to_owned()).or_insert(shard));
-        met.by_number.insert(number, Arc::clone(&shard));
-        Ok(shard)
+        let other = met.by_number.insert(number, Arc::clone(&shard));
+        match other.filter(|other| !Arc::ptr_eq(other, &shard)) {
+            None => Ok(shard),
+            Some(other) => {
+                met.by_number.insert(number, other);
+                met.by_tag.remove(tag);
+                Err(corrupt(format_args!("two shards have the number {number}, one is {tag:?}")))
+            }
+        }
     }
 
     fn met(&self) -> std::sync::MutexGuard<'_, Met> {
@@ -372,9 +390,7 @@ impl Shard {
     async fn keep_to(&self, task: &TaskName, queue: &QueueName) -> Result<QueueName> {
         let (keys, args) =
             ([self.keys.homes()], [task.as_str().as_bytes(), queue.as_str().as_bytes()]);
-        // Doing it twice changes nothing.
-        let answer = self.link.read(DIRECTORY_CALL, &self.scripts.keep, &keys, &args).await?;
-        QueueName::new(text(answer)?)
+        QueueName::new(text(self.directory_write(&self.scripts.keep, &keys, &args).await?)?)
     }
 
     /// The queue in which a task has its keys.
@@ -399,13 +415,27 @@ impl Shard {
     }
 
     async fn directory_call(&self, script: &crate::link::Script, args: &[&[u8]]) -> Result<u64> {
-        let keys = [self.keys.meta()];
-        // Doing it twice changes nothing.
-        let answer = self.link.read(DIRECTORY_CALL, script, &keys, args).await?;
-        match answer {
+        match self.directory_write(script, &[self.keys.meta()], args).await? {
             redis::Value::Int(number) => Ok(u64::try_from(number).unwrap_or(0)),
             other => Err(corrupt(format_args!("the answer {other:?} of the directory"))),
         }
+    }
+
+    /// Runs a script of the directory; where nobody knows what came of it, once more: the second
+    /// time changes nothing.
+    async fn directory_write(
+        &self,
+        script: &crate::link::Script,
+        keys: &[String],
+        args: &[&[u8]],
+    ) -> Result<redis::Value> {
+        for _ in 1..DIRECTORY_TRIES {
+            match self.link.write(DIRECTORY_CALL, script, keys, args).await {
+                Err(error) if error.is_unknown_outcome() => {}
+                answer => return answer,
+            }
+        }
+        self.link.write(DIRECTORY_CALL, script, keys, args).await
     }
 
     /// The fields of `meta` that begin so, with their numbers.
@@ -418,11 +448,14 @@ impl Shard {
         Ok(pairs.into_iter().filter_map(of).collect())
     }
 
-    /// Lets a new shard's ids begin with its own number.
-    async fn number_from(&self, number: u64) -> Result<()> {
+    /// Lets a new shard's ids begin with its own number; returns the number that it has.
+    async fn number_from(&self, number: u64) -> Result<Option<u64>> {
         let mut command = redis::cmd("SET");
         command.arg(self.keys.seq()).arg(number).arg("NX");
-        self.link.command("number a shard", &command).await.map(drop)
+        self.link.command("number a shard", &command).await?;
+        let reads = [Read::Text(self.keys.seq())];
+        let newest = self.look("number a shard", Time::Last, &reads).await?.text()?;
+        Ok(newest.as_deref().and_then(crate::write::number).map(|id| id % MOST_SHARDS))
     }
 }
 

@@ -8,12 +8,12 @@ redis.call('HGET', KEYS[1], 'version')
 redis.call('GET', KEYS[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local read = redis.call('HMGET', KEYS[3], unpack(ids))
 redis.call('PERSIST', KEYS[2])
+redis.call('EXISTS', KEYS[8])
 local written, ended, answers = {}, {}, {}
 for n, id in ipairs(ids) do
-  local row = redis.call('HGET', KEYS[3], id)
-  redis.call('SREM', KEYS[8], id)
-  written[2 * n - 1], written[2 * n] = id, row .. 'ended'
+  written[2 * n - 1], written[2 * n] = id, read[n] .. 'ended'
   ended[2 * n - 1], ended[2 * n] = now, id
   answers[n] = 1
 end

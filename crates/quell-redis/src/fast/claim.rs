@@ -119,8 +119,11 @@ impl ShardStore {
         self.shard.held.note_first_runs(claim, &jobs);
         let started = jobs.len();
         given.jobs.extend(jobs.into_iter().map(|(job, _)| job));
-        let lines: Result<Vec<String>> = answer.values.map(text).collect();
-        self.shard.lines.set(&claim.queue, &claim.tasks, lines?);
+        let lines = answer.values.map(text).collect::<Result<Vec<String>>>()?;
+        // Where there was no room, the script did not look who comes next.
+        if started > 0 || !lines.is_empty() {
+            self.shard.lines.set(&claim.queue, &claim.tasks, lines);
+        }
         given.next = (!is_cut).then_some(next);
         Ok(if is_cut { Part::Cut } else { Part::Whole(started) })
     }

@@ -14,7 +14,7 @@ use crate::row::tail_of_first_run;
 /// More jobs than a process runs at a time.
 const MOST: usize = 20_000;
 
-/// Jobs by their ids; those that were given first are forgotten first.
+/// Jobs by their ids; where there are too many, the oldest are forgotten.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held(Arc<Mutex<BTreeMap<JobId, HeldJob>>>);
 

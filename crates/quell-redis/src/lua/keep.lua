@@ -1,3 +1,8 @@
 -- Keeps a text under a field of KEYS[1] unless there is one; answers with the one that is there.
+-- Written as in agree.lua.
+wrote = true
+redis.call('PERSIST', KEYS[1])
 redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
-return redis.call('HGET', KEYS[1], ARGV[1])
+local known = redis.call('HGET', KEYS[1], ARGV[1])
+redis.call('HSET', KEYS[1], ARGV[1], known)
+return known

@@ -23,8 +23,6 @@ end
 if #rows == 0 then return answers end
 go_on()
 wrote = true
--- As in commit.lua: this goes on although the memory is full.
-redis.call('PERSIST', KEYS[1])
 many('HSET', KEYS[3], rows)
 many('ZADD', KEYS[4], leases)
 raise_clock()

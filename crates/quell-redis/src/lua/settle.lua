@@ -10,7 +10,7 @@ local channel, origin, lanes, groups, ends = unpack(asked)
 local NUMBER, HEADS, LINE, NAME, QUEUE = 1, 2, 3, 4, 5
 -- What ends have in common: queue, task, worker, token, whether the queue is to be told of each end
 -- (R31), the end of the lease, and how rows of jobs that run for the first time end: with starts and
--- times, as claim.lua wrote them.
+-- times, as start.lua wrote them.
 local OF_QUEUE, TASK, AT, TOKEN, IS_TOLD, UNTIL, TAIL = 1, 2, 3, 4, 5, 6, 7
 -- An end: job, group, output, partition, key, the hash of its window.
 local JOB, GROUP, RESULT, OF_PARTITION, OF_KEY, HASH = 1, 2, 3, 4, 5, 6

@@ -195,7 +195,7 @@ async fn r40_a_queue_that_was_spread_before_tags_were_chosen_keeps_its_shards() 
     let mut redis = redis.get_multiplexed_async_connection().await.unwrap();
     let (meta, queue) = (format!("{prefix}:{{#}}:meta"), queue());
     let mut write = redis::cmd("HSET");
-    write.arg(&meta).arg(&["layout", "1", &format!("spread {queue}"), "2"]);
+    write.arg(&meta).arg(&["layout", "1", "shards", "1", &format!("spread {queue}"), "2"]);
     write.arg(&[&format!("shard {queue}#0"), "1"]).exec_async(&mut redis).await.unwrap();
     let store = at(&prefix, "layout=queues").open().await.unwrap();
     for number in 0..64 {
@@ -206,4 +206,43 @@ async fn r40_a_queue_that_was_spread_before_tags_were_chosen_keeps_its_shards() 
         let jobs: u64 = redis::cmd("HLEN").arg(jobs).query_async(&mut redis).await.unwrap();
         assert!(jobs > 0, "shard {turn}");
     }
+}
+
+#[tokio::test]
+async fn r17_a_batch_goes_where_its_key_is_wherever_in_it_the_key_stands() {
+    let store = spread().await;
+    for number in 0..16 {
+        let name = format!("k{number}");
+        let receipts = take(&store, vec![plain("1"), keyed(&name), plain("2")]).await.unwrap();
+        let shards: BTreeSet<u64> = receipts.iter().filter_map(Receipt::job).map(shard).collect();
+        assert_eq!(shards.len(), 1, "a batch is one step: {receipts:?}");
+    }
+}
+
+/// A failover may lose what the directory was told last. A number that is given twice would send the
+/// calls about one queue's jobs to the other's shard.
+#[tokio::test]
+async fn r39_a_directory_that_forgot_a_shard_is_told_and_not_believed() {
+    let prefix = prefix();
+    let to = |name: &str, payload: &str| NewTrigger {
+        queue: QueueName::new(name).unwrap(),
+        ..plain(payload)
+    };
+    let first = at(&prefix, "layout=queues").open().await.unwrap();
+    let job = take(&first, vec![to("x", "1")]).await.unwrap()[0].job().unwrap();
+    assert_eq!(shard(job), 1);
+    let client = redis::Client::open(quell_services::redis_url_for_tests().0).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let meta = format!("{prefix}:{{#}}:meta");
+    let mut lose = redis::pipe();
+    lose.hdel(&meta, "shard x").hset(&meta, "shards", 0);
+    lose.exec_async(&mut redis).await.unwrap();
+    // Another process, which has met neither queue.
+    let second = at(&prefix, "layout=queues").open().await.unwrap();
+    let other = take(&second, vec![to("y", "2")]).await.unwrap()[0].job().unwrap();
+    assert_eq!(shard(other), 1);
+    let error = take(&second, vec![to("x", "3")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("shard \"x\" has number 1"), "{error}");
+    assert!(error.to_string().contains(&format!("HSET {meta} \"shard x\" 1")), "{error}");
 }
