@@ -93,7 +93,6 @@ fn is_unknown_script(answer: &Value) -> bool {
 pub(crate) struct Scripts {
     pub(crate) read: Script,
     pub(crate) commit: Script,
-    pub(crate) agree: Script,
     pub(crate) raise: Script,
     pub(crate) enter: Script,
     pub(crate) keep: Script,
@@ -105,7 +104,6 @@ impl Scripts {
         Arc::new(Scripts {
             read: Script::reading(include_str!("lua/read.lua")),
             commit: Script::writing(include_str!("lua/commit.lua")),
-            agree: Script::writing(include_str!("lua/agree.lua")),
             raise: Script::writing(include_str!("lua/raise.lua")),
             enter: Script::writing(include_str!("lua/enter.lua")),
             keep: Script::writing(include_str!("lua/keep.lua")),

@@ -382,8 +382,10 @@ impl Shard {
 
     /// Writes a number under a field of `meta`, unless there is one; returns the one that is there.
     async fn agree(&self, field: &str, value: u64) -> Result<u64> {
-        let (code, value) = (&self.scripts.agree, value.to_string());
-        self.directory_call(code, &[field.as_bytes(), value.as_bytes()]).await
+        let (keys, value) = ([self.keys.meta()], value.to_string());
+        let args = [field.as_bytes(), value.as_bytes()];
+        let known = text(self.directory_write(&self.scripts.keep, &keys, &args).await?)?;
+        known.parse().map_err(|_| corrupt(format_args!("the answer {known:?} of the directory")))
     }
 
     /// The queue in which a task has its keys: this one where it has none yet.

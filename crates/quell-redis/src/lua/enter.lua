@@ -1,5 +1,5 @@
 -- The number of the field ARGV[1] of KEYS[1]; it gets the next one where it has none, below ARGV[2].
--- Answers with 0 where there is none left. Written as in agree.lua.
+-- Answers with 0 where there is none left. Written as in keep.lua.
 wrote = true
 redis.call('PERSIST', KEYS[1])
 local number = redis.call('HGET', KEYS[1], ARGV[1])

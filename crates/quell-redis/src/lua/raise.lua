@@ -1,5 +1,5 @@
 -- Keeps a number under a field of KEYS[1] unless there is one that is not below it; answers with the
--- one that is there. Written as in agree.lua.
+-- one that is there. Written as in keep.lua.
 wrote = true
 redis.call('PERSIST', KEYS[1])
 redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
