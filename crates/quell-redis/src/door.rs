@@ -23,6 +23,8 @@ use crate::ends::Ends;
 use crate::shards::Shards;
 use crate::store::ShardStore;
 
+/// While a server works on one call, this process reads the answer of another and makes the next.
+const CALLS: usize = 2;
 /// How many batches without keys go to one of a queue's shards together: each shard that a call
 /// goes to costs a script.
 const TOGETHER: usize = 64;
@@ -153,6 +155,10 @@ impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
         let across_queues = self.shards.only().is_some();
         Capabilities { across_queues, ..self.shards.first.capabilities() }
+    }
+
+    fn enqueues_at_once(&self) -> usize {
+        CALLS
     }
 
     async fn enqueue(
