@@ -116,6 +116,23 @@ pub(crate) fn encode_around(job: &Job, lane: u32, shape: u32) -> (Vec<u8>, Vec<u
     (before, row.bytes)
 }
 
+/// What the row of a debounced job of the default shape has after its times, in two parts: its shape
+/// and key, which no trigger changes, and the rest from the payload on.
+pub(crate) fn encode_keyed(
+    key: &Key,
+    payload: &Payload,
+    partition: Option<&Key>,
+) -> (Vec<u8>, Vec<u8>) {
+    let (mut same, mut rest) = (Row::default(), Row::default());
+    same.count(DEFAULT_SHAPE.into());
+    same.text(Some(key.as_str()));
+    rest.text(Some(payload.as_str()));
+    rest.flag(false);
+    rest.text(partition.map(Key::as_str));
+    rest.bytes.truncate(rest.kept);
+    (same.bytes, rest.bytes)
+}
+
 /// The fields up to the first trigger's time.
 const FIELDS_BEFORE: u32 = 3;
 

@@ -7,15 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use quell_core::part::News;
 use quell_core::trigger::Keyed;
-use quell_core::window::{Debounce, Window};
 use quell_core::{Batch, Job, JobId, Key, NewTrigger, Receipt, Result, Timestamp, TriggerId, When};
 
 use super::plan::{Burst, Gathered, lane_of, parts};
-use super::{Answer, Request};
-use crate::keys::task_key;
+use super::{Answer, Request, exact};
 use crate::known::Known;
 use crate::pack::{Item, list};
-use crate::row::{DEFAULT_SHAPE, corrupt, encode_around, short_bound};
+use crate::row::{DEFAULT_SHAPE, corrupt, encode_around, encode_keyed, short_bound};
 use crate::shard::Shard;
 use crate::store::ShardStore;
 use crate::tx::Numbered;
@@ -191,14 +189,14 @@ struct Lanes<'b> {
 }
 
 impl<'b> Lanes<'b> {
-    /// A lane's number in the call, from 1; none where its name is new.
+    /// A lane's number in the call, from 1, and its own; none where its name is new.
     fn place(
         &mut self,
         shard: &Shard,
         known: &Known,
         keys: &mut Numbered,
         trigger: &'b NewTrigger,
-    ) -> Option<usize> {
+    ) -> Option<(usize, u32)> {
         let number = known.lane_number(&lane_of(trigger))?;
         let next = self.items.len().saturating_add(1);
         let place = *self.places.entry((number, trigger.partition.as_ref())).or_insert(next);
@@ -210,12 +208,12 @@ impl<'b> Lanes<'b> {
                 keys.number(shard.keys.line(&name)),
                 name,
                 queue.as_str(),
-                format!("{queue} {task} 0"),
+                task.as_str(),
                 i64::from(number),
                 keys.number(shard.keys.recent(task)),
             ]);
         }
-        Some(place)
+        Some((place, number))
     }
 }
 
@@ -223,17 +221,20 @@ fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Opti
     let own = &shard.keys;
     let mut keys = shard.first_keys([own.seq(), own.counts(), own.runs(), own.waiting()]);
     let mut lanes = Lanes::default();
-    let mut items = Vec::with_capacity(gathered.bursts.len());
+    let mut items = Vec::new();
     for burst in &gathered.bursts {
-        let Some(lane) = lanes.place(shard, known, &mut keys, burst.last) else { return Ok(None) };
-        let Some(number) = known.lane_number(&lane_of(burst.last)) else { return Ok(None) };
-        items.push(match &burst.last.keyed {
-            None => plain_item(lane, number, burst.last),
+        let placed = lanes.place(shard, known, &mut keys, burst.last);
+        let Some((lane, number)) = placed else { return Ok(None) };
+        match &burst.last.keyed {
+            None => items.extend(plain_item(lane, number, burst.last)),
             Some(keyed) => {
                 let hash = keys.number(own.debounce(&burst.last.task, &keyed.key));
-                keyed_item((lane, number, hash), known, burst, keyed)
+                let Some(item) = keyed_item((lane, hash), known, burst, keyed) else {
+                    return Ok(None);
+                };
+                items.extend(item);
             }
-        });
+        }
     }
     let asked = vec![
         Item::from_count(shard.ids.first),
@@ -254,43 +255,38 @@ fn partition(trigger: &NewTrigger) -> Item {
 /// A job as it would be at the beginning of time: scripts add theirs.
 const START: Timestamp = Timestamp::from_micros(0);
 
-fn plain_item(lane: usize, number: u32, trigger: &NewTrigger) -> Item {
+fn plain_item(lane: usize, number: u32, trigger: &NewTrigger) -> [Item; 5] {
     if let When::At(at) = trigger.when {
-        let payload = trigger.payload.as_str();
-        return list![lane, AT, payload, partition(trigger), at.as_micros()];
+        let payload = trigger.payload.as_str().into();
+        return [lane.into(), AT.into(), payload, partition(trigger), at.as_micros().into()];
     }
     let job = Job::unkeyed(JobId::new(0), trigger, START);
     let (before, after) = encode_around(&job, number, DEFAULT_SHAPE);
-    list![lane, PLAIN, before, after, job.window.due_at.as_micros()]
+    let due = job.window.due_at.as_micros().into();
+    [lane.into(), PLAIN.into(), before.into(), after.into(), due]
 }
 
+/// None where its thresholds are longer than scripts can reckon with.
 fn keyed_item(
-    (lane, number, hash): (usize, u32, usize),
+    (lane, hash): (usize, usize),
     known: &Known,
     burst: &Burst<'_>,
     keyed: &Keyed,
-) -> Item {
+) -> Option<[Item; 9]> {
     let (trigger, own) = (burst.last, &keyed.debounce);
     // R14: the queue's thresholds replace the process's defaults.
     let of_queue = own.from_default.then(|| known.settings(&trigger.queue).debounce).flatten();
-    let debounce = Debounce { thresholds: of_queue.unwrap_or(own.thresholds), ..*own };
-    let triggers = u64::try_from(burst.members.len()).unwrap_or(u64::MAX);
-    let window = Window::open(&trigger.step(&debounce, &keyed.fold, START));
-    let window = Window { triggers, ..window };
-    let key = Some(keyed.key.clone());
-    let job = Job { key, window, ..Job::unkeyed(JobId::new(0), trigger, START) };
-    let (before, after) = encode_around(&job, number, DEFAULT_SHAPE);
-    list![
-        lane,
-        KEYED,
-        before,
-        after,
-        window.due_at.as_micros(),
-        window.bound_at.map_or(Item::NOTHING, |bound| short_bound(bound.as_micros()).into()),
-        hash,
-        task_key(&trigger.task, &keyed.key),
-        Item::from_count(triggers),
-        trigger.payload.as_str(),
+    let thresholds = of_queue.unwrap_or(own.thresholds);
+    let (same, rest) = encode_keyed(&keyed.key, &trigger.payload, trigger.partition.as_ref());
+    Some([
+        lane.into(),
+        KEYED.into(),
+        same.into(),
+        rest.into(),
+        exact(thresholds.min())?.into(),
+        short_bound(exact(thresholds.max())?).into(),
+        hash.into(),
+        Item::from_count(u64::try_from(burst.members.len()).unwrap_or(u64::MAX)),
         partition(trigger),
-    ]
+    ])
 }

@@ -135,7 +135,7 @@ fn request(shard: &Shard, known: &Known, ends: &[(usize, End<'_>)]) -> Option<Re
     ]);
     let mut tasks = BTreeSet::new();
     let mut groups = Groups::default();
-    let mut items = Vec::with_capacity(ends.len());
+    let mut items = Vec::with_capacity(ends.len().saturating_mul(6));
     for (_, End { lease, output, job }) in ends {
         let group = groups.number(known, lease, job);
         let (key, hash) = match &job.key {
@@ -148,9 +148,9 @@ fn request(shard: &Shard, known: &Known, ends: &[(usize, End<'_>)]) -> Option<Re
         };
         let partition = job.first_run.as_ref().and_then(|first| first.partition.as_ref());
         let or_nothing = |text: Option<&str>| text.map_or(Item::NOTHING, Item::from);
-        items.push(list![
-            lease.job.to_string(),
-            group,
+        items.extend([
+            Item::from(lease.job.to_string()),
+            Item::from(group),
             or_nothing(output.map(Payload::as_str)),
             or_nothing(partition.map(Key::as_str)),
             key,

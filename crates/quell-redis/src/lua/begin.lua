@@ -82,8 +82,11 @@ local function is_short(bytes)
 end
 
 -- A job among those of one score: a letter says how many digits follow.
+local LETTERS = {
+  'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i', 'j', 'k', 'l', 'm', 'n', 'o', 'p', 'q', 'r', 's', 't',
+}
 local function member(id)
-  return string.char(96 + #id) .. id
+  return LETTERS[#id] .. id
 end
 
 -- A command with as many arguments as there are.

@@ -176,22 +176,21 @@ local function candidates(group, left)
   return found
 end
 
--- Goes to the next job of a line: `due`, `id` and `member` are its, none at the end.
+-- Goes to the next job of a line: `due`, `score` and `member` are its, none at the end.
 local function advance(line, depth)
-  line.place = (line.place or -1) + 2
-  if not line.jobs or (line.place > #line.jobs and not line.is_read) then
-    local from = (line.from or 0) + #(line.jobs or {}) / 2
-    local key = key_of[line.name]
-    line.jobs = redis.call('ZRANGE', key, from, from + depth - 1, 'WITHSCORES')
-    line.from, line.place, line.is_read = from, 1, #line.jobs < 2 * depth
+  local place, jobs = (line.place or -1) + 2, line.jobs
+  if not jobs or (place > #jobs and not line.is_read) then
+    local from = (line.from or 0) + #(jobs or {}) / 2
+    jobs = redis.call('ZRANGE', key_of[line.name], from, from + depth - 1, 'WITHSCORES')
+    line.from, line.jobs, line.is_read, place = from, jobs, #jobs < 2 * depth, 1
   end
-  line.member, line.score = line.jobs[line.place], line.jobs[line.place + 1]
-  line.due = line.member and tonumber(line.score)
-  line.id = line.member and tonumber(string.sub(line.member, 2))
+  local score = jobs[place + 1]
+  line.place, line.member, line.score, line.due = place, jobs[place], score, score and tonumber(score)
 end
 
 local function is_before(a, b)
-  return a.due < b.due or (a.due == b.due and a.id < b.id)
+  if a.due ~= b.due then return a.due < b.due end
+  return tonumber(string.sub(a.member, 2)) < tonumber(string.sub(b.member, 2))
 end
 
 -- Moves a line down to its place in a heap, of which the first is before all others.
@@ -206,8 +205,9 @@ local function sift(heap, at)
   heap[at] = line
 end
 
--- Chooses up to `left` jobs of these lines that are due before `before`.
-local chosen, touched = {}, {}
+-- Chooses up to `left` jobs of these lines that are due before `before`: their ids and the lines
+-- that they are on.
+local chosen, line_of, touched = {}, {}, {}
 local function choose(lines, left, before)
   -- Of many lines, most have nothing to give.
   local depth = #lines > 4 * left and 1 or math.ceil(left / math.max(#lines, 1)) + 1
@@ -217,13 +217,20 @@ local function choose(lines, left, before)
     if line.due then heap[#heap + 1] = line end
   end
   for at = math.floor(#heap / 2), 1, -1 do sift(heap, at) end
+  local number = #chosen
   while left > 0 and heap[1] and heap[1].due <= now and heap[1].due < before do
     local line = heap[1]
     local used, is_open = line.used, line.used.room > 0
     if is_open then
-      chosen[#chosen + 1] = { line = line, member = line.member, id = string.sub(line.member, 2) }
-      if not line.taken then touched[#touched + 1], line.taken = line, {} end
-      table.insert(line.taken, line.member)
+      local taken = line.taken
+      if not taken then
+        taken = {}
+        touched[#touched + 1], line.taken, line.count = line, taken, 0
+      end
+      number = number + 1
+      chosen[number], line_of[number] = string.sub(line.member, 2), line
+      line.count = line.count + 1
+      taken[line.count] = line.member
       used.room, left = used.room - 1, left - 1
       advance(line, math.max(1, math.min(left, used.room)) + 1)
     end
@@ -231,7 +238,7 @@ local function choose(lines, left, before)
       heap[1] = heap[#heap]
       heap[#heap] = nil
     end
-    if heap[1] then sift(heap, 1) end
+    if heap[2] then sift(heap, 1) end
   end
 end
 
@@ -300,7 +307,7 @@ local function answer_with(started)
   local lapse = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2] or false
   local answer =
     { now_text, due and string.format('%.0f', due) or false, lapse, is_cut and 1 or 0, #chosen }
-  for _, value in ipairs(started) do answer[#answer + 1] = value end
+  for place, value in ipairs(started) do answer[5 + place] = value end
   for _, name in ipairs(wanted) do answer[#answer + 1] = name end
   return answer
 end

@@ -7,86 +7,90 @@
 -- job, when it is due, how many triggers it has, and whether it is new; the job is 0 where the item
 -- is left to the caller. Then come the queues in which something may start earlier, and when.
 local before_first, step, channel, origin, whole, lanes, items = unpack(asked)
--- A lane: heads, line, its name there, queue, field of counts, number, the newest jobs of its task.
-local HEADS, LINE, NAME, QUEUE, COUNTS, NUMBER, RECENT = 1, 2, 3, 4, 5, 6, 7
+-- A lane: heads, line, its name there, queue, task, number, the newest jobs of the task.
+local HEADS, LINE, NAME, QUEUE, TASK, NUMBER, RECENT = 1, 2, 3, 4, 5, 6, 7
 -- An item: lane, kind, and by its kind: the row before and after the time, and how much later it is
--- due; or payload, partition and the moment asked for; or, for keyed ones, as the first kind, and
--- the bound as rows tell it, the window's hash, the field of what runs, how many triggers, payload,
--- partition.
-local PLAIN, AT = 0, 1
+-- due; or payload, partition and the moment asked for; or, for keyed ones, the row's shape and key, the
+-- row from the payload on, how much later it is due, the bound as rows tell it, the window's hash, how
+-- many triggers, and the partition. Items come one after the other, each of so many values.
+local PLAIN, AT, KEYED = 0, 1, 2
+local WIDTH = { [PLAIN] = 5, [AT] = 5, [KEYED] = 9 }
 
--- The windows that keyed items join, by the number of the item: their jobs, what the hash says of
--- their last trigger, and their rows, where they are short as they are.
-local windows, shown, timestamps = {}, {}, {}
+-- The windows that keyed items join, by where the item is: their jobs, what the hash says of their last
+-- trigger, and their rows as they are kept.
+local shown, timestamps, kept = {}, {}, {}
 local ids, of_item = {}, {}
-for number, item in ipairs(items) do
-  if item[2] ~= PLAIN and item[2] ~= AT then
-    local hash = redis.call('HMGET', KEYS[item[7]], 'message_id', 'enqueue_timestamp')
-    shown[number], timestamps[number] = hash[1], hash[2]
-    if hash[1] then
-      ids[#ids + 1] = hash[1]
-      of_item[#ids] = number
+do
+  local at = 1
+  while at <= #items do
+    local kind = items[at + 1]
+    if kind == KEYED then
+      local hash = redis.call('HMGET', KEYS[items[at + 6]], 'message_id', 'enqueue_timestamp')
+      shown[at], timestamps[at] = hash[1], hash[2]
+      if hash[1] then
+        ids[#ids + 1] = hash[1]
+        of_item[#ids] = at
+      end
     end
+    at = at + WIDTH[kind]
   end
 end
-
--- What has started or ended is no window any more, and what is not of the common kind is left.
-local function window_of(item, bytes)
-  if is_short(bytes) then
-    local _, _, lane, first, last, due, bound, reason, triggers, shape, key =
-      cmsgpack.unpack_limit(bytes, KEY, 1)
-    local is_common = lane == lanes[item[1]][NUMBER] and shape == 0 and not item[11]
-      and bound == item[6] and first <= EXACT and first >= -EXACT
-    if not is_common then return 'left' end
-    return { SCHEDULED, lane, first, last, due, bound, reason, triggers, shape, key }, true
-  end
-  local row = read_row(bytes)
-  if not row then return 'left' end
-  if row[STATE] ~= SCHEDULED then return nil end
-  local is_common = row[LANE] == lanes[item[1]][NUMBER] and row[SHAPE] == 0
-    and (row[PARTITION] or false) == item[11] and row[BOUND] == item[6]
-    and not row[ASKED] and not row[NOT_BEFORE]
-  return is_common and row or 'left'
-end
-
-local short = {}
-for place, bytes in ipairs(rows_as_kept(ids)) do
-  local number = of_item[place]
-  if bytes then windows[number], short[number] = window_of(items[number], bytes) end
-  if windows[number] == 'left' and whole then return GENERAL end
-end
+for place, bytes in ipairs(rows_as_kept(ids)) do kept[of_item[place]] = bytes end
 
 local newest = tonumber(redis.call('GET', KEYS[4]) or before_first)
 local first_new = newest
 local packed_now = cmsgpack.pack(now)
 local now_seconds = string.format('%.0f', math.floor(now / 1000000))
-local rows, recent, placed, earliest, counted, moved, wakes = {}, {}, {}, {}, {}, {}, {}
+local recent, placed, earliest, counted, moved, wakes = {}, {}, {}, {}, {}, {}
+-- The hashes of windows that were joined and opened, what was opened before, and windows that wait.
+local joined, opened, shown_again, waiting = {}, {}, {}, {}
+local rows, written = {}, 0
+local answers, answered = { now_text }, 1
 
 local function wake(lane, due)
   local queue = lanes[lane][QUEUE]
   if not wakes[queue] or due < wakes[queue] then wakes[queue] = due end
 end
 
+-- Many are due at the same moment.
+local last_due, last_text
+local function due_text(due)
+  if due ~= last_due then last_due, last_text = due, string.format('%.0f', due) end
+  return last_text
+end
+
 local function place(lane, id, due)
-  local line = placed[lane] or {}
-  line[#line + 1], line[#line + 2] = string.format('%.0f', due), member(id)
-  placed[lane] = line
+  local line = placed[lane]
+  if not line then
+    line = { size = 0 }
+    placed[lane] = line
+  end
+  local size = line.size
+  line[size + 1], line[size + 2], line.size = due_text(due), LETTERS[#id] .. id, size + 2
 end
 
 local function put(id, row)
-  rows[#rows + 1], rows[#rows + 2] = id, row
+  rows[written + 1], rows[written + 2], written = id, row, written + 2
+end
+
+local function answer(job, due, triggers, is_new)
+  answers[answered + 1], answers[answered + 2] = tonumber(job), due
+  answers[answered + 3], answers[answered + 4] = triggers, is_new
+  answered = answered + 4
 end
 
 -- A new job at the end of its line; `waits` where an attempt of its key runs (R11).
 local function add(lane, id, due, waits)
   counted[lane] = (counted[lane] or 0) + 1
   if waits then
-    redis.call('ZADD', KEYS[7], string.format('%.0f', due), member(id))
+    waiting[#waiting + 1], waiting[#waiting + 2] = due_text(due), member(id)
     return
   end
   place(lane, id, due)
-  if not earliest[lane] or due < earliest[lane] then earliest[lane] = due end
-  wake(lane, due)
+  if not earliest[lane] or due < earliest[lane] then
+    earliest[lane] = due
+    wake(lane, due)
+  end
 end
 
 local function next_id()
@@ -94,100 +98,157 @@ local function next_id()
   return string.format('%.0f', newest)
 end
 
--- R7. The bound is the window's own, and now is not before its last trigger.
-local function join(number)
-  local item, id, row = items[number], shown[number], windows[number]
-  local before = row[FIRST] + row[DUE]
-  local elapsed = now - row[FIRST]
-  local quiet = elapsed + item[5]
-  row[LAST] = elapsed
-  local bound = row[BOUND]
+-- R7. The bound is the window's own, counted from its first trigger as all is here, and now is not
+-- before its last trigger. Answers with when it is due, and for which reason.
+local function later(elapsed, delay, bound)
   if bound < 0 then bound = -1000 * bound end
-  if bound < quiet then
-    row[DUE], row[REASON] = bound, 3
-  else
-    row[DUE], row[REASON] = quiet, 2
+  if bound < elapsed + delay then return bound, 3 end
+  return elapsed + delay, 2
+end
+
+-- How rows of keyed jobs of a lane begin: with how many fields they have, and that they have not
+-- started. Those with a partition have two fields more.
+local before_of = {}
+local function row_before(lane, partition)
+  local number = lanes[lane][NUMBER]
+  if partition then return string.char(IS_SHORT + 2, SCHEDULED) .. cmsgpack.pack(number) end
+  local before = before_of[lane]
+  if not before then
+    before = string.char(IS_SHORT, SCHEDULED) .. cmsgpack.pack(number)
+    before_of[lane] = before
   end
-  row[TRIGGERS], row[PAYLOAD] = row[TRIGGERS] + item[9], item[10]
-  if short[number] then
-    put(id, string.char(IS_SHORT) .. cmsgpack.pack(unpack(row, 1, PAYLOAD)))
-  else
-    row[ATTEMPT] = 0
-    put(id, write_row(row))
+  return before
+end
+
+-- Joins a window of which nothing is known but what this trigger, too, would write: it is not taken
+-- apart as a whole. Answers whether it is such a one.
+local function join_alike(at, bytes)
+  if items[at + 8] then return false end
+  local before, same, bound = row_before(items[at], false), items[at + 2], items[at + 5]
+  if string.sub(bytes, 1, #before) ~= before then return false end
+  local marker = string.byte(bytes, #before + 1)
+  -- Where times take nine bytes each, it is known what is before them.
+  if marker ~= 207 and marker ~= 211 then return false end
+  local offset, first, _, was_due, was_bound, _, triggers = cmsgpack.unpack_limit(bytes, 6, #before)
+  local is_alike = was_bound == bound and first <= EXACT and first >= -EXACT
+    and string.sub(bytes, offset + 1, offset + #same) == same
+  if not is_alike then return false end
+  local id, elapsed = shown[at], now - first
+  local due, reason = later(elapsed, items[at + 4], bound)
+  triggers = triggers + items[at + 7]
+  put(id, string.sub(bytes, 1, #before + 9)
+    .. cmsgpack.pack(elapsed, due, bound, reason, triggers) .. same .. items[at + 3])
+  return true, id, first, due, was_due, triggers, false
+end
+
+-- What has started or ended is no window any more, and what is not of the common kind is left.
+local is_left = false
+local function join_other(at, bytes)
+  local row = read_row(bytes)
+  if row and row[STATE] ~= SCHEDULED then return false end
+  local is_common = row and row[LANE] == lanes[items[at]][NUMBER] and row[SHAPE] == 0
+    and (row[PARTITION] or false) == items[at + 8] and row[BOUND] == items[at + 5]
+    and not row[ASKED] and not row[NOT_BEFORE]
+  if not is_common then
+    is_left = true
+    answer(0, 0, 0, 0)
+    return true
   end
-  if timestamps[number] ~= now_seconds then
-    redis.call('HSET', KEYS[item[7]], 'enqueue_timestamp', now_seconds)
+  local id, elapsed, was_due = shown[at], now - row[FIRST], row[DUE]
+  row[LAST] = elapsed
+  row[DUE], row[REASON] = later(elapsed, items[at + 4], row[BOUND])
+  row[TRIGGERS], row[PAYLOAD] = row[TRIGGERS] + items[at + 7], (cmsgpack.unpack(items[at + 3]))
+  put(id, write_row(row))
+  return true, id, row[FIRST], row[DUE], was_due, row[TRIGGERS], row[WAITS]
+end
+
+local function join(at, bytes)
+  local is_window, id, first, due, was_due, triggers, waits = join_alike(at, bytes)
+  if not is_window then
+    is_window, id, first, due, was_due, triggers, waits = join_other(at, bytes)
   end
-  local due = row[FIRST] + row[DUE]
-  if row[WAITS] then
-    redis.call('ZADD', KEYS[7], string.format('%.0f', due), member(id))
-  elseif due ~= before then
-    place(item[1], id, due)
-    moved[item[1]] = true
-    if due < before then wake(item[1], due) end
+  if not id then return is_window end
+  if timestamps[at] ~= now_seconds then joined[#joined + 1] = KEYS[items[at + 6]] end
+  local lane, moment = items[at], first + due
+  if waits then
+    waiting[#waiting + 1], waiting[#waiting + 2] = due_text(moment), member(id)
+  elseif due ~= was_due then
+    place(lane, id, moment)
+    moved[lane] = true
+    if due < was_due then wake(lane, moment) end
   end
-  return due, row[TRIGGERS]
+  answer(id, moment, triggers, 0)
+  return true
 end
 
 -- R6
-local function open(item, id, was_shown)
-  local row = item[3] .. packed_now .. item[4]
-  local waits = redis.call('HGET', KEYS[6], item[8])
+local function open(at)
+  local id, hash, lane, bound = next_id(), KEYS[items[at + 6]], items[at], items[at + 5]
+  local due, reason = later(0, items[at + 4], bound)
+  local row = row_before(lane, items[at + 8]) .. packed_now
+    .. cmsgpack.pack(0, due, bound, reason, items[at + 7]) .. items[at + 2] .. items[at + 3]
+  local _, key = cmsgpack.unpack(items[at + 2])
+  local waits = redis.call('HGET', KEYS[6], lanes[lane][TASK] .. ' ' .. key)
   if waits then
-    local waiting = read_row(row)
-    waiting[WAITS] = true
-    row = write_row(waiting)
+    local window = read_row(row)
+    window[WAITS] = true
+    row = write_row(window)
   end
   put(id, row)
-  local hash, list = KEYS[item[7]], lanes[item[1]][RECENT]
-  redis.call('HSET', hash, 'message_id', id, 'executed', '0', 'enqueue_timestamp', now_seconds)
-  if was_shown then redis.call('PERSIST', hash) end
+  opened[#opened + 1], opened[#opened + 2] = hash, id
+  if shown[at] then shown_again[#shown_again + 1] = hash end
+  local list = lanes[lane][RECENT]
   recent[list] = recent[list] or {}
   table.insert(recent[list], id)
-  add(item[1], id, now + item[5], waits)
-  return now + item[5]
+  add(lane, id, now + due, waits)
+  answer(id, now + due, items[at + 7], 1)
 end
 
-local answers = { now_text }
-local function answer(job, due, triggers, is_new)
-  local last = #answers
-  answers[last + 1], answers[last + 2] = tonumber(job), due
-  answers[last + 3], answers[last + 4] = triggers, is_new
+local function plain(at)
+  local id, due = next_id(), now + items[at + 4]
+  put(id, items[at + 2] .. packed_now .. items[at + 3])
+  add(items[at], id, due, false)
+  answer(id, due, 1, 1)
 end
 
-for number, item in ipairs(items) do
-  local window = windows[number]
-  if window == 'left' then
-    answer(0, 0, 0, 0)
-  elseif window then
-    local due, triggers = join(number)
-    answer(shown[number], due, triggers, 0)
-  elseif item[2] == PLAIN then
-    local id = next_id()
-    put(id, item[3] .. packed_now .. item[4])
-    add(item[1], id, now + item[5], false)
-    answer(id, now + item[5], 1, 1)
-  elseif item[2] == AT then
-    local id, at = next_id(), item[5]
-    local delayed = at > now
-    local due = delayed and at or now
-    local row = {
-      SCHEDULED, lanes[item[1]][NUMBER], now, 0, due - now, nil, delayed and 1 or 0, 1, 0, nil,
-      item[3], false, item[4] or nil, at - now,
-    }
-    put(id, write_row(row))
-    add(item[1], id, due, false)
-    answer(id, due, 1, 1)
-  else
-    local id = next_id()
-    answer(id, open(item, id, shown[number]), item[9], 1)
+local function plain_at(at)
+  local lane, id, moment = items[at], next_id(), items[at + 4]
+  local delayed = moment > now
+  local due = delayed and moment or now
+  local row = {
+    SCHEDULED, lanes[lane][NUMBER], now, 0, due - now, nil, delayed and 1 or 0, 1, 0, nil,
+    items[at + 2], false, items[at + 3] or nil, moment - now,
+  }
+  put(id, write_row(row))
+  add(lane, id, due, false)
+  answer(id, due, 1, 1)
+end
+
+local at = 1
+while at <= #items do
+  local kind = items[at + 1]
+  if kind == PLAIN then
+    plain(at)
+  elseif kind == AT then
+    plain_at(at)
+  elseif not (kept[at] and join(at, kept[at])) then
+    open(at)
   end
+  if whole and is_left then return GENERAL end
+  at = at + WIDTH[kind]
 end
-if #rows == 0 then return answers end
+if written == 0 then return answers end
 
 wrote = true
 if newest ~= first_new then redis.call('SET', KEYS[4], string.format('%.0f', newest)) end
 many('HSET', KEYS[3], rows)
+for _, hash in ipairs(joined) do redis.call('HSET', hash, 'enqueue_timestamp', now_seconds) end
+for number = 1, #opened, 2 do
+  redis.call('HSET', opened[number], 'message_id', opened[number + 1],
+    'executed', '0', 'enqueue_timestamp', now_seconds)
+end
+for _, hash in ipairs(shown_again) do redis.call('PERSIST', hash) end
+many('ZADD', KEYS[7], waiting)
 for list, ids in pairs(recent) do
   many('LPUSH', KEYS[list], ids)
   redis.call('LTRIM', KEYS[list], 0, 999)
@@ -201,7 +262,10 @@ for number, line in pairs(placed) do
     redis.call('ZADD', KEYS[lane[HEADS]], 'LT', string.format('%.0f', earliest[number]), lane[NAME])
   end
 end
-for number, by in pairs(counted) do count(KEYS[5], lanes[number][COUNTS], by) end
+for number, by in pairs(counted) do
+  local lane = lanes[number]
+  count(KEYS[5], lane[QUEUE] .. ' ' .. lane[TASK] .. ' ' .. SCHEDULED, by)
+end
 tell(channel, origin, wakes)
 tell_caller(answers, wakes)
 raise_clock()

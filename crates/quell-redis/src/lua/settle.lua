@@ -2,7 +2,8 @@
 --
 -- KEYS[4..10] are leases, ended jobs, counts, slots, what runs of keys, the windows that wait, and
 -- the jobs whose ends are awaited; further ones are named by their number. Asked are where hints go
--- (channel, origin), the lanes in which windows may be, the groups of the ends, and the ends.
+-- (channel, origin), the lanes in which windows may be, the groups of the ends, and the ends, one after
+-- the other.
 -- Answers for each end with 1, with 0 where the lease is lost, or with 2 where the end is left to the
 -- caller, and then with the queues in which something may start, and when.
 local channel, origin, lanes, groups, ends = unpack(asked)
@@ -13,24 +14,25 @@ local NUMBER, HEADS, LINE, NAME, QUEUE = 1, 2, 3, 4, 5
 -- times, as start.lua wrote them.
 local OF_QUEUE, TASK, AT, TOKEN, IS_TOLD, UNTIL, TAIL = 1, 2, 3, 4, 5, 6, 7
 -- An end: job, group, output, partition, key, the hash of its window.
-local JOB, GROUP, RESULT, OF_PARTITION, OF_KEY, HASH = 1, 2, 3, 4, 5, 6
+local OF_END = 6
 
 local lane_of = {}
 for _, lane in ipairs(lanes) do lane_of[lane[NUMBER]] = lane end
 
-local ids = {}
-for number, item in ipairs(ends) do ids[number] = item[JOB] end
-local bytes_of = {}
-for number, bytes in ipairs(rows_as_kept(ids)) do
-  bytes_of[ids[number]] = bytes
+local ids, number_of = {}, {}
+for number = 1, #ends / OF_END do
+  local id = ends[OF_END * number - OF_END + 1]
+  ids[number], number_of[id] = id, number
 end
+local kept = rows_as_kept(ids)
 
--- Rows that were read, and those to be written.
+-- Rows that were read or written, and those to be written.
 local rows, changed, written = {}, {}, {}
 local function row_of(id)
   if rows[id] == nil then
-    local bytes = bytes_of[id]
-    if bytes == nil then bytes = redis.call('HGET', KEYS[3], id) end
+    local number = number_of[id]
+    local bytes = number and kept[number]
+    if not number then bytes = redis.call('HGET', KEYS[3], id) end
     -- What cannot be written back as it was is the caller's.
     rows[id] = not bytes and 'none' or read_row(bytes) or 'left'
   end
@@ -46,7 +48,7 @@ local function others_of(field, id)
   return others
 end
 
-local wakes, by_partition, lost, over = {}, {}, {}, {}
+local wakes, by_partition, lost, over, ended = {}, {}, {}, {}, 0
 local function wake(queue, due)
   if not wakes[queue] or due < wakes[queue] then wakes[queue] = due end
 end
@@ -64,9 +66,9 @@ local function free(id, row)
 end
 
 -- The end of a keyed job: says whether it is left to the caller.
-local function end_of_key(item, id)
-  local field = groups[item[GROUP]][TASK] .. ' ' .. item[OF_KEY]
-  local others, shown = others_of(field, id), redis.call('HGET', KEYS[item[HASH]], 'message_id')
+local function end_of_key(group, id, key, hash)
+  local field = group[TASK] .. ' ' .. key
+  local others, shown = others_of(field, id), redis.call('HGET', KEYS[hash], 'message_id')
   local window = #others == 0 and shown and shown ~= id and row_of(shown)
   if window == 'left' then return true end
   local waits = window and window ~= 'none' and window[STATE] == SCHEDULED and window[WAITS]
@@ -79,72 +81,84 @@ local function end_of_key(item, id)
     redis.call('HSET', KEYS[8], field, table.concat(others, ' '))
   end
   if shown == id then
-    redis.call('HSET', KEYS[item[HASH]], 'executed', '1')
-    redis.call('EXPIRE', KEYS[item[HASH]], 3600)
+    redis.call('HSET', KEYS[hash], 'executed', '1')
+    redis.call('EXPIRE', KEYS[hash], 3600)
   end
   return false
 end
 
--- The row of a job that runs for the first time, once it has succeeded: its lease makes room for
+-- A job that runs for the first time, as the caller was given it, is not taken apart: its row ends
+-- as that of all that were started together. Once it has succeeded, its lease makes room for
 -- nothing, and after its start come its end and what it answered.
+local FIRST_RUN = string.char(220, 0, 20, RUNNING)
+local SUCCESS, WITH_OUTPUT = string.char(220, 0, 21, SUCCEEDED), string.char(220, 0, 22, SUCCEEDED)
 local packed_now = cmsgpack.pack(now)
-local function ended_row(bytes, output)
-  local fields = output and 22 or 21
-  return string.char(220, 0, fields, SUCCEEDED) .. string.sub(bytes, 5, -19) .. NIL
-    .. string.sub(bytes, -9) .. packed_now .. (output and cmsgpack.pack(output) or '')
+for _, group in ipairs(groups) do
+  local tail = group[TAIL]
+  group.ended = 0
+  if tail then
+    group.from, group.ending = -#tail, NIL .. string.sub(tail, -9) .. packed_now
+  end
+end
+local function runs_first(bytes, group)
+  return string.sub(bytes, 1, 4) == FIRST_RUN and string.sub(bytes, group.from) == group[TAIL]
 end
 
-local first_run = string.char(220, 0, 20, RUNNING)
--- Whether the job runs as it did when the caller was given it; it is then not taken apart.
-local function runs_first(id, group)
-  local bytes, tail = bytes_of[id], group[TAIL]
-  return tail and bytes and not rows[id] and string.sub(bytes, 1, 4) == first_run
-    and string.sub(bytes, -#tail) == tail
-end
-
-local function settle(item)
-  local id, group, partition = item[JOB], groups[item[GROUP]], item[OF_PARTITION]
-  if runs_first(id, group) then
-    if now >= group[UNTIL] then return 0 end
-    if item[OF_KEY] and end_of_key(item, id) then return 2 end
-    written[#written + 1], written[#written + 2] = id, ended_row(bytes_of[id], item[RESULT])
-    -- It has ended: another end of it comes too late.
-    rows[id] = 'none'
-  else
-    local row = row_of(id)
-    if row == 'left' then return 2 end
-    local is_held = row ~= 'none' and row[STATE] == RUNNING and row[STARTS] == group[TOKEN]
-      and row[LEASE] and now < row[LEASE]
-    if not is_held then return 0 end
-    if row[WORKER] ~= group[AT] or (row[KEY] or false) ~= item[OF_KEY] then return 2 end
-    if row[KEY] and end_of_key(item, id) then return 2 end
-    row[STATE], row[WAITS], row[FAILURES] = SUCCEEDED, false, 0
-    row[OUTPUT], row[LEASE], row[ENDED] = item[RESULT] or nil, nil, now
-    changed[id] = true
-    partition = row[PARTITION]
-  end
-  group.ended = (group.ended or 0) + 1
-  if partition then
-    local slot = group[OF_QUEUE] .. ' p ' .. partition
-    by_partition[slot] = (by_partition[slot] or 0) + 1
-  end
-  local name = member(id)
-  lost[#lost + 1] = name
-  over[#over + 1], over[#over + 2] = now_text, name
-  return 1
+-- Ends what was taken apart. Answers as the script does, and with the partition.
+local function settle_row(id, group, output, key, hash)
+  local row = row_of(id)
+  if row == 'left' then return 2 end
+  local is_held = row ~= 'none' and row[STATE] == RUNNING and row[STARTS] == group[TOKEN]
+    and row[LEASE] and now < row[LEASE]
+  if not is_held then return 0 end
+  if row[WORKER] ~= group[AT] or (row[KEY] or false) ~= key then return 2 end
+  if key and end_of_key(group, id, key, hash) then return 2 end
+  row[STATE], row[WAITS], row[FAILURES] = SUCCEEDED, false, 0
+  row[OUTPUT], row[LEASE], row[ENDED] = output or nil, nil, now
+  changed[id] = true
+  return 1, row[PARTITION]
 end
 
 go_on()
 local answers = { now_text }
 local is_awaited = redis.call('EXISTS', KEYS[10]) == 1
-for _, item in ipairs(ends) do
-  local became = settle(item)
-  answers[#answers + 1] = became
-  if is_awaited and became == 1 and redis.call('SREM', KEYS[10], item[JOB]) == 1 then
-    redis.call('PUBLISH', channel, origin .. ' ended ' .. item[JOB])
+local writes = 0
+for number = 1, #ids do
+  local id, at = ids[number], OF_END * number - OF_END
+  local group, output, partition = groups[ends[at + 2]], ends[at + 3], ends[at + 4]
+  local key, hash, bytes, became = ends[at + 5], ends[at + 6], kept[number], 1
+  if group.from and bytes and not rows[id] and runs_first(bytes, group) then
+    if now >= group[UNTIL] then
+      became = 0
+    elseif key and end_of_key(group, id, key, hash) then
+      became = 2
+    else
+      written[writes + 1] = id
+      written[writes + 2] = (output and WITH_OUTPUT or SUCCESS) .. string.sub(bytes, 5, -19)
+        .. group.ending .. (output and cmsgpack.pack(output) or '')
+      writes = writes + 2
+      -- It has ended: another end of it comes too late.
+      rows[id] = 'none'
+    end
+  else
+    became, partition = settle_row(id, group, output, key, hash)
+  end
+  answers[number + 1] = became
+  if became == 1 then
+    group.ended = group.ended + 1
+    if partition then
+      local slot = group[OF_QUEUE] .. ' p ' .. partition
+      by_partition[slot] = (by_partition[slot] or 0) + 1
+    end
+    ended = ended + 1
+    lost[ended] = LETTERS[#id] .. id
+    over[2 * ended - 1], over[2 * ended] = now_text, lost[ended]
+    if is_awaited and redis.call('SREM', KEYS[10], id) == 1 then
+      redis.call('PUBLISH', channel, origin .. ' ended ' .. id)
+    end
   end
 end
-if #over == 0 then return answers end
+if ended == 0 then return answers end
 
 wrote = true
 for id in pairs(changed) do
@@ -155,7 +169,7 @@ many('ZREM', KEYS[4], lost)
 many('ZADD', KEYS[5], over)
 local told = {}
 for _, group in ipairs(groups) do
-  if group.ended then
+  if group.ended > 0 then
     local queue, counts = group[OF_QUEUE], group[OF_QUEUE] .. ' ' .. group[TASK] .. ' '
     count(KEYS[6], counts .. RUNNING, -group.ended)
     count(KEYS[6], counts .. SUCCEEDED, group.ended)

@@ -1,23 +1,22 @@
 -- Starts the jobs that `claim.lua` chose, and leaves in Redis what the step would leave.
-local ids, runs_of = {}, {}
-for number, job in ipairs(chosen) do ids[number] = job.id end
-local read = rows_as_kept(ids)
-for number, job in ipairs(chosen) do
-  local bytes, line, lane, key, _ = read[number], job.line, nil, nil, nil
-  if bytes and is_short(bytes) and not line.partition then
-    job.short = bytes
-    _, _, lane, _, _, _, _, _, _, job.shape, key = cmsgpack.unpack_limit(bytes, KEY, 1)
+local read = rows_as_kept(chosen)
+-- Of each job, where there is one: its row taken apart, the field of what runs of its key, its shape.
+local rows, fields, shapes, runs_of = {}, {}, {}, {}
+for number, line in ipairs(line_of) do
+  local bytes, lane, shape, key, _ = read[number], nil, nil, nil, nil
+  if bytes and not line.partition and is_short(bytes) then
+    _, _, lane, _, _, _, _, _, _, shape, key = cmsgpack.unpack_limit(bytes, KEY, 1)
   else
     local row = bytes and read_row(bytes)
     local may_start = row and row[STATE] == SCHEDULED and not row[WAITS]
       and (row[PARTITION] or false) == line.partition
     if not may_start then return GENERAL end
-    job.row, job.shape, lane, key = row, row[SHAPE], row[LANE], row[KEY]
+    rows[number], lane, shape, key = row, row[LANE], row[SHAPE], row[KEY]
   end
   if lane ~= line.lane[NUMBER] then return GENERAL end
   if key then
-    job.field = line.lane[TASK] .. ' ' .. key
-    runs_of[#runs_of + 1] = job.field
+    fields[number], shapes[number] = line.lane[TASK] .. ' ' .. key, shape
+    runs_of[#runs_of + 1] = fields[number]
   end
 end
 local running_of = {}
@@ -32,48 +31,34 @@ wrote = true
 local until_text = string.format('%.0f', now + length)
 local period_of = {}
 for _, shape in ipairs(remembered) do period_of[shape[1]] = shape[2] end
-local started, written, leases, memories, expiry = {}, {}, {}, {}, {}
-local by_partition, counted = {}, {}
-local slots = { [queue] = #chosen, [queue .. ' w ' .. worker] = #chosen }
-local function add(sums, field, by)
-  sums[field] = (sums[field] or 0) + by
-end
+local written, leases, memories, expiry = {}, {}, {}, {}
 -- What follows the first fields of a job that starts for the first time.
 local first_start = cmsgpack.pack(false, nil, nil, nil, 1, 1, worker, now + length, now)
 local first_head = string.char(220, 0, STARTED, RUNNING)
-local function started_row(job)
-  if job.short then return first_head .. string.sub(job.short, 3) .. first_start end
-  local row = job.row
+local function started_row(row)
   row[STATE], row[STARTS], row[ATTEMPT] = RUNNING, row[STARTS] + 1, row[ATTEMPT] + 1
   row[WORKER], row[STARTED], row[LEASE] = worker, now, now + length
   return write_row(row)
 end
-for _, job in ipairs(chosen) do
-  local id, line = job.id, job.line
-  local bytes = started_row(job)
-  started[#started + 1], started[#started + 2] = id, bytes
-  written[#written + 1], written[#written + 2] = id, bytes
-  leases[#leases + 1], leases[#leases + 2] = until_text, job.member
-  local task, partition = line.lane[TASK], line.partition
-  add(counted, queue .. ' ' .. task .. ' ' .. SCHEDULED, -1)
-  add(counted, queue .. ' ' .. task .. ' ' .. RUNNING, 1)
-  if partition then
-    add(by_partition, partition, 1)
-    add(slots, queue .. ' p ' .. partition, 1)
-  end
-  if job.field then
-    local others = running_of[job.field]
-    running_of[job.field] = others and others .. ' ' .. id or id
-  end
+-- What is done for a keyed job besides.
+local function start_key(id, field, period)
+  local others = running_of[field]
+  running_of[field] = others and others .. ' ' .. id or id
   -- R13: a throttled key starts once in a period.
-  local period = job.field and period_of[job.shape]
-  if period then
-    local over = string.format('%.0f', now + period)
-    memories[#memories + 1], memories[#memories + 2] = job.field, string.format(
-      '{"burst_at":%s,"last_at":%s,"started_at":%s,"leader":"%s","expires_at":%s}',
-      now_text, now_text, now_text, id, over)
-    expiry[#expiry + 1], expiry[#expiry + 2] = over, 'm ' .. job.field
-  end
+  if not period then return end
+  local over = string.format('%.0f', now + period)
+  memories[#memories + 1], memories[#memories + 2] = field, string.format(
+    '{"burst_at":%s,"last_at":%s,"started_at":%s,"leader":"%s","expires_at":%s}',
+    now_text, now_text, now_text, id, over)
+  expiry[#expiry + 1], expiry[#expiry + 2] = over, 'm ' .. field
+end
+for number, id in ipairs(chosen) do
+  local row = rows[number]
+  written[2 * number - 1] = id
+  written[2 * number] = row and started_row(row)
+    or first_head .. string.sub(read[number], 3) .. first_start
+  leases[2 * number - 1], leases[2 * number] = until_text, member(id)
+  if fields[number] then start_key(id, fields[number], period_of[shapes[number]]) end
 end
 many('HSET', KEYS[3], written)
 many('ZADD', KEYS[4], leases)
@@ -85,8 +70,20 @@ end
 many('HSET', KEYS[7], runs)
 
 local moved, emptied = {}, {}
+local by_partition, counted = {}, {}
+local slots = { [queue] = #chosen, [queue .. ' w ' .. worker] = #chosen }
+local function add(sums, field, by)
+  sums[field] = (sums[field] or 0) + by
+end
 for _, line in ipairs(touched) do
   many('ZREM', key_of[line.name], line.taken)
+  local counts = queue .. ' ' .. line.lane[TASK] .. ' '
+  add(counted, counts .. SCHEDULED, -line.count)
+  add(counted, counts .. RUNNING, line.count)
+  if line.partition then
+    add(by_partition, line.partition, line.count)
+    add(slots, queue .. ' p ' .. line.partition, line.count)
+  end
   if line.due then
     moved[#moved + 1], moved[#moved + 2] = line.score, line.name
   else
@@ -157,4 +154,4 @@ many('ZADD', KEYS[11], expiry)
 raise_clock()
 -- Where not all lines were seen, others may be the first ones now.
 if not heads[1].is_end then heads = {} end
-return answer_with(started)
+return answer_with(written)
