@@ -142,8 +142,9 @@ pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
     /// What the store does natively.
     fn capabilities(&self) -> Capabilities;
 
-    /// How many calls of [`enqueue`](Store::enqueue) a process does well to have under way at a time,
-    /// when more triggers wait. One for a store that takes one writer at a time.
+    /// How many calls of [`enqueue`](Store::enqueue) a process does well to have under way at a time
+    /// when more triggers wait, as things are now: it is asked before each call. One for a store that
+    /// takes one writer at a time.
     fn enqueues_at_once(&self) -> usize {
         1
     }

@@ -1,10 +1,10 @@
 //! Group commit: concurrent triggers ride in one store call.
 //!
-//! While a call is under way the next batch gathers. A store that is worth several calls at a time
-//! gets each caller's share of them: it works on one while this process makes the next. There is no
-//! timer, so a lone trigger pays nothing, and every caller still waits until its own trigger is
-//! durable (R1). One owned task per client does it; a caller that gives up waiting loses the answer,
-//! never the trigger of another.
+//! While a call is under way the next batch gathers. Where a store is worth several calls at a time,
+//! each gets its share of the callers: the store works on one while this process makes the next.
+//! There is no timer, so a lone trigger pays nothing, and every caller still waits until its own
+//! trigger is durable (R1). One owned task per client does it; a caller that gives up waiting loses
+//! the answer, never the trigger of another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,7 +49,8 @@ impl Batcher {
 
     /// Accepts a batch; returns once it is durable or refused.
     ///
-    /// Dropping the future before it ends leaves the outcome unknown to the caller.
+    /// Dropping the future before it ends leaves the outcome unknown to the caller, and also whether
+    /// it happens before or after what is triggered next: only who waits knows the order.
     pub(crate) async fn enqueue(&self, batch: Batch) -> Result<Vec<Receipt>> {
         let (answer, receipts) = oneshot::channel();
         self.sender.send(Waiting { batch, answer }).await.map_err(|_| closed())?;
@@ -67,30 +68,43 @@ fn closed() -> Error {
 async fn flush_all(
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    mut receiver: mpsc::Receiver<Waiting>,
+    receiver: mpsc::Receiver<Waiting>,
 ) {
-    let mut line = Line::of(store.enqueues_at_once());
+    let call = |group| flush(store.as_ref(), clock.as_ref(), group);
+    serve(|| store.enqueues_at_once(), receiver, call).await;
+}
+
+/// Takes in who comes and makes calls, until no more can come.
+async fn serve<C: Future<Output = ()>>(
+    at_once: impl Fn() -> usize,
+    mut receiver: mpsc::Receiver<Waiting>,
+    call: impl Fn(Vec<Waiting>) -> C,
+) {
+    let mut line = Line::of(at_once());
     let mut calls = FuturesUnordered::new();
     loop {
         tokio::select! {
             biased;
-            Some(answered) = calls.next() => line.answered(answered),
-            received = receiver.recv() => match received {
+            Some(callers) = calls.next() => line.answered(callers),
+            // While no call can be made, who comes is kept back by the channel.
+            received = receiver.recv(), if line.may_call() => match received {
                 Some(one) => line.waiting.push_back(one),
                 // What is under way is of callers that have gone.
                 None => return,
             },
         }
         gather(&mut receiver, &mut line).await;
+        line.at_once = at_once().max(1);
         while let Some(group) = line.next_call() {
-            let (store, clock, callers) = (store.as_ref(), clock.as_ref(), group.len());
+            let callers = group.len();
+            let call = call(group);
             calls.push(async move {
-                flush(store, clock, group).await;
+                call.await;
                 callers
             });
-            // The store has it before the next one is made.
-            if let Some(Some(answered)) = calls.next().now_or_never() {
-                line.answered(answered);
+            // The store gets it before the next one is made.
+            if let Some(Some(callers)) = calls.next().now_or_never() {
+                line.answered(callers);
             }
             tokio::task::yield_now().await;
         }
@@ -108,7 +122,10 @@ async fn gather(receiver: &mut mpsc::Receiver<Waiting>, line: &mut Line) {
                 Err(_) => break,
             }
         }
-        if line.waiting.len() == before || line.waiting.len() >= QUEUE {
+        let here = line.waiting.len();
+        // Whoever is under way wants to be answered, too.
+        let is_enough = line.calls > 0 && here >= line.share();
+        if here == before || here >= QUEUE || is_enough {
             return;
         }
     }
@@ -117,7 +134,7 @@ async fn gather(receiver: &mut mpsc::Receiver<Waiting>, line: &mut Line) {
 /// Who waits for a call, and who is under way.
 #[derive(Debug)]
 struct Line {
-    /// How many calls the store is worth at a time, and how many there are.
+    /// How many calls the store is worth at a time, as it said last.
     at_once: usize,
     calls: usize,
     /// Callers of these calls.
@@ -130,6 +147,15 @@ impl Line {
         Line { at_once: at_once.max(1), calls: 0, under_way: 0, waiting: VecDeque::new() }
     }
 
+    fn may_call(&self) -> bool {
+        self.calls < self.at_once && self.waiting.len() < QUEUE
+    }
+
+    /// How many of all that wait or are under way one call should have.
+    fn share(&self) -> usize {
+        self.under_way.saturating_add(self.waiting.len()).div_ceil(self.at_once)
+    }
+
     /// A call of so many is over.
     fn answered(&mut self, callers: usize) {
         self.calls = self.calls.saturating_sub(1);
@@ -138,14 +164,14 @@ impl Line {
 
     /// Who goes to the store now.
     ///
-    /// Each call gets its share of all that wait or are under way: were the first to take all of
-    /// them, callers and store would wait for each other in turn, for ever. What is far from a share
+    /// Each call gets its share: were the first to take all who wait, callers and store would wait for
+    /// each other in turn, for ever. What is far from a share
     /// waits for the call that is under way, and grows meanwhile: a call has its price whatever is
     /// in it.
     fn next_call(&mut self) -> Option<Vec<Waiting>> {
-        let here = self.waiting.len();
-        let share = self.under_way.saturating_add(here).div_ceil(self.at_once);
-        let is_worth_a_call = self.calls == 0 || here.saturating_mul(4) >= share.saturating_mul(3);
+        let (here, share) = (self.waiting.len(), self.share());
+        let least = self.under_way.saturating_add(here) / self.at_once;
+        let is_worth_a_call = self.calls == 0 || here.saturating_mul(4) >= least.saturating_mul(3);
         if here == 0 || self.calls >= self.at_once || !is_worth_a_call {
             return None;
         }
@@ -233,9 +259,9 @@ mod tests {
         come(&mut line, 32, 1);
         assert_eq!(go(&mut line), [16, 16], "not all in the first");
         line.answered(16);
-        come(&mut line, 10, 1);
-        assert_eq!(go(&mut line), [0; 0], "most of its callers are on their way");
-        come(&mut line, 6, 1);
+        come(&mut line, 8, 1);
+        assert_eq!(go(&mut line), [0; 0], "half of its callers are on their way");
+        come(&mut line, 8, 1);
         assert_eq!(go(&mut line), [16]);
         line.answered(16);
         line.answered(16);
@@ -260,6 +286,87 @@ mod tests {
         for expected in [1, 10, 5] {
             assert_eq!(go(&mut line), [expected]);
             line.answered(expected);
+        }
+    }
+
+    /// A call that came: how many callers it has, and what ends it.
+    type Came = (usize, oneshot::Sender<()>);
+
+    /// Serves callers with calls that end when the test says so.
+    fn start(
+        at_once: usize,
+    ) -> (mpsc::Sender<Waiting>, mpsc::UnboundedReceiver<Came>, JoinSet<()>) {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (came, calls) = mpsc::unbounded_channel();
+        let call = move |group: Vec<Waiting>| {
+            let (end, ended) = oneshot::channel();
+            came.send((group.len(), end)).unwrap();
+            async move {
+                ended.await.unwrap();
+                group.into_iter().for_each(|one| one.answer.send(Ok(Vec::new())).unwrap());
+            }
+        };
+        let mut task = JoinSet::new();
+        task.spawn(serve(move || at_once, receiver, call));
+        (sender, calls, task)
+    }
+
+    /// So many callers, each waiting for its answer.
+    fn callers(sender: &mpsc::Sender<Waiting>, count: usize) -> JoinSet<()> {
+        let mut callers = JoinSet::new();
+        for _ in 0..count {
+            let sender = sender.clone();
+            callers.spawn(async move {
+                let (answer, answered) = oneshot::channel();
+                let batch = Batch { triggers: Vec::new(), dedup: None };
+                sender.send(Waiting { batch, answer }).await.unwrap();
+                assert_eq!(answered.await.unwrap().unwrap(), []);
+            });
+        }
+        callers
+    }
+
+    #[tokio::test]
+    async fn a_call_that_hangs_holds_up_only_who_is_in_it() {
+        let (sender, mut calls, _task) = start(2);
+        let first = callers(&sender, 8);
+        let ((hanging, _end), (others, end)) =
+            (calls.recv().await.unwrap(), calls.recv().await.unwrap());
+        assert_eq!((hanging, others), (4, 4));
+        end.send(()).unwrap();
+        for _ in 0..3 {
+            let mut more = callers(&sender, 4);
+            let (count, end) = calls.recv().await.unwrap();
+            assert_eq!(count, 4);
+            end.send(()).unwrap();
+            while let Some(answered) = more.join_next().await {
+                answered.unwrap();
+            }
+        }
+        assert_eq!(first.len(), 8);
+        assert!(calls.try_recv().is_err(), "nobody waits");
+    }
+
+    #[tokio::test]
+    async fn while_no_call_can_be_made_who_comes_is_kept_back() {
+        for at_once in [1, 2] {
+            let (sender, mut calls, _task) = start(at_once);
+            let mut under_way = Vec::new();
+            for _ in 0..at_once {
+                callers(&sender, 1).detach_all();
+                under_way.push(calls.recv().await.unwrap());
+            }
+            let mut came = 0;
+            loop {
+                let (answer, _) = oneshot::channel();
+                let batch = Batch { triggers: Vec::new(), dedup: None };
+                if sender.try_send(Waiting { batch, answer }).is_err() {
+                    break;
+                }
+                came += 1;
+                assert!(came <= 2 * QUEUE, "as many as there are wait");
+                tokio::task::yield_now().await;
+            }
         }
     }
 }

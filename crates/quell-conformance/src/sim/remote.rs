@@ -79,6 +79,11 @@ impl Store for Remote {
         self.world.store().capabilities()
     }
 
+    /// Some processes make two calls at a time.
+    fn enqueues_at_once(&self) -> usize {
+        1 + self.clock.index() % 2
+    }
+
     async fn enqueue(
         &self,
         _: Option<Timestamp>,
