@@ -6,14 +6,17 @@ use tracing::warn;
 use crate::link::Link;
 use crate::look::text;
 
-/// Warns where the server may drop keys, or forgets everything when it stops.
+/// Warns where the server may drop keys, or forgets everything when it stops. Answers whether each
+/// write waits for the disk.
 ///
 /// A server that does not answer such questions, because a right is missing, is taken at its word:
-/// nothing depends on the answers.
-pub(crate) async fn warn_of_settings(link: &Link) {
-    for warning in warnings(&info(link).await) {
+/// no promise depends on the answers.
+pub(crate) async fn warn_of_settings(link: &Link) -> bool {
+    let info = info(link).await;
+    for warning in warnings(&info) {
         warn!("{warning}");
     }
+    values(&info, "aof_enabled").contains(&"1") && values(&info, "appendfsync").contains(&"always")
 }
 
 async fn info(link: &Link) -> String {
@@ -25,10 +28,12 @@ async fn info(link: &Link) -> String {
             all.push_str(&readable(answer));
         }
     }
-    let mut command = redis::cmd("CONFIG");
-    command.arg("GET").arg("save");
-    if let Ok(answer) = link.command("ask for the server's settings", &command).await {
-        all.push_str(&format!("save:{}\n", saves(answer)));
+    for name in ["save", "appendfsync"] {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("GET").arg(name);
+        if let Ok(answer) = link.command("ask for the server's settings", &command).await {
+            all.push_str(&format!("{name}:{}\n", setting(answer)));
+        }
     }
     all
 }
@@ -44,23 +49,26 @@ fn readable(answer: Value) -> String {
     }
 }
 
-/// The value of `CONFIG GET save`: when snapshots are made.
-fn saves(answer: Value) -> String {
+/// The value that `CONFIG GET` answered with.
+fn setting(answer: Value) -> String {
     match answer {
         Value::Array(pair) => pair.into_iter().nth(1).map(readable).unwrap_or_default(),
         Value::Map(pairs) => {
-            pairs.into_iter().next().map(|(_, value)| saves(value)).unwrap_or_default()
+            pairs.into_iter().next().map(|(_, value)| setting(value)).unwrap_or_default()
         }
         other => readable(other),
     }
 }
 
-/// What is wrong with these settings; a line is `name:value`.
+/// The values of a name, of each node; a line is `name:value`.
+fn values<'i>(info: &'i str, name: &str) -> Vec<&'i str> {
+    let lines = info.lines().filter_map(|line| line.trim().split_once(':'));
+    lines.filter(|(known, _)| *known == name).map(|(_, value)| value).collect()
+}
+
+/// What is wrong with these settings.
 fn warnings(info: &str) -> Vec<String> {
-    let values = |name: &str| -> Vec<&str> {
-        let lines = info.lines().filter_map(|line| line.trim().split_once(':'));
-        lines.filter(|(known, _)| *known == name).map(|(_, value)| value).collect()
-    };
+    let values = |name| values(info, name);
     let mut warnings = Vec::new();
     let evicts = values("maxmemory_policy").into_iter().find(|policy| *policy != "noeviction");
     if let Some(policy) = evicts {

@@ -23,8 +23,6 @@ use crate::ends::Ends;
 use crate::shards::Shards;
 use crate::store::ShardStore;
 
-/// While a server works on one call, this process reads the answer of another and makes the next.
-const CALLS: usize = 2;
 /// How many batches without keys go to one of a queue's shards together: each shard that a call
 /// goes to costs a script.
 const TOGETHER: usize = 64;
@@ -158,7 +156,7 @@ impl Store for RedisStore {
     }
 
     fn enqueues_at_once(&self) -> usize {
-        CALLS
+        self.shards.first.enqueues_at_once()
     }
 
     async fn enqueue(

@@ -206,7 +206,7 @@ impl RedisOptions {
         let authorities = authorities(self.ca_file.as_deref())?;
         self.nodes = trusting(&self.nodes, authorities.as_ref())?;
         let link = self.link(authorities).await?;
-        warn_of_settings(&link).await;
+        let syncs = warn_of_settings(&link).await;
         let channel = format!("{}:wake", self.prefix);
         let origin = format!("{:016x}", fastrand::u64(..));
         let hub = Arc::new(WakeHub::new());
@@ -228,7 +228,8 @@ impl RedisOptions {
         let told = (Arc::clone(&hub), Arc::clone(&ends));
         listener.spawn(hear(heard, clients, channel.clone(), origin.clone(), told));
         let seen = Arc::new(AtomicI64::new(i64::MIN));
-        let way = Way { link, scripts: Scripts::new(), channel, origin, seen };
+        let (scripts, steps) = (Scripts::new(), Arc::default());
+        let way = Way { link, scripts, channel, origin, seen, steps, syncs };
         let shards = Shards::open(
             (self.prefix, self.layout, self.spread),
             way,

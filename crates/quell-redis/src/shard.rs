@@ -1,6 +1,6 @@
 //! One shard: keys that live on one node, and what this process knows of them.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_core::{Result, Timestamp};
@@ -24,6 +24,30 @@ pub(crate) struct Way {
     pub(crate) origin: String,
     /// The highest time that this process has seen on any shard, in microseconds (R38).
     pub(crate) seen: Arc<AtomicI64>,
+    /// Whether triggers lately took steps.
+    pub(crate) steps: Arc<Steps>,
+    /// Whether each write waits for the disk.
+    pub(crate) syncs: bool,
+}
+
+/// How many more calls with triggers are to be made one by one because one took a step: steps of one
+/// process only wait for each other, and two small ones cost more than a large one.
+#[derive(Debug, Default)]
+pub(crate) struct Steps(AtomicU32);
+
+impl Steps {
+    /// How many calls must do without a step before they are made two at a time again.
+    const CALLS: u32 = 4;
+
+    pub(crate) fn are_common(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes note of a call.
+    pub(crate) fn note(&self, took_step: bool) {
+        let left = self.0.load(Ordering::Relaxed).saturating_sub(1);
+        self.0.store(if took_step { Steps::CALLS } else { left }, Ordering::Relaxed);
+    }
 }
 
 /// Which ids a shard hands out: the shards of a Cluster take turns, so that an id says whose it is.
@@ -47,8 +71,13 @@ pub(crate) struct Shard {
     /// Tells this process's hints from others'.
     pub(crate) origin: String,
     turn: tokio::sync::Mutex<()>,
+    /// Scripts that accept triggers share it, a step has it alone: each new job would make the step
+    /// begin anew.
+    pub(crate) accepting: tokio::sync::RwLock<()>,
     known: Mutex<Arc<Known>>,
     seen: Arc<AtomicI64>,
+    pub(crate) steps: Arc<Steps>,
+    pub(crate) syncs: bool,
     /// The jobs that this process was given.
     pub(crate) held: Held,
     /// The lines of partitions that claims of this process may need next.
@@ -74,7 +103,7 @@ impl From<Option<Timestamp>> for Time {
 
 impl Shard {
     pub(crate) fn new(keys: Keys, ids: OwnIds, way: &Way) -> Self {
-        let Way { link, scripts, channel, origin, seen } = way.clone();
+        let Way { link, scripts, channel, origin, seen, steps, syncs } = way.clone();
         let known = Mutex::default();
         Shard {
             ids,
@@ -84,8 +113,11 @@ impl Shard {
             channel,
             origin,
             turn: tokio::sync::Mutex::new(()),
+            accepting: tokio::sync::RwLock::new(()),
             known,
             seen,
+            steps,
+            syncs,
             held: Held::default(),
             lines: Lines::default(),
         }

@@ -98,6 +98,8 @@ impl ShardStore {
         batches: &[Batch],
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let jobs = batches.iter().map(|batch| batch.triggers.len()).sum();
+        self.shard.steps.note(true);
+        let _alone = self.shard.accepting.write().await;
         Ok(step!(self, "accept triggers", (now.into(), jobs), |tx| {
             tx.load_for(batches).await?;
             tx.step(|part| part.enqueue(batches))
@@ -162,6 +164,15 @@ impl Store for ShardStore {
             listing: true,
             across_queues: true,
         }
+    }
+
+    /// While the server works on one call, this process reads the answer of another and makes the
+    /// next. But steps wait for each other, and where replicas or the disk are waited for, two
+    /// calls wait twice.
+    fn enqueues_at_once(&self) -> usize {
+        let Shard { link, steps, syncs, .. } = &self.shard;
+        let one_by_one = self.history.is_some() || link.waits() || *syncs || steps.are_common();
+        if one_by_one { 1 } else { 2 }
     }
 
     async fn enqueue(

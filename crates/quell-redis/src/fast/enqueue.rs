@@ -124,6 +124,7 @@ impl ShardStore {
         let shard = &self.shard;
         let request = |known: &Known| request(shard, known, gathered);
         let script = &shard.scripts.fast.enqueue;
+        let _shared = shard.accepting.read().await;
         let answer = shard.run("accept triggers", script, now.into(), request).await?;
         let Some(mut answer) = answer else { return Ok(()) };
         for burst in &gathered.bursts {
@@ -137,6 +138,7 @@ impl ShardStore {
             }
         }
         self.spread(News { wakes: answer.wakes()?, ..News::default() });
+        shard.steps.note(false);
         Ok(())
     }
 }

@@ -158,6 +158,7 @@ local function join_other(at, bytes)
   row[LAST] = elapsed
   row[DUE], row[REASON] = later(elapsed, items[at + 4], row[BOUND])
   row[TRIGGERS], row[PAYLOAD] = row[TRIGGERS] + items[at + 7], (cmsgpack.unpack(items[at + 3]))
+  row[ATTEMPT] = 0
   put(id, write_row(row))
   return true, id, row[FIRST], row[DUE], was_due, row[TRIGGERS], row[WAITS]
 end

@@ -14,14 +14,14 @@ local NUMBER, HEADS, LINE, NAME, QUEUE = 1, 2, 3, 4, 5
 -- times, as start.lua wrote them.
 local OF_QUEUE, TASK, AT, TOKEN, IS_TOLD, UNTIL, TAIL = 1, 2, 3, 4, 5, 6, 7
 -- An end: job, group, output, partition, key, the hash of its window.
-local OF_END = 6
+local WIDTH = 6
 
 local lane_of = {}
 for _, lane in ipairs(lanes) do lane_of[lane[NUMBER]] = lane end
 
 local ids, number_of = {}, {}
-for number = 1, #ends / OF_END do
-  local id = ends[OF_END * number - OF_END + 1]
+for number = 1, #ends / WIDTH do
+  local id = ends[WIDTH * number - WIDTH + 1]
   ids[number], number_of[id] = id, number
 end
 local kept = rows_as_kept(ids)
@@ -124,7 +124,7 @@ local answers = { now_text }
 local is_awaited = redis.call('EXISTS', KEYS[10]) == 1
 local writes = 0
 for number = 1, #ids do
-  local id, at = ids[number], OF_END * number - OF_END
+  local id, at = ids[number], WIDTH * number - WIDTH
   local group, output, partition = groups[ends[at + 2]], ends[at + 3], ends[at + 4]
   local key, hash, bytes, became = ends[at + 5], ends[at + 6], kept[number], 1
   if group.from and bytes and not rows[id] and runs_first(bytes, group) then

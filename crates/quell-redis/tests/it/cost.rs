@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_conformance::rig::{Rig, debounce, key, keyed_with, lease, plain, queue, secs, task};
+use quell_core::history::{Event, History};
+use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
     Batch, Claimed, Fold, NewTrigger, Outcome, QueueName, QueueSettings, Rate, Settlement, Store,
@@ -254,4 +256,39 @@ async fn r30_r31_a_claim_is_one_script_however_many_partitions_are_full() {
     let next = server.store.next_due(now, &queue(), &tasks).await.unwrap();
     assert_eq!(server.scripts(), one(), "a look");
     assert_eq!(next.due, Some(Rig::START + Duration::from_millis(8)));
+}
+
+/// Takes events, so that every call takes a step.
+#[derive(Debug)]
+struct Deaf;
+
+impl History for Deaf {
+    fn record(&self, _: &Event) {}
+}
+
+#[tokio::test]
+async fn two_calls_at_a_time_are_made_where_they_pay() {
+    let server = Server::start().await;
+    // The first of a kind names its lane by a step.
+    for _ in 0..9 {
+        server.trigger(vec![plain("0"), debounced("k")]).await;
+    }
+    assert_eq!(server.store.enqueues_at_once(), 2, "scripts only");
+    let idempotency = Some(Idempotency::new(key("once")));
+    server.trigger(vec![plain("0"), NewTrigger { idempotency, ..plain("0") }]).await;
+    for _ in 0..4 {
+        assert_eq!(server.store.enqueues_at_once(), 1, "one took a step lately");
+        server.trigger(vec![plain("0"), debounced("k")]).await;
+    }
+    assert_eq!(server.store.enqueues_at_once(), 2, "scripts only, again");
+    let options = || RedisOptions::from_url(&server.redis.url()).unwrap();
+    assert_eq!(options().open().await.unwrap().enqueues_at_once(), 2);
+    let main = format!("replicaof 127.0.0.1 {}", server.redis.port());
+    let _replica = Redis::start(&[&main]).unwrap();
+    for slow in [options().wait_replicas(1), options().history(Arc::new(Deaf))] {
+        assert_eq!(slow.open().await.unwrap().enqueues_at_once(), 1);
+    }
+    let synced = Redis::start(&["appendonly yes", "appendfsync always"]).unwrap();
+    let synced = RedisOptions::from_url(&synced.url()).unwrap().open().await.unwrap();
+    assert_eq!(synced.enqueues_at_once(), 1);
 }
