@@ -244,6 +244,7 @@ async fn r39_a_full_server_takes_no_trigger_and_lets_workers_catch_up() {
     let (store, mut redis) = (place.open().await, place.connect().await);
     take(&store, plain("1")).await.unwrap();
     take(&store, plain("2")).await.unwrap();
+    take(&store, keyed("open")).await.unwrap();
     let running = store.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);
     let limit = |bytes: &str| {
         server.command(&["CONFIG", "SET", "maxmemory", bytes]).unwrap();
@@ -251,8 +252,11 @@ async fn r39_a_full_server_takes_no_trigger_and_lets_workers_catch_up() {
     limit("1");
     let before = dump(&mut redis).await;
     let large = NewTrigger { payload: Payload::from_stored("1".repeat(99_999)), ..plain("1") };
-    for trigger in [plain("3"), keyed("k"), large.clone()] {
-        let error = take(&store, trigger).await.unwrap_err();
+    let whole = vec![keyed("open"), plain("4"), keyed("k")];
+    let several = [plain("3"), keyed("k"), keyed("open"), large.clone()].map(|one| vec![one]);
+    for triggers in several.into_iter().chain([whole]) {
+        let batch = Batch { triggers, dedup: None };
+        let error = store.enqueue(None, vec![batch]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full, "{error:?}");
         assert!(error.is_retryable() && error.to_string().contains("`maxmemory`"), "{error}");
     }
@@ -267,5 +271,5 @@ async fn r39_a_full_server_takes_no_trigger_and_lets_workers_catch_up() {
     assert_eq!(store.prune(None, &keep, 9).await.unwrap(), 2);
     limit("0");
     take(&store, large).await.unwrap();
-    assert_eq!(jobs(&store).await, 1);
+    assert_eq!(jobs(&store).await, 2);
 }

@@ -312,7 +312,9 @@ async fn dump(connection: &mut MultiplexedConnection, prefix: &str) -> BTreeMap<
                     }
                     [field, redis::Value::BulkString(row)] if name.ends_with(":jobs") => {
                         let values: serde_json::Value = rmp_serde::from_slice(row).unwrap();
-                        format!("{field:?} {values} in {} bytes", row.len())
+                        // Scripts know rows again by their bytes.
+                        let bytes: String = row.iter().map(|byte| format!("{byte:02x}")).collect();
+                        format!("{field:?} {values} {bytes}")
                     }
                     // How often something began or ended: a call in two parts counts twice.
                     [redis::Value::BulkString(field), _] if field.ends_with(b" n") => {
@@ -356,4 +358,81 @@ async fn r06_r07_r11_r21_r30_scripts_leave_in_redis_what_steps_leave() {
 #[tokio::test]
 async fn r13_r30_r31_scripts_within_limits_leave_in_redis_what_steps_leave() {
     compare(true, 100..132).await;
+}
+
+/// Where MessagePack begins to write a number or a length in another way.
+const EDGES: [u64; 13] = [
+    31,
+    32,
+    127,
+    128,
+    255,
+    256,
+    65_535,
+    65_536,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    // From here on a bound is told in milliseconds.
+    (1 << 32) + 704,
+    1 << 40,
+];
+
+/// Text of so many bytes with its quotes, as a payload.
+fn long(edge: u64, more: usize) -> Payload {
+    let length = usize::try_from(edge).unwrap().min(70_000) + more;
+    Payload::from_stored(format!("\"{}\"", "x".repeat(length.saturating_sub(2))))
+}
+
+#[tokio::test]
+async fn r06_r07_r21_scripts_write_numbers_and_texts_of_all_lengths_as_steps_do() {
+    let server = Redis::start(&[]).unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut pair = Pair::open(&server.url(), 0, false).await;
+    for (number, edge) in EDGES.into_iter().enumerate() {
+        let micros = std::time::Duration::from_micros;
+        let thresholds = Thresholds::new(micros(edge), micros(edge.saturating_mul(2) + 1)).unwrap();
+        let of_key = |more: usize, payload: Payload| {
+            let length = usize::try_from(edge).unwrap().min(500) + more;
+            let name = format!("{number:0length$}");
+            let debounced = keyed_with(&name, Debounce::new(thresholds), Fold::Last, "0");
+            NewTrigger { payload, ..debounced }
+        };
+        let in_partition = |trigger: NewTrigger| NewTrigger {
+            partition: Some(key("p")),
+            keyed: trigger.keyed.map(|keyed| Keyed { key: key("in a partition"), ..keyed }),
+            ..trigger
+        };
+        let unkeyed = NewTrigger { payload: long(edge, 0), ..plain("0") };
+        let (first, second) = (of_key(0, long(edge, 0)), of_key(1, long(edge, 0)));
+        for triggers in [
+            vec![unkeyed, first.clone(), second.clone(), in_partition(first.clone())],
+            vec![first.clone(), in_partition(second.clone())],
+            vec![of_key(1, long(edge, 1)), first],
+        ] {
+            let batches: Vec<Batch> = triggers.into_iter().map(Batch::one).collect();
+            ask!(pair, enqueue(Some(pair.now), batches.clone()));
+            pair.now = pair.now + micros(edge / 2 + 1);
+        }
+        pair.now = pair.now + micros(edge.saturating_mul(2));
+        let length = usize::try_from(edge).unwrap().min(128);
+        let worker = WorkerId::new("w".repeat(length)).unwrap();
+        let claim = Claim { worker, ..Rig::wish(1_000) };
+        let claimed = ask!(pair, claim(Some(pair.now), &claim)).unwrap();
+        assert!(claimed.jobs.len() >= 4, "{} jobs at {edge}", claimed.jobs.len());
+        pair.now = pair.now + micros(1);
+        let ends: Vec<Settlement> = claimed
+            .jobs
+            .iter()
+            .enumerate()
+            .map(|(more, job)| {
+                let output = (more > 0).then(|| long(edge, more - 1));
+                Settlement { lease: lease(job), outcome: Outcome::Succeeded { output } }
+            })
+            .collect();
+        ask!(pair, settle(Some(pair.now), ends.clone()));
+        pair.same_keys(&mut connection).await;
+    }
+    pair.same_views().await;
 }
