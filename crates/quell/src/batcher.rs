@@ -165,9 +165,8 @@ impl Line {
     /// Who goes to the store now.
     ///
     /// Each call gets its share: were the first to take all who wait, callers and store would wait for
-    /// each other in turn, for ever. What is far from a share
-    /// waits for the call that is under way, and grows meanwhile: a call has its price whatever is
-    /// in it.
+    /// each other in turn, for ever. What is far from a share waits for the call that is under way,
+    /// and grows meanwhile: a call has its price whatever is in it.
     fn next_call(&mut self) -> Option<Vec<Waiting>> {
         let (here, share) = (self.waiting.len(), self.share());
         let least = self.under_way.saturating_add(here) / self.at_once;

@@ -390,6 +390,20 @@ async fn r06_r07_r21_scripts_write_numbers_and_texts_of_all_lengths_as_steps_do(
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let mut pair = Pair::open(&server.url(), 0, false).await;
+    // Lanes whose numbers take two bytes, too, and windows of so many triggers.
+    let lanes: Vec<Batch> =
+        (10..140).map(|priority| Batch::one(NewTrigger { priority, ..plain("0") })).collect();
+    for _ in 0..2 {
+        ask!(pair, enqueue(Some(pair.now), lanes.clone()));
+    }
+    for count in [127, 1, 127, 1, 65_279, 1] {
+        let window =
+            NewTrigger { priority: 139, ..keyed_with("many", debounce(), Fold::Last, "0") };
+        let batches = vec![Batch::one(window); count];
+        let scripts = pair.scripts.store.enqueue(Some(pair.now), batches.clone()).await;
+        let steps = pair.steps.store.enqueue(Some(pair.now), batches).await;
+        same(&pair.story, scripts, steps);
+    }
     for (number, edge) in EDGES.into_iter().enumerate() {
         let micros = std::time::Duration::from_micros;
         let thresholds = Thresholds::new(micros(edge), micros(edge.saturating_mul(2) + 1)).unwrap();
