@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_conformance::rig::{Rig, debounce, key, keyed_with, lease, plain, queue, secs, task};
-use quell_core::history::{Event, History};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
@@ -14,6 +13,8 @@ use quell_core::{
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
+
+use crate::place::Deaf;
 
 struct Server {
     redis: Redis,
@@ -256,14 +257,6 @@ async fn r30_r31_a_claim_is_one_script_however_many_partitions_are_full() {
     let next = server.store.next_due(now, &queue(), &tasks).await.unwrap();
     assert_eq!(server.scripts(), one(), "a look");
     assert_eq!(next.due, Some(Rig::START + Duration::from_millis(8)));
-}
-
-/// Takes events, so that every call takes a step.
-#[derive(Debug)]
-struct Deaf;
-
-impl History for Deaf {
-    fn record(&self, _: &Event) {}
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_conformance::rig::{Rig, key, lease, plain, queue, task};
-use quell_core::history::{Event, History};
 use quell_core::{
     Batch, Claim, ErrorKind, Job, JobFilter, JobState, Outcome, QueueSettings, Rate, Settlement,
     Store, Timestamp, WorkerId,
@@ -14,13 +13,7 @@ use quell_core::{
 use quell_redis::{RedisOptions, RedisStore};
 use tokio::task::JoinSet;
 
-/// Takes events, so that the store takes every step itself.
-#[derive(Debug)]
-struct Deaf;
-
-impl History for Deaf {
-    fn record(&self, _: &Event) {}
-}
+use crate::place::Deaf;
 
 const WORKERS: usize = 8;
 /// Longer than any of this takes on a busy machine.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use quell_conformance::rig::{
     Rig, debounce, fails, key, keyed_with, lease, plain, queue, secs, task,
 };
-use quell_core::history::{Event, History};
 use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
@@ -23,13 +22,7 @@ use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
 use redis::aio::MultiplexedConnection;
 
-/// Takes events, so that the store takes every step itself.
-#[derive(Debug)]
-struct Deaf;
-
-impl History for Deaf {
-    fn record(&self, _: &Event) {}
-}
+use crate::place::{Deaf, Place};
 
 /// A store, and how to read its keys.
 struct Opened {
@@ -335,8 +328,7 @@ async fn dump(connection: &mut MultiplexedConnection, prefix: &str) -> BTreeMap<
 async fn compare(is_limited: bool, seeds: Range<u64>) {
     // Of its own, so that all its keys are few.
     let server = Redis::start(&[]).unwrap();
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = Place::on(&server).connect().await;
     for seed in seeds {
         let mut pair = Pair::open(&server.url(), seed, is_limited).await;
         for _ in 0..70 {
@@ -387,8 +379,7 @@ fn long(edge: u64, more: usize) -> Payload {
 #[tokio::test]
 async fn r06_r07_r21_scripts_write_numbers_and_texts_of_all_lengths_as_steps_do() {
     let server = Redis::start(&[]).unwrap();
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = Place::on(&server).connect().await;
     let mut pair = Pair::open(&server.url(), 0, false).await;
     // Lanes whose numbers take two bytes, too, and windows of so many triggers.
     let lanes: Vec<Batch> =
@@ -399,6 +390,7 @@ async fn r06_r07_r21_scripts_write_numbers_and_texts_of_all_lengths_as_steps_do(
     for count in [127, 1, 127, 1, 65_279, 1] {
         let window =
             NewTrigger { priority: 139, ..keyed_with("many", debounce(), Fold::Last, "0") };
+        // Too many for the story.
         let batches = vec![Batch::one(window); count];
         let scripts = pair.scripts.store.enqueue(Some(pair.now), batches.clone()).await;
         let steps = pair.steps.store.enqueue(Some(pair.now), batches).await;
