@@ -11,7 +11,7 @@ use crate::look::text;
 ///
 /// A server that does not answer such questions, because a right is missing, is taken at its word:
 /// no promise depends on the answers.
-pub(crate) async fn warn_of_settings(link: &Link) -> bool {
+pub(crate) async fn check_settings(link: &Link) -> bool {
     let info = info(link).await;
     for warning in warnings(&info) {
         warn!("{warning}");

@@ -13,7 +13,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use tokio::task::JoinSet;
 
 use crate::RedisStore;
-use crate::check::warn_of_settings;
+use crate::check::check_settings;
 use crate::cluster::Cluster;
 use crate::ends::{Ends, ask};
 use crate::error::explain;
@@ -206,7 +206,7 @@ impl RedisOptions {
         let authorities = authorities(self.ca_file.as_deref())?;
         self.nodes = trusting(&self.nodes, authorities.as_ref())?;
         let link = self.link(authorities).await?;
-        let syncs = warn_of_settings(&link).await;
+        let syncs = check_settings(&link).await;
         let channel = format!("{}:wake", self.prefix);
         let origin = format!("{:016x}", fastrand::u64(..));
         let hub = Arc::new(WakeHub::new());

@@ -81,18 +81,14 @@ pub(crate) fn encode_around(job: &Job, lane: u32, shape: u32) -> (Vec<u8>, Vec<u
     let window = &job.window;
     let after_first = |at: Timestamp| at.as_micros().wrapping_sub(window.first_at.as_micros());
     let some_after = |at: Timestamp| (at > Timestamp::MIN).then(|| after_first(at));
-    let text = |key: &Option<Key>| key.as_ref().map(|key| key.as_str().to_owned());
     let mut row = Row::default();
     row.number(Some(after_first(window.last_at)));
     row.number(Some(after_first(window.due_at)));
     row.number(window.bound_at.map(after_first).map(short_bound));
     row.count(window.reason.code().into());
     row.count(window.triggers);
-    row.count(shape.into());
-    row.text(text(&job.key).as_deref());
-    row.text(Some(job.payload.as_str()));
-    row.flag(job.waits);
-    row.text(text(&job.partition).as_deref());
+    row.shape_and_key(shape, job.key.as_ref());
+    row.payload_and_on(&job.payload, job.waits, job.partition.as_ref());
     row.number(some_after(window.asked_at));
     row.number(some_after(window.not_before));
     row.count(job.attempt.into());
@@ -124,11 +120,8 @@ pub(crate) fn encode_keyed(
     partition: Option<&Key>,
 ) -> (Vec<u8>, Vec<u8>) {
     let (mut same, mut rest) = (Row::default(), Row::default());
-    same.count(DEFAULT_SHAPE.into());
-    same.text(Some(key.as_str()));
-    rest.text(Some(payload.as_str()));
-    rest.flag(false);
-    rest.text(partition.map(Key::as_str));
+    same.shape_and_key(DEFAULT_SHAPE, Some(key));
+    rest.payload_and_on(payload, false, partition);
     rest.bytes.truncate(rest.kept);
     (same.bytes, rest.bytes)
 }
@@ -185,6 +178,18 @@ impl Row {
         let Some(text) = text else { return self.nothing() };
         let _written = write_str(&mut self.bytes, text);
         self.end(false);
+    }
+
+    fn shape_and_key(&mut self, shape: u32, key: Option<&Key>) {
+        self.count(shape.into());
+        self.text(key.map(Key::as_str));
+    }
+
+    /// The three fields after the key.
+    fn payload_and_on(&mut self, payload: &Payload, waits: bool, partition: Option<&Key>) {
+        self.text(Some(payload.as_str()));
+        self.flag(waits);
+        self.text(partition.map(Key::as_str));
     }
 }
 

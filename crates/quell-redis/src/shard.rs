@@ -43,10 +43,15 @@ impl Steps {
         self.0.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes note of a call.
-    pub(crate) fn note(&self, took_step: bool) {
+    /// A call took a step.
+    pub(crate) fn taken(&self) {
+        self.0.store(Steps::CALLS, Ordering::Relaxed);
+    }
+
+    /// A call did without.
+    pub(crate) fn spared(&self) {
         let left = self.0.load(Ordering::Relaxed).saturating_sub(1);
-        self.0.store(if took_step { Steps::CALLS } else { left }, Ordering::Relaxed);
+        self.0.store(left, Ordering::Relaxed);
     }
 }
 

@@ -98,7 +98,7 @@ impl ShardStore {
         batches: &[Batch],
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let jobs = batches.iter().map(|batch| batch.triggers.len()).sum();
-        self.shard.steps.note(true);
+        self.shard.steps.taken();
         let _alone = self.shard.accepting.write().await;
         Ok(step!(self, "accept triggers", (now.into(), jobs), |tx| {
             tx.load_for(batches).await?;

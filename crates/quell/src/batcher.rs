@@ -80,7 +80,7 @@ async fn serve<C: Future<Output = ()>>(
     mut receiver: mpsc::Receiver<Waiting>,
     call: impl Fn(Vec<Waiting>) -> C,
 ) {
-    let mut line = Line::of(at_once());
+    let mut line = Line::of(1);
     let mut calls = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -144,7 +144,7 @@ struct Line {
 
 impl Line {
     fn of(at_once: usize) -> Self {
-        Line { at_once: at_once.max(1), calls: 0, under_way: 0, waiting: VecDeque::new() }
+        Line { at_once, calls: 0, under_way: 0, waiting: VecDeque::new() }
     }
 
     fn may_call(&self) -> bool {

@@ -138,7 +138,7 @@ impl ShardStore {
             }
         }
         self.spread(News { wakes: answer.wakes()?, ..News::default() });
-        shard.steps.note(false);
+        shard.steps.spared();
         Ok(())
     }
 }
@@ -213,6 +213,7 @@ impl<'b> Lanes<'b> {
                 task.as_str(),
                 i64::from(number),
                 keys.number(shard.keys.recent(task)),
+                trigger.partition.as_ref().map_or(Item::NOTHING, |one| Item::from(one.as_str())),
             ]);
         }
         Some((place, number))
@@ -227,9 +228,10 @@ fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Opti
     for burst in &gathered.bursts {
         let placed = lanes.place(shard, known, &mut keys, burst.last);
         let Some((lane, number)) = placed else { return Ok(None) };
-        match &burst.last.keyed {
-            None => items.extend(plain_item(lane, number, burst.last)),
-            Some(keyed) => {
+        match (&burst.last.keyed, burst.last.when) {
+            (None, When::At(at)) => items.extend(item_at(lane, burst.last, at)),
+            (None, _) => items.extend(plain_item(lane, number, burst.last)),
+            (Some(keyed), _) => {
                 let hash = keys.number(own.debounce(&burst.last.task, &keyed.key));
                 let Some(item) = keyed_item((lane, hash), known, burst, keyed) else {
                     return Ok(None);
@@ -250,18 +252,14 @@ fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Opti
     Ok(Some(Request { keys, asked }))
 }
 
-fn partition(trigger: &NewTrigger) -> Item {
-    trigger.partition.as_ref().map_or(Item::NOTHING, |partition| Item::from(partition.as_str()))
-}
-
 /// A job as it would be at the beginning of time: scripts add theirs.
 const START: Timestamp = Timestamp::from_micros(0);
 
+fn item_at(lane: usize, trigger: &NewTrigger, at: Timestamp) -> [Item; 4] {
+    [lane.into(), AT.into(), trigger.payload.as_str().into(), at.as_micros().into()]
+}
+
 fn plain_item(lane: usize, number: u32, trigger: &NewTrigger) -> [Item; 5] {
-    if let When::At(at) = trigger.when {
-        let payload = trigger.payload.as_str().into();
-        return [lane.into(), AT.into(), payload, partition(trigger), at.as_micros().into()];
-    }
     let job = Job::unkeyed(JobId::new(0), trigger, START);
     let (before, after) = encode_around(&job, number, DEFAULT_SHAPE);
     let due = job.window.due_at.as_micros().into();
@@ -274,7 +272,7 @@ fn keyed_item(
     known: &Known,
     burst: &Burst<'_>,
     keyed: &Keyed,
-) -> Option<[Item; 9]> {
+) -> Option<[Item; 8]> {
     let (trigger, own) = (burst.last, &keyed.debounce);
     // R14: the queue's thresholds replace the process's defaults.
     let of_queue = own.from_default.then(|| known.settings(&trigger.queue).debounce).flatten();
@@ -289,6 +287,5 @@ fn keyed_item(
         short_bound(exact(thresholds.max())?).into(),
         hash.into(),
         Item::from_count(u64::try_from(burst.members.len()).unwrap_or(u64::MAX)),
-        partition(trigger),
     ])
 }

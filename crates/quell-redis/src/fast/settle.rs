@@ -135,7 +135,7 @@ fn request(shard: &Shard, known: &Known, ends: &[(usize, End<'_>)]) -> Option<Re
     ]);
     let mut tasks = BTreeSet::new();
     let mut groups = Groups::default();
-    let mut items = Vec::with_capacity(ends.len().saturating_mul(6));
+    let mut items = Vec::new();
     for (_, End { lease, output, job }) in ends {
         let group = groups.number(known, lease, job);
         let (key, hash) = match &job.key {

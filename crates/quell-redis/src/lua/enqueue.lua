@@ -7,14 +7,14 @@
 -- job, when it is due, how many triggers it has, and whether it is new; the job is 0 where the item
 -- is left to the caller. Then come the queues in which something may start earlier, and when.
 local before_first, step, channel, origin, whole, lanes, items = unpack(asked)
--- A lane: heads, line, its name there, queue, task, number, the newest jobs of the task.
-local HEADS, LINE, NAME, QUEUE, TASK, NUMBER, RECENT = 1, 2, 3, 4, 5, 6, 7
+-- A lane: heads, line, its name there, queue, task, number, the newest jobs of the task, partition.
+local HEADS, LINE, NAME, QUEUE, TASK, NUMBER, RECENT, OF_PARTITION = 1, 2, 3, 4, 5, 6, 7, 8
 -- An item: lane, kind, and by its kind: the row before and after the time, and how much later it is
--- due; or payload, partition and the moment asked for; or, for keyed ones, the row's shape and key, the
--- row from the payload on, how much later it is due, the bound as rows tell it, the window's hash, how
--- many triggers, and the partition. Items come one after the other, each of so many values.
+-- due; or payload and the moment asked for; or, for keyed ones, the row's shape and key, the row from
+-- the payload on, how much later it is due, the bound as rows tell it, the window's hash, and how many
+-- triggers. Items come one after the other, each of so many values.
 local PLAIN, AT, KEYED = 0, 1, 2
-local WIDTH = { [PLAIN] = 5, [AT] = 5, [KEYED] = 9 }
+local WIDTH = { [PLAIN] = 5, [AT] = 4, [KEYED] = 8 }
 
 -- The windows that keyed items join, by where the item is: their jobs, what the hash says of their last
 -- trigger, and their rows as they are kept.
@@ -66,7 +66,7 @@ local function place(lane, id, due)
     placed[lane] = line
   end
   local size = line.size
-  line[size + 1], line[size + 2], line.size = due_text(due), LETTERS[#id] .. id, size + 2
+  line[size + 1], line[size + 2], line.size = due_text(due), member(id), size + 2
 end
 
 local function put(id, row)
@@ -109,22 +109,20 @@ end
 -- How rows of keyed jobs of a lane begin: with how many fields they have, and that they have not
 -- started. Those with a partition have two fields more.
 local before_of = {}
-local function row_before(lane, partition)
-  local number = lanes[lane][NUMBER]
-  if partition then return string.char(IS_SHORT + 2, SCHEDULED) .. cmsgpack.pack(number) end
-  local before = before_of[lane]
-  if not before then
-    before = string.char(IS_SHORT, SCHEDULED) .. cmsgpack.pack(number)
-    before_of[lane] = before
+local function row_before(number)
+  if not before_of[number] then
+    local lane = lanes[number]
+    local head = lane[OF_PARTITION] and IS_SHORT + 2 or IS_SHORT
+    before_of[number] = string.char(head, SCHEDULED) .. cmsgpack.pack(lane[NUMBER])
   end
-  return before
+  return before_of[number]
 end
 
 -- Joins a window of which nothing is known but what this trigger, too, would write: it is not taken
 -- apart as a whole. Answers whether it is such a one.
 local function join_alike(at, bytes)
-  if items[at + 8] then return false end
-  local before, same, bound = row_before(items[at], false), items[at + 2], items[at + 5]
+  if lanes[items[at]][OF_PARTITION] then return false end
+  local before, same, bound = row_before(items[at]), items[at + 2], items[at + 5]
   if string.sub(bytes, 1, #before) ~= before then return false end
   local marker = string.byte(bytes, #before + 1)
   -- Where times take nine bytes each, it is known what is before them.
@@ -146,8 +144,9 @@ local is_left = false
 local function join_other(at, bytes)
   local row = read_row(bytes)
   if row and row[STATE] ~= SCHEDULED then return false end
-  local is_common = row and row[LANE] == lanes[items[at]][NUMBER] and row[SHAPE] == 0
-    and (row[PARTITION] or false) == items[at + 8] and row[BOUND] == items[at + 5]
+  local lane = lanes[items[at]]
+  local is_common = row and row[LANE] == lane[NUMBER] and row[SHAPE] == 0
+    and (row[PARTITION] or false) == lane[OF_PARTITION] and row[BOUND] == items[at + 5]
     and not row[ASKED] and not row[NOT_BEFORE]
   if not is_common then
     is_left = true
@@ -186,7 +185,7 @@ end
 local function open(at)
   local id, hash, lane, bound = next_id(), KEYS[items[at + 6]], items[at], items[at + 5]
   local due, reason = later(0, items[at + 4], bound)
-  local row = row_before(lane, items[at + 8]) .. packed_now
+  local row = row_before(lane) .. packed_now
     .. cmsgpack.pack(0, due, bound, reason, items[at + 7]) .. items[at + 2] .. items[at + 3]
   local _, key = cmsgpack.unpack(items[at + 2])
   local waits = redis.call('HGET', KEYS[6], lanes[lane][TASK] .. ' ' .. key)
@@ -213,12 +212,12 @@ local function plain(at)
 end
 
 local function plain_at(at)
-  local lane, id, moment = items[at], next_id(), items[at + 4]
+  local lane, id, moment = items[at], next_id(), items[at + 3]
   local delayed = moment > now
   local due = delayed and moment or now
   local row = {
     SCHEDULED, lanes[lane][NUMBER], now, 0, due - now, nil, delayed and 1 or 0, 1, 0, nil,
-    items[at + 2], false, items[at + 3] or nil, moment - now,
+    items[at + 2], false, lanes[lane][OF_PARTITION] or nil, moment - now,
   }
   put(id, write_row(row))
   add(lane, id, due, false)

@@ -151,7 +151,7 @@ for number = 1, #ids do
       by_partition[slot] = (by_partition[slot] or 0) + 1
     end
     ended = ended + 1
-    lost[ended] = LETTERS[#id] .. id
+    lost[ended] = member(id)
     over[2 * ended - 1], over[2 * ended] = now_text, lost[ended]
     if is_awaited and redis.call('SREM', KEYS[10], id) == 1 then
       redis.call('PUBLISH', channel, origin .. ' ended ' .. id)
