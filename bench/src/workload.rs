@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use quell::{Ctx, JobState, Key, Policy, Quell, QueueName, Task, TaskError, TaskName};
+use quell::{Ctx, JobState, Policy, Quell, QueueName, Task, TaskError, TaskName};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -67,8 +67,8 @@ impl Task for Meter {
         Policy::default().debounce(Duration::from_secs(100)..=Duration::from_secs(600))
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new(format!("customer-{}", self.key)).ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some(format!("customer-{}", self.key))
     }
 }
 

@@ -217,16 +217,26 @@ text_type!(
 );
 
 impl Key {
-    /// One key of several parts, joined by `/`; a `/` or `%` inside a part is percent-encoded.
+    /// One key of several parts, joined as [`Key::join`] does.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as for [`Key::new`].
     pub fn from_parts<P: AsRef<str>>(parts: impl IntoIterator<Item = P>) -> Result<Self> {
+        Key::new(Key::join(parts))
+    }
+
+    /// The text of one key of several parts, joined by `/`; a `/` or `%` inside a part is
+    /// percent-encoded. The length is checked where the text becomes a key.
+    ///
+    /// ```
+    /// assert_eq!(quell_core::Key::join(["acme", "a/b"]), "acme/a%2Fb");
+    /// ```
+    pub fn join<P: AsRef<str>>(parts: impl IntoIterator<Item = P>) -> String {
         let encoded: Vec<String> = parts
             .into_iter()
             .map(|part| part.as_ref().replace('%', "%25").replace('/', "%2F"))
             .collect();
-        Key::new(encoded.join("/"))
+        encoded.join("/")
     }
 }
 
@@ -250,7 +260,7 @@ fn check_name(field: &'static str, text: &str) -> Result<()> {
 
 fn check_key(field: &'static str, text: &str) -> Result<()> {
     if text.is_empty() {
-        return Err(Error::invalid(field, "key is empty: give one, or none for no debounce"));
+        return Err(Error::invalid(field, "key is empty: give 1 to 512 bytes, or no key at all"));
     }
     if text.len() > MAX_KEY_BYTES {
         let length = text.len();

@@ -2,7 +2,7 @@
 #![expect(clippy::print_stdout, reason = "an example speaks")]
 use std::time::Duration;
 
-use quell::{Ctx, Key, Policy, Quell, Task, TaskError};
+use quell::{Ctx, Policy, Quell, Task, TaskError};
 
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Greet(String);
@@ -13,8 +13,8 @@ impl Task for Greet {
     fn policy() -> Policy {
         Policy::default().debounce(Duration::from_secs(1)..=Duration::from_secs(5))
     }
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new(&self.0).ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some(self.0.clone())
     }
 }
 

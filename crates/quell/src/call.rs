@@ -263,9 +263,14 @@ fn dedup_key(text: &str) -> Result<Key> {
     named_key("dedup", text)
 }
 
-/// Names the option at fault, where a bad debounce key names `key`.
+/// The key that a function of the task returned, checked; no key stays no key (R9, R40).
+pub(crate) fn own_key(option: &'static str, text: Option<String>) -> Result<Option<Key>> {
+    text.map(|text| named_key(option, &text)).transpose()
+}
+
+/// Names the option at fault, where a bad key of the store names `key`.
 fn named_key(option: &'static str, text: &str) -> Result<Key> {
-    Key::new(text).map_err(|error| Error::invalid(option, format!("{option} {error}")))
+    Key::new(text).map_err(|error| Error::invalid(option, format!("{option}: {error}")))
 }
 
 fn no_receipt() -> Error {

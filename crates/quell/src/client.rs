@@ -15,7 +15,7 @@ use quell_core::{
 };
 
 use crate::batcher::Batcher;
-use crate::call::{Trigger, TriggerMany};
+use crate::call::{Trigger, TriggerMany, own_key};
 use crate::open::open_store;
 use crate::{Clock, ScheduleTask, SystemClock, Task, TaskPolicy, WorkerBuilder};
 
@@ -296,8 +296,9 @@ impl Quell {
     /// A trigger for `task` under its policy.
     pub(crate) fn prepare<T: Task>(&self, task: &T) -> Result<NewTrigger> {
         let policy = self.task_policy::<T>()?;
-        let trigger = policy.trigger(Payload::encode(task)?, task.debounce_key());
-        Ok(NewTrigger { partition: task.partition(), ..trigger })
+        let key = own_key("debounce_key", task.debounce_key())?;
+        let partition = own_key("partition", task.partition())?;
+        Ok(NewTrigger { partition, ..policy.trigger(Payload::encode(task)?, key) })
     }
 
     /// The task's policy, checked once per process.

@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use quell::{Ctx, Key, Policy, Quell, Task, TaskError};
+//! use quell::{Ctx, Policy, Quell, Task, TaskError};
 //! use serde::{Deserialize, Serialize};
 //!
 //! #[derive(Serialize, Deserialize)]
@@ -17,7 +17,7 @@
 //!     fn policy() -> Policy {
 //!         Policy::default().debounce(Duration::from_millis(5)..=Duration::from_millis(50))
 //!     }
-//!     fn debounce_key(&self) -> Option<Key> { Key::new(self.page.to_string()).ok() }
+//!     fn debounce_key(&self) -> Option<String> { Some(self.page.to_string()) }
 //! }
 //!
 //! async fn reindex(task: Reindex, ctx: Ctx<tokio::sync::mpsc::Sender<u64>>) -> Result<(), TaskError> {

@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use quell_core::Key;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -16,7 +15,7 @@ use crate::Policy;
 ///
 /// ```
 /// use std::time::Duration;
-/// use quell::{Key, Policy, Task};
+/// use quell::{Policy, Task};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize)]
@@ -33,8 +32,8 @@ use crate::Policy;
 ///         Policy::queue("billing").attempts(2).min_backoff(secs(30)).debounce(secs(10)..=secs(60))
 ///     }
 ///
-///     fn debounce_key(&self) -> Option<Key> {
-///         Key::new(self.customer_id.to_string()).ok()
+///     fn debounce_key(&self) -> Option<String> {
+///         Some(self.customer_id.to_string())
 ///     }
 /// }
 /// ```
@@ -52,13 +51,19 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
     }
 
     /// Triggers of one key share a window; none runs on its own, at once (R9).
-    fn debounce_key(&self) -> Option<Key> {
+    ///
+    /// The client checks the text and refuses a trigger whose key is malformed (empty, longer than
+    /// 512 bytes, or with a NUL character), naming `debounce_key` (R40). For a key of several
+    /// parts use [`Key::join`](crate::Key::join).
+    fn debounce_key(&self) -> Option<String> {
         None
     }
 
     /// The partition of the queue that it belongs to, such as a customer: each has limits of its
-    /// own, and a full one holds up nobody else (R31). None is under the queue's limits alone.
-    fn partition(&self) -> Option<Key> {
+    /// own, and a full one delays no other (R31). None is under the queue's limits alone.
+    ///
+    /// The text is checked as that of [`Task::debounce_key`] is.
+    fn partition(&self) -> Option<String> {
         None
     }
 }

@@ -8,7 +8,7 @@
 //! use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 //! use std::time::Duration;
 //! use quell::testing::TestKit;
-//! use quell::{Ctx, Key, Policy, Task, TaskError};
+//! use quell::{Ctx, Policy, Task, TaskError};
 //!
 //! #[derive(serde::Serialize, serde::Deserialize)]
 //! struct Meter { customer: u32 }
@@ -19,7 +19,7 @@
 //!     fn policy() -> Policy {
 //!         Policy::default().debounce(Duration::from_secs(10)..=Duration::from_secs(60))
 //!     }
-//!     fn debounce_key(&self) -> Option<Key> { Key::new(self.customer.to_string()).ok() }
+//!     fn debounce_key(&self) -> Option<String> { Some(self.customer.to_string()) }
 //! }
 //!
 //! async fn meter(_: Meter, ctx: Ctx<AtomicU64>) -> Result<(), TaskError> {

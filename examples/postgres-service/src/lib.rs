@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use quell::{Ctx, Key, Policy, Quell, Task, TaskError, WorkerBuilder};
+use quell::{Ctx, Policy, Quell, Task, TaskError, WorkerBuilder};
 use sqlx::PgPool;
 
 /// Brings a customer's bill up to date.
@@ -27,8 +27,8 @@ impl Task for UpdateBill {
         Policy::queue("billing").debounce(min..=max).attempts(10)
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new(self.customer.to_string()).ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some(self.customer.to_string())
     }
 }
 

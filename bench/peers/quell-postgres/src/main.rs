@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pg_common::{Peer, Settings, Starts};
-use quell::{Ctx, Key, Policy, Quell, Task, TaskError};
+use quell::{Ctx, Policy, Quell, Task, TaskError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -33,8 +33,8 @@ impl Task for Meter {
         Policy::default().debounce(hour..=2 * hour)
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new(format!("customer-{}", self.key)).ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some(format!("customer-{}", self.key))
     }
 }
 

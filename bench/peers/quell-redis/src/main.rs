@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use quell::{Ctx, JobState, Key, Policy, Quell, Task, TaskError};
+use quell::{Ctx, JobState, Policy, Quell, Task, TaskError};
 use redis_common::{Peer, Settings, Starts};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -33,8 +33,8 @@ impl Task for Meter {
         Policy::default().debounce(hour..=2 * hour)
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new(format!("customer-{}", self.key)).ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some(format!("customer-{}", self.key))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quell::{
-    Collected, Ctx, Fold, JobFilter, JobState, Key, Policy, Quell, Result, Store, Task, TaskError,
+    Collected, Ctx, Fold, JobFilter, JobState, Policy, Quell, Result, Store, Task, TaskError,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -130,8 +130,8 @@ impl Task for Update {
             .max_backoff(Duration::from_millis(5))
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new(self.account.to_string()).ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some(self.account.to_string())
     }
 }
 

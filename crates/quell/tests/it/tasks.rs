@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use quell::{Collected, Ctx, Fold, Jitter, Key, Policy, Task, TaskError, Timestamp};
+use quell::{Collected, Ctx, Fold, Jitter, Policy, Task, TaskError, Timestamp};
 use serde::{Deserialize, Serialize};
 
 pub(crate) const fn secs(secs: u64) -> Duration {
@@ -59,8 +59,8 @@ impl Task for Reindex {
         Policy::default().debounce(secs(10)..=secs(60))
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new(&self.page).ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some(self.page.clone())
     }
 }
 
@@ -83,8 +83,8 @@ impl Task for Slow {
         Policy::default().debounce(secs(10)..=secs(60)).timeout(secs(100))
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new("only").ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some("only".to_owned())
     }
 }
 
@@ -152,8 +152,8 @@ impl Task for Mail {
         Policy::default().debounce(secs(10)..=secs(60)).fold(Fold::Collect { cap: 3 })
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new("digest").ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some("digest".to_owned())
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quell::testing::TestKit;
 use quell::{
-    ErrorKind, HoldUntil, Key, Limits, MemoryStore, Policy, Quell, Receipt, Result, Task, Timestamp,
+    ErrorKind, HoldUntil, Limits, MemoryStore, Policy, Quell, Receipt, Result, Task, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -106,8 +106,8 @@ async fn r14_thresholds_come_from_the_process_when_the_task_names_none() -> Resu
     impl Task for Plain {
         const NAME: &'static str = "plain";
         type Output = ();
-        fn debounce_key(&self) -> Option<Key> {
-            Key::new("k").ok()
+        fn debounce_key(&self) -> Option<String> {
+            Some("k".to_owned())
         }
     }
     let now = Timestamp::from_secs(50);
@@ -116,6 +116,52 @@ async fn r14_thresholds_come_from_the_process_when_the_task_names_none() -> Resu
     let quell = Quell::with_store(store).clock(clock).debounce(secs(3)..=secs(4)).build()?;
     let Receipt::Accepted { due, .. } = quell.trigger(Plain).await? else { panic!("not accepted") };
     assert_eq!(due, now + secs(3));
+    Ok(())
+}
+
+/// A task whose keys are the texts that it carries.
+#[derive(Serialize, Deserialize)]
+struct Keys {
+    debounce: Option<String>,
+    partition: Option<String>,
+}
+
+impl Task for Keys {
+    const NAME: &'static str = "keys";
+    type Output = ();
+    fn debounce_key(&self) -> Option<String> {
+        self.debounce.clone()
+    }
+    fn partition(&self) -> Option<String> {
+        self.partition.clone()
+    }
+}
+
+#[tokio::test]
+async fn r40_a_malformed_key_of_a_task_is_refused_by_field_and_never_taken_for_no_key() -> Result<()>
+{
+    let kit = kit()?;
+    let quell = kit.quell();
+    let before = quell.store().counts().await?;
+    let by_debounce = |text| Keys { debounce: Some(text), partition: None };
+    let by_partition = |text| Keys { debounce: None, partition: Some(text) };
+    for text in [String::new(), "k".repeat(513), "a\0b".to_owned()] {
+        for (field, task) in
+            [("debounce_key", by_debounce(text.clone())), ("partition", by_partition(text.clone()))]
+        {
+            let error = quell.trigger(task).await.expect_err("a malformed key");
+            assert_eq!((error.kind(), error.field()), (ErrorKind::Invalid, Some(field)), "{error}");
+            assert!(error.to_string().starts_with(field), "{error}");
+        }
+        let tasks = [by_debounce("fine".to_owned()), by_debounce(text)];
+        let error = quell.trigger_many(tasks).await.expect_err("a malformed key in a batch");
+        assert!(error.to_string().starts_with("triggers[1]: debounce_key: "), "{error}");
+    }
+    assert_eq!(quell.store().counts().await?, before, "nothing is written");
+
+    let longest = || Keys { debounce: Some("k".repeat(512)), partition: Some("p".repeat(512)) };
+    assert_eq!(quell.trigger(longest()).await?.outcome(), "accepted");
+    assert_eq!(quell.trigger(longest()).await?.outcome(), "debounced");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use pg_common::{median, quantile};
 use quell::{
-    Batch, Claim, Ctx, Key, Lease, NewTrigger, Outcome, Payload, Policy, Quell, QueueName,
+    Batch, Claim, Ctx, Lease, NewTrigger, Outcome, Payload, Policy, Quell, QueueName,
     Settlement, Task, TaskError, TaskName, WorkerId,
 };
 use serde::{Deserialize, Serialize};
@@ -45,8 +45,8 @@ impl Task for Meter {
         Policy::default().debounce(day..=2 * day)
     }
 
-    fn debounce_key(&self) -> Option<Key> {
-        Key::new(format!("customer-{}", self.key)).ok()
+    fn debounce_key(&self) -> Option<String> {
+        Some(format!("customer-{}", self.key))
     }
 }
 
