@@ -14,7 +14,7 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ExplainTarget,
     Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
-    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, Wakeups, lacks,
 };
@@ -267,7 +267,7 @@ impl<S: Store> Store for Lesser<S> {
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64> {
+    ) -> Result<Pruned> {
         self.inner.prune(now, retention, limit).await
     }
 

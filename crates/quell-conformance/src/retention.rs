@@ -3,7 +3,7 @@
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
 use quell_core::window::Debounce;
-use quell_core::{Fold, JobState, NewTrigger, Receipt, Retention};
+use quell_core::{Batch, Fold, JobState, NewTrigger, Receipt, Retention};
 
 use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, secs};
 
@@ -103,4 +103,33 @@ pub async fn r37_keys_that_are_still_taken_stay(rig: Rig) {
     for (name, until) in holds {
         assert_eq!(rig.trigger(named(name, until)).await.outcome(), "duplicate", "{name}");
     }
+}
+
+/// Expired dedup keys go as fast as they come, in calls of bounded size that say whether more is
+/// left.
+pub async fn r37_expired_keys_go_as_fast_as_they_come(mut rig: Rig) {
+    const PER_MINUTE: u64 = 3_000;
+    const BATCH: usize = 1_000;
+    let until = HoldUntil::Elapsed(secs(60));
+    for minute in 0..3 {
+        rig.at(60 * minute);
+        for chunk in 0..PER_MINUTE / 500 {
+            let trigger = |n: u64| NewTrigger {
+                dedup: Some(Dedup { key: key(&format!("{minute}-{chunk}-{n}")), until }),
+                ..keyed("window")
+            };
+            let triggers = (0..500).map(trigger).collect();
+            rig.trigger_batch(Batch { triggers, dedup: None }).await;
+        }
+        // As a worker does once a minute.
+        while rig.pruned(rig.now(), &Retention::default(), BATCH).await.more {}
+    }
+    let later = rig.at(180).now();
+    let mut calls = 0;
+    while rig.pruned(later, &Retention::default(), BATCH).await.more {
+        calls += 1;
+        assert!(calls < 100, "a store must not announce more when nothing is left");
+    }
+    let left = rig.pruned(later, &Retention::default(), usize::MAX).await;
+    assert_eq!(left.expired, 0, "expired keys stay although the store said that no more is left");
 }

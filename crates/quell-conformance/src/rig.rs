@@ -10,8 +10,8 @@ use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
     AttemptOutcome, Batch, Claim, ClaimedJob, ExplainTarget, Explanation, Failure, FailureKind,
     Fold, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome,
-    Payload, QueueName, QueueSettings, Receipt, Result, Retention, SettledAs, Settlement, Store,
-    TaskName, Timestamp, WorkerId,
+    Payload, Pruned, QueueName, QueueSettings, Receipt, Result, Retention, SettledAs, Settlement,
+    Store, TaskName, Timestamp, WorkerId,
 };
 
 /// A fresh store and whatever must outlive it.
@@ -275,6 +275,11 @@ impl Rig {
     /// Removes ended jobs as of this second of the test.
     pub async fn prune(&self, second: u64, keep: &Retention, limit: usize) -> u64 {
         let now = Rig::START + secs(second);
+        self.pruned(now, keep, limit).await.jobs
+    }
+
+    /// Removes what may go as of a moment, once.
+    pub async fn pruned(&self, now: Timestamp, keep: &Retention, limit: usize) -> Pruned {
         self.store.prune(Some(now), keep, limit).await.expect("the store prunes")
     }
 

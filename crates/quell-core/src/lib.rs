@@ -70,7 +70,7 @@ pub use payload::{Fold, Payload};
 pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 pub use settlement::{Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement};
 pub use store::{
-    Capabilities, Counts, ExplainTarget, JobFilter, Retention, Store, lacks, no_such_job,
+    Capabilities, Counts, ExplainTarget, JobFilter, Pruned, Retention, Store, lacks, no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};

@@ -132,6 +132,40 @@ impl Default for Retention {
     }
 }
 
+/// What one call of [`Store::prune`] removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Ended jobs.
+    pub jobs: u64,
+    /// Expired rows of other kinds: dedup and idempotency keys, key memories, starts, ticks.
+    pub expired: u64,
+    /// Whether a limit was reached, so that there may be more to remove.
+    pub more: bool,
+}
+
+impl Pruned {
+    /// Adds the result of another part of the same call, such as another shard.
+    #[must_use]
+    pub fn and(self, other: Pruned) -> Pruned {
+        Pruned {
+            jobs: self.jobs.saturating_add(other.jobs),
+            expired: self.expired.saturating_add(other.expired),
+            more: self.more || other.more,
+        }
+    }
+
+    /// Counts expired rows that one statement removed, and whether it reached its limit.
+    pub fn count_expired(&mut self, removed: u64, limit: usize) {
+        self.expired = self.expired.saturating_add(removed);
+        self.reaches(removed, limit);
+    }
+
+    /// Notes whether a statement that handled this many rows reached its limit.
+    pub fn reaches(&mut self, handled: u64, limit: usize) {
+        self.more |= handled >= u64::try_from(limit).unwrap_or(u64::MAX);
+    }
+}
+
 /// The engine below clients and workers.
 ///
 /// Each method is one atomic step: all of it happens or none, except that an error of kind
@@ -316,14 +350,16 @@ pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
     /// its size.
     async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs>;
 
-    /// Removes at most `limit` ended jobs past their retention, expired dedup and idempotency keys
-    /// and key memories; returns how many jobs went (R37).
+    /// Removes at most `limit` ended jobs past their retention, and expired dedup and idempotency
+    /// keys, key memories, starts and ticks, of which a store with a disk takes at most `limit` of
+    /// each kind (R37). The answer says whether another call may find more; callers repeat the call
+    /// until it does not.
     async fn prune(
         &self,
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64>;
+    ) -> Result<Pruned>;
 
     /// The dead jobs and the oldest due one of each queue and task, in bounded work (R27).
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview>;

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use quell_core::idempotency::{Fingerprint, Kept, Record};
 use quell_core::touched::{Loaded, TaskKey, Wanted};
-use quell_core::{JobId, JobResult, JobState, Payload, Result};
+use quell_core::{JobId, JobResult, JobState, Payload, Pruned, Result};
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
@@ -147,14 +147,16 @@ impl Tx<'_> {
     }
 
     /// Forgets at most `limit` keys that are free.
-    pub(crate) async fn prune_records(&mut self, limit: i64) -> Result<()> {
+    pub(crate) async fn prune_records(&mut self, limit: usize, pruned: &mut Pruned) -> Result<()> {
         const FREE: &str = concat!(
             "delete from quell.idempotency
               where ctid = any(array(select i.ctid from quell.idempotency i where ",
             free!("$1"),
             " limit $2 for update skip locked))"
         );
-        let query = self.sql.query(FREE).bind(self.now.as_micros()).bind(limit);
-        self.run("remove idempotency keys", query).await
+        let rows = i64::try_from(limit).unwrap_or(i64::MAX);
+        let query = self.sql.query(FREE).bind(self.now.as_micros()).bind(rows);
+        pruned.count_expired(self.run_counted("remove idempotency keys", query).await?, limit);
+        Ok(())
     }
 }

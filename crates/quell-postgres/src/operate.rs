@@ -6,8 +6,8 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::schedule::RECORD;
 use quell_core::{
-    JobId, JobState, Key, QueueName, QueueSettings, Result, Retention, TaskName, TaskSettings,
-    Timestamp, no_such_job,
+    JobId, JobState, Key, Pruned, QueueName, QueueSettings, Result, Retention, TaskName,
+    TaskSettings, Timestamp, no_such_job,
 };
 
 use crate::connections::Connections;
@@ -187,7 +187,7 @@ impl Tx<'_> {
     }
 
     /// Removes ended jobs, and keys that have no effect any more, in one small batch.
-    pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<u64> {
+    pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<Pruned> {
         const OLD: &str = "select id from quell.ended where state = $1 and ended_at <= $2
               order by ended_at limit $3 for update skip locked";
         let mut old: Vec<i64> = Vec::new();
@@ -214,9 +214,12 @@ impl Tx<'_> {
         for id in &old {
             self.tell(|| Event::Prune { t, job: JobId::new(unsigned(*id)) });
         }
-        self.remove_expired(limit).await?;
-        self.prune_ticks(limit).await?;
-        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
+        let jobs = u64::try_from(old.len()).unwrap_or(u64::MAX);
+        let mut pruned = Pruned { jobs, ..Pruned::default() };
+        pruned.reaches(jobs, limit);
+        self.remove_expired(limit, &mut pruned).await?;
+        pruned.count_expired(self.prune_ticks(limit).await?, limit);
+        Ok(pruned)
     }
 
     /// Removes jobs with all that hangs on them.
@@ -240,7 +243,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    async fn remove_expired(&mut self, limit: usize) -> Result<()> {
+    async fn remove_expired(&mut self, limit: usize, pruned: &mut Pruned) -> Result<()> {
         const EXPIRED: [&str; 3] = [
             "delete from quell.memory
               where ctid = any(array(select ctid from quell.memory
@@ -255,8 +258,9 @@ impl Tx<'_> {
         for sql in EXPIRED {
             let query = self.sql.query(sql).bind(self.now.as_micros());
             let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-            self.run("remove keys without effect", query).await?;
+            let removed = self.run_counted("remove keys without effect", query).await?;
+            pruned.count_expired(removed, limit);
         }
-        self.prune_records(i64::try_from(limit).unwrap_or(i64::MAX)).await
+        self.prune_records(limit, pruned).await
     }
 }

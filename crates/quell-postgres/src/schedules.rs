@@ -174,13 +174,13 @@ impl Tx<'_> {
     }
 
     /// Forgets ticks that no backfill can reach any more.
-    pub(crate) async fn prune_ticks(&mut self, limit: usize) -> Result<()> {
+    pub(crate) async fn prune_ticks(&mut self, limit: usize) -> Result<u64> {
         const PRUNE: &str = "delete from quell.tick_fired
               where ctid = any(array(select ctid from quell.tick_fired where tick_at < $1 limit $2
                                         for update skip locked))";
         let query = self.sql.query(PRUNE).bind(self.now.before(RECORD).as_micros());
         let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        self.run("forget old ticks", query).await
+        self.run_counted("forget old ticks", query).await
     }
 
     /// Accepts the triggers of ticks, each of the schedule at its place in `rows`, and keeps on

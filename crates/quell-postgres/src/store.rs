@@ -14,9 +14,9 @@ use quell_core::touched::Needs;
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NewTrigger,
-    NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups,
+    NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
@@ -500,9 +500,9 @@ impl Store for PostgresStore {
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64> {
+    ) -> Result<Pruned> {
         if !may_prune(&self.pool, &self.sql, self.asked(now), retention).await? {
-            return Ok(0);
+            return Ok(Pruned::default());
         }
         write!(self, now, |tx| {
             tx.read_clock().await?;

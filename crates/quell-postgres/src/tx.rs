@@ -263,8 +263,13 @@ impl<'s> Tx<'s> {
     }
 
     pub(crate) async fn run(&mut self, what: &'static str, query: PgQuery) -> Result<()> {
+        self.run_counted(what, query).await.map(drop)
+    }
+
+    /// Runs a statement; returns how many rows it affected.
+    pub(crate) async fn run_counted(&mut self, what: &'static str, query: PgQuery) -> Result<u64> {
         let ran = query.execute(&mut *self.open.0).await;
-        ran.map(drop).map_err(|e| explain(what, e))
+        ran.map(|done| done.rows_affected()).map_err(|e| explain(what, e))
     }
 
     pub(crate) fn tell(&mut self, event: impl FnOnce() -> Event) {

@@ -12,7 +12,7 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_suc
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
-    Lease, NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
     Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
     TaskSettings, Timestamp, WakeHub, Wakeups, lacks, no_such_job,
 };
@@ -491,16 +491,16 @@ impl Store for RedisStore {
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64> {
-        let (mut gone, mut failed) = (0_u64, None);
+    ) -> Result<Pruned> {
+        let (mut gone, mut failed) = (Pruned::default(), None);
         for shard in self.shards.within_reach().await? {
-            let left = limit.saturating_sub(usize::try_from(gone).unwrap_or(usize::MAX));
+            let left = limit.saturating_sub(usize::try_from(gone.jobs).unwrap_or(usize::MAX));
             match shard.prune(now, retention, left).await {
-                Ok(more) => gone = gone.saturating_add(more),
+                Ok(of_shard) => gone = gone.and(of_shard),
                 Err(error) => failed = Some(error),
             }
         }
-        told_or(gone, |gone| *gone > 0, failed)
+        told_or(gone, |gone| *gone != Pruned::default(), failed)
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {

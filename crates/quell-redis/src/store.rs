@@ -12,7 +12,7 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
-    Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
+    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, WakeHub, Wakeups,
 };
@@ -418,13 +418,14 @@ impl Store for ShardStore {
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64> {
+    ) -> Result<Pruned> {
         if !self.may_prune(now.into(), retention).await? {
-            return Ok(0);
+            return Ok(Pruned::default());
         }
         Ok(step!(self, "remove what has ended", (now.into(), 0), |tx| {
-            tx.load_old(retention, limit).await?;
-            tx.step(|part| part.prune(retention, limit))
+            let more = tx.load_old(retention, limit).await?;
+            let pruned = tx.step(|part| part.prune(retention, limit));
+            pruned.map(|pruned| Pruned { more, ..pruned })
         }))
     }
 

@@ -79,8 +79,8 @@ impl Tx<'_> {
     }
 
     /// Loads what is past its retention, and keys and ticks without effect, at most so many of
-    /// each.
-    pub(crate) async fn load_old(&mut self, retention: &Retention, limit: usize) -> Result<()> {
+    /// each; returns whether there may be more of one.
+    pub(crate) async fn load_old(&mut self, retention: &Retention, limit: usize) -> Result<bool> {
         let (keys, now) = (self.shard.keys.clone(), self.now);
         let until = |key, keep: Option<Duration>, limit| {
             let to = keep.map(|keep| Score::At(now.before(keep)));
@@ -102,11 +102,13 @@ impl Tx<'_> {
         old.truncate(limit);
         let names: BTreeSet<String> = members(looked.scored()?).collect();
         let ticks: BTreeSet<String> = members(looked.scored()?).collect();
+        let more = [old.len(), names.len(), ticks.len()].into_iter().any(|found| found >= limit);
         let ids: Result<Vec<JobId>> = old.iter().map(|member| job_of(member)).collect();
         self.load_whole(&ids?).await?;
         self.load_named(&names).await?;
         self.load_tick_rows(&ticks).await?;
-        self.look_again_later().await
+        self.look_again_later().await?;
+        Ok(more)
     }
 
     /// The records that have expired and hold on, because their jobs have not ended, must not keep

@@ -5,7 +5,7 @@
 
 use quell_core::idempotency::{Fingerprint, Kept, Record};
 use quell_core::touched::{Loaded, TaskKey, Wanted};
-use quell_core::{Job, JobId, JobResult, JobState, Payload, Result, Timestamp};
+use quell_core::{Job, JobId, JobResult, JobState, Payload, Pruned, Result};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
@@ -125,15 +125,18 @@ impl Tx<'_> {
     }
 
     /// Forgets at most `limit` keys that are free.
-    pub(crate) async fn prune_records(&mut self, now: Timestamp, limit: i64) -> Result<()> {
+    pub(crate) async fn prune_records(&mut self, limit: usize, pruned: &mut Pruned) -> Result<()> {
         const FREE: &str = concat!(
             "delete from quell_idempotency
               where (task_id, key) in (select task_id, key from quell_idempotency where ",
             free!("?1"),
             " limit ?2)"
         );
-        let freed =
-            sqlx::query(FREE).bind(now.as_micros()).bind(limit).execute(&mut *self.db).await;
-        freed.map(drop).map_err(|e| explain("remove idempotency keys", e))
+        let rows = i64::try_from(limit).unwrap_or(i64::MAX);
+        let query = sqlx::query(FREE).bind(self.now.as_micros()).bind(rows);
+        let freed = query.execute(&mut *self.db).await;
+        let freed = freed.map_err(|e| explain("remove idempotency keys", e))?;
+        pruned.count_expired(freed.rows_affected(), limit);
+        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::schedule::RECORD;
 use quell_core::{
-    AttemptOutcome, Job, JobId, JobState, Key, QueueName, QueueSettings, Result, Retention,
+    AttemptOutcome, Job, JobId, JobState, Key, Pruned, QueueName, QueueSettings, Result, Retention,
     TaskName, TaskSettings, Timestamp, no_such_job,
 };
 use sqlx::SqliteConnection;
@@ -143,7 +143,7 @@ impl Tx<'_> {
     }
 
     /// Removes ended jobs, and keys that have no effect any more, in one small batch.
-    pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<u64> {
+    pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<Pruned> {
         // The bound on the state is what makes the index of ended jobs serve.
         const OLD: &str = "select id from quell_job
               where state >= 2 and state = ?1 and ended_at <= ?2 order by ended_at limit ?3";
@@ -170,9 +170,12 @@ impl Tx<'_> {
         for id in &old {
             self.tell(|| Event::Prune { t, job: JobId::new(unsigned(*id)) });
         }
-        self.remove_expired(limit).await?;
-        self.prune_ticks(limit).await?;
-        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
+        let jobs = u64::try_from(old.len()).unwrap_or(u64::MAX);
+        let mut pruned = Pruned { jobs, ..Pruned::default() };
+        pruned.reaches(jobs, limit);
+        self.remove_expired(limit, &mut pruned).await?;
+        pruned.count_expired(self.prune_ticks(limit).await?, limit);
+        Ok(pruned)
     }
 
     /// Removes jobs with all that hangs on them.
@@ -199,7 +202,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    async fn remove_expired(&mut self, limit: usize) -> Result<()> {
+    async fn remove_expired(&mut self, limit: usize, pruned: &mut Pruned) -> Result<()> {
         const EXPIRED: [&str; 3] = [
             "delete from quell_memory
               where (task_id, key) in (select task_id, key from quell_memory
@@ -212,13 +215,14 @@ impl Tx<'_> {
                                                    where expires_at <= ?1 limit ?2)",
         ];
         for sql in EXPIRED {
-            sqlx::query(sql)
+            let removed = sqlx::query(sql)
                 .bind(self.now.as_micros())
                 .bind(i64::try_from(limit).unwrap_or(i64::MAX))
                 .execute(&mut *self.db)
                 .await
                 .map_err(|e| explain("remove keys without effect", e))?;
+            pruned.count_expired(removed.rows_affected(), limit);
         }
-        self.prune_records(self.now, i64::try_from(limit).unwrap_or(i64::MAX)).await
+        self.prune_records(limit, pruned).await
     }
 }

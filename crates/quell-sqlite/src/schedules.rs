@@ -169,16 +169,16 @@ impl Tx<'_> {
     }
 
     /// Forgets ticks that no backfill can reach any more.
-    pub(crate) async fn prune_ticks(&mut self, limit: usize) -> Result<()> {
+    pub(crate) async fn prune_ticks(&mut self, limit: usize) -> Result<u64> {
         const PRUNE: &str = "delete from quell_tick where (schedule_id, tick_at) in
              (select schedule_id, tick_at from quell_tick where tick_at < ?1 limit ?2)";
-        sqlx::query(PRUNE)
+        let removed = sqlx::query(PRUNE)
             .bind(self.now.before(RECORD).as_micros())
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .execute(&mut *self.db)
             .await
             .map_err(|e| explain("forget old ticks", e))?;
-        Ok(())
+        Ok(removed.rows_affected())
     }
 
     /// Accepts the triggers of ticks, each of the schedule at its place in `rows`, and keeps on

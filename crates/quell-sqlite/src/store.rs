@@ -13,9 +13,10 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
     DeadLetters, Effect, EffectName, EndHub, Ended, ExplainTarget, Explanation, Imported, Job,
-    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Payload, QueueInfo, QueueName,
-    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
-    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Payload, Pruned, QueueInfo,
+    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -429,9 +430,9 @@ impl Store for SqliteStore {
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64> {
+    ) -> Result<Pruned> {
         if !may_prune(&mut *self.looker.lock().await, self.time(now), retention).await? {
-            return Ok(0);
+            return Ok(Pruned::default());
         }
         write!(self, open_at(self.time(now)), |tx| tx.prune(retention, limit).await?)
     }

@@ -18,9 +18,9 @@ use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticke
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
     EffectName, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState, Key,
-    Lapsed, Lease, MemoryStore, NextDue, Overview, Payload, QueueInfo, QueueName, QueueSettings,
-    Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    Lapsed, Lease, MemoryStore, NextDue, Overview, Payload, Pruned, QueueInfo, QueueName,
+    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
 };
 
 use super::bug::Bug;
@@ -353,7 +353,7 @@ impl Store for Buggy {
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64> {
+    ) -> Result<Pruned> {
         let pruned = self.inner.prune(now, retention, limit).await;
         self.tell();
         pruned

@@ -12,8 +12,8 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ErrorKind,
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NextDue, Overview, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
     TaskSettings, Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
@@ -268,7 +268,7 @@ impl Store for Remote {
         self.world.store().redrive(Some(self.world.store_time()), redrive).await
     }
 
-    async fn prune(&self, _: Option<Timestamp>, keep: &Retention, limit: usize) -> Result<u64> {
+    async fn prune(&self, _: Option<Timestamp>, keep: &Retention, limit: usize) -> Result<Pruned> {
         let keep = *keep;
         self.call(true, move |store, now| {
             Box::pin(async move { store.prune(now, &keep, limit).await })

@@ -89,6 +89,11 @@ impl Limits {
         });
     }
 
+    /// How many queues and partitions have starts on record.
+    pub(super) fn logs(&self) -> usize {
+        self.starts.len()
+    }
+
     /// Forgets the starts that count no more.
     pub(super) fn forget_starts(&mut self, now: Timestamp) {
         let mut starts = std::mem::take(&mut self.starts);

@@ -35,9 +35,9 @@ use crate::store::no_such_job;
 use crate::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, EndHub,
     Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NextDue, Payload, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups,
+    NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -296,7 +296,7 @@ impl Store for MemoryStore {
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64> {
+    ) -> Result<Pruned> {
         Ok(self.step(now, |state| state.prune(retention, limit)))
     }
 

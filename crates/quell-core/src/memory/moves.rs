@@ -8,7 +8,7 @@ use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
 use crate::{
     AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
-    Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
+    Pruned, Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
 };
 
 impl State {
@@ -203,7 +203,7 @@ impl State {
         }
     }
 
-    pub(super) fn prune(&mut self, retention: &Retention, limit: usize) -> u64 {
+    pub(super) fn prune(&mut self, retention: &Retention, limit: usize) -> Pruned {
         let now = self.now();
         let cutoff = |keep: Option<Duration>| keep.map(|keep| now.before(keep));
         let old = self.ended_before(|state| match state {
@@ -218,6 +218,9 @@ impl State {
             self.remove(*id);
             self.tell(|| Event::Prune { t: now, job: *id });
         }
+        let mut pruned = Pruned { jobs: count(gone.len()), expired: 0, more: false };
+        pruned.reaches(pruned.jobs, limit);
+        let before = self.rows_that_expire();
         self.memories.retain(|_, memory| now < memory.expires_at);
         self.limits.forget_starts(now);
         let mut holds = std::mem::take(&mut self.holds);
@@ -228,6 +231,17 @@ impl State {
         self.holds = holds;
         self.prune_records();
         self.prune_ticks();
-        u64::try_from(gone.len()).unwrap_or(u64::MAX)
+        pruned.expired = before.saturating_sub(self.rows_that_expire());
+        pruned
     }
+
+    fn rows_that_expire(&self) -> u64 {
+        let rows = [self.memories.len(), self.holds.len(), self.records.len(), self.ticks.len()];
+        let keys = rows.into_iter().fold(self.limits.logs(), usize::saturating_add);
+        count(keys)
+    }
+}
+
+fn count(rows: usize) -> u64 {
+    u64::try_from(rows).unwrap_or(u64::MAX)
 }

@@ -19,9 +19,9 @@ use crate::limit::StartLog;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Tick, Ticked};
 use crate::{
     Attempt, Batch, Claim, ClaimedJob, DeadLetter, Effect, EffectName, ExplainTarget, Explanation,
-    Imported, Job, JobId, JobResult, Key, Lapsed, Lease, Past, Payload, QueueName, QueueSettings,
-    Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, TaskName,
-    TaskSettings, Timestamp,
+    Imported, Job, JobId, JobResult, Key, Lapsed, Lease, Past, Payload, Pruned, QueueName,
+    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, TaskName, TaskSettings, Timestamp,
 };
 
 /// A key belongs to its task.
@@ -243,7 +243,7 @@ impl Part {
 
     /// As [`Store::prune`](crate::Store::prune), on jobs that have ended with all that hangs on
     /// them, and on keys, memories and ticks that have expired, with the jobs that those name.
-    pub fn prune(&mut self, retention: &Retention, limit: usize) -> u64 {
+    pub fn prune(&mut self, retention: &Retention, limit: usize) -> Pruned {
         self.0.prune(retention, limit)
     }
 

@@ -12,8 +12,8 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, ExplainTarget, Explanation,
     Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload,
-    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled, SettledAs,
-    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
 };
 
 use super::ledger::Ledger;
@@ -221,8 +221,8 @@ impl Store for Observed {
         self.inner.redrive(now, redrive).await
     }
 
-    async fn prune(&self, _: Option<Timestamp>, _: &Retention, _: usize) -> Result<u64> {
-        Ok(0)
+    async fn prune(&self, _: Option<Timestamp>, _: &Retention, _: usize) -> Result<Pruned> {
+        Ok(Pruned::default())
     }
 }
 

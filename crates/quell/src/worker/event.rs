@@ -2,7 +2,8 @@
 
 use quell_core::schedule::Ticked;
 use quell_core::{
-    Claimed, ClaimedJob, Lapsed, Lease, NextDue, Result, Settled, Settlement, Timestamp, Wakeup,
+    Claimed, ClaimedJob, Lapsed, Lease, NextDue, Pruned, Result, Settled, Settlement, Timestamp,
+    Wakeup,
 };
 
 /// Something that happened.
@@ -27,7 +28,7 @@ pub(crate) enum Event {
     /// Schedules were asked for ticks.
     Ticked { asked_at: Timestamp, answer: Result<Ticked> },
     /// Ended jobs were removed.
-    Pruned(Result<u64>),
+    Pruned { asked_at: Timestamp, answer: Result<Pruned> },
     /// The worker is asked to stop.
     Shutdown,
 }

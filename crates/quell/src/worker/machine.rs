@@ -159,7 +159,7 @@ impl Machine {
                 self.on_renewed(&leases, asked_at, answer, now, &mut commands);
             }
             Event::Reaped(answer) => self.on_reaped(answer, now),
-            Event::Pruned(answer) => self.on_pruned(answer, now),
+            Event::Pruned { asked_at, answer } => self.on_pruned(answer, asked_at, now),
             Event::Ticked { asked_at, answer } => self.on_ticked(&answer, asked_at, now),
             Event::Shutdown => self.on_shutdown(now),
         }

@@ -1,7 +1,7 @@
 //! Stories told to the machine, event by event.
 
 use super::*;
-use quell_core::{ErrorKind, JobId, Key, LeaseToken, Payload, TaskName};
+use quell_core::{ErrorKind, JobId, Key, LeaseToken, Payload, Pruned, TaskName};
 
 const LEASE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(10);
@@ -449,4 +449,30 @@ fn r35_a_contended_queue_keeps_its_own_pace() {
     let next = looks(&story.wake());
     assert!(next == [vec![1]] || next == [vec![0]] || next == [vec![0, 1]], "{next:?}");
     assert!(story.now.since(now) >= Duration::from_millis(1_900));
+}
+
+#[test]
+fn r37_upkeep_goes_on_while_the_store_has_more_and_leaves_half_of_the_time() {
+    let mut story = Story::new(1, 0);
+    let prunes = |commands: &[Command]| {
+        commands.iter().filter(|command| matches!(command, Command::Prune)).count()
+    };
+    while prunes(&story.wake()) == 0 {}
+    for took in [Duration::from_millis(40), Duration::ZERO] {
+        let asked_at = story.now;
+        story.now = story.now + took;
+        let answer = Ok(Pruned { jobs: 0, expired: 1_000, more: true });
+        assert_eq!(
+            prunes(&story.tell(Event::Pruned { asked_at, answer })),
+            0,
+            "one call at a time"
+        );
+        let again = story.now + took.max(Duration::from_millis(1));
+        while prunes(&story.wake()) == 0 {}
+        assert_eq!(story.now, again);
+    }
+    let (asked_at, answer) = (story.now, Ok(Pruned { jobs: 0, expired: 999, more: false }));
+    story.tell(Event::Pruned { asked_at, answer });
+    while prunes(&story.wake()) == 0 {}
+    assert_eq!(story.now, asked_at + Duration::from_secs(60));
 }

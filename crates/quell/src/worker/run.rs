@@ -173,9 +173,10 @@ impl<S: Send + Sync + 'static> Runner<S> {
             Command::Prune => {
                 let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
                 let retention = self.retention;
-                let prune =
-                    async move { Event::Pruned(store.prune(time, &retention, PRUNE_BATCH).await) };
-                live.calls.push(Box::pin(prune));
+                live.calls.push(Box::pin(async move {
+                    let answer = store.prune(time, &retention, PRUNE_BATCH).await;
+                    Event::Pruned { asked_at: now, answer }
+                }));
             }
             Command::Tick => {
                 let (store, time) = (Arc::clone(self.quell.store()), self.store_time());

@@ -68,6 +68,7 @@ pub(crate) enum Bug {
     LooksTooLate,
     ListsNothing,
     PrunesAtOnce,
+    KeepsExpiredKeys,
     ForgetsEffects,
     ChangesKeysOfEffects,
     RecordsWithoutLease,

@@ -14,9 +14,9 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
     EffectName, Ended, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId,
     JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome, Overview,
-    Payload, QueueInfo, QueueName, QueueSettings, Rate, Receipt, Redrive, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, Wakeups, When, WorkerId,
+    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Rate, Receipt, Redrive, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -507,11 +507,14 @@ impl Store for Broken {
         now: Option<Timestamp>,
         retention: &Retention,
         limit: usize,
-    ) -> Result<u64> {
+    ) -> Result<Pruned> {
         let mut retention = *retention;
         if self.bug == Bug::PrunesAtOnce {
             let at_once = Some(Duration::ZERO);
             retention = Retention { succeeded: at_once, dead: at_once };
+        }
+        if self.bug == Bug::KeepsExpiredKeys && limit < usize::MAX {
+            return Ok(Pruned::default());
         }
         self.inner.prune(now, &retention, limit).await
     }

@@ -240,7 +240,7 @@ impl World {
             Action::Prune => {
                 let keep = Some(seconds(KEPT));
                 let retention = Retention { succeeded: keep, dead: keep };
-                Answer::Operated(at_once(store.prune(time, &retention, 10)).unwrap() > 0)
+                Answer::Operated(at_once(store.prune(time, &retention, 10)).unwrap().jobs > 0)
             }
             Action::Queue(settings) => {
                 at_once(store.set_queue(&queue(), settings)).unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quell_core::schedule::Ticked;
-use quell_core::{Lapsed, NextDue, Result, Timestamp};
+use quell_core::{Lapsed, NextDue, Pruned, Result, Timestamp};
 use tracing::{debug, warn};
 
 use super::super::event::Command;
@@ -11,12 +11,14 @@ use super::Machine;
 
 /// The most leases that one call takes back.
 pub(crate) const REAP_BATCH: usize = 1_000;
-/// Ended jobs that one call removes at most.
+/// Rows of each kind that one call removes at most.
 pub(crate) const PRUNE_BATCH: usize = 1_000;
 /// Between two looks for lapsed leases, at least.
 pub(super) const REAP_PAUSE: Duration = Duration::from_millis(100);
-/// Between two removals of ended jobs; the first comes one pause after the start.
+/// Between two removals where no more is left; the first comes one pause after the start.
 pub(super) const PRUNE_PAUSE: Duration = Duration::from_secs(60);
+/// Between two removals where more is left, at least.
+pub(super) const PRUNE_REST: Duration = Duration::from_millis(1);
 
 impl Machine {
     pub(super) fn look_for_lapses(&mut self, next: &NextDue) {
@@ -47,12 +49,17 @@ impl Machine {
         }
     }
 
-    pub(super) fn on_pruned(&mut self, answer: Result<u64>, now: Timestamp) {
+    pub(super) fn on_pruned(
+        &mut self,
+        answer: Result<Pruned>,
+        asked_at: Timestamp,
+        now: Timestamp,
+    ) {
         self.pruning = false;
         self.prune_at = now + PRUNE_PAUSE;
         match answer {
-            // A full batch: there is more.
-            Ok(removed) if removed >= PRUNE_BATCH as u64 => self.prune_at = now,
+            // Half of the time stays for claims and triggers.
+            Ok(pruned) if pruned.more => self.prune_at = now + now.since(asked_at).max(PRUNE_REST),
             Ok(_) => {}
             Err(error) => debug!(%error, "ended jobs could not be removed, trying again"),
         }
