@@ -1,5 +1,6 @@
 //! One attempt: calls the handler, bounds its time, catches its panic, names what came of it.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,11 +10,14 @@ use quell_core::retry::Retry;
 use quell_core::{AttemptOutcome, Failure, FailureKind, Lease, Outcome, Payload, Settlement};
 use tokio_util::sync::CancellationToken;
 
-use super::panic::Caught;
+use super::panic::{Caught, Panic, caught, dropped};
 use crate::failure::Classifier;
 use crate::handler::{AnyHandler, Output, answer};
 use crate::task::{Answer, chain};
 use crate::{Clock, Ctx};
+
+/// What panicked where a handler's future was dropped.
+const DROPPED: &str = "the drop of the handler's future";
 
 /// What an attempt needs besides its context.
 #[derive(Debug)]
@@ -56,18 +60,24 @@ impl<S: Send + Sync + 'static> Attempt<S> {
             return Ended { settlement: Settlement { lease, outcome }, counted };
         }
         let deadline = clock.sleep_until(clock.now() + timeout);
-        let body = std::pin::pin!(async move { handler.call(payload, ctx).await });
-        let outcome = tokio::select! {
+        // The handler's answer is judged where its panics end: an error is a user's code, too.
+        let mut body = std::pin::pin!(Some(async move {
+            let result = handler.call(payload, ctx).await;
+            spent.outcome(answer(result), settled.load(Ordering::SeqCst))
+        }));
+        let ended = tokio::select! {
             biased;
-            ended = Caught(body) => match ended {
-                Ok(result) => spent.outcome(answer(result), settled.load(Ordering::SeqCst)),
-                Err(panic) => spent.failure(AttemptOutcome::Panicked, panic, None),
-            },
+            ended = Caught(body.as_mut()) => Some(ended),
             () = deadline => {
                 cancelled.cancel();
-                let error = format!("the attempt took longer than its timeout of {timeout:?}");
-                spent.failure(AttemptOutcome::TimedOut, error, None)
+                None
             }
+        };
+        let outcome = match (ended, dropped(body)) {
+            (Some(Ok(outcome)), Ok(())) => outcome,
+            (Some(Err(panic)), _) => spent.panicked(&panic, "the handler", None),
+            (Some(Ok(_)), Err(panic)) => spent.panicked(&panic, DROPPED, None),
+            (None, dropped) => spent.timed_out(timeout, dropped.err()),
         };
         // What a committed transaction settled went well; the store knows whether it did commit.
         let counted = match &outcome {
@@ -90,7 +100,7 @@ impl Spent {
             Ok(Ok(output)) => Outcome::Succeeded { output },
             // Nothing is lost silently, and it will not fit next time either.
             Ok(Err(error)) => permanent(format!("the handler's output cannot be kept: {error}")),
-            Err(Answer::Failed { error }) => self.classified(chain(&*error), self.judge(&*error)),
+            Err(Answer::Failed { error }) => self.judged(error),
             Err(Answer::Retry { delay, error }) => {
                 self.failure(AttemptOutcome::Failed, error, delay)
             }
@@ -101,12 +111,28 @@ impl Spent {
         }
     }
 
-    /// What the task's classifier says of an error. One that panics has judged nothing.
-    fn judge(&self, error: &(dyn std::error::Error + 'static)) -> Class {
-        let judged = self.classify.map(|classify| {
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| classify(error)))
-        });
-        judged.and_then(Result::ok).unwrap_or_default()
+    /// What follows an error that the handler did not judge: what the task's classifier says.
+    ///
+    /// `Display` and `source` of the error, the classifier and the error's drop are a user's code. A
+    /// panic in one of them is a panic of the attempt.
+    fn judged(&self, error: Box<dyn StdError + Send + Sync>) -> Outcome {
+        let text = match caught(|| chain(&*error)) {
+            Ok(text) => text,
+            Err(panic) => {
+                let dropped = caught(|| drop(error));
+                let again = dropped.err().map(|again| again.describe("the error's drop", None));
+                let what = "the text of the handler's error";
+                return self.panicked(&panic, what, again.as_deref());
+            }
+        };
+        let class = self.classify.map(|classify| caught(|| classify(&*error)));
+        match (class.unwrap_or(Ok(Class::default())), caught(|| drop(error))) {
+            (Ok(class), Ok(())) => self.classified(text, class),
+            (Err(panic), _) => self.panicked(&panic, "the task's classifier", Some(&text)),
+            (Ok(_), Err(panic)) => {
+                self.panicked(&panic, "the drop of the handler's error", Some(&text))
+            }
+        }
     }
 
     fn classified(&self, error: String, class: Class) -> Outcome {
@@ -128,6 +154,24 @@ impl Spent {
                 self.lapses
             ))
         })
+    }
+
+    fn panicked(&self, panic: &Panic, what: &str, before: Option<&str>) -> Outcome {
+        self.failure(AttemptOutcome::Panicked, panic.describe(what, before), None)
+    }
+
+    fn timed_out(&self, timeout: Duration, dropped: Option<Panic>) -> Outcome {
+        let error = format!("the attempt took longer than its timeout of {timeout:?}");
+        match dropped {
+            None => self.failure(AttemptOutcome::TimedOut, error, None),
+            Some(panic) => self.panicked(&panic, DROPPED, Some(&error)),
+        }
+    }
+
+    /// The end of an attempt whose task broke outside of the handler.
+    pub(crate) fn broken(&self, lease: Lease, error: String) -> Ended {
+        let outcome = self.failure(AttemptOutcome::Panicked, error, None);
+        Ended { settlement: Settlement { lease, outcome }, counted: AttemptOutcome::Panicked }
     }
 
     /// A transient failure: R24's backoff, unless the handler asked for its own delay.

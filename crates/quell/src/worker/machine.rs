@@ -58,6 +58,14 @@ struct Held {
     until: Timestamp,
     /// Whether the handler was told that the lease is lost.
     lost: bool,
+    /// Whether its settlement failed alone and for good: it is renewed no more.
+    doubtful: bool,
+}
+
+impl Held {
+    fn new(until: Timestamp) -> Self {
+        Held { stage: Stage::Waiting, until, lost: false, doubtful: false }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +100,8 @@ pub(crate) struct Machine {
     unsettled: Vec<Settlement>,
     settling: bool,
     settle_at: Timestamp,
+    /// The most settlements of the next call: fewer after one that failed for good.
+    settle_batch: usize,
     /// How many renewals are under way: one that hangs must not cost the leases that it is not about.
     renewing: usize,
     renew_at: Option<Timestamp>,
@@ -127,6 +137,7 @@ impl Machine {
             unsettled: Vec::new(),
             settling: false,
             settle_at: now,
+            settle_batch: SETTLE_BATCH,
             renewing: 0,
             renew_at: None,
             reaping: false,
@@ -274,7 +285,7 @@ impl Machine {
         let until = asked_at + self.bounds.lease;
         for job in claimed.jobs {
             let lease = Lease { job: job.id, token: job.token };
-            self.held.insert(lease, Held { stage: Stage::Waiting, until, lost: false });
+            self.held.insert(lease, Held::new(until));
             self.waiting.push_back(job);
         }
         self.foresee_losses();
@@ -388,6 +399,7 @@ impl Machine {
         self.settling = false;
         match answer {
             Ok(settled) => {
+                self.settle_batch = self.settle_batch.saturating_mul(2).min(SETTLE_BATCH);
                 for one in settled {
                     self.held.remove(&one.lease);
                     if one.became == SettledAs::Refused {
@@ -415,8 +427,16 @@ impl Machine {
 
     /// Settlements are fenced, so sending one twice is safe; one whose lease has lapsed is dropped,
     /// and the job runs again (R21).
+    ///
+    /// A call that failed for good, or whose outcome is unknown, is sent again in halves until the
+    /// settlement at fault is alone: it harms no other.
     fn settle_again(&mut self, sent: Vec<Settlement>, error: &Error, now: Timestamp) {
-        let hopeless = !(error.is_retryable() || error.is_unknown_outcome());
+        let is_alone = sent.len() == 1;
+        let is_at_fault = is_alone && !error.is_retryable();
+        let hopeless = is_at_fault && !error.is_unknown_outcome();
+        if !error.is_retryable() {
+            self.settle_batch = (sent.len() / 2).max(1);
+        }
         let held = &mut self.held;
         let (keep, lapsed): (Vec<_>, Vec<_>) = sent
             .into_iter()
@@ -425,7 +445,17 @@ impl Machine {
             held.remove(&one.lease);
         }
         warn!(%error, kept = keep.len(), dropped = lapsed.len(), "attempts could not be settled");
-        self.unsettled.splice(0..0, keep);
+        if is_at_fault {
+            // Behind the others, and for as long as its lease holds.
+            for one in &keep {
+                if let Some(held) = held.get_mut(&one.lease) {
+                    held.doubtful = true;
+                }
+            }
+            self.unsettled.extend(keep);
+        } else {
+            self.unsettled.splice(0..0, keep);
+        }
         self.settle_at = now + RETRY_PAUSE;
     }
 
@@ -601,7 +631,7 @@ impl Machine {
             return;
         }
         self.settling = true;
-        let rest = self.unsettled.split_off(self.unsettled.len().min(SETTLE_BATCH));
+        let rest = self.unsettled.split_off(self.unsettled.len().min(self.settle_batch));
         commands.push(Command::Settle(std::mem::replace(&mut self.unsettled, rest)));
     }
 
@@ -611,8 +641,8 @@ impl Machine {
         } else if self.renewing < RENEWALS && self.renew_at.is_some_and(|at| at <= now) {
             self.renewing += 1;
             self.renew_at = Some(now + self.bounds.lease / 3);
-            let leases = self.held.iter().filter(|(_, held)| !held.lost).map(|(lease, _)| *lease);
-            commands.push(Command::Renew(leases.collect()));
+            let renewed = self.held.iter().filter(|(_, held)| !held.lost && !held.doubtful);
+            commands.push(Command::Renew(renewed.map(|(lease, _)| *lease).collect()));
         }
     }
 }

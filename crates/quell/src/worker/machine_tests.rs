@@ -110,12 +110,15 @@ fn starts(commands: &[Command]) -> usize {
     commands.iter().filter(|command| matches!(command, Command::Start(_))).count()
 }
 
-fn settlements(commands: Vec<Command>) -> Vec<Settlement> {
-    let sent = commands.into_iter().find_map(|command| match command {
+fn settle(command: Command) -> Option<Vec<Settlement>> {
+    match command {
         Command::Settle(sent) => Some(sent),
         _ => None,
-    });
-    sent.expect("a settlement call")
+    }
+}
+
+fn settlements(commands: Vec<Command>) -> Vec<Settlement> {
+    commands.into_iter().find_map(settle).expect("a settlement call")
 }
 
 #[test]
@@ -323,6 +326,40 @@ fn r39_settlements_survive_a_store_that_is_away_until_the_lease_ends() {
     story.now = story.now + RETRY_PAUSE;
     let commands = story.tell(Event::Tick);
     assert!(!commands.iter().any(|command| matches!(command, Command::Settle(_))));
+}
+
+#[test]
+fn r39_a_settlement_that_breaks_its_call_is_dropped_alone() {
+    for kind in [ErrorKind::Internal, ErrorKind::UnknownOutcome] {
+        let (mut story, limit) = Story::started(9, 0);
+        story.claimed(9, limit, None);
+        let mut sent = settlements(story.ended(&[1, 2, 3, 4, 5, 6, 7, 8, 9]));
+        let mut settled = Vec::new();
+        let end = story.now + LEASE;
+        loop {
+            let next = if sent.iter().any(|one| one.lease == lease(3)) {
+                let answer = Err(Error::new(kind, "the row of job 3 cannot be read"));
+                story.tell(Event::Settled { sent, answer })
+            } else {
+                settled.extend(sent.iter().map(|one| one.lease.job.get()));
+                story.settled(sent)
+            };
+            let commands = if next.iter().any(|one| matches!(one, Command::Settle(_))) {
+                next
+            } else if story.machine.held.is_empty() {
+                break;
+            } else {
+                story.wake()
+            };
+            let renews = |leases: &[Lease]| leases.contains(&lease(3)) && settled.len() == 8;
+            let renewed = |one: &Command| matches!(one, Command::Renew(leases) if renews(leases));
+            assert!(!commands.iter().any(renewed), "{kind:?}: {commands:?}");
+            sent = commands.into_iter().find_map(settle).unwrap_or_default();
+            assert!(story.now <= end + RETRY_PAUSE, "{kind:?}: it is never dropped");
+        }
+        settled.sort_unstable();
+        assert_eq!(settled, [1, 2, 4, 5, 6, 7, 8, 9], "{kind:?}");
+    }
 }
 
 #[test]

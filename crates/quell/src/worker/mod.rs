@@ -27,6 +27,7 @@ use crate::handler::{AnyHandler, check_input};
 use crate::metrics::TaskMetrics;
 use crate::{Ctx, Handler, Input, Policy, Quell, RawOutput, Task, TaskError, TaskPolicy};
 use machine::{Bounds, Machine};
+pub(crate) use panic::message as panic_message;
 pub(crate) use run::Ping;
 use run::Runner;
 

@@ -1,4 +1,4 @@
-//! What a panicking handler leaves behind: its message, its place and its backtrace (R25).
+//! Where a panic of a user's code ends, and what is kept of it: message, place, backtrace (R25).
 //!
 //! Place and backtrace are known only to the process's panic hook. [`install`] puts one before the
 //! hook that is there, once; it takes notes while an attempt is being polled on the panicking
@@ -55,44 +55,80 @@ fn note(location: Option<&std::panic::Location<'_>>) {
     });
 }
 
-/// Polls a handler; its panic becomes an error's text.
-pub(super) struct Caught<'f, F>(pub(super) Pin<&'f mut F>);
-
-impl<F: Future> Future for Caught<'_, F> {
-    type Output = Result<F::Output, String>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        WATCH.set(Watch::On);
-        // After a panic the handler is dropped and not polled again.
-        let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context)));
-        let noted = WATCH.replace(Watch::Off);
-        match polled {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-            Err(panic) => Poll::Ready(Err(describe(&*panic, &noted))),
-        }
-    }
+/// A panic of a user's code: its message, and its place and backtrace where the hook noted them.
+pub(super) struct Panic {
+    message: String,
+    noted: Watch,
 }
 
-fn describe(panic: &(dyn Any + Send), noted: &Watch) -> String {
-    let message = panic
+/// Runs a user's code; a panic in it ends here.
+pub(super) fn caught<R>(code: impl FnOnce() -> R) -> Result<R, Panic> {
+    // What is noted of an outer call is kept for it.
+    let before = WATCH.replace(Watch::On);
+    let result = catch_unwind(AssertUnwindSafe(code));
+    let noted = WATCH.replace(before);
+    result.map_err(|payload| Panic { message: message(payload), noted })
+}
+
+/// The message of a panic, whose payload is dropped.
+pub(crate) fn message(payload: Box<dyn Any + Send>) -> String {
+    let text = payload
         .downcast_ref::<&'static str>()
         .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let mut text = format!("the handler panicked: {}", message.unwrap_or("(no message)"));
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let mut text = text.unwrap_or("(no message)").to_owned();
     // Room for place and trace, however long the message.
     let most = Failure::MAX_ERROR_BYTES / 2;
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));
         text.push('…');
     }
-    if let Watch::Panicked { place, trace } = noted {
-        text.push_str("\nat ");
-        text.push_str(place);
-        text.push_str("\nbacktrace:\n");
-        text.push_str(&handlers_part(&trace.to_string()));
+    // The drop of a payload is a user's code, too. Its own panic is leaked rather than dropped.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
     }
     text
+}
+
+impl Panic {
+    /// What is kept of it: `what` panicked, after `before` where something was known by then.
+    pub(super) fn describe(&self, what: &str, before: Option<&str>) -> String {
+        let mut text = format!("{what} panicked: {}", self.message);
+        if let Some(before) = before {
+            let shown = before.get(..before.floor_char_boundary(Failure::MAX_ERROR_BYTES / 4));
+            text.push_str("\nbefore that: ");
+            text.push_str(shown.unwrap_or_default());
+        }
+        if let Watch::Panicked { place, trace } = &self.noted {
+            text.push_str("\nat ");
+            text.push_str(place);
+            text.push_str("\nbacktrace:\n");
+            text.push_str(&handlers_part(&trace.to_string()));
+        }
+        text
+    }
+}
+
+/// Polls a handler's future, which is taken away by [`dropped`]; its panic ends here.
+pub(super) struct Caught<'f, F>(pub(super) Pin<&'f mut Option<F>>);
+
+impl<F: Future> Future for Caught<'_, F> {
+    type Output = Result<F::Output, Panic>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(future) = self.0.as_mut().as_pin_mut() else { return Poll::Pending };
+        // After a panic the handler is dropped and not polled again.
+        match caught(|| future.poll(context)) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    }
+}
+
+/// Drops a handler's future, wherever it stands; a panic in a destructor ends here.
+pub(super) fn dropped<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Panic> {
+    caught(|| future.set(None))
 }
 
 /// The frames between the panic's machinery and this file's, which say nothing about the handler.
@@ -101,8 +137,8 @@ fn handlers_part(trace: &str) -> String {
     let lines: Vec<&str> = trace.lines().collect();
     let is = |line: &str, names: &[&str]| names.iter().any(|name| line.contains(name));
     let machinery = ["core::panicking::panic", "std::panicking::begin_panic", "rust_begin_unwind"];
-    let ours = "quell::worker::panic::Caught";
-    let end = lines.iter().position(|line| line.contains(ours)).unwrap_or(lines.len());
+    let ours = ["quell::worker::panic::Caught", "quell::worker::panic::caught"];
+    let end = lines.iter().position(|line| is(line, &ours)).unwrap_or(lines.len());
     let head = lines.get(..end).unwrap_or_default();
     let last = head.iter().rposition(|line| is(line, &machinery));
     // The frame's line is followed by the one that says where it is.
@@ -131,7 +167,9 @@ mod tests {
     fn r25_a_long_message_leaves_room_for_the_place() {
         let noted =
             Watch::Panicked { place: "src/app.rs:7:1".to_owned(), trace: Backtrace::disabled() };
-        let text = describe(&"é".repeat(Failure::MAX_ERROR_BYTES), &noted);
+        let message = message(Box::new("é".repeat(Failure::MAX_ERROR_BYTES)));
+        let before = "è".repeat(Failure::MAX_ERROR_BYTES);
+        let text = Panic { message, noted }.describe("the handler", Some(&before));
         let kept = text.floor_char_boundary(Failure::MAX_ERROR_BYTES);
         assert!(text[..kept].contains("at src/app.rs:7:1"), "{}", text.len());
     }

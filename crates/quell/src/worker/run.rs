@@ -3,7 +3,7 @@
 //! Store calls are futures of this loop, handlers are its child tasks; both end with it. The
 //! `select()` is biased, so the same world gives the same order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -12,10 +12,11 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use quell_core::history::{Event as Recorded, WorkerTask};
 use quell_core::{
-    Claim, ClaimedJob, Lease, Retention, Settlement, TaskName, Timestamp, Wakeup, Wakeups, WorkerId,
+    Claim, ClaimedJob, Lease, Outcome, Retention, Settlement, TaskName, Timestamp, Wakeup, Wakeups,
+    WorkerId,
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
@@ -24,9 +25,13 @@ use super::attempt::{Attempt, Ended, Spent};
 use super::event::{Command, Event};
 use super::machine::Machine;
 use super::machine::upkeep::{PRUNE_BATCH, REAP_BATCH};
+use super::panic::message;
 use super::ticker::TICK_BATCH;
 use crate::ctx::Attempted;
 use crate::{Ctx, Quell};
+
+/// How long a job of a task that the worker does not know is set back.
+const STRANGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// A question of a test: is nothing under way but sleeping handlers?
 pub(crate) type Ping = oneshot::Sender<bool>;
@@ -38,6 +43,7 @@ struct Running {
     abort: AbortHandle,
     task: TaskName,
     started: Timestamp,
+    spent: Spent,
 }
 
 /// Everything that one worker owns while it runs.
@@ -59,15 +65,43 @@ pub(super) struct Runner<S> {
 struct Live {
     calls: FuturesUnordered<BoxFuture<'static, Event>>,
     attempts: JoinSet<Ended>,
+    /// Whose attempt a task is, for the end of one that broke.
+    leases: HashMap<Id, Lease>,
     running: BTreeMap<Lease, Running>,
     wakeups: Option<Wakeups>,
     timer: Option<(Timestamp, BoxFuture<'static, ()>)>,
 }
 
+impl Live {
+    /// The end of an attempt; none of one that was aborted after its job was released.
+    ///
+    /// A task that broke outside of its handler ends its attempt as well, or its lease would be
+    /// renewed for ever.
+    fn finished(&mut self, joined: Joined) -> Option<Ended> {
+        match joined {
+            Ok((id, ended)) => {
+                self.leases.remove(&id);
+                Some(ended)
+            }
+            Err(broken) => {
+                let lease = self.leases.remove(&broken.id())?;
+                let spent = self.running.get(&lease)?.spent;
+                let message = broken.try_into_panic().map_or_else(|_| String::new(), message);
+                error!(job = %lease.job, message, "the task of an attempt broke outside of its handler");
+                let text = format!("the attempt panicked outside of its handler: {message}");
+                Some(spent.broken(lease, text))
+            }
+        }
+    }
+}
+
+/// How the task of an attempt ended.
+type Joined = Result<(Id, Ended), JoinError>;
+
 /// What the loop's `select()` saw.
 enum Seen {
     Event(Event),
-    Ended(Option<Ended>),
+    Ended(Joined),
     Ping(Ping),
     WakeupsEnded,
 }
@@ -78,6 +112,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         let mut live = Live {
             calls: FuturesUnordered::new(),
             attempts: JoinSet::new(),
+            leases: HashMap::new(),
             running: BTreeMap::new(),
             wakeups: Some(self.quell.store().wakeups()),
             timer: None,
@@ -124,7 +159,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         let pings = &mut self.pings;
         tokio::select! {
             biased;
-            Some(ended) = attempts.join_next() => Seen::Ended(finished(ended)),
+            Some(joined) = attempts.join_next_with_id() => Seen::Ended(joined),
             Some(event) = calls.next() => Seen::Event(event),
             wakeup = next_wakeup(wakeups) => {
                 wakeup.map_or(Seen::WakeupsEnded, |wakeup| Seen::Event(Event::Woken(wakeup)))
@@ -138,12 +173,12 @@ impl<S: Send + Sync + 'static> Runner<S> {
     }
 
     /// Gathers all attempts that have ended by now, so that they settle in one call.
-    fn ended(&mut self, first: Option<Ended>, live: &mut Live) -> Event {
+    fn ended(&mut self, first: Joined, live: &mut Live) -> Event {
         let now = self.quell.clock().now();
         let mut settlements = Vec::new();
-        let mut next = first;
-        loop {
-            if let Some(Ended { settlement, counted }) = next.take() {
+        let mut next = Some(first);
+        while let Some(joined) = next {
+            if let Some(Ended { settlement, counted }) = live.finished(joined) {
                 if let Some(running) = live.running.remove(&settlement.lease)
                     && let Some(task) = self.tasks.get(&running.task)
                 {
@@ -151,11 +186,9 @@ impl<S: Send + Sync + 'static> Runner<S> {
                 }
                 settlements.push(settlement);
             }
-            match live.attempts.try_join_next() {
-                Some(ended) => next = finished(ended),
-                None => return Event::Ended(settlements),
-            }
+            next = live.attempts.try_join_next_with_id();
         }
+        Event::Ended(settlements)
     }
 
     fn perform(&mut self, command: Command, now: Timestamp, live: &mut Live) {
@@ -249,8 +282,12 @@ impl<S: Send + Sync + 'static> Runner<S> {
     fn start(&mut self, job: ClaimedJob, now: Timestamp, live: &mut Live) {
         let lease = Lease { job: job.id, token: job.token };
         let Some(task) = self.tasks.get(&job.task) else {
-            // A store that hands out a task that was not asked for breaks R28; the lease lapses.
+            // A store that hands out a task that was not asked for breaks R28. The job is set back for a
+            // while, or the two would go on so without a pause.
             error!(job = %job.id, task = %job.task, "store handed out a task this worker does not know");
+            let outcome = Outcome::Snoozed { delay: STRANGER_PAUSE };
+            let ended = Event::Ended(vec![Settlement { lease, outcome }]);
+            live.calls.push(Box::pin(std::future::ready(ended)));
             return;
         };
         let started_at = self.machine.store_time(now);
@@ -258,6 +295,13 @@ impl<S: Send + Sync + 'static> Runner<S> {
         self.record(|worker, wants| started(&job, started_at, worker, wants));
         let cancelled = CancellationToken::new();
         let settled = Arc::new(AtomicBool::new(false));
+        let spent = Spent {
+            retry: *task.policy.retry(),
+            attempt: job.attempt,
+            failures: job.failures,
+            lapses: job.lapses,
+            classify: task.policy.classify(),
+        };
         let attempt = Attempt {
             lease,
             handler: task.handler.clone(),
@@ -266,13 +310,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             clock: Arc::clone(self.quell.clock()),
             cancelled: cancelled.clone(),
             settled: Arc::clone(&settled),
-            spent: Spent {
-                retry: *task.policy.retry(),
-                attempt: job.attempt,
-                failures: job.failures,
-                lapses: job.lapses,
-                classify: task.policy.classify(),
-            },
+            spent,
         };
         let name = job.task.clone();
         let attempted = Attempted {
@@ -286,7 +324,8 @@ impl<S: Send + Sync + 'static> Runner<S> {
         };
         let ctx = Ctx::new(Arc::clone(&self.state), attempted);
         let abort = live.attempts.spawn(attempt.run(ctx));
-        live.running.insert(lease, Running { cancelled, abort, task: name, started: now });
+        live.leases.insert(abort.id(), lease);
+        live.running.insert(lease, Running { cancelled, abort, task: name, started: now, spent });
     }
 
     /// `event` is told who works and whether payloads are wanted.
@@ -328,18 +367,6 @@ fn started(job: &ClaimedJob, t: Timestamp, worker: &WorkerId, with_payload: bool
     }
 }
 
-/// The end of a handler's task; none for one that was aborted after its job was given back.
-fn finished(ended: Result<Ended, tokio::task::JoinError>) -> Option<Ended> {
-    match ended {
-        Ok(ended) => Some(ended),
-        Err(error) if error.is_cancelled() => None,
-        Err(error) => {
-            error!(%error, "an attempt's task broke: its lease is left to lapse");
-            None
-        }
-    }
-}
-
 async fn next_wakeup(wakeups: &mut Option<Wakeups>) -> Option<Wakeup> {
     match wakeups {
         Some(wakeups) => wakeups.next().await,
@@ -360,5 +387,37 @@ async fn sleep(timer: &mut Option<(Timestamp, BoxFuture<'static, ()>)>) {
     match timer {
         Some((_, sleep)) => sleep.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_core::{Batch, JobId, JobState, MemoryStore, Payload, Result};
+
+    use super::*;
+    use crate::testing::TestClock;
+    use crate::{Policy, TaskError};
+
+    #[tokio::test]
+    async fn r21_r28_a_job_that_the_worker_was_not_to_get_is_set_back() -> Result<()> {
+        let start = Timestamp::from_secs(1_000);
+        let clock = Arc::new(TestClock::new(start));
+        let store = Arc::new(MemoryStore::new(start));
+        let quell = Quell::with_store(store).clock(clock).build()?;
+        let (task, policy) = (TaskName::new("t")?, Policy::default());
+        let trigger = policy.trigger(task.clone(), Payload::from_stored("1"), None)?;
+        quell.enqueue(Batch::one(trigger)).await?;
+        let handler = |_: Payload, _: Ctx<()>| async { Ok::<_, TaskError>(()) };
+        let mut runner = quell.worker(()).register_raw(task, &policy, handler).into_runner()?;
+        runner.tasks.clear();
+        let mut worker = JoinSet::new();
+        worker.spawn(runner.run(std::future::pending()));
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        let job = quell.store().job(JobId::new(1)).await?.unwrap();
+        let kept = (job.state, job.window.due_at, job.attempt);
+        assert_eq!(kept, (JobState::Scheduled, start + STRANGER_PAUSE, 0), "{job:?}");
+        Ok(())
     }
 }
