@@ -22,6 +22,21 @@ pub enum NthCall {
     Before(u64),
     /// It is done, and its caller is told that nobody knows.
     AfterDone(u64),
+    /// It panics and nothing was done.
+    Panics(u64),
+    /// It is done, and then it panics.
+    PanicsDone(u64),
+}
+
+impl NthCall {
+    fn number(self) -> u64 {
+        match self {
+            NthCall::Before(number)
+            | NthCall::AfterDone(number)
+            | NthCall::Panics(number)
+            | NthCall::PanicsDone(number) => number,
+        }
+    }
 }
 
 /// Fails one call of a store: try each in turn, until a run never reaches it.
@@ -47,24 +62,36 @@ impl<S: Store> Faulty<S> {
         Faulty { inner, fails, calls: AtomicU64::new(0) }
     }
 
+    /// How many calls were made.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     /// Whether the call was made.
     #[must_use]
     pub fn was_reached(&self) -> bool {
-        let (NthCall::Before(number) | NthCall::AfterDone(number)) = self.fails;
-        self.calls.load(Ordering::Relaxed) > number
+        self.calls() > self.fails.number()
     }
 
     async fn call<R>(&self, call: impl Future<Output = Result<R>> + Send) -> Result<R> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        if number != self.fails.number() {
+            return call.await;
+        }
         match self.fails {
-            NthCall::Before(fails) if fails == number => {
+            NthCall::Before(_) => {
                 Err(Error::new(ErrorKind::Unavailable, "the call fails before it is done"))
             }
-            NthCall::AfterDone(fails) if fails == number => {
+            NthCall::AfterDone(_) => {
                 call.await?;
                 Err(Error::new(ErrorKind::UnknownOutcome, "the call is done, and its answer lost"))
             }
-            NthCall::Before(_) | NthCall::AfterDone(_) => call.await,
+            NthCall::Panics(_) => panic!("the call panics before it is done"),
+            NthCall::PanicsDone(_) => {
+                call.await?;
+                panic!("the call is done, and panics")
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use quell_core::{
 
 use crate::batcher::Batcher;
 use crate::call::{Trigger, TriggerMany, own_key};
+use crate::guard::Guarded;
 use crate::open::open_store;
 use crate::{Clock, ScheduleTask, SystemClock, Task, TaskPolicy, WorkerBuilder};
 
@@ -115,10 +116,11 @@ impl QuellBuilder {
             Some(range) => Thresholds::new(*range.start(), *range.end())?,
             None => Thresholds::DEFAULT,
         };
-        let batcher = Batcher::start(Arc::clone(&self.store), Arc::clone(&self.clock));
+        let store: Arc<dyn Store> = Arc::new(Guarded::new(self.store));
+        let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&self.clock));
         Ok(Quell {
             shared: Arc::new(Shared {
-                store: self.store,
+                store,
                 clock: self.clock,
                 batcher,
                 limits: self.limits,

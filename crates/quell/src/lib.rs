@@ -46,6 +46,7 @@ mod ctx;
 mod deaths;
 mod effects;
 pub mod failure;
+mod guard;
 mod handler;
 mod metrics;
 mod open;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use quell::history::{Event, Sink};
 use quell::sqlite::{SqliteOptions, Synchronous};
 use quell::testing::TestKit;
-use quell::{ErrorKind, JobState, PollSettings, Receipt, Result, Store, Task};
+use quell::{ErrorKind, JobState, PollSettings, Receipt, Result, Task};
 use quell_conformance::check::{Line, check};
 use quell_conformance::faulty::{Faulty, NthCall};
 
@@ -60,9 +60,10 @@ async fn run(fails: NthCall) -> Result<bool> {
     let mut rows = Vec::new();
     for id in 1.. {
         // The fault may meet this one: then ask again.
-        let found = match store.job(quell::JobId::new(id)).await {
+        let through = kit.quell().store();
+        let found = match through.job(quell::JobId::new(id)).await {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                store.job(quell::JobId::new(id)).await?
+                through.job(quell::JobId::new(id)).await?
             }
             found => found?,
         };
@@ -101,6 +102,26 @@ async fn r01_r02_every_call_to_a_real_store_may_fail_before_it_is_done() -> Resu
 async fn r01_r02_every_call_to_a_real_store_may_fail_after_it_is_done() -> Result<()> {
     let mut number = 0;
     while run(NthCall::AfterDone(number)).await? {
+        number += 1;
+    }
+    assert!(number > 20, "only {number} calls");
+    Ok(())
+}
+
+#[tokio::test]
+async fn r01_r02_r39_every_call_to_a_real_store_may_panic_before_it_is_done() -> Result<()> {
+    let mut number = 0;
+    while run(NthCall::Panics(number)).await? {
+        number += 1;
+    }
+    assert!(number > 20, "only {number} calls");
+    Ok(())
+}
+
+#[tokio::test]
+async fn r01_r02_r39_every_call_to_a_real_store_may_panic_after_it_is_done() -> Result<()> {
+    let mut number = 0;
+    while run(NthCall::PanicsDone(number)).await? {
         number += 1;
     }
     assert!(number > 20, "only {number} calls");

@@ -11,6 +11,7 @@ mod faulty;
 mod ledger;
 mod lesser;
 mod limits;
+mod panics;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod pushed_results;
 #[cfg(feature = "redis")]
