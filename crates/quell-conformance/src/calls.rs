@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use quell_core::alert::AlertState;
 use quell_core::dedup::Dedup;
+use quell_core::heartbeat::Heartbeat;
 use quell_core::idempotency::Idempotency;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::{
@@ -14,7 +15,7 @@ use quell_core::{
 };
 
 use crate::Rig;
-use crate::rig::{fails, key, keyed, plain, queue, secs, task};
+use crate::rig::{fails, heartbeat, key, keyed, plain, queue, secs, task};
 
 /// A call under way.
 pub type Doing<'s> = Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>;
@@ -100,6 +101,10 @@ fn beat() -> ScheduleName {
 fn schedule() -> Schedule {
     let spec = Spec::every(secs(10), Timestamp::from_secs(0)).expect("valid");
     Schedule { name: beat(), spec, catch_up: CatchUp::All, trigger: keyed("k") }
+}
+
+fn alive() -> Heartbeat {
+    heartbeat(&Rig::wish(1).worker, 1)
 }
 
 fn limited() -> QueueSettings {
@@ -265,6 +270,7 @@ fn alerts() -> Vec<Case> {
 
 fn operators() -> Vec<Case> {
     let nothing: Step = step!(|_s, t| ());
+    let again: Step = step!(|s, t| s.heartbeat(Some(t + secs(10)), &alive()).await?);
     vec![
         writes(
             "cancel",
@@ -297,6 +303,13 @@ fn operators() -> Vec<Case> {
                 letters.iter_mut().for_each(|letter| letter.job.id = JobId::new(999));
                 s.import_dead(Some(t), &letters).await?
             }),
+        ),
+        writes("heartbeat", nothing, step!(|s, t| s.heartbeat(Some(t), &alive()).await?)),
+        writes("heartbeat again", step!(|s, t| s.heartbeat(Some(t), &alive()).await?), again),
+        writes(
+            "remove_worker",
+            step!(|s, t| s.heartbeat(Some(t), &alive()).await?),
+            step!(|s, t| s.remove_worker(&alive().worker, 1).await?),
         ),
         writes(
             "prune",
@@ -355,6 +368,7 @@ fn looks() -> Vec<Case> {
                 s.explain(&ExplainTarget::Trigger(trigger)).await?
             }),
         ),
+        reads("workers", step!(|s, t| s.workers(Some(t)).await?)),
         reads("dead", step!(|s, t| s.dead(&DeadFilter::default()).await?)),
         reads("count_dead", step!(|s, t| s.count_dead(&DeadFilter::default()).await?)),
         reads("letters", step!(|s, t, j| s.letters(&[j]).await?)),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::effect::Begun;
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
@@ -12,7 +13,7 @@ use quell_core::{
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
     Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups,
+    TaskSettings, Timestamp, Wakeups, WorkerId,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -157,6 +158,18 @@ impl<S: Store> Store for Faulty<S> {
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
         self.call(self.inner.reap(now, limit)).await
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        self.call(self.inner.heartbeat(now, beat)).await
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        self.call(self.inner.remove_worker(worker, incarnation)).await
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        self.call(self.inner.workers(now)).await
     }
 
     async fn next_due(

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::effect::Begun;
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
@@ -16,7 +17,7 @@ use quell_core::{
     Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
     Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, Wakeups, lacks,
+    Timestamp, Wakeups, WorkerId, lacks,
 };
 
 use crate::Capability;
@@ -159,6 +160,18 @@ impl<S: Store> Store for Lesser<S> {
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
         self.inner.reap(now, limit).await
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        self.inner.heartbeat(now, beat).await
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        self.inner.remove_worker(worker, incarnation).await
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        self.inner.workers(now).await
     }
 
     async fn next_due(

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use quell_core::heartbeat::Heartbeat;
 use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
@@ -186,6 +187,14 @@ impl Rig {
         }
     }
 
+    /// A worker reports that it is alive, at this second of the test.
+    pub async fn beat(&self, worker: &str, incarnation: u32, second: u64) {
+        let worker = WorkerId::new(worker).expect("a valid name");
+        let beat = heartbeat(&worker, incarnation);
+        let now = Some(Rig::START + secs(second));
+        self.store.heartbeat(now, &beat).await.expect("the store takes heartbeats");
+    }
+
     /// Claims whatever is due of task `t`.
     pub async fn claim(&self) -> Vec<ClaimedJob> {
         self.claim_with(&Rig::wish(1_000)).await
@@ -353,5 +362,22 @@ impl Rig {
     /// The states of all jobs, oldest first.
     pub async fn states(&self) -> Vec<JobState> {
         self.jobs().await.iter().map(|job| job.state).collect()
+    }
+}
+
+/// A heartbeat of a worker that claims as [`Rig::wish`] says and has just started.
+#[must_use]
+pub fn heartbeat(worker: &WorkerId, incarnation: u32) -> Heartbeat {
+    Heartbeat {
+        worker: worker.clone(),
+        incarnation,
+        host: "host".to_owned(),
+        pid: 4_711,
+        version: "0.1.0".to_owned(),
+        queues: vec![queue()],
+        slots: 8,
+        busy: 0,
+        lease: Rig::LEASE,
+        age: Duration::ZERO,
     }
 }

@@ -50,7 +50,7 @@ pub struct ClaimedJob {
     pub attempt: u32,
     /// The failures in a row before it.
     pub failures: u32,
-    /// The attempts in a row before it that ended without a word (R25).
+    /// The attempts in a row before it that ended because their worker was gone (R25).
     pub lapses: u32,
     /// How many triggers it covers.
     pub triggers: u64,

@@ -1,22 +1,28 @@
-//! Jobs whose attempts end without a word: when they run again (R21, R25).
+//! Jobs whose attempts end without a report: which of them count as crashes, and when they run again
+//! (R21, R25, R39).
 //!
-//! A job that kills its worker takes down what else that worker held, so nobody can tell which of
-//! them did it. Each comes back at a moment that its id spreads, further apart with every lapse in
+//! A lease lapses because its worker died or hung, or because the store could not be reached.
+//! [`is_crash`] decides which it was, from the worker rows that the store has when it takes the
+//! lease back.
+//!
+//! A job that kills its worker takes down what else that worker held, and no record shows which of
+//! them did it. Each comes back at a moment that its id spreads, further apart with every crash in
 //! a row: soon they run apart from each other, and those that are sound end well.
 
 use std::time::Duration;
 
-use crate::JobId;
+use crate::heartbeat::{WorkerRow, longest_gap};
+use crate::{Job, JobId, Timestamp, WorkerId};
 
 /// After so many lapses more than two in a row, pauses grow no further.
 const MOST_ROUNDS: u32 = 2;
 /// No pause is longer.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// How long a job waits after its lease has lapsed so often in a row; `ran` is how long after the
-/// attempt's start it was taken back. None after the first, which says nothing about the job:
-/// workers are stopped, and machines fail. After that within once what it ran, then 4
-/// times, then 16 times, at most 10 minutes.
+/// How long a job waits after this number of crashes in a row; `ran` is how long after the attempt's
+/// start its lease was taken back. None after the first, which says nothing about the job: workers
+/// are stopped, and machines fail. After that within once what it ran, then 4 times, then 16 times,
+/// at most 10 minutes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,6 +42,85 @@ pub fn pause(lapses: u32, id: JobId, ran: Duration) -> Duration {
     let fraction = u128::from(scattered(id.get() ^ u64::from(lapses).rotate_right(8)));
     let micros = fraction.saturating_mul(u128::from(longest)) >> 64;
     Duration::from_micros(u64::try_from(micros).unwrap_or(longest))
+}
+
+/// The part of a lease's last term in which its worker should have given a sign of life, and in which
+/// signs of other workers show that the store could be reached.
+///
+/// A living worker renews when two thirds of the term are left. The part begins after that, with
+/// five eighths left, and ends with an eighth left: after a sign of another worker in it, a living
+/// holder had an eighth of the term to renew.
+#[derive(Clone, Copy, Debug)]
+struct Term {
+    /// The length of the lease.
+    lease: Duration,
+    /// Where the part begins.
+    from: Timestamp,
+    /// Where it ends.
+    to: Timestamp,
+    /// When the lease lapsed.
+    lapsed_at: Timestamp,
+}
+
+impl Term {
+    fn new(lapsed_at: Timestamp, lease: Duration) -> Self {
+        let eighth = lease / 8;
+        let from = lapsed_at.before(eighth.saturating_mul(5));
+        Term { lease, from, to: lapsed_at.before(eighth), lapsed_at }
+    }
+
+    /// Whether this worker reached the store within the part.
+    fn is_witnessed_by(&self, row: &WorkerRow) -> bool {
+        let within = |at: Timestamp| self.from <= at && at <= self.to;
+        let spans = row.steady_since < self.from && row.seen_at > self.to;
+        // Heartbeats that are further apart than the part is long might all lie outside of it.
+        let is_dense = longest_gap(row.lease) <= self.lease / 2;
+        within(row.steady_since) || within(row.seen_at) || (spans && is_dense)
+    }
+}
+
+/// Whether a lease that lapsed counts as a crash of its worker (R25): the worker is gone, although
+/// the store could be reached. `job` is as it was while it ran; `workers` are the rows of the
+/// moment at which the lease is taken back.
+///
+/// The worker is gone if its last heartbeat came before the last five eighths of the lease's term.
+/// One that was seen since lives: it stopped for a while, or could not reach the store. A worker
+/// without a row proves nothing.
+///
+/// The store could be reached, or the worker's end is certain, if
+/// - another worker reached the store in that time, or
+/// - a worker has been seen since the lapse, and each that has started after the holder was last
+///   seen: all that ran beside it are gone too, and an outage ends no process. This is how the crash
+///   of the only worker counts, however late its supervisor starts the next one.
+#[must_use]
+pub fn is_crash(job: &Job, workers: &[WorkerRow]) -> bool {
+    let (Some(name), Some(started_at), Some(lapsed_at)) =
+        (&job.worker, job.started_at, job.lease_until)
+    else {
+        return false;
+    };
+    let Some(holder) = holder(name, started_at, workers) else { return false };
+    let term = Term::new(lapsed_at, holder.lease);
+    if holder.seen_at >= term.from {
+        return false;
+    }
+    let others = || workers.iter().filter(|row| !std::ptr::eq(*row, holder));
+    if others().any(|row| term.is_witnessed_by(row)) {
+        return true;
+    }
+    let mut since = others().filter(|row| row.seen_at >= term.lapsed_at).peekable();
+    since.peek().is_some() && since.all(|row| row.started_at > holder.seen_at)
+}
+
+/// The row of the worker that started an attempt then: of that name the process that started last
+/// before it.
+fn holder<'w>(
+    name: &WorkerId,
+    started_at: Timestamp,
+    workers: &'w [WorkerRow],
+) -> Option<&'w WorkerRow> {
+    let named = workers.iter().filter(|row| row.worker == *name && row.started_at <= started_at);
+    named.max_by_key(|row| (row.started_at, row.incarnation))
 }
 
 /// A number that looks like chance and is the same each time: the finaliser of SplitMix64.

@@ -241,6 +241,9 @@ pub enum Event {
         token: LeaseToken,
         /// What became of the job.
         became: SettledAs,
+        /// Whether it counts as a crash of its worker (R25).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        crash: bool,
     },
     /// The store took a settlement, or refused it because the lease was lost.
     Settle {

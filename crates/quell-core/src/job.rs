@@ -143,7 +143,8 @@ pub struct Job {
     pub failures: u32,
     /// Every start there ever was: the lease token of the current or last one.
     pub starts: u64,
-    /// How often in a row its lease lapsed: since an attempt of it last reported (R25).
+    /// Its crashes in a row: how often its lease lapsed because its worker was gone, since an attempt
+    /// of it last reported (R25).
     pub lapses: u32,
     /// The worker of the current or last attempt.
     pub worker: Option<WorkerId>,
@@ -359,18 +360,22 @@ impl Job {
         }
     }
 
-    /// running → scheduled because the lease lapsed (R21); no attempt is spent. From the second in
-    /// a row on it waits before it runs again (R25).
+    /// running → scheduled because the lease lapsed (R21); no attempt is spent. A lapse that is a
+    /// [crash](crate::crash::is_crash) is counted, and from the second in a row on the job waits
+    /// before it runs again (R25). Any other lapse leaves the count as it is.
     ///
     /// # Panics
     /// When the job does not run, or `heir` is not the open window of its key.
-    pub fn lapse(&mut self, now: Timestamp, heir: Option<&mut Job>) -> SettledAs {
+    pub fn lapse(&mut self, now: Timestamp, crash: bool, heir: Option<&mut Job>) -> SettledAs {
         assert!(self.state == JobState::Running, "job {} lapsed but does not run", self.id);
         self.lease_until = None;
-        self.lapses = self.lapses.saturating_add(1);
         self.attempt = self.attempt.saturating_sub(1);
-        let ran = self.started_at.map(|started_at| now.since(started_at)).unwrap_or_default();
-        let pause = crate::crash::pause(self.lapses, self.id, ran);
+        let mut pause = std::time::Duration::ZERO;
+        if crash {
+            self.lapses = self.lapses.saturating_add(1);
+            let ran = self.started_at.map(|started_at| now.since(started_at)).unwrap_or_default();
+            pause = crate::crash::pause(self.lapses, self.id, ran);
+        }
         self.go_back(now, now + pause, DueReason::Lapsed, heir)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Everything here is a function from (state, event, now) to state: the debounce window
 //! ([`window`]), the edges of a burst ([`edge`]), payload folding ([`payload`]), retry and backoff
-//! ([`retry`]), crashes ([`crash`]), dedup ([`dedup`]), idempotency keys ([`idempotency`]), limits
+//! ([`retry`]), crashes ([`crash`]), worker rows ([`heartbeat`]), dedup ([`dedup`]), idempotency keys ([`idempotency`]), limits
 //! ([`limit`]), recorded effects ([`effect`]), dead letters ([`dead`]), alerts ([`alert`]), adaptive
 //! polling ([`poll`]), schedules ([`schedule`]) and the moves between job states ([`job`]). The
 //! [`Store`] trait is the one door to the world, and [`MemoryStore`] is the rules' own store: the
@@ -30,6 +30,7 @@ mod ends;
 mod error;
 mod explain;
 pub mod failure;
+pub mod heartbeat;
 pub mod history;
 mod id;
 pub mod idempotency;

@@ -200,6 +200,8 @@ pub struct Lapsed {
     pub lease: Lease,
     /// What became of the job.
     pub became: SettledAs,
+    /// Whether it counts as a crash of its worker ([`crash::is_crash`](crate::crash::is_crash)).
+    pub crash: bool,
 }
 
 #[cfg(test)]

@@ -12,13 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::alert::{AlertRow, AlertState, Overview};
 use crate::effect::Begun;
+use crate::heartbeat::{Heartbeat, Workers};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
     AlertName, Attempt, Batch, Claim, Claimed, DeadLetters, Effect, EffectName, Ended, Error,
     Explanation, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, NextDue, Payload, QueueName,
     Receipt, Redrive, Result, ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp,
-    TriggerId, Wakeups,
+    TriggerId, Wakeups, WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -247,7 +248,22 @@ pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
     /// The effects of a job, by name; none where its id is unknown or its row was pruned (R23).
     async fn effects(&self, id: JobId) -> Result<Vec<Effect>>;
 
-    /// Takes back at most `limit` leases that lapsed (R21).
+    /// Records that a worker is alive (R25): makes its row, or changes it as
+    /// [`WorkerRow::again`](crate::heartbeat::WorkerRow::again) does. A new row removes those that
+    /// are [`outdated`](crate::heartbeat::outdated).
+    ///
+    /// Its price is bounded by the number of workers: it reads and writes nothing of jobs and queues.
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()>;
+
+    /// Removes the row of a worker that has stopped; nothing where there is none.
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()>;
+
+    /// The workers that were seen within [`KEPT_UNSEEN`](crate::heartbeat::KEPT_UNSEEN), by name and
+    /// incarnation.
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers>;
+
+    /// Takes back at most `limit` leases that lapsed (R21), and decides for each from the worker
+    /// rows whether it counts as a crash ([`crash::is_crash`](crate::crash::is_crash)).
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>>;
 
     /// When something will be to do in `queue` for a worker that knows `tasks`.

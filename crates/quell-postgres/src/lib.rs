@@ -42,6 +42,7 @@ mod store;
 mod straight;
 mod tx;
 mod warm;
+mod workers;
 mod write;
 
 pub use inbox::{settle_in, settle_in_with, trigger_in};

@@ -264,14 +264,15 @@ impl Tx<'_> {
         let (now, mut lapsed) = (self.now, Vec::with_capacity(leases.len()));
         for lease in leases {
             let Some((mut job, mut heir)) = moving.take(lease.job) else { continue };
+            let crash = true;
             moving.attempts.push((job.clone(), AttemptOutcome::Lapsed, None));
-            let became = job.lapse(now, heir.as_mut());
+            let became = job.lapse(now, crash, heir.as_mut());
             let became = self.heed_key(&mut job, became).await?;
             let place = self.told();
             self.put_back(&mut moving, job, heir);
             let Lease { job, token } = lease;
-            self.tell_at(place, || Event::Lapse { t: now, job, token, became });
-            lapsed.push(Lapsed { lease, became });
+            self.tell_at(place, || Event::Lapse { t: now, job, token, became, crash });
+            lapsed.push(Lapsed { lease, became, crash });
         }
         self.write_moved(moving).await?;
         Ok(lapsed)

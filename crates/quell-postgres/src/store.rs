@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::effect::{Begun, check_result};
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::{Event, Sink};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
@@ -16,7 +17,7 @@ use quell_core::{
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NewTrigger,
     NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
     Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups,
+    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
@@ -33,10 +34,12 @@ use crate::opening::opening;
 use crate::operate::may_prune;
 use crate::push::{Outbox, hear, tell};
 use crate::read::Reader;
+use crate::row::time;
 use crate::schedules::look_for_ticks;
 use crate::settle::{decode_renewed, renew_query};
 use crate::sql::Sql;
-use crate::tx::{Asked, News, Tx, Unnamed};
+use crate::tx::{Asked, News, Tx, Unnamed, one_shot, read};
+use crate::workers::{beat_query, decode_list, list_query, remove_query};
 
 /// How often a call that met another on the same rows starts over before it says so.
 const TRIES: usize = 10;
@@ -381,6 +384,27 @@ impl Store for PostgresStore {
             }
             lapsed
         })
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        let query = beat_query(&self.sql, self.asked(now), beat);
+        match one_shot(&self.pool, &self.sql, query).await?.first() {
+            Some(row) => {
+                self.saw(time(row, 0)?);
+                Ok(())
+            }
+            None => write!(self, now, |tx| tx.make_worker(beat).await?),
+        }
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        let query = remove_query(&self.sql, worker, incarnation);
+        one_shot(&self.pool, &self.sql, query).await.map(drop)
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        let query = list_query(&self.sql, self.asked(now));
+        decode_list(&read(&self.pool, &self.sql, "read workers", query).await?)
     }
 
     async fn next_due(

@@ -8,13 +8,14 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::effect::Begun;
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
     Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
     Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups, lacks, no_such_job,
+    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId, lacks, no_such_job,
 };
 use tokio::task::JoinSet;
 
@@ -321,6 +322,21 @@ impl Store for RedisStore {
             }
         }
         told_or(lapsed, |lapsed| !lapsed.is_empty(), failed)
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        self.beat_each(now, beat).await
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        for shard in self.shards.within_reach().await? {
+            shard.remove_worker(worker, incarnation).await?;
+        }
+        Ok(())
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        self.list_workers(now).await
     }
 
     async fn next_due(

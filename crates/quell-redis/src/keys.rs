@@ -93,6 +93,8 @@ impl Keys {
         tick_times: "tick-times",
         /// Alerts, by name.
         alerts: "alerts",
+        /// Worker rows, by name and incarnation.
+        workers: "workers",
     }
 
     /// A window as the published debouncers show it: for an operator's eyes, and where the open

@@ -16,6 +16,7 @@ mod cluster;
 mod dead;
 mod door;
 mod door_dead;
+mod door_workers;
 mod ends;
 mod error;
 mod fast;
@@ -39,6 +40,7 @@ mod told;
 mod trust;
 mod tx;
 mod upkeep;
+mod workers;
 mod write;
 mod writes;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::effect::{Begun, check_result};
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
 use quell_core::part::News;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -14,7 +15,7 @@ use quell_core::{
     ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
     Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups,
+    Timestamp, WakeHub, Wakeups, WorkerId,
 };
 
 use crate::claim::Tried;
@@ -278,8 +279,27 @@ impl Store for ShardStore {
         Ok(step!(self, "take back leases", (now.into(), 0), |tx| {
             let lapsed = tx.lapsed(limit).await?;
             tx.load_around(&lapsed).await?;
-            tx.step(|part| part.reap(limit))
+            let workers = tx.workers().await?;
+            tx.step(|part| part.reap(workers, limit))
         }))
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        step!(self, "write a heartbeat", (now.into(), 0), |tx| {
+            Some(tx.write_heartbeat(beat).await?)
+        });
+        Ok(())
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        step!(self, "remove a worker", (Time::Last, 0), |tx| {
+            Some(tx.remove_worker_row(worker, incarnation))
+        });
+        Ok(())
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        self.list_workers(now.into()).await
     }
 
     async fn next_due(

@@ -39,6 +39,7 @@ mod settle;
 mod store;
 mod tx;
 mod watch;
+mod workers;
 mod write;
 
 pub use ending::{settle_in, settle_in_with};

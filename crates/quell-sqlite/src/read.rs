@@ -1,6 +1,7 @@
 //! What operators read, without the write lock.
 
 use quell_core::alert::{AlertRow, Overview};
+use quell_core::heartbeat::Workers;
 use quell_core::schedule::ScheduleInfo;
 use quell_core::{
     Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState,
@@ -16,6 +17,7 @@ use crate::names::{Names, base_lane};
 use crate::row::{decode, decode_attempt, get, job_columns, signed, unsigned};
 use crate::schedules::{read_schedules, read_ticks};
 use crate::tx::parse_settings;
+use crate::workers::list_workers;
 
 /// One state of the store, and the names as of then: it ends with the reader.
 pub(crate) struct Reader {
@@ -167,6 +169,10 @@ impl Reader {
 
     pub(crate) async fn overview(&mut self, now: Timestamp) -> Result<Overview> {
         read_overview(&mut self.db, &self.names, now).await
+    }
+
+    pub(crate) async fn workers(&mut self, now: Timestamp) -> Result<Workers> {
+        list_workers(&mut self.db, now).await
     }
 
     pub(crate) async fn alerts(&mut self) -> Result<Vec<AlertRow>> {

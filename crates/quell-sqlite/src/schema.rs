@@ -9,7 +9,7 @@ use sqlx::{Connection, SqliteConnection};
 use crate::error::{corrupt, explain};
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     include_str!("sql/0001_schema.sql"),
     include_str!("sql/0002_limits.sql"),
     include_str!("sql/0003_schedules.sql"),
@@ -17,6 +17,7 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("sql/0005_dead.sql"),
     include_str!("sql/0006_idempotency.sql"),
     include_str!("sql/0007_alerts.sql"),
+    include_str!("sql/0008_workers.sql"),
 ];
 
 /// Brings the schema up to date.

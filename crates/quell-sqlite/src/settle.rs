@@ -109,16 +109,17 @@ impl Tx<'_> {
         let mut lapsed = Vec::with_capacity(rows.len());
         for row in &rows {
             let mut job = decode(row, self.names)?;
+            let crash = true;
             let lease = Lease { job: job.id, token: LeaseToken::new(job.starts) };
             self.record_attempt(&job, AttemptOutcome::Lapsed, None).await?;
             let mut heir = self.heir_of(&job).await?;
             let (t, place) = (self.now, self.told());
-            let became = job.lapse(self.now, heir.as_mut());
+            let became = job.lapse(self.now, crash, heir.as_mut());
             let became = self.heed_key(&mut job, became).await?;
             self.put_back(&job, heir.as_ref()).await?;
             let Lease { job, token } = lease;
-            self.tell_at(place, || Event::Lapse { t, job, token, became });
-            lapsed.push(Lapsed { lease, became });
+            self.tell_at(place, || Event::Lapse { t, job, token, became, crash });
+            lapsed.push(Lapsed { lease, became, crash });
         }
         self.free_keys().await?;
         if !lapsed.is_empty() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::effect::{Begun, check_result};
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
@@ -326,6 +327,19 @@ impl Store for SqliteStore {
             tx.fold_inbox().await?;
             tx.reap(limit).await?
         })
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        write!(self, open_at(self.time(now)), |tx| tx.heartbeat(beat).await?)
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        write!(self, open_at(self.seen()), |tx| tx.remove_worker(worker, incarnation).await?)
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        let now = self.time(now);
+        self.reader().await?.workers(now).await
     }
 
     async fn next_due(

@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::effect::Begun;
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
@@ -19,7 +20,7 @@ use quell_core::{
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
     Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups,
+    TaskSettings, Timestamp, Wakeups, WorkerId,
 };
 use tracing::error;
 
@@ -162,6 +163,19 @@ impl Store for Guarded {
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
         write("reap", async move { self.inner.reap(now, limit).await }).await
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        write("heartbeat", async move { self.inner.heartbeat(now, beat).await }).await
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        let removed = async move { self.inner.remove_worker(worker, incarnation).await };
+        write("remove_worker", removed).await
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        read("workers", async move { self.inner.workers(now).await }).await
     }
 
     async fn next_due(

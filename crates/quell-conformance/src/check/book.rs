@@ -133,7 +133,7 @@ impl Book {
                     view.lines.push(at);
                 }
             }
-            Event::Lapse { t, job, token, became } => {
+            Event::Lapse { t, job, token, became, .. } => {
                 self.ended(at, *t, *job, token.get(), *became, Spent::Nothing);
             }
             Event::Settle { t, job, token, outcome, became, .. } => {

@@ -19,6 +19,7 @@ use futures_util::{FutureExt, StreamExt};
 use proptest::test_runner::{
     Config, FailurePersistence, FileFailurePersistence, TestCaseError, TestRunner,
 };
+use quell_core::heartbeat::Heartbeat;
 use quell_core::part::Ids;
 use quell_core::{
     AlertName, AlertState, Claim, DeadLetter, EffectName, ExplainTarget, JobFilter, JobId, Lease,
@@ -26,7 +27,7 @@ use quell_core::{
     Settlement, Store, TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
-use crate::rig::{Opened, Rig, key, secs, task};
+use crate::rig::{Opened, Rig, heartbeat, key, secs, task};
 use plans::{PlanOp, moment, schedule, schedule_name};
 use script::{End, Op, queue_number, scripts};
 
@@ -170,7 +171,7 @@ impl Pair {
             Op::Claim { limit, queue, both: both_tasks, worker } => {
                 let tasks: Vec<TaskName> = if *both_tasks { tasks() } else { vec![task("t")] };
                 let queue = queue_number(*queue);
-                let worker = WorkerId::new(format!("w{worker}")).expect("a valid name");
+                let worker = worker_name(*worker);
                 let wish = Claim { worker, ..Rig::wish(*limit) };
                 let claim = Claim { queue, tasks: tasks.into(), lease: LEASE, ..wish };
                 let claimed = ask!(self, op, claim(now, &claim));
@@ -194,6 +195,14 @@ impl Pair {
                 let (lease, name) = (self.lease(*back), effect_name(*name));
                 let result = Payload::from_stored(result.to_string());
                 ask!(self, op, end_effect(now, &lease, &name, &result));
+            }
+            Op::Heartbeat { worker, incarnation, busy } => {
+                let beat = heartbeat(&worker_name(*worker), *incarnation);
+                let beat = Heartbeat { busy: *busy, lease: LEASE, ..beat };
+                ask!(self, op, heartbeat(now, &beat));
+            }
+            Op::RemoveWorker { worker, incarnation } => {
+                ask!(self, op, remove_worker(&worker_name(*worker), *incarnation));
             }
             Op::Reap(limit) => drop(ask!(self, op, reap(now, *limit))),
             Op::Prune => {
@@ -300,6 +309,7 @@ impl Pair {
         let all = JobFilter { limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
         let jobs = ask!(self, op, jobs(&all)).unwrap_or_default();
         ask!(self, op, counts());
+        ask!(self, op, workers(Some(self.now)));
         ask!(self, op, schedules());
         if self.steps.is_multiple_of(3) {
             ask!(self, op, overview(Some(self.now)));
@@ -380,6 +390,10 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+fn worker_name(number: u8) -> WorkerId {
+    WorkerId::new(format!("w{number}")).expect("a valid name")
 }
 
 fn effect_name(number: u8) -> EffectName {

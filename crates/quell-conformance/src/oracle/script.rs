@@ -51,6 +51,16 @@ pub(super) enum Op {
         result: u8,
     },
     Reap(usize),
+    /// A worker reports that it is alive.
+    Heartbeat {
+        worker: u8,
+        incarnation: u32,
+        busy: u32,
+    },
+    RemoveWorker {
+        worker: u8,
+        incarnation: u32,
+    },
     Flush(u8),
     CancelKey(u8),
     Cancel(u64),
@@ -157,6 +167,10 @@ pub(super) fn scripts() -> impl Strategy<Value = Script> {
         2 => (0_usize..6, 0_u8..2, 0_u8..2)
             .prop_map(|(back, name, result)| Op::EndEffect { back, name, result }),
         3 => (0_usize..3).prop_map(Op::Reap),
+        5 => (other(), 1_u32..3, 0_u32..3)
+            .prop_map(|(worker, incarnation, busy)| Op::Heartbeat { worker, incarnation, busy }),
+        1 => (other(), 1_u32..3)
+            .prop_map(|(worker, incarnation)| Op::RemoveWorker { worker, incarnation }),
         1 => (0_u8..3).prop_map(Op::Flush),
         1 => (0_u8..3).prop_map(Op::CancelKey),
         1 => (1_u64..12).prop_map(Op::Cancel),

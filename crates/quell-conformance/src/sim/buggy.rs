@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use quell_core::effect::Begun;
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::{Event, History, Sink};
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
@@ -20,7 +21,7 @@ use quell_core::{
     EffectName, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState, Key,
     Lapsed, Lease, MemoryStore, NextDue, Overview, Payload, Pruned, QueueInfo, QueueName,
     QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
-    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, WorkerId,
 };
 
 use super::bug::Bug;
@@ -240,6 +241,18 @@ impl Store for Buggy {
             locked(&self.odd).leaked += lapsed.len();
         }
         Ok(lapsed)
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        self.inner.heartbeat(now, beat).await
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        self.inner.remove_worker(worker, incarnation).await
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        self.inner.workers(now).await
     }
 
     async fn next_due(

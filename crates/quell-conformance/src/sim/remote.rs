@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::effect::Begun;
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
@@ -14,7 +15,7 @@ use quell_core::{
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
     Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups,
+    TaskSettings, Timestamp, Wakeups, WorkerId,
 };
 use tokio::sync::oneshot;
 
@@ -164,6 +165,28 @@ impl Store for Remote {
     async fn reap(&self, _: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
         self.call(true, move |store, now| Box::pin(async move { store.reap(now, limit).await }))
             .await
+    }
+
+    async fn heartbeat(&self, _: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        let beat = beat.clone();
+        self.call(true, move |store, now| {
+            let beat = beat.clone();
+            Box::pin(async move { store.heartbeat(now, &beat).await })
+        })
+        .await
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        let worker = worker.clone();
+        self.call(true, move |store, _| {
+            let worker = worker.clone();
+            Box::pin(async move { store.remove_worker(&worker, incarnation).await })
+        })
+        .await
+    }
+
+    async fn workers(&self, _: Option<Timestamp>) -> Result<Workers> {
+        self.call(true, move |store, now| Box::pin(async move { store.workers(now).await })).await
     }
 
     async fn next_due(

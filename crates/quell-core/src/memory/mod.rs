@@ -4,7 +4,7 @@
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
 //! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
 //! knows who comes next, `effects` keeps what attempts record, `alerts` what servers watch, `moves`
-//! changes them, `dead` lets them rest, `results` keeps what came of them, `rows` shows them to
+//! changes them, `dead` lets them rest, `results` keeps what came of them, `workers` knows who works, `rows` shows them to
 //! `accept`, `schedules` makes ticks into triggers, `snapshot` sets them beside others. `part` lends
 //! all of it to stores that keep their rows elsewhere.
 
@@ -20,6 +20,7 @@ mod rows;
 mod schedules;
 mod snapshot;
 mod state;
+mod workers;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +30,7 @@ use async_trait::async_trait;
 use crate::accept::accept;
 use crate::alert::{AlertRow, AlertState, Overview};
 use crate::effect::Begun;
+use crate::heartbeat::{Heartbeat, Workers};
 use crate::history::{Event, Sink};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
@@ -37,7 +39,7 @@ use crate::{
     Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
     Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups,
+    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -199,6 +201,20 @@ impl Store for MemoryStore {
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
         Ok(self.step(now, |state| state.reap(limit)))
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        self.step(now, |state| state.heartbeat(beat));
+        Ok(())
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        self.step(None, |state| state.remove_worker(worker, incarnation));
+        Ok(())
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        Ok(self.step(now, |state| state.workers()))
     }
 
     async fn next_due(

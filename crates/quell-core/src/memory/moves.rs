@@ -108,9 +108,10 @@ impl State {
         let token = LeaseToken::new(self.job(id)?.starts);
         self.record_attempt(id, AttemptOutcome::Lapsed, None);
         let place = self.told();
-        let became = self.end_attempt(id, |job, heir| job.lapse(now, heir))?;
-        self.tell_at(place, || Event::Lapse { t: now, job: id, token, became });
-        Some(Lapsed { lease: Lease { job: id, token }, became })
+        let crash = true;
+        let became = self.end_attempt(id, |job, heir| job.lapse(now, crash, heir))?;
+        self.tell_at(place, || Event::Lapse { t: now, job: id, token, became, crash });
+        Some(Lapsed { lease: Lease { job: id, token }, became, crash })
     }
 
     /// Ends an attempt, which frees its key (R11).

@@ -13,6 +13,7 @@ use crate::accept::accept;
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
 use crate::effect::Begun;
+use crate::heartbeat::WorkerRow;
 use crate::history::Event;
 use crate::idempotency::Record;
 use crate::limit::StartLog;
@@ -178,8 +179,9 @@ impl Part {
     }
 
     /// As [`Store::reap`](crate::Store::reap), on the rows that [`Part::settle`] needs of the jobs
-    /// whose leases lapsed.
-    pub fn reap(&mut self, limit: usize) -> Vec<Lapsed> {
+    /// whose leases lapsed; `workers` are all worker rows, by name and incarnation.
+    pub fn reap(&mut self, workers: Vec<WorkerRow>, limit: usize) -> Vec<Lapsed> {
+        self.0.workers = workers;
         self.0.reap(limit)
     }
 

@@ -11,6 +11,7 @@ use super::limits::Limits;
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
+use crate::heartbeat::WorkerRow;
 use crate::idempotency::Record;
 use crate::record::given_up;
 use crate::schedule::{ScheduleInfo, Tick};
@@ -55,6 +56,8 @@ pub(super) struct State {
     pub(super) ticks: BTreeMap<(ScheduleName, Timestamp), Tick>,
     /// What is kept of alerts, and how often each was written.
     pub(super) alerts: BTreeMap<AlertName, (u64, AlertState)>,
+    /// Workers, by name and incarnation.
+    pub(super) workers: Vec<WorkerRow>,
     wakes: BTreeMap<QueueName, Timestamp>,
     /// Jobs that triggers of this step met.
     pub(super) met: BTreeSet<JobId>,
@@ -88,6 +91,7 @@ impl State {
             schedules: BTreeMap::new(),
             ticks: BTreeMap::new(),
             alerts: BTreeMap::new(),
+            workers: Vec::new(),
             wakes: BTreeMap::new(),
             met: BTreeSet::new(),
             next_tick: None,
@@ -106,6 +110,7 @@ impl State {
     pub(super) fn rows(&self) -> impl Eq + Hash {
         let State { now, next_id, jobs, attempts, limits, holds, records, memories, .. } = self;
         let beside = (&self.schedules, &self.ticks, &self.alerts, &self.effects, &self.pasts);
+        let beside = (beside, &self.workers);
         (now, next_id, jobs, attempts, limits, holds, records, memories, beside)
     }
 

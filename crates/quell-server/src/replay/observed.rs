@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::effect::Begun;
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, ExplainTarget, Explanation,
     Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload,
     Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled,
     SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    WorkerId,
 };
 
 use super::ledger::Ledger;
@@ -115,6 +117,18 @@ impl Store for Observed {
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
         self.inner.reap(now, limit).await
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        self.inner.heartbeat(now, beat).await
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        self.inner.remove_worker(worker, incarnation).await
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        self.inner.workers(now).await
     }
 
     async fn next_due(

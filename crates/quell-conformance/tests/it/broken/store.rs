@@ -8,6 +8,7 @@ use super::bug::Bug;
 use async_trait::async_trait;
 use quell_core::edge::Edge;
 use quell_core::effect::Begun;
+use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::window::Thresholds;
 use quell_core::{
@@ -347,6 +348,18 @@ impl Store for Broken {
             Bug::NeverReaps => Ok(Vec::new()),
             _ => self.inner.reap(now, limit).await,
         }
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        self.inner.heartbeat(now, beat).await
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        self.inner.remove_worker(worker, incarnation).await
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        self.inner.workers(now).await
     }
 
     async fn next_due(

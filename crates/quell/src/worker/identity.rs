@@ -1,0 +1,68 @@
+//! What a worker reports about itself in its heartbeats (R25).
+
+use std::time::Duration;
+
+use quell_core::heartbeat::Heartbeat;
+use quell_core::{QueueName, Timestamp, WorkerId};
+
+/// A worker's heartbeats but for what changes from one to the next.
+#[derive(Debug)]
+pub(super) struct Identity {
+    beat: Heartbeat,
+    started: Timestamp,
+}
+
+impl Identity {
+    /// Of a worker that starts at `started`, its own time.
+    pub(super) fn new(
+        worker: WorkerId,
+        queues: Vec<QueueName>,
+        (slots, lease): (usize, Duration),
+        started: Timestamp,
+    ) -> Self {
+        let beat = Heartbeat {
+            worker,
+            incarnation: fastrand::u32(..),
+            host: host(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            queues,
+            slots: narrow(slots),
+            busy: 0,
+            lease,
+            age: Duration::ZERO,
+        };
+        Identity { beat, started }
+    }
+
+    pub(super) fn worker(&self) -> &WorkerId {
+        &self.beat.worker
+    }
+
+    pub(super) fn incarnation(&self) -> u32 {
+        self.beat.incarnation
+    }
+
+    /// The heartbeat of this moment.
+    pub(super) fn beat(&self, busy: usize, now: Timestamp) -> Heartbeat {
+        Heartbeat { busy: narrow(busy), age: now.since(self.started), ..self.beat.clone() }
+    }
+}
+
+/// The host's name as the system gives it; containers have the container's.
+fn host() -> String {
+    let from_file = ["/proc/sys/kernel/hostname", "/etc/hostname"]
+        .iter()
+        .find_map(|path| std::fs::read_to_string(path).ok());
+    let from_environment =
+        || ["HOSTNAME", "COMPUTERNAME"].iter().find_map(|name| std::env::var(name).ok());
+    let name = from_file.or_else(from_environment).unwrap_or_default();
+    match name.trim() {
+        "" => "unknown".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
