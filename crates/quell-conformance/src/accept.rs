@@ -3,9 +3,100 @@
 use std::time::Duration;
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, JobState, NewTrigger, Payload, Receipt, When};
+use quell_core::edge::Edge;
+use quell_core::window::{Debounce, Thresholds};
+use quell_core::{
+    AttemptOutcome, Batch, ClaimedJob, ErrorKind, Failure, FailureKind, Fold, JobState, NewTrigger,
+    Outcome, Payload, QueueSettings, Receipt, Redrive, When,
+};
 
-use crate::rig::{Rig, key, keyed, plain, secs, task};
+use crate::rig::{Rig, debounce, key, keyed, keyed_with, lease, plain, secs, task};
+
+/// A task that collects is given an array without a debounce key, too: at once, later, in a batch,
+/// and after its death, when it is edited.
+pub async fn r09_r10_a_task_that_collects_gets_an_array_without_a_key_too(mut rig: Rig) {
+    let collects = |payload: &str| NewTrigger { fold: Fold::Collect { cap: 9 }, ..plain(payload) };
+    let later = NewTrigger { when: When::After(secs(5)), ..collects("[2]") };
+    rig.trigger(collects("1")).await;
+    rig.trigger_batch(Batch { triggers: vec![later, collects("{}")], dedup: None }).await;
+    rig.trigger(plain("4")).await;
+    let merges = NewTrigger { fold: Fold::Merge, ..plain(r#"{"a":null}"#) };
+    rig.trigger(merges).await;
+    let payloads = |jobs: &[ClaimedJob]| -> Vec<String> {
+        jobs.iter().map(|job| job.payload.as_str().to_owned()).collect()
+    };
+    let first = rig.claim().await;
+    assert_eq!(payloads(&first), ["[1]", "[{}]", "4", r#"{"a":null}"#]);
+    rig.fail(&first[0], secs(3)).await;
+    let again = rig.at(5).claim().await;
+    assert_eq!(payloads(&again), ["[1]", "[[2]]"]);
+    let kind = FailureKind::Permanent;
+    let failure = Failure { error: "boom".to_owned(), ended: AttemptOutcome::Failed, kind };
+    rig.settle(lease(&again[0]), Outcome::Failed(failure)).await;
+    let edit =
+        |text| Redrive { id: again[0].id, payload: Some(Payload::from_text(text).expect("JSON")) };
+    let refused = rig.store.redrive(Some(rig.now()), &edit("7")).await;
+    assert_eq!(refused.expect_err("it is no array").field(), Some("payload"));
+    rig.store.redrive(Some(rig.now()), &edit("[7,8]")).await.expect("is put back");
+    assert_eq!(payloads(&rig.claim().await), ["[7,8]"]);
+}
+
+/// A delay or a moment beyond the trigger's own max is refused by its field and its place, and the
+/// whole batch with it. One within max, or without a key, is kept to the second.
+pub async fn r07_r40_a_delay_beyond_max_is_refused_and_one_within_it_is_kept(mut rig: Rig) {
+    let hour = NewTrigger { when: When::After(secs(3_600)), ..keyed("a") };
+    let late = NewTrigger { when: When::At(rig.now() + secs(61)), ..keyed("a") };
+    let throttle = Debounce::throttle(secs(8)).expect("valid");
+    let throttled =
+        NewTrigger { when: When::After(secs(9)), ..keyed_with("a", throttle, Fold::Last, "1") };
+    let leading = Debounce { edge: Edge::Leading, ..debounce() };
+    let leads =
+        NewTrigger { when: When::After(secs(61)), ..keyed_with("a", leading, Fold::Last, "1") };
+    for (trigger, field) in
+        [(hour, "delay"), (late, "run_at"), (throttled, "delay"), (leads, "delay")]
+    {
+        let triggers = vec![plain("1"), trigger];
+        let refused = rig.try_batch(Batch { triggers, dedup: None }).await;
+        let refused = refused.expect_err("the delay is too long");
+        assert_eq!((refused.kind(), refused.field()), (ErrorKind::Invalid, Some(field)));
+        assert!(refused.to_string().starts_with("triggers[1]: "), "{refused}");
+        assert!(refused.to_string().contains("without debounce"), "{refused}");
+    }
+    assert!(rig.jobs().await.is_empty(), "{}", rig.dump().await);
+
+    let kept = [
+        (keyed("b"), When::After(secs(60)), 60),
+        (keyed("c"), When::At(rig.now() + secs(60)), 60),
+        (plain("1"), When::After(secs(3_600)), 3_600),
+        (keyed_with("d", throttle, Fold::Last, "1"), When::After(secs(8)), 8),
+    ];
+    for (trigger, when, second) in kept {
+        let receipt = rig.trigger(NewTrigger { when, ..trigger }).await;
+        let Receipt::Accepted { due, .. } = receipt else { panic!("{receipt:?}") };
+        assert_eq!(Rig::second(due), second);
+    }
+    // A delay that an older window's bound cuts is in the receipt.
+    let receipt =
+        rig.at(10).trigger(NewTrigger { when: When::After(secs(55)), ..keyed("b") }).await;
+    let Receipt::Debounced { due, .. } = receipt else { panic!("{receipt:?}") };
+    assert_eq!(Rig::second(due), 60);
+}
+
+/// The thresholds that count are those of the queue, where the task names none (R14).
+pub async fn r14_r40_a_delay_is_judged_by_the_queues_thresholds(rig: Rig) {
+    let default = Debounce { from_default: true, ..debounce() };
+    let after = |delay| NewTrigger {
+        when: When::After(secs(delay)),
+        ..keyed_with("a", default, Fold::Last, "1")
+    };
+    let thresholds = Thresholds::new(secs(10), secs(7_200)).expect("valid");
+    rig.set_queue(QueueSettings { debounce: Some(thresholds), ..QueueSettings::default() }).await;
+    let receipt = rig.trigger(after(7_200)).await;
+    let Receipt::Accepted { due, .. } = receipt else { panic!("{receipt:?}") };
+    assert_eq!(Rig::second(due), 7_200);
+    let refused = rig.try_batch(Batch::one(after(7_201))).await;
+    assert_eq!(refused.expect_err("the delay is too long").field(), Some("delay"));
+}
 
 /// Whatever happens in between, each accepted trigger is counted by a job whose attempt began after
 /// it, or that ended on record.

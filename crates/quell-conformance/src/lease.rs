@@ -184,6 +184,33 @@ pub async fn r21_a_cancelled_attempt_has_lost_its_lease(mut rig: Rig) {
     assert_eq!(Some(rig.claim_one().await.id), window);
 }
 
+/// A reason of any length cancels a job, whoever gives it, and is kept as an error is: up to 16 KiB,
+/// whole characters only.
+pub async fn r25_a_reason_of_any_length_is_kept_up_to_its_bound(mut rig: Rig) {
+    let long = format!("x{}", "é".repeat(Failure::MAX_ERROR_BYTES));
+    let kept = format!("x{}", "é".repeat(Failure::MAX_ERROR_BYTES / 2 - 1));
+    for by in ["handler", "operator", "operator, before it runs"] {
+        let id = rig.trigger(plain("1")).await.job().expect("a job");
+        let ran = by != "operator, before it runs";
+        if ran {
+            let job = rig.claim_one().await;
+            if by == "handler" {
+                let outcome = Outcome::Cancelled { reason: long.clone() };
+                assert_eq!(rig.settle(lease(&job), outcome).await, SettledAs::Cancelled);
+            }
+        }
+        if by != "handler" {
+            rig.store.cancel(Some(rig.now()), id, &long).await.expect("cancels");
+        }
+        let row = rig.job(id).await;
+        assert_eq!((row.state, row.error.as_deref()), (JobState::Cancelled, Some(&*kept)), "{by}");
+        let attempts = rig.store.attempts(id).await.expect("reads");
+        let errors: Vec<_> = attempts.iter().map(|one| one.error.as_deref()).collect();
+        assert_eq!(errors, if ran { vec![Some(&*kept)] } else { Vec::new() }, "{by}");
+        rig.at_time(rig.now() + secs(1));
+    }
+}
+
 /// However a handler fails, the record says how.
 pub async fn r25_every_attempt_is_on_record(mut rig: Rig) {
     rig.trigger(plain("1")).await;

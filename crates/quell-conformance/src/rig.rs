@@ -99,7 +99,7 @@ pub fn keyed(k: &str) -> NewTrigger {
 /// A trigger of task `t` with a key and everything that goes with it.
 #[must_use]
 pub fn keyed_with(k: &str, debounce: Debounce, fold: Fold, payload: &str) -> NewTrigger {
-    NewTrigger { keyed: Some(Keyed { key: key(k), debounce, fold }), ..plain(payload) }
+    NewTrigger { keyed: Some(Keyed { key: key(k), debounce }), fold, ..plain(payload) }
 }
 
 /// A transient failure with this backoff.

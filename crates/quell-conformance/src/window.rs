@@ -57,7 +57,7 @@ pub async fn r08_r38_thresholds_are_not_whole_seconds_nor_on_callers_clocks(mut 
 
     let first = rig.now() + micros(300_011);
     rig.at_time(first).trigger(at(first.before(day))).await;
-    rig.at_time(first + micros(900_000)).trigger(at(first + day)).await;
+    rig.at_time(first + micros(900_000)).trigger(at(first + micros(4_900_003))).await;
     rig.at_time(first.before(day)).trigger(at(first.before(day))).await;
     starts_exactly_at(&mut rig, first + micros(4_000_003)).await;
 }

@@ -13,8 +13,8 @@ use crate::job::Shape;
 use crate::trigger::Keyed;
 use crate::window::{Debounce, Thresholds, Window};
 use crate::{
-    Batch, Job, JobId, JobResult, JobState, Key, NewTrigger, QueueName, Receipt, Result, TaskName,
-    Timestamp, TriggerId,
+    Batch, Error, Job, JobId, JobResult, JobState, Key, NewTrigger, QueueName, Receipt, Result,
+    TaskName, Timestamp, TriggerId, When,
 };
 
 /// The rows that accepting triggers reads and writes, within one atomic step.
@@ -49,11 +49,60 @@ pub trait Rows {
     fn set_memory(&mut self, task: &TaskName, key: &Key, memory: KeyMemory);
 }
 
+/// Why a batch is refused, before anything is written.
+#[derive(Debug)]
+pub enum Refused {
+    /// A member's idempotency key came with another payload (R19).
+    Conflict(Box<Conflict>),
+    /// A member asks for what its task does not allow (R40).
+    Invalid(Error),
+}
+
+impl From<Box<Conflict>> for Refused {
+    fn from(conflict: Box<Conflict>) -> Self {
+        Refused::Conflict(conflict)
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Conflict(conflict) => conflict.into(),
+            Refused::Invalid(error) => error,
+        }
+    }
+}
+
 /// Accepts a batch as a whole, or says that it is a duplicate as a whole (R5, R17).
 ///
 /// # Errors
+/// Before anything is written: see [`Refused`].
+pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>, Refused> {
+    check_delays(rows, batch).map_err(Refused::Invalid)?;
+    accept_promised(rows, batch)
+}
+
+/// R7, R40: refuses a delay beyond its trigger's own max, with the thresholds that count here.
+fn check_delays(rows: &impl Rows, batch: &Batch) -> Result<()> {
+    for (index, trigger) in batch.triggers.iter().enumerate() {
+        let Some(keyed) = trigger.keyed.as_ref().filter(|_| trigger.when != When::Now) else {
+            continue;
+        };
+        let debounce = resolve(rows, trigger, &keyed.debounce);
+        let several = batch.triggers.len() > 1;
+        let place = |e: Error| if several { e.at(format!("triggers[{index}]")) } else { e };
+        debounce.check_due(trigger.when, rows.now()).map_err(place)?;
+    }
+    Ok(())
+}
+
+/// As [`accept`], for triggers whose acceptance was promised before: those of a committed
+/// transaction (R4) and of schedules (R36). No delay of theirs is refused any more: a window that
+/// one opens waits as long as it asks.
+///
+/// # Errors
 /// Before anything is written, where a member's idempotency key came with another payload (R19).
-pub fn accept(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>, Box<Conflict>> {
+pub fn accept_promised(rows: &mut impl Rows, batch: &Batch) -> Result<Vec<Receipt>, Refused> {
     let fingerprints = fingerprints(rows, batch)?;
     let members = batch.triggers.iter().zip(fingerprints);
     let batch_key = batch.triggers.first().zip(batch.dedup.as_ref());
@@ -158,14 +207,14 @@ pub fn accept_trigger(rows: &mut impl Rows, trigger: &NewTrigger) -> Receipt {
 fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Receipt {
     let debounce = resolve(rows, trigger, &keyed.debounce);
     let (task, key) = (&trigger.task, &keyed.key);
-    let step = trigger.step(&debounce, &keyed.fold, rows.now());
+    let step = trigger.step(&debounce, rows.now());
     let open = rows.open_window(task, key);
     let window = open.and_then(|id| rows.job(id)).map(|job| job.window);
     let memory = debounce.edge.remembers().then(|| rows.memory(task, key)).flatten();
     let landing = land(&step, &debounce, window.as_ref(), memory.as_ref());
     let (job, receipt) = match (landing, open) {
         (Landing::Joins(window), Some(id)) => {
-            let shape = Shape::of(&keyed.fold, &debounce);
+            let shape = Shape::of(&trigger.fold, &debounce);
             // R11: a policy that now forbids, or allows, attempts of one key to overlap.
             let changed = rows.job(id).is_some_and(|job| job.shape.overlap != shape.overlap);
             let waits = changed.then(|| !shape.overlap && rows.key_runs(task, key));
@@ -177,7 +226,7 @@ fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Re
         }
         (Landing::Opens(window) | Landing::Joins(window), _) => {
             let waits = !debounce.overlap && rows.key_runs(task, key);
-            let shape = Shape::of(&keyed.fold, &debounce);
+            let shape = Shape::of(&trigger.fold, &debounce);
             let job = Job::opened(rows.next_id(), trigger, key, shape, window, waits);
             (job.id, opened(rows, job))
         }
@@ -226,7 +275,7 @@ fn take(rows: &mut impl Rows, trigger: &NewTrigger, dedup: &Dedup, job: JobId) {
 }
 
 impl Job {
-    /// The job of a trigger without a debounce key (R9).
+    /// The job of a trigger without a debounce key (R9). A task that collects gets an array (R10).
     #[must_use]
     pub fn unkeyed(id: JobId, trigger: &NewTrigger, now: Timestamp) -> Job {
         Job {
@@ -237,9 +286,9 @@ impl Job {
             key: None,
             priority: trigger.priority,
             state: JobState::Scheduled,
-            payload: trigger.payload.clone(),
+            payload: trigger.fold.open(&trigger.payload),
             window: Window::unkeyed(now, trigger.when.earliest(now)),
-            shape: Shape::default(),
+            shape: Shape { fold: trigger.fold.alone(), ..Shape::default() },
             waits: false,
             suppressed: 0,
             attempt: 0,
@@ -267,7 +316,6 @@ impl Job {
     ) -> Job {
         Job {
             key: Some(key.clone()),
-            payload: shape.fold.open(&trigger.payload),
             shape,
             window,
             waits,

@@ -243,7 +243,7 @@ impl Job {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when later triggers could not be gathered
     /// into it.
     pub(crate) fn edit(&mut self, payload: &Payload) -> Result<Option<Payload>> {
-        let collects = self.key.is_some() && matches!(self.shape.fold, Fold::Collect { .. });
+        let collects = matches!(self.shape.fold, Fold::Collect { .. });
         if collects && !payload.as_str().trim_start().starts_with('[') {
             let id = self.id;
             let message = format!("job {id} collects payloads: give an array of them");

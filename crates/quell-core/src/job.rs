@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::edge::{Edge, KeyMemory};
-use crate::settlement::{FailureKind, Outcome, SettledAs};
+use crate::settlement::{FailureKind, Outcome, SettledAs, clipped};
 use crate::window::{DueReason, Window};
 use crate::{
     Error, ErrorKind, Fold, JobId, Key, LeaseToken, Payload, QueueName, Result, TaskName,
@@ -328,7 +328,7 @@ impl Job {
                 SettledAs::Succeeded
             }
             Outcome::Cancelled { reason } => {
-                self.error = Some(reason.clone());
+                self.error = Some(clipped(reason));
                 self.end(now, JobState::Cancelled);
                 SettledAs::Cancelled
             }
@@ -390,7 +390,7 @@ impl Job {
             return Err(Error::new(ErrorKind::IllegalMove, message));
         }
         self.lease_until = None;
-        self.error = Some(reason.to_owned());
+        self.error = Some(clipped(reason));
         self.end(now, JobState::Cancelled);
         Ok(())
     }

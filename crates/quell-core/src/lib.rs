@@ -69,7 +69,9 @@ pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot, part};
 pub use payload::{Fold, Payload};
 pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
-pub use settlement::{Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement};
+pub use settlement::{
+    Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement, clipped,
+};
 pub use store::{
     Capabilities, Counts, ExplainTarget, JobFilter, Pruned, Retention, Store, lacks, no_such_job,
 };

@@ -151,6 +151,22 @@ impl Fold {
         self.append(older, newer)
     }
 
+    /// Whether it is [`Fold::Last`].
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        *self == Fold::Last
+    }
+
+    /// What a job without a debounce key keeps of it: no other payload joins, so only whether it is
+    /// an array counts.
+    #[must_use]
+    pub fn alone(&self) -> Fold {
+        match self {
+            Fold::Collect { cap } => Fold::Collect { cap: *cap },
+            Fold::Last | Fold::First | Fold::Merge | Fold::Accumulate { .. } => Fold::Last,
+        }
+    }
+
     /// Whether joins need the window's payload; where not, a store can leave it unread.
     #[must_use]
     pub fn reads_payload(&self) -> bool {

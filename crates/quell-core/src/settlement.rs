@@ -36,7 +36,7 @@ pub enum Outcome {
     Released,
     /// The handler ended the job without success.
     Cancelled {
-        /// Why.
+        /// Why; stores cut it at [`Failure::MAX_ERROR_BYTES`].
         reason: String,
     },
     /// The handler settled the job in its own transaction (R22) and returned well. Where that
@@ -80,7 +80,7 @@ impl Outcome {
             Outcome::Snoozed { .. } => Some((AttemptOutcome::Snoozed, None)),
             Outcome::Released => Some((AttemptOutcome::Released, None)),
             Outcome::Cancelled { reason } => {
-                Some((AttemptOutcome::Cancelled, Some(reason.clone())))
+                Some((AttemptOutcome::Cancelled, Some(clipped(reason))))
             }
         }
     }
@@ -119,9 +119,15 @@ impl Failure {
     /// The error's text as it is kept.
     #[must_use]
     pub fn clipped(&self) -> String {
-        let end = self.error.floor_char_boundary(Self::MAX_ERROR_BYTES);
-        self.error.get(..end).unwrap_or_default().to_owned()
+        clipped(&self.error)
     }
+}
+
+/// A text as it is kept beside a job or an attempt: an error, or the reason of a cancellation.
+#[must_use]
+pub fn clipped(text: &str) -> String {
+    let end = text.floor_char_boundary(Failure::MAX_ERROR_BYTES);
+    text.get(..end).unwrap_or_default().to_owned()
 }
 
 /// What follows a failure.

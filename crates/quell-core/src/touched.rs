@@ -56,7 +56,7 @@ impl<'t> Needs<'t> {
             let task = &trigger.task;
             if let Some(keyed) = &trigger.keyed {
                 needs.windows.entry(task).or_default().insert(keyed.key.as_str());
-                *needs.reads_payload.entry(task).or_default() |= keyed.fold.reads_payload();
+                *needs.reads_payload.entry(task).or_default() |= trigger.fold.reads_payload();
                 needs.thresholds |= keyed.debounce.from_default;
                 if keyed.debounce.edge.remembers() {
                     needs.memories.entry(task).or_default().insert(keyed.key.as_str());

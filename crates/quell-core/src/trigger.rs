@@ -47,8 +47,6 @@ pub struct Keyed {
     pub key: Key,
     /// The window's rule.
     pub debounce: Debounce,
-    /// How its payloads become one.
-    pub fold: Fold,
 }
 
 /// One request to run a task, as a store takes it.
@@ -66,6 +64,10 @@ pub struct NewTrigger {
     pub when: When,
     /// The debounce; none makes the trigger its own job (R9).
     pub keyed: Option<Keyed>,
+    /// How payloads become one (R10). It counts without a key, too: a task that collects gets an
+    /// array of one.
+    #[serde(default, skip_serializing_if = "Fold::is_last")]
+    pub fold: Fold,
     /// The dedup key, if any (R16).
     pub dedup: Option<Dedup>,
     /// The partition of the queue that it belongs to, if any (R31).
@@ -82,7 +84,26 @@ impl NewTrigger {
     pub fn new(task: TaskName, queue: QueueName, payload: Payload) -> Self {
         let (priority, when) = (0, When::Now);
         let (keyed, dedup, partition, idempotency) = (None, None, None, None);
-        NewTrigger { task, queue, payload, priority, when, keyed, dedup, partition, idempotency }
+        let fold = Fold::Last;
+        NewTrigger {
+            task,
+            queue,
+            payload,
+            priority,
+            when,
+            keyed,
+            fold,
+            dedup,
+            partition,
+            idempotency,
+        }
+    }
+
+    /// Whether its job keeps the payload as it is, and nothing of its fold: it has no debounce key,
+    /// and its task does not collect.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        self.keyed.is_none() && !matches!(self.fold, Fold::Collect { .. })
     }
 
     /// Whether it has a key that its task's other triggers may have too: debounce, dedup or
@@ -94,9 +115,9 @@ impl NewTrigger {
 
     /// The trigger as its window sees it, accepted at `now`.
     #[must_use]
-    pub fn step(&self, debounce: &Debounce, fold: &Fold, now: Timestamp) -> Step {
-        let collect_cap = match fold {
-            Fold::Collect { cap } => Some(*cap),
+    pub fn step(&self, debounce: &Debounce, now: Timestamp) -> Step {
+        let collect_cap = match self.fold {
+            Fold::Collect { cap } => Some(cap),
             Fold::Last | Fold::First | Fold::Merge | Fold::Accumulate { .. } => None,
         };
         Step {
@@ -130,9 +151,10 @@ impl NewTrigger {
             if keyed.debounce.max_triggers == Some(0) {
                 return Err(Error::invalid("max_triggers", "max_triggers is 0: give 1 or more"));
             }
-            if matches!(keyed.fold, Fold::Collect { cap: 0 }) {
-                return Err(Error::invalid("collect", "the cap of collect is 0: give 1 or more"));
-            }
+            keyed.debounce.check_delay(self.when)?;
+        }
+        if matches!(self.fold, Fold::Collect { cap: 0 }) {
+            return Err(Error::invalid("collect", "the cap of collect is 0: give 1 or more"));
         }
         if let Some(idempotency) = &self.idempotency {
             idempotency.validate()?;
@@ -347,7 +369,7 @@ mod tests {
         let debounce = Debounce::new(Thresholds::DEFAULT);
         let keyed = |debounce, fold| {
             let key = Key::new("k").unwrap();
-            NewTrigger { keyed: Some(Keyed { key, debounce, fold }), ..trigger() }
+            NewTrigger { keyed: Some(Keyed { key, debounce }), fold, ..trigger() }
         };
         let none = keyed(Debounce { max_triggers: Some(0), ..debounce }, Fold::Last);
         let capless = keyed(debounce, Fold::Collect { cap: 0 });

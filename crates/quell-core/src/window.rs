@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::edge::Edge;
+use crate::trigger::When;
 use crate::{Error, Result, Timestamp};
 
 /// The quiet period (`min`) and the longest delay (`max`) of a debounce.
@@ -103,6 +104,43 @@ impl Debounce {
         }
         let thresholds = Thresholds::new(period, period)?;
         Ok(Debounce { edge: Edge::Throttle, ..Debounce::new(thresholds) })
+    }
+
+    /// Refuses a delay that is longer than the longest delay of a window, as far as that is known
+    /// without the store: a queue may replace default thresholds, and a moment is on its clock (R40).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names `delay`.
+    pub fn check_delay(&self, when: When) -> Result<()> {
+        match when {
+            When::After(_) if !self.from_default => self.check_due(when, Timestamp::from_micros(0)),
+            When::Now | When::After(_) | When::At(_) => Ok(()),
+        }
+    }
+
+    /// Refuses a trigger that is accepted at `now` and asks to run later than its own max allows
+    /// (R7, R40). The thresholds are those that count in the store (R14).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names `delay` or `run_at`.
+    pub fn check_due(&self, when: When, now: Timestamp) -> Result<()> {
+        let max = self.thresholds.max();
+        let (limit, name) = match self.edge {
+            Edge::Throttle => (max, "the throttle's period"),
+            Edge::Trailing | Edge::Leading | Edge::Both => (max, "max"),
+        };
+        let remedy = format!("{name} ({limit:?}): raise it, or trigger without debounce");
+        match when {
+            When::After(delay) if delay > max => {
+                Err(Error::invalid("delay", format!("delay ({delay:?}) is longer than {remedy}")))
+            }
+            When::At(at) if at > now + max => {
+                let delay = at.since(now);
+                let message = format!("run_at is {delay:?} away, which is longer than {remedy}");
+                Err(Error::invalid("run_at", message))
+            }
+            When::Now | When::After(_) | When::At(_) => Ok(()),
+        }
     }
 }
 
@@ -236,8 +274,7 @@ impl Window {
     /// burst, or the next start that a throttle allows (R13).
     #[must_use]
     pub fn open_fixed(step: &Step, due_at: Timestamp, reason: DueReason) -> Self {
-        let bound = step.at + step.thresholds.max();
-        let asked = if step.asked > step.at { step.asked.min(bound) } else { Timestamp::MIN };
+        let asked = if step.asked > step.at { step.asked } else { Timestamp::MIN };
         let due_at = due_at.max(asked);
         let reason = if due_at == asked { DueReason::Delayed } else { reason };
         Window { bound_at: Some(due_at), due_at, reason, ..Window::unkeyed(step.at, step.asked) }
@@ -254,6 +291,9 @@ impl Window {
             ..*self
         };
         let own_bound = self.first_at + step.thresholds.max();
+        // A delay beyond max is refused before this (R40), or was accepted in a transaction or by a
+        // schedule, and is kept.
+        let own_bound = if self.bound_at.is_none() { own_bound.max(step.asked) } else { own_bound };
         let bound = self.bound_at.unwrap_or(own_bound).min(own_bound);
         let reached = |limit: Option<u32>| limit.is_some_and(|n| triggers >= u64::from(n));
         let (bound, at_bound) = if reached(step.max_triggers) && step.at < bound {
@@ -466,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn r13_a_fixed_window_heeds_a_delay_up_to_its_bound() {
+    fn r07_r13_a_fixed_window_keeps_a_delay() {
         let fixed = |asked| {
             let window = Window::open_fixed(
                 &Step { asked: at(asked), ..step(5) },
@@ -478,7 +518,30 @@ mod tests {
         assert_eq!(fixed(4), (at(5), DueReason::Leading));
         assert_eq!(fixed(5), (at(5), DueReason::Leading));
         assert_eq!(fixed(30), (at(30), DueReason::Delayed));
-        assert_eq!(fixed(500), (at(65), DueReason::Delayed));
+        assert_eq!(fixed(500), (at(500), DueReason::Delayed));
+    }
+
+    #[test]
+    fn r07_a_window_that_a_long_delay_opens_waits_for_it_until_a_join_tightens_its_bound() {
+        let opened = Window::open(&Step { asked: at(500), ..step(5) });
+        assert_eq!((opened.due_at, opened.bound_at), (at(500), Some(at(500))));
+        let joined = opened.join(&step(20));
+        assert_eq!((joined.due_at, joined.bound_at), (at(65), Some(at(65))));
+    }
+
+    #[test]
+    fn r07_r40_a_delay_is_refused_beyond_max_and_as_far_as_it_is_known() {
+        let own = Debounce::new(Thresholds::DEFAULT);
+        let default = Debounce::with_default(Thresholds::DEFAULT);
+        let after = |secs| When::After(Duration::from_secs(secs));
+        assert!(own.check_delay(after(60)).is_ok() && default.check_delay(after(61)).is_ok());
+        let refused = own.check_delay(after(72_000)).unwrap_err();
+        assert_eq!(refused.field(), Some("delay"));
+        let said = "delay (72000s) is longer than max (60s): raise it, or trigger without debounce";
+        assert_eq!(refused.to_string(), said);
+        assert_eq!(default.check_due(after(61), at(5)).unwrap_err().field(), Some("delay"));
+        assert!(own.check_due(When::At(at(65)), at(5)).is_ok());
+        assert_eq!(own.check_due(When::At(at(66)), at(5)).unwrap_err().field(), Some("run_at"));
     }
 
     #[test]

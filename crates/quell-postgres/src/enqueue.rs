@@ -4,9 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_core::accept::accept;
+use quell_core::accept::{Refused, accept, accept_promised};
 use quell_core::history::Event;
-use quell_core::idempotency::Conflict;
 use quell_core::touched::{Needs, TaskKey, Touched};
 use quell_core::{Batch, Job, JobId, JobState, Receipt, Result};
 use sqlx::postgres::PgRow;
@@ -35,6 +34,9 @@ pub(crate) const WINDOWS: &str = concat!(
      order by j.id + 0
        for no key update of j"
 );
+
+/// How triggers are accepted.
+type Rule = fn(&mut Touched, &Batch) -> Result<Vec<Receipt>, Refused>;
 
 /// The numbers that new jobs get.
 #[derive(Debug, Default)]
@@ -74,16 +76,29 @@ impl Numbers {
 }
 
 impl Tx<'_> {
-    /// Accepts batches, each whole or not at all. The names in them are known.
-    pub(crate) async fn accept(&mut self, batches: &[Batch]) -> Result<Vec<Result<Vec<Receipt>>>> {
-        self.accept_with(batches, &Needs::of(batches)).await
+    /// Accepts batches that were promised before, each whole or not at all: those of committed
+    /// transactions and of schedules. The names in them are known.
+    pub(crate) async fn accept_promised(
+        &mut self,
+        batches: &[Batch],
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        self.accept_by(batches, &Needs::of(batches), accept_promised).await
     }
 
-    /// As [`Tx::accept`]; `needs` are those of the batches.
-    pub(crate) async fn accept_with(
+    /// Accepts batches, each whole or not at all. The names in them are known, and `needs` are theirs.
+    pub(crate) async fn accept(
         &mut self,
         batches: &[Batch],
         needs: &Needs<'_>,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        self.accept_by(batches, needs, accept).await
+    }
+
+    async fn accept_by(
+        &mut self,
+        batches: &[Batch],
+        needs: &Needs<'_>,
+        rule: Rule,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let thresholds =
             if needs.thresholds { self.load_thresholds().await? } else { BTreeMap::new() };
@@ -108,8 +123,8 @@ impl Tx<'_> {
         touched.add_holds(holds);
         touched.add_memories(memories);
         touched.add_records(records);
-        let receipts: Vec<Result<Vec<Receipt>, Box<Conflict>>> =
-            batches.iter().map(|batch| accept(&mut touched, batch)).collect();
+        let receipts: Vec<Result<Vec<Receipt>, Refused>> =
+            batches.iter().map(|batch| rule(&mut touched, batch)).collect();
         // Before numbers are taken: a try that fails for a name would lose them.
         for job in touched.new_unkeyed().iter().chain(touched.new_keyed()).chain(touched.changed())
         {
@@ -122,9 +137,11 @@ impl Tx<'_> {
         let renumber = |batch: Vec<Receipt>| {
             batch.into_iter().map(|receipt| numbers.receipt(receipt)).collect()
         };
-        let refused = |mut conflict: Box<Conflict>| {
-            conflict.job = conflict.job.map(|job| numbers.of(job));
-            conflict.into()
+        let refused = |mut refused: Refused| {
+            if let Refused::Conflict(conflict) = &mut refused {
+                conflict.job = conflict.job.map(|job| numbers.of(job));
+            }
+            refused.into()
         };
         Ok(receipts.into_iter().map(|batch| batch.map(renumber).map_err(refused)).collect())
     }

@@ -182,7 +182,7 @@ fn is_common(trigger: &NewTrigger, keyed: &Keyed) -> bool {
     trigger.when == When::Now
         && trigger.dedup.is_none()
         && trigger.idempotency.is_none()
-        && keyed.fold == Fold::Last
+        && trigger.fold == Fold::Last
         && debounce.edge == Edge::Trailing
         && debounce.max_triggers.is_none()
         && !debounce.from_default

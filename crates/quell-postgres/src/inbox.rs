@@ -108,7 +108,7 @@ impl Tx<'_> {
                 }
             }
         }
-        let answers = self.accept(&batches).await?;
+        let answers = self.accept_promised(&batches).await?;
         for ((id, text), answer) in sources.into_iter().zip(answers) {
             // R19: nobody waits for this answer, so a conflict is kept where an operator finds it.
             if let Err(error) = answer {

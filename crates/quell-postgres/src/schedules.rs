@@ -147,7 +147,7 @@ impl Tx<'_> {
     pub(crate) async fn run_schedule(&mut self, name: &ScheduleName) -> Result<Receipt> {
         let row = self.known_schedule(name).await?;
         let place = self.told();
-        let mut receipts = self.accept(&[Batch::one(row.info.schedule.trigger)]).await?;
+        let mut receipts = self.accept_promised(&[Batch::one(row.info.schedule.trigger)]).await?;
         let receipt = receipts.pop().transpose()?.and_then(|mut of_batch| of_batch.pop());
         let receipt = receipt.ok_or_else(|| corrupt("the receipt of a schedule"))?;
         let (t, schedule, told) = (self.now, name.clone(), receipt.clone());
@@ -202,7 +202,8 @@ impl Tx<'_> {
         let batch = |(row, _): &(&Row, _)| Batch::one(row.info.schedule.trigger.clone());
         let batches: Vec<Batch> = planned.iter().map(batch).collect();
         let place = self.told();
-        let receipts = self.accept(&batches).await?.into_iter().collect::<Result<Vec<_>>>()?;
+        let receipts =
+            self.accept_promised(&batches).await?.into_iter().collect::<Result<Vec<_>>>()?;
         let t = self.now;
         let mut fired = Vec::with_capacity(planned.len());
         let (mut ids, mut times, mut jobs) = (Vec::new(), Vec::new(), Vec::new());

@@ -246,7 +246,7 @@ impl PostgresStore {
         let (sql, names, needs) = (&self.sql, &self.names, Needs::of(batches));
         write!(self, now, |asked| opening(sql, names, asked, &needs), |tx| {
             tx.fold_inbox().await?;
-            tx.accept_with(batches, &needs).await?
+            tx.accept(batches, &needs).await?
         })
     }
 
@@ -254,7 +254,7 @@ impl PostgresStore {
     fn is_plain(batches: &[Batch]) -> bool {
         batches.iter().all(|batch| {
             let plain = |trigger: &NewTrigger| {
-                trigger.keyed.is_none() && trigger.dedup.is_none() && trigger.idempotency.is_none()
+                trigger.is_bare() && trigger.dedup.is_none() && trigger.idempotency.is_none()
             };
             batch.dedup.is_none() && batch.triggers.iter().all(plain)
         })

@@ -2,10 +2,10 @@
 //!
 //! Triggers of one key fold in memory, so a hot key costs one row write per commit.
 
-use quell_core::accept::accept;
+use quell_core::accept::{Refused, accept, accept_promised};
 use quell_core::history::Event;
 use quell_core::touched::{Needs, Touched};
-use quell_core::{Batch, Job, JobState, Receipt, Result, Timestamp};
+use quell_core::{Batch, Fold, Job, JobState, Receipt, Result, Timestamp};
 
 use crate::error::explain;
 use crate::idempotency::{load_records, write_records};
@@ -14,9 +14,28 @@ use crate::row::{decode, job_columns};
 use crate::tx::Tx;
 use crate::write::{insert_new, insert_plain, update_joined};
 
+/// How triggers are accepted.
+type Rule = fn(&mut Touched, &Batch) -> Result<Vec<Receipt>, Refused>;
+
 impl Tx<'_> {
     /// Accepts batches, each whole or not at all.
     pub(crate) async fn accept(&mut self, batches: &[Batch]) -> Result<Vec<Result<Vec<Receipt>>>> {
+        self.accept_by(batches, accept).await
+    }
+
+    /// Accepts batches that were promised before: those of committed transactions and of schedules.
+    pub(crate) async fn accept_promised(
+        &mut self,
+        batches: &[Batch],
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        self.accept_by(batches, accept_promised).await
+    }
+
+    async fn accept_by(
+        &mut self,
+        batches: &[Batch],
+        rule: Rule,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let thresholds = self
             .settings
             .iter()
@@ -28,7 +47,7 @@ impl Tx<'_> {
         touched.add_holds(load_holds(&mut self.db, self.names, needs.holds).await?);
         touched.add_memories(load_memories(&mut self.db, self.names, needs.memories).await?);
         touched.add_records(load_records(&mut self.db, self.names, needs.records).await?);
-        let receipts = batches.iter().map(|batch| Ok(accept(&mut touched, batch)?)).collect();
+        let receipts = batches.iter().map(|batch| Ok(rule(&mut touched, batch)?)).collect();
         self.next_id = touched.next_id();
         self.write(&touched).await?;
         Ok(receipts)
@@ -89,12 +108,13 @@ impl Tx<'_> {
             self.tell(|| Event::window(now, job));
             self.wake(&job.queue, job.window.due_at);
         }
-        let is_plain = |job: &&Job| job.window.asked_at == Timestamp::MIN;
-        let (plain, delayed): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(is_plain);
+        let is_plain =
+            |job: &&Job| job.window.asked_at == Timestamp::MIN && job.shape.fold == Fold::Last;
+        let (plain, others): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(is_plain);
         for run in plain.chunk_by(|a, b| lane(a) == lane(b)) {
             insert_plain(&mut self.db, self.names, run).await?;
         }
-        insert_new(&mut self.db, self.names, &delayed).await
+        insert_new(&mut self.db, self.names, &others).await
     }
 }
 

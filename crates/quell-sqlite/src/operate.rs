@@ -7,7 +7,7 @@ use quell_core::history::Event;
 use quell_core::schedule::RECORD;
 use quell_core::{
     AttemptOutcome, Job, JobId, JobState, Key, Pruned, QueueName, QueueSettings, Result, Retention,
-    TaskName, TaskSettings, Timestamp, no_such_job,
+    TaskName, TaskSettings, Timestamp, clipped, no_such_job,
 };
 use sqlx::SqliteConnection;
 
@@ -73,7 +73,7 @@ impl Tx<'_> {
         let ran = job.clone();
         job.cancel(self.now, reason)?;
         if ran.state == JobState::Running {
-            let why = Some(reason.to_owned());
+            let why = Some(clipped(reason));
             self.record_attempt(&ran, AttemptOutcome::Cancelled, why).await?;
         }
         self.put_back(&job, None).await?;

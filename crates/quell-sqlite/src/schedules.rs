@@ -142,7 +142,7 @@ impl Tx<'_> {
     pub(crate) async fn run_schedule(&mut self, name: &ScheduleName) -> Result<Receipt> {
         let row = self.known_schedule(name).await?;
         let (t, place) = (self.now, self.told());
-        let mut receipts = self.accept(&[Batch::one(row.info.schedule.trigger)]).await?;
+        let mut receipts = self.accept_promised(&[Batch::one(row.info.schedule.trigger)]).await?;
         let receipt = receipts.pop().transpose()?.and_then(|mut of_batch| of_batch.pop());
         let receipt = receipt.ok_or_else(|| corrupt("the receipt of a schedule"))?;
         let (schedule, told) = (name.clone(), receipt.clone());
@@ -197,7 +197,8 @@ impl Tx<'_> {
         let batch = |(row, _): &(&Row, _)| Batch::one(row.info.schedule.trigger.clone());
         let batches: Vec<Batch> = planned.iter().map(batch).collect();
         let (t, place) = (self.now, self.told());
-        let receipts = self.accept(&batches).await?.into_iter().collect::<Result<Vec<_>>>()?;
+        let receipts =
+            self.accept_promised(&batches).await?.into_iter().collect::<Result<Vec<_>>>()?;
         let mut fired = Vec::with_capacity(planned.len());
         let mut ticks = Vec::with_capacity(planned.len());
         for ((row, tick), receipt) in planned.into_iter().zip(receipts.into_iter().flatten()) {

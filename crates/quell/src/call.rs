@@ -87,7 +87,8 @@ impl<'a, T: Task> Trigger<'a, T> {
         })
     }
 
-    /// No earlier than this long after acceptance; a window's bound still holds (R7).
+    /// No earlier than this long after acceptance. With a key, a delay beyond max is refused, and the
+    /// bound of a window that is open already still holds (R7).
     pub fn delay(self, delay: Duration) -> Self {
         self.change(|trigger| {
             trigger.when = When::After(delay);
@@ -95,7 +96,8 @@ impl<'a, T: Task> Trigger<'a, T> {
         })
     }
 
-    /// No earlier than this moment of store time; a window's bound still holds (R7).
+    /// No earlier than this moment of store time. With a key, a moment beyond max is refused, and the
+    /// bound of a window that is open already still holds (R7).
     pub fn run_at(self, at: Timestamp) -> Self {
         self.change(|trigger| {
             trigger.when = When::At(at);

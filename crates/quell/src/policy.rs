@@ -364,10 +364,11 @@ impl TaskPolicy {
     /// A trigger of the task; with `key` it is debounced.
     #[must_use]
     pub fn trigger(&self, payload: Payload, key: Option<Key>) -> NewTrigger {
-        let keyed = key.map(|key| Keyed { key, debounce: self.debounce, fold: self.fold.clone() });
+        let keyed = key.map(|key| Keyed { key, debounce: self.debounce });
         NewTrigger {
             priority: self.priority,
             keyed,
+            fold: self.fold.clone(),
             ..NewTrigger::new(self.name.clone(), self.queue.clone(), payload)
         }
     }

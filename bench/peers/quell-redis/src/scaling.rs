@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use quell::{
-    Batch, Ctx, Debounce, Fold, JobState, Key, Keyed, NewTrigger, Payload, Policy, Quell,
+    Batch, Ctx, Debounce, JobState, Key, Keyed, NewTrigger, Payload, Policy, Quell,
     QueueName, TaskError, TaskName, Thresholds,
 };
 use serde::Serialize;
@@ -81,7 +81,7 @@ impl Measured {
     async fn debounce(&self, key: usize) -> Result<()> {
         let hour = Duration::from_secs(3_600);
         let debounce = Debounce::new(Thresholds::new(hour, 2 * hour)?);
-        let keyed = Keyed { key: Key::new(format!("customer-{key}"))?, debounce, fold: Fold::Last };
+        let keyed = Keyed { key: Key::new(format!("customer-{key}"))?, debounce };
         self.send(NewTrigger { keyed: Some(keyed), ..self.trigger(key)? }).await
     }
 

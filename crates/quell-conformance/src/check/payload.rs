@@ -80,13 +80,7 @@ fn window(
             let came = of_trigger(book, TriggerId { job, seq });
             payload = match (came, payload) {
                 (None, _) => None,
-                (Some((_, came)), None) if seq == 1 => {
-                    Some(if book.jobs.get(&job).is_some_and(|view| view.key.is_some()) {
-                        fold.open(&came)
-                    } else {
-                        came
-                    })
-                }
+                (Some((_, came)), None) if seq == 1 => Some(fold.open(&came)),
                 (Some((_, came)), Some(folded)) => Some(fold.join(&folded, &came)),
                 (Some(_), None) => None,
             };

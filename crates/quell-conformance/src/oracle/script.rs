@@ -210,7 +210,8 @@ pub(super) fn call() -> impl Strategy<Value = Call> {
         other(),
         prop::option::weighted(0.6, 0_u8..3),
         prop_oneof![4 => Just(0_i16), 1 => -2_i16..3],
-        prop::option::weighted(0.15, 1_u64..80),
+        // Now and then longer than a window may be delayed.
+        prop::option::weighted(0.15, prop_oneof![6 => 1_u64..21, 1 => 21_u64..80]),
         prop::option::weighted(0.15, (0_u8..2, 0_u8..3)),
         prop::option::weighted(0.2, (0_u8..3, any::<bool>())),
         0_u8..4,
@@ -260,12 +261,10 @@ impl Call {
             };
             Dedup { key: key(&format!("d{name}")), until }
         });
+        let (debounce, fold) = policy(self.policy);
         let base = match self.key {
-            None => plain(&payload),
-            Some(k) => {
-                let (debounce, fold) = policy(self.policy);
-                keyed_with(&format!("k{k}"), debounce, fold, &payload)
-            }
+            None => NewTrigger { fold, ..plain(&payload) },
+            Some(k) => keyed_with(&format!("k{k}"), debounce, fold, &payload),
         };
         let task = task(if self.policy == 9 { "u" } else { "t" });
         let queue = queue_number(self.queue);

@@ -20,7 +20,7 @@ impl Event {
             hold: trigger.dedup.as_ref().map(|dedup| dedup.until),
             debounce: keyed.map(|keyed| keyed.debounce),
             when: trigger.when,
-            fold: keyed.filter(|_| with_payload).map(|keyed| keyed.fold.clone()),
+            fold: with_payload.then(|| trigger.fold.clone()),
             payload: with_payload.then(|| trigger.payload.as_str().to_owned()),
         }
     }

@@ -6,6 +6,7 @@ use super::Event;
 use super::state::{State, TaskKey};
 use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
+use crate::settlement::clipped;
 use crate::{
     AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
     Pruned, Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
@@ -180,7 +181,7 @@ impl State {
         // Refused before anything is written.
         self.known(id)?.clone().cancel(now, reason)?;
         if was_running {
-            self.record_attempt(id, AttemptOutcome::Cancelled, Some(reason.to_owned()));
+            self.record_attempt(id, AttemptOutcome::Cancelled, Some(clipped(reason)));
         }
         self.update(id, |job| job.cancel(now, reason)).transpose()?;
         self.free_key(id);

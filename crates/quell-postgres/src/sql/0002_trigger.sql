@@ -72,13 +72,67 @@ begin
 end
 $$;
 
-create function quell.keyed_json(
-    key text, min interval, max interval, max_triggers integer, edge text, "overlap" boolean,
-    fold text, fold_cap integer, fold_fields text[]
-) returns text language plpgsql volatile as $$
+-- How payloads become one (R10), with a key or without.
+create function quell.fold_json(fold text, fold_cap integer, fold_fields text[]) returns text
+language plpgsql volatile as $$
+#variable_conflict use_variable
+begin
+    case fold
+        when 'last', 'first', 'merge' then return format('{"fold":%s}', to_json(fold));
+        when 'collect' then
+            if coalesce(fold_cap, 1000) < 1 then
+                perform quell.refuse('fold_cap', format('is %s: give 1 or more', fold_cap));
+            end if;
+            return format('{"fold":"collect","cap":%s}', coalesce(fold_cap, 1000));
+        when 'accumulate' then
+            if coalesce(cardinality(fold_fields), 0) = 0 then
+                perform quell.refuse('fold_fields', 'is missing: name the arrays to concatenate');
+            end if;
+            return format('{"fold":"accumulate","fields":%s}', to_json(fold_fields));
+        else perform quell.refuse('fold', format(
+            'is %L: give last, first, merge, collect or accumulate', fold));
+    end case;
+    return null;
+end
+$$;
+
+-- R7, R40: refuses a delay beyond the trigger's own max, or that of its queue, on the store's clock.
+create function quell.check_delay(
+    queue text, key text, min interval, max interval, delay interval, run_at timestamptz
+) returns void language plpgsql volatile as $$
 #variable_conflict use_variable
 declare
-    fold_json text;
+    remedy constant text := 'longer than max (%s): raise max, or trigger without a key';
+    longest interval := coalesce(max, min);
+    waits interval := delay;
+begin
+    if key is null or delay is null and run_at is null then
+        return;
+    end if;
+    if longest is null then
+        select make_interval(secs => (t.max ->> 'secs')::double precision
+                                     + (t.max ->> 'nanos')::double precision / 1e9)
+          into longest
+          from quell.queue q cross join lateral (
+               select q.settings::json -> 'debounce' -> 'max' as max) t
+         where q.name = queue;
+        longest := coalesce(longest, interval '60 s');
+    end if;
+    if run_at is not null then
+        waits := make_interval(secs => extract(epoch from run_at)::double precision
+                                       - quell.peek(null, null) / 1e6::double precision);
+    end if;
+    if waits > longest then
+        perform quell.refuse(case when run_at is null then 'delay' else 'run_at' end,
+                             format('is %s away, ' || remedy, waits, longest));
+    end if;
+end
+$$;
+
+create function quell.keyed_json(
+    key text, min interval, max interval, max_triggers integer, edge text, "overlap" boolean
+) returns text language plpgsql volatile as $$
+#variable_conflict use_variable
 begin
     if key is null then
         if min is not null or max is not null or max_triggers is not null then
@@ -103,28 +157,12 @@ begin
     if edge is null or edge not in ('trailing', 'leading', 'both', 'throttle') then
         perform quell.refuse('edge', format('is %L: give trailing, leading, both or throttle', edge));
     end if;
-    case fold
-        when 'last', 'first', 'merge' then fold_json := format('{"fold":%s}', to_json(fold));
-        when 'collect' then
-            if coalesce(fold_cap, 1000) < 1 then
-                perform quell.refuse('fold_cap', format('is %s: give 1 or more', fold_cap));
-            end if;
-            fold_json := format('{"fold":"collect","cap":%s}', coalesce(fold_cap, 1000));
-        when 'accumulate' then
-            if coalesce(cardinality(fold_fields), 0) = 0 then
-                perform quell.refuse('fold_fields', 'is missing: name the arrays to concatenate');
-            end if;
-            fold_json := format('{"fold":"accumulate","fields":%s}', to_json(fold_fields));
-        else perform quell.refuse('fold', format(
-            'is %L: give last, first, merge, collect or accumulate', fold));
-    end case;
     return format(
         '{"key":%s,"debounce":{"thresholds":{"min":%s,"max":%s},"from_default":%s,'
-        '"max_triggers":%s,"edge":%s,"overlap":%s},"fold":%s}',
+        '"max_triggers":%s,"edge":%s,"overlap":%s}}',
         to_json(key), quell.span('min', coalesce(min, interval '10 s')),
         quell.span('max', coalesce(max, interval '60 s')), to_json(min is null),
-        coalesce(max_triggers::text, 'null'), to_json(edge), to_json(coalesce("overlap", false)),
-        fold_json);
+        coalesce(max_triggers::text, 'null'), to_json(edge), to_json(coalesce("overlap", false)));
 end
 $$;
 
@@ -166,12 +204,14 @@ begin
         end if;
         due := format('{"at":%s}', (extract(epoch from run_at) * 1000000)::bigint);
     end if;
+    perform quell.check_delay(queue, key, min, max, delay, run_at);
     return format(
         '{"task":%s,"queue":%s,"partition":%s,"payload":%s,"priority":%s,"when":%s,"keyed":%s,'
-        '"dedup":%s}',
+        '"fold":%s,"dedup":%s}',
         to_json(task), to_json(queue), coalesce(to_json(partition)::text, 'null'), payload,
         priority, due,
-        quell.keyed_json(key, min, max, max_triggers, edge, "overlap", fold, fold_cap, fold_fields),
+        quell.keyed_json(key, min, max, max_triggers, edge, "overlap"),
+        quell.fold_json(fold, fold_cap, fold_fields),
         quell.dedup_json(dedup, dedup_ttl, dedup_until));
 end
 $$;

@@ -31,6 +31,8 @@ async fn r04_psql_triggers_what_the_rust_call_would() {
         select quell.trigger('later', payload => jsonb '{"b": 2}', delay => '1.5 s');
         select quell.trigger('at', payload => json '3', run_at => timestamptz 'epoch' + '99 years');
         select quell.trigger('gathers', '1', key => 'k', fold => 'collect', fold_cap => 5);
+        select quell.trigger('gathers', '2', fold => 'collect', delay => '20 h');
+        select quell.trigger('waits', '3', key => 'k', delay => '1 min');
         commit"#;
     let jobs = made(&scene, &rig, script).await;
     let mail = &jobs[0];
@@ -44,6 +46,11 @@ async fn r04_psql_triggers_what_the_rust_call_would() {
     assert_eq!(jobs[2].window.due_at.as_micros(), (99 * 365 + 25) * 86_400_000_000);
     assert_eq!(jobs[3].shape.fold, Fold::Collect { cap: 5 });
     assert_eq!(jobs[3].payload.as_str(), "[1]");
+    // R9, R10: a task that collects gets an array without a key, too.
+    assert_eq!((jobs[4].payload.as_str(), seconds(jobs[4].window.due_at)), ("[2]", 72_000.0));
+    // R7: a delay as long as max is kept.
+    let waits = jobs[5].window.due_at.since(jobs[5].window.first_at);
+    assert_eq!(waits, Thresholds::DEFAULT.max());
 }
 
 #[tokio::test]
@@ -136,6 +143,16 @@ async fn r40_bad_input_is_refused_by_name_and_nothing_is_written() {
         ("'t', delay => '-1 s'", "delay is -00:00:01"),
         ("'t', delay => '1 s', run_at => now()", "run_at and delay were both given"),
         ("'t', run_at => 'infinity'", "run_at is infinity"),
+        (
+            "'t', key => 'k', min => '1 s', max => '10 s', delay => '20 h'",
+            "delay is 20:00:00 away, longer than max (00:00:10): raise max, or trigger without a key",
+        ),
+        ("'t', key => 'k', delay => '61 s'", "delay is 00:01:01 away, longer than max (00:01:00)"),
+        ("'t', key => 'k', run_at => now() + interval '1 day'", "run_at is 23:59:5"),
+        (
+            "'t', key => 'k', edge => 'throttle', min => '5 s', delay => '6 s'",
+            "delay is 00:00:06 away, longer than max (00:00:05)",
+        ),
         ("'t', dedup => ''", "dedup is empty"),
         ("'t', dedup_ttl => '1 s'", "dedup is missing"),
         ("'t', dedup => 'd', dedup_ttl => '0 s'", "dedup_ttl is 00:00:00"),

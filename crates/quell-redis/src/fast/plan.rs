@@ -64,7 +64,7 @@ fn is_common(known: &Known, batch: &Batch) -> bool {
             && trigger
                 .keyed
                 .as_ref()
-                .map_or_else(|| is_exact(trigger), |keyed| folds(trigger, keyed))
+                .map_or_else(|| is_alone(trigger), |keyed| folds(trigger, keyed))
             && known.lane_number(&lane_of(trigger)).is_some()
             && known.queues.contains_key(&trigger.queue)
             && known.tasks.contains_key(&trigger.task)
@@ -72,20 +72,22 @@ fn is_common(known: &Known, batch: &Batch) -> bool {
     batch.dedup.is_none() && batch.triggers.iter().all(is_common)
 }
 
-/// Whether its delay, if it has one, is one that scripts can reckon with.
-fn is_exact(trigger: &NewTrigger) -> bool {
-    match trigger.when {
+/// Whether its job keeps its payload as it is, and its delay, if it has one, is one that scripts can
+/// compute.
+fn is_alone(trigger: &NewTrigger) -> bool {
+    let is_exact = match trigger.when {
         When::Now => true,
         When::After(delay) => exact(delay).is_some(),
         When::At(at) => exact_moment(at).is_some(),
-    }
+    };
+    trigger.is_bare() && is_exact
 }
 
 /// Whether it is of the common debounced kind.
 fn folds(trigger: &NewTrigger, keyed: &Keyed) -> bool {
     let debounce = &keyed.debounce;
     trigger.when == When::Now
-        && keyed.fold == Fold::Last
+        && trigger.fold == Fold::Last
         && debounce.edge == Edge::Trailing
         && debounce.max_triggers.is_none()
         && !debounce.overlap

@@ -132,8 +132,8 @@ impl Pair {
             let fold = if random.u8(..12) == 0 { Fold::First } else { Fold::Last };
             let throttles = fold == Fold::Last && random.u8(..6) == 0;
             let debounce = if throttles { throttle() } else { debounce };
-            trigger.keyed =
-                Some(Keyed { key: key(["a", "b", "c"][random.usize(..3)]), debounce, fold });
+            trigger.keyed = Some(Keyed { key: key(["a", "b", "c"][random.usize(..3)]), debounce });
+            trigger.fold = fold;
         } else {
             trigger.when = match random.u8(..6) {
                 0 => When::After(secs(random.u64(1..20))),

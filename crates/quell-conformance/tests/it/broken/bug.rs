@@ -19,6 +19,8 @@ pub(crate) enum Bug {
     CountsWholeSeconds,
     MakesPlainTriggersWait,
     ForgetsDelays,
+    CutsDelays,
+    CutsReasons,
     KeepsTheLastPayload,
     RunsKeysSideBySide,
     BuriesInsteadOfAbsorbing,

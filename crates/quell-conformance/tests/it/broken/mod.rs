@@ -48,7 +48,21 @@ const TABLE: &[(Bug, &[&str])] = &[
     (Bug::CountsWholeSeconds, &["r08_r38_thresholds_are_not_whole_seconds_nor_on_callers_clocks"]),
     (Bug::MakesPlainTriggersWait, &["r09_a_trigger_without_a_key_is_its_own_job_at_once"]),
     (Bug::ForgetsDelays, &["r09_a_delay_holds_to_the_microsecond"]),
-    (Bug::KeepsTheLastPayload, &["r10_payloads_fold_as_the_policy_says"]),
+    (Bug::CutsReasons, &["r25_a_reason_of_any_length_is_kept_up_to_its_bound"]),
+    (
+        Bug::CutsDelays,
+        &[
+            "r07_r40_a_delay_beyond_max_is_refused_and_one_within_it_is_kept",
+            "r14_r40_a_delay_is_judged_by_the_queues_thresholds",
+        ],
+    ),
+    (
+        Bug::KeepsTheLastPayload,
+        &[
+            "r10_payloads_fold_as_the_policy_says",
+            "r09_r10_a_task_that_collects_gets_an_array_without_a_key_too",
+        ],
+    ),
     (
         Bug::RunsKeysSideBySide,
         &[

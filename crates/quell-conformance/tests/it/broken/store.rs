@@ -66,6 +66,7 @@ impl Broken {
                 trigger.when = When::After(Duration::from_secs(10));
             }
             Bug::ForgetsDelays => trigger.when = When::Now,
+            Bug::KeepsTheLastPayload => trigger.fold = Fold::Last,
             Bug::ForgetsDedupKeys | Bug::ClaimsNoDedupAndAcceptsKeys => trigger.dedup = None,
             Bug::ForgetsIdempotencyKeys => trigger.idempotency = None,
             Bug::KeepsIdempotencyKeysForever => {
@@ -111,7 +112,7 @@ impl Broken {
                     keyed.debounce.thresholds = Thresholds::new(min, max).unwrap();
                 }
                 Bug::ForgetsMaxTriggers => keyed.debounce.max_triggers = None,
-                Bug::KeepsTheLastPayload => keyed.fold = Fold::Last,
+                Bug::CutsDelays => trigger.when = cut(trigger.when, thresholds.max()),
                 Bug::ForgetsOverlap => keyed.debounce.overlap = false,
                 Bug::RunsKeysSideBySide => keyed.debounce.overlap = true,
                 Bug::ForgetsEdges => keyed.debounce.edge = Edge::Trailing,
@@ -171,6 +172,14 @@ impl Broken {
         let attempts = self.inner.attempts(lease.job).await.unwrap_or_default();
         let running = attempts.last().filter(|attempt| attempt.outcome.is_none());
         running.map_or(lease, |attempt| Lease { token: attempt.token, ..lease })
+    }
+}
+
+/// A delay, but no longer than `most`.
+fn cut(when: When, most: Duration) -> When {
+    match when {
+        When::After(delay) => When::After(delay.min(most)),
+        When::Now | When::At(_) => when,
     }
 }
 
@@ -505,6 +514,7 @@ impl Store for Broken {
     }
 
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        let reason = if self.bug == Bug::CutsReasons { "cancelled" } else { reason };
         self.inner.cancel(now, id, reason).await
     }
 

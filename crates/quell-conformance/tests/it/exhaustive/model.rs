@@ -13,7 +13,7 @@ use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::trigger::{Keyed, NewTrigger, When};
 use quell_core::window::Debounce;
 use quell_core::{
-    AttemptOutcome, Batch, Claim, Failure, FailureKind, Fold, Job, JobFilter, JobId, JobState, Key,
+    AttemptOutcome, Batch, Claim, Failure, FailureKind, Job, JobFilter, JobId, JobState, Key,
     Lease, LeaseToken, MemoryStore, Outcome, Payload, QueueName, QueueSettings, Receipt, Retention,
     Settled, Settlement, Snapshot, Store, TaskName, Timestamp, WorkerId,
 };
@@ -168,11 +168,7 @@ impl World {
         dedup: Option<HoldUntil>,
         delayed: bool,
     ) -> NewTrigger {
-        let keyed = key.map(|key| Keyed {
-            key: Key::new(key).unwrap(),
-            debounce: self.debounce,
-            fold: Fold::Last,
-        });
+        let keyed = key.map(|key| Keyed { key: Key::new(key).unwrap(), debounce: self.debounce });
         let when = if delayed { self.delay.map_or(When::Now, When::After) } else { When::Now };
         let dedup = dedup.map(|until| Dedup { key: Key::new("d").unwrap(), until });
         let payload = Payload::from_stored("1");
