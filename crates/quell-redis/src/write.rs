@@ -10,7 +10,7 @@ use quell_core::{
 
 use crate::keys::{Keys, member, slot_changes, slots_of, task_key};
 use crate::known::Lane;
-use crate::row::{DEFAULT_SHAPE, StoredHold, StoredRecord, encode_job, encode_starts, to_json};
+use crate::row::{StoredHold, StoredRecord, encode_job, encode_starts, to_json};
 use crate::tx::{Tx, VERSION};
 use crate::writes::{Write, Writes};
 
@@ -115,10 +115,9 @@ impl Writes {
                 number
             }
         };
-        let shape = match (&job.key, tx.known.shape_number(&job.shape)?) {
-            (None, None) => DEFAULT_SHAPE,
-            (_, Some(number)) => number,
-            (Some(_), None) => {
+        let shape = match tx.known.shape_number(&job.shape)? {
+            Some(number) => number,
+            None => {
                 named = true;
                 let (name, number) = Arc::make_mut(&mut tx.known).new_shape(&job.shape)?;
                 self.hash_set(tx.shard.keys.shapes(), name, number.to_string().into_bytes());
