@@ -13,7 +13,7 @@ use quell_core::{
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
     Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups, WorkerId,
+    TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -354,5 +354,16 @@ impl<S: Store> DeadLetters for Faulty<S> {
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
         self.call(self.inner.import_dead(now, letters)).await
+    }
+}
+
+#[async_trait]
+impl<S: Store> UnreadableJobs for Faulty<S> {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        self.call(self.inner.unreadable(page)).await
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        self.call(self.inner.restore(now, ids)).await
     }
 }

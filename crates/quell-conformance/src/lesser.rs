@@ -17,7 +17,7 @@ use quell_core::{
     Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
     Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, Wakeups, WorkerId, lacks,
+    Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId, lacks,
 };
 
 use crate::Capability;
@@ -385,5 +385,17 @@ impl<S: Store> DeadLetters for Lesser<S> {
             letters.iter_mut().for_each(|letter| letter.job.priority = 0);
         }
         self.inner.import_dead(now, &letters).await
+    }
+}
+
+#[async_trait]
+impl<S: Store> UnreadableJobs for Lesser<S> {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        self.needs(Capability::Listing, "ask for a job by its id")?;
+        self.inner.unreadable(page).await
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        self.inner.restore(now, ids).await
     }
 }

@@ -94,6 +94,8 @@ pub mod schedule;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "suite")]
+pub mod unreadable;
+#[cfg(feature = "suite")]
 pub mod wake;
 #[cfg(feature = "suite")]
 pub mod window;

@@ -8,6 +8,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use crate::JobId;
+
 /// The result of Quell's fallible functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -62,18 +64,32 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     field: Option<&'static str>,
+    unreadable: Option<JobId>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     /// An error of `kind`; `message` says what, where and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), field: None, source: None }
+        Error { kind, message: message.into(), field: None, unreadable: None, source: None }
     }
 
     /// Bad input in `field` (R40).
     pub fn invalid(field: &'static str, message: impl Into<String>) -> Self {
         Error { field: Some(field), ..Error::new(ErrorKind::Invalid, message) }
+    }
+
+    /// The row of `job` cannot be decoded; `message` says what of it.
+    pub fn unreadable(job: JobId, message: impl fmt::Display) -> Self {
+        let message = format!("cannot decode the row of job {job}: {message}");
+        Error { unreadable: Some(job), ..Error::new(ErrorKind::Corrupt, message) }
+    }
+
+    /// The job whose row cannot be decoded, where that is why the call failed. A store sets such a
+    /// row aside and makes the call again, so that it harms no other job (R25).
+    #[must_use]
+    pub fn unreadable_job(&self) -> Option<JobId> {
+        self.unreadable
     }
 
     /// The same error with the one that caused it.
@@ -122,6 +138,7 @@ impl Error {
             kind: self.kind,
             message: self.message.clone(),
             field: self.field,
+            unreadable: self.unreadable,
             source: self.source.as_ref().map(|source| chain(source.as_ref()).into()),
         }
     }

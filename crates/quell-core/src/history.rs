@@ -324,6 +324,24 @@ pub enum Event {
         /// How many triggers it has.
         count: u64,
     },
+    /// A job was set aside because its row cannot be decoded (R25).
+    SetAside {
+        /// Store time.
+        t: Timestamp,
+        /// The job.
+        job: JobId,
+        /// What cannot be decoded.
+        reason: String,
+    },
+    /// A job that was set aside is where it was: its row can be decoded.
+    Restored {
+        /// Store time.
+        t: Timestamp,
+        /// The job.
+        job: JobId,
+        /// Its state from now on.
+        state: JobState,
+    },
     /// The row of an ended job was removed.
     Prune {
         /// Store time.

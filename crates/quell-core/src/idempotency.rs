@@ -214,6 +214,13 @@ impl JobResult {
         JobResult { job: job.id, state: job.state, output, error }
     }
 
+    /// What is known of a job whose row cannot be decoded (R25): `error` says why.
+    #[must_use]
+    pub fn unreadable(job: JobId, error: &Error) -> Self {
+        let error = Some(crate::unreadable::reason(error));
+        JobResult { job, state: JobState::Unreadable, output: None, error }
+    }
+
     /// What a record says of a job whose row is gone.
     #[must_use]
     pub fn kept(job: JobId, kept: &Kept) -> Self {

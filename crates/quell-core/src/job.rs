@@ -30,17 +30,20 @@ pub enum JobState {
     Cancelled,
     /// It failed and joined a newer window of its key (R12).
     Absorbed,
+    /// Set aside: its row cannot be decoded by the process that met it (R25).
+    Unreadable,
 }
 
 impl JobState {
     /// Every state, in the order of their codes.
-    pub const ALL: [JobState; 6] = [
+    pub const ALL: [JobState; 7] = [
         JobState::Scheduled,
         JobState::Running,
         JobState::Succeeded,
         JobState::Dead,
         JobState::Cancelled,
         JobState::Absorbed,
+        JobState::Unreadable,
     ];
 
     /// The number that stores keep for it; it never changes.
@@ -64,13 +67,14 @@ impl JobState {
     /// Whether the contract knows the move from `self` to `to`.
     #[must_use]
     pub fn may_become(self, to: JobState) -> bool {
+        use JobState::{Absorbed, Cancelled, Dead, Running, Scheduled, Succeeded, Unreadable};
         match self {
-            JobState::Scheduled => {
-                matches!(to, JobState::Running | JobState::Cancelled | JobState::Absorbed)
-            }
-            JobState::Running => to != JobState::Running,
-            JobState::Dead => to == JobState::Scheduled,
-            JobState::Succeeded | JobState::Cancelled | JobState::Absorbed => false,
+            Scheduled => matches!(to, Running | Cancelled | Absorbed | Unreadable),
+            Running => to != Running,
+            Dead => matches!(to, Scheduled | Unreadable),
+            Succeeded | Cancelled | Absorbed => to == Unreadable,
+            // A process that can decode the row puts it back where it was; what ran runs again.
+            Unreadable => !matches!(to, Running | Unreadable),
         }
     }
 
@@ -84,6 +88,7 @@ impl JobState {
             JobState::Dead => "dead",
             JobState::Cancelled => "cancelled",
             JobState::Absorbed => "absorbed",
+            JobState::Unreadable => "unreadable",
         }
     }
 }
@@ -258,9 +263,11 @@ impl Job {
         let (ended_at, outcome) = match self.state {
             JobState::Running => (None, None),
             JobState::Succeeded => (self.ended_at, Some(AttemptOutcome::Succeeded)),
-            JobState::Scheduled | JobState::Dead | JobState::Cancelled | JobState::Absorbed => {
-                return None;
-            }
+            JobState::Scheduled
+            | JobState::Dead
+            | JobState::Cancelled
+            | JobState::Absorbed
+            | JobState::Unreadable => return None,
         };
         Some(Attempt {
             token: LeaseToken::new(self.starts),
@@ -423,6 +430,30 @@ impl Job {
         Ok((self.go_back(now, now, DueReason::Redriven, heir), before))
     }
 
+    /// unreadable → where it was, now that its row can be decoded (R25). An attempt that ran lost its
+    /// lease without being spent; a window joins the newer one of its key (R12).
+    ///
+    /// # Panics
+    /// When the job is not unreadable, or `successor` is not the open window of its key.
+    pub fn restore(&mut self, now: Timestamp, was: JobState, successor: Option<&mut Job>) {
+        assert!(self.state == JobState::Unreadable, "job {} is restored but readable", self.id);
+        self.lease_until = None;
+        match was {
+            JobState::Scheduled if successor.is_none() => self.state = JobState::Scheduled,
+            JobState::Scheduled => {
+                let (not_before, reason) = (self.window.not_before, self.window.reason);
+                self.go_back(now, not_before, reason, successor);
+            }
+            JobState::Running | JobState::Unreadable => {
+                self.attempt = self.attempt.saturating_sub(1);
+                self.go_back(now, now, DueReason::Released, successor);
+            }
+            JobState::Succeeded | JobState::Dead | JobState::Cancelled | JobState::Absorbed => {
+                self.state = was;
+            }
+        }
+    }
+
     /// What a job that went back to scheduled heeds of its key: an attempt that still runs (R11),
     /// and the period since the key's last start, whichever job that was (R13).
     pub fn heed_key(
@@ -492,8 +523,8 @@ mod tests {
 
     #[test]
     fn only_the_moves_of_the_contract_exist() {
-        use JobState::{Absorbed, Cancelled, Dead, Running, Scheduled, Succeeded};
-        let moves = [
+        use JobState::{Absorbed, Cancelled, Dead, Running, Scheduled, Succeeded, Unreadable};
+        let mut moves = vec![
             (Scheduled, Running),
             (Scheduled, Cancelled),
             (Scheduled, Absorbed),
@@ -504,6 +535,11 @@ mod tests {
             (Running, Absorbed),
             (Dead, Scheduled),
         ];
+        let readable = JobState::ALL.into_iter().filter(|state| *state != Unreadable);
+        for state in readable {
+            moves.push((state, Unreadable));
+            moves.extend((state != Running).then_some((Unreadable, state)));
+        }
         for from in JobState::ALL {
             for to in JobState::ALL {
                 // A redrive may join an open window, which the dead job reaches by way of scheduled.

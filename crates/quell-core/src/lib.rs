@@ -50,6 +50,7 @@ mod store;
 mod time;
 pub mod touched;
 pub mod trigger;
+pub mod unreadable;
 mod wake;
 pub mod window;
 
@@ -77,4 +78,5 @@ pub use store::{
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};
+pub use unreadable::{UnreadableJob, UnreadableJobs, UnreadablePage};
 pub use wake::{WakeHub, Wakeup, Wakeups};

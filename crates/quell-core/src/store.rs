@@ -19,7 +19,7 @@ use crate::{
     AlertName, Attempt, Batch, Claim, Claimed, DeadLetters, Effect, EffectName, Ended, Error,
     Explanation, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, NextDue, Payload, QueueName,
     Receipt, Redrive, Result, ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp,
-    TriggerId, Wakeups, WorkerId,
+    TriggerId, UnreadableJobs, Wakeups, WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -173,7 +173,7 @@ impl Pruned {
 /// [`UnknownOutcome`](crate::ErrorKind::UnknownOutcome) says nothing about which. Dropping a
 /// returned future leaves the step's outcome unknown in the same way.
 #[async_trait]
-pub trait Store: DeadLetters + Send + Sync + std::fmt::Debug + 'static {
+pub trait Store: DeadLetters + UnreadableJobs + Send + Sync + std::fmt::Debug + 'static {
     /// What the store does natively.
     fn capabilities(&self) -> Capabilities;
 

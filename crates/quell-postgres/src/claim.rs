@@ -12,16 +12,16 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::line::{Candidates, DueLane, Line, Place};
 use quell_core::{
-    Claim, Claimed, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, NextDue, Payload, QueueName,
-    Result, Timestamp,
+    Claim, Claimed, ClaimedJob, Error, ErrorKind, JobId, Key, LeaseToken, NextDue, Payload,
+    QueueName, Result, Timestamp,
 };
 use sqlx::postgres::PgRow;
 
 use crate::connections::Connections;
 use crate::error::corrupt;
 use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_of};
-use crate::names::{Lane, Names};
-use crate::row::{blocked, count, get, optional_time, time, unsigned};
+use crate::names::Names;
+use crate::row::{blocked, broken, count, get, optional_time, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx, first, read};
 
@@ -174,17 +174,22 @@ fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
     Ok(lanes)
 }
 
-/// The lanes of the jobs must be known.
-fn decode_started(rows: &[PgRow], names: &Names) -> Result<Started> {
-    let (mut jobs, mut partitions) = (Vec::with_capacity(rows.len()), Vec::new());
+/// Jobs that started, and the errors of those whose rows cannot be decoded (R25). The lanes of the
+/// jobs must be known.
+fn decode_started(rows: &[PgRow], names: &Names) -> Result<(Started, Vec<Error>)> {
+    let (mut jobs, mut partitions, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
-        if get::<Option<i64>, _>(row, 1)?.is_some() {
-            let lane = names.lane(get(row, 11)?).ok_or_else(|| corrupt("the lane of due jobs"))?;
-            jobs.push(decode_claimed(row, &lane)?);
-            partitions.push(get::<Option<&str>, _>(row, 12)?.map(Key::new).transpose()?);
+        let Some(id) = get::<Option<i64>, _>(row, 1)? else { continue };
+        let id = JobId::new(unsigned(id));
+        match decode_claimed(id, row, names) {
+            Ok((job, partition)) => {
+                jobs.push(job);
+                partitions.push(partition);
+            }
+            Err(error) => unreadable.push(broken(id, &error)),
         }
     }
-    Ok(Started { now: time(first(rows)?, 0)?, jobs, partitions })
+    Ok((Started { now: time(first(rows)?, 0)?, jobs, partitions }, unreadable))
 }
 
 /// What [`straight_query`] brought; none where the queue does not allow it. The lanes of the jobs
@@ -193,12 +198,12 @@ pub(crate) fn decode_straight(
     rows: &[PgRow],
     names: &Names,
     limit: usize,
-) -> Result<Option<Claimed>> {
+) -> Result<Option<(Claimed, Vec<Error>)>> {
     let head = first(rows)?;
     if !get::<bool, _>(head, 14)? {
         return Ok(None);
     }
-    let (now, jobs) = (time(head, 0)?, decode_started(rows, names)?.jobs);
+    let (Started { now, jobs, .. }, unreadable) = decode_started(rows, names)?;
     let own = optional_time(head, 17)?.map(|due| later(due, now, jobs.len() < limit));
     let leases = jobs.iter().map(|job| job.lease_until);
     let next = NextDue {
@@ -206,13 +211,15 @@ pub(crate) fn decode_straight(
         due: optional_time(head, 15)?.into_iter().chain(own).min(),
         lapse: leases.chain(optional_time(head, 16)?).min(),
     };
-    Ok(Some(Claimed { now, jobs, next }))
+    Ok(Some((Claimed { now, jobs, next }, unreadable)))
 }
 
-fn decode_claimed(row: &PgRow, lane: &Lane) -> Result<ClaimedJob> {
+fn decode_claimed(id: JobId, row: &PgRow, names: &Names) -> Result<(ClaimedJob, Option<Key>)> {
+    let lane = names.lane(get(row, 11)?).ok_or_else(|| corrupt("the lane of due jobs"))?;
     let key: Option<&str> = get(row, 4)?;
-    Ok(ClaimedJob {
-        id: JobId::new(unsigned(get(row, 1)?)),
+    let partition = get::<Option<&str>, _>(row, 12)?.map(Key::new).transpose()?;
+    let job = ClaimedJob {
+        id,
         token: LeaseToken::new(unsigned(get(row, 3)?)),
         task: lane.task.clone(),
         key: key.map(Key::new).transpose()?,
@@ -224,7 +231,8 @@ fn decode_claimed(row: &PgRow, lane: &Lane) -> Result<ClaimedJob> {
         first_at: time(row, 9)?,
         due_at: time(row, 2)?,
         lease_until: time(row, 10)?,
-    })
+    };
+    Ok((job, partition))
 }
 
 /// A row that was passed over is held by a call that is about to end.
@@ -292,7 +300,8 @@ impl Tx<'_> {
         let rows = self.fetch("start jobs", query).await?;
         let (names, sql) = (self.names, self.sql);
         names.load(self.db(), sql, started_lanes(&rows)?.into_iter()).await?;
-        decode_started(&rows, names)
+        let (started, mut unreadable) = decode_started(&rows, names)?;
+        unreadable.pop().map_or(Ok(started), Err)
     }
 
     /// The first `left` jobs of several lanes.

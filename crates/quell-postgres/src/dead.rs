@@ -4,15 +4,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use quell_core::history::Event;
 use quell_core::{
-    Attempt, AttemptOutcome, DeadFilter, DeadLetter, Imported, Job, JobId, Origin, Past, Payload,
-    Redrive, Result, SettledAs, Timestamp, no_such_job,
+    Attempt, AttemptOutcome, DeadFilter, DeadLetter, DeadPlace, Imported, Job, JobId, Origin, Past,
+    Payload, Redrive, Result, SettledAs, Timestamp, no_such_job,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{Postgres, QueryBuilder};
 
 use crate::error::{corrupt, explain};
 use crate::read::{Reader, push_names};
-use crate::row::{decode_attempt, get, job_columns, optional_time, signed, unsigned};
+use crate::row::{
+    ENDED_AT, decode_attempt, get, job_columns, optional_time, signed, time, unsigned,
+};
 use crate::sql::Sql;
 use crate::tx::{Tx, first};
 use crate::write::storable;
@@ -20,24 +22,18 @@ use crate::write::storable;
 impl Reader<'_> {
     /// A page of the dead, the latest death first.
     pub(crate) async fn dead(&mut self, filter: &DeadFilter) -> Result<Vec<Job>> {
-        const DEAD: &str = concat!(
-            "select ",
-            job_columns!("j.payload", "false"),
-            " from quell.ended j where j.state = 3"
-        );
-        let mut query = QueryBuilder::<Postgres>::new(self.sql.text(DEAD).as_ref());
-        push_filter(&mut query, self.sql, filter);
-        if let Some(before) = filter.before {
-            // The first bound is for the index, which does not know the second.
-            let (died_at, id) = (before.died_at.as_micros(), signed(before.id.get()));
-            query.push(" and j.ended_at <= ").push_bind(died_at);
-            query.push(" and (j.ended_at, j.id) < (").push_bind(died_at).push(", ");
-            query.push_bind(id).push(")");
+        let (mut jobs, mut filter) = (Vec::new(), filter.clone());
+        loop {
+            let wanted = filter.page();
+            let query = select_dead(self.sql, &filter);
+            let rows = self.fetch_built("read the dead", query).await?;
+            jobs.extend(self.readable(&rows).await?);
+            let Some(last) = rows.last().filter(|_| rows.len() >= wanted && jobs.is_empty()) else {
+                return Ok(jobs);
+            };
+            let id = JobId::new(unsigned(get(last, 0)?));
+            filter.before = Some(DeadPlace { died_at: time(last, ENDED_AT)?, id });
         }
-        let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
-        query.push(" order by j.ended_at desc, j.id desc limit ").push_bind(page);
-        let rows = self.fetch_built("read the dead", query).await?;
-        self.decode(&rows).await
     }
 
     pub(crate) async fn count_dead(&mut self, filter: &DeadFilter) -> Result<u64> {
@@ -57,7 +53,7 @@ impl Reader<'_> {
         let ids: Vec<JobId> = ids.iter().copied().take(DeadFilter::MAX_PAGE).collect();
         let numbers = numbers(&ids);
         let rows = self.fetch("read the dead", self.sql.query(DEAD).bind(numbers.clone())).await?;
-        let jobs = self.decode(&rows).await?;
+        let jobs = self.readable(&rows).await?;
         let mut attempts = self.attempts_of(&numbers).await?;
         let mut effects = self.effects_of(&numbers).await?;
         let mut pasts = self.pasts_of(numbers).await?;
@@ -121,6 +117,27 @@ fn decode_past(row: &PgRow) -> Result<Past> {
     Ok(Past { original: original.map(Payload::from_stored), origin })
 }
 
+/// The rows of a page of the dead, the latest death first.
+fn select_dead(sql: &Sql, filter: &DeadFilter) -> QueryBuilder<Postgres> {
+    const DEAD: &str = concat!(
+        "select ",
+        job_columns!("j.payload", "false"),
+        " from quell.ended j where j.state = 3"
+    );
+    let mut query = QueryBuilder::<Postgres>::new(sql.text(DEAD).as_ref());
+    push_filter(&mut query, sql, filter);
+    if let Some(before) = filter.before {
+        // The first bound is for the index, which does not know the second.
+        let (died_at, id) = (before.died_at.as_micros(), signed(before.id.get()));
+        query.push(" and j.ended_at <= ").push_bind(died_at);
+        query.push(" and (j.ended_at, j.id) < (").push_bind(died_at).push(", ");
+        query.push_bind(id).push(")");
+    }
+    let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
+    query.push(" order by j.ended_at desc, j.id desc limit ").push_bind(page);
+    query
+}
+
 /// All of a filter but its page.
 fn push_filter(query: &mut QueryBuilder<Postgres>, sql: &Sql, filter: &DeadFilter) {
     push_names(query, sql, filter.task.as_ref(), filter.queue.as_ref());
@@ -174,7 +191,7 @@ impl Tx<'_> {
     /// Removes those that are dead.
     pub(crate) async fn discard(&mut self, ids: &[JobId], reason: &str) -> Result<Vec<JobId>> {
         const DEAD: &str = "select id from quell.ended
-              where id = any($1) and state + 0 = 3 order by id for update";
+              where id = any($1) and state + 0 in (3, 6) order by id for update";
         let query = self.sql.query(DEAD).bind(numbers(ids));
         let mut dead = Vec::new();
         for row in &self.fetch("read the dead", query).await? {

@@ -195,7 +195,8 @@ impl Tx<'_> {
         const ENDED: &str = concat!(
             "select ",
             job_columns!("j.payload", "false"),
-            " from quell.ended j where j.id = any($1) order by j.id for no key update"
+            " from quell.ended j where j.id = any($1) and j.state + 0 <> 6
+              order by j.id for no key update"
         );
         let mut jobs = self.load_by_id(HERE, ids.clone()).await?;
         let ended: Vec<JobId> = ids.into_iter().filter(|id| !jobs.contains_key(id)).collect();

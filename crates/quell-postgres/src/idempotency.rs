@@ -65,7 +65,7 @@ impl Tx<'_> {
             " from quell.job j where j.id = any($1)
              union all select ",
             job_columns!("null::text", "false"),
-            " from quell.ended j where j.id = any($1)"
+            " from quell.ended j where j.id = any($1) and j.state + 0 <> 6"
         );
         let mut loaded = self
             .load_keys(wanted, RECORDS, |row| {

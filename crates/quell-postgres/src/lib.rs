@@ -41,6 +41,7 @@ mod sql;
 mod store;
 mod straight;
 mod tx;
+mod unreadable;
 mod warm;
 mod workers;
 mod write;

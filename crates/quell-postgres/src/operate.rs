@@ -224,13 +224,14 @@ impl Tx<'_> {
 
     /// Removes jobs with all that hangs on them.
     pub(crate) async fn remove(&mut self, ids: &[i64]) -> Result<()> {
-        const REMOVE: [&str; 5] = [
+        const REMOVE: [&str; 6] = [
             "delete from quell.attempt where job_id = any($1)",
             "delete from quell.effect where job_id = any($1)",
             // R16: keys that were taken until the job started or ended. Others run on.
             "delete from quell.hold
               where job_id = any($1) and expires_at + 0 = 9223372036854775807",
             "delete from quell.past where job_id = any($1)",
+            "delete from quell.unreadable where job_id = any($1)",
             "delete from quell.ended where id = any($1)",
         ];
         if ids.is_empty() {

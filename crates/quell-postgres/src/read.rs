@@ -8,6 +8,7 @@ use quell_core::{
 };
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, SqlSafeStr, Transaction};
+use tracing::warn;
 
 use crate::alerts::{ALL_ALERTS, decode_alert, decode_overview, overview_lanes, overview_query};
 use crate::error::{corrupt, explain};
@@ -80,9 +81,27 @@ impl<'s> Reader<'s> {
     }
 
     pub(crate) async fn decode(&mut self, rows: &[PgRow]) -> Result<Vec<Job>> {
-        let lanes = rows.iter().map(lane_of).collect::<Result<Vec<_>>>()?;
-        self.names.load(&mut self.db, self.sql, lanes.into_iter()).await?;
+        self.know_lanes(rows).await?;
         rows.iter().map(|row| decode(row, self.names)).collect()
+    }
+
+    /// Those of the rows that can be decoded: one that cannot must not hide the others.
+    pub(crate) async fn readable(&mut self, rows: &[PgRow]) -> Result<Vec<Job>> {
+        self.know_lanes(rows).await?;
+        let decode = |row: &PgRow| {
+            let decoded = decode(row, self.names);
+            decoded.inspect_err(|error| warn!(%error, "row left out of a list")).ok()
+        };
+        Ok(rows.iter().filter_map(decode).collect())
+    }
+
+    pub(crate) async fn know_lanes(&mut self, rows: &[PgRow]) -> Result<()> {
+        let lanes = rows.iter().map(lane_of).collect::<Result<Vec<_>>>()?;
+        self.names.load(&mut self.db, self.sql, lanes.into_iter()).await
+    }
+
+    pub(crate) fn names(&self) -> &'s Names {
+        self.names
     }
 
     pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {
@@ -94,10 +113,15 @@ impl<'s> Reader<'s> {
     /// What came of a job, or of the heir that absorbed it (R19).
     pub(crate) async fn result(&mut self, id: JobId) -> Result<Option<JobResult>> {
         let mut id = id;
-        while let Some(job) = self.job(id).await? {
-            match job.absorbed_by {
-                Some(heir) if job.state == JobState::Absorbed => id = heir,
-                _ => return Ok(Some(JobResult::of(&job))),
+        loop {
+            match self.job(id).await {
+                Ok(Some(Job { state: JobState::Absorbed, absorbed_by: Some(by), .. })) => id = by,
+                Ok(Some(job)) => return Ok(Some(JobResult::of(&job))),
+                Ok(None) => break,
+                Err(error) if error.unreadable_job() == Some(id) => {
+                    return Ok(Some(JobResult::unreadable(id, &error)));
+                }
+                Err(error) => return Err(error),
             }
         }
         let query = self.sql.query(KEPT).bind(signed(id.get()));
@@ -105,30 +129,21 @@ impl<'s> Reader<'s> {
         rows.first().map(|row| decode_kept(row, id)).transpose().map(Option::flatten)
     }
 
-    /// A page of jobs, newest first.
+    /// A page of jobs, newest first. Rows that cannot be decoded are left out.
     pub(crate) async fn jobs(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
-        const JOBS: &str = jobs_where!("true");
-        let mut query = QueryBuilder::<Postgres>::new(self.sql.text(JOBS).as_ref());
-        push_names(&mut query, self.sql, filter.task.as_ref(), filter.queue.as_ref());
-        if filter.task.is_none() && filter.key.is_some() {
-            // With all the tasks named, the index of keys serves.
-            query.push(self.sql.rewrite(" and j.task_id in (select id from quell.task)"));
+        let (mut jobs, mut filter) = (Vec::new(), filter.clone());
+        loop {
+            let wanted = filter.page();
+            let mut query = select_page(self.sql, &filter);
+            let query = query.build().persistent(self.sql.is_persistent());
+            let rows = query.fetch_all(&mut *self.db).await.map_err(|e| explain("read jobs", e))?;
+            jobs.extend(self.readable(&rows).await?);
+            let last = rows.last().map(|row| get::<i64, _>(row, 0)).transpose()?;
+            if rows.len() < wanted || jobs.len() >= wanted {
+                return Ok(jobs);
+            }
+            filter.before = last.map(|id| JobId::new(unsigned(id)));
         }
-        if let Some(key) = &filter.key {
-            query.push(" and j.key = ").push_bind(key.as_str().to_owned());
-        }
-        if let Some(state) = filter.state {
-            query.push(" and j.state = ").push_bind(i16::from(state.code()));
-        }
-        if let Some(before) = filter.before {
-            query.push(" and j.id < ").push_bind(signed(before.get()));
-        }
-        let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
-        query.push(" order by j.id desc limit ").push_bind(page);
-        let rows =
-            query.build().persistent(self.sql.is_persistent()).fetch_all(&mut *self.db).await;
-        let rows = rows.map_err(|e| explain("read jobs", e))?;
-        self.decode(&rows).await
     }
 
     pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
@@ -268,6 +283,29 @@ impl<'s> Reader<'s> {
         let advice = KeyAdvice { jobs: unsigned(get(row, 0)?), triggers: unsigned(get(row, 1)?) };
         Ok((advice.jobs > 0).then_some(advice))
     }
+}
+
+/// The rows of a page of jobs, newest first. What is set aside is in no list of jobs.
+fn select_page(sql: &Sql, filter: &JobFilter) -> QueryBuilder<Postgres> {
+    const JOBS: &str = jobs_where!("j.state <> 6");
+    let mut query = QueryBuilder::<Postgres>::new(sql.text(JOBS).as_ref());
+    push_names(&mut query, sql, filter.task.as_ref(), filter.queue.as_ref());
+    if filter.task.is_none() && filter.key.is_some() {
+        // With all the tasks named, the index of keys serves.
+        query.push(sql.rewrite(" and j.task_id in (select id from quell.task)"));
+    }
+    if let Some(key) = &filter.key {
+        query.push(" and j.key = ").push_bind(key.as_str().to_owned());
+    }
+    if let Some(state) = filter.state {
+        query.push(" and j.state = ").push_bind(i16::from(state.code()));
+    }
+    if let Some(before) = filter.before {
+        query.push(" and j.id < ").push_bind(signed(before.get()));
+    }
+    let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
+    query.push(" order by j.id desc limit ").push_bind(page);
+    query
 }
 
 fn decode_counts(row: &PgRow) -> Result<Counts> {

@@ -188,6 +188,19 @@ impl Moving {
     }
 }
 
+/// A job that has ended.
+const ENDED: &str = concat!(
+    "select ",
+    job_columns!("j.payload", "false"),
+    " from quell.ended j where j.id = any($1) and j.state + 0 <> 6 for update of j"
+);
+/// A job that was set aside.
+const ASIDE: &str = concat!(
+    "select ",
+    job_columns!("j.payload", "false"),
+    " from quell.ended j where j.id = any($1) and j.state + 0 = 6 for update of j"
+);
+
 impl Tx<'_> {
     /// Ends attempts; answers come in the same order.
     pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
@@ -287,7 +300,7 @@ impl Tx<'_> {
         let mut moving = self.lock(BTreeSet::from([id])).await?;
         let was_ended = !moving.jobs.contains_key(&id);
         if was_ended {
-            self.lock_ended(&mut moving, id).await?;
+            self.lock_ended(&mut moving, id, ENDED).await?;
         }
         let Some((mut job, mut heir)) = moving.take(id) else { return Ok(None) };
         self.read_clock().await?;
@@ -341,13 +354,41 @@ impl Tx<'_> {
         Ok(Moving { jobs: jobs.collect::<Result<_>>()?, ..Moving::default() })
     }
 
-    /// Locks a job that has ended, and the open window of its key.
-    async fn lock_ended(&mut self, moving: &mut Moving, id: JobId) -> Result<()> {
-        const ENDED: &str = concat!(
-            "select ",
-            job_columns!("j.payload", "false"),
-            " from quell.ended j where j.id = any($1) for update of j"
-        );
+    /// Puts a job back that was set aside, if its row can be decoded (R25).
+    pub(crate) async fn restore_one(
+        &mut self,
+        id: JobId,
+        was: JobState,
+    ) -> Result<Option<JobState>> {
+        let mut moving = Moving::default();
+        match self.lock_ended(&mut moving, id, ASIDE).await {
+            Err(error) if error.unreadable_job().is_some() => return Ok(None),
+            locked => locked?,
+        }
+        let Some((mut job, mut successor)) = moving.take(id) else { return Ok(None) };
+        let waits = matches!(was, JobState::Scheduled | JobState::Running);
+        let place = self.told();
+        job.restore(self.now, was, successor.as_mut().filter(|_| waits));
+        let due = job.window.due_at;
+        self.heed_key(&mut job, SettledAs::Scheduled { due }).await?;
+        let state = job.state;
+        self.put_back(&mut moving, job, successor);
+        let moved = moving.jobs.get(&id).cloned();
+        moving.changed.remove(&id);
+        self.put(&moved.iter().collect::<Vec<_>>(), true).await?;
+        self.write_moved(moving).await?;
+        let t = self.now;
+        self.tell_at(place, || Event::Restored { t, job: id, state });
+        Ok(Some(state))
+    }
+
+    /// Locks a job that has ended, as `which` selects it, and the open window of its key.
+    async fn lock_ended(
+        &mut self,
+        moving: &mut Moving,
+        id: JobId,
+        which: &'static str,
+    ) -> Result<()> {
         const WINDOW: &str = concat!(
             "select ",
             job_columns!("j.payload", "false"),
@@ -359,7 +400,7 @@ impl Tx<'_> {
              where e.id = any($1)"
         );
         let id = vec![signed(id.get())];
-        let mut found = self.lock_by(ENDED, id.clone()).await?;
+        let mut found = self.lock_by(which, id.clone()).await?;
         moving.jobs.append(&mut found.jobs);
         let mut window = self.lock_by(WINDOW, id).await?;
         window.jobs.retain(|_, job| job.is_open_window());

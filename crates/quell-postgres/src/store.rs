@@ -14,9 +14,9 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NewTrigger,
-    NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    Error, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
+    NewTrigger, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
     TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::postgres::PgListener;
@@ -82,6 +82,24 @@ macro_rules! write {
     ($self:ident, $now:expr, |$tx:ident| $body:expr) => {
         write!($self, $now, |_asked| None, |$tx| $body)
     };
+    ($self:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {{
+        let mut rows_set_aside = 0;
+        loop {
+            let done: Result<_> = write_once!($self, $now, |$asked| $opening, |$tx| $body);
+            let Err(error) = &done else { break done };
+            // R25: a row that cannot be decoded harms itself only.
+            rows_set_aside += 1;
+            if rows_set_aside > quell_core::unreadable::MAX_PER_CALL
+                || !$self.set_aside(error).await?
+            {
+                break done;
+            }
+        }
+    }};
+}
+
+/// As [`write!`], and fails where a row cannot be decoded.
+macro_rules! write_once {
     ($self:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {{
         let mut tries = 0;
         loop {
@@ -212,6 +230,13 @@ impl PostgresStore {
         if !news.ended.is_empty() {
             self.outbox.put_ends(self.ends.ended_here(&news.ended));
         }
+    }
+
+    /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where
+    /// there is nothing to set aside.
+    pub(crate) async fn set_aside(&self, error: &Error) -> Result<bool> {
+        let Some(id) = error.unreadable_job() else { return Ok(false) };
+        write_once!(self, Some(Timestamp::MIN), |_asked| None, |tx| tx.set_aside(id, error).await?)
     }
 
     /// R31: what queues' limits held back may start, at any worker.

@@ -10,7 +10,7 @@ use quell_core::{
 };
 use sqlx::postgres::PgRow;
 use tokio::sync::MutexGuard;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::claim::{decode_straight, straight_query};
 use crate::row::{get, time, unsigned};
@@ -70,8 +70,8 @@ impl PostgresStore {
     ) -> Result<Option<Claimed>> {
         let lanes = self.names.lanes_of(&claim.queue);
         let query = straight_query(&self.sql, self.asked(now), claim, lanes);
-        let (rows, _ordered) = self.one_shot(query).await?;
-        let Some(claimed) = decode_straight(&rows, &self.names, claim.limit)? else {
+        let (rows, ordered) = self.one_shot(query).await?;
+        let Some((claimed, unreadable)) = decode_straight(&rows, &self.names, claim.limit)? else {
             return Ok(None);
         };
         let mut news = News::default();
@@ -80,6 +80,13 @@ impl PostgresStore {
             news.events.extend(claimed.jobs.iter().map(event));
         }
         self.spread(claimed.now, news);
+        drop(ordered);
+        for error in &unreadable {
+            // What started must be handed out; where this fails, the reaper sets the job aside.
+            if let Err(failed) = self.set_aside(error).await {
+                warn!(error = %failed, "an unreadable job could not be set aside");
+            }
+        }
         Ok(Some(claimed))
     }
 

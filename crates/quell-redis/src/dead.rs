@@ -103,7 +103,11 @@ impl DeadLetters for ShardStore {
     ) -> Result<Vec<JobId>> {
         Ok(step!(self, "discard dead jobs", (now.into(), 0), |tx| {
             tx.load_whole(ids).await?;
-            tx.step(|part| part.discard(ids, reason))
+            let aside = tx.load_aside(ids).await?;
+            tx.step(|part| {
+                let gone = part.discard(ids, reason);
+                ids.iter().copied().filter(|id| gone.contains(id) || aside.contains(id)).collect()
+            })
         }))
     }
 

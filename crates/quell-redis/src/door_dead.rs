@@ -1,9 +1,10 @@
-//! Dead letters behind the door: of all shards.
+//! Dead and unreadable jobs of all shards.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use quell_core::{
     DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Job, JobId, Result, Timestamp,
+    UnreadableJob, UnreadableJobs, UnreadablePage,
 };
 
 use crate::RedisStore;
@@ -63,5 +64,26 @@ impl DeadLetters for RedisStore {
             imported.extend(shard.import_dead(now, std::slice::from_ref(letter)).await?);
         }
         Ok(imported)
+    }
+}
+
+#[async_trait]
+impl UnreadableJobs for RedisStore {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        let shards = self.shards.all().await?;
+        let pages = try_join_all(shards.iter().map(|shard| shard.unreadable(page))).await?;
+        let mut jobs: Vec<UnreadableJob> = pages.into_iter().flatten().collect();
+        jobs.sort_by_key(|job| std::cmp::Reverse(job.id));
+        jobs.truncate(page.size());
+        Ok(jobs)
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        let mut restored = Vec::with_capacity(ids.len());
+        for (shard, _, part) in self.by_shard(ids, |id| *id).await? {
+            restored.extend(shard.restore(now, &part).await?);
+        }
+        restored.sort_by_key(|restored| ids.iter().position(|id| id == restored));
+        Ok(restored)
     }
 }

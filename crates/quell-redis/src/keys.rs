@@ -91,6 +91,12 @@ impl Keys {
         ticks: "ticks",
         /// The same, by time.
         tick_times: "tick-times",
+        /// Jobs that are set aside, by number.
+        unreadable: "unreadable",
+        /// What is known of them.
+        unreadable_jobs: "unreadable-jobs",
+        /// Their rows, as they were.
+        unreadable_rows: "unreadable-rows",
         /// Alerts, by name.
         alerts: "alerts",
         /// Worker rows, by name and incarnation.

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use quell_core::job::Shape;
 use quell_core::{Job, QueueName, QueueSettings, Result, TaskName, TaskSettings};
 
+use tracing::{error, warn};
+
 use crate::row::{DEFAULT_SHAPE, corrupt, from_json, shape_name};
 
 /// Jobs that wait in one order: of a queue, a task and a priority.
@@ -50,6 +52,8 @@ pub(crate) struct Known {
     numbers: HashMap<Lane, u32>,
     shapes: HashMap<u32, Shape>,
     shape_numbers: HashMap<String, u32>,
+    /// The highest number of a shape, also of one that cannot be decoded.
+    newest_shape: u32,
 }
 
 /// Pairs of a hash.
@@ -66,17 +70,29 @@ impl Known {
             known.add_lane(lane, parse_number(&number)?);
         }
         for (name, number) in shapes {
-            let shape = from_json("a shape", name.as_bytes())?;
-            known.add_shape(name, shape, parse_number(&number)?);
+            let number = parse_number(&number)?;
+            known.newest_shape = known.newest_shape.max(number);
+            // R25: a shape of a newer process harms the jobs that have it, and no other.
+            match from_json("a shape", name.as_bytes()) {
+                Ok(shape) => known.add_shape(name, shape, number),
+                Err(error) => warn!(%error, shape = number, "shape cannot be decoded"),
+            }
         }
         for (name, settings) in queues {
-            let deleted = settings.is_empty();
-            let settings =
-                if deleted { None } else { Some(from_json("settings of a queue", &settings)?) };
-            known.queues.insert(QueueName::new(name)?, settings);
+            // R25, R32: settings that cannot be decoded hold their own queue back, as deleted ones do.
+            let decoded = from_json("settings of a queue", &settings);
+            let decoded = decoded.inspect_err(|error| {
+                if !settings.is_empty() {
+                    error!(%error, queue = name, "settings cannot be decoded: the queue is held");
+                }
+            });
+            known.queues.insert(QueueName::new(name)?, decoded.ok());
         }
         for (name, settings) in tasks {
-            let settings = from_json("settings of a task", &settings)?;
+            let settings = from_json("settings of a task", &settings).unwrap_or_else(|error| {
+                error!(%error, task = name, "settings cannot be decoded: the task is held");
+                TaskSettings { paused: true }
+            });
             known.tasks.insert(TaskName::new(name)?, settings);
         }
         Ok(known)
@@ -135,12 +151,13 @@ impl Known {
 
     /// Gives a new shape the next number; returns it with the shape's name.
     pub(crate) fn new_shape(&mut self, shape: &Shape) -> Result<(String, u32)> {
-        let (name, number) = (shape_name(shape)?, next(self.shapes.len()));
+        let (name, number) = (shape_name(shape)?, self.newest_shape.saturating_add(1));
         self.add_shape(name.clone(), shape.clone(), number);
         Ok((name, number))
     }
 
     fn add_shape(&mut self, name: String, shape: Shape, number: u32) {
+        self.newest_shape = self.newest_shape.max(number);
         self.shape_numbers.insert(name, number);
         self.shapes.insert(number, shape);
     }

@@ -39,6 +39,7 @@ mod tags;
 mod told;
 mod trust;
 mod tx;
+mod unreadable;
 mod upkeep;
 mod workers;
 mod write;

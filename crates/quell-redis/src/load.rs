@@ -134,7 +134,7 @@ impl Tx<'_> {
     }
 
     /// Loads the dedup and idempotency keys that name jobs whose sets were fetched.
-    async fn load_names(&mut self, ids: &[JobId]) -> Result<()> {
+    pub(crate) async fn load_names(&mut self, ids: &[JobId]) -> Result<()> {
         let keys = self.shard.keys.clone();
         let names: BTreeSet<String> = ids
             .iter()
@@ -192,7 +192,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    fn take_memory(&mut self, task: &TaskName, key: &Key) -> Result<()> {
+    pub(crate) fn take_memory(&mut self, task: &TaskName, key: &Key) -> Result<()> {
         if let Some(bytes) = self.cell(self.shard.keys.memories(), &task_key(task, key)) {
             let memory = from_json("what is remembered of a key", bytes)?;
             self.rows.memories.insert((task.clone(), key.clone()), memory);

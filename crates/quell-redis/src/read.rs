@@ -8,6 +8,7 @@ use quell_core::{
     Attempt, Counts, Effect, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult,
     JobState, KeyAdvice, QueueName, Result, TaskName,
 };
+use tracing::warn;
 
 use crate::look::{Read, job_of, read_fields};
 use crate::row::{StoredRecord, corrupt, decode_job, from_json};
@@ -28,8 +29,23 @@ impl ShardStore {
         Tx::begin(&self.shard, (Time::Last, false), 0, 0).await
     }
 
-    /// The rows of jobs, of those that are there.
+    /// The rows of jobs, of those that are there and can be decoded: one that cannot must not hide
+    /// the others.
     pub(crate) async fn read_jobs(&self, ids: &[JobId]) -> Result<Vec<Job>> {
+        let decoded = self.decode_jobs(ids).await?.into_iter();
+        let logged = decoded.map(|job| job.inspect_err(|error| warn!(%error, "row left out")));
+        Ok(logged.filter_map(Result::ok).collect())
+    }
+
+    /// The row of a job.
+    pub(crate) async fn read_job(&self, id: JobId) -> Result<Option<Job>> {
+        if let Some(job) = self.decode_jobs(&[id]).await?.pop() {
+            return job.map(Some);
+        }
+        self.error_of(id).await?.map_or(Ok(None), Err)
+    }
+
+    async fn decode_jobs(&self, ids: &[JobId]) -> Result<Vec<Result<Job>>> {
         let mut jobs = Vec::with_capacity(ids.len());
         for ids in ids.chunks(CHUNK) {
             let fields: Vec<String> = ids.iter().map(ToString::to_string).collect();
@@ -38,14 +54,12 @@ impl ShardStore {
             let mut looked = self.shard.look("read jobs", Time::Last, &reads).await?;
             for (id, row) in ids.iter().zip(looked.fields()?) {
                 let Some(row) = row else { continue };
-                let decoded = match decode_job(*id, &row, &known) {
-                    Ok(job) => job,
+                let mut decoded = decode_job(*id, &row, &known);
+                if decoded.is_err() {
                     // It may have a name that was new since this process last looked.
-                    Err(_) => {
-                        known = self.shard.learn().await?;
-                        decode_job(*id, &row, &known)?
-                    }
-                };
+                    known = self.shard.learn().await?;
+                    decoded = decode_job(*id, &row, &known);
+                }
                 jobs.push(decoded);
             }
         }
@@ -137,10 +151,15 @@ impl ShardStore {
     /// What came of a job, or of the heir that absorbed it (R19).
     pub(crate) async fn read_result(&self, id: JobId) -> Result<Option<JobResult>> {
         let mut id = id;
-        while let Some(job) = self.read_jobs(&[id]).await?.pop() {
-            match job.absorbed_by {
-                Some(heir) if job.state == JobState::Absorbed => id = heir,
-                _ => return Ok(Some(JobResult::of(&job))),
+        loop {
+            match self.read_job(id).await {
+                Ok(Some(Job { state: JobState::Absorbed, absorbed_by: Some(by), .. })) => id = by,
+                Ok(Some(job)) => return Ok(Some(JobResult::of(&job))),
+                Ok(None) => break,
+                Err(error) if error.unreadable_job() == Some(id) => {
+                    return Ok(Some(JobResult::unreadable(id, &error)));
+                }
+                Err(error) => return Err(error),
             }
         }
         let keys = &self.shard.keys;

@@ -234,57 +234,76 @@ fn write_number(bytes: &mut Vec<u8>, number: i64) {
 }
 
 /// Reads what [`encode_job`] wrote.
+///
+/// Fails with an error that names the job where the row cannot be decoded.
 pub(crate) fn decode_job(id: JobId, bytes: &[u8], known: &Known) -> Result<Job> {
-    let wrong = |why: &dyn std::fmt::Display| corrupt(format_args!("the row of job {id}: {why}"));
+    let wrong = |why: &dyn std::fmt::Display| Error::unreadable(id, why);
     let stored: Stored = rmp_serde::from_slice(bytes).map_err(|error| wrong(&error))?;
-    let Lane { queue, task, priority } =
-        known.lane(stored.lane).ok_or_else(|| wrong(&"its lane is unknown"))?.clone();
+    let lane = known.lane(stored.lane).ok_or_else(|| wrong(&"its lane is unknown"))?.clone();
     let shape = known.shape(stored.shape).ok_or_else(|| wrong(&"its shape is unknown"))?;
     let state = JobState::from_code(stored.state).ok_or_else(|| wrong(&"its state is unknown"))?;
-    let window = stored.window().ok_or_else(|| wrong(&"its reason"))?;
-    let moment = |at: Option<i64>| at.map(Timestamp::from_micros);
-    Ok(Job {
-        id,
-        task,
-        queue,
-        partition: stored.partition.map(Key::new).transpose()?,
-        key: stored.key.map(Key::new).transpose()?,
-        priority,
-        state,
-        payload: Payload::from_stored(stored.payload),
-        window,
-        shape,
-        waits: stored.waits,
-        suppressed: stored.suppressed,
-        attempt: stored.attempt,
-        failures: stored.failures,
-        starts: stored.starts,
-        lapses: stored.lapses,
-        worker: stored.worker.map(WorkerId::new).transpose()?,
-        lease_until: moment(stored.lease_until),
-        started_at: moment(stored.started_at),
-        ended_at: moment(stored.ended_at),
-        absorbed_by: stored.absorbed_by.map(JobId::new),
-        error: stored.error,
-        output: stored.output.map(Payload::from_stored),
-    })
+    let reason = DueReason::from_code(stored.reason).ok_or_else(|| wrong(&"its reason"))?;
+    stored.into_job(id, lane, (shape, state, reason)).map_err(|error| wrong(&error))
+}
+
+/// What is known of a job whose row cannot be decoded as a whole: enough to take it out of the
+/// indexes, which do not depend on its shape and reason. None where nothing of it can be decoded.
+pub(crate) fn decode_in_part(id: JobId, bytes: &[u8], known: &Known) -> Option<Job> {
+    let stored: Stored = rmp_serde::from_slice(bytes).ok()?;
+    let lane = known.lane(stored.lane)?.clone();
+    let state = JobState::from_code(stored.state)?;
+    stored.into_job(id, lane, (Shape::default(), state, DueReason::Immediate)).ok()
 }
 
 impl Stored {
-    /// None where its reason is unknown.
-    fn window(&self) -> Option<Window> {
+    fn into_job(
+        self,
+        id: JobId,
+        Lane { queue, task, priority }: Lane,
+        (shape, state, reason): (Shape, JobState, DueReason),
+    ) -> Result<Job> {
+        let window = self.window(reason);
+        let moment = |at: Option<i64>| at.map(Timestamp::from_micros);
+        Ok(Job {
+            id,
+            task,
+            queue,
+            partition: self.partition.map(Key::new).transpose()?,
+            key: self.key.map(Key::new).transpose()?,
+            priority,
+            state,
+            payload: Payload::from_stored(self.payload),
+            window,
+            shape,
+            waits: self.waits,
+            suppressed: self.suppressed,
+            attempt: self.attempt,
+            failures: self.failures,
+            starts: self.starts,
+            lapses: self.lapses,
+            worker: self.worker.map(WorkerId::new).transpose()?,
+            lease_until: moment(self.lease_until),
+            started_at: moment(self.started_at),
+            ended_at: moment(self.ended_at),
+            absorbed_by: self.absorbed_by.map(JobId::new),
+            error: self.error,
+            output: self.output.map(Payload::from_stored),
+        })
+    }
+
+    fn window(&self, reason: DueReason) -> Window {
         let after_first = |after: i64| Timestamp::from_micros(self.first_at.wrapping_add(after));
         let some_after = |after: Option<i64>| after.map_or(Timestamp::MIN, after_first);
-        Some(Window {
+        Window {
             first_at: Timestamp::from_micros(self.first_at),
             last_at: after_first(self.last),
             bound_at: self.bound.map(long_bound).map(after_first),
             asked_at: some_after(self.asked),
             not_before: some_after(self.not_before),
             due_at: after_first(self.due),
-            reason: DueReason::from_code(self.reason)?,
+            reason,
             triggers: self.triggers,
-        })
+        }
     }
 }
 

@@ -51,6 +51,39 @@ macro_rules! step {
         $self:ident, $what:literal, ($time:expr, $jobs:expr, $recorded:expr), $tries:expr,
         |$tx:ident| $body:expr
     ) => {{
+        let mut rows_set_aside = 0;
+        loop {
+            let done: Result<_> = async {
+                Ok($crate::store::step_once!(
+                    $self,
+                    $what,
+                    ($time, $jobs, $recorded),
+                    $tries,
+                    |$tx| $body
+                ))
+            }
+            .await;
+            let error = match done {
+                Ok(answer) => break answer,
+                Err(error) => error,
+            };
+            // R25: a row that cannot be decoded harms itself only.
+            rows_set_aside += 1;
+            let may_try = rows_set_aside <= quell_core::unreadable::MAX_PER_CALL;
+            if !(may_try && $self.set_aside(&error).await?) {
+                return Err(error);
+            }
+        }
+    }};
+}
+pub(crate) use step;
+
+/// As [`step!`], and fails where a row cannot be decoded.
+macro_rules! step_once {
+    (
+        $self:ident, $what:literal, ($time:expr, $jobs:expr, $recorded:expr), $tries:expr,
+        |$tx:ident| $body:expr
+    ) => {{
         let _turn = $self.shard.turn().await;
         let mut pace = $crate::pace::Pace::new($tries);
         loop {
@@ -69,7 +102,7 @@ macro_rules! step {
         }
     }};
 }
-pub(crate) use step;
+pub(crate) use step_once;
 
 impl ShardStore {
     pub(crate) fn new(
@@ -192,7 +225,7 @@ impl Store for ShardStore {
                 return Ok(Claimed { now: next.now, jobs: Vec::new(), next });
             }
         }
-        let Given { mut jobs, now: given_at, next } = self.claim_fast(now, claim).await?;
+        let Given { mut jobs, now: given_at, next, .. } = self.claim_fast(now, claim).await?;
         if let Some(next) = next {
             return Ok(Claimed { now: next.now, jobs, next });
         }
@@ -372,7 +405,7 @@ impl Store for ShardStore {
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        Ok(self.read_jobs(&[id]).await?.pop())
+        self.read_job(id).await
     }
 
     async fn result(&self, id: JobId) -> Result<Option<JobResult>> {

@@ -73,7 +73,8 @@ impl Writes {
         let mut runs: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
         for (id, was, is) in differing(&before.jobs, &after.jobs) {
             let was_at = was.map(|job| standing(tx, job)).transpose()?.flatten();
-            match is {
+            // What is set aside is kept elsewhere: see `unreadable`.
+            match is.filter(|job| job.state != JobState::Unreadable) {
                 Some(job) => named |= self.job(tx, job)?,
                 None => self.hash_delete(tx.shard.keys.jobs(), id),
             }
@@ -89,16 +90,21 @@ impl Writes {
         }
         let key = tx.shard.keys.runs();
         for (field, ids) in runs {
-            if ids.is_empty() {
-                self.hash_delete(key.clone(), field);
-            } else {
-                self.hash_set(key.clone(), field, join(&ids).into_bytes());
-            }
+            self.set_runs(key.clone(), &field, &ids);
         }
         for (heads, line, lane) in std::mem::take(&mut self.lines) {
             self.push(Write::Head { heads, line, lane });
         }
         Ok(named)
+    }
+
+    /// The running jobs of a key.
+    pub(crate) fn set_runs(&mut self, key: String, field: &str, ids: &BTreeSet<u64>) {
+        if ids.is_empty() {
+            self.hash_delete(key, field);
+        } else {
+            self.hash_set(key, field, join(ids).into_bytes());
+        }
     }
 
     /// A job's row; says whether its lane or shape was new.

@@ -137,6 +137,11 @@ impl Writes {
         self.writes.push(Write::Exclude { key, member });
     }
 
+    /// The head of a line may have changed.
+    pub(crate) fn head(&mut self, heads: String, line: String, lane: String) {
+        self.writes.push(Write::Head { heads, line, lane });
+    }
+
     pub(crate) fn delete(&mut self, key: String) {
         self.writes.push(Write::Delete { key });
     }

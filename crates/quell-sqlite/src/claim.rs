@@ -20,7 +20,7 @@ use crate::keys::{json, write_memories};
 use crate::limit::count_starts;
 use crate::look::{decode_look, look};
 use crate::names::Lane;
-use crate::row::{get, signed, time, unsigned};
+use crate::row::{broken, get, signed, time, unsigned};
 use crate::tx::{Trip, Tx};
 
 /// Looks, without writing, whether a lease has lapsed.
@@ -217,10 +217,19 @@ fn decode_claimed(
     lease_until: Timestamp,
 ) -> Result<(ClaimedJob, Option<Shape>)> {
     let id = JobId::new(unsigned(get(row, 0)?));
+    decode_started(id, row, lane, lease_until).map_err(|error| broken(id, &error))
+}
+
+fn decode_started(
+    id: JobId,
+    row: &SqliteRow,
+    lane: &Lane,
+    lease_until: Timestamp,
+) -> Result<(ClaimedJob, Option<Shape>)> {
     let key: Option<&str> = get(row, 3)?;
     let shape: Option<&str> = get(row, 9)?;
     let shape = shape.map(serde_json::from_str).transpose();
-    let shape = shape.map_err(|error| corrupt(format_args!("shape of job {id}: {error}")))?;
+    let shape = shape.map_err(|error| corrupt(format_args!("shape: {error}")))?;
     let starts: i64 = get(row, 2)?;
     let attempt: u32 = get(row, 5)?;
     let job = ClaimedJob {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use quell_core::history::Event;
 use quell_core::{
-    Attempt, DeadFilter, DeadLetter, Imported, Job, JobId, JobState, Origin, Past, Payload,
-    Redrive, Result, SettledAs, no_such_job,
+    Attempt, DeadFilter, DeadLetter, DeadPlace, Imported, Job, JobId, JobState, Origin, Past,
+    Payload, Redrive, Result, SettledAs, no_such_job,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite};
@@ -14,25 +14,24 @@ use crate::error::explain;
 use crate::keys::json;
 use crate::names::base_lane;
 use crate::read::{Reader, select_jobs};
-use crate::row::{decode_attempt, get, optional_time, signed, unsigned};
+use crate::row::{ENDED_AT, decode_attempt, get, optional_time, signed, time, unsigned};
 use crate::tx::Tx;
 use crate::write::{insert_new, put};
 
 impl Reader {
     /// A page of the dead, the latest death first.
     pub(crate) async fn dead(&mut self, filter: &DeadFilter) -> Result<Vec<Job>> {
-        let mut query = select_jobs();
-        push_filter(&mut query, filter);
-        if let Some(before) = filter.before {
-            // The first bound is for the index, which does not know the second.
-            let (died_at, id) = (before.died_at.as_micros(), signed(before.id.get()));
-            query.push(" and j.ended_at <= ").push_bind(died_at);
-            query.push(" and (j.ended_at, j.id) < (").push_bind(died_at).push(", ");
-            query.push_bind(id).push(")");
+        let (mut jobs, mut filter) = (Vec::new(), filter.clone());
+        loop {
+            let wanted = filter.page();
+            let rows = self.rows(select_dead(&filter)).await?;
+            jobs.extend(self.readable(&rows));
+            let Some(last) = rows.last().filter(|_| rows.len() >= wanted && jobs.is_empty()) else {
+                return Ok(jobs);
+            };
+            let id = JobId::new(unsigned(get(last, 0)?));
+            filter.before = Some(DeadPlace { died_at: time(last, ENDED_AT)?, id });
         }
-        let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
-        query.push(" order by j.ended_at desc, j.id desc limit ").push_bind(page);
-        self.fetch(query).await
     }
 
     pub(crate) async fn count_dead(&mut self, filter: &DeadFilter) -> Result<u64> {
@@ -48,7 +47,8 @@ impl Reader {
         let mut query = select_jobs();
         query.push(" where j.id in (select value from json_each(").push_bind(numbers.clone());
         query.push(")) and j.state = ").push_bind(JobState::Dead.code());
-        let jobs = self.fetch(query).await?;
+        let rows = self.rows(query).await?;
+        let jobs = self.readable(&rows);
         let mut attempts = self.attempts_of(&numbers).await?;
         let mut effects = self.effects_of(&numbers).await?;
         let mut pasts = self.pasts_of(&numbers).await?;
@@ -98,6 +98,22 @@ fn decode(row: &SqliteRow) -> Result<Past> {
     let job = get::<Option<i64>, _>(row, 1)?.map(|id| JobId::new(unsigned(id)));
     let origin = job.zip(optional_time(row, 2)?).map(|(job, first_at)| Origin { job, first_at });
     Ok(Past { original: original.map(Payload::from_stored), origin })
+}
+
+/// The rows of a page of the dead, the latest death first.
+fn select_dead(filter: &DeadFilter) -> QueryBuilder<Sqlite> {
+    let mut query = select_jobs();
+    push_filter(&mut query, filter);
+    if let Some(before) = filter.before {
+        // The first bound is for the index, which does not know the second.
+        let (died_at, id) = (before.died_at.as_micros(), signed(before.id.get()));
+        query.push(" and j.ended_at <= ").push_bind(died_at);
+        query.push(" and (j.ended_at, j.id) < (").push_bind(died_at).push(", ");
+        query.push_bind(id).push(")");
+    }
+    let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
+    query.push(" order by j.ended_at desc, j.id desc limit ").push_bind(page);
+    query
 }
 
 /// All of a filter but its page.
@@ -167,9 +183,10 @@ impl Tx<'_> {
     /// Removes those that are dead.
     pub(crate) async fn discard(&mut self, ids: &[JobId], reason: &str) -> Result<Vec<JobId>> {
         const DEAD: &str = "select id from quell_job
-              where id in (select value from json_each(?1)) and state = ?2";
+              where id in (select value from json_each(?1)) and state in (?2, ?3)";
         let asked = json(&ids.iter().map(|id| signed(id.get())).collect::<Vec<_>>())?;
         let dead = sqlx::query_scalar(DEAD).bind(asked).bind(JobState::Dead.code());
+        let dead = dead.bind(JobState::Unreadable.code());
         let dead: Vec<i64> =
             dead.fetch_all(&mut *self.db).await.map_err(|e| explain("read the dead", e))?;
         self.remove(&dead).await?;

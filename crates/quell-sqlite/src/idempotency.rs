@@ -27,7 +27,7 @@ pub(crate) async fn load_records(
         ", i.key, i.job_id, i.fingerprint, i.expires_at, i.state, i.output
            from json_each(?2) k
            cross join quell_idempotency i on i.task_id = ?1 and i.key = k.value
-           left join quell_job j on j.id = i.job_id"
+           left join quell_job j on j.id = i.job_id and j.state is not 6"
     );
     load(db, names, wanted, RECORDS, |row| {
         let fingerprint = Fingerprint::from_hex(get::<&str, _>(row, NEXT + 2)?);

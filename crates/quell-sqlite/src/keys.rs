@@ -64,7 +64,7 @@ pub(crate) async fn load_holds(
         ", h.key, h.job_id, h.until, h.expires_at
            from json_each(?2) k
            cross join quell_hold h on h.task_id = ?1 and h.key = k.value
-           left join quell_job j on j.id = h.job_id"
+           left join quell_job j on j.id = h.job_id and j.state is not 6"
     );
     load(db, names, wanted, HOLDS, |row| {
         let until = serde_json::from_str::<HoldUntil>(get(row, NEXT + 2)?)
@@ -87,7 +87,7 @@ pub(crate) async fn load_memories(
         ", m.key, m.leader, m.burst_at, m.last_at, m.started_at, m.expires_at
            from json_each(?2) k
            cross join quell_memory m on m.task_id = ?1 and m.key = k.value
-           left join quell_job j on j.id = m.leader"
+           left join quell_job j on j.id = m.leader and j.state is not 6"
     );
     load(db, names, wanted, MEMORIES, |row| {
         Ok(KeyMemory {

@@ -38,6 +38,7 @@ mod schema;
 mod settle;
 mod store;
 mod tx;
+mod unreadable;
 mod watch;
 mod workers;
 mod write;

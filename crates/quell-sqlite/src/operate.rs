@@ -180,7 +180,7 @@ impl Tx<'_> {
 
     /// Removes jobs with all that hangs on them.
     pub(crate) async fn remove(&mut self, ids: &[i64]) -> Result<()> {
-        const REMOVE: [&str; 5] = [
+        const REMOVE: [&str; 6] = [
             "delete from quell_attempt where job_id in (select value from json_each(?1))",
             "delete from quell_effect where job_id in (select value from json_each(?1))",
             // R16: keys that were taken until the job started or ended. Others run on.
@@ -188,6 +188,7 @@ impl Tx<'_> {
               where job_id in (select value from json_each(?1))
                 and expires_at = 9223372036854775807",
             "delete from quell_past where job_id in (select value from json_each(?1))",
+            "delete from quell_unreadable where job_id in (select value from json_each(?1))",
             "delete from quell_job where id in (select value from json_each(?1))",
         ];
         if ids.is_empty() {

@@ -9,6 +9,7 @@ use quell_core::{
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use tracing::warn;
 
 use crate::alerts::{read_alerts, read_overview};
 use crate::error::{corrupt, explain};
@@ -40,72 +41,57 @@ impl Reader {
     pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {
         let mut query = select_jobs();
         query.push(" where j.id = ").push_bind(signed(id.get()));
-        Ok(self.fetch(query).await?.pop())
+        let rows = self.rows(query).await?;
+        rows.first().map(|row| decode(row, &self.names)).transpose()
     }
 
     /// What came of a job, or of the heir that absorbed it (R19).
     pub(crate) async fn result(&mut self, id: JobId) -> Result<Option<JobResult>> {
         let mut id = id;
-        while let Some(job) = self.job(id).await? {
-            match job.absorbed_by {
-                Some(heir) if job.state == JobState::Absorbed => id = heir,
-                _ => return Ok(Some(JobResult::of(&job))),
+        loop {
+            match self.job(id).await {
+                Ok(Some(Job { state: JobState::Absorbed, absorbed_by: Some(by), .. })) => id = by,
+                Ok(Some(job)) => return Ok(Some(JobResult::of(&job))),
+                Ok(None) => return read_kept(&mut self.db, id).await,
+                Err(error) if error.unreadable_job() == Some(id) => {
+                    return Ok(Some(JobResult::unreadable(id, &error)));
+                }
+                Err(error) => return Err(error),
             }
         }
-        read_kept(&mut self.db, id).await
     }
 
-    /// A page of jobs, newest first.
+    /// A page of jobs, newest first. Rows that cannot be decoded are left out.
     pub(crate) async fn jobs(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
-        let mut query = select_jobs();
-        query.push(" where true");
-        if let Some(task) = &filter.task {
-            query.push(" and j.task_id in (select id from quell_task where name = ");
-            query.push_bind(task.as_str().to_owned()).push(")");
-        } else if filter.key.is_some() {
-            // With all the tasks named, the index of keys serves.
-            query.push(" and j.task_id in (select id from quell_task)");
-        }
-        if let Some(key) = &filter.key {
-            query.push(" and j.key = ").push_bind(key.as_str().to_owned());
-        }
-        if let Some(queue) = &filter.queue {
-            query.push(concat!(
-                " and ",
-                base_lane!("j"),
-                " in (select l.id from quell_lane l
-                      join quell_queue q on q.id = l.queue_id where q.name = "
-            ));
-            query.push_bind(queue.as_str().to_owned()).push(")");
-        }
-        if let Some(state) = filter.state {
-            query.push(" and j.state = ").push_bind(state.code());
-            // Succeeded jobs are many, and the newest are found soonest by walking back; the others
-            // are few enough to be sorted, and the bound makes their index serve.
-            match state {
-                JobState::Dead | JobState::Cancelled | JobState::Absorbed => {
-                    query.push(" and j.state >= 2");
-                }
-                JobState::Running => {
-                    query.push(" and j.state = 1 and j.lease_until > ").push_bind(i64::MIN);
-                }
-                JobState::Scheduled | JobState::Succeeded => {}
+        let (mut jobs, mut filter) = (Vec::new(), filter.clone());
+        loop {
+            let wanted = filter.page();
+            let rows = self.rows(select_page(&filter)).await?;
+            jobs.extend(self.readable(&rows));
+            let last = rows.last().map(|row| get::<i64, _>(row, 0)).transpose()?;
+            if rows.len() < wanted || jobs.len() >= wanted {
+                return Ok(jobs);
             }
+            filter.before = last.map(|id| JobId::new(unsigned(id)));
         }
-        if let Some(before) = filter.before {
-            query.push(" and j.id < ").push_bind(signed(before.get()));
-        }
-        let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
-        query.push(" order by j.id desc limit ").push_bind(page);
-        self.fetch(query).await
     }
 
-    pub(crate) async fn fetch(&mut self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<Job>> {
-        let rows = query.build().fetch_all(&mut *self.db).await;
-        let rows = rows.map_err(|e| explain("read jobs", e))?;
-        rows.iter().map(|row| decode(row, &self.names)).collect()
+    pub(crate) async fn rows(&mut self, mut query: QueryBuilder<Sqlite>) -> Result<Vec<SqliteRow>> {
+        query.build().fetch_all(&mut *self.db).await.map_err(|e| explain("read jobs", e))
     }
 
+    /// Those of the rows that can be decoded: one that cannot must not hide the others.
+    pub(crate) fn readable(&self, rows: &[SqliteRow]) -> Vec<Job> {
+        let decode = |row: &SqliteRow| {
+            let decoded = decode(row, &self.names);
+            decoded.inspect_err(|error| warn!(%error, "row left out of a list")).ok()
+        };
+        rows.iter().filter_map(decode).collect()
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
     pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
         // Each arm is served by an index alone: jobs' rows are not read.
         const COUNTS: &str = concat!(
@@ -257,6 +243,51 @@ impl Reader {
 
 pub(crate) fn select_jobs() -> QueryBuilder<Sqlite> {
     QueryBuilder::new(concat!("select ", job_columns!("j.payload"), " from quell_job j"))
+}
+
+/// The rows of a page of jobs, newest first. What is set aside is in no list of jobs.
+fn select_page(filter: &JobFilter) -> QueryBuilder<Sqlite> {
+    let mut query = select_jobs();
+    query.push(" where j.state is not 6");
+    if let Some(task) = &filter.task {
+        query.push(" and j.task_id in (select id from quell_task where name = ");
+        query.push_bind(task.as_str().to_owned()).push(")");
+    } else if filter.key.is_some() {
+        // With all the tasks named, the index of keys serves.
+        query.push(" and j.task_id in (select id from quell_task)");
+    }
+    if let Some(key) = &filter.key {
+        query.push(" and j.key = ").push_bind(key.as_str().to_owned());
+    }
+    if let Some(queue) = &filter.queue {
+        query.push(concat!(
+            " and ",
+            base_lane!("j"),
+            " in (select l.id from quell_lane l
+                  join quell_queue q on q.id = l.queue_id where q.name = "
+        ));
+        query.push_bind(queue.as_str().to_owned()).push(")");
+    }
+    if let Some(state) = filter.state {
+        query.push(" and j.state = ").push_bind(state.code());
+        // Succeeded jobs are many, and the newest are found soonest by walking back; the others
+        // are few enough to be sorted, and the bound makes their index serve.
+        match state {
+            JobState::Dead | JobState::Cancelled | JobState::Absorbed => {
+                query.push(" and j.state >= 2");
+            }
+            JobState::Running => {
+                query.push(" and j.state = 1 and j.lease_until > ").push_bind(i64::MIN);
+            }
+            JobState::Scheduled | JobState::Succeeded | JobState::Unreadable => {}
+        }
+    }
+    if let Some(before) = filter.before {
+        query.push(" and j.id < ").push_bind(signed(before.get()));
+    }
+    let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
+    query.push(" order by j.id desc limit ").push_bind(page);
+    query
 }
 
 fn decode_counts(row: &SqliteRow) -> Result<Counts> {

@@ -30,6 +30,9 @@ macro_rules! job_columns {
 }
 pub(crate) use job_columns;
 
+/// The place of the time of a job's end among [`job_columns`].
+pub(crate) const ENDED_AT: usize = 20;
+
 /// SQLite's numbers are signed; ids and counts of Quell never reach the sign.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
@@ -64,9 +67,10 @@ pub(crate) fn decode(row: &SqliteRow, names: &Names) -> Result<Job> {
     decode_known(id, row, names).map_err(|error| broken(id, &error))
 }
 
-fn broken(id: JobId, error: &Error) -> Error {
+/// The error of a row that cannot be decoded, which names its job.
+pub(crate) fn broken(id: JobId, error: &Error) -> Error {
     let why = std::error::Error::source(error).map_or_else(String::new, |e| format!(" ({e})"));
-    corrupt(format_args!("job {id}: {error}{why}"))
+    Error::unreadable(id, format_args!("{error}{why}"))
 }
 
 fn decode_known(id: JobId, row: &SqliteRow, names: &Names) -> Result<Job> {
@@ -95,7 +99,7 @@ fn decode_known(id: JobId, row: &SqliteRow, names: &Names) -> Result<Job> {
         key: key.map(Key::new).transpose()?,
         lease_until: optional_time(row, 18)?,
         started_at: optional_time(row, 19)?,
-        ended_at: optional_time(row, 20)?,
+        ended_at: optional_time(row, ENDED_AT)?,
         absorbed_by: get::<Option<i64>, _>(row, 21)?.map(|id| JobId::new(unsigned(id))),
         worker: worker.map(WorkerId::new).transpose()?,
         error: get(row, 23)?,

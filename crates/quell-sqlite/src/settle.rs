@@ -158,8 +158,11 @@ impl Tx<'_> {
 
     /// A job's row.
     pub(crate) async fn load(&mut self, id: JobId) -> Result<Option<Job>> {
-        const JOB: &str =
-            concat!("select ", job_columns!("j.payload"), " from quell_job j where j.id = ?1");
+        const JOB: &str = concat!(
+            "select ",
+            job_columns!("j.payload"),
+            " from quell_job j where j.id = ?1 and j.state is not 6"
+        );
         let row = sqlx::query(JOB).bind(signed(id.get())).fetch_optional(&mut *self.db).await;
         let row = row.map_err(|e| explain("read a job", e))?;
         row.map(|row| decode(&row, self.names)).transpose()

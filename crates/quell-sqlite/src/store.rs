@@ -13,11 +13,11 @@ use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
-    DeadLetters, Effect, EffectName, EndHub, Ended, ExplainTarget, Explanation, Imported, Job,
-    JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Payload, Pruned, QueueInfo,
+    DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation, Imported,
+    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Payload, Pruned, QueueInfo,
     QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
-    WorkerId,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob,
+    UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -85,16 +85,37 @@ macro_rules! write {
         write!($self, $opening, |$tx, _rows| $body)
     };
     ($self:ident, $opening:expr, |$tx:ident, $rows:ident| $body:expr) => {{
-        let opening = $opening;
-        let mut writer = $self.writer.lock().await;
-        let (mut $tx, $rows) = writer.begin(opening, $self.history.is_some()).await?;
-        let answer = $body;
-        let news = $tx.commit().await?;
-        // Before the lock is free, so that the history is in the order of the commits.
-        $self.spread(news);
-        drop(writer);
-        Ok(answer)
+        let mut rows_set_aside = 0;
+        loop {
+            let done: Result<_> = write_once!($self, $opening, |$tx, $rows| $body);
+            let Err(error) = &done else { break done };
+            // R25: a row that cannot be decoded harms itself only.
+            rows_set_aside += 1;
+            if rows_set_aside > quell_core::unreadable::MAX_PER_CALL
+                || !$self.set_aside(error).await?
+            {
+                break done;
+            }
+        }
     }};
+}
+
+/// As [`write!`], and fails where a row cannot be decoded.
+macro_rules! write_once {
+    ($self:ident, $opening:expr, |$tx:ident, $rows:ident| $body:expr) => {
+        async {
+            let opening = $opening;
+            let mut writer = $self.writer.lock().await;
+            let (mut $tx, $rows) = writer.begin(opening, $self.history.is_some()).await?;
+            let answer = $body;
+            let news = $tx.commit().await?;
+            // Before the lock is free, so that the history is in the order of the commits.
+            $self.spread(news);
+            drop(writer);
+            Ok(answer)
+        }
+        .await
+    };
 }
 
 impl SqliteStore {
@@ -169,6 +190,13 @@ impl SqliteStore {
         look(&mut *self.looker.lock().await, self.time(now), queue, tasks, worker).await
     }
 
+    /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where
+    /// there is nothing to set aside.
+    async fn set_aside(&self, error: &Error) -> Result<bool> {
+        let Some(id) = error.unreadable_job() else { return Ok(false) };
+        write_once!(self, open_at(self.seen()), |tx, _rows| tx.set_aside(id, error).await?)
+    }
+
     /// Tells workers and the history what a commit changed.
     fn spread(&self, news: News) {
         if let Some(history) = &self.history {
@@ -221,6 +249,17 @@ impl DeadLetters for SqliteStore {
 }
 
 #[async_trait]
+impl UnreadableJobs for SqliteStore {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        self.reader().await?.unreadable(page).await
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        write!(self, open_at(self.time(now)), |tx| tx.restore(ids).await?)
+    }
+}
+
+#[async_trait]
 impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -256,8 +295,8 @@ impl Store for SqliteStore {
                 });
             }
         }
-        let opening = open_with_look(self.time(now), &claim.queue, &claim.tasks)?;
-        write!(self, opening, |tx, looked| {
+        let at = self.time(now);
+        write!(self, open_with_look(at, &claim.queue, &claim.tasks)?, |tx, looked| {
             let (jobs, next) = tx.claim(claim, &looked).await?;
             if jobs.len() == claim.limit && next.due.is_some_and(|due| due <= next.now) {
                 tx.news.due_now.push(claim.queue.clone());
@@ -286,8 +325,7 @@ impl Store for SqliteStore {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
-        let opening = open_with_success(self.time(now), &settlements);
-        write!(self, opening, |tx, succeeded| {
+        write!(self, open_with_success(self.time(now), &settlements), |tx, succeeded| {
             let settled = tx.settle(&settlements, &succeeded).await?;
             tx.fold_inbox().await?;
             settled

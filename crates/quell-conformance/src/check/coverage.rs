@@ -109,7 +109,7 @@ fn covered(book: &Book, id: JobId, seq: u64) -> Result<(), String> {
                     _ => Ok(()),
                 };
             }
-            JobState::Dead | JobState::Cancelled => return Ok(()),
+            JobState::Dead | JobState::Cancelled | JobState::Unreadable => return Ok(()),
             JobState::Scheduled | JobState::Running if !book.is_drained() => return Ok(()),
             JobState::Scheduled | JobState::Running => {
                 let row = job.row.is_some_and(JobState::is_ended);

@@ -15,7 +15,7 @@ use quell_core::{
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
     Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups, WorkerId,
+    TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId,
 };
 use tokio::sync::oneshot;
 
@@ -386,5 +386,16 @@ impl DeadLetters for Remote {
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
         self.world.store().import_dead(Some(self.world.store_time()), letters).await
+    }
+}
+
+#[async_trait]
+impl UnreadableJobs for Remote {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        self.world.store().unreadable(page).await
+    }
+
+    async fn restore(&self, _: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        self.world.store().restore(Some(self.world.store_time()), ids).await
     }
 }

@@ -7,7 +7,7 @@ use super::{Event, MemoryStore};
 use crate::dedup::{Hold, HoldUntil};
 use crate::{
     DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Job, JobId, JobState, Redrive,
-    Result, SettledAs, Timestamp,
+    Result, SettledAs, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
 };
 
 #[async_trait]
@@ -47,6 +47,18 @@ impl DeadLetters for MemoryStore {
     }
 }
 
+/// Rows in memory are values: none is ever unreadable.
+#[async_trait]
+impl UnreadableJobs for MemoryStore {
+    async fn unreadable(&self, _: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        Ok(Vec::new())
+    }
+
+    async fn restore(&self, _: Option<Timestamp>, _: &[JobId]) -> Result<Vec<JobId>> {
+        Ok(Vec::new())
+    }
+}
+
 impl State {
     pub(super) fn redrive(&mut self, redrive: &Redrive) -> Result<SettledAs> {
         let (now, id) = (self.now(), redrive.id);
@@ -69,7 +81,7 @@ impl State {
     }
 
     /// Keys that the job's end freed stay free.
-    fn free_holds(&mut self, id: JobId) {
+    pub(super) fn free_holds(&mut self, id: JobId) {
         let elapsing = |hold: &Hold| matches!(hold.until, HoldUntil::Elapsed(_));
         self.holds.retain(|_, hold| hold.job != id || elapsing(hold));
     }
@@ -87,7 +99,8 @@ impl State {
     }
 
     pub(super) fn discard(&mut self, id: JobId, reason: &str) -> bool {
-        if self.job(id).is_none_or(|job| job.state != JobState::Dead) {
+        let may_go = |job: &Job| matches!(job.state, JobState::Dead | JobState::Unreadable);
+        if !self.job(id).is_some_and(may_go) {
             return false;
         }
         self.remove(id);

@@ -192,6 +192,48 @@ impl State {
         Ok(())
     }
 
+    /// Sets a job aside of which the row cannot be decoded (R25). Its idempotency keys answer with
+    /// its state.
+    pub(super) fn set_aside(&mut self, id: JobId, reason: &str) {
+        let Some(job) = self.job(id) else { return };
+        let was_running = job.state == JobState::Running;
+        self.update(id, |job| {
+            job.state = JobState::Unreadable;
+            job.waits = false;
+        });
+        self.keep_result(id);
+        self.free_key(id);
+        if was_running {
+            self.free_slot(id);
+        }
+        let t = self.now();
+        self.tell(|| Event::SetAside { t, job: id, reason: reason.to_owned() });
+    }
+
+    /// Puts a job back that was set aside in the state `was`, now that its row can be decoded.
+    pub(super) fn restore(&mut self, id: JobId, was: JobState) {
+        let (t, place) = (self.now(), self.told());
+        let waits = matches!(was, JobState::Scheduled | JobState::Running);
+        let restored = self.update_with_heir(id, |job, successor| {
+            job.restore(t, was, successor.filter(|_| waits));
+            (job.state, job.window.due_at, job.absorbed_by)
+        });
+        let Some((state, due, by)) = restored else { return };
+        // As with a redrive, keys that are free stay so.
+        self.free_holds(id);
+        self.forget_results(id);
+        match (state, by.filter(|_| waits)) {
+            (JobState::Absorbed, Some(by)) => {
+                self.moved_back(id, SettledAs::Absorbed { by, due });
+            }
+            (JobState::Scheduled, _) => {
+                self.moved_back(id, SettledAs::Scheduled { due });
+            }
+            _ => {}
+        }
+        self.tell_at(place, || Event::Restored { t, job: id, state });
+    }
+
     pub(super) fn flush(&mut self, task: &TaskName, key: &Key) -> Option<JobId> {
         let (id, now) = (self.open_window(task, key)?, self.now());
         self.update(id, |job| job.window = job.window.flush(now));
@@ -213,7 +255,7 @@ impl State {
                 cutoff(retention.succeeded)
             }
             JobState::Dead => cutoff(retention.dead),
-            JobState::Scheduled | JobState::Running => None,
+            JobState::Scheduled | JobState::Running | JobState::Unreadable => None,
         });
         let gone: Vec<JobId> = old.into_iter().take(limit).collect();
         for id in &gone {

@@ -20,9 +20,9 @@ use crate::limit::StartLog;
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Tick, Ticked};
 use crate::{
     Attempt, Batch, Claim, ClaimedJob, DeadLetter, Effect, EffectName, ExplainTarget, Explanation,
-    Imported, Job, JobId, JobResult, Key, Lapsed, Lease, Past, Payload, Pruned, QueueName,
-    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
-    Settlement, TaskName, TaskSettings, Timestamp,
+    Imported, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, Past, Payload, Pruned,
+    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
+    SettledAs, Settlement, TaskName, TaskSettings, Timestamp,
 };
 
 /// A key belongs to its task.
@@ -235,6 +235,18 @@ impl Part {
     /// them and the keys that name them.
     pub fn discard(&mut self, ids: &[JobId], reason: &str) -> Vec<JobId> {
         ids.iter().copied().filter(|id| self.0.discard(*id, reason)).collect()
+    }
+
+    /// Sets a job aside whose row cannot be decoded (R25): on what is known of it, on the rows that
+    /// [`Part::settle`] needs, and on the idempotency keys that name it.
+    pub fn set_aside(&mut self, id: JobId, reason: &str) {
+        self.0.set_aside(id, reason);
+    }
+
+    /// As [`UnreadableJobs::restore`](crate::UnreadableJobs::restore), of one job that was set aside
+    /// in the state `was`, on the same rows.
+    pub fn restore(&mut self, id: JobId, was: JobState) {
+        self.0.restore(id, was);
     }
 
     /// As [`DeadLetters::import_dead`](crate::DeadLetters::import_dead), on the jobs that the

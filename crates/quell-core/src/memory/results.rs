@@ -23,6 +23,11 @@ impl State {
         self.records.values_mut().filter(|r| r.job == id).for_each(|record| record.keep(&job));
     }
 
+    /// The row of a job that is restored says how it stands.
+    pub(super) fn forget_results(&mut self, id: JobId) {
+        self.records.values_mut().filter(|r| r.job == id).for_each(|record| record.kept = None);
+    }
+
     /// The records of an absorbed job are its heir's.
     pub(super) fn hand_over_records(&mut self, from: JobId, to: JobId) {
         self.records.values_mut().filter(|r| r.job == from).for_each(|record| record.job = to);

@@ -1,7 +1,10 @@
-//! Dead letters through the door: each method is one transaction here, too.
+//! Dead and unreadable jobs: each method of the traits is one transaction.
 
 use async_trait::async_trait;
-use quell_core::{DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, Result, Timestamp};
+use quell_core::{
+    DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, Result, Timestamp, UnreadableJob,
+    UnreadableJobs, UnreadablePage,
+};
 
 use super::{PostgresStore, TRIES};
 use crate::error::wants_retry;
@@ -37,5 +40,16 @@ impl DeadLetters for PostgresStore {
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
         write!(self, now, |tx| tx.import_dead(letters).await?)
+    }
+}
+
+#[async_trait]
+impl UnreadableJobs for PostgresStore {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        read!(self, |reader| reader.unreadable(page))
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        write!(self, now, |tx| tx.restore(ids).await?)
     }
 }

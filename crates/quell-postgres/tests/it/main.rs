@@ -7,6 +7,8 @@ mod cost;
 #[cfg(test)]
 mod cuts;
 #[cfg(test)]
+mod damage;
+#[cfg(test)]
 mod ends;
 #[cfg(test)]
 mod functions;

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use quell_core::edge::Edge;
 use quell_core::{
-    Claim, ClaimedJob, Job, JobId, LeaseToken, NextDue, QueueName, QueueSettings, Rate, Result,
-    TaskName, Timestamp,
+    Claim, ClaimedJob, Error, Job, JobId, LeaseToken, NextDue, QueueName, QueueSettings, Rate,
+    Result, TaskName, Timestamp,
 };
 
 use super::{Answer, Request, exact};
+use tracing::warn;
+
 use crate::known::{Known, Lane};
 use crate::look::{job_of, maybe_bytes, text};
 use crate::pack::{Item, list};
@@ -33,6 +35,8 @@ pub(crate) struct Given {
     pub(crate) now: Option<Timestamp>,
     /// When to look again; none where the step that knows all cases must do what is left.
     pub(crate) next: Option<NextDue>,
+    /// Of jobs that were started although their rows cannot be decoded (R25).
+    unreadable: Vec<Error>,
 }
 
 /// What one script did of it.
@@ -75,14 +79,18 @@ impl ShardStore {
             let request = |known: &Known| Ok(wish.request(shard, known));
             let script = &shard.scripts.fast.claim;
             match shard.run("start jobs", script, now.into(), request).await {
-                Ok(Some(answer)) => match self.take_answer(claim, answer, &mut given)? {
-                    Part::Cut => cuts += 1,
-                    Part::Whole(started) => {
-                        if started < limit || given.jobs.len() >= claim.limit {
-                            return Ok(given);
+                Ok(Some(answer)) => {
+                    let part = self.take_answer(claim, answer, &mut given)?;
+                    self.set_started_aside(&mut given).await;
+                    match part {
+                        Part::Cut => cuts += 1,
+                        Part::Whole(started) => {
+                            if started < limit || given.jobs.len() >= claim.limit {
+                                return Ok(given);
+                            }
                         }
                     }
-                },
+                }
                 Ok(None) => {
                     given.next = None;
                     return Ok(given);
@@ -96,6 +104,15 @@ impl ShardStore {
             given.next = given.now.map(|now| NextDue { now, due: Some(now), lapse: None });
         }
         Ok(given)
+    }
+
+    /// What started must be handed out: where this fails, the reaper sets the job aside.
+    async fn set_started_aside(&self, given: &mut Given) {
+        for error in given.unreadable.drain(..) {
+            if let Err(failed) = self.set_aside(&error).await {
+                warn!(error = %failed, "an unreadable job could not be set aside");
+            }
+        }
     }
 
     /// Notes what a script did.
@@ -112,12 +129,16 @@ impl ShardStore {
             let id = job_of(&text(answer.next()?)?)?;
             let row = maybe_bytes(answer.next()?)?;
             let row = row.ok_or_else(|| corrupt(format_args!("job {id} started without a row")))?;
-            let mut job = decode_job(id, &row, &known)?;
-            let partition = job.partition.take();
-            jobs.push((claimed(id, job)?, partition));
+            match decode_job(id, &row, &known) {
+                Ok(mut job) => {
+                    let partition = job.partition.take();
+                    jobs.push((claimed(id, job)?, partition));
+                }
+                Err(error) => given.unreadable.push(error),
+            }
         }
         self.shard.held.note_first_runs(claim, &jobs);
-        let started = jobs.len();
+        let started = usize::try_from(count).unwrap_or(usize::MAX);
         given.jobs.extend(jobs.into_iter().map(|(job, _)| job));
         let lines = answer.values.map(text).collect::<Result<Vec<String>>>()?;
         // Where there was no room, the script did not look who comes next.

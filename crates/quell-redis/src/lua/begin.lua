@@ -53,9 +53,11 @@ local NIL = string.char(192)
 
 local TIMES = { FIRST, LAST, DUE, BOUND, ASKED, NOT_BEFORE, LEASE, STARTED }
 
--- None where a number of it cannot be written back as it was.
+-- None where a number of it cannot be written back as it was, and where the row cannot be decoded:
+-- the step finds out which row that is.
 local function read_row(bytes)
-  local row = cmsgpack.unpack(bytes)
+  local is_whole, row = pcall(cmsgpack.unpack, bytes)
+  if not (is_whole and type(row) == 'table' and type(row[LANE]) == 'number') then return nil end
   for number = 1, #TIMES do
     local time = row[TIMES[number]]
     if time and (time > EXACT or time < -EXACT) then return nil end

@@ -5,6 +5,7 @@ mod cluster;
 mod conformance;
 mod cost;
 mod cuts;
+mod damage;
 mod expiry;
 mod faults;
 mod limits;

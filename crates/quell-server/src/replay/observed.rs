@@ -14,8 +14,8 @@ use quell_core::{
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, ExplainTarget, Explanation,
     Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload,
     Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
-    WorkerId,
+    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob,
+    UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
 };
 
 use super::ledger::Ledger;
@@ -269,5 +269,16 @@ impl DeadLetters for Observed {
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
         self.inner.import_dead(now, letters).await
+    }
+}
+
+#[async_trait]
+impl UnreadableJobs for Observed {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        self.inner.unreadable(page).await
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        self.inner.restore(now, ids).await
     }
 }

@@ -1,7 +1,10 @@
-//! Rows that break an invariant are reported, with the job, and never panic.
+//! Rows that cannot be decoded are set aside, and harm no other job.
 
-use quell_conformance::rig::{keyed, plain};
-use quell_core::{ErrorKind, JobId, Store};
+use async_trait::async_trait;
+use quell_conformance::Rig;
+use quell_conformance::rig::keyed;
+use quell_conformance::unreadable::Damage;
+use quell_core::{ErrorKind, JobId, Store, UnreadablePage};
 
 use crate::scene::Scene;
 
@@ -25,16 +28,55 @@ async fn a_broken_row_is_corrupt_and_names_its_job() {
     }
 }
 
-#[tokio::test]
-async fn a_broken_shape_stops_its_claim_and_says_which_job() {
+/// Rows of which the shape is no JSON.
+struct Shapes(Scene);
+
+#[async_trait]
+impl Damage for Shapes {
+    async fn damage(&self, job: JobId) {
+        self.run("update quell_job set shape = '{oops' || coalesce(shape, '') where id = ?1", job)
+            .await;
+    }
+
+    async fn repair(&self, job: JobId) {
+        self.run("update quell_job set shape = nullif(substr(shape, 6), '') where id = ?1", job)
+            .await;
+    }
+}
+
+impl Shapes {
+    async fn run(&self, sql: &'static str, job: JobId) {
+        let id = i64::try_from(job.get()).unwrap();
+        sqlx::query(sql).bind(id).execute(&mut self.0.connect().await).await.unwrap();
+    }
+}
+
+async fn damageable() -> (Rig, Shapes) {
     let scene = Scene::new();
-    let rig = scene.rig().await;
-    rig.trigger(plain("1")).await;
-    scene.execute("update quell_job set shape = '{oops'").await;
-    let error = rig.store.claim(Some(rig.now()), &quell_conformance::Rig::wish(1)).await;
-    let error = error.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    assert!(error.to_string().contains("job 1"), "{error}");
+    (scene.rig().await, Shapes(scene))
+}
+
+quell_conformance::unreadable_scenes!(damageable());
+
+#[tokio::test]
+async fn r25_rubbish_in_any_column_is_set_aside() {
+    for damage in [
+        "update quell_job set state = 77 where id = 1",
+        "update quell_job set reason = 77 where id = 1",
+        "update quell_job set lane_id = 77 where id = 1",
+        "update quell_job set due_at = 'soon' where id = 1",
+        "update quell_job set worker = '<no name>' where id = 1",
+    ] {
+        let scene = Scene::new();
+        let rig = scene.rig().await;
+        rig.trigger(keyed("k")).await;
+        scene.execute(damage).await;
+        let error = rig.cancel(JobId::new(1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{damage}: {error}");
+        rig.trigger(keyed("k")).await;
+        let aside = rig.store.unreadable(&UnreadablePage::default()).await.unwrap();
+        assert_eq!(aside.len(), 1, "{damage}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,10 @@
 //! Dead letters of a buggy store: no bug is in them.
 
 use async_trait::async_trait;
-use quell_core::{DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, Result, Timestamp};
+use quell_core::{
+    DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, Result, Timestamp, UnreadableJob,
+    UnreadableJobs, UnreadablePage,
+};
 
 use super::Buggy;
 
@@ -38,5 +41,18 @@ impl DeadLetters for Buggy {
         let imported = self.inner.import_dead(now, letters).await;
         self.tell();
         imported
+    }
+}
+
+#[async_trait]
+impl UnreadableJobs for Buggy {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        self.inner.unreadable(page).await
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        let restored = self.inner.restore(now, ids).await;
+        self.tell();
+        restored
     }
 }

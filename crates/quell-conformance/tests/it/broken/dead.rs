@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use quell_core::{
     DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, Origin, Past, Result, Store,
-    Timestamp,
+    Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
 };
 
 use super::bug::Bug;
@@ -70,5 +70,16 @@ impl DeadLetters for Broken {
             }
         }
         self.inner.import_dead(now, &letters).await
+    }
+}
+
+#[async_trait]
+impl UnreadableJobs for Broken {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        self.inner.unreadable(page).await
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        self.inner.restore(now, ids).await
     }
 }

@@ -1,0 +1,82 @@
+//! Jobs whose rows cannot be decoded (R25): set aside, listed, and put back where they were.
+//!
+//! A row is unreadable because something damaged it, or because a newer Quell wrote it. The store
+//! call that meets such a row sets it aside and goes on without it, so that it harms no other job.
+//! Workers try to restore such rows: a newer process puts back what an older one could not decode.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, JobId, JobState, QueueName, Result, TaskName, Timestamp};
+
+/// A job that was set aside because its row cannot be decoded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadableJob {
+    /// Its id.
+    pub id: JobId,
+    /// Its queue, where that can be decoded.
+    pub queue: Option<QueueName>,
+    /// Its task, where that can be decoded.
+    pub task: Option<TaskName>,
+    /// Its state before, where that can be decoded.
+    pub was: Option<JobState>,
+    /// When it was set aside, in store time.
+    pub set_aside_at: Timestamp,
+    /// What cannot be decoded.
+    pub reason: String,
+}
+
+/// A page of the jobs that were set aside, newest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnreadablePage {
+    /// Only ids below this one: the last of the page before.
+    pub before: Option<JobId>,
+    /// At most this many; 0 means [`UnreadablePage::MAX`], and no page is larger.
+    pub limit: usize,
+}
+
+impl UnreadablePage {
+    /// The size of the largest page.
+    pub const MAX: usize = 200;
+
+    /// The page's size.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        if self.limit == 0 { Self::MAX } else { self.limit.min(Self::MAX) }
+    }
+}
+
+/// The most rows that one call sets aside. The next call goes on with the rest.
+pub const MAX_PER_CALL: usize = 100;
+/// The largest reason on record, in bytes.
+const MAX_REASON_BYTES: usize = 1_024;
+
+/// The reason on record for a row that was set aside: the error's message, bounded.
+///
+/// ```
+/// use quell_core::{Error, JobId, unreadable};
+///
+/// let error = Error::unreadable(JobId::new(7), "state 77 is unknown");
+/// assert_eq!(unreadable::reason(&error), "cannot decode the row of job 7: state 77 is unknown");
+/// ```
+#[must_use]
+pub fn reason(error: &Error) -> String {
+    let mut reason = error.to_string();
+    reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+    reason
+}
+
+/// What a store does with unreadable jobs, beside what [`DeadLetters`](crate::DeadLetters) does:
+/// [`discard`](crate::DeadLetters::discard) removes them, too.
+///
+/// Each method is one atomic step, as those of [`Store`](crate::Store) are.
+#[async_trait]
+pub trait UnreadableJobs {
+    /// The jobs that are set aside, newest first, one page.
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>>;
+
+    /// Puts those of these jobs back whose rows this build can decode: what waited or ran waits
+    /// again, into its key's open window where there is one (R12); what had ended has ended. Returns
+    /// the ids of those jobs, in the order of `ids`.
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>>;
+}

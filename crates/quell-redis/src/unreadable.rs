@@ -1,0 +1,250 @@
+//! Jobs whose rows cannot be decoded (R25): set aside, listed and restored.
+//!
+//! A step that meets such a row is given up, the row is set aside by a step of its own, and the first
+//! one starts again without it: the loop is in `store`. The row moves, byte by byte, from the jobs to
+//! a hash that no script knows, and what is known of it takes the job out of the indexes.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use quell_core::{
+    Error, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp, UnreadableJob,
+    UnreadableJobs, UnreadablePage, unreadable,
+};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::keys::member;
+use crate::look::{Read, Score, job_of, read_fields};
+use crate::pace::TRIES;
+use crate::row::{decode_in_part, decode_job, from_json, to_json};
+use crate::shard::Time;
+use crate::store::{ShardStore, step, step_once};
+use crate::tx::{Cell, Committed, Tx, contended};
+use crate::write::split;
+
+/// Unreadable jobs that one must set aside before another, because both have one key.
+const MOST_PENDING: usize = 8;
+
+/// What is kept of a job that is set aside, beside its row.
+#[derive(Serialize, Deserialize)]
+struct Aside {
+    queue: Option<QueueName>,
+    task: Option<TaskName>,
+    was: Option<JobState>,
+    set_aside_at: Timestamp,
+    reason: String,
+}
+
+impl ShardStore {
+    /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where
+    /// there is nothing to set aside.
+    pub(crate) async fn set_aside(&self, error: &Error) -> Result<bool> {
+        let Some(id) = error.unreadable_job() else { return Ok(false) };
+        let mut pending = vec![(id, unreadable::reason(error))];
+        let mut moved = false;
+        while let Some((id, reason)) = pending.last() {
+            match self.set_one_aside(*id, reason).await {
+                Ok(is_moved) => {
+                    moved |= is_moved;
+                    pending.pop();
+                }
+                // Another job of its key.
+                Err(other) => match other.unreadable_job() {
+                    Some(id) if pending.len() < MOST_PENDING => {
+                        pending.push((id, unreadable::reason(&other)));
+                    }
+                    _ => return Err(other),
+                },
+            }
+        }
+        Ok(moved)
+    }
+
+    async fn set_one_aside(&self, id: JobId, reason: &str) -> Result<bool> {
+        let moved = step_once!(
+            self,
+            "set an unreadable job aside",
+            (Time::Last, 0, self.history.is_some()),
+            TRIES,
+            |tx| tx.set_aside(id, reason).await?
+        );
+        if moved {
+            warn!(job = %id, reason, "job set aside: its row cannot be decoded");
+        }
+        Ok(moved)
+    }
+
+    /// The error of a job that is set aside; none for any other.
+    pub(crate) async fn error_of(&self, id: JobId) -> Result<Option<Error>> {
+        let reads = read_fields(&self.shard.keys.unreadable_jobs(), &[id.to_string()]);
+        let mut looked = self.shard.look("read a job", Time::Last, &reads).await?;
+        let aside = looked.fields()?.into_iter().next().flatten();
+        let aside =
+            aside.map(|bytes| from_json::<Aside>("an unreadable job", &bytes)).transpose()?;
+        Ok(aside.map(|aside| Error::unreadable(id, aside.reason)))
+    }
+}
+
+#[async_trait]
+impl UnreadableJobs for ShardStore {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        let keys = &self.shard.keys;
+        let below =
+            page.before.map_or(Score::Max, |id| Score::At(place(id.get().saturating_sub(1))));
+        let (key, limit) = (keys.unreadable(), page.size());
+        let reads = [Read::Highest { key, from: Score::Min, to: below, limit, skip: 0 }];
+        let what = "list unreadable jobs";
+        let members = self.shard.look(what, Time::Last, &reads).await?.scored()?;
+        let ids = members.iter().map(|(member, _)| job_of(member)).collect::<Result<Vec<_>>>()?;
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fields: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let reads = read_fields(&keys.unreadable_jobs(), &fields);
+        let asides = self.shard.look(what, Time::Last, &reads).await?.fields()?;
+        let of = |(id, bytes): (JobId, Option<Vec<u8>>)| {
+            let aside: Aside = from_json("an unreadable job", &bytes?).ok()?;
+            let Aside { queue, task, was, set_aside_at, reason } = aside;
+            Some(UnreadableJob { id, queue, task, was, set_aside_at, reason })
+        };
+        Ok(ids.into_iter().zip(asides).filter_map(of).collect())
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        let mut restored = Vec::new();
+        for id in ids.iter().copied() {
+            if step!(self, "restore a job", (now.into(), 0), |tx| tx.restore(id).await?) {
+                restored.push(id);
+            }
+        }
+        Ok(restored)
+    }
+}
+
+impl Tx<'_> {
+    /// Takes the step that sets a job aside; says whether there was one.
+    async fn set_aside(&mut self, id: JobId, reason: &str) -> Result<Option<bool>> {
+        let (keys, field) = (self.shard.keys.clone(), id.to_string());
+        self.fetch(vec![Cell::new(keys.jobs(), field.clone())], Vec::new()).await?;
+        let Some(row) = self.cell(keys.jobs(), &field).map(<[u8]>::to_vec) else {
+            return Ok(self.step(|_| false));
+        };
+        let job = decode_in_part(id, &row, &self.known);
+        let aside = Aside {
+            queue: job.as_ref().map(|job| job.queue.clone()),
+            task: job.as_ref().map(|job| job.task.clone()),
+            was: job.as_ref().map(|job| job.state),
+            set_aside_at: self.now,
+            reason: reason.to_owned(),
+        };
+        self.beside.place(keys.unreadable(), member(id), place(id.get()));
+        self.beside.hash_set(keys.unreadable_jobs(), id, to_json(&aside)?);
+        self.beside.hash_set(keys.unreadable_rows(), id, row);
+        match job {
+            Some(job) => self.load_beside(job).await?,
+            None => self.leave_every_index(id).await?,
+        }
+        let reason = reason.to_owned();
+        Ok(self.step(|part| {
+            part.set_aside(id, &reason);
+            true
+        }))
+    }
+
+    /// Takes the step that puts a job back, if its row can be decoded; says whether it did.
+    async fn restore(&mut self, id: JobId) -> Result<Option<bool>> {
+        let (keys, field) = (self.shard.keys.clone(), id.to_string());
+        let cells = [keys.unreadable_jobs(), keys.unreadable_rows()];
+        let cells = cells.into_iter().map(|key| Cell::new(key, field.clone())).collect();
+        self.fetch(cells, Vec::new()).await?;
+        let aside = self.cell(keys.unreadable_jobs(), &field);
+        let was = aside.and_then(|bytes| from_json::<Aside>("an unreadable job", bytes).ok()?.was);
+        let row = self.cell(keys.unreadable_rows(), &field);
+        let job = row.and_then(|row| decode_job(id, row, &self.known).ok());
+        let (Some(was), Some(job)) = (was, job) else { return Ok(self.step(|_| false)) };
+        self.forget_aside(id);
+        self.load_beside(Job { state: JobState::Unreadable, ..job }).await?;
+        Ok(self.step(|part| {
+            part.restore(id, was);
+            true
+        }))
+    }
+
+    /// Loads what hangs on a job that is set aside or about to be, and what its key is about.
+    async fn load_beside(&mut self, job: Job) -> Result<()> {
+        let (keys, id) = (self.shard.keys.clone(), job.id);
+        let task_key = job.key.clone().map(|key| (job.task.clone(), key));
+        self.rows.jobs.insert(id, job);
+        self.fetch(Vec::new(), vec![keys.names(id)]).await?;
+        if let Some((task, key)) = &task_key {
+            self.load_keys(&BTreeSet::from([(task.clone(), key.clone())])).await?;
+            let cell = Cell::new(keys.memories(), crate::keys::task_key(task, key));
+            self.fetch(vec![cell], Vec::new()).await?;
+            self.take_memory(task, key)?;
+        }
+        self.load_names(&[id]).await?;
+        self.take_settings_of_jobs();
+        Ok(())
+    }
+
+    /// Loads jobs that are set aside, so that they can be discarded.
+    pub(crate) async fn load_aside(&mut self, ids: &[JobId]) -> Result<Vec<JobId>> {
+        let keys = self.shard.keys.clone();
+        let key = keys.unreadable_rows();
+        let cells = ids.iter().map(|id| Cell::new(key.clone(), id.to_string())).collect();
+        self.fetch(cells, ids.iter().map(|id| keys.names(*id)).collect()).await?;
+        let mut aside = Vec::new();
+        for id in ids {
+            let Some(row) = self.cell(key.clone(), &id.to_string()) else { continue };
+            let job = decode_in_part(*id, row, &self.known);
+            aside.push(*id);
+            self.forget_aside(*id);
+            if let Some(job) = job {
+                self.rows.jobs.insert(*id, Job { state: JobState::Unreadable, ..job });
+            }
+        }
+        self.load_names(&aside).await?;
+        Ok(aside)
+    }
+
+    fn forget_aside(&mut self, id: JobId) {
+        let keys = &self.shard.keys;
+        self.beside.unplace(keys.unreadable(), member(id));
+        self.beside.hash_delete(keys.unreadable_jobs(), id);
+        self.beside.hash_delete(keys.unreadable_rows(), id);
+    }
+
+    /// Takes a job of which nothing can be decoded out of every index that may name it.
+    async fn leave_every_index(&mut self, id: JobId) -> Result<()> {
+        let keys = self.shard.keys.clone();
+        self.beside.hash_delete(keys.jobs(), id);
+        for key in [keys.leases(), keys.waiting(), keys.ended(), keys.dead()] {
+            self.beside.unplace(key, member(id));
+        }
+        let queues: BTreeSet<QueueName> =
+            self.known.lanes().map(|(_, lane)| lane.queue.clone()).collect();
+        let mut reads: Vec<Read> =
+            queues.iter().map(|queue| Read::lowest(keys.heads(queue), usize::MAX)).collect();
+        reads.push(Read::All(keys.runs()));
+        let mut looked = self.look(reads).await?;
+        for queue in &queues {
+            for (line, _) in looked.scored()? {
+                self.beside.unplace(keys.line(&line), member(id));
+                self.beside.head(keys.heads(queue), keys.line(&line), line);
+            }
+        }
+        for (field, ids) in looked.pairs()? {
+            let mut others = split(&ids);
+            if others.remove(&id.get()) {
+                self.beside.set_runs(keys.runs(), &field, &others);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a job stands among those that are set aside.
+fn place(id: u64) -> Timestamp {
+    Timestamp::from_micros(i64::try_from(id).unwrap_or(i64::MAX))
+}
