@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use quell_core::line::{DueLane, Line, Taken};
-use quell_core::{Key, NextDue, QueueName, Result, TaskName, WorkerId};
+use quell_core::{Key, NextDue, QueueName, QueueSettings, Result, TaskName, WorkerId};
 use sqlx::postgres::PgRow;
 
 use crate::connections::Connections;
@@ -183,12 +183,14 @@ pub(crate) fn decode_look(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
             lanes.push(DueLane { id: joint(id, get(row, 7)?), priority, partition, first, later });
         }
     }
-    let settings = get::<Option<&str>, _>(head, 3)?;
-    let settings = settings.map(|text| parse_settings(queue.as_str(), text, get(head, 4)?));
+    let settings = match get::<Option<&str>, _>(head, 3)? {
+        Some(text) => parse_settings(queue.as_str(), text, get(head, 4)?),
+        None => QueueSettings::default(),
+    };
     let line = Line {
         now: time(head, 0)?,
         lapse: optional_time(head, 2)?,
-        settings: settings.transpose()?.unwrap_or_default(),
+        settings,
         lanes,
         taken: Taken::default(),
     };

@@ -155,7 +155,7 @@ impl Tx<'_> {
         let query = self.sql.query(ROW).bind(queue.as_str().to_owned());
         let rows = self.fetch("read a queue", query).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let settings = crate::read::parse_settings(queue.as_str(), get(row, 1)?, false)?;
+        let settings = crate::read::parse_settings(queue.as_str(), get(row, 1)?, false);
         Ok(Some((get(row, 0)?, settings, get(row, 2)?)))
     }
 

@@ -8,7 +8,7 @@ use quell_core::{
 };
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, QueryBuilder, SqlSafeStr, Transaction};
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::alerts::{ALL_ALERTS, decode_alert, decode_overview, overview_lanes, overview_query};
 use crate::error::{corrupt, explain};
@@ -206,7 +206,11 @@ impl<'s> Reader<'s> {
 
     pub(crate) async fn schedules(&mut self) -> Result<Vec<ScheduleInfo>> {
         let rows = self.fetch("read schedules", self.sql.query(ALL_SCHEDULES)).await?;
-        rows.iter().map(|row| Ok(decode_schedule(row)?.info)).collect()
+        let decode = |row| {
+            let decoded = decode_schedule(row).map(|row| row.info);
+            decoded.inspect_err(|error| error!(%error, "schedule left out of a list")).ok()
+        };
+        Ok(rows.iter().filter_map(decode).collect())
     }
 
     /// The newest ticks among a job's triggers.
@@ -321,12 +325,16 @@ fn decode_counts(row: &PgRow) -> Result<Counts> {
 /// A row of name and settings.
 pub(crate) fn decode_queue(row: &PgRow) -> Result<(QueueName, QueueSettings)> {
     let name: &str = get(row, 0)?;
-    Ok((QueueName::new(name)?, parse_settings(name, get(row, 1)?, false)?))
+    Ok((QueueName::new(name)?, parse_settings(name, get(row, 1)?, false)))
 }
 
-/// The settings of a queue; one that was deleted is as one that is paused (R32).
-pub(crate) fn parse_settings(queue: &str, text: &str, deleted: bool) -> Result<QueueSettings> {
-    let settings: QueueSettings = serde_json::from_str(text)
-        .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))?;
-    Ok(QueueSettings { paused: settings.paused || deleted, ..settings })
+/// The settings of a queue; one that was deleted is as one that is paused (R32). So is one whose
+/// settings cannot be decoded (R25): it holds itself back, and no other queue.
+pub(crate) fn parse_settings(queue: &str, text: &str, deleted: bool) -> QueueSettings {
+    let decoded = serde_json::from_str(text).map_err(|error| {
+        error!(%error, queue, "settings cannot be decoded: the queue is held");
+    });
+    let held = decoded.is_err() || deleted;
+    let settings: QueueSettings = decoded.unwrap_or_default();
+    QueueSettings { paused: settings.paused || held, ..settings }
 }

@@ -8,10 +8,12 @@ use std::collections::BTreeSet;
 
 use quell_core::history::Event;
 use quell_core::schedule::{
-    Fired, RECORD, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy, no_such_schedule,
+    Fired, RECORD, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy, UNREADABLE_PAUSE,
+    no_such_schedule,
 };
-use quell_core::{Batch, JobId, Receipt, Result, ScheduleName, Timestamp};
+use quell_core::{Batch, Error, JobId, Receipt, Result, ScheduleName, Timestamp};
 use sqlx::postgres::PgRow;
+use tracing::error;
 
 use crate::connections::Connections;
 use crate::error::corrupt;
@@ -229,7 +231,23 @@ impl Tx<'_> {
         );
         let query = self.sql.query(due).bind(self.now.as_micros());
         let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        self.fetch("read due schedules", query).await?.iter().map(decode_schedule).collect()
+        let mut due = Vec::new();
+        for row in &self.fetch("read due schedules", query).await? {
+            match decode_schedule(row) {
+                Ok(schedule) => due.push(schedule),
+                Err(error) => self.postpone(get(row, 0)?, &error).await?,
+            }
+        }
+        Ok(due)
+    }
+
+    /// R25: a schedule that cannot be decoded is tried again later, by a process that may know how,
+    /// and stops no other. Its missed ticks follow its `catch_up` then.
+    async fn postpone(&mut self, schedule: i32, error: &Error) -> Result<()> {
+        error!(%error, "schedule cannot be decoded, trying again");
+        let query = self.sql.query("update quell.schedule set next_at = $2 where id = $1");
+        let query = query.bind(schedule).bind((self.now + UNREADABLE_PAUSE).as_micros());
+        self.run("postpone a schedule", query).await
     }
 
     async fn find_schedule(&mut self, name: &ScheduleName) -> Result<Option<Row>> {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use quell_core::schedule::{ScheduleInfo, Tick, Ticked};
-use quell_core::{Batch, Result, ScheduleName, Timestamp};
+use quell_core::schedule::{ScheduleInfo, Tick, Ticked, UNREADABLE_PAUSE};
+use quell_core::{Batch, ErrorKind, Result, ScheduleName, Timestamp};
+use tracing::error;
 
 use crate::look::{Read, Score};
 use crate::row::{corrupt, from_json};
@@ -20,7 +21,10 @@ impl ShardStore {
         let mut looked = self.shard.look("read schedules", Time::Last, &reads).await?;
         let mut infos = Vec::new();
         for (_, bytes) in looked.pairs()? {
-            infos.push(from_json::<ScheduleInfo>("a schedule", &bytes)?);
+            match from_json::<ScheduleInfo>("a schedule", &bytes) {
+                Ok(info) => infos.push(info),
+                Err(error) => error!(%error, "schedule left out of a list"),
+            }
         }
         infos.sort_by(|a, b| a.schedule.name.cmp(&b.schedule.name));
         Ok(infos)
@@ -62,7 +66,22 @@ impl Tx<'_> {
         for (name, _) in self.look(due).await?.scored()? {
             names.push(ScheduleName::new(name)?);
         }
-        self.load_schedules(names).await?;
+        let key = self.shard.keys.schedules();
+        let cells = names.iter().map(|name| Cell::new(key.clone(), name.as_str())).collect();
+        self.fetch(cells, Vec::new()).await?;
+        for name in names {
+            match self.load_schedules([name.clone()]).await {
+                Ok(()) => {}
+                // R25: it is tried again later, by a process that may know how, and stops no other.
+                // Its missed ticks follow its `catch_up` then.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    error!(%error, schedule = %name, "schedule cannot be decoded, trying again");
+                    let later = self.now + UNREADABLE_PAUSE;
+                    self.beside.place(self.shard.keys.plan(), name.to_string(), later);
+                }
+                Err(error) => return Err(error),
+            }
+        }
         let handled: Vec<(ScheduleName, Timestamp)> =
             self.rows.schedules.iter().map(|(name, info)| (name.clone(), info.handled)).collect();
         for (name, handled) in handled {

@@ -5,7 +5,7 @@
 //! partitions that are empty.
 
 use quell_core::line::{DueLane, Line, Taken};
-use quell_core::{Key, QueueName, Result, TaskName, Timestamp, WorkerId};
+use quell_core::{Key, QueueName, QueueSettings, Result, TaskName, Timestamp, WorkerId};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
@@ -112,12 +112,14 @@ pub(crate) async fn decode_look(
             lanes.push(DueLane { id, priority: get(row, 6)?, partition, first, later });
         }
     }
-    let settings = get::<Option<&str>, _>(head, 3)?;
-    let settings = settings.map(|text| parse_settings(queue.as_str(), text, get(head, 4)?));
+    let settings = match get::<Option<&str>, _>(head, 3)? {
+        Some(text) => parse_settings(queue.as_str(), text, get(head, 4)?),
+        None => QueueSettings::default(),
+    };
     let mut line = Line {
         now: time(head, 0)?,
         lapse: optional_time(head, 2)?,
-        settings: settings.transpose()?.unwrap_or_default(),
+        settings,
         lanes,
         taken: Taken::default(),
     };

@@ -133,7 +133,7 @@ impl Reader {
         rows.iter()
             .map(|row| {
                 let name: &str = get(row, 0)?;
-                let settings = parse_settings(name, get(row, 1)?, false)?;
+                let settings = parse_settings(name, get(row, 1)?, false);
                 Ok(QueueInfo { name: QueueName::new(name)?, settings })
             })
             .collect()

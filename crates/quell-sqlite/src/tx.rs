@@ -14,6 +14,7 @@ use quell_core::{JobId, QueueName, QueueSettings, Result, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Row, Sqlite, SqliteConnection};
+use tracing::error;
 
 use crate::error::{corrupt, explain, explain_commit};
 use crate::names::Names;
@@ -242,16 +243,20 @@ async fn load_settings(db: &mut SqliteConnection) -> Result<HashMap<QueueName, Q
         let name: &str = row.try_get(0).map_err(|e| explain(what, e))?;
         let text: &str = row.try_get(1).map_err(|e| explain(what, e))?;
         let deleted = row.try_get(2).map_err(|e| explain(what, e))?;
-        settings.insert(QueueName::new(name)?, parse_settings(name, text, deleted)?);
+        settings.insert(QueueName::new(name)?, parse_settings(name, text, deleted));
     }
     Ok(settings)
 }
 
-/// R32: a queue that was deleted has no settings, and hands out nothing.
-pub(crate) fn parse_settings(queue: &str, text: &str, deleted: bool) -> Result<QueueSettings> {
+/// R32: a queue that was deleted has no settings, and hands out nothing. Nor does one whose settings
+/// cannot be decoded (R25): it holds itself back, and no other queue.
+pub(crate) fn parse_settings(queue: &str, text: &str, deleted: bool) -> QueueSettings {
+    let held = QueueSettings { paused: true, ..QueueSettings::default() };
     if deleted {
-        return Ok(QueueSettings { paused: true, ..QueueSettings::default() });
+        return held;
     }
-    serde_json::from_str(text)
-        .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))
+    serde_json::from_str(text).unwrap_or_else(|error| {
+        error!(%error, queue, "settings cannot be decoded: the queue is held");
+        held
+    })
 }

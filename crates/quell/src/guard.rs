@@ -20,7 +20,7 @@ use quell_core::{
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
     Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups, WorkerId,
+    TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId,
 };
 use tracing::error;
 
@@ -376,6 +376,17 @@ impl DeadLetters for Guarded {
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
         write("import_dead", async move { self.inner.import_dead(now, letters).await }).await
+    }
+}
+
+#[async_trait]
+impl UnreadableJobs for Guarded {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        read("unreadable", async move { self.inner.unreadable(page).await }).await
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        write("restore", async move { self.inner.restore(now, ids).await }).await
     }
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use cron::Cron;
 pub use plan::{
     CATCH_UP_STEP, Fired, MAX_BACKFILL, ON_TIME, RECORD, ScheduleInfo, ScheduleState, Tick, Ticked,
-    TickedBy, no_such_schedule,
+    TickedBy, UNREADABLE_PAUSE, no_such_schedule,
 };
 
 use crate::trigger::{Limits, NewTrigger, When};

@@ -20,6 +20,8 @@ pub const ON_TIME: Duration = Duration::from_secs(60);
 pub const CATCH_UP_STEP: usize = 100;
 /// The most ticks in the range of one backfill.
 pub const MAX_BACKFILL: usize = 10_000;
+/// How long a schedule waits that this process cannot decode (R25).
+pub const UNREADABLE_PAUSE: Duration = Duration::from_secs(60);
 /// How long it is known which ticks fired, and so how far back a backfill may reach: 366 days.
 pub const RECORD: Duration = Duration::from_secs(366 * 86_400);
 

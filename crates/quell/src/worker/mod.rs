@@ -9,6 +9,7 @@ mod event;
 mod machine;
 mod panic;
 mod poller;
+mod restore;
 mod run;
 mod ticker;
 

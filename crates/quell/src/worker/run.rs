@@ -26,6 +26,7 @@ use super::event::{Command, Event};
 use super::machine::Machine;
 use super::machine::upkeep::{PRUNE_BATCH, REAP_BATCH};
 use super::panic::message;
+use super::restore::restore_unreadable;
 use super::ticker::TICK_BATCH;
 use crate::ctx::Attempted;
 use crate::{Ctx, Quell};
@@ -207,6 +208,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
                 let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
                 let retention = self.retention;
                 live.calls.push(Box::pin(async move {
+                    restore_unreadable(&*store, time).await;
                     let answer = store.prune(time, &retention, PRUNE_BATCH).await;
                     Event::Pruned { asked_at: now, answer }
                 }));

@@ -180,7 +180,7 @@ async fn states(store: &dyn Store) -> (BTreeSet<i64>, bool, u32) {
                 }
                 JobState::Absorbed => {}
                 JobState::Scheduled | JobState::Running => waits = true,
-                JobState::Dead | JobState::Cancelled => panic!("{job:?}"),
+                JobState::Dead | JobState::Cancelled | JobState::Unreadable => panic!("{job:?}"),
             }
         }
     }
