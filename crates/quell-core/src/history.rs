@@ -13,6 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::dedup::{Dedup, HoldUntil};
+use crate::idempotency::Idempotency;
 use crate::job::Shape;
 use crate::retry::Retry;
 use crate::schedule::{CatchUp, ScheduleState, Spec, TickedBy};
@@ -76,6 +77,12 @@ pub enum Event {
         /// How long the dedup key is asked for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<HoldUntil>,
+        /// Its idempotency key and how long that is kept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idempotency: Option<Idempotency>,
+        /// The fingerprint of its payload, where it has an idempotency key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fingerprint: Option<String>,
         /// The debounce policy it brings.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         debounce: Option<Debounce>,

@@ -233,8 +233,19 @@ impl Book {
     }
 
     fn invoked(&mut self, at: usize, line: &Line) {
-        let Event::TriggerInvoke { op, task, key, dedup, hold, debounce, when, fold, payload } =
-            &line.event
+        let Event::TriggerInvoke {
+            op,
+            task,
+            key,
+            dedup,
+            hold,
+            idempotency,
+            fingerprint,
+            debounce,
+            when,
+            fold,
+            payload,
+        } = &line.event
         else {
             return;
         };
@@ -245,6 +256,7 @@ impl Book {
             key: key.clone(),
             dedup: dedup.clone(),
             hold: *hold,
+            idempotency: idempotency.clone().zip(fingerprint.clone()),
             debounce: *debounce,
             when: *when,
             fold: fold.clone(),
@@ -268,6 +280,7 @@ impl Book {
             key: key.clone(),
             dedup: dedup.as_ref().map(|dedup| dedup.key.clone()),
             hold: dedup.as_ref().map(|dedup| dedup.until),
+            idempotency: None,
             debounce: *debounce,
             when: *when,
             fold: None,

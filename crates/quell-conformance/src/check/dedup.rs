@@ -76,7 +76,7 @@ fn hold(book: &Book, op: &OpView) -> Option<Hold> {
 
 /// When a job's work first came to an end, in it or in the heirs that took it in. A redrive takes
 /// no key, so what comes after it does not count.
-fn end_of_work(book: &Book, job: JobId, since: usize) -> Option<(Timestamp, usize)> {
+pub(super) fn end_of_work(book: &Book, job: JobId, since: usize) -> Option<(Timestamp, usize)> {
     let (mut next, mut since) = (Some(job), since);
     for _ in 0..=book.jobs.len() {
         let Some(view) = next.and_then(|job| book.jobs.get(&job)) else { break };

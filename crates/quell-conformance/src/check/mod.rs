@@ -25,6 +25,7 @@
 mod book;
 mod coverage;
 mod dedup;
+mod idempotency;
 mod leases;
 mod limits;
 mod order;
@@ -95,6 +96,7 @@ pub fn check(lines: &[Line]) -> Report {
         Box::new(timing::Windows),
         Box::<timing::Punctual>::default(),
         Box::new(dedup::Dedup),
+        Box::<idempotency::Idempotent>::default(),
         Box::new(payload::Payloads),
         Box::<stamps::Stamps>::default(),
         Box::<ticks::Ticks>::default(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use quell_core::dedup::HoldUntil;
+use quell_core::idempotency::Idempotency;
 use quell_core::job::Shape;
 use quell_core::trigger::When;
 use quell_core::window::{Debounce, DueReason};
@@ -42,6 +43,8 @@ pub struct OpView {
     pub dedup: Option<Key>,
     /// How long that was asked for.
     pub hold: Option<HoldUntil>,
+    /// Its idempotency key, and the fingerprint of its payload.
+    pub idempotency: Option<(Idempotency, String)>,
     /// The debounce policy it brought.
     pub debounce: Option<Debounce>,
     /// The delay it asked for.

@@ -1,6 +1,7 @@
 //! Events as they are made of what stores and clients have at hand.
 
 use super::Event;
+use crate::idempotency::Fingerprint;
 use crate::schedule::{Fired, ScheduleInfo, TickedBy};
 use crate::{
     AttemptOutcome, Claim, ClaimedJob, Error, ErrorKind, Job, Lease, NewTrigger, Origin, Outcome,
@@ -18,6 +19,11 @@ impl Event {
             key: keyed.map(|keyed| keyed.key.clone()),
             dedup: trigger.dedup.as_ref().map(|dedup| dedup.key.clone()),
             hold: trigger.dedup.as_ref().map(|dedup| dedup.until),
+            idempotency: trigger.idempotency.clone(),
+            fingerprint: trigger
+                .idempotency
+                .as_ref()
+                .map(|_| Fingerprint::of(&trigger.payload).to_string()),
             debounce: keyed.map(|keyed| keyed.debounce),
             when: trigger.when,
             fold: with_payload.then(|| trigger.fold.clone()),
