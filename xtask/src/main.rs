@@ -41,7 +41,8 @@ enum Chore {
     /// Runs seeds of the deterministic simulation and judges each.
     Sim {
         /// Handed on: --seed N, --from N, --seeds N, --minimise, --plan FILE, --history FILE,
-        /// --bug NAME.
+        /// --bug NAME; with --store sqlite, postgres or redis on that store, then only --seed,
+        /// --from, --seeds and --history.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
@@ -86,12 +87,23 @@ enum Chore {
     },
 }
 
-/// The simulation is an example of its crate, so that tests and users need not build it.
+/// The simulation in memory is an example of its crate, so that tests and users need not build it;
+/// that on a store is a chore of the crate that knows all stores.
 fn sim(root: &std::path::Path, rest: &[String]) -> anyhow::Result<()> {
-    let rest = rest.iter().map(String::as_str);
-    let run = ["run", "--quiet", "--release", "--locked", "-p", "quell-conformance"];
-    let args: Vec<&str> = run.into_iter().chain(["--example", "sim", "--"]).chain(rest).collect();
-    run::cargo(root, &args)
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    let run = ["run", "--quiet", "--release", "--locked", "-p"];
+    let store = rest.iter().position(|arg| *arg == "--store").and_then(|at| rest.get(at + 1));
+    let Some(store) = store else {
+        let sim = ["quell-conformance", "--example", "sim", "--"];
+        return run::cargo(root, &[&run[..], &sim[..], &rest[..]].concat());
+    };
+    let args = [&run[..], &["quell-stores", "--", "sim"], &rest[..]].concat();
+    let mut command = run::cargo_command(&args);
+    if matches!(*store, "memory" | "sqlite") {
+        return run::run(root, &mut command);
+    }
+    let services = services::Services::start()?;
+    run::run(root, services.tell(&mut command))
 }
 
 fn main() -> anyhow::Result<()> {

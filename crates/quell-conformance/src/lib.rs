@@ -20,6 +20,10 @@
 //! # fn main() {}
 //! ```
 //!
+//! With the feature `sim`, a second line simulates clients and workers on the store, with `place` as
+//! a function that makes a fresh place which each simulated process opens (see
+//! `sim::Place`): `quell_conformance::simulation!("mine", place);`.
+//!
 //! Invariant: the suite sees a store only through the `Store` trait.
 #![allow(
     clippy::missing_panics_doc,
@@ -31,7 +35,7 @@
 )]
 #![cfg_attr(
     all(feature = "sim", not(feature = "suite")),
-    expect(clippy::expect_used, reason = "these are tests")
+    expect(clippy::expect_used, clippy::panic, reason = "these are tests")
 )]
 
 #[cfg(feature = "suite")]

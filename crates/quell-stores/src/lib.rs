@@ -8,12 +8,13 @@ pub mod page;
 pub mod promises;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
+use quell_conformance::sim::{self, Place};
 use quell_conformance::{Opened, Report, Rig, report};
-use quell_core::MemoryStore;
 use quell_core::history::Sink;
+use quell_core::{MemoryStore, Store};
 use quell_postgres::PostgresOptions;
 use quell_redis::RedisOptions;
 use quell_sqlite::{SqliteOptions, Synchronous};
@@ -66,6 +67,23 @@ impl Kind {
         }
     }
 
+    /// A fresh place that many simulated processes open.
+    #[must_use]
+    pub fn place(self) -> Place {
+        match self {
+            Kind::Memory => {
+                let store = OnceLock::new();
+                Place::new(move |sink| {
+                    let opened = Arc::clone(store.get_or_init(|| sim::memory(sink)));
+                    async move { opened }
+                })
+            }
+            Kind::Sqlite => sqlite_place(),
+            Kind::Postgres => postgres_place(),
+            Kind::Redis => redis_place(),
+        }
+    }
+
     /// What the suite says of it.
     pub async fn report(self) -> Report {
         report::run_recorded(self.name(), move || self.open(), move |sink| self.open_recorded(sink))
@@ -78,6 +96,38 @@ fn opened(store: impl quell_core::Store, guard: Box<dyn std::any::Any + Send>) -
 }
 
 /// Not fully synchronous: what a commit survives is a matter for the store's own tests.
+#[expect(clippy::expect_used, reason = "a store that does not open fails the simulation")]
+fn sqlite_place() -> Place {
+    let folder = Arc::new(tempfile::tempdir().expect("a temporary folder"));
+    Place::new(move |sink| {
+        let folder = Arc::clone(&folder);
+        async move {
+            let options = SqliteOptions::new(folder.path().join("quell.db")).history(sink);
+            let store = options.synchronous(Synchronous::Normal).open().await;
+            Arc::new(store.expect("the file opens")) as Arc<dyn Store>
+        }
+    })
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails the simulation")]
+fn postgres_place() -> Place {
+    let url = quell_services::url_for_tests();
+    Place::new(move |sink| {
+        let options = PostgresOptions::from_url(&url).expect("a URL").connections(3).history(sink);
+        async move { Arc::new(options.open().await.expect("the schema opens")) as Arc<dyn Store> }
+    })
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails the simulation")]
+fn redis_place() -> Place {
+    let (url, prefix) = quell_services::redis_url_for_tests();
+    Place::new(move |sink| {
+        let options = RedisOptions::from_url(&url).and_then(|url| url.prefix(prefix.clone()));
+        let options = options.expect("a URL").history(sink);
+        async move { Arc::new(options.open().await.expect("the prefix opens")) as Arc<dyn Store> }
+    })
+}
+
 #[expect(clippy::expect_used, reason = "a store that does not open fails its row of the report")]
 async fn sqlite(history: Option<Sink>) -> Opened {
     let folder = tempfile::tempdir().expect("a temporary folder");

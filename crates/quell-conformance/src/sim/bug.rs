@@ -25,6 +25,8 @@ pub enum Bug {
     NeverReaps,
     /// A trigger that could not be written has taken its dedup key all the same.
     BurnsKey,
+    /// Some idempotency keys are not kept.
+    ForgetsIdempotency,
     /// Dead jobs are dropped.
     DropsDead,
     /// A failed job is absorbed, but its triggers are not.
@@ -59,7 +61,7 @@ pub enum Bug {
 
 impl Bug {
     /// Each bug and the properties that may catch it, the foremost first.
-    pub const ALL: [(Bug, &'static [&'static str]); 25] = [
+    pub const ALL: [(Bug, &'static [&'static str]); 26] = [
         (Bug::ClosesNewerWindow, &["P2"]),
         (Bug::JoinsRunning, &["P2"]),
         (Bug::NeverCapped, &["P7a"]),
@@ -70,6 +72,7 @@ impl Bug {
         (Bug::CrashLosesJob, &["P2"]),
         (Bug::NeverReaps, &["P2"]),
         (Bug::BurnsKey, &["P17"]),
+        (Bug::ForgetsIdempotency, &["P26"]),
         (Bug::DropsDead, &["P15"]),
         (Bug::AbsorbsNothing, &["P2"]),
         (Bug::LeaksSlot, &["P7b", "P2"]),

@@ -37,7 +37,9 @@ fn drop_steps(best: &mut Plan, fails: &impl Fn(&Plan) -> bool) {
 }
 
 fn drop_dangers(best: &mut Plan, fails: &impl Fn(&Plan) -> bool) {
-    let simpler: [fn(&mut Plan); 8] = [
+    let simpler: [fn(&mut Plan); 10] = [
+        |plan| plan.strangers.clear(),
+        |plan| plan.queues = 1,
         |plan| plan.schedules.clear(),
         |plan| plan.schedules.truncate(1),
         |plan| plan.network = Network::default(),

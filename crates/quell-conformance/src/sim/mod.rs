@@ -25,10 +25,14 @@
 
 mod bug;
 mod buggy;
+mod draw;
 mod load;
 mod minimise;
+mod operate;
+mod place;
 mod plan;
 mod process;
+mod prove;
 mod remote;
 mod run;
 mod world;
@@ -36,5 +40,7 @@ mod world;
 pub use bug::Bug;
 pub use buggy::Buggy;
 pub use minimise::minimise;
-pub use plan::{BrokenCall, Call, Harm, Network, Plan, Planned, Step};
-pub use run::{memory, run};
+pub use place::Place;
+pub use plan::{BrokenCall, Call, Harm, Network, Plan, Planned, Step, Stranger};
+pub use prove::{Judged, SEEDS, seeds, twice};
+pub use run::{Ran, START, memory, run, run_on};

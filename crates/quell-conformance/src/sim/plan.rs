@@ -1,13 +1,9 @@
-//! What a simulated run will meet: drawn from a seed before it starts, and nothing but data.
-//!
-//! Each seed switches most dangers off and makes one key hot: bugs need a few things to coincide,
-//! and uniform load rarely makes them do so.
+//! What a simulated run will meet: nothing but data, drawn from a seed before the run starts.
 
 use std::time::Duration;
 
-use fastrand::Rng;
+use quell_core::QueueSettings;
 use quell_core::schedule::{CatchUp, ScheduleState};
-use quell_core::{QueueSettings, Rate};
 use serde::{Deserialize, Serialize};
 
 /// A run, as data.
@@ -34,6 +30,15 @@ pub struct Plan {
     /// One call, by its number, that fails whatever the network does.
     #[serde(default)]
     pub broken_call: Option<BrokenCall>,
+    /// How many queues the tasks are in; 0 means one.
+    #[serde(default)]
+    pub queues: usize,
+    /// Tasks that a worker does not know, though another one does.
+    #[serde(default)]
+    pub strangers: Vec<Stranger>,
+    /// How long idempotency keys are kept.
+    #[serde(default = "a_day")]
+    pub keeps: Duration,
     /// What triggers by the clock, from the start until the world has healed and come to rest.
     #[serde(default)]
     pub schedules: Vec<Planned>,
@@ -41,6 +46,19 @@ pub struct Plan {
     pub steps: Vec<(Duration, Step)>,
     /// When the world heals.
     pub heals: Duration,
+}
+
+fn a_day() -> Duration {
+    quell_core::idempotency::DEFAULT_RETENTION
+}
+
+/// A task that a worker is not registered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stranger {
+    /// The worker's process.
+    pub worker: usize,
+    /// Which of the tasks.
+    pub task: usize,
 }
 
 /// A schedule.
@@ -90,6 +108,9 @@ pub enum Step {
         process: usize,
         /// What it asks for.
         calls: Vec<Call>,
+        /// Whether it repeats the call until it knows what became of it.
+        #[serde(default)]
+        insists: bool,
     },
     /// An operator makes a window due.
     Flush {
@@ -105,12 +126,36 @@ pub enum Step {
     },
     /// An operator puts a dead job back.
     Redrive,
-    /// An operator sets the queue.
+    /// An operator removes the rows of jobs that ended well a while ago.
+    Prune {
+        /// What is older goes.
+        keep: Duration,
+    },
+    /// An operator sets a queue.
     Queue {
-        /// At most so many attempts at once.
-        concurrency: Option<u32>,
-        /// Whether it is paused.
+        /// Which.
+        queue: usize,
+        /// To what.
+        settings: QueueSettings,
+    },
+    /// An operator deletes a queue.
+    DeleteQueue {
+        /// Which.
+        queue: usize,
+    },
+    /// An operator pauses or resumes a task.
+    Task {
+        /// Which.
+        task: usize,
+        /// Whether it is paused from now on.
         paused: bool,
+    },
+    /// From now on processes start with another policy of a task.
+    Deploy {
+        /// Which task.
+        task: usize,
+        /// Which of its policies.
+        version: u8,
     },
     /// An operator pauses or resumes a schedule.
     SwitchSchedule {
@@ -136,7 +181,7 @@ pub enum Step {
 }
 
 /// One trigger.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// Which of the tasks.
     pub task: usize,
@@ -146,6 +191,13 @@ pub struct Call {
     pub delay: Option<Duration>,
     /// A dedup key and how long it holds: 0 for a while, 1 until started, 2 until done.
     pub dedup: Option<(u8, u8)>,
+    /// Higher runs first.
+    #[serde(default)]
+    pub priority: i16,
+    /// An idempotency key and which payload it comes with. Without one each call has a payload of
+    /// its own.
+    #[serde(default)]
+    pub idem: Option<(u16, u8)>,
 }
 
 /// A process or the store comes to harm.
@@ -200,188 +252,9 @@ impl Plan {
     /// How many tasks there are: see `load`.
     pub(super) const TASKS: usize = 8;
 
-    /// The plan of a seed.
-    #[must_use]
-    pub fn draw(seed: u64) -> Self {
-        let mut rng = Rng::with_seed(seed);
-        let heals = Duration::from_millis(rng.u64(2_000..8_000));
-        let (workers, callers) = (rng.usize(1..4), rng.usize(0..2));
-        let dangers = Dangers::draw(&mut rng);
-        let mut plan = Plan {
-            seed,
-            workers,
-            callers,
-            concurrency: *rng.choice(&[1, 2, Plan::MANY]).unwrap_or(&Plan::MANY),
-            lease: Duration::from_millis(rng.u64(300..1_500)),
-            poll: Duration::from_millis(*rng.choice(&[1_000, 5_000]).unwrap_or(&1_000)),
-            work: Duration::from_millis(*rng.choice(&[0, 5, 100, 1_000, 3_000]).unwrap_or(&5)),
-            failing: if rng.u8(..) < 150 { 0 } else { rng.u8(5..60) },
-            network: dangers.network,
-            broken_call: None,
-            schedules: Vec::new(),
-            steps: Vec::new(),
-            heals,
-        };
-        plan.draw_triggers(&mut rng);
-        plan.draw_operators(&mut rng, &dangers);
-        plan.draw_harm(&mut rng, &dangers);
-        plan.draw_schedules(&mut rng);
-        plan.steps.sort_by_key(|(at, _)| *at);
-        plan
-    }
-
-    /// The settings with one more limit, of a kind that is the seed's, where they have one.
-    pub(super) fn limited(&self, settings: QueueSettings) -> QueueSettings {
-        let rate = Some(Rate { limit: 5, period: Duration::from_millis(300) });
-        match self.seed % 5 {
-            _ if settings.concurrency.is_none() => settings,
-            1 => QueueSettings { partition_concurrency: Some(1), ..settings },
-            2 => QueueSettings { worker_concurrency: Some(1), ..settings },
-            3 => QueueSettings { rate, ..settings },
-            4 => QueueSettings { partition_rate: rate, ..settings },
-            _ => settings,
-        }
-    }
-
     /// How many processes there are.
     #[must_use]
     pub fn processes(&self) -> usize {
         self.workers + self.callers
-    }
-
-    /// Some tasks, one hot key, gaps of one or two lengths.
-    fn draw_triggers(&mut self, rng: &mut Rng) {
-        let tasks: Vec<usize> = (0..rng.usize(1..4)).map(|_| rng.usize(..Self::TASKS)).collect();
-        let gaps: Vec<u64> = (0..rng.usize(1..3))
-            .map(|_| *rng.choice(&[1, 20, 150, 400, 1_200]).unwrap_or(&20))
-            .collect();
-        let (deduped, delayed, batched) = (rng.u8(..) < 80, rng.u8(..) < 60, rng.u8(..) < 60);
-        let mut at = 0;
-        for _ in 0..rng.usize(3..40) {
-            at += rng.choice(&gaps).map_or(20, |gap| rng.u64(..*gap + 1));
-            let time = Duration::from_micros(at * 1_000 + rng.u64(..1_000));
-            if time >= self.heals {
-                break;
-            }
-            let calls = (0..if batched { rng.usize(1..4) } else { 1 }).map(|_| Call {
-                task: rng.choice(&tasks).copied().unwrap_or(0),
-                key: if rng.u8(..) < 200 { 0 } else { rng.u8(1..4) },
-                delay: (delayed && rng.bool()).then(|| Duration::from_millis(rng.u64(1..2_000))),
-                dedup: (deduped && rng.bool()).then(|| (rng.u8(..2), rng.u8(..3))),
-            });
-            let step =
-                Step::Trigger { calls: calls.collect(), process: rng.usize(..self.processes()) };
-            self.steps.push((time, step));
-        }
-    }
-
-    fn draw_operators(&mut self, rng: &mut Rng, dangers: &Dangers) {
-        for _ in 0..dangers.operators {
-            let step = match rng.u8(..6) {
-                0 => Step::Flush { task: rng.usize(..Self::TASKS), key: 0 },
-                1 => Step::Cancel { back: rng.u64(..3) },
-                2 => Step::Redrive,
-                3 => Step::Queue { concurrency: None, paused: true },
-                4 => Step::Queue { concurrency: Some(rng.u32(1..3)), paused: false },
-                _ => Step::Queue { concurrency: None, paused: false },
-            };
-            self.steps.push((self.moment(rng), step));
-        }
-    }
-
-    fn draw_harm(&mut self, rng: &mut Rng, dangers: &Dangers) {
-        let (processes, lease) = (self.processes(), self.lease);
-        let soon = |rng: &mut Rng| Duration::from_millis(rng.u64(1..1_000));
-        for _ in 0..dangers.kills {
-            let (process, after, back) = (rng.usize(..processes), rng.u32(..40), soon(rng));
-            let harm = Harm::Kill { process, after, back };
-            self.steps.push((self.moment(rng), Step::Harm(harm)));
-        }
-        for _ in 0..dangers.stops {
-            let harm = Harm::Stop { process: rng.usize(..processes), back: soon(rng) };
-            self.steps.push((self.moment(rng), Step::Harm(harm)));
-        }
-        for _ in 0..dangers.pauses {
-            // Often longer than a lease.
-            let time = lease.mul_f64(rng.f64() * 2.0);
-            let harm = Harm::Pause { process: rng.usize(..processes), time };
-            self.steps.push((self.moment(rng), Step::Harm(harm)));
-        }
-        for _ in 0..dangers.jumps {
-            let harm = if rng.bool() {
-                Harm::Jump { process: rng.usize(..processes), by: soon(rng) * 10 }
-            } else {
-                Harm::StoreJump { by: rng.i64(-1_500..1_500) }
-            };
-            self.steps.push((self.moment(rng), Step::Harm(harm)));
-        }
-        for _ in 0..dangers.restarts {
-            let harm = Harm::StoreDown { time: soon(rng) };
-            self.steps.push((self.moment(rng), Step::Harm(harm)));
-        }
-    }
-
-    /// One plan of three has schedules, and some operators meddle with them.
-    fn draw_schedules(&mut self, rng: &mut Rng) {
-        if rng.u8(..) >= 85 {
-            return;
-        }
-        let count = rng.usize(1..3);
-        for _ in 0..count {
-            self.schedules.push(Planned {
-                task: rng.usize(..Self::TASKS),
-                key: 0,
-                every: Duration::from_micros(rng.u64(200_000..2_000_000)),
-                catch_up: *rng.choice(&CatchUp::ALL).unwrap_or(&CatchUp::All),
-            });
-        }
-        for _ in 0..rng.usize(0..4) {
-            let schedule = rng.usize(..count);
-            let step = match rng.u8(..4) {
-                0 => Step::RunSchedule { schedule },
-                1 => Step::Backfill { schedule, back: Duration::from_millis(rng.u64(..3_000)) },
-                2 => Step::SwitchSchedule { schedule, state: ScheduleState::Paused },
-                _ => Step::SwitchSchedule { schedule, state: ScheduleState::Active },
-            };
-            self.steps.push((self.moment(rng), step));
-        }
-    }
-
-    fn moment(&self, rng: &mut Rng) -> Duration {
-        self.heals.mul_f64(rng.f64())
-    }
-}
-
-/// How much of each danger a seed has: most have none.
-struct Dangers {
-    network: Network,
-    operators: u32,
-    kills: u32,
-    stops: u32,
-    pauses: u32,
-    jumps: u32,
-    restarts: u32,
-}
-
-impl Dangers {
-    fn draw(rng: &mut Rng) -> Self {
-        let mut some = |most: u32| if rng.u8(..) < 70 { rng.u32(1..=most) } else { 0 };
-        let mut thousandths = |most| u16::try_from(some(most)).unwrap_or(0);
-        let network = Network {
-            fails_before: thousandths(150),
-            fails_after: thousandths(150),
-            slow: thousandths(150),
-            twice: thousandths(300),
-            deaf: thousandths(500),
-        };
-        Dangers {
-            network,
-            operators: some(8),
-            kills: some(4),
-            stops: some(3),
-            pauses: some(4),
-            jumps: some(3),
-            restarts: some(2),
-        }
     }
 }

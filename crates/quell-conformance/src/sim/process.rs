@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use quell::{Clock, Quell, Result, WorkerBuilder};
-use quell_core::{Batch, Timestamp};
+use quell_core::{Batch, Error, Timestamp};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -97,13 +97,21 @@ impl Process {
         self.runtime.block_on(UntilParked { parks: Arc::clone(&self.parks) });
     }
 
-    /// Triggers a batch, in a task of the process.
-    pub(super) fn trigger(&mut self, batch: Batch) {
-        let quell = self.quell.clone();
+    /// Triggers a batch, in a task of the process; where it insists, again until it knows what
+    /// became of it. The history has the answers.
+    pub(super) fn trigger(&mut self, batch: Batch, insists: bool) {
+        let (quell, clock) = (self.quell.clone(), Arc::clone(&self.clock));
         let _inside = self.runtime.enter();
         self.calls.spawn(async move {
-            // The history has the answer.
-            drop(quell.enqueue(batch).await);
+            loop {
+                let answer = quell.enqueue(batch.clone()).await;
+                let open = |error: &Error| error.is_unknown_outcome() || error.is_retryable();
+                if !insists || !answer.is_err_and(|error| open(&error)) {
+                    return;
+                }
+                let pause = clock.world.draw(|rng| rng.u64(5..200));
+                clock.sleep(Duration::from_millis(pause)).await;
+            }
         });
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 use quell_core::effect::Begun;
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -29,8 +29,23 @@ pub(super) struct Remote {
     pub(super) clock: Arc<ProcessClock>,
 }
 
-/// What a call does at the store, which answers at once.
+/// What a call does at the store.
 type Done<R> = BoxFuture<'static, Result<R>>;
+
+/// Makes a call over the network. The message owns its arguments, because it may arrive after its
+/// caller's death, and twice where `$may_repeat`.
+macro_rules! call {
+    ($remote:ident, $may_repeat:expr, [$($arg:ident),*], |$store:ident, $now:ident| $call:expr) => {{
+        $(let $arg = $arg.to_owned();)*
+        let answered = $remote.call($may_repeat, move |$store, $now| {
+            // A call that carries no time has no use for it.
+            let _now: Option<Timestamp> = $now;
+            $(let $arg = $arg.clone();)*
+            Box::pin(async move { $call.await })
+        });
+        answered.await
+    }};
+}
 
 impl Remote {
     async fn call<R, F>(&self, may_repeat: bool, call: F) -> Result<R>
@@ -43,8 +58,8 @@ impl Remote {
         let (process, name) = (self.clock.index(), self.clock.name().to_owned());
         self.world.after(fate.there, move |world| {
             let perform = |world: &Arc<World>| {
-                let done = call(Arc::clone(world.store()), Some(world.store_time()));
-                done.now_or_never().unwrap_or_else(|| Err(gone(ErrorKind::Internal)))
+                let store = world.stores().store_of(process);
+                world.perform(call(store, Some(world.store_time())))
             };
             let result = if fate.fails_before || world.is_down() {
                 Err(gone(ErrorKind::Unavailable))
@@ -85,127 +100,9 @@ impl Store for Remote {
         1 + self.clock.index() % 2
     }
 
-    async fn enqueue(
-        &self,
-        _: Option<Timestamp>,
-        batches: Vec<Batch>,
-    ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        self.call(false, move |store, now| {
-            let batches = batches.clone();
-            Box::pin(async move { store.enqueue(now, batches).await })
-        })
-        .await
-    }
-
-    async fn claim(&self, _: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let claim = claim.clone();
-        self.call(false, move |store, now| {
-            let claim = claim.clone();
-            Box::pin(async move { store.claim(now, &claim).await })
-        })
-        .await
-    }
-
-    async fn renew(
-        &self,
-        _: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
-        let leases = leases.to_vec();
-        self.call(true, move |store, now| {
-            let leases = leases.clone();
-            Box::pin(async move { store.renew(now, &leases, lease).await })
-        })
-        .await
-    }
-
-    async fn settle(&self, _: Option<Timestamp>, sent: Vec<Settlement>) -> Result<Vec<Settled>> {
-        self.call(true, move |store, now| {
-            let sent = sent.clone();
-            Box::pin(async move { store.settle(now, sent).await })
-        })
-        .await
-    }
-
-    async fn begin_effect(
-        &self,
-        _: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        key: &Key,
-    ) -> Result<Begun> {
-        let (lease, name, key) = (*lease, name.clone(), key.clone());
-        self.call(true, move |store, now| {
-            let (name, key) = (name.clone(), key.clone());
-            Box::pin(async move { store.begin_effect(now, &lease, &name, &key).await })
-        })
-        .await
-    }
-
-    async fn end_effect(
-        &self,
-        _: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        result: &Payload,
-    ) -> Result<()> {
-        let (lease, name, result) = (*lease, name.clone(), result.clone());
-        self.call(true, move |store, now| {
-            let (name, result) = (name.clone(), result.clone());
-            Box::pin(async move { store.end_effect(now, &lease, &name, &result).await })
-        })
-        .await
-    }
-
-    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
-        self.world.store().effects(id).await
-    }
-
-    async fn reap(&self, _: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        self.call(true, move |store, now| Box::pin(async move { store.reap(now, limit).await }))
-            .await
-    }
-
-    async fn heartbeat(&self, _: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
-        let beat = beat.clone();
-        self.call(true, move |store, now| {
-            let beat = beat.clone();
-            Box::pin(async move { store.heartbeat(now, &beat).await })
-        })
-        .await
-    }
-
-    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
-        let worker = worker.clone();
-        self.call(true, move |store, _| {
-            let worker = worker.clone();
-            Box::pin(async move { store.remove_worker(&worker, incarnation).await })
-        })
-        .await
-    }
-
-    async fn workers(&self, _: Option<Timestamp>) -> Result<Workers> {
-        self.call(true, move |store, now| Box::pin(async move { store.workers(now).await })).await
-    }
-
-    async fn next_due(
-        &self,
-        _: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<NextDue> {
-        let (queue, tasks) = (queue.clone(), tasks.to_vec());
-        self.call(true, move |store, now| {
-            let (queue, tasks) = (queue.clone(), tasks.clone());
-            Box::pin(async move { store.next_due(now, &queue, &tasks).await })
-        })
-        .await
-    }
-
     fn wakeups(&self) -> Wakeups {
         let (world, clock) = (Arc::clone(&self.world), Arc::clone(&self.clock));
-        let hints = self.world.store().wakeups();
+        let hints = self.world.stores().hints();
         Box::pin(stream::unfold((hints, world, clock), async |(mut hints, world, clock)| {
             loop {
                 let hint = hints.next().await?;
@@ -218,51 +115,135 @@ impl Store for Remote {
     }
 
     fn ended(&self, job: JobId) -> Ended {
-        self.world.store().ended(job)
+        self.world.stores().store_of(self.clock.index()).ended(job)
+    }
+
+    async fn enqueue(
+        &self,
+        _: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        call!(self, false, [batches], |store, now| store.enqueue(now, batches))
+    }
+
+    async fn claim(&self, _: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        call!(self, false, [claim], |store, now| store.claim(now, &claim))
+    }
+
+    async fn renew(
+        &self,
+        _: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Option<Timestamp>>> {
+        call!(self, true, [leases], |store, now| store.renew(now, &leases, lease))
+    }
+
+    async fn settle(&self, _: Option<Timestamp>, sent: Vec<Settlement>) -> Result<Vec<Settled>> {
+        call!(self, true, [sent], |store, now| store.settle(now, sent))
+    }
+
+    async fn begin_effect(
+        &self,
+        _: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        call!(self, true, [lease, name, key], |store, now| store
+            .begin_effect(now, &lease, &name, &key))
+    }
+
+    async fn end_effect(
+        &self,
+        _: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        call!(self, true, [lease, name, result], |store, now| store
+            .end_effect(now, &lease, &name, &result))
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        call!(self, true, [], |store, now| store.effects(id))
+    }
+
+    async fn reap(&self, _: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        call!(self, true, [], |store, now| store.reap(now, limit))
+    }
+
+    async fn heartbeat(&self, _: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        call!(self, true, [beat], |store, now| store.heartbeat(now, &beat))
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        call!(self, true, [worker], |store, now| store.remove_worker(&worker, incarnation))
+    }
+
+    async fn workers(&self, _: Option<Timestamp>) -> Result<Workers> {
+        call!(self, true, [], |store, now| store.workers(now))
+    }
+
+    async fn next_due(
+        &self,
+        _: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        call!(self, true, [queue, tasks], |store, now| store.next_due(now, &queue, &tasks))
+    }
+
+    async fn peek(
+        &self,
+        _: Option<Timestamp>,
+        queues: &[(QueueName, Arc<[TaskName]>)],
+    ) -> Result<Vec<NextDue>> {
+        call!(self, true, [queues], |store, now| store.peek(now, &queues))
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        self.world.store().queues().await
+        call!(self, true, [], |store, now| store.queues())
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
-        self.world.store().set_queue(queue, settings).await
+        call!(self, true, [queue, settings], |store, now| store.set_queue(&queue, &settings))
     }
 
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        self.world.store().delete_queue(queue).await
+        call!(self, true, [queue], |store, now| store.delete_queue(&queue))
     }
 
     async fn tasks(&self) -> Result<Vec<TaskInfo>> {
-        self.world.store().tasks().await
+        call!(self, true, [], |store, now| store.tasks())
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        self.world.store().set_task(task, settings).await
+        call!(self, true, [task, settings], |store, now| store.set_task(&task, &settings))
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        self.world.store().job(id).await
+        call!(self, true, [], |store, now| store.job(id))
     }
 
     async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
-        self.world.store().result(id).await
+        call!(self, true, [], |store, now| store.result(id))
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        self.world.store().jobs(filter).await
+        call!(self, true, [filter], |store, now| store.jobs(&filter))
     }
 
     async fn counts(&self) -> Result<Vec<Counts>> {
-        self.world.store().counts().await
+        call!(self, true, [], |store, now| store.counts())
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        self.world.store().attempts(id).await
+        call!(self, true, [], |store, now| store.attempts(id))
     }
 
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        self.world.store().explain(target).await
+        call!(self, true, [target], |store, now| store.explain(&target))
     }
 
     async fn flush(
@@ -271,7 +252,7 @@ impl Store for Remote {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        self.world.store().flush(Some(self.world.store_time()), task, key).await
+        call!(self, true, [task, key], |store, now| store.flush(now, &task, &key))
     }
 
     async fn cancel_key(
@@ -280,31 +261,27 @@ impl Store for Remote {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        self.world.store().cancel_key(Some(self.world.store_time()), task, key).await
+        call!(self, true, [task, key], |store, now| store.cancel_key(now, &task, &key))
     }
 
     async fn cancel(&self, _: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
-        self.world.store().cancel(Some(self.world.store_time()), id, reason).await
+        call!(self, true, [reason], |store, now| store.cancel(now, id, &reason))
     }
 
     async fn redrive(&self, _: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
-        self.world.store().redrive(Some(self.world.store_time()), redrive).await
+        call!(self, true, [redrive], |store, now| store.redrive(now, &redrive))
     }
 
     async fn prune(&self, _: Option<Timestamp>, keep: &Retention, limit: usize) -> Result<Pruned> {
-        let keep = *keep;
-        self.call(true, move |store, now| {
-            Box::pin(async move { store.prune(now, &keep, limit).await })
-        })
-        .await
+        call!(self, true, [keep], |store, now| store.prune(now, &keep, limit))
     }
 
     async fn overview(&self, _: Option<Timestamp>) -> Result<Overview> {
-        self.world.store().overview(Some(self.world.store_time())).await
+        call!(self, true, [], |store, now| store.overview(now))
     }
 
     async fn alerts(&self) -> Result<Vec<AlertRow>> {
-        self.world.store().alerts().await
+        call!(self, true, [], |store, now| store.alerts())
     }
 
     async fn set_alert(
@@ -313,11 +290,16 @@ impl Store for Remote {
         version: u64,
         state: Option<&AlertState>,
     ) -> Result<bool> {
-        self.world.store().set_alert(name, version, state).await
+        let state = state.cloned();
+        call!(self, true, [name, state], |store, now| store.set_alert(
+            &name,
+            version,
+            state.as_ref()
+        ))
     }
 
     async fn set_schedule(&self, _: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
-        self.world.store().set_schedule(Some(self.world.store_time()), schedule).await
+        call!(self, true, [schedule], |store, now| store.set_schedule(now, &schedule))
     }
 
     async fn set_schedule_state(
@@ -326,24 +308,23 @@ impl Store for Remote {
         name: &ScheduleName,
         state: ScheduleState,
     ) -> Result<()> {
-        self.world.store().set_schedule_state(Some(self.world.store_time()), name, state).await
+        call!(self, true, [name], |store, now| store.set_schedule_state(now, &name, state))
     }
 
     async fn delete_schedule(&self, _: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        self.world.store().delete_schedule(Some(self.world.store_time()), name).await
+        call!(self, true, [name], |store, now| store.delete_schedule(now, &name))
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
-        self.world.store().schedules().await
+        call!(self, true, [], |store, now| store.schedules())
     }
 
     async fn tick(&self, _: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        self.call(true, move |store, now| Box::pin(async move { store.tick(now, limit).await }))
-            .await
+        call!(self, true, [], |store, now| store.tick(now, limit))
     }
 
     async fn run_schedule(&self, _: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
-        self.world.store().run_schedule(Some(self.world.store_time()), name).await
+        call!(self, false, [name], |store, now| store.run_schedule(now, &name))
     }
 
     async fn backfill(
@@ -353,22 +334,22 @@ impl Store for Remote {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<u64> {
-        self.world.store().backfill(Some(self.world.store_time()), name, from, to).await
+        call!(self, true, [name], |store, now| store.backfill(now, &name, from, to))
     }
 }
 
 #[async_trait]
 impl DeadLetters for Remote {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
-        self.world.store().dead(filter).await
+        call!(self, true, [filter], |store, now| store.dead(&filter))
     }
 
     async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
-        self.world.store().count_dead(filter).await
+        call!(self, true, [filter], |store, now| store.count_dead(&filter))
     }
 
     async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
-        self.world.store().letters(ids).await
+        call!(self, true, [ids], |store, now| store.letters(&ids))
     }
 
     async fn discard(
@@ -377,7 +358,7 @@ impl DeadLetters for Remote {
         ids: &[JobId],
         reason: &str,
     ) -> Result<Vec<JobId>> {
-        self.world.store().discard(Some(self.world.store_time()), ids, reason).await
+        call!(self, true, [ids, reason], |store, now| store.discard(now, &ids, &reason))
     }
 
     async fn import_dead(
@@ -385,7 +366,7 @@ impl DeadLetters for Remote {
         _: Option<Timestamp>,
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
-        self.world.store().import_dead(Some(self.world.store_time()), letters).await
+        call!(self, true, [letters], |store, now| store.import_dead(now, &letters))
     }
 }
 

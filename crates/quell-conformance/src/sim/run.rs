@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use quell::Quell;
 use quell_core::history::{Event, Sink};
-use quell_core::schedule::ScheduleState;
-use quell_core::{
-    JobFilter, JobId, JobState, Key, MemoryStore, QueueName, QueueSettings, Store, Timestamp,
-};
+use quell_core::{MemoryStore, Store, Timestamp};
 
-use super::load;
+use super::load::{self, Release};
+use super::operate::Operators;
+use super::place::{Place, Stores};
 use super::plan::{Harm, Plan, Step};
 use super::process::{Process, ProcessClock};
 use super::remote::Remote;
@@ -19,7 +17,7 @@ use super::world::{Record, World};
 use crate::check::Line;
 
 /// When a run begins: 2026-01-01T00:00:00Z.
-const START: Timestamp = Timestamp::from_secs(1_767_225_600);
+pub const START: Timestamp = Timestamp::from_secs(1_767_225_600);
 /// How long everything may take to come to its end once the world has healed.
 const CONVERGES: Duration = Duration::from_secs(60);
 /// When the last message that was slow before the world healed has arrived, there and back.
@@ -37,31 +35,55 @@ pub fn memory(sink: Sink) -> Arc<dyn Store> {
     Arc::new(MemoryStore::new(START).with_history(sink))
 }
 
+/// What a run on real handles of a store came to.
+#[derive(Debug)]
+pub struct Ran {
+    /// The history.
+    pub lines: Vec<Line>,
+    /// Errors that the store had no reason for: it was never asked two things at once.
+    pub errors: Vec<String>,
+}
+
 /// Performs a plan on the store that `make` opens, and answers with its history.
 ///
-/// The store must answer every call at once, as stores in memory do.
+/// The store must answer every call at once, as stores in memory do; for any other there is
+/// [`run_on`].
 #[must_use]
 pub fn run(plan: &Plan, make: impl FnOnce(Sink) -> Arc<dyn Store>) -> Vec<Line> {
-    // Retries and polls draw their jitter from the thread's generator.
+    perform(plan, |sink| Stores::Memory(make(sink))).lines
+}
+
+/// Performs a plan on a store that each process opens for itself, and awaits its calls while the
+/// world stands still.
+#[must_use]
+pub fn run_on(plan: &Plan, place: &Place) -> Ran {
+    perform(plan, |sink| Stores::open(place, sink, plan))
+}
+
+fn perform(plan: &Plan, open: impl FnOnce(Sink) -> Stores) -> Ran {
+    // Retries and polls draw their jitter from the thread's generator, and what runs after this run
+    // must not draw the same again.
+    let chance = fastrand::get_seed();
     fastrand::seed(plan.seed);
     let record = Record::default();
     // Where workers have few slots, what is due waits for one.
     let punctual = (plan.concurrency >= Plan::MANY).then_some(PUNCTUAL);
     record.line("world", Event::Record { complete: true, faults: true, punctual });
-    let store = make(record.sink("store"));
-    let world = World::new(plan, START, record.clone(), store);
-    for (index, planned) in plan.schedules.iter().enumerate() {
-        let schedule = load::schedule(planned, index);
-        at_once(world.store().set_schedule(Some(START), &schedule));
-    }
+    let stores = open(record.sink("store"));
+    let world = World::new(plan, START, record.clone(), stores);
+    let operators = Operators { plan, world: Arc::clone(&world) };
+    operators.begin();
     let (slots, next_step, number, stopped) = (Vec::new(), 0, 0, plan.schedules.is_empty());
-    let mut run = Run { plan, world, record, slots, next_step, number, stopped };
-    run.slots = (0..plan.processes()).map(|index| Slot::new(plan.seed, index)).collect();
+    let release = Release::first(plan);
+    let mut run =
+        Run { plan, world, operators, record, release, slots, next_step, number, stopped };
+    run.slots = (0..plan.processes()).map(|index| Slot::new(plan, index)).collect();
     (0..plan.processes()).for_each(|index| run.start(index));
     run.until_over();
-    run.rows();
+    run.operators.record_rows();
     run.slots.clear();
-    run.record.take()
+    fastrand::seed(chance);
+    Ran { errors: run.world.stores().errors(), lines: run.record.take() }
 }
 
 /// A place for a process, which may be down.
@@ -80,12 +102,14 @@ struct Slot {
     dies_after: Option<u32>,
     /// How long it stays down when it has died or stopped.
     down_for: Duration,
+    /// What it was started with.
+    release: Release,
 }
 
 impl Slot {
-    fn new(seed: u64, index: usize) -> Self {
+    fn new(plan: &Plan, index: usize) -> Self {
         // By any amount: up to a day either way.
-        let mut rng = fastrand::Rng::with_seed(seed.wrapping_add(index as u64));
+        let mut rng = fastrand::Rng::with_seed(plan.seed.wrapping_add(index as u64));
         let off = rng.i64(-86_400_000_000..86_400_000_000);
         Slot {
             process: None,
@@ -96,6 +120,7 @@ impl Slot {
             back_at: None,
             dies_after: None,
             down_for: Duration::ZERO,
+            release: Release::first(plan),
         }
     }
 
@@ -107,7 +132,10 @@ impl Slot {
 struct Run<'p> {
     plan: &'p Plan,
     world: Arc<World>,
+    operators: Operators<'p>,
     record: Record,
+    /// What processes start with.
+    release: Release,
     slots: Vec<Slot>,
     next_step: usize,
     /// How many batches were made.
@@ -118,9 +146,12 @@ struct Run<'p> {
 
 impl Run<'_> {
     fn start(&mut self, index: usize) {
-        let (world, plan) = (Arc::clone(&self.world), self.plan);
+        let (world, plan, release) = (Arc::clone(&self.world), self.plan, self.release);
         let Some(slot) = self.slots.get_mut(index) else { return };
-        slot.starts += 1;
+        (slot.starts, slot.release) = (slot.starts + 1, release);
+        if slot.starts > 1 {
+            world.stores().reopen(index);
+        }
         let name = format!("p{index}.{}", slot.starts);
         let clock = ProcessClock::new(Arc::clone(&world), index, name.clone(), slot.off);
         let store = Remote { world: Arc::clone(&world), clock: Arc::clone(&clock) };
@@ -129,7 +160,8 @@ impl Run<'_> {
             let quell = Quell::with_store(Arc::new(store)).clock(clock).history(sink).build();
             let quell = quell.expect("valid settings");
             let works = index < plan.workers;
-            let worker = works.then(|| load::worker(&quell, plan, &name, &world));
+            let worker =
+                works.then(|| load::worker(&quell, plan, (index, &name), &release, &world));
             (quell, worker)
         });
         (slot.process, slot.stirred, slot.back_at) = (Some(process), true, None);
@@ -157,7 +189,8 @@ impl Run<'_> {
                 self.world.say_calm();
             }
             if next >= heals + CALMS + GOES_ON && !self.stopped {
-                self.stop_schedules();
+                self.stopped = true;
+                self.operators.pause_schedules();
             }
             self.perform_steps(next);
         }
@@ -251,51 +284,18 @@ impl Run<'_> {
     }
 
     fn perform(&mut self, step: &Step) {
-        let store = Arc::clone(self.world.store());
-        let now = Some(self.world.store_time());
         match step {
-            Step::Trigger { process, calls } => {
+            Step::Trigger { process, calls, insists } => {
                 self.number += 1;
-                let batch = load::batch(calls, self.number);
                 let slot = self.slots.get_mut(*process);
-                if let Some(Slot { process: Some(process), stirred, .. }) = slot {
-                    process.trigger(batch);
+                if let Some(Slot { process: Some(process), stirred, release, .. }) = slot {
+                    process.trigger(load::batch(calls, self.number, release), *insists);
                     *stirred = true;
                 }
             }
-            Step::Flush { task, key } => {
-                let key = Key::new(format!("k{key}")).expect("a valid key");
-                at_once(store.flush(now, &load::name(*task).0, &key));
-            }
-            Step::Cancel { back } => {
-                let newest = at_once(store.jobs(&JobFilter { limit: 10, ..JobFilter::default() }));
-                let mut jobs = newest.into_iter().flatten().map(|job| job.id);
-                if let Some(id) = jobs.nth(usize::try_from(*back).unwrap_or(0)) {
-                    at_once(store.cancel(now, id, "an operator said so"));
-                }
-            }
-            Step::Redrive => {
-                let dead = JobFilter { state: Some(JobState::Dead), ..JobFilter::default() };
-                let first: Option<JobId> =
-                    at_once(store.jobs(&dead)).into_iter().flatten().map(|job| job.id).next();
-                if let Some(id) = first {
-                    at_once(store.redrive(now, &id.into()));
-                }
-            }
-            Step::Queue { concurrency, paused } => self.set_queue(*concurrency, *paused),
-            Step::SwitchSchedule { schedule, state } => {
-                at_once(store.set_schedule_state(now, &load::schedule_name(*schedule), *state));
-            }
-            Step::RunSchedule { schedule } => {
-                at_once(store.run_schedule(now, &load::schedule_name(*schedule)));
-            }
-            Step::Backfill { schedule, back } => {
-                // The store's own time may be later.
-                let to = self.world.store_time();
-                let name = load::schedule_name(*schedule);
-                at_once(store.backfill(now, &name, to.before(*back), to));
-            }
+            Step::Deploy { task, version } => self.release.deploy(*task, *version),
             Step::Harm(harm) => self.harm(*harm),
+            _ => self.operators.perform(step),
         }
         self.world.stir(World::ALL);
     }
@@ -364,75 +364,17 @@ impl Run<'_> {
             }
         }
         self.come_back(now);
-        let queues = at_once(self.world.store().queues()).unwrap_or_default();
-        let limits = queues.iter().filter_map(|queue| queue.settings.concurrency);
-        self.set_queue(limits.max(), false);
-        self.resume_schedules();
+        self.operators.resume();
         self.world.heal();
         self.world.stir(World::ALL);
     }
 
-    /// Resumes what is paused, and tells everyone who may have lost a hint when the next tick is.
-    fn resume_schedules(&self) {
-        let (store, now) = (self.world.store(), Some(self.world.store_time()));
-        for (index, planned) in self.plan.schedules.iter().enumerate() {
-            let mut schedule = load::schedule(planned, index);
-            schedule.trigger.priority += 1;
-            at_once(store.set_schedule_state(now, &schedule.name, ScheduleState::Active));
-            at_once(store.set_schedule(now, &schedule));
-        }
-    }
-
-    fn stop_schedules(&mut self) {
-        self.stopped = true;
-        let (store, now) = (self.world.store(), Some(self.world.store_time()));
-        for index in 0..self.plan.schedules.len() {
-            let name = load::schedule_name(index);
-            at_once(store.set_schedule_state(now, &name, ScheduleState::Paused));
-        }
-        self.world.stir(World::ALL);
-    }
-
-    fn set_queue(&self, concurrency: Option<u32>, paused: bool) {
-        let store = self.world.store();
-        let queue = QueueName::new("q").expect("a valid name");
-        // Settings carry no time: the store learns it by a look.
-        at_once(store.next_due(Some(self.world.store_time()), &queue, &[]));
-        if paused && self.plan.seed.is_multiple_of(3) {
-            at_once(store.delete_queue(&queue));
-            return;
-        }
-        let settings = QueueSettings { concurrency, paused, ..QueueSettings::default() };
-        at_once(store.set_queue(&queue, &self.plan.limited(settings)));
-    }
-
     /// Whether nothing is under way and every job has ended.
     fn is_over(&self) -> bool {
-        let ended = |store: &Arc<dyn Store>| {
-            at_once(store.counts())
-                .is_some_and(|counts| counts.iter().all(|count| count.state.is_ended()))
-        };
         self.world.is_calm()
             && self.stopped
             && self.next_step == self.plan.steps.len()
             && self.world.next_arrival().is_none()
-            && ended(self.world.store())
+            && self.operators.all_ended()
     }
-
-    /// Every job's row.
-    fn rows(&self) {
-        let mut before = None;
-        loop {
-            let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
-            let page = at_once(self.world.store().jobs(&filter)).unwrap_or_default();
-            let Some(last) = page.last() else { return };
-            before = Some(last.id);
-            page.iter().for_each(|job| self.world.record(Event::row(job)));
-        }
-    }
-}
-
-/// The answer of a store that never waits; none for a refusal.
-fn at_once<R>(call: impl Future<Output = quell_core::Result<R>>) -> Option<R> {
-    call.now_or_never().and_then(quell_core::Result::ok)
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use quell_core::history::{Event, History};
-use quell_core::{Key, Store, Timestamp};
+use quell_core::{Key, Result, Store, Timestamp};
 
+use super::place::Stores;
 use super::plan::{BrokenCall, Network, Plan};
 use crate::check::Line;
 
@@ -19,7 +20,7 @@ type Arrival = Box<dyn FnOnce(&Arc<World>) + Send>;
 pub(super) struct World {
     state: Mutex<State>,
     record: Record,
-    store: Arc<dyn Store>,
+    stores: Stores,
 }
 
 struct State {
@@ -72,12 +73,7 @@ impl World {
     /// Stands for every process: see [`World::stir`].
     pub(super) const ALL: usize = usize::MAX;
 
-    pub(super) fn new(
-        plan: &Plan,
-        now: Timestamp,
-        record: Record,
-        store: Arc<dyn Store>,
-    ) -> Arc<Self> {
+    pub(super) fn new(plan: &Plan, now: Timestamp, record: Record, stores: Stores) -> Arc<Self> {
         let state = State {
             now,
             rng: Rng::with_seed(plan.seed ^ 0x9e37_79b9_7f4a_7c15),
@@ -94,7 +90,7 @@ impl World {
             charged: BTreeSet::new(),
             stirred: Vec::new(),
         };
-        Arc::new(World { state: Mutex::new(state), record, store })
+        Arc::new(World { state: Mutex::new(state), record, stores })
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -108,8 +104,21 @@ impl World {
         if state.store_off < 0 { state.now.before(off) } else { state.now + off }
     }
 
-    pub(super) fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+    pub(super) fn stores(&self) -> &Stores {
+        &self.stores
+    }
+
+    /// The store, for operators.
+    pub(super) fn store(&self) -> Arc<dyn Store> {
+        self.stores.store()
+    }
+
+    /// Makes a call of the store and sends the wake-ups that follow.
+    pub(super) fn perform<R>(&self, call: impl Future<Output = Result<R>>) -> Result<R> {
+        let before = self.record.len();
+        let answer = self.stores.perform(call);
+        self.record.since(before, |recorded| self.stores.wake(recorded.iter().map(|l| &l.event)));
+        answer
     }
 
     /// Draws something.
@@ -295,13 +304,26 @@ impl Record {
     }
 
     pub(super) fn line(&self, process: &str, event: Event) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.locked();
         let n = u64::try_from(lines.len()).ok();
         lines.push(Line { p: process.to_owned(), n, event });
     }
 
     pub(super) fn take(&self) -> Vec<Line> {
-        std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.locked())
+    }
+
+    fn len(&self) -> usize {
+        self.locked().len()
+    }
+
+    /// Looks at what was recorded since there were so many lines.
+    fn since(&self, count: usize, look: impl FnOnce(&[Line])) {
+        look(self.locked().get(count..).unwrap_or_default());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

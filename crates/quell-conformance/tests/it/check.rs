@@ -56,6 +56,7 @@ catches! {
     checker_catches_a_job_lost_by_a_crash: CrashLosesJob,
     checker_catches_a_lease_never_taken_back: NeverReaps,
     checker_catches_a_dedup_key_burned_by_a_failure: BurnsKey,
+    checker_catches_an_idempotency_key_that_is_not_kept: ForgetsIdempotency,
     checker_catches_a_dropped_dead_letter: DropsDead,
     checker_catches_an_effect_that_is_performed_twice: ForgetsIntents,
     checker_catches_an_absorbed_job_whose_triggers_are_gone: AbsorbsNothing,

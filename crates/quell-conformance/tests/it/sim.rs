@@ -3,8 +3,13 @@
 //! `cargo xtask sim` runs many more seeds; a seed that fails is shown with how to run it again.
 
 use quell_conformance::check::{Event, Line, check};
-use quell_conformance::sim::{self, BrokenCall, Bug, Call, Harm, Network, Plan, Planned, Step};
+use quell_conformance::sim::{
+    self, BrokenCall, Bug, Buggy, Call, Harm, Network, Plan, Planned, Step,
+};
 use quell_core::schedule::CatchUp;
+use quell_core::{Receipt, Store};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Runs a plan and fails with everything that shows what is wrong.
@@ -56,14 +61,102 @@ fn another_seed_tells_another_story() {
     assert_ne!(one, other);
 }
 
+/// A store of which each process opens a handle is judged like one in memory.
+#[test]
+fn a_bug_shows_on_a_store_that_each_process_opens() {
+    let broke = |seed: &u64| {
+        let store = OnceLock::new();
+        let place = sim::Place::new(move |sink| {
+            let make = || Arc::new(Buggy::new(Bug::JoinsRunning, sim::START, sink));
+            let opened: Arc<dyn Store> = store.get_or_init(make).clone();
+            async move { opened }
+        });
+        sim::Judged::new(Plan::draw(*seed), &place)
+    };
+    let found = (0..60).map(|seed| broke(&seed)).find(|judged| !judged.holds());
+    let found = found.expect("no seed shows the bug");
+    assert!(found.report.broke("P2"), "{}", found.text("buggy"));
+    assert!(found.text("buggy").contains("cargo xtask sim --store buggy --seed"));
+}
+
+/// A danger that is drawn and never happens proves nothing.
+#[test]
+fn plans_reach_what_they_are_drawn_for() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..200 {
+        let mut retries = BTreeMap::new();
+        let mut asked: BTreeMap<(String, u64), String> = BTreeMap::new();
+        for Line { p, event, .. } in sim::run(&Plan::draw(seed), sim::memory) {
+            match event {
+                Event::TriggerInvoke { op, idempotency: Some(idempotency), .. } => {
+                    asked.insert((p, op), idempotency.key.to_string());
+                }
+                Event::TriggerOk { op, receipt: Receipt::Existing { output, .. } } => {
+                    let key = asked.get(&(p, op)).expect("a call comes before its answer");
+                    // A key of one call alone: see the plan.
+                    let own = key.len() > 4;
+                    seen.insert(if own { "repeated call" } else { "shared key" });
+                    if output.is_some() {
+                        seen.insert("output");
+                    }
+                }
+                Event::TriggerFail { kind, .. } if kind == "IdempotencyConflict" => {
+                    seen.insert("conflict");
+                }
+                Event::Worker { tasks, .. } => {
+                    if tasks.len() < 8 {
+                        seen.insert("unknown task");
+                    }
+                    for task in tasks {
+                        let before = retries.insert(task.task, task.retry.clone());
+                        if before.is_some_and(|before| before != task.retry) {
+                            seen.insert("deployed policy");
+                        }
+                    }
+                }
+                Event::TaskChanged { settings, .. } if settings.paused => {
+                    seen.insert("paused task");
+                }
+                Event::Claimed { queue, .. } if queue.as_str() == "r" => {
+                    seen.insert("second queue");
+                }
+                Event::Window { priority, .. } if priority != 0 => {
+                    seen.insert("priority");
+                }
+                Event::Queue { settings, .. } if settings.rate.is_some() => {
+                    seen.insert("rate");
+                }
+                Event::Queue { settings, .. } if settings.partition_concurrency.is_some() => {
+                    seen.insert("partition limit");
+                }
+                Event::Queue { settings, .. } if settings.worker_concurrency.is_some() => {
+                    seen.insert("worker limit");
+                }
+                Event::QueueDeleted { .. } => {
+                    seen.insert("deleted queue");
+                }
+                Event::Prune { .. } => {
+                    seen.insert("pruned row");
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(seen.len(), 14, "{seen:?}");
+}
+
 /// A burst of two keys, one worker and one caller, and nothing that goes wrong.
 fn calm() -> Plan {
     let ms = Duration::from_millis;
     let trigger = |at: u64, task: usize, key: u8| {
-        let call = Call { task, key, delay: None, dedup: Some((key, 0)) };
+        let call = Call { task, key, dedup: Some((key, 0)), ..Call::default() };
         (
             ms(at),
-            Step::Trigger { process: 1, calls: vec![Call { dedup: None, ..call.clone() }, call] },
+            Step::Trigger {
+                process: 1,
+                calls: vec![Call { dedup: None, ..call.clone() }, call],
+                insists: false,
+            },
         )
     };
     Plan {
@@ -77,6 +170,9 @@ fn calm() -> Plan {
         failing: 20,
         network: Network::default(),
         broken_call: None,
+        queues: 1,
+        strangers: Vec::new(),
+        keeps: ms(2_000),
         schedules: Vec::new(),
         steps: vec![trigger(5, 0, 0), trigger(60, 0, 0), trigger(130, 1, 1), trigger(300, 0, 0)],
         heals: ms(1_500),
@@ -148,8 +244,8 @@ fn r36_a_kill_at_every_step_misses_no_tick_and_fires_none_twice() {
 #[test]
 fn r23_a_kill_at_every_step_performs_no_effect_twice() {
     let ms = Duration::from_millis;
-    let call = Call { task: 6, key: 0, delay: None, dedup: None };
-    let trigger = (ms(5), Step::Trigger { process: 2, calls: vec![call] });
+    let call = Call { task: 6, ..Call::default() };
+    let trigger = (ms(5), Step::Trigger { process: 2, calls: vec![call], insists: false });
     let quiet = Plan { steps: vec![trigger.clone()], workers: 2, failing: 0, ..calm() };
     let performed = |lines: &[Line]| {
         lines.iter().filter(|line| matches!(line.event, Event::Performed { .. })).count()

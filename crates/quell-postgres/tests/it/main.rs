@@ -28,3 +28,5 @@ mod scarce;
 mod scene;
 #[cfg(test)]
 mod schema;
+#[cfg(test)]
+mod sim;

@@ -17,6 +17,7 @@ mod releases;
 mod replicas;
 mod rights;
 mod scripts;
+mod sim;
 mod spread;
 mod tls;
 mod wake;

@@ -11,4 +11,5 @@ mod inbox;
 mod power;
 mod scene;
 mod sharing;
+mod sim;
 mod upkeep;

@@ -94,6 +94,7 @@ impl Buggy {
                     keyed.key = Key::new(format!("{keyed}~", keyed = keyed.key))?;
                 }
             }
+            Bug::ForgetsIdempotency if self.now_and_then() => trigger.idempotency = None,
             Bug::NoExclusion => {
                 if let Some(keyed) = &mut trigger.keyed {
                     keyed.debounce.overlap = true;
