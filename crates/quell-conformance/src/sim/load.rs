@@ -126,7 +126,10 @@ fn trigger(call: &Call, number: usize, index: usize, release: &Release) -> NewTr
         retention: release.keeps,
         ..Idempotency::new(key(format!("i{name}")))
     });
-    let when = call.delay.map_or(When::Now, When::After);
+    // A delay beyond max is refused (R7), whatever policy the process has.
+    let longest = trigger.keyed.as_ref().map(|keyed| keyed.debounce.thresholds.max());
+    let delay = call.delay.map(|delay| longest.map_or(delay, |longest| delay.min(longest)));
+    let when = delay.map_or(When::Now, When::After);
     // The hot key is in a partition, one of the others in another.
     let partition = (call.key < 2).then(|| key(format!("p{}", call.key)));
     NewTrigger { dedup, when, partition, idempotency, priority: call.priority, ..trigger }
