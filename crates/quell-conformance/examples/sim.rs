@@ -18,13 +18,15 @@ struct Args {
     plan: Option<String>,
     history: Option<String>,
     minimise: bool,
+    bugs: bool,
 }
 
 const USAGE: &str = "usage: sim [--seed N | --from N --seeds N] [--plan FILE] [--history FILE] \
-                     [--minimise] [--bug NAME]";
+                     [--minimise] [--bug NAME] [--bugs]";
 
 fn main() -> ExitCode {
     match args(std::env::args().skip(1)) {
+        Ok(args) if args.bugs => bugs(&args),
         Ok(args) if args.seeds == 1 || args.plan.is_some() => one(&args),
         Ok(args) => many(&args),
         Err(why) => {
@@ -35,11 +37,22 @@ fn main() -> ExitCode {
 }
 
 fn args(mut given: impl Iterator<Item = String>) -> Result<Args, String> {
-    let mut args =
-        Args { from: 0, seeds: 10_000, bug: Bug::None, plan: None, history: None, minimise: false };
+    let mut args = Args {
+        from: 0,
+        seeds: 10_000,
+        bug: Bug::None,
+        plan: None,
+        history: None,
+        minimise: false,
+        bugs: false,
+    };
     while let Some(name) = given.next() {
         if name == "--minimise" {
             args.minimise = true;
+            continue;
+        }
+        if name == "--bugs" {
+            args.bugs = true;
             continue;
         }
         let value = given.next().ok_or_else(|| format!("{name} wants a value"))?;
@@ -108,7 +121,7 @@ fn one(args: &Args) -> ExitCode {
         report.attempts,
         report.violations.len()
     );
-    print!("{}", report.text(&lines));
+    print!("{}{}", report.table(), report.text(&lines));
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -117,16 +130,50 @@ fn read(path: &str) -> Result<Plan, String> {
     serde_json::from_str(&text).map_err(|error| error.to_string())
 }
 
+/// The properties that a report says are broken.
+fn broken(report: &Report) -> Vec<&'static str> {
+    let mut broken: Vec<_> = report.violations.iter().map(|v| v.property).collect();
+    broken.sort_unstable();
+    broken.dedup();
+    broken
+}
+
+/// The table of bugs: which property catches each, in what share of the seeds, and which others do.
+fn bugs(args: &Args) -> ExitCode {
+    println!("| seeded bug | property | caught in | others in |\n| --- | --- | --- | --- |");
+    for (bug, properties) in
+        Bug::ALL.into_iter().filter(|(bug, _)| args.bug == Bug::None || args.bug == *bug)
+    {
+        let mut by_property = std::collections::BTreeMap::<_, u64>::new();
+        let (mut caught, mut first) = (0_u64, None);
+        for seed in args.from..args.from.saturating_add(args.seeds) {
+            let broken = broken(&judged(&Plan::draw(seed), bug).1);
+            if broken.iter().any(|property| properties.contains(property)) {
+                caught += 1;
+                first = first.or(Some(seed));
+            }
+            let others = broken.into_iter().filter(|property| !properties.contains(property));
+            others.for_each(|property| *by_property.entry(property).or_default() += 1);
+        }
+        let share = |count: u64| format!("{:.1} %", count as f64 * 100.0 / args.seeds as f64);
+        let others: Vec<String> = by_property
+            .into_iter()
+            .map(|(property, count)| format!("{property} {}", share(count)))
+            .collect();
+        let (own, others) = (properties.join(", "), others.join(", "));
+        println!("| {bug:?} | {own} | {} (first {first:?}) | {others} |", share(caught));
+    }
+    ExitCode::SUCCESS
+}
+
 /// Many seeds; the first that fails is shown with how to run it again.
 fn many(args: &Args) -> ExitCode {
     let began = Instant::now();
-    let (mut events, mut attempts, mut accepted, mut failed) = (0, 0, 0, Vec::new());
+    let (mut total, mut failed) = (Report::default(), Vec::new());
     let mut by_property = std::collections::BTreeMap::new();
     for seed in args.from..args.from.saturating_add(args.seeds) {
         let (lines, report) = judged(&Plan::draw(seed), args.bug);
-        events += report.events;
-        attempts += report.attempts;
-        accepted += report.accepted;
+        total.add(&report);
         if let Some(first) = report.violations.first() {
             if failed.is_empty() && args.bug == Bug::None {
                 let (property, shown) = (first.property, report.text(&lines));
@@ -135,14 +182,13 @@ fn many(args: &Args) -> ExitCode {
             }
             failed.push(seed);
         }
-        let mut broken: Vec<_> = report.violations.iter().map(|v| v.property).collect();
-        broken.sort_unstable();
-        broken.dedup();
-        for property in broken {
+        for property in broken(&report) {
             *by_property.entry(property).or_insert(0_u64) += 1;
         }
     }
     let took = began.elapsed();
+    let Report { events, accepted, attempts, .. } = total;
+    print!("{}", total.table());
     let a_minute = args.seeds as f64 / took.as_secs_f64() * 60.0;
     println!(
         "{} seeds, {accepted} triggers, {attempts} attempts, {events} events in {:.1} s \

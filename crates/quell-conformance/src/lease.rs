@@ -217,7 +217,7 @@ pub async fn r25_every_attempt_is_on_record(mut rig: Rig) {
     let ends = [AttemptOutcome::Failed, AttemptOutcome::Panicked, AttemptOutcome::TimedOut];
     for (round, ended) in ends.into_iter().enumerate() {
         let job = rig.at(round as u64 * 10).claim_one().await;
-        let kind = FailureKind::Transient { backoff: secs(10), last: round == 2 };
+        let kind = FailureKind::Transient { backoff: secs(10), last: round == 2, asked: false };
         let error = format!("error {round}\n  caused by: the weather");
         let failure = Failure { error, ended, kind };
         rig.settle(lease(&job), Outcome::Failed(failure)).await;

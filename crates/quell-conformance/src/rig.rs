@@ -105,7 +105,7 @@ pub fn keyed_with(k: &str, debounce: Debounce, fold: Fold, payload: &str) -> New
 /// A transient failure with this backoff.
 #[must_use]
 pub fn fails(backoff: Duration, last: bool) -> Outcome {
-    let kind = FailureKind::Transient { backoff, last };
+    let kind = FailureKind::Transient { backoff, last, asked: false };
     Outcome::Failed(Failure { error: "boom".to_owned(), ended: AttemptOutcome::Failed, kind })
 }
 

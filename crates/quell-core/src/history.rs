@@ -55,10 +55,16 @@ pub struct WorkerTask {
 #[serde(rename_all = "snake_case", tag = "event")]
 #[non_exhaustive]
 pub enum Event {
-    /// What may be expected of this record; without it, no more than what every record holds.
+    /// A process begins its record. One that has an [`Event::End`] as its last line wrote all that
+    /// it did; one without an end was killed, and what it had in flight may be missing.
+    Begin {
+        /// The time on the host's clock.
+        t: Timestamp,
+    },
+    /// A process ends its record: everything that it did is in it.
+    End,
+    /// What a test promises of the whole record.
     Record {
-        /// Whether nothing that happened is missing: no process was killed while it wrote.
-        complete: bool,
         /// Whether every fault is in it.
         faults: bool,
         /// How late an attempt may start while no fault is at work and nothing holds it back.
@@ -70,6 +76,15 @@ pub enum Event {
         op: u64,
         /// The task.
         task: TaskName,
+        /// Its queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        queue: Option<QueueName>,
+        /// Its partition.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partition: Option<Key>,
+        /// Its priority.
+        #[serde(default)]
+        priority: Priority,
         /// Its debounce key.
         key: Option<Key>,
         /// Its dedup key.
@@ -89,7 +104,7 @@ pub enum Event {
         /// The delay it asks for.
         #[serde(default)]
         when: When,
-        /// How its payload is folded, where payloads are recorded.
+        /// How its payload is folded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fold: Option<Fold>,
         /// Its payload as JSON text, where payloads are recorded.
@@ -262,9 +277,18 @@ pub enum Event {
         token: LeaseToken,
         /// What was reported.
         outcome: AttemptOutcome,
-        /// Whether the failure was permanent, or the last that is allowed.
-        #[serde(default)]
-        last: bool,
+        /// Whether the failure was reported as permanent.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        permanent: bool,
+        /// Whether the failure was reported as the last that the policy allows.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        exhausted: bool,
+        /// Whether the handler asked for the delay before the next attempt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        asked: bool,
+        /// Whether the handler's own transaction ended the job, at or before this time (R22).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        in_tx: bool,
         /// What became of the job; `refused` when the lease was lost.
         became: SettledAs,
     },
@@ -405,6 +429,9 @@ pub enum Event {
         /// The debounce policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         debounce: Option<Debounce>,
+        /// How its payloads are folded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fold: Option<Fold>,
         /// The delay.
         #[serde(default)]
         when: When,

@@ -345,7 +345,7 @@ impl Job {
                 self.error = Some(failure.clipped());
                 match failure.kind {
                     FailureKind::Permanent => self.bury(now),
-                    FailureKind::Transient { backoff, last } => {
+                    FailureKind::Transient { backoff, last, .. } => {
                         let due = now + backoff;
                         if last && heir.is_none() {
                             self.bury(now)

@@ -85,18 +85,15 @@ impl Outcome {
         }
     }
 
-    /// Whether it is a failure after which no attempt is left: permanent, or the last one.
+    /// The failure that it reports, or would if its transaction did not commit (R22).
     #[must_use]
-    pub fn is_last(&self) -> bool {
+    pub fn failure(&self) -> Option<&Failure> {
         match self {
-            Outcome::Failed(failure) | Outcome::InTransaction(failure) => match failure.kind {
-                FailureKind::Transient { last, .. } => last,
-                FailureKind::Permanent => true,
-            },
+            Outcome::Failed(failure) | Outcome::InTransaction(failure) => Some(failure),
             Outcome::Succeeded { .. }
             | Outcome::Snoozed { .. }
             | Outcome::Released
-            | Outcome::Cancelled { .. } => false,
+            | Outcome::Cancelled { .. } => None,
         }
     }
 }
@@ -139,6 +136,8 @@ pub enum FailureKind {
         backoff: Duration,
         /// Whether the attempts are used up.
         last: bool,
+        /// Whether the handler asked for this delay: it is not the policy's backoff then.
+        asked: bool,
     },
     /// No retry can help: buried at once (R25).
     Permanent,
@@ -208,19 +207,4 @@ pub struct Lapsed {
     pub became: SettledAs,
     /// Whether it counts as a crash of its worker ([`crash::is_crash`](crate::crash::is_crash)).
     pub crash: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn r25_the_last_failure_and_a_permanent_one_leave_nothing_to_try() {
-        let failed = |kind| {
-            Outcome::Failed(Failure { error: String::new(), ended: AttemptOutcome::Failed, kind })
-        };
-        let transient = |last| failed(FailureKind::Transient { backoff: Duration::ZERO, last });
-        assert!(transient(true).is_last() && failed(FailureKind::Permanent).is_last());
-        assert!(!transient(false).is_last() && !Outcome::succeeded().is_last());
-    }
 }

@@ -1,4 +1,5 @@
-//! `quell check`: judges event histories, as `quell serve --history FILE` writes them.
+//! `quell check`: judges event histories, as `quell serve --history FILE` writes them, and says for
+//! each property how many cases it judged, how many it could not, and why.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use quell::history::Event;
 use quell::{JobFilter, Quell};
-use quell_conformance::check::{Line, check, merge, parse};
+use quell_conformance::check::{Line, check, elsewhere, merge, parse};
 
 /// What to judge.
 #[derive(Clone, Debug, clap::Args)]
@@ -18,6 +19,10 @@ pub struct Args {
     /// events. Everything that was triggered must have run by now.
     #[arg(long, value_name = "URL")]
     store: Option<String>,
+    /// Other processes used the store whose histories are not given, or it had jobs before: what
+    /// they may have done counts as not judged.
+    #[arg(long)]
+    partial: bool,
 }
 
 /// Prints what is wrong, each with the events that show it, and fails if anything is.
@@ -34,9 +39,15 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     if let Some(url) = &args.store {
         files.push(rows(url)?);
     }
+    if args.partial {
+        files.push(vec![elsewhere()]);
+    }
     let lines = merge(files);
     let report = check(&lines);
-    write!(out, "{}", report.text(&lines))?;
+    write!(out, "{}{}", report.text(&lines), report.table())?;
+    for process in &report.incomplete {
+        writeln!(out, "{process} did not end its record: what it had in flight may be missing")?;
+    }
     let (broken, events) = (report.violations.len(), report.events);
     let (accepted, attempts, pending) = (report.accepted, report.attempts, report.pending);
     writeln!(

@@ -1,11 +1,16 @@
 //! The event history as a file: one JSON line per event, one `write` each, so that a kill loses at
-//! most a torn last line.
+//! most what was in flight.
+//!
+//! The first line of a process is a `begin` and the last one of a process that ended well an `end`
+//! ([`FileSink::end`]): `quell check` takes a process without an end for one that was killed.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+use quell::Timestamp;
 use quell::history::{Event, History};
 use quell_conformance::check::Line;
 
@@ -15,28 +20,67 @@ pub struct FileSink {
     file: File,
     /// Names this process among those that wrote to the file: numbers of calls are its own.
     process: String,
+    /// Whether a write failed: nothing more is written, so that what is missing is the rest.
+    broken: AtomicBool,
 }
 
 impl FileSink {
-    /// Opens the file, making it when missing.
+    /// Opens the file, creating it where it is missing, and records that this process begins.
     ///
     /// # Errors
-    /// Says why it cannot be opened.
+    /// Says why it cannot be opened or written.
     pub fn append(path: &Path) -> anyhow::Result<Self> {
-        let file = File::options().create(true).append(true).open(path);
-        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        let explain = || format!("cannot write {}", path.display());
+        let open = File::options().create(true).append(true).read(true).open(path);
+        let mut file = open.with_context(explain)?;
+        if ends_in_a_torn_line(&mut file).with_context(explain)? {
+            file.write_all(b"\n").with_context(explain)?;
+        }
         let process = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
-        Ok(FileSink { file, process })
+        let sink = FileSink { file, process, broken: AtomicBool::new(false) };
+        sink.write(&Event::Begin { t: host_time() }).with_context(explain)?;
+        Ok(sink)
+    }
+
+    /// Records that this process ends and that everything it did is on record. Call it when nothing
+    /// is in flight any more; after an error, do not.
+    pub fn end(&self) {
+        self.record(&Event::End);
+    }
+
+    fn write(&self, event: &Event) -> std::io::Result<()> {
+        let line = Line { p: self.process.clone(), n: None, event: event.clone() };
+        let mut line = serde_json::to_vec(&line)?;
+        line.push(b'\n');
+        (&self.file).write_all(&line)
     }
 }
 
 impl History for FileSink {
     fn record(&self, event: &Event) {
-        let line = Line { p: self.process.clone(), n: None, event: event.clone() };
-        let Ok(mut line) = serde_json::to_vec(&line) else { return };
-        line.push(b'\n');
-        if let Err(error) = (&self.file).write_all(&line) {
-            tracing::error!(%error, "an event could not be recorded");
+        if self.broken.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.write(event) {
+            self.broken.store(true, Ordering::Relaxed);
+            tracing::error!(%error, "cannot write the event history: it ends here");
         }
     }
+}
+
+/// Whether a process was killed while it wrote to the file.
+fn ends_in_a_torn_line(file: &mut File) -> std::io::Result<bool> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
+}
+
+fn host_time() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let micros = since.map(|since| since.as_micros()).unwrap_or_default();
+    Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
 }

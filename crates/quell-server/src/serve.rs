@@ -27,6 +27,7 @@ use crate::alerts::{DeclaredAlert, Ended, Tally, Watch};
 use crate::api::{self, Api};
 use crate::config::{Config, DeclaredTask};
 use crate::handler::{GRACE, Handler, Invocation};
+use crate::history::FileSink;
 
 /// Connections at once; more wait to be taken.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -63,29 +64,40 @@ pub fn run(args: Args, out: &mut dyn std::io::Write) -> anyhow::Result<()> {
         writeln!(out, "{}: fine, {} tasks", args.config.display(), config.tasks.len())?;
         return Ok(());
     }
-    let history: Option<Sink> = match args.history {
-        Some(path) => Some(Arc::new(crate::history::FileSink::append(&path)?)),
+    let file = match args.history {
+        Some(path) => Some(Arc::new(FileSink::append(&path)?)),
         None => None,
     };
+    let history = file.clone().map(|file| -> Sink { file });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let signal = crate::signal::shutdown()?;
-        let mut server = Server::start(config, history).await?;
-        writeln!(out, "listening on http://{}", server.address())?;
-        out.flush()?;
-        tokio::select! {
-            () = signal => {}
-            error = server.failed() => return Err(error),
-        }
-        info!(
-            "shutting down: attempts may end within the grace time; a second signal ends them now"
-        );
-        let again = crate::signal::shutdown()?;
-        tokio::select! {
-            stopped = server.stop() => stopped,
-            () = again => anyhow::bail!("a second signal ended it before the attempts had ended"),
-        }
-    })
+    let served = runtime.block_on(serve(config, history, out));
+    // What was in flight is cancelled by now.
+    drop(runtime);
+    if let Some(file) = file.filter(|_| served.is_ok()) {
+        file.end();
+    }
+    served
+}
+
+async fn serve(
+    config: Config,
+    history: Option<Sink>,
+    out: &mut dyn std::io::Write,
+) -> anyhow::Result<()> {
+    let signal = crate::signal::shutdown()?;
+    let mut server = Server::start(config, history).await?;
+    writeln!(out, "listening on http://{}", server.address())?;
+    out.flush()?;
+    tokio::select! {
+        () = signal => {}
+        error = server.failed() => return Err(error),
+    }
+    info!("shutting down: attempts may end within the grace time; a second signal ends them now");
+    let again = crate::signal::shutdown()?;
+    tokio::select! {
+        stopped = server.stop() => stopped,
+        () = again => anyhow::bail!("a second signal ended it before the attempts had ended"),
+    }
 }
 
 /// A server that runs.

@@ -63,16 +63,23 @@ enum Role {
 /// # Errors
 /// When the store or the history cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let sink: Sink = Arc::new(FileSink::append(&args.history)?);
+    let file = Arc::new(FileSink::append(&args.history)?);
+    let sink: Sink = Arc::<FileSink>::clone(&file);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let worked = runtime.block_on(async {
         let quell = open(&args.store, &sink).await?;
         match &args.role {
             Role::Call { slot } => call(&quell, &sink, &args.stamps, *slot).await,
             Role::Work => work(&quell, &sink, &args.stamps).await,
             Role::Pay { payments, deaths } => pay::work(&quell, payments, deaths).await,
         }
-    })
+    });
+    // What was in flight is cancelled by now.
+    drop(runtime);
+    if worked.is_ok() {
+        file.end();
+    }
+    worked
 }
 
 async fn open(url: &str, sink: &Sink) -> anyhow::Result<Quell> {

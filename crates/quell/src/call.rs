@@ -258,7 +258,11 @@ async fn within<DB: crate::Database>(
         return Err(quell_core::lacks("transactions", "trigger outside the transaction"));
     }
     let batch = quell.keep_dedup(batch)?;
-    DB::trigger(tx, &**quell.store(), &batch).await
+    let ops = quell.record_calls(&batch);
+    let triggered = DB::trigger(tx, &**quell.store(), &batch).await;
+    let receipts = vec![Receipt::Pending; batch.triggers.len()];
+    quell.record_answers(ops, triggered.as_ref().map(|()| &receipts[..]));
+    triggered
 }
 
 fn dedup_key(text: &str) -> Result<Key> {

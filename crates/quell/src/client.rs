@@ -223,26 +223,37 @@ impl Quell {
             return Ok(Vec::new());
         }
         let batch = self.keep_dedup(batch)?;
-        let Some(history) = &self.shared.history else {
-            return self.shared.batcher.enqueue(batch).await;
-        };
+        let ops = self.record_calls(&batch);
+        let answer = self.shared.batcher.enqueue(batch).await;
+        self.record_answers(ops, answer.as_deref());
+        answer
+    }
+
+    /// Records the calls of a batch before they are made, and returns their numbers.
+    pub(crate) fn record_calls(&self, batch: &Batch) -> std::ops::Range<u64> {
+        let Some(history) = &self.shared.history else { return 0..0 };
         let count = u64::try_from(batch.triggers.len()).unwrap_or(u64::MAX);
         let first = self.shared.next_op.fetch_add(count, Ordering::Relaxed);
         let wants_payloads = history.wants_payloads();
         for (op, trigger) in (first..).zip(&batch.triggers) {
             history.record(&Event::invoked(op, trigger, wants_payloads));
         }
-        let answer = self.shared.batcher.enqueue(batch).await;
-        match &answer {
-            Ok(receipts) => (first..).zip(receipts).for_each(|(op, receipt)| {
+        first..first.saturating_add(count)
+    }
+
+    /// Records the answers to the calls of a batch.
+    pub(crate) fn record_answers(
+        &self,
+        ops: std::ops::Range<u64>,
+        answer: std::result::Result<&[Receipt], &quell_core::Error>,
+    ) {
+        let Some(history) = &self.shared.history else { return };
+        match answer {
+            Ok(receipts) => ops.zip(receipts).for_each(|(op, receipt)| {
                 history.record(&Event::TriggerOk { op, receipt: receipt.clone() });
             }),
-            Err(error) => {
-                let ops = first..first.saturating_add(count);
-                ops.for_each(|op| history.record(&Event::failed(op, error)));
-            }
+            Err(error) => ops.for_each(|op| history.record(&Event::failed(op, error))),
         }
-        answer
     }
 
     /// Makes the open window of a key due now (R7); none where no window is open.

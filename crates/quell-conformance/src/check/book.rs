@@ -5,14 +5,21 @@ use std::time::Duration;
 
 use quell_core::history::{Event, WorkerTask};
 use quell_core::{
-    AttemptOutcome, JobId, JobState, Payload, QueueName, QueueSettings, Receipt, ScheduleName,
-    SettledAs, TaskName, Timestamp, TriggerId, WorkerId,
+    AttemptOutcome, JobId, JobState, Key, QueueName, QueueSettings, SettledAs, TaskName, Timestamp,
+    TriggerId, WorkerId,
 };
 
+use super::calls::Calls;
 use super::limits::Starts;
+use super::processes::{Act, Processes};
 use super::read::time_of;
 use super::views::{ClaimView, JobView, OpId, OpState, OpView, TaskKey};
 use super::{Line, Report};
+
+/// Why a case cannot be judged where a process was killed.
+const MISSING: &str = "a process that was killed may have taken an event with it";
+/// How far apart two processes may read the clock for what they commit together.
+const SLACK: Duration = Duration::from_secs(1);
 
 /// Everything that the events said so far.
 #[derive(Debug, Default)]
@@ -37,8 +44,6 @@ pub struct Book {
     pub starts: Starts,
     /// Tasks that are paused.
     pub paused: BTreeSet<TaskName>,
-    /// The calls that schedules make, those that were removed among them.
-    pub schedules: BTreeMap<ScheduleName, OpView>,
     /// What workers run.
     pub workers: BTreeMap<WorkerId, Vec<WorkerTask>>,
     /// The highest store time so far.
@@ -47,20 +52,31 @@ pub struct Book {
     pub fault: Option<usize>,
     /// Processes that were killed.
     pub killed: BTreeSet<String>,
-    /// When each process is last heard of.
-    pub heard: BTreeMap<String, Timestamp>,
+    /// The processes, and what may be missing of them.
+    pub processes: Processes,
+    /// Attempts that their handlers' own transactions ended, before that was on record.
+    pub in_tx: BTreeSet<(JobId, u64)>,
+    /// When the settings of a queue were last changed.
+    pub queue_set: BTreeMap<QueueName, Timestamp>,
+    /// When a task was last paused or resumed.
+    pub task_set: BTreeMap<TaskName, Timestamp>,
+    /// How much later than it was read a time may be on record: nothing where one recorder wrote
+    /// for all.
+    pub slack: Duration,
     /// Whether there is any fault in the whole record.
     pub any_fault: bool,
     /// Since when no harm is done.
     pub healed: Option<Timestamp>,
-    /// Whether nothing is missing.
-    pub complete: bool,
+    /// Whether stores wrote events.
+    pub has_store: bool,
     /// Whether all faults are recorded.
     pub faults: bool,
     /// How late a start may be that nothing holds back.
     pub punctual: Option<Duration>,
     /// Triggers of jobs that were imported, by the key that they were debounced by.
     pub imported: BTreeMap<TaskKey, u64>,
+    /// Jobs that were imported.
+    pub imported_jobs: BTreeSet<JobId>,
     /// Whether rows at the end are recorded.
     pub has_rows: bool,
 }
@@ -69,22 +85,65 @@ impl Book {
     /// An empty book; what `lines` say about the record as a whole is known from the start.
     #[must_use]
     pub fn new(lines: &[Line]) -> Self {
-        let mut book = Book { now: Timestamp::MIN, ..Book::default() };
+        let Calls { ops, triggers, overlaps, .. } = Calls::of(lines);
+        let processes = Processes::of(lines);
+        let numbered = lines.iter().all(|line| line.n.is_some());
+        let slack = if numbered { Duration::ZERO } else { SLACK };
+        let now = Timestamp::MIN;
+        let mut book = Book { now, ops, triggers, overlaps, processes, slack, ..Book::default() };
         for line in lines {
-            if let Some(t) = time_of(&line.event) {
-                let last = book.heard.entry(line.p.clone()).or_insert(t);
-                *last = t.max(*last);
-            }
             match &line.event {
-                Event::Record { complete, faults, punctual } => {
-                    (book.complete, book.faults, book.punctual) = (*complete, *faults, *punctual);
+                Event::Record { faults, punctual } => {
+                    (book.faults, book.punctual) = (*faults, *punctual);
                 }
                 Event::Fault { .. } => book.any_fault = true,
                 Event::Row { .. } => book.has_rows = true,
+                Event::Window { .. } | Event::Claimed { .. } => book.has_store = true,
+                Event::Settle { job, token, in_tx: true, .. } => {
+                    book.in_tx.insert((*job, token.get()));
+                }
                 _ => {}
             }
         }
         book
+    }
+
+    /// Why an event between these times may be missing, if it may.
+    #[must_use]
+    pub fn excuse(&self, act: Act, from: Timestamp, to: Timestamp) -> Option<String> {
+        self.processes.lost(act, from, to).map(|_| MISSING.to_owned())
+    }
+
+    /// Why something that happened to a job before `to` may be missing, if it may.
+    #[must_use]
+    pub fn missing(&self, job: &JobView, to: Timestamp) -> Option<String> {
+        self.excuse(Act::Any, job.newest_at, to)
+    }
+
+    /// Why the attempt that a job runs may have ended before `to`, if it may.
+    #[must_use]
+    pub fn may_have_ended(&self, id: JobId, job: &JobView, to: Timestamp) -> Option<String> {
+        if self.in_tx.contains(&(id, job.token)) {
+            return Some(
+                "its handler's own transaction ended an attempt, nobody knows when".into(),
+            );
+        }
+        self.missing(job, to)
+    }
+
+    /// Why a job that nothing tells of may be there, if it may: a killed caller may have made it.
+    #[must_use]
+    pub fn unheard(&self, task: &TaskName, key: Option<&Key>, to: Timestamp) -> Option<String> {
+        let lossy: BTreeSet<&str> = self.processes.incomplete().collect();
+        let called = |((p, _), op): (&OpId, &OpView)| {
+            op.state == OpState::Unknown
+                && lossy.contains(p.as_str())
+                && (&op.task, op.key.as_ref()) == (task, key)
+        };
+        if self.ops.iter().any(called) {
+            return Some(MISSING.to_owned());
+        }
+        self.excuse(Act::Any, Timestamp::MIN, to)
     }
 
     /// Whether everything that was accepted was to have run by the end.
@@ -113,6 +172,7 @@ impl Book {
         let by_store = !matches!(line.event, Event::Fault { .. } | Event::Heal { .. });
         let time = time_of(&line.event).filter(|_| by_store);
         self.now = time.map_or(self.now, |t| t.max(self.now));
+        self.doubt(&line.event);
         match &line.event {
             Event::Window { .. } => self.window(at, &line.event),
             Event::Suppressed { t, job, count, .. } => {
@@ -167,37 +227,27 @@ impl Book {
         }
     }
 
+    /// Marks a job whose events do not follow from each other, and its newest time.
+    fn doubt(&mut self, event: &Event) {
+        let Some((job, t)) = of_job(event) else { return };
+        let lossy = !self.processes.are_complete();
+        let Some(view) = self.jobs.get_mut(&job) else { return };
+        view.doubted |= lossy && view.has_gap(event);
+        view.newest_at = view.newest_at.max(t);
+    }
+
     fn take_rest(&mut self, at: usize, line: &Line) {
         match &line.event {
-            Event::TriggerInvoke { .. } => self.invoked(at, line),
-            Event::TriggerOk { op, receipt } => {
-                let id = (line.p.clone(), *op);
-                if let Some(op) = self.ops.get_mut(&id) {
-                    op.state = OpState::Answered(receipt.clone(), at);
-                }
-                if let Some(trigger) = receipt.trigger() {
-                    self.triggers.entry(trigger).or_insert(id);
-                }
-            }
-            Event::TriggerFail { op, .. } => {
-                if let Some(op) = self.ops.get_mut(&(line.p.clone(), *op)) {
-                    op.state = OpState::Failed;
-                }
-            }
             Event::Queue { t, queue, settings } => self.set_queue(queue, settings.clone(), *t),
             Event::QueueDeleted { t, queue } => {
                 let closed = QueueSettings { paused: true, ..QueueSettings::default() };
                 self.set_queue(queue, closed, *t);
             }
-            Event::TaskChanged { task, settings, .. } => {
+            Event::TaskChanged { t, task, settings } => {
+                self.task_set.insert(task.clone(), *t);
                 put(&mut self.paused, task.clone(), settings.paused);
             }
             Event::Import { .. } => self.imported(at, &line.event),
-            Event::Schedule { .. } => self.schedule(at, &line.event),
-            Event::Ticked { schedule, receipt, .. }
-            | Event::ScheduleRun { schedule, receipt, .. } => {
-                self.triggered(at, line, schedule, receipt);
-            }
             Event::Worker { worker, tasks } => {
                 self.workers.insert(worker.clone(), tasks.clone());
             }
@@ -220,89 +270,17 @@ impl Book {
 
     fn set_queue(&mut self, queue: &QueueName, settings: QueueSettings, t: Timestamp) {
         let was = self.queues.insert(queue.clone(), settings.clone()).unwrap_or_default();
+        self.queue_set.insert(queue.clone(), t);
         self.starts.set(queue, &was, &settings, t);
     }
 
     /// The running jobs of a queue.
-    pub(super) fn running_in<'b>(
+    pub(super) fn running_jobs_in<'b>(
         &'b self,
         queue: &'b QueueName,
-    ) -> impl Iterator<Item = &'b JobView> {
-        let views = self.running.iter().filter_map(|id| self.jobs.get(id));
-        views.filter(move |view| view.queue == *queue)
-    }
-
-    fn invoked(&mut self, at: usize, line: &Line) {
-        let Event::TriggerInvoke {
-            op,
-            task,
-            key,
-            dedup,
-            hold,
-            idempotency,
-            fingerprint,
-            debounce,
-            when,
-            fold,
-            payload,
-        } = &line.event
-        else {
-            return;
-        };
-        let view = OpView {
-            at,
-            since: self.now,
-            task: task.clone(),
-            key: key.clone(),
-            dedup: dedup.clone(),
-            hold: *hold,
-            idempotency: idempotency.clone().zip(fingerprint.clone()),
-            debounce: *debounce,
-            when: *when,
-            fold: fold.clone(),
-            payload: payload.as_deref().and_then(|text| Payload::from_text(text).ok()),
-            state: OpState::Unknown,
-        };
-        if let (Some(key), Some(debounce)) = (key.clone(), debounce) {
-            *self.overlaps.entry((task.clone(), key)).or_default() |= debounce.overlap;
-        }
-        self.ops.insert((line.p.clone(), *op), view);
-    }
-
-    fn schedule(&mut self, at: usize, event: &Event) {
-        let Event::Schedule { schedule, task, key, dedup, debounce, when, .. } = event else {
-            return;
-        };
-        let view = OpView {
-            at,
-            since: self.now,
-            task: task.clone(),
-            key: key.clone(),
-            dedup: dedup.as_ref().map(|dedup| dedup.key.clone()),
-            hold: dedup.as_ref().map(|dedup| dedup.until),
-            idempotency: None,
-            debounce: *debounce,
-            when: *when,
-            fold: None,
-            payload: None,
-            state: OpState::Unknown,
-        };
-        if let (Some(key), Some(debounce)) = (key.clone(), debounce) {
-            *self.overlaps.entry((task.clone(), key)).or_default() |= debounce.overlap;
-        }
-        self.schedules.insert(schedule.clone(), view);
-    }
-
-    /// A trigger that a schedule made is a call of the store's own, which was answered at once.
-    fn triggered(&mut self, at: usize, line: &Line, schedule: &ScheduleName, receipt: &Receipt) {
-        let Some(made) = self.schedules.get(schedule).cloned() else { return };
-        // Callers count from one.
-        let id = (line.p.clone(), u64::MAX - at as u64);
-        if let Some(trigger) = receipt.trigger() {
-            self.triggers.entry(trigger).or_insert(id.clone());
-        }
-        let state = OpState::Answered(receipt.clone(), at);
-        self.ops.insert(id, OpView { at, since: self.now, state, ..made });
+    ) -> impl Iterator<Item = (JobId, &'b JobView)> {
+        let views = self.running.iter().filter_map(|id| Some((*id, self.jobs.get(id)?)));
+        views.filter(move |(_, view)| view.queue == *queue)
     }
 
     fn window(&mut self, at: usize, event: &Event) {
@@ -327,7 +305,9 @@ impl Book {
             return;
         };
         let fresh = || JobView::new(task, queue, key.as_ref(), *t);
+        let (known, lossy) = (self.jobs.contains_key(job), !self.processes.are_complete());
         let view = self.jobs.entry(*job).or_insert_with(fresh);
+        view.doubted |= lossy && !known && *first != *t;
         // A window that is not complete may have missed how it came to wait again.
         view.state = JobState::Scheduled;
         let absorbs = view.absorbs(*count);
@@ -366,18 +346,24 @@ impl Book {
             *self.imported.entry(key).or_default() += count;
         }
         self.jobs.insert(*job, view);
+        self.imported_jobs.insert(*job);
     }
 
     fn claimed(&mut self, at: usize, line: &Line) {
-        let Event::Claimed { t, job, token, task, queue, key, worker, count, until, .. } =
-            &line.event
+        let Event::Claimed {
+            t, job, token, task, queue, key, worker, count, until, attempt, ..
+        } = &line.event
         else {
             return;
         };
         let fresh = || JobView::new(task, queue, key.as_ref(), *t);
+        let (known, lossy) = (self.jobs.contains_key(job), !self.processes.are_complete());
         let view = self.jobs.entry(*job).or_insert_with(fresh);
+        view.doubted |= lossy && !known;
         view.state = JobState::Running;
-        view.attempt = view.attempt.saturating_add(1);
+        // Where events may be missing, the store's word is the only one.
+        view.attempt = if view.doubted { *attempt } else { view.attempt.saturating_add(1) };
+        view.newest_at = *t;
         (view.token, view.until, view.renewed) = (token.get(), *until, [at, at]);
         (view.worker, view.by) = (Some(worker.clone()), line.p.clone());
         view.claims.push(ClaimView {
@@ -433,7 +419,7 @@ impl Book {
         if view.state.is_ended() {
             view.ended = Some((at, t));
         }
-        let (count, failures) = (view.count, view.failures);
+        let (count, failures, doubted) = (view.count, view.failures, view.doubted);
         match became {
             SettledAs::Scheduled { due } => view.due = due,
             SettledAs::Absorbed { by, .. } => {
@@ -441,6 +427,8 @@ impl Book {
                 if let Some(heir) = self.jobs.get_mut(&by) {
                     heir.awaits.push((job, count));
                     heir.failures = heir.failures.max(failures);
+                    heir.doubted |= doubted;
+                    heir.newest_at = heir.newest_at.max(t);
                 }
             }
             _ => {}
@@ -467,8 +455,28 @@ impl Book {
             last.is_some_and(|view| !view.state.is_ended())
         };
         let pending = self.triggers.keys().filter(|trigger| waits(&trigger.job)).count();
-        Report { attempts, accepted: self.triggers.len(), pending, ..Report::default() }
+        let incomplete = self.processes.incomplete().map(ToOwned::to_owned).collect();
+        let (accepted, processes) = (self.triggers.len(), self.processes.count());
+        Report { attempts, accepted, pending, processes, incomplete, ..Report::default() }
     }
+}
+
+/// The job that an event is about, and its time.
+fn of_job(event: &Event) -> Option<(JobId, Timestamp)> {
+    let job = match event {
+        Event::Window { job, .. }
+        | Event::Suppressed { job, .. }
+        | Event::Claimed { job, .. }
+        | Event::Renew { job, .. }
+        | Event::Lapse { job, .. }
+        | Event::Settle { job, .. }
+        | Event::Cancel { job, .. }
+        | Event::Redrive { job, .. }
+        | Event::Discard { job, .. }
+        | Event::Prune { job, .. } => *job,
+        _ => return None,
+    };
+    Some((job, time_of(event)?))
 }
 
 fn put<T: Ord>(set: &mut BTreeSet<T>, id: T, is_in: bool) {

@@ -1,12 +1,16 @@
-//! Nothing accepted is lost, made up or counted twice (P1, P2, P3, P4, P15).
+//! Nothing accepted is lost, made up or counted twice (P2, P3, P4).
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quell_core::edge::Edge;
 use quell_core::history::Event;
-use quell_core::{JobId, JobState, Receipt, SettledAs, TriggerId};
+use quell_core::{JobId, JobState, Receipt, SettledAs, TaskName, Timestamp, TriggerId};
 
-use super::views::{JobView, OpState, OpView, TaskKey};
-use super::{Book, Line, Property, Violation, broken};
+use super::views::{JobView, OpId, OpState, OpView, TaskKey};
+use super::{Book, Found, Line, Property};
+
+const NO_STORE: &str = "no store wrote to the record";
+const NO_CALLER: &str = "no caller wrote to the record";
 
 /// Every accepted trigger is in one job, and that job ran after it or ended on record.
 #[derive(Debug, Default)]
@@ -14,8 +18,24 @@ pub(super) struct Coverage {
     seen: BTreeMap<TriggerId, usize>,
 }
 
+/// Whether a trigger was covered.
+enum Covered {
+    Yes,
+    No(String),
+    Unknown(String),
+}
+
 impl Property for Coverage {
-    fn on(&mut self, _: &Book, at: usize, line: &Line, found: &mut Vec<Violation>) {
+    fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
+        if let Event::Claimed { t, job, task, key, .. } = &line.event {
+            match book.jobs.get(job) {
+                Some(_) => found.holds("P3"),
+                None => {
+                    let unknown = format!("job {job} started and never was");
+                    found.unless(book.unheard(task, key.as_ref(), *t), "P3", [at], unknown);
+                }
+            }
+        }
         let (Event::TriggerOk { receipt, .. }
         | Event::Ticked { receipt, .. }
         | Event::ScheduleRun { receipt, .. }) = &line.event
@@ -23,192 +43,237 @@ impl Property for Coverage {
             return;
         };
         let Some(trigger) = receipt.trigger() else { return };
-        if let Some(before) = self.seen.insert(trigger, at) {
-            broken(found, "P4", [before, at], format!("trigger {trigger} was given out twice"));
+        match self.seen.insert(trigger, at) {
+            Some(before) => {
+                let twice = format!("trigger {trigger} was given out twice");
+                found.broken("P4", [before, at], twice);
+            }
+            None => found.holds("P4"),
         }
     }
 
-    fn finish(&mut self, book: &Book, lines: &[Line], found: &mut Vec<Violation>) {
+    fn finish(&mut self, book: &Book, _: &[Line], found: &mut Found) {
         for op in book.ops.values() {
             if let OpState::Answered(receipt, at) = &op.state {
                 answered(book, op, receipt, *at, found);
             }
         }
-        if book.complete {
-            counts(book, found);
+        if book.has_store && book.ops.is_empty() {
+            found.cannot("P3", NO_CALLER);
+        } else if book.has_store {
+            keyed(book, found);
+            unkeyed(book, found);
         }
-        rows(book, lines, found);
     }
 }
 
-fn answered(book: &Book, op: &OpView, receipt: &Receipt, at: usize, found: &mut Vec<Violation>) {
+fn answered(book: &Book, op: &OpView, receipt: &Receipt, at: usize, found: &mut Found) {
     let Some(trigger) = receipt.trigger() else { return };
+    if !book.has_store {
+        found.cannot("P2", NO_STORE);
+        found.cannot("P4", NO_STORE);
+        return;
+    }
     let Some(job) = book.jobs.get(&trigger.job) else {
-        // A killed process may have taken the job's events with it; its row tells, where rows are.
-        if book.complete || book.has_rows {
-            let lost = format!("trigger {trigger} was accepted, but its job never was");
-            broken(found, "P2", [op.at, at], lost);
-        }
+        // The process that answered had written what it did before.
+        let lost = format!("trigger {trigger} was accepted, but its job never was");
+        found.broken("P2", [op.at, at], lost);
         return;
     };
     if job.task != op.task || job.key != op.key {
         let other = format!("trigger {trigger} went to a job of another task or key");
-        broken(found, "P4", [op.at, at].into_iter().chain(job.lines.first().copied()), other);
+        found.broken("P4", [op.at, at].into_iter().chain(job.lines.first().copied()), other);
     }
-    if book.complete {
-        matches(job, trigger, receipt, at, found);
-    }
-    if !job.suppressed.contains(&trigger.seq)
-        && let Err(why) = covered(book, trigger.job, trigger.seq)
-    {
-        let last = book.jobs.get(&book.last_heir(trigger.job)).into_iter();
-        let shown = [op.at, at].into_iter().chain(job.newest(3));
-        let shown: Vec<usize> = shown.chain(last.flat_map(|last| last.newest(3))).collect();
-        broken(found, "P2", shown, format!("trigger {trigger} was accepted and lost: {why}"));
+    counted(job, trigger, receipt, at, found);
+    match covered(book, job, op, trigger) {
+        Covered::Yes => found.holds("P2"),
+        Covered::Unknown(why) => found.cannot("P2", why),
+        Covered::No(why) => {
+            let last = book.jobs.get(&book.last_heir(trigger.job)).into_iter();
+            let shown = [op.at, at].into_iter().chain(job.newest(3));
+            let shown: Vec<usize> = shown.chain(last.flat_map(|last| last.newest(3))).collect();
+            let lost = format!("trigger {trigger} was accepted and lost: {why}");
+            found.broken("P2", shown, lost);
+        }
     }
 }
 
-/// A receipt says what happened to the window.
-fn matches(
-    job: &JobView,
-    trigger: TriggerId,
-    receipt: &Receipt,
-    at: usize,
-    found: &mut Vec<Violation>,
-) {
+/// P4: a receipt says what happened to the window.
+fn counted(job: &JobView, trigger: TriggerId, receipt: &Receipt, at: usize, found: &mut Found) {
     let Some(joined) = job.joined_at(trigger.seq) else {
         let shown = job.newest(2).chain([at]);
-        broken(found, "P4", shown, format!("job {} never counted trigger {trigger}", trigger.job));
+        let never = format!("job {} never counted trigger {trigger}", trigger.job);
+        found.broken("P4", shown, never);
         return;
     };
     let opened = matches!(receipt, Receipt::Accepted { .. });
-    if opened != (trigger.seq == 1) {
+    if opened == (trigger.seq == 1) {
+        found.holds("P4");
+    } else {
         let wrong = format!("the receipt of {trigger} does not say what became of it");
-        broken(found, "P4", [joined.at, at], wrong);
+        found.broken("P4", [joined.at, at], wrong);
     }
 }
 
-/// Whether the trigger at this place of a job has run, or may still, or ended on record.
-fn covered(book: &Book, id: JobId, seq: u64) -> Result<(), String> {
-    let mut id = id;
-    let mut seq = Some(seq);
-    let mut steps = 0;
-    loop {
-        let Some(job) = book.jobs.get(&id) else { return Err(format!("job {id} is unknown")) };
+/// Whether a trigger was run, or ended on record. What a leading edge does not run is no loss where
+/// its call asked for that edge; which triggers that are, P8b says.
+fn covered(book: &Book, job: &JobView, op: &OpView, trigger: TriggerId) -> Covered {
+    let asked = op.debounce.is_none_or(|debounce| debounce.edge == Edge::Leading);
+    if asked && job.suppressed.contains(&trigger.seq) {
+        return Covered::Yes;
+    }
+    let (mut id, mut seq) = (trigger.job, Some(trigger.seq));
+    for _ in 0..=book.jobs.len() {
+        let Some(job) = book.jobs.get(&id) else {
+            return unknown_heir(book, id);
+        };
         match job.state {
-            JobState::Succeeded => {
-                let last = job.claims.last();
-                let ran = last.filter(|c| matches!(c.end, Some((.., SettledAs::Succeeded))));
-                // An event that a kill took with it is no proof; the row is (see `rows`).
-                let Some(ran) = ran else { return Ok(()) };
-                return match seq {
-                    Some(seq) if seq > ran.count => Err(format!(
-                        "job {id} succeeded, but its run covered {} triggers only",
-                        ran.count
-                    )),
-                    _ => Ok(()),
-                };
-            }
-            JobState::Dead | JobState::Cancelled | JobState::Unreadable => return Ok(()),
-            JobState::Scheduled | JobState::Running if !book.is_drained() => return Ok(()),
-            JobState::Scheduled | JobState::Running => {
-                let row = job.row.is_some_and(JobState::is_ended);
-                let state = job.state;
-                return if row && !book.complete {
-                    Ok(())
-                } else {
-                    Err(format!("job {id} is {state} at the end"))
-                };
-            }
-            JobState::Absorbed => {
-                let Some((heir, shown)) = job.heir else {
-                    return Err(format!("job {id} was absorbed by nobody"));
-                };
-                if shown.is_none() && book.complete {
-                    return Err(format!(
-                        "job {heir} absorbed job {id} but did not take its triggers"
-                    ));
-                }
-                (id, seq) = (heir, None);
-            }
+            JobState::Succeeded => return succeeded(id, job, seq),
+            JobState::Dead | JobState::Cancelled | JobState::Unreadable => return Covered::Yes,
+            JobState::Scheduled | JobState::Running => return waits(book, id, job),
+            JobState::Absorbed => match job.heir {
+                // Whether the heir has its triggers, P14 says.
+                Some((heir, _)) => (id, seq) = (heir, None),
+                None => return Covered::No(format!("job {id} was absorbed by no job")),
+            },
         }
-        steps += 1;
-        if steps > book.jobs.len() {
-            return Err(format!("job {id} absorbs itself"));
-        }
+    }
+    Covered::No(format!("job {id} absorbs itself"))
+}
+
+fn unknown_heir(book: &Book, id: JobId) -> Covered {
+    match book.excuse(super::Act::Any, Timestamp::MIN, Timestamp::MAX) {
+        Some(why) => Covered::Unknown(why),
+        None => Covered::No(format!("job {id} is unknown")),
     }
 }
 
-/// P3: no key counts more triggers than were made, and P4: none counts fewer than were accepted.
-fn counts(book: &Book, found: &mut Vec<Violation>) {
-    let mut made: BTreeMap<TaskKey, (u64, u64)> = BTreeMap::new();
-    for op in book.ops.values() {
-        let Some(key) = op.key.clone() else { continue };
-        let (accepted, perhaps) = made.entry((op.task.clone(), key)).or_default();
+fn succeeded(id: JobId, job: &JobView, seq: Option<u64>) -> Covered {
+    let last = job.claims.last();
+    let ran = last.filter(|claim| matches!(claim.end, Some((.., SettledAs::Succeeded))));
+    // A claim that a kill took with it: the row says when it was.
+    let Some(ran) = ran else {
+        return Covered::Unknown("the claim of the attempt that succeeded is missing".to_owned());
+    };
+    match seq {
+        Some(seq) if seq > ran.count => {
+            let only = ran.count;
+            Covered::No(format!("job {id} succeeded, but its run covered {only} triggers only"))
+        }
+        _ => Covered::Yes,
+    }
+}
+
+/// A job that waits or runs at the end, by its events.
+fn waits(book: &Book, id: JobId, job: &JobView) -> Covered {
+    if !book.is_drained() {
+        return Covered::Unknown("the run had not come to rest".to_owned());
+    }
+    if !book.has_rows || job.row.is_some_and(|row| !row.is_ended()) {
+        return Covered::Unknown("it waits at the end, which P32 judges".to_owned());
+    }
+    match book.missing(job, Timestamp::MAX) {
+        Some(why) => Covered::Unknown(why),
+        None => Covered::No(format!("job {id} is {} at the end", job.state)),
+    }
+}
+
+/// Triggers that were surely accepted, and those that may have been.
+#[derive(Clone, Copy, Debug, Default)]
+struct Made {
+    accepted: u64,
+    perhaps: u64,
+}
+
+impl Made {
+    fn add(&mut self, op: &OpView) {
         match &op.state {
-            OpState::Answered(receipt, _) if receipt.trigger().is_some() => *accepted += 1,
-            OpState::Unknown => *perhaps += 1,
+            OpState::Answered(receipt, _) if receipt.trigger().is_some() => self.accepted += 1,
+            // A transaction of the caller's own may have been rolled back.
+            OpState::Answered(Receipt::Pending, _) | OpState::Unknown => self.perhaps += 1,
             OpState::Answered(..) | OpState::Failed => {}
         }
     }
-    let mut counted: BTreeMap<TaskKey, (u64, BTreeSet<usize>)> = BTreeMap::new();
-    for job in book.jobs.values() {
-        let Some(key) = job.task_key() else { continue };
-        let (count, lines) = counted.entry(key).or_default();
-        if job.state != JobState::Absorbed {
-            *count += job.count;
+}
+
+/// What the jobs of a key count.
+#[derive(Debug, Default)]
+struct Counted {
+    count: u64,
+    lines: BTreeSet<usize>,
+    excuse: Option<String>,
+}
+
+/// P3: no key counts more triggers than were made, and P4: none counts fewer than were accepted.
+fn keyed(book: &Book, found: &mut Found) {
+    let mut made: BTreeMap<TaskKey, Made> = BTreeMap::new();
+    for op in book.ops.values() {
+        if let Some(key) = op.key.clone() {
+            made.entry((op.task.clone(), key)).or_default().add(op);
         }
-        lines.extend(job.newest(1));
     }
-    for (key, (count, lines)) in counted {
-        let (accepted, perhaps) = made.get(&key).copied().unwrap_or_default();
+    for (key, counted) in counted_by_key(book) {
+        let Made { accepted, perhaps } = made.get(&key).copied().unwrap_or_default();
         let came = book.imported.get(&key).copied().unwrap_or_default();
-        let (accepted, perhaps) = (accepted, perhaps + came);
+        let (count, most) = (counted.count, accepted + perhaps + came);
         let (task, name) = (&key.0, &key.1);
-        if count > accepted + perhaps {
-            let most = accepted + perhaps;
-            let phantom = format!("{task} {name} counts {count} triggers of {most} that were made");
-            broken(found, "P3", lines, phantom);
-        } else if count < accepted {
-            let few = format!("{task} {name} counts {count} triggers of {accepted} accepted ones");
-            broken(found, "P4", lines, few);
-        }
+        let phantom = format!("{task} {name} counts {count} triggers of {most} that were made");
+        judge(count <= most, "P3", &counted, phantom, found);
+        let few = format!("{task} {name} counts {count} triggers of {accepted} accepted ones");
+        judge(count >= accepted, "P4", &counted, few, found);
     }
 }
 
-/// The rows at the end: each job is there unless it was removed, and is what the events say (P1,
-/// P15, P32).
-fn rows(book: &Book, lines: &[Line], found: &mut Vec<Violation>) {
-    if !book.has_rows {
-        return;
+fn judge(ok: bool, property: &'static str, counted: &Counted, why: String, found: &mut Found) {
+    if ok {
+        found.holds(property);
+    } else {
+        found.unless(counted.excuse.clone(), property, counted.lines.iter().copied(), why);
     }
-    for (id, job) in &book.jobs {
-        match job.row {
-            None if job.pruned => {}
-            None if job.state == JobState::Dead => {
-                broken(found, "P15", job.newest(3), format!("dead job {id} is gone"));
-            }
-            None if book.complete || job.state != JobState::Scheduled => {
-                broken(found, "P1", job.newest(3), format!("job {id} is gone"));
-            }
-            Some(row) if book.complete && row != job.state => {
-                let said = format!("job {id} is {row}, but the events say {}", job.state);
-                broken(found, "P11", job.newest(4), said);
-            }
-            Some(row) if !row.is_ended() => {
-                let rests = format!("job {id} is {row} at the end");
-                broken(found, "P32", job.newest(4), rests);
-            }
-            None | Some(_) => {}
+}
+
+fn counted_by_key(book: &Book) -> BTreeMap<TaskKey, Counted> {
+    let mut by_key: BTreeMap<TaskKey, Counted> = BTreeMap::new();
+    for job in book.jobs.values() {
+        let Some(key) = job.task_key() else { continue };
+        let counted = by_key.entry(key).or_default();
+        // An absorbed job is counted by its heir, once that shows it (P14).
+        let shown = matches!(job.heir, Some((_, Some(_))));
+        if job.state != JobState::Absorbed || !shown {
+            counted.count += job.count;
         }
+        let waits = !job.state.is_ended();
+        if job.doubted || waits {
+            let missing = || book.missing(job, Timestamp::MAX);
+            counted.excuse = counted.excuse.take().or_else(missing);
+        }
+        counted.lines.extend(job.newest(1));
     }
-    for (at, line) in lines.iter().enumerate() {
-        let Event::Row { job, state: JobState::Succeeded, last, started, .. } = &line.event else {
-            continue;
-        };
-        if started.is_none_or(|started| started < *last) {
-            let early = format!("job {job} succeeded by a run that began before its last trigger");
-            broken(found, "P2", [at], early);
+    by_key
+}
+
+/// P3 and P4 of jobs without a key: each is of one call, and no two are of the same.
+fn unkeyed(book: &Book, found: &mut Found) {
+    let mut perhaps: BTreeMap<&TaskName, u64> = BTreeMap::new();
+    for op in book.ops.values().filter(|op| op.key.is_none()) {
+        let mut made = Made::default();
+        made.add(op);
+        *perhaps.entry(&op.task).or_default() += made.perhaps;
+    }
+    let called = |job: JobId| -> Option<&OpId> { book.triggers.get(&TriggerId { job, seq: 1 }) };
+    for (id, job) in book.jobs.iter().filter(|(_, job)| job.key.is_none()) {
+        if job.count > 1 {
+            let many = format!("job {id} has no key and counts {} triggers", job.count);
+            found.broken("P3", job.newest(2), many);
+        } else if called(*id).is_some() || book.imported_jobs.contains(id) {
+            found.holds("P3");
+        } else if let Some(left) = perhaps.get_mut(&job.task).filter(|left| **left > 0) {
+            *left -= 1;
+            found.cannot("P3", "a call of unknown outcome may have made the job");
+        } else {
+            let made = format!("job {id} of {} is of no call that was accepted", job.task);
+            let excuse = book.unheard(&job.task, None, job.first);
+            found.unless(excuse, "P3", job.lines.iter().copied().take(2), made);
         }
     }
 }

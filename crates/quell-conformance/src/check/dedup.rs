@@ -6,7 +6,10 @@ use quell_core::dedup::HoldUntil;
 use quell_core::{JobId, Receipt, SettledAs, Timestamp};
 
 use super::views::{OpState, OpView, TaskKey};
-use super::{Book, Line, Property, Violation, broken};
+use super::{Book, Found, Line, Property};
+
+/// Why nobody can say who held a key.
+const UNKNOWN: &str = "a call of unknown outcome may hold the key";
 
 /// P16 and P17.
 #[derive(Debug)]
@@ -19,15 +22,14 @@ struct Hold {
     /// The line of the answer, for a reader.
     answered: usize,
     from: (Timestamp, usize),
+    /// Whether a time ends it, and no event.
+    timed: bool,
     /// None while it lasts.
     to: Option<(Timestamp, usize)>,
 }
 
 impl Property for Dedup {
-    fn finish(&mut self, book: &Book, _: &[Line], found: &mut Vec<Violation>) {
-        if !book.complete {
-            return;
-        }
+    fn finish(&mut self, book: &Book, _: &[Line], found: &mut Found) {
         let mut by_key: BTreeMap<TaskKey, Vec<&OpView>> = BTreeMap::new();
         for op in book.ops.values() {
             if let Some(key) = op.dedup.clone() {
@@ -38,21 +40,32 @@ impl Property for Dedup {
             let mut holds: Vec<Hold> = ops.iter().filter_map(|op| hold(book, op)).collect();
             holds.sort_unstable_by_key(|hold| hold.from);
             for pair in holds.windows(2) {
-                if let [before, after] = pair
-                    && before.to.is_none_or(|to| after.from < to)
-                {
-                    let twice = format!("dedup key {key} of {task} was taken twice at once");
-                    broken(found, "P16", [before.answered, after.answered], twice);
+                let [before, after] = pair else { continue };
+                if before.to.is_some_and(|to| to <= after.from) {
+                    found.holds("P16");
+                    continue;
                 }
+                let twice = format!("dedup key {key} of {task} was taken twice at once");
+                // The end of the job that held it may be missing.
+                let ended = book.jobs.get(&book.last_heir(before.job)).filter(|_| !before.timed);
+                let excuse = ended.and_then(|view| {
+                    let id = book.last_heir(before.job);
+                    let ended = view.ended.map(|(_, t)| t).filter(|_| !view.doubted);
+                    ended.is_none().then(|| book.may_have_ended(id, view, after.from.0)).flatten()
+                });
+                found.unless(excuse, "P16", [before.answered, after.answered], twice);
             }
-            let unknown = ops.iter().any(|op| op.state == OpState::Unknown);
+            let unclear = |op: &&OpView| {
+                matches!(op.state, OpState::Unknown | OpState::Answered(Receipt::Pending, _))
+            };
+            let unknown = ops.iter().any(unclear);
             for op in &ops {
                 refused(book, op, &holds, unknown, found);
             }
         }
     }
 
-    fn on(&mut self, _: &Book, _: usize, _: &Line, _: &mut Vec<Violation>) {}
+    fn on(&mut self, _: &Book, _: usize, _: &Line, _: &mut Found) {}
 }
 
 /// The time that an accepted trigger takes its key for.
@@ -71,7 +84,8 @@ fn hold(book: &Book, op: &OpView) -> Option<Hold> {
         HoldUntil::Done => end_of_work(book, trigger.job, from.1).map(|to| to.max(from)),
         _ => None,
     };
-    Some(Hold { job: trigger.job, answered: *answered, from, to })
+    let timed = matches!(op.hold, Some(HoldUntil::Elapsed(_)));
+    Some(Hold { job: trigger.job, answered: *answered, from, timed, to })
 }
 
 /// When a job's work first came to an end, in it or in the heirs that took it in. A redrive takes
@@ -97,22 +111,27 @@ pub(super) fn end_of_work(book: &Book, job: JobId, since: usize) -> Option<(Time
 }
 
 /// P17: whoever is told of a duplicate is told of a job that is there and holds the key.
-fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut Vec<Violation>) {
+fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut Found) {
     let OpState::Answered(Receipt::Duplicate { job }, at) = &op.state else { return };
     let key = op.dedup.as_ref().map(ToString::to_string).unwrap_or_default();
-    if !book.jobs.contains_key(job) {
+    let Some(view) = book.jobs.get(job) else {
         let burned = format!("dedup key {key} is held by job {job}, which never was");
-        broken(found, "P17", [op.at, *at], burned);
+        let lost = book.unheard(&op.task, op.key.as_ref(), Timestamp::MAX);
+        found.unless(lost, "P17", [op.at, *at], burned);
         return;
-    }
+    };
     // A call of unknown outcome may hold the key too.
     let live = holds.iter().any(|hold| {
         hold.from.1 < *at && hold.to.is_none_or(|(t, _)| t >= op.since) && is_heir(book, hold, *job)
     });
-    if !live && !unknown {
-        let burned = format!("dedup key {key} was refused for job {job}, which does not hold it");
-        broken(found, "P17", [op.at, *at], burned);
+    if live {
+        found.holds("P17");
+        return;
     }
+    let burned = format!("dedup key {key} was refused for job {job}, which does not hold it");
+    let excuse = unknown.then(|| UNKNOWN.to_owned());
+    let excuse = excuse.or_else(|| view.doubted.then(|| UNKNOWN.to_owned()));
+    found.unless(excuse, "P17", [op.at, *at], burned);
 }
 
 /// Whether `job` is the hold's job or one that took it in.

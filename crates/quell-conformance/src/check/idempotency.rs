@@ -7,7 +7,7 @@ use quell_core::{JobId, JobState, Payload, Receipt, Timestamp};
 
 use super::dedup::end_of_work;
 use super::views::{OpId, OpState, OpView, TaskKey};
-use super::{Book, Line, Property, Violation, broken};
+use super::{Book, Found, Line, Property};
 
 /// The error kind of a trigger that came with a used key and another payload.
 const CONFLICT: &str = "IdempotencyConflict";
@@ -36,7 +36,7 @@ struct Hold<'b> {
 }
 
 impl Property for Idempotent {
-    fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Vec<Violation>) {
+    fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
         match &line.event {
             Event::TriggerFail { op, kind } if kind == CONFLICT => {
                 self.conflicts.push((at, (line.p.clone(), *op)));
@@ -49,7 +49,7 @@ impl Property for Idempotent {
         }
     }
 
-    fn finish(&mut self, book: &Book, _: &[Line], found: &mut Vec<Violation>) {
+    fn finish(&mut self, book: &Book, _: &[Line], found: &mut Found) {
         let mut by_key: BTreeMap<TaskKey, Vec<&OpView>> = BTreeMap::new();
         for op in book.ops.values() {
             if let Some((idempotency, _)) = &op.idempotency {
@@ -75,27 +75,29 @@ impl Idempotent {
         book: &Book,
         (id, state, output): (JobId, JobState, Option<&Payload>),
         (asked, at): (usize, usize),
-        found: &mut Vec<Violation>,
+        found: &mut Found,
     ) {
-        if let Some(job) = book.jobs.get(&id).filter(|_| book.complete) {
+        if let Some(job) = book.jobs.get(&id).filter(|_| book.processes.are_complete()) {
             // What changed while the answer was on its way may be answered or not.
             let moved = job.lines.last().is_some_and(|last| *last > asked);
-            if job.state != state && !moved {
+            if job.state == state {
+                found.holds("P26");
+            } else if !moved {
                 let other = format!("job {id} is {}, but the answer says {state}", job.state);
-                broken(found, "P26", job.newest(1).chain([asked, at]), other);
+                found.broken("P26", job.newest(1).chain([asked, at]), other);
             }
         }
         if state != JobState::Succeeded {
             if output.is_some() {
                 let early = format!("job {id} is {state}, but the answer has its output");
-                broken(found, "P26", [asked, at], early);
+                found.broken("P26", [asked, at], early);
             }
             return;
         }
         let (first, known) = self.outputs.entry(id).or_insert((at, output.cloned()));
         if known.as_ref() != output {
             let other = format!("job {id} was answered with two outputs");
-            broken(found, "P26", [*first, at], other);
+            found.broken("P26", [*first, at], other);
         }
     }
 
@@ -105,7 +107,7 @@ impl Idempotent {
         &self,
         book: &Book,
         by_key: &BTreeMap<TaskKey, Vec<&OpView>>,
-        found: &mut Vec<Violation>,
+        found: &mut Found,
     ) {
         let mut rest = self.conflicts.iter().peekable();
         while let Some((first, id)) = rest.next() {
@@ -119,10 +121,12 @@ impl Idempotent {
             }
             let ops = || batch.iter().filter_map(|id| book.ops.get(*id));
             let caused = ops().any(|op| has_rival(by_key, op, last, ops().map(|op| op.at)));
-            if !caused {
+            if caused {
+                found.holds("P26");
+            } else {
                 let shown = ops().map(|op| op.at).chain([last]);
                 let none = "a conflict was answered for a key that no other payload has".to_owned();
-                broken(found, "P26", shown, none);
+                found.broken("P26", shown, none);
             }
         }
     }
@@ -154,7 +158,7 @@ fn hold<'b>(book: &Book, op: &'b OpView) -> Option<Hold<'b>> {
     let joined = book.jobs.get(&trigger.job)?.joined_at(trigger.seq)?;
     let kept = joined.t + idempotency.retention;
     // Where events may be missing, so may be the end.
-    let ended = if book.complete {
+    let ended = if book.processes.are_complete() {
         end_of_work(book, trigger.job, joined.at).map(|(t, _)| t)
     } else {
         Some(kept)
@@ -164,14 +168,15 @@ fn hold<'b>(book: &Book, op: &'b OpView) -> Option<Hold<'b>> {
     Some(Hold { op, print, job, answered: *answered, from, to })
 }
 
-fn taken_twice((task, key): &TaskKey, holds: &[Hold<'_>], found: &mut Vec<Violation>) {
+fn taken_twice((task, key): &TaskKey, holds: &[Hold<'_>], found: &mut Found) {
     for pair in holds.windows(2) {
-        if let [before, after] = pair
-            && before.to.is_none_or(|to| after.from.0 < to)
-        {
+        let [before, after] = pair else { continue };
+        if before.to.is_some_and(|to| to <= after.from.0) {
+            found.holds("P26");
+        } else {
             let shown = [before.op.at, before.answered, after.op.at, after.answered];
             let twice = format!("idempotency key {key} of {task} was accepted twice");
-            broken(found, "P26", shown, twice);
+            found.broken("P26", shown, twice);
         }
     }
 }
@@ -181,7 +186,7 @@ fn existing(
     book: &Book,
     ((task, key), ops, holds): (&TaskKey, &[&OpView], &[Hold<'_>]),
     op: &OpView,
-    found: &mut Vec<Violation>,
+    found: &mut Found,
 ) {
     let OpState::Answered(Receipt::Existing { job, .. }, at) = &op.state else { return };
     let Some((_, print)) = &op.idempotency else { return };
@@ -193,7 +198,7 @@ fn existing(
     let holder = holds.iter().find(live);
     if let Some(other) = holder.filter(|hold| hold.print != print) {
         let wrong = format!("idempotency key {key} of {task} was given out for another payload");
-        broken(found, "P26", [other.op.at, op.at, *at], wrong);
+        found.broken("P26", [other.op.at, op.at, *at], wrong);
         return;
     }
     // A call of unknown outcome may have taken the key.
@@ -203,8 +208,12 @@ fn existing(
     });
     let known = book.jobs.get(job);
     let fits = known.is_some_and(|view| view.task == op.task);
-    if holder.is_none() && !(unknown && (fits || !book.complete)) {
+    if holder.is_some() {
+        found.holds("P26");
+    } else if unknown && (fits || !book.processes.are_complete()) {
+        found.cannot("P26", "a call of unknown outcome may have taken the key");
+    } else {
         let none = format!("idempotency key {key} of {task} is not job {job}'s");
-        broken(found, "P26", [op.at, *at], none);
+        found.broken("P26", [op.at, *at], none);
     }
 }

@@ -4,12 +4,13 @@
 //! keeps them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use quell_core::history::Event;
-use quell_core::{Key, QueueName, QueueSettings, Rate, Timestamp};
+use quell_core::{JobId, Key, QueueName, QueueSettings, Rate, Timestamp};
 
 use super::views::JobView;
-use super::{Book, Line, Property, Violation, broken};
+use super::{Act, Book, Found, Line, Property};
 
 /// The starts that rates count, of queues as a whole and of their partitions.
 #[derive(Debug, Default)]
@@ -62,42 +63,124 @@ impl Starts {
     }
 }
 
-/// P21: no limit of a queue, a worker or a partition is exceeded, of attempts at once or of starts.
+/// How long a claimed job may take to its handler, where nothing is wrong.
+pub(super) const HAND_OVER: Duration = Duration::from_millis(150);
+
+/// P21: no limit of a queue, a worker or a partition is exceeded, of attempts at once or of starts;
+/// rates hold for what the store gives and for what handlers get.
 #[derive(Debug, Default)]
-pub(super) struct Limits;
+pub(super) struct Limits {
+    /// Attempts that handlers got, of queues as a whole and of their partitions.
+    handed: BTreeMap<(QueueName, Option<Key>), Vec<Handed>>,
+}
+
+/// An attempt that its handler got.
+#[derive(Clone, Copy, Debug)]
+struct Handed {
+    t: Timestamp,
+    /// Whether it was in its worker's hands for longer than may be, through no fault of its own.
+    late: bool,
+}
 
 impl Property for Limits {
-    fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Vec<Violation>) {
-        let Event::Claimed { t, job, queue, worker, .. } = &line.event else { return };
-        let Some(settings) = book.queues.get(queue).filter(|_| book.complete) else { return };
-        let of_queue = || book.running_in(queue);
-        let by_worker = of_queue().filter(|view| view.worker.as_ref() == Some(worker)).count();
-        let partition = book.jobs.get(job).and_then(|view| view.partition.as_ref());
-        let of_partition = partition.map_or(0, |name| running_of(book, queue, name));
-        let slots = [
-            ("the queue", settings.concurrency, of_queue().count()),
-            ("its worker", settings.worker_concurrency, by_worker),
-            ("its partition", settings.partition_concurrency, of_partition),
-        ];
-        for (whose, limit, running) in slots {
-            if limit.is_some_and(|limit| running >= as_count(limit)) {
-                let full =
-                    format!("job {job} started though {running} slots of {whose} were taken");
-                broken(found, "P21", [at], full);
+    fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
+        match &line.event {
+            Event::Claimed { .. } => claimed(book, at, &line.event, found),
+            Event::Start { t, job, token, .. } => {
+                let Some(view) = book.jobs.get(job) else { return };
+                if let Some(claim) = view.claims.iter().find(|claim| claim.token == token.get()) {
+                    let slow = t.since(claim.t) > HAND_OVER;
+                    let harmed = !book.faults || book.fault.is_some_and(|fault| fault > claim.at);
+                    let handed = Handed { t: *t, late: slow && harmed };
+                    self.handed(book, (*job, view), handed, at, found);
+                }
             }
+            _ => {}
         }
-        let rates = [
-            ("the queue", settings.rate, None),
-            ("its partition", settings.partition_rate.filter(|_| partition.is_some()), partition),
-        ];
-        for (whose, rate, scope) in rates {
+    }
+}
+
+/// Whether the limits of a queue were changed so shortly before that a claim may not have met them.
+fn changed(book: &Book, queue: &QueueName, t: Timestamp) -> Option<String> {
+    let set = book.queue_set.get(queue)?;
+    let just = (t.since(*set) < book.slack).then(|| "its limits were just changed".to_owned());
+    just.or_else(|| book.excuse(Act::Operate, *set, t))
+}
+
+/// Whether a running job takes one of the slots.
+type Counts<'a> = &'a dyn Fn(&JobView) -> bool;
+
+fn claimed(book: &Book, at: usize, event: &Event, found: &mut Found) {
+    let Event::Claimed { t, job, queue, worker, .. } = event else { return };
+    let Some(settings) = book.queues.get(queue) else { return };
+    let partition = book.jobs.get(job).and_then(|view| view.partition.as_ref());
+    let mine = |view: &JobView| view.worker.as_ref() == Some(worker);
+    let same = |view: &JobView| partition.is_some() && view.partition.as_ref() == partition;
+    let slots: [(_, _, Counts<'_>); 3] = [
+        ("the queue", settings.concurrency, &|_| true),
+        ("its worker", settings.worker_concurrency, &mine),
+        ("its partition", settings.partition_concurrency.filter(|_| partition.is_some()), &same),
+    ];
+    for (whose, limit, counts) in slots {
+        let Some(limit) = limit else { continue };
+        let taken = || book.running_jobs_in(queue).filter(|(_, view)| counts(view));
+        let surely = |(id, view): &(JobId, &JobView)| book.may_have_ended(*id, view, *t).is_none();
+        let (running, sure) = (taken().count(), taken().filter(surely).count());
+        let full = format!("job {job} started though {running} slots of {whose} were taken");
+        if running < as_count(limit) {
+            found.holds("P21");
+        } else if sure < as_count(limit) {
+            found.cannot("P21", "attempts of a process that was killed may have ended");
+        } else {
+            found.unless(changed(book, queue, *t), "P21", [at], full);
+        }
+    }
+    let whole = ("the queue", settings.rate, None);
+    let part =
+        ("its partition", settings.partition_rate.filter(|_| partition.is_some()), partition);
+    for (whose, rate, scope) in [whole, part] {
+        let Some(rate) = rate else { continue };
+        if book.starts.recent(queue, scope, rate, *t) < as_count(rate.limit) {
+            found.holds("P21");
+            continue;
+        }
+        let full = format!("job {job} started as one too many of {whose} within its period");
+        found.unless(changed(book, queue, *t), "P21", [at], full);
+    }
+}
+
+impl Limits {
+    /// Rates, as handlers see them. They are handed their jobs some moments after the claim, so
+    /// starts may be that much closer to each other than claims.
+    fn handed(
+        &mut self,
+        book: &Book,
+        (job, view): (JobId, &JobView),
+        handed: Handed,
+        at: usize,
+        found: &mut Found,
+    ) {
+        let queue = &view.queue;
+        let Some(settings) = book.queues.get(queue) else { return };
+        let partition = view.partition.as_ref();
+        let part = settings.partition_rate.filter(|_| partition.is_some());
+        for (rate, scope) in [(settings.rate, None), (part, partition.cloned())] {
             let Some(rate) = rate else { continue };
-            let recent = book.starts.recent(queue, scope, rate, *t);
-            if recent >= as_count(rate.limit) {
-                let full =
-                    format!("job {job} started as one too many of {whose} within its period");
-                broken(found, "P21", [at], full);
+            let starts = self.handed.entry((queue.clone(), scope)).or_default();
+            let since = book.queue_set.get(queue).copied().unwrap_or(Timestamp::MIN);
+            let from = handed.t.before(rate.period.saturating_sub(HAND_OVER));
+            let counts = |one: &&Handed| from < one.t && since <= one.t;
+            let recent: Vec<&Handed> = starts.iter().filter(counts).collect();
+            let late = handed.late || recent.iter().any(|one| one.late);
+            if recent.len() < as_count(rate.limit) {
+                found.holds("P21");
+            } else if late {
+                found.cannot("P21", "a fault kept jobs from their handlers");
+            } else {
+                let many = format!("job {job} was handed over as one too many of its period");
+                found.unless(changed(book, queue, handed.t), "P21", [at], many);
             }
+            starts.push(handed);
         }
     }
 }
@@ -116,7 +199,8 @@ pub(super) fn partition_has_room(book: &Book, job: &JobView, t: Timestamp) -> bo
 }
 
 fn running_of(book: &Book, queue: &QueueName, partition: &Key) -> usize {
-    book.running_in(queue).filter(|view| view.partition.as_ref() == Some(partition)).count()
+    let of_partition = |(_, view): &(JobId, &JobView)| view.partition.as_ref() == Some(partition);
+    book.running_jobs_in(queue).filter(of_partition).count()
 }
 
 fn as_count(limit: u32) -> usize {

@@ -1,167 +1,254 @@
-//! Only legal moves, in the right order, by those who may (P8, P11, P23, P24).
+//! Only legal moves, in the right order, by those who may (P8, P11, P14, P23, P24).
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use quell_core::history::Event;
-use quell_core::{JobId, JobState, SettledAs, Timestamp};
+use quell_core::{JobId, JobState, SettledAs, Timestamp, TriggerId};
 
 use super::limits::partition_has_room;
 use super::views::JobView;
-use super::{Book, Line as HistoryLine, Property, Violation, broken};
+use super::{Act, Book, Found, Line as HistoryLine, Property};
 
-/// P8: one open window per key. P11: the moves between states are those of the contract.
+/// P8: one open window per key. P11: the moves between states are those of the contract. P14: an
+/// absorbed job has one heir, which takes its triggers.
 #[derive(Debug)]
 pub(super) struct Moves;
 
 impl Property for Moves {
-    fn on(&mut self, book: &Book, at: usize, line: &HistoryLine, found: &mut Vec<Violation>) {
-        let job = |id: &JobId| book.jobs.get(id);
+    fn on(&mut self, book: &Book, at: usize, line: &HistoryLine, found: &mut Found) {
+        let running = |state| state == JobState::Running;
+        let dead = |state| state == JobState::Dead;
         match &line.event {
-            Event::Window { job: id, .. } => {
-                one_window(book, *id, at, line, found);
-                let ended = job(id).filter(|job| job.state != JobState::Scheduled);
-                if let Some(job) = ended.filter(|_| book.complete) {
-                    illegal(job, *id, "its window changed", at, found);
-                }
+            Event::Window { t, job, .. } => {
+                one_window(book, (*job, *t), at, line, found);
+                let waits = |state| state == JobState::Scheduled;
+                moves(book, (*job, *t), waits, "its window changed", at, found);
             }
-            Event::Claimed { job: id, .. } => {
-                let wrong = job(id).filter(|job| job.state != JobState::Scheduled);
-                // What a killed process did not record may have come between.
-                let sure = |job: &&JobView| book.complete || job.state.is_ended();
-                if let Some(job) = wrong.filter(sure) {
-                    illegal(job, *id, "it started", at, found);
-                }
-                if job(id).is_none() && book.complete {
-                    let unknown = format!("job {id} started and never was");
-                    broken(found, "P3", [at], unknown);
-                }
+            Event::Claimed { t, job, .. } => {
+                let waits = |state| state == JobState::Scheduled;
+                moves(book, (*job, *t), waits, "it started", at, found);
             }
-            Event::Lapse { job: id, became, .. } => {
-                let wrong = job(id).filter(|job| job.state != JobState::Running);
-                if let Some(job) = wrong.filter(|_| book.complete) {
-                    illegal(job, *id, "its lease lapsed", at, found);
-                }
-                self.back(book, *id, *became, at, found);
+            Event::Lapse { t, job, became, .. } => {
+                moves(book, (*job, *t), running, "its lease lapsed", at, found);
+                absorbed(book, (*job, *t), *became, at, found);
             }
-            Event::Settle { job: id, became, .. } => self.back(book, *id, *became, at, found),
-            Event::Cancel { job: id, .. } => {
-                let wrong = job(id).filter(|job| job.state.is_ended());
-                if let Some(job) = wrong.filter(|_| book.complete) {
-                    illegal(job, *id, "it was cancelled", at, found);
-                }
+            Event::Settle { t, job, became, .. } => absorbed(book, (*job, *t), *became, at, found),
+            Event::Cancel { t, job } => {
+                let waits = |state: JobState| !state.is_ended();
+                moves(book, (*job, *t), waits, "it was cancelled", at, found);
             }
-            Event::Redrive { job: id, became, .. } => {
-                let wrong = job(id).filter(|job| job.state != JobState::Dead);
-                if let Some(job) = wrong.filter(|_| book.complete) {
-                    illegal(job, *id, "it was put back", at, found);
-                }
-                self.back(book, *id, *became, at, found);
+            Event::Redrive { t, job, became, .. } => {
+                moves(book, (*job, *t), dead, "it was put back", at, found);
+                absorbed(book, (*job, *t), *became, at, found);
             }
-            Event::Discard { job: id, .. } => {
-                let wrong = job(id).filter(|job| job.state != JobState::Dead);
-                if let Some(job) = wrong.filter(|_| book.complete) {
-                    illegal(job, *id, "it was discarded", at, found);
-                }
+            Event::Discard { t, job, .. } => {
+                moves(book, (*job, *t), dead, "it was discarded", at, found);
             }
-            Event::Import { job: id, .. } => {
-                if let Some(job) = job(id) {
-                    illegal(job, *id, "it was imported", at, found);
-                }
+            Event::Import { job, .. } if book.jobs.contains_key(job) => {
+                found.broken("P11", [at], format!("job {job} was there, yet it was imported"));
             }
-            Event::Prune { job: id, .. } => {
-                let wrong = job(id).filter(|job| !job.state.is_ended());
-                if let Some(job) = wrong.filter(|_| book.complete) {
-                    illegal(job, *id, "it was removed", at, found);
-                }
+            Event::Prune { t, job } => {
+                moves(book, (*job, *t), JobState::is_ended, "it was removed", at, found);
             }
             _ => {}
         }
     }
-}
 
-impl Moves {
-    /// A job that goes back opens a second window, or joins one that is there (P8, P14).
-    fn back(
-        &self,
-        book: &Book,
-        id: JobId,
-        became: SettledAs,
-        at: usize,
-        found: &mut Vec<Violation>,
-    ) {
-        let Some(job) = book.jobs.get(&id) else { return };
-        if let SettledAs::Absorbed { by, .. } = became {
-            let heir = book.jobs.get(&by);
-            let fits = |heir: &JobView| {
-                by != id
-                    && heir.state == JobState::Scheduled
-                    && (&heir.task, &heir.key) == (&job.task, &job.key)
-            };
-            // Its events may be lost with a killed process.
-            if heir.map_or(book.complete, |heir| book.complete && !fits(heir)) {
-                let wrong = format!("job {id} was absorbed by job {by}, which is no window of it");
-                broken(found, "P14", job.newest(2).chain([at]), wrong);
+    fn finish(&mut self, book: &Book, _: &[HistoryLine], found: &mut Found) {
+        for (id, job) in &book.jobs {
+            let Some((heir, shown)) = job.heir else { continue };
+            if shown.is_some() {
+                found.holds("P14");
+                continue;
             }
+            let heir_at = book.jobs.get(&heir).map_or(job.newest_at, |heir| heir.newest_at);
+            let excuse = book.excuse(Act::Any, job.newest_at.min(heir_at), Timestamp::MAX);
+            let lost = format!("job {heir} absorbed job {id} but did not take its triggers");
+            found.unless(excuse, "P14", job.newest(2), lost);
         }
     }
 }
 
-fn one_window(book: &Book, id: JobId, at: usize, line: &HistoryLine, found: &mut Vec<Violation>) {
+/// P11: whether a job is in a state from which it may move so.
+fn moves(
+    book: &Book,
+    (id, t): (JobId, Timestamp),
+    may: impl Fn(JobState) -> bool,
+    what: &str,
+    at: usize,
+    found: &mut Found,
+) {
+    let Some(job) = book.jobs.get(&id) else { return };
+    if may(job.state) {
+        found.holds("P11");
+        return;
+    }
+    let message = format!("job {id} is {}, yet {what}", job.state);
+    found.unless(book.may_have_ended(id, job, t), "P11", job.newest(2).chain([at]), message);
+}
+
+/// P14: a job that goes back joins the window of its key that is there, and no other.
+fn absorbed(
+    book: &Book,
+    (id, t): (JobId, Timestamp),
+    became: SettledAs,
+    at: usize,
+    found: &mut Found,
+) {
+    let (Some(job), SettledAs::Absorbed { by, .. }) = (book.jobs.get(&id), became) else { return };
+    let heir = book.jobs.get(&by);
+    let fits = heir.is_some_and(|heir| {
+        by != id
+            && heir.state == JobState::Scheduled
+            && (&heir.task, &heir.key) == (&job.task, &job.key)
+    });
+    if fits {
+        found.holds("P14");
+        return;
+    }
+    let excuse = match heir {
+        Some(heir) => book.missing(heir, t),
+        None => book.unheard(&job.task, job.key.as_ref(), t),
+    };
+    let wrong = format!("job {id} was absorbed by job {by}, which is no window of it");
+    found.unless(excuse, "P14", job.newest(2).chain([at]), wrong);
+}
+
+fn one_window(
+    book: &Book,
+    (id, t): (JobId, Timestamp),
+    at: usize,
+    line: &HistoryLine,
+    found: &mut Found,
+) {
     let Event::Window { task, key: Some(key), .. } = &line.event else { return };
     let open = book.open.get(&(task.clone(), key.clone()));
     let other = open.and_then(|open| open.iter().find(|other| **other != id));
-    if let Some(other) = other.filter(|_| book.complete) {
-        let shown = book.jobs.get(other).into_iter().flat_map(|job| job.newest(1));
-        let two = format!("jobs {other} and {id} are open windows of {task} {key} at once");
-        broken(found, "P8", shown.chain([at]), two);
-    }
-}
-
-fn illegal(job: &JobView, id: JobId, what: &str, at: usize, found: &mut Vec<Violation>) {
-    let message = format!("job {id} is {}, yet {what}", job.state);
-    broken(found, "P11", job.newest(2).chain([at]), message);
+    let Some((other, job)) = other.and_then(|id| Some((id, book.jobs.get(id)?))) else {
+        found.holds("P8");
+        return;
+    };
+    let two = format!("jobs {other} and {id} are open windows of {task} {key} at once");
+    found.unless(book.missing(job, t), "P8", job.newest(1).chain([at]), two);
 }
 
 /// P23: who is first in line starts first. P24: nothing starts in a paused queue, of a paused task,
 /// or at a worker that does not know its task.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// Jobs that were passed over, and the claims that did so, until it is known whether another
+    /// process claimed them at the same time.
+    passed: BTreeMap<JobId, Vec<Passed>>,
+}
+
 #[derive(Debug)]
-pub(super) struct Line;
+struct Passed {
+    t: Timestamp,
+    by: String,
+    shown: Vec<usize>,
+    message: String,
+}
 
 impl Property for Line {
-    fn on(&mut self, book: &Book, at: usize, line: &HistoryLine, found: &mut Vec<Violation>) {
+    fn on(&mut self, book: &Book, at: usize, line: &HistoryLine, found: &mut Found) {
         let Event::Claimed { t, job: id, task, queue, worker, .. } = &line.event else { return };
+        for passed in self.passed.remove(id).unwrap_or_default() {
+            let at_once = passed.by != line.p && t.since(passed.t) < book.slack;
+            let excuse = at_once.then(|| "two processes claimed at the same moment".to_owned());
+            found.unless(excuse, "P23", passed.shown, passed.message);
+        }
         let knows = book.workers.get(worker);
-        if knows.is_some_and(|tasks| tasks.iter().all(|known| known.task != *task)) {
-            let stranger =
-                format!("worker {worker} got job {id} of {task}, which it does not know");
-            broken(found, "P24", [at], stranger);
+        match knows {
+            Some(tasks) if tasks.iter().all(|known| known.task != *task) => {
+                let stranger =
+                    format!("worker {worker} got job {id} of {task}, which it does not know");
+                found.broken("P24", [at], stranger);
+            }
+            Some(_) => found.holds("P24"),
+            None => found.cannot("P24", "the worker did not say what it runs"),
         }
-        if !book.complete {
-            return;
-        }
-        if book.queues.get(queue).is_some_and(|settings| settings.paused) {
-            broken(found, "P24", [at], format!("job {id} started while queue {queue} is paused"));
-        }
-        if book.paused.contains(task) {
-            broken(found, "P24", [at], format!("job {id} started while task {task} is paused"));
-        }
-        let (Some(job), Some(knows)) = (book.jobs.get(id), knows) else { return };
-        let mine = (Reverse(job.priority), job.due, *id);
-        let first = book.scheduled.iter().find(|other| {
-            **other != *id
-                && book.jobs.get(other).is_some_and(|view| {
-                    view.queue == *queue
-                        && knows.iter().any(|known| known.task == view.task)
-                        && may_start(book, view, *t)
-                        && (Reverse(view.priority), view.due, **other) < mine
-                })
-        });
-        if let Some(other) = first {
-            let shown = book.jobs.get(other).into_iter().flat_map(|job| job.newest(1));
-            let passed = format!("job {id} started before job {other}, which was first in line");
-            broken(found, "P23", shown.chain(job.newest(1)).chain([at]), passed);
+        let queue_closed = book.queues.get(queue).is_some_and(|settings| settings.paused);
+        let paused = format!("job {id} started while queue {queue} is paused");
+        paused_since(book, (queue_closed, book.queue_set.get(queue)), *t, at, paused, found);
+        let paused = format!("job {id} started while task {task} is paused");
+        let task_closed = book.paused.contains(task);
+        paused_since(book, (task_closed, book.task_set.get(task)), *t, at, paused, found);
+        self.first_in_line(book, at, line, found);
+    }
+
+    fn finish(&mut self, _: &Book, _: &[HistoryLine], found: &mut Found) {
+        for passed in std::mem::take(&mut self.passed).into_values().flatten() {
+            found.broken("P23", passed.shown, passed.message);
         }
     }
+}
+
+/// P24 of a queue or a task.
+fn paused_since(
+    book: &Book,
+    (closed, set): (bool, Option<&Timestamp>),
+    t: Timestamp,
+    at: usize,
+    message: String,
+    found: &mut Found,
+) {
+    let Some(set) = set else { return };
+    if !closed {
+        found.holds("P24");
+        return;
+    }
+    let just = (t.since(*set) < book.slack).then(|| "it was paused at the same moment".to_owned());
+    let excuse = just.or_else(|| book.excuse(Act::Operate, *set, t));
+    found.unless(excuse, "P24", [at], message);
+}
+
+impl Line {
+    fn first_in_line(&mut self, book: &Book, at: usize, line: &HistoryLine, found: &mut Found) {
+        let Event::Claimed { t, job: id, queue, worker, .. } = &line.event else { return };
+        let (Some(job), Some(knows)) = (book.jobs.get(id), book.workers.get(worker)) else {
+            found.cannot("P23", "the job's window or what the worker runs is not on record");
+            return;
+        };
+        let mine = (Reverse(priority(book, *id, job)), job.due, *id);
+        let ready = t.before(book.slack);
+        let first = book.scheduled.iter().filter(|other| **other != *id).find_map(|other| {
+            let view = book.jobs.get(other)?;
+            let reachable =
+                view.queue == *queue && knows.iter().any(|known| known.task == view.task);
+            let waits = reachable
+                && view.newest_at <= ready
+                && view.due <= ready
+                && (Reverse(priority(book, *other, view)), view.due, *other) < mine
+                && may_start(book, view, ready);
+            waits.then_some((other, view))
+        });
+        let Some((other, view)) = first else {
+            found.holds("P23");
+            return;
+        };
+        if let Some(why) = book.missing(view, *t).or_else(|| book.missing(job, *t)) {
+            found.cannot("P23", why);
+            return;
+        }
+        let shown: Vec<usize> = view.newest(1).chain(job.newest(1)).chain([at]).collect();
+        let message = format!("job {id} started before job {other}, which was first in line");
+        if book.slack.is_zero() {
+            found.broken("P23", shown, message);
+        } else {
+            let passed = Passed { t: *t, by: line.p.clone(), shown, message };
+            self.passed.entry(*other).or_default().push(passed);
+        }
+    }
+}
+
+/// What the calls asked for, or what the store says where a call did not say.
+fn priority(book: &Book, id: JobId, job: &JobView) -> i16 {
+    let of_job = TriggerId { job: id, seq: 0 }..=TriggerId { job: id, seq: job.count };
+    let asked = book.triggers.range(of_job).map(|(_, op)| book.ops.get(op)?.priority);
+    let asked: Option<Vec<i16>> = asked.collect();
+    let all = |asked: &Vec<i16>| u64::try_from(asked.len()) == Ok(job.count);
+    asked.filter(all).and_then(|asked| asked.into_iter().max()).unwrap_or(job.priority)
 }
 
 /// Whether nothing holds a scheduled job back at `t`.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use quell_core::JobId;
 use quell_core::history::Event;
 
-use super::{Book, Line, Property, Violation, broken};
+use super::{Book, Found, Line, Property};
 
 /// P19.
 #[derive(Debug, Default)]
@@ -16,17 +16,19 @@ pub(super) struct Outside {
 }
 
 impl Property for Outside {
-    fn on(&mut self, _: &Book, at: usize, line: &Line, _: &mut Vec<Violation>) {
+    fn on(&mut self, _: &Book, at: usize, line: &Line, _: &mut Found) {
         if let Event::Performed { job, name } = &line.event {
             self.performed.entry((*job, name.clone())).or_default().push(at);
         }
     }
 
-    fn finish(&mut self, _: &Book, _: &[Line], found: &mut Vec<Violation>) {
+    fn finish(&mut self, _: &Book, _: &[Line], found: &mut Found) {
         for ((job, name), places) in &self.performed {
-            if places.len() > 1 {
+            if places.len() == 1 {
+                found.holds("P19");
+            } else {
                 let twice = format!("effect {name} of job {job} was performed more than once");
-                broken(found, "P19", places.iter().copied(), twice);
+                found.broken("P19", places.iter().copied(), twice);
             }
         }
     }

@@ -5,33 +5,36 @@ use std::collections::BTreeMap;
 use quell_core::history::Event;
 use quell_core::{Fold, JobId, Payload, SettledAs, TriggerId};
 
-use super::views::{OpId, OpState};
-use super::{Book, Line, Property, Violation, broken};
+use super::views::OpState;
+use super::{Book, Found, Line, Property};
 
-/// P5: folds the payloads again, in the order of the events, and compares at each start.
+/// P5: folds the payloads again, in the order of the events and as the calls asked, and compares at
+/// each start.
 #[derive(Debug)]
 pub(super) struct Payloads;
 
-/// A job's payload as it must be; none where a call of unknown outcome is in it.
-type Folded = BTreeMap<JobId, (Option<Payload>, u64)>;
+/// A job's payload as it must be; none where not all of its triggers are known.
+#[derive(Clone, Debug, Default)]
+struct Folded {
+    payload: Option<Payload>,
+    count: u64,
+    fold: Fold,
+}
+
+type Jobs = BTreeMap<JobId, Folded>;
 
 impl Property for Payloads {
-    fn on(&mut self, _: &Book, _: usize, _: &Line, _: &mut Vec<Violation>) {}
+    fn on(&mut self, _: &Book, _: usize, _: &Line, _: &mut Found) {}
 
-    fn finish(&mut self, book: &Book, lines: &[Line], found: &mut Vec<Violation>) {
-        let recorded = book.ops.values().any(|op| op.payload.is_some());
-        if !recorded || !book.complete {
-            return;
-        }
-        let mut folded = Folded::new();
+    fn finish(&mut self, book: &Book, lines: &[Line], found: &mut Found) {
+        let mut jobs = Jobs::new();
         // Jobs that are absorbed by the next change of their heir's window.
         let mut taken: BTreeMap<JobId, JobId> = BTreeMap::new();
         for (at, line) in lines.iter().enumerate() {
             match &line.event {
                 // What it holds from now on is not on record.
                 Event::Redrive { job, edited: true, became, .. } => {
-                    let count = folded.get(job).map_or(0, |(_, count)| *count);
-                    folded.insert(*job, (None, count));
+                    jobs.entry(*job).or_default().payload = None;
                     if let SettledAs::Absorbed { by, .. } = became {
                         taken.insert(*by, *job);
                     }
@@ -43,20 +46,18 @@ impl Property for Payloads {
                 }
                 Event::Window { job, count, shape, .. } => {
                     let older = taken.remove(job);
-                    window(book, &mut folded, (*job, *count), &shape.fold, older);
+                    window(book, &mut jobs, (*job, *count), &shape.fold, older);
                 }
                 Event::Suppressed { job, count, .. } => {
-                    if let Some((_, before)) = folded.get_mut(job) {
-                        *before = *count;
+                    if let Some(folded) = jobs.get_mut(job) {
+                        folded.count = *count;
                     }
                 }
                 Event::Start { job, payload: Some(given), .. } => {
-                    let expected = folded.get(job).and_then(|(payload, _)| payload.as_ref());
-                    if let Some(expected) = expected.filter(|expected| expected.as_str() != given) {
-                        let other =
-                            format!("job {job} was given {}, not {}", given, expected.as_str());
-                        broken(found, "P5", [at], other);
-                    }
+                    compare(jobs.get(job), *job, given, at, found);
+                }
+                Event::Start { payload: None, .. } => {
+                    found.cannot("P5", "payloads are not on record");
                 }
                 _ => {}
             }
@@ -64,34 +65,63 @@ impl Property for Payloads {
     }
 }
 
-fn window(
-    book: &Book,
-    folded: &mut Folded,
-    (job, count): (JobId, u64),
-    fold: &Fold,
-    older: Option<JobId>,
-) {
-    let (mut payload, before) = folded.remove(&job).unwrap_or((None, 0));
-    if let Some(older) = older {
-        let older = folded.get(&older).and_then(|(payload, _)| payload.clone());
-        payload = older.zip(payload).map(|(older, newer)| fold.absorb(&older, &newer));
-    } else {
-        for seq in before + 1..=count {
-            let came = of_trigger(book, TriggerId { job, seq });
-            payload = match (came, payload) {
-                (None, _) => None,
-                (Some((_, came)), None) if seq == 1 => Some(fold.open(&came)),
-                (Some((_, came)), Some(folded)) => Some(fold.join(&folded, &came)),
-                (Some(_), None) => None,
-            };
+fn compare(folded: Option<&Folded>, job: JobId, given: &str, at: usize, found: &mut Found) {
+    match folded.and_then(|folded| folded.payload.as_ref()) {
+        None => found.cannot("P5", "a trigger of the job is of no call whose payload is known"),
+        Some(expected) if expected.as_str() == given => found.holds("P5"),
+        Some(expected) => {
+            let other = format!("job {job} was given {given}, not {}", expected.as_str());
+            found.broken("P5", [at], other);
         }
     }
-    folded.insert(job, (payload, count));
 }
 
-fn of_trigger(book: &Book, trigger: TriggerId) -> Option<(OpId, Payload)> {
-    let id = book.triggers.get(&trigger)?;
-    let op = book.ops.get(id)?;
-    let answered = matches!(op.state, OpState::Answered(..));
-    Some((id.clone(), op.payload.clone().filter(|_| answered)?))
+fn window(
+    book: &Book,
+    jobs: &mut Jobs,
+    (job, count): (JobId, u64),
+    told: &Fold,
+    older: Option<JobId>,
+) {
+    let known = jobs.contains_key(&job);
+    let mut folded = jobs.remove(&job).unwrap_or_default();
+    if !known {
+        folded.fold.clone_from(told);
+    }
+    if let Some(older) = older {
+        let older = jobs.get(&older).cloned().unwrap_or_default();
+        let whole = folded.count.checked_add(older.count) == Some(count);
+        let both = older.payload.zip(folded.payload).filter(|_| whole);
+        folded.payload = both.map(|(older, newer)| folded.fold.absorb(&older, &newer));
+    } else {
+        for seq in folded.count + 1..=count {
+            join(book, &mut folded, TriggerId { job, seq });
+            if folded.payload.is_none() {
+                break;
+            }
+        }
+    }
+    folded.count = count;
+    jobs.insert(job, folded);
+}
+
+/// Takes in the payload of a trigger, by the fold that its call asked for.
+fn join(book: &Book, folded: &mut Folded, trigger: TriggerId) {
+    let op = book.triggers.get(&trigger).and_then(|op| book.ops.get(op));
+    let Some(op) = op.filter(|op| matches!(op.state, OpState::Answered(..))) else {
+        folded.payload = None;
+        return;
+    };
+    if let Some(fold) = &op.fold {
+        folded.fold.clone_from(fold);
+    }
+    let Some(came) = op.payload.clone() else {
+        folded.payload = None;
+        return;
+    };
+    folded.payload = match folded.payload.take() {
+        None if trigger.seq == 1 => Some(folded.fold.open(&came)),
+        None => None,
+        Some(before) => Some(folded.fold.join(&before, &came)),
+    };
 }

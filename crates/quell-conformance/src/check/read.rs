@@ -50,7 +50,8 @@ pub struct MalformedLine {
 /// [`MalformedLine`] for the first line that is no event and not the torn last one.
 pub fn parse(name: &str, text: &str) -> Result<Vec<Line>, MalformedLine> {
     let mut lines = Vec::new();
-    for (index, line) in text.lines().enumerate() {
+    let count = text.lines().count();
+    for (index, (line, next)) in text.lines().zip(text.lines().skip(1).chain([""])).enumerate() {
         if line.trim().is_empty() {
             continue;
         }
@@ -61,14 +62,27 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Line>, MalformedLine> {
                 }
                 lines.push(line);
             }
-            // Whole lines end in a newline.
-            Err(_) if index + 1 == text.lines().count() && !text.ends_with('\n') => {}
+            // Whole lines end in a newline, and a process that finds a torn one begins a new line.
+            Err(_) if index + 1 == count && !text.ends_with('\n') => {}
+            Err(_) if begins(next) => {}
             Err(source) => {
                 return Err(MalformedLine { line: index + 1, name: name.to_owned(), source });
             }
         }
     }
     Ok(lines)
+}
+
+fn begins(line: &str) -> bool {
+    serde_json::from_str::<Line>(line).is_ok_and(|line| matches!(line.event, Event::Begin { .. }))
+}
+
+/// The record of one process that ended well: `events` between its begin and its end.
+#[must_use]
+pub fn whole(process: &str, events: impl IntoIterator<Item = Event>) -> Vec<Line> {
+    let begin = Event::Begin { t: Timestamp::MIN };
+    let events = std::iter::once(begin).chain(events).chain([Event::End]);
+    events.map(|event| Line { p: process.to_owned(), n: None, event }).collect()
 }
 
 /// Brings the lines of several recorders into one order: by their number where all have one, else

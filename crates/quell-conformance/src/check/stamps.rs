@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use quell_core::history::Event;
 
-use super::{Book, Line, Property, Violation, broken};
+use super::{Book, Found, Line, Property};
 
 /// What was accepted and what was read, by key.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Stamps {
 }
 
 impl Property for Stamps {
-    fn on(&mut self, _: &Book, at: usize, line: &Line, found: &mut Vec<Violation>) {
+    fn on(&mut self, _: &Book, at: usize, line: &Line, found: &mut Found) {
         match &line.event {
             Event::Stamp { op, key, value } => {
                 self.stamps.insert((line.p.clone(), *op), (key.clone(), *value, at));
@@ -31,7 +31,7 @@ impl Property for Stamps {
             Event::StampOk { op } => {
                 let Some((key, value, _)) = self.stamps.get(&(line.p.clone(), *op)) else {
                     let message = format!("call {op} was accepted and never made");
-                    broken(found, "P3", [at], message);
+                    found.broken("P3", [at], message);
                     return;
                 };
                 let accepted = self.accepted.entry(key.clone()).or_insert((*value, at));
@@ -40,7 +40,7 @@ impl Property for Stamps {
             Event::Read { run, key, value } => {
                 if *value > self.made.get(key).copied().unwrap_or(0) && line.n.is_some() {
                     let message = format!("a run read {value} of {key}, which nobody had stamped");
-                    broken(found, "P3", [at], message);
+                    found.broken("P3", [at], message);
                 }
                 self.runs.insert((line.p.clone(), *run), (key.clone(), *value));
             }
@@ -54,13 +54,15 @@ impl Property for Stamps {
         }
     }
 
-    fn finish(&mut self, _: &Book, _: &[Line], found: &mut Vec<Violation>) {
+    fn finish(&mut self, _: &Book, _: &[Line], found: &mut Found) {
         for (key, (value, at)) in &self.accepted {
             let read = self.read.get(key).copied().unwrap_or(0);
-            if read < *value {
+            if read >= *value {
+                found.holds("P2");
+            } else {
                 let lost =
                     format!("{key} was stamped {value}, but no good run read more than {read}");
-                broken(found, "P2", [*at], lost);
+                found.broken("P2", [*at], lost);
             }
         }
     }

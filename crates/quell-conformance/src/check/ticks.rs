@@ -7,7 +7,7 @@ use quell_core::history::Event;
 use quell_core::schedule::{CatchUp, ON_TIME, ScheduleState, Spec, TickedBy};
 use quell_core::{ScheduleName, Timestamp};
 
-use super::{Book, Line, Property, Violation, broken};
+use super::{Act, Book, Found, Line, Property};
 
 /// How late a tick may fire in a world without harm: some hints are heard after 100 ms only.
 const LATE: Duration = Duration::from_millis(200);
@@ -30,10 +30,12 @@ struct View {
     fired: BTreeMap<Timestamp, (usize, TickedBy)>,
     /// The line that set it.
     at: usize,
+    /// The time of the newest event about it.
+    newest_at: Timestamp,
 }
 
 impl Property for Ticks {
-    fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Vec<Violation>) {
+    fn on(&mut self, book: &Book, at: usize, line: &Line, found: &mut Found) {
         match &line.event {
             Event::Schedule { t, schedule, spec, catch_up, state, handled, .. } => {
                 let fired = self.schedules.remove(schedule).map(|before| {
@@ -42,31 +44,36 @@ impl Property for Ticks {
                 });
                 let fired = fired.unwrap_or_default();
                 let (spec, catch_up, state) = (spec.clone(), *catch_up, *state);
-                let view = View { spec, catch_up, state, handled: *handled, fired, at };
+                let (handled, newest_at) = (*handled, *t);
+                let view = View { spec, catch_up, state, handled, fired, at, newest_at };
                 self.schedules.insert(schedule.clone(), view);
             }
             Event::Unscheduled { schedule, .. } => drop(self.schedules.remove(schedule)),
             Event::Ticked { t, schedule, tick, by, .. } => {
                 let Some(view) = self.schedules.get_mut(schedule) else {
-                    if book.complete {
-                        let unknown = format!("unknown schedule {schedule} ticked");
-                        broken(found, "P25", [at], unknown);
-                    }
+                    let unknown = format!("unknown schedule {schedule} ticked");
+                    let excuse = book.excuse(Act::Operate, Timestamp::MIN, *t);
+                    found.unless(excuse, "P25", [at], unknown);
                     return;
                 };
+                let excuse = book.excuse(Act::Any, view.newest_at, *t);
                 let why = match view.fired.get(tick) {
-                    // The plan only goes forward, whatever else is missing from the record.
-                    Some((before, TickedBy::Plan)) if *by == TickedBy::Plan => {
-                        Some((*before, "fired twice".to_owned()))
+                    Some((before, by_plan)) => {
+                        // The plan only goes forward, whatever else is missing from the record.
+                        let sure = (*by_plan, *by) == (TickedBy::Plan, TickedBy::Plan);
+                        let excuse = excuse.filter(|_| !sure);
+                        Some((*before, "fired twice".to_owned(), excuse))
                     }
-                    Some((before, _)) if book.complete => Some((*before, "fired twice".to_owned())),
-                    None if book.complete => view.wrong(*tick, *t, *by).map(|why| (view.at, why)),
-                    Some(_) | None => None,
+                    None => view.wrong(*tick, *t, *by).map(|why| (view.at, why, excuse)),
                 };
-                if let Some((shown, why)) = why {
-                    let message = format!("tick {tick} of {schedule} {why}");
-                    broken(found, "P25", [shown, at], message);
+                match why {
+                    None => found.holds("P25"),
+                    Some((shown, why, excuse)) => {
+                        let message = format!("tick {tick} of {schedule} {why}");
+                        found.unless(excuse, "P25", [shown, at], message);
+                    }
                 }
+                view.newest_at = *t;
                 view.take(*tick, *by, at);
             }
             _ => {}
@@ -125,16 +132,17 @@ impl View {
         book: &Book,
         name: &ScheduleName,
         (t, at): (Timestamp, usize),
-        found: &mut Vec<Violation>,
+        found: &mut Found,
     ) {
-        let calm = book.healed.is_some_and(|healed| healed + SETTLED < t) && book.complete;
+        let calm = book.healed.is_some_and(|healed| healed + SETTLED < t);
         let active = self.state == ScheduleState::Active;
         if !calm || !active || self.catch_up == CatchUp::None {
             return;
         }
-        if let Some(late) = self.expected().filter(|tick| *tick + LATE < t) {
-            let waits = format!("tick {late} of {name} had not fired {:?} later", t.since(late));
-            broken(found, "P25", [self.at, at], waits);
-        }
+        let Some(late) = self.expected().filter(|tick| *tick + LATE < t) else {
+            return found.holds("P25");
+        };
+        let waits = format!("tick {late} of {name} had not fired {:?} later", t.since(late));
+        found.unless(book.excuse(Act::Any, self.newest_at, t), "P25", [self.at, at], waits);
     }
 }

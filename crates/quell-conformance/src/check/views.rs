@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use quell_core::dedup::HoldUntil;
+use quell_core::history::Event;
 use quell_core::idempotency::Idempotency;
 use quell_core::job::Shape;
 use quell_core::trigger::When;
@@ -37,6 +38,10 @@ pub struct OpView {
     pub since: Timestamp,
     /// The task.
     pub task: TaskName,
+    /// Its queue, where that is on record.
+    pub queue: Option<QueueName>,
+    /// Its priority, where that is on record.
+    pub priority: Option<i16>,
     /// Its debounce key.
     pub key: Option<Key>,
     /// Its dedup key.
@@ -154,6 +159,12 @@ pub struct JobView {
     pub pruned: bool,
     /// Its row at the end.
     pub row: Option<JobState>,
+    /// The time of the newest event about it.
+    pub newest_at: Timestamp,
+    /// Whether its events do not follow from each other: some are missing, or a rule is broken.
+    pub doubted: bool,
+    /// No start before this: the end of the backoff of the newest failure, by the policy.
+    pub backs_off: Timestamp,
     /// The lines about it.
     pub lines: Vec<usize>,
 }
@@ -196,6 +207,9 @@ impl JobView {
             ended: None,
             pruned: false,
             row: None,
+            newest_at: first,
+            doubted: false,
+            backs_off: Timestamp::MIN,
             lines: Vec::new(),
         }
     }
@@ -210,6 +224,27 @@ impl JobView {
     #[must_use]
     pub fn joined_at(&self, seq: u64) -> Option<Joined> {
         self.joins.iter().find(|joined| joined.after < seq && seq <= joined.upto).copied()
+    }
+
+    /// Whether `event` cannot be the next one about it: one in between is not on record.
+    pub(super) fn has_gap(&self, event: &Event) -> bool {
+        match event {
+            Event::Window { .. } => self.state != JobState::Scheduled,
+            Event::Claimed { token, .. } => {
+                self.state != JobState::Scheduled || self.token.checked_add(1) != Some(token.get())
+            }
+            Event::Renew { token, .. } | Event::Lapse { token, .. } => {
+                self.state != JobState::Running || self.token != token.get()
+            }
+            Event::Settle { token, became, in_tx, .. } => {
+                let held = self.state == JobState::Running && self.token == token.get();
+                !held && !in_tx && *became != SettledAs::Refused
+            }
+            Event::Redrive { .. } | Event::Discard { .. } => self.state != JobState::Dead,
+            Event::Cancel { .. } => self.state.is_ended(),
+            Event::Prune { .. } => !self.state.is_ended(),
+            _ => false,
+        }
     }
 
     /// The newest lines about it, for a reader.

@@ -345,7 +345,7 @@ impl End {
                 output: output.map(|n| Payload::from_stored(format!("[{n}]"))),
             },
             End::Fail(backoff, last) => {
-                failed(FailureKind::Transient { backoff: secs(backoff), last })
+                failed(FailureKind::Transient { backoff: secs(backoff), last, asked: false })
             }
             End::Bury => failed(FailureKind::Permanent),
             End::Snooze(delay) => Outcome::Snoozed { delay: secs(delay) },

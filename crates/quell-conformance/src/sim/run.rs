@@ -68,7 +68,7 @@ fn perform(plan: &Plan, open: impl FnOnce(Sink) -> Stores) -> Ran {
     let record = Record::default();
     // Where workers have few slots, what is due waits for one.
     let punctual = (plan.concurrency >= Plan::MANY).then_some(PUNCTUAL);
-    record.line("world", Event::Record { complete: true, faults: true, punctual });
+    record.line("world", Event::Record { faults: true, punctual });
     let stores = open(record.sink("store"));
     let world = World::new(plan, START, record.clone(), stores);
     let operators = Operators { plan, world: Arc::clone(&world) };
@@ -83,6 +83,7 @@ fn perform(plan: &Plan, open: impl FnOnce(Sink) -> Stores) -> Ran {
     run.operators.record_rows();
     run.slots.clear();
     fastrand::seed(chance);
+    run.record.end();
     Ran { errors: run.world.stores().errors(), lines: run.record.take() }
 }
 

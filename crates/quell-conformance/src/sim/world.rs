@@ -305,8 +305,14 @@ impl Record {
 
     pub(super) fn line(&self, process: &str, event: Event) {
         let mut lines = self.locked();
-        let n = u64::try_from(lines.len()).ok();
-        lines.push(Line { p: process.to_owned(), n, event });
+        push(&mut lines, process, event);
+    }
+
+    /// Ends the record of every process: nothing of it is lost with a process that is killed.
+    pub(super) fn end(&self) {
+        let mut lines = self.locked();
+        let processes: BTreeSet<String> = lines.iter().map(|line| line.p.clone()).collect();
+        processes.iter().for_each(|process| push(&mut lines, process, Event::End));
     }
 
     pub(super) fn take(&self) -> Vec<Line> {
@@ -325,6 +331,11 @@ impl Record {
     fn locked(&self) -> MutexGuard<'_, Vec<Line>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn push(lines: &mut Vec<Line>, process: &str, event: Event) {
+    let n = u64::try_from(lines.len()).ok();
+    lines.push(Line { p: process.to_owned(), n, event });
 }
 
 #[derive(Debug)]

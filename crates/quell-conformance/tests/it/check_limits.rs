@@ -42,7 +42,7 @@ fn judged(events: &[Event], settings: &QueueSettings) -> Report {
     };
     let t: Timestamp = Rig::START;
     let head = [
-        Event::Record { complete: true, faults: true, punctual: None },
+        Event::Record { faults: true, punctual: None },
         worker("w1"),
         worker("w2"),
         Event::Queue { t, queue: queue(), settings: settings.clone() },

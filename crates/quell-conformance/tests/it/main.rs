@@ -5,6 +5,7 @@
 mod broken;
 mod check;
 mod check_limits;
+mod check_processes;
 mod exhaustive;
 mod lesser;
 mod oracle;

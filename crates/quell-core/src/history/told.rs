@@ -4,8 +4,8 @@ use super::Event;
 use crate::idempotency::Fingerprint;
 use crate::schedule::{Fired, ScheduleInfo, TickedBy};
 use crate::{
-    AttemptOutcome, Claim, ClaimedJob, Error, ErrorKind, Job, Lease, NewTrigger, Origin, Outcome,
-    SettledAs, Settlement, Timestamp,
+    AttemptOutcome, Claim, ClaimedJob, Error, ErrorKind, FailureKind, Job, Lease, NewTrigger,
+    Origin, Outcome, SettledAs, Settlement, Timestamp,
 };
 
 impl Event {
@@ -16,6 +16,9 @@ impl Event {
         Event::TriggerInvoke {
             op,
             task: trigger.task.clone(),
+            queue: Some(trigger.queue.clone()),
+            partition: trigger.partition.clone(),
+            priority: trigger.priority,
             key: keyed.map(|keyed| keyed.key.clone()),
             dedup: trigger.dedup.as_ref().map(|dedup| dedup.key.clone()),
             hold: trigger.dedup.as_ref().map(|dedup| dedup.until),
@@ -26,7 +29,7 @@ impl Event {
                 .map(|_| Fingerprint::of(&trigger.payload).to_string()),
             debounce: keyed.map(|keyed| keyed.debounce),
             when: trigger.when,
-            fold: with_payload.then(|| trigger.fold.clone()),
+            fold: Some(trigger.fold.clone()),
             payload: with_payload.then(|| trigger.payload.as_str().to_owned()),
         }
     }
@@ -108,11 +111,16 @@ impl Event {
     #[must_use]
     pub fn settled(t: Timestamp, settlement: &Settlement, became: SettledAs) -> Event {
         let Lease { job, token } = settlement.lease;
-        let (outcome, last) = match (&settlement.outcome, became) {
-            (Outcome::InTransaction(_), SettledAs::Succeeded) => (AttemptOutcome::Succeeded, false),
-            (outcome, _) => (outcome.counted(), outcome.is_last()),
+        let in_tx = matches!(settlement.outcome, Outcome::InTransaction(_))
+            && became == SettledAs::Succeeded;
+        let failure = settlement.outcome.failure().filter(|_| !in_tx);
+        let outcome = if in_tx { AttemptOutcome::Succeeded } else { settlement.outcome.counted() };
+        let (permanent, exhausted, asked) = match failure.map(|failure| failure.kind) {
+            Some(FailureKind::Permanent) => (true, false, false),
+            Some(FailureKind::Transient { last, asked, .. }) => (false, last, asked),
+            None => (false, false, false),
         };
-        Event::Settle { t, job, token, outcome, last, became }
+        Event::Settle { t, job, token, outcome, permanent, exhausted, asked, in_tx, became }
     }
 
     /// A schedule as it stands.
@@ -131,6 +139,7 @@ impl Event {
             key: keyed.map(|keyed| keyed.key.clone()),
             dedup: trigger.dedup.clone(),
             debounce: keyed.map(|keyed| keyed.debounce),
+            fold: Some(trigger.fold.clone()),
             when: trigger.when,
         }
     }
@@ -160,7 +169,31 @@ impl Event {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::Failure;
+
+    #[test]
+    fn r24_r25_a_settlement_says_what_kind_of_failure_it_reports() {
+        let lease = Lease { job: crate::JobId::new(1), token: crate::LeaseToken::new(1) };
+        let reported = |kind| {
+            let ended = AttemptOutcome::TimedOut;
+            let outcome = Outcome::Failed(Failure { error: String::new(), ended, kind });
+            let t = Timestamp::from_secs(0);
+            match Event::settled(t, &Settlement { lease, outcome }, SettledAs::Dead) {
+                Event::Settle { permanent, exhausted, asked, in_tx, .. } => {
+                    (permanent, exhausted, asked, in_tx)
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let transient =
+            |last, asked| FailureKind::Transient { backoff: Duration::ZERO, last, asked };
+        assert_eq!(reported(FailureKind::Permanent), (true, false, false, false));
+        assert_eq!(reported(transient(true, false)), (false, true, false, false));
+        assert_eq!(reported(transient(false, true)), (false, false, true, false));
+    }
 
     #[test]
     fn a_call_is_unknown_or_surely_not_accepted() {

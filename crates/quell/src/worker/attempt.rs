@@ -181,9 +181,10 @@ impl Spent {
 
     fn failed(&self, ended: AttemptOutcome, error: String, delay: Option<Duration>) -> Failure {
         let failures = self.failures.saturating_add(1);
+        let asked = delay.is_some();
         let backoff = delay.unwrap_or_else(|| self.retry.backoff(failures, fastrand::f64()));
         let last = self.attempt >= self.retry.max_attempts;
-        Failure { error, ended, kind: FailureKind::Transient { backoff, last } }
+        Failure { error, ended, kind: FailureKind::Transient { backoff, last, asked } }
     }
 }
 

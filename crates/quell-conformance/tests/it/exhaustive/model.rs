@@ -295,6 +295,7 @@ impl End {
             End::Failed => failed(FailureKind::Transient {
                 backoff: seconds(BACKOFF),
                 last: attempt >= ATTEMPTS,
+                asked: false,
             }),
             End::Permanent => failed(FailureKind::Permanent),
             End::Snoozed => Outcome::Snoozed { delay: seconds(BACKOFF) },

@@ -1,0 +1,155 @@
+//! The calls of a history, read before anything else: what was asked for is known at every event,
+//! however late an answer was written.
+
+use std::collections::BTreeMap;
+
+use quell_core::history::Event;
+use quell_core::window::Debounce;
+use quell_core::{Key, Payload, Receipt, ScheduleName, TaskName, Timestamp, TriggerId};
+
+use super::Line;
+use super::read::time_of;
+use super::views::{OpId, OpState, OpView, TaskKey};
+
+/// Every call, with what became of it.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    pub(super) ops: BTreeMap<OpId, OpView>,
+    /// Which call a trigger came from.
+    pub(super) triggers: BTreeMap<TriggerId, OpId>,
+    /// Whether any call allowed attempts of a key to overlap.
+    pub(super) overlaps: BTreeMap<TaskKey, bool>,
+    schedules: BTreeMap<ScheduleName, OpView>,
+    now: Option<Timestamp>,
+}
+
+impl Calls {
+    pub(super) fn of(lines: &[Line]) -> Self {
+        let mut calls = Calls::default();
+        for (at, line) in lines.iter().enumerate() {
+            if !matches!(line.event, Event::Fault { .. } | Event::Heal { .. } | Event::Begin { .. })
+            {
+                calls.now = calls.now.max(time_of(&line.event));
+            }
+            calls.take(at, line);
+        }
+        calls
+    }
+
+    fn take(&mut self, at: usize, line: &Line) {
+        let id = |op: u64| (line.p.clone(), op);
+        match &line.event {
+            Event::TriggerInvoke { op, .. } => {
+                if let Some(view) = self.invoked(at, &line.event) {
+                    self.ops.insert(id(*op), view);
+                }
+            }
+            Event::TriggerOk { op, receipt } => {
+                if let Some(view) = self.ops.get_mut(&id(*op)) {
+                    view.state = OpState::Answered(receipt.clone(), at);
+                }
+                if let Some(trigger) = receipt.trigger() {
+                    self.triggers.entry(trigger).or_insert(id(*op));
+                }
+            }
+            Event::TriggerFail { op, .. } => {
+                if let Some(view) = self.ops.get_mut(&id(*op)) {
+                    view.state = OpState::Failed;
+                }
+            }
+            Event::Schedule { schedule, .. } => {
+                if let Some(view) = self.schedule(at, &line.event) {
+                    self.schedules.insert(schedule.clone(), view);
+                }
+            }
+            Event::Ticked { schedule, receipt, .. }
+            | Event::ScheduleRun { schedule, receipt, .. } => {
+                self.triggered(at, line, schedule, receipt);
+            }
+            _ => {}
+        }
+    }
+
+    fn since(&self) -> Timestamp {
+        self.now.unwrap_or(Timestamp::MIN)
+    }
+
+    fn invoked(&mut self, at: usize, event: &Event) -> Option<OpView> {
+        let Event::TriggerInvoke {
+            task,
+            queue,
+            priority,
+            key,
+            dedup,
+            hold,
+            idempotency,
+            fingerprint,
+            debounce,
+            when,
+            fold,
+            payload,
+            ..
+        } = event
+        else {
+            return None;
+        };
+        self.allow(task, key.as_ref(), debounce.as_ref());
+        Some(OpView {
+            at,
+            since: self.since(),
+            task: task.clone(),
+            queue: queue.clone(),
+            priority: Some(*priority),
+            key: key.clone(),
+            dedup: dedup.clone(),
+            hold: *hold,
+            idempotency: idempotency.clone().zip(fingerprint.clone()),
+            debounce: *debounce,
+            when: *when,
+            fold: fold.clone(),
+            payload: payload.as_deref().and_then(|text| Payload::from_text(text).ok()),
+            state: OpState::Unknown,
+        })
+    }
+
+    fn schedule(&mut self, at: usize, event: &Event) -> Option<OpView> {
+        let Event::Schedule { task, key, dedup, debounce, when, fold, .. } = event else {
+            return None;
+        };
+        self.allow(task, key.as_ref(), debounce.as_ref());
+        Some(OpView {
+            at,
+            since: self.since(),
+            task: task.clone(),
+            queue: None,
+            priority: None,
+            key: key.clone(),
+            dedup: dedup.as_ref().map(|dedup| dedup.key.clone()),
+            hold: dedup.as_ref().map(|dedup| dedup.until),
+            idempotency: None,
+            debounce: *debounce,
+            when: *when,
+            fold: fold.clone(),
+            payload: None,
+            state: OpState::Unknown,
+        })
+    }
+
+    fn allow(&mut self, task: &TaskName, key: Option<&Key>, debounce: Option<&Debounce>) {
+        if let (Some(key), Some(debounce)) = (key, debounce) {
+            *self.overlaps.entry((task.clone(), key.clone())).or_default() |= debounce.overlap;
+        }
+    }
+
+    /// A trigger that a schedule made is a call of the store's own, which was answered at once.
+    fn triggered(&mut self, at: usize, line: &Line, schedule: &ScheduleName, receipt: &Receipt) {
+        let Some(made) = self.schedules.get(schedule).cloned() else { return };
+        // Callers count from one.
+        let id = (line.p.clone(), u64::MAX - at as u64);
+        if let Some(trigger) = receipt.trigger() {
+            self.triggers.entry(trigger).or_insert(id.clone());
+        }
+        let state = OpState::Answered(receipt.clone(), at);
+        self.ops.insert(id, OpView { at, since: self.since(), state, ..made });
+    }
+}

@@ -1,0 +1,177 @@
+//! Which processes wrote all that they did, and what the others may have taken with them.
+//!
+//! A process begins its record with [`Event::Begin`] and ends it with [`Event::End`]. One whose
+//! last line is no end was killed, or could not write on. What it lost is bounded, because each
+//! event is written with one `write`, and in this order:
+//!
+//! - A call to trigger is written before it is made. So a killed caller lost no call, only answers:
+//!   a call without an answer may have been accepted, and nothing else of its keys was triggered.
+//! - What a store committed is written right after the commit, in the order of commits. So what is
+//!   missing was committed no earlier than the newest event of the process, and no later than its
+//!   death, but for statements that a server still finished: [`AFTER_DEATH`].
+//! - A process that has recorded work (claims, ends of attempts) but no operator's act, such as a
+//!   pause or a cancel, was not in the middle of its first one.
+//!
+//! So an event that does not fit what came before it is a violation, unless the time between the
+//! two overlaps the last moments of such a process. Then nobody can say, and the case counts as not
+//! judged. A process that recorded nothing but its begin may have done anything since then. Where no
+//! [`Event::Fault`] says when it was killed, its last moments have no end.
+//!
+//! Events of processes whose histories are not given cannot be told from events that never were:
+//! give all of them, or say that there are more ([`elsewhere`]).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quell_core::Timestamp;
+use quell_core::history::Event;
+
+use super::Line;
+use super::read::time_of;
+
+/// How long after its client's death a server may still finish what it was asked.
+pub const AFTER_DEATH: Duration = Duration::from_secs(5);
+
+/// A line that stands for processes whose histories are not given: anything of theirs may be
+/// missing, at any time.
+#[must_use]
+pub fn elsewhere() -> Line {
+    Line { p: "a process elsewhere".to_owned(), n: None, event: Event::Begin { t: Timestamp::MIN } }
+}
+
+/// What kind of event may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// A claim, a renewal, the end of an attempt, a tick, a removal.
+    Work,
+    /// What an operator does: settings, schedules, flushes, cancels, redrives, discards.
+    Operate,
+    /// Either.
+    Any,
+}
+
+/// What a process's record shows of it.
+#[derive(Clone, Debug, Default)]
+struct Process {
+    begun: Option<Timestamp>,
+    first: Option<Timestamp>,
+    newest: Option<Timestamp>,
+    /// Whether the last line so far is its end.
+    ended: bool,
+    works: bool,
+    operates: bool,
+    /// Whether it wrote anything but its begin.
+    speaks: bool,
+    killed: Option<Timestamp>,
+}
+
+/// All processes of a record.
+#[derive(Clone, Debug, Default)]
+pub struct Processes {
+    each: BTreeMap<String, Process>,
+    /// Those that lost something, with the time in which.
+    lossy: Vec<(String, Process, Timestamp, Timestamp)>,
+}
+
+impl Processes {
+    /// The processes of a history.
+    #[must_use]
+    pub fn of(lines: &[Line]) -> Self {
+        let mut each = BTreeMap::<String, Process>::new();
+        let mut kills = Vec::new();
+        for line in lines {
+            match &line.event {
+                Event::Fault { t, what, whom } if what == "kill" => kills.push((whom.clone(), *t)),
+                // What a test says of the run, and rows that were read afterwards.
+                Event::Record { .. } | Event::Fault { .. } | Event::Heal { .. } => {}
+                Event::Row { .. } => {}
+                event => each.entry(line.p.clone()).or_default().take(event),
+            }
+        }
+        for (whom, t) in kills {
+            let named = format!("{whom}-");
+            let mut killed = each.iter_mut().filter(|(p, _)| **p == whom || p.starts_with(&named));
+            killed.by_ref().for_each(|(_, process)| process.killed = process.killed.max(Some(t)));
+        }
+        // A host whose clock runs ahead of the store's says nothing about when it began.
+        let ahead =
+            |process: &Process| process.begun.zip(process.first).is_some_and(|(b, f)| b > f);
+        let trusted = !each.values().any(ahead);
+        let lossy = each.iter().filter(|(_, process)| !process.ended).map(|(p, process)| {
+            let begun = process.begun.filter(|_| trusted).unwrap_or(Timestamp::MIN);
+            let from = process.newest.unwrap_or(begun);
+
+            let to = process.killed.map_or(Timestamp::MAX, |killed| killed + AFTER_DEATH);
+            (p.clone(), process.clone(), from, to.max(from))
+        });
+        let lossy = lossy.collect();
+        Processes { each, lossy }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.each.len()
+    }
+
+    /// Those that did not write all that they did.
+    pub fn incomplete(&self) -> impl Iterator<Item = &str> {
+        self.lossy.iter().map(|(p, ..)| p.as_str())
+    }
+
+    /// Whether everything that happened is on record.
+    #[must_use]
+    pub fn are_complete(&self) -> bool {
+        self.lossy.is_empty()
+    }
+
+    /// A process that may have lost such an event between these times, if any.
+    #[must_use]
+    pub fn lost(&self, act: Act, from: Timestamp, to: Timestamp) -> Option<&str> {
+        let may = |(_, process, begins, ends): &&(String, Process, Timestamp, Timestamp)| {
+            let does = match act {
+                _ if !process.speaks => true,
+                Act::Work => process.works,
+                Act::Operate => process.operates,
+                Act::Any => process.works || process.operates,
+            };
+            does && *begins < to && from <= *ends
+        };
+        self.lossy.iter().find(may).map(|(p, ..)| p.as_str())
+    }
+}
+
+impl Process {
+    fn take(&mut self, event: &Event) {
+        self.ended = matches!(event, Event::End);
+        if let Event::Begin { t } = event {
+            self.begun = Some(*t);
+            return;
+        }
+        self.speaks = true;
+        if let Some(t) = time_of(event) {
+            self.first.get_or_insert(t);
+            self.newest = self.newest.max(Some(t));
+        }
+        match event {
+            Event::Worker { .. }
+            | Event::Claimed { .. }
+            | Event::Renew { .. }
+            | Event::Lapse { .. }
+            | Event::Settle { .. }
+            | Event::Prune { .. }
+            | Event::Ticked { .. } => self.works = true,
+            Event::Cancel { .. }
+            | Event::Redrive { .. }
+            | Event::Discard { .. }
+            | Event::Import { .. }
+            | Event::Queue { .. }
+            | Event::QueueDeleted { .. }
+            | Event::TaskChanged { .. }
+            | Event::Schedule { .. }
+            | Event::Unscheduled { .. }
+            | Event::ScheduleRun { .. } => self.operates = true,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The checker on what real processes write: each says when it began and that it ended, and what one
+//! that was killed may have taken with it excuses what it may explain, and nothing else.
+
+use quell_conformance::check::{Event, Line, Report, check, elsewhere, merge, parse};
+use serde_json::{Value, json};
+
+fn window(t: u64, job: u64, reason: &str) -> Value {
+    json!({
+        "event": "window", "t": t, "job": job.to_string(), "task": "t", "queue": "q", "key": "k",
+        "priority": 0, "first": 10, "last": 10, "count": 1, "suppressed": 0, "due": t, "bound": t,
+        "nb": t, "reason": reason,
+        "shape": {"fold": {"fold": "last"}, "edge": "trailing"},
+    })
+}
+
+fn claimed(t: u64, job: u64, token: u64, attempt: u32) -> Value {
+    json!({
+        "event": "claimed", "t": t, "job": job.to_string(), "token": token, "task": "t",
+        "queue": "q", "key": "k", "worker": format!("w{token}"), "count": 1, "due": t,
+        "attempt": attempt, "until": t + 1_000,
+    })
+}
+
+fn ended(t: u64, job: u64, token: u64, outcome: &str, due: u64) -> Value {
+    json!({
+        "event": "settle", "t": t, "job": job.to_string(), "token": token, "outcome": outcome,
+        "became": {"scheduled": {"due": due}},
+    })
+}
+
+fn worker(token: u64) -> Value {
+    let secs = |secs: u64| json!({"secs": secs, "nanos": 0});
+    let retry = json!({
+        "max_attempts": 5, "min_backoff": secs(30), "max_backoff": secs(60), "jitter": "none",
+    });
+    let task = json!({"task": "t", "queue": "q", "retry": retry});
+    json!({"event": "worker", "worker": format!("w{token}"), "tasks": [task]})
+}
+
+/// What a process wrote, from its begin, and to its end where it had one.
+fn process(name: &str, ends: bool, events: &[Value]) -> Vec<Line> {
+    let begin = json!({"event": "begin", "t": 0});
+    let end = json!({"event": "end"});
+    let lines = std::iter::once(&begin).chain(events).chain(ends.then_some(&end));
+    parse(name, &lines.map(|line| format!("{line}\n")).collect::<String>()).unwrap()
+}
+
+fn judged(files: &[Vec<Line>]) -> (Report, String) {
+    let lines = merge(files.to_vec());
+    let report = check(&lines);
+    let text = report.text(&lines);
+    (report, text)
+}
+
+fn fault(t: i64, whom: &str) -> Line {
+    let t = quell_core::Timestamp::from_micros(t);
+    let (what, whom) = ("kill".to_owned(), whom.to_owned());
+    Line { p: "the test".to_owned(), n: None, event: Event::Fault { t, what, whom } }
+}
+
+/// Two open windows of a key, two attempts of it under valid leases, a wrong number of an attempt,
+/// and a retry within its backoff: all in a record as a server writes it.
+#[test]
+fn the_history_of_a_real_store_shows_what_it_breaks() {
+    let second = 1_000_000;
+    let events = [
+        worker(1),
+        window(10, 1, "quiet"),
+        window(11, 2, "quiet"),
+        claimed(20, 1, 1, 1),
+        claimed(21, 2, 1, 9),
+        ended(30, 1, 1, "failed", 30 + second),
+        window(30, 1, "backoff"),
+    ];
+    let (report, text) = judged(&[process("serve", true, &events)]);
+    for property in ["P8", "P9", "P12", "P13"] {
+        assert!(report.broke(property), "{property} is missing:\n{text}");
+    }
+    report.require(&["P6", "P8", "P9", "P10", "P11", "P12", "P13", "P24"]).unwrap();
+    assert_eq!((report.processes, report.incomplete.len()), (1, 0));
+}
+
+#[test]
+fn a_property_without_a_case_is_named_with_its_reasons() {
+    let (report, _) = judged(&[process("serve", true, &[window(10, 1, "quiet")])]);
+    let why = report.require(&["P8", "P1", "P19"]).unwrap_err();
+    assert!(why.starts_with("P1 ") && why.contains("rows"), "{why}");
+    assert!(why.contains("P19"), "{why}");
+}
+
+#[test]
+fn checker_finds_an_order_for_two_processes_that_commit_at_one_moment() {
+    let one = [
+        window(10, 1, "quiet"),
+        claimed(20, 1, 1, 1),
+        ended(30, 1, 1, "released", 30),
+        window(30, 1, "released"),
+    ];
+    for second_claim in [30, 29] {
+        let one = process("one", true, &one);
+        let two = process("two", true, &[claimed(second_claim, 1, 2, 1)]);
+        for files in [[one.clone(), two.clone()], [two.clone(), one.clone()]] {
+            let (report, text) = judged(&files);
+            assert_eq!(report.broke("P9"), second_claim == 29, "{text}");
+        }
+    }
+}
+
+/// A process that was killed before it told of what it gave back.
+#[test]
+fn checker_excuses_only_what_a_killed_process_may_have_lost() {
+    let silent = [window(10, 1, "quiet"), claimed(20, 1, 1, 1)];
+    let after = |next: Value| [silent[0].clone(), silent[1].clone(), next];
+    let two = process("two", true, &[claimed(29, 1, 2, 1)]);
+    let broke = |one: Vec<Line>, more: Vec<Line>| {
+        let (report, text) = judged(&[one, two.clone(), more]);
+        assert!(report.broke("P9") || report.cases["P9"].unjudged.len() == 1, "{text}");
+        report.broke("P9")
+    };
+    let killed = process("one", false, &silent);
+    assert!(!broke(killed.clone(), Vec::new()));
+    assert!(!broke(killed.clone(), vec![fault(25, "one")]), "it lived until 25");
+    assert!(broke(process("one", true, &silent), Vec::new()), "it ended, and lost nothing");
+    let spoke = process("one", false, &after(ended(30, 1, 1, "released", 30)));
+    assert!(broke(spoke, Vec::new()), "it told of what it did at 30, so it lost nothing before");
+    assert!(!broke(process("one", true, &silent), vec![elsewhere()]), "another may have done it");
+}
+
+/// Long after its death nothing that a process may have lost is an excuse.
+#[test]
+fn checker_judges_what_happened_after_a_kill() {
+    let minute = 60_000_000;
+    let killed = process("killed", false, &[claimed(20, 9, 1, 1)]);
+    let kill = vec![fault(30, "killed")];
+    let late = [
+        window(minute, 1, "quiet"),
+        window(minute + 1, 2, "quiet"),
+        claimed(minute + 20, 1, 1, 1),
+        claimed(minute + 21, 2, 1, 1),
+    ];
+    let (report, text) = judged(&[killed.clone(), process("one", true, &late), kill]);
+    assert!(report.broke("P8") && report.broke("P9"), "{text}");
+    let (report, text) = judged(&[killed, process("one", true, &late)]);
+    assert!(!report.broke("P8") && !report.broke("P9"), "nobody knows when it died: {text}");
+}
+
+#[test]
+fn a_torn_line_before_the_begin_of_another_process_is_what_a_kill_left() {
+    let begin = json!({"event": "begin", "t": 0}).to_string();
+    let torn = &window(10, 1, "quiet").to_string()[..40];
+    let lines = parse("a", &format!("{begin}\n{torn}\n{begin}\n")).unwrap();
+    assert_eq!(lines.len(), 2);
+    assert!(parse("a", &format!("{begin}\n{torn}\n{torn}\n")).is_err());
+}
