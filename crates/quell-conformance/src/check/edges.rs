@@ -28,6 +28,8 @@ struct Landed<'b> {
 struct Burst {
     since: Timestamp,
     last: Timestamp,
+    /// By the quiet periods that its triggers brought, which need not be those of the next one.
+    expires: Timestamp,
     leader: JobId,
 }
 
@@ -98,15 +100,18 @@ fn bursts(book: &Book, calls: &[&OpView], found: &mut Found) {
     let mut burst: Option<Burst> = None;
     for one in &landed {
         let thresholds = one.step.debounce.thresholds;
+        let t = one.step.t;
         let goes_on = burst.filter(|burst| {
-            one.step.t < burst.last + thresholds.min()
-                && one.step.t < burst.since + thresholds.max()
+            t < burst.expires
+                && t < burst.last + thresholds.min()
+                && t < burst.since + thresholds.max()
         });
         edge(book, one, goes_on, found);
         if matches!(one.step.debounce.edge, Edge::Leading | Edge::Both) {
-            let t = one.step.t;
-            let fresh = Burst { since: t, last: t, leader: one.id };
-            burst = Some(goes_on.map_or(fresh, |burst| Burst { last: t, ..burst }));
+            let quiet = t + thresholds.min();
+            let fresh = Burst { since: t, last: t, expires: quiet, leader: one.id };
+            let more = |burst: Burst| Burst { last: t, expires: burst.expires.max(quiet), ..burst };
+            burst = Some(goes_on.map_or(fresh, more));
         }
     }
 }

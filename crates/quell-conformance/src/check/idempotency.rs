@@ -103,12 +103,7 @@ impl Idempotent {
 
     /// A conflict has a cause: the key came with another payload, in this batch or before. One
     /// member that conflicts refuses its whole batch, whose answers follow each other.
-    fn refused(
-        &self,
-        book: &Book,
-        by_key: &BTreeMap<TaskKey, Vec<&OpView>>,
-        found: &mut Found,
-    ) {
+    fn refused(&self, book: &Book, by_key: &BTreeMap<TaskKey, Vec<&OpView>>, found: &mut Found) {
         let mut rest = self.conflicts.iter().peekable();
         while let Some((first, id)) = rest.next() {
             let mut batch = vec![id];

@@ -114,7 +114,8 @@ async fn a_database_without_the_schema_says_so() {
 }
 
 fn in_transaction() -> Outcome {
-    let kind = FailureKind::Transient { backoff: Duration::from_secs(1), last: false, asked: false };
+    let kind =
+        FailureKind::Transient { backoff: Duration::from_secs(1), last: false, asked: false };
     let (error, ended) = ("did not commit".to_owned(), AttemptOutcome::Failed);
     Outcome::InTransaction(Failure { error, ended, kind })
 }

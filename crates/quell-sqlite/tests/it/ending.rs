@@ -16,7 +16,8 @@ use sqlx::{Connection, SqliteConnection};
 use crate::scene::Scene;
 
 fn in_transaction() -> Outcome {
-    let kind = FailureKind::Transient { backoff: Duration::from_secs(1), last: false, asked: false };
+    let kind =
+        FailureKind::Transient { backoff: Duration::from_secs(1), last: false, asked: false };
     let (error, ended) = ("did not commit".to_owned(), AttemptOutcome::Failed);
     Outcome::InTransaction(Failure { error, ended, kind })
 }
