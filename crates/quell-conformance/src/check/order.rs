@@ -242,12 +242,15 @@ impl Line {
     }
 }
 
-/// What the calls asked for, or what the store says where a call did not say.
+/// What the calls asked for, or what the store says where a call did not say. Triggers that a
+/// leading edge does not run ask for nothing.
 fn priority(book: &Book, id: JobId, job: &JobView) -> i16 {
     let of_job = TriggerId { job: id, seq: 0 }..=TriggerId { job: id, seq: job.count };
-    let asked = book.triggers.range(of_job).map(|(_, op)| book.ops.get(op)?.priority);
-    let asked: Option<Vec<i16>> = asked.collect();
-    let all = |asked: &Vec<i16>| u64::try_from(asked.len()) == Ok(job.count);
+    let runs = book.triggers.range(of_job).filter(|(one, _)| !job.suppressed.contains(&one.seq));
+    let asked: Option<Vec<i16>> = runs.map(|(_, op)| book.ops.get(op)?.priority).collect();
+    let known = |asked: &Vec<i16>| asked.len().checked_add(job.suppressed.len());
+    let all =
+        |asked: &Vec<i16>| known(asked).and_then(|n| u64::try_from(n).ok()) == Some(job.count);
     asked.filter(all).and_then(|asked| asked.into_iter().max()).unwrap_or(job.priority)
 }
 
