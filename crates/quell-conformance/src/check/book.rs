@@ -247,6 +247,8 @@ impl Book {
                 self.task_set.insert(task.clone(), *t);
                 put(&mut self.paused, task.clone(), settings.paused);
             }
+            Event::SetAside { job, .. } => self.becomes(at, *job, JobState::Unreadable),
+            Event::Restored { job, state, .. } => self.becomes(at, *job, *state),
             Event::Import { .. } => self.imported(at, &line.event),
             Event::Worker { worker, tasks } => {
                 self.workers.insert(worker.clone(), tasks.clone());
@@ -417,7 +419,7 @@ impl Book {
             _ => JobState::Scheduled,
         };
         if view.state.is_ended() {
-            view.ended = Some((at, t));
+            view.ended.get_or_insert((at, t));
         }
         let (count, failures, doubted) = (view.count, view.failures, view.doubted);
         match became {
@@ -432,6 +434,15 @@ impl Book {
                 }
             }
             _ => {}
+        }
+        self.place(job);
+    }
+
+    /// A row that cannot be decoded, or can be again.
+    fn becomes(&mut self, at: usize, job: JobId, state: JobState) {
+        if let Some(view) = self.jobs.get_mut(&job) {
+            view.state = state;
+            view.lines.push(at);
         }
         self.place(job);
     }
@@ -473,6 +484,8 @@ fn of_job(event: &Event) -> Option<(JobId, Timestamp)> {
         | Event::Cancel { job, .. }
         | Event::Redrive { job, .. }
         | Event::Discard { job, .. }
+        | Event::SetAside { job, .. }
+        | Event::Restored { job, .. }
         | Event::Prune { job, .. } => *job,
         _ => return None,
     };

@@ -239,8 +239,10 @@ fn counted_by_key(book: &Book) -> BTreeMap<TaskKey, Counted> {
         let counted = by_key.entry(key).or_default();
         // An absorbed job is counted by its heir, once that shows it (P14).
         let shown = matches!(job.heir, Some((_, Some(_))));
-        if job.state != JobState::Absorbed || !shown {
+        if job.state != JobState::Absorbed {
             counted.count += job.count;
+        } else if !shown {
+            counted.excuse = Some("an absorbed job is not counted by its heir (P14)".to_owned());
         }
         let waits = !job.state.is_ended();
         if job.doubted || waits {

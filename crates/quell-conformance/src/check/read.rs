@@ -121,6 +121,8 @@ pub(super) fn time_of(event: &Event) -> Option<Timestamp> {
         | Event::Discard { t, .. }
         | Event::Import { t, .. }
         | Event::Prune { t, .. }
+        | Event::SetAside { t, .. }
+        | Event::Restored { t, .. }
         | Event::Queue { t, .. }
         | Event::QueueDeleted { t, .. }
         | Event::TaskChanged { t, .. }

@@ -5,6 +5,7 @@
 
 mod bend;
 mod dead;
+mod own;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,10 +19,11 @@ use quell_core::history::{Event, History, Sink};
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState, Key,
-    Lapsed, Lease, MemoryStore, NextDue, Overview, Payload, Pruned, QueueInfo, QueueName,
-    QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled, SettledAs,
-    Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, WorkerId,
+    EffectName, Ended, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId,
+    JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NextDue, Overview, Payload, Pruned,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
+    WorkerId,
 };
 
 use super::bug::Bug;
@@ -54,6 +56,8 @@ struct Odd {
     leaked: usize,
     ran: BTreeSet<JobId>,
     disarmed: BTreeSet<JobId>,
+    /// A job that has ended well, for others to be absorbed by.
+    elsewhere: Option<JobId>,
     /// How schedules were to catch up.
     asked: BTreeMap<ScheduleName, CatchUp>,
 }
@@ -83,6 +87,7 @@ impl Buggy {
             if let Event::Schedule { schedule, catch_up, .. } = &mut event {
                 *catch_up = locked(&self.odd).asked.get(schedule).copied().unwrap_or(*catch_up);
             }
+            self.miswrite(&mut event);
             self.sink.record(&event);
         }
     }
@@ -143,6 +148,7 @@ impl Store for Buggy {
             }
         }
         let mut claimed = self.inner.claim(now, &claim).await?;
+        self.mishand(&mut claimed);
         self.tell();
         claimed.next = self.bend_next(claimed.next).await?;
         for job in &mut claimed.jobs {
@@ -282,7 +288,12 @@ impl Store for Buggy {
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
-        self.inner.set_queue(queue, settings).await?;
+        self.inner.set_queue(queue, &self.heeded(settings)).await?;
+        for event in locked(&self.draft.0).iter_mut() {
+            if let Event::Queue { settings: kept, .. } = event {
+                kept.clone_from(settings);
+            }
+        }
         self.tell();
         Ok(())
     }
@@ -312,7 +323,9 @@ impl Store for Buggy {
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        self.inner.jobs(filter).await
+        let mut jobs = self.inner.jobs(filter).await?;
+        jobs.retain(|job| self.shows(job));
+        Ok(jobs)
     }
 
     async fn counts(&self) -> Result<Vec<Counts>> {
@@ -352,7 +365,14 @@ impl Store for Buggy {
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
         let cancelled = self.inner.cancel(now, id, reason).await;
         self.tell();
-        cancelled
+        let illegal = |error: &Error| error.kind() == ErrorKind::IllegalMove;
+        match (now, cancelled) {
+            (Some(t), Err(error)) if self.has(Bug::CancelsEnded) && illegal(&error) => {
+                self.sink.record(&Event::Cancel { t, job: id });
+                Ok(())
+            }
+            (_, cancelled) => cancelled,
+        }
     }
 
     async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {

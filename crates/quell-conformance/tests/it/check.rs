@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use quell_conformance::check::{Line, Report, check, merge, parse};
+use quell_conformance::check::{Line, PROPERTIES, Report, check, merge, parse};
 use quell_conformance::sim::{self, Bug, Buggy, Plan};
 use quell_core::Timestamp;
 
 /// Seeds within which each bug must show.
 const SEEDS: u64 = 600;
+/// How many more seeds must show that no other property catches a bug.
+const ALONE: usize = 40;
 /// When simulated runs begin.
 const START: Timestamp = Timestamp::from_secs(1_767_225_600);
 
@@ -72,6 +74,43 @@ catches! {
     checker_catches_missed_ticks_that_are_not_caught_up: MissesTicks,
     checker_catches_a_paused_schedule_that_ticks: TicksOn,
     checker_catches_a_tick_without_its_trigger: TicksInVain,
+    checker_catches_a_job_that_is_gone: Vanishes,
+    checker_catches_a_trailing_trigger_that_is_suppressed: SuppressesTrailing,
+    checker_catches_a_refused_trigger_that_runs: RunsRefused,
+    checker_catches_a_trigger_id_that_is_given_out_twice: SameTrigger,
+    checker_catches_a_payload_that_is_no_fold: MangledPayload,
+    checker_catches_a_leading_edge_that_trails: LeadsLate,
+    checker_catches_a_cancelled_job_that_had_ended: CancelsEnded,
+    checker_catches_a_lapse_that_spends_an_attempt: ChargesLapses,
+    checker_catches_a_backoff_that_is_forgotten: ForgetsBackoff,
+    checker_catches_an_absorption_by_another_job: AbsorbsElsewhere,
+    checker_catches_a_dedup_key_that_is_taken_twice: TakesKeyTwice,
+    checker_catches_limits_that_are_not_heeded: OverLimits,
+    checker_catches_a_job_that_jumps_the_queue: OutOfOrder,
+    checker_catches_a_start_in_a_paused_queue: StartsPaused,
+}
+
+/// Each of these bugs would go unseen without the property that it is named with.
+#[test]
+fn every_property_has_a_bug_that_it_alone_catches() {
+    let listed: Vec<&str> = Bug::OWN.into_iter().map(|(property, _)| property).collect();
+    assert_eq!(listed, PROPERTIES);
+    let caught = |(property, bug): (&'static str, Bug)| {
+        let mut seeds = (0..SEEDS).map(|seed| judged(seed, bug).1);
+        let first = seeds.find(|report| !report.violations.is_empty());
+        let first = first.unwrap_or_else(|| panic!("no seed of {SEEDS} shows {bug:?}"));
+        for report in std::iter::once(first).chain(seeds.take(ALONE)) {
+            let mut others = report.violations.iter().map(|violation| violation.property);
+            let other = others.find(|other| *other != property);
+            assert_eq!(other, None, "{bug:?} is {property}'s own: {:?}", report.violations);
+        }
+    };
+    std::thread::scope(|scope| {
+        let halves = Bug::OWN.chunks(Bug::OWN.len().div_ceil(2));
+        let runs: Vec<_> =
+            halves.map(|half| scope.spawn(move || half.iter().copied().for_each(caught))).collect();
+        runs.into_iter().for_each(|run| run.join().unwrap());
+    });
 }
 
 #[test]

@@ -7,9 +7,9 @@ use quell_core::history::Event;
 use quell_core::schedule::{Fired, TickedBy};
 use quell_core::window::Thresholds;
 use quell_core::{
-    Batch, Claim, ClaimedJob, Error, ErrorKind, Job, JobFilter, JobId, JobState, Key, LeaseToken,
-    NewTrigger, NextDue, Outcome, Receipt, Result, Retention, Settled, SettledAs, Settlement,
-    Store, TaskName, Timestamp, TriggerId,
+    Batch, Claim, ClaimedJob, Error, ErrorKind, FailureKind, Job, JobFilter, JobId, JobState, Key,
+    LeaseToken, NewTrigger, NextDue, Outcome, Receipt, Result, Retention, Settled, SettledAs,
+    Settlement, Store, TaskName, Timestamp, TriggerId,
 };
 
 use super::{Buggy, locked};
@@ -43,7 +43,9 @@ impl Buggy {
         let (min, max) = (keyed.debounce.thresholds.min(), keyed.debounce.thresholds.max());
         let bent = match self.bug {
             Bug::NeverCapped | Bug::CapNoticedOnJoin => Thresholds::new(min, max * 1_000),
-            Bug::StartsEarly => Thresholds::new(min / 2, max),
+            Bug::StartsEarly if keyed.debounce.edge == Edge::Trailing => {
+                Thresholds::new(min / 2, max)
+            }
             _ => return,
         };
         if let Ok(bent) = bent
@@ -72,6 +74,7 @@ impl Buggy {
                     return Err(Error::new(ErrorKind::Unavailable, "the write failed"));
                 }
             }
+            Bug::SuppressesTrailing => return self.suppress(trigger, now).await,
             Bug::AcksBeforeWrite if dedup.is_none() && self.now_and_then() => {
                 let job = JobId::new(8_000_000 + locked(&self.odd).calls);
                 let trigger = TriggerId { job, seq: 1 };
@@ -89,6 +92,10 @@ impl Buggy {
             }
             Bug::SecondWindow => {
                 let Some(keyed) = &mut trigger.keyed else { return Ok(None) };
+                // Attempts of such a key may overlap, so nothing else is wrong with them.
+                if !keyed.debounce.overlap {
+                    return Ok(None);
+                }
                 let is_open = self.window(&trigger.task, &keyed.key).await?.is_some();
                 if is_open && self.now_and_then() {
                     keyed.key = Key::new(format!("{keyed}~", keyed = keyed.key))?;
@@ -110,7 +117,10 @@ impl Buggy {
         now: Option<Timestamp>,
         mut batch: Batch,
     ) -> Result<Vec<Receipt>> {
-        batch.triggers.iter_mut().for_each(|trigger| self.bend(trigger));
+        for trigger in &mut batch.triggers {
+            self.bend(trigger);
+            self.misread(trigger);
+        }
         if let [trigger] = &mut batch.triggers[..] {
             let at = now.unwrap_or(Timestamp::MIN);
             if let Some(receipt) = self.odd_receipt(trigger, at).await? {
@@ -121,12 +131,16 @@ impl Buggy {
                 self.odd_receipt(trigger, Timestamp::MIN).await?;
             }
         }
-        let receipts = self
+        let mut receipts = self
             .inner
             .enqueue(now, vec![batch.clone()])
             .await?
             .pop()
             .unwrap_or_else(|| Ok(Vec::new()))?;
+        if self.refuses(&batch.triggers) {
+            return Err(Error::new(ErrorKind::Unavailable, "the answer was lost"));
+        }
+        self.misanswer(&batch.triggers, &mut receipts);
         if self.has(Bug::CapNoticedOnJoin) {
             for keyed in batch.triggers.iter().filter_map(|t| t.keyed.as_ref().map(|k| (t, k))) {
                 self.notice_cap(
@@ -193,6 +207,11 @@ impl Buggy {
         mut one: Settlement,
     ) -> Result<Settlement> {
         let Some(job) = self.inner.job(one.lease.job).await? else { return Ok(one) };
+        if let (Bug::ForgetsBackoff, Outcome::Failed(failure)) = (self.bug, &mut one.outcome)
+            && let FailureKind::Transient { backoff, .. } = &mut failure.kind
+        {
+            *backoff = Duration::ZERO;
+        }
         if self.has(Bug::NoFence) {
             one.lease.token = LeaseToken::new(job.starts);
         }
