@@ -3,7 +3,7 @@
 use quell::alert::Alert;
 use quell::{
     AlertRow, DeadCause, DeadCauses, DeadFilter, DeadPlace, Effect, Explanation, Job, JobResult,
-    Payload, ScheduleInfo, Spec, Timestamp, describe_reason,
+    Payload, ScheduleInfo, Spec, Timestamp, UnreadableJob, UnreadablePage, describe_reason,
 };
 use serde_json::{Value, json};
 
@@ -73,6 +73,23 @@ pub fn dead(jobs: &[Job], filter: &DeadFilter, matching: u64) -> Value {
         "matching": matching,
         "next_before": next.map(|place| place.to_string()),
     })
+}
+
+/// A page of the jobs whose rows cannot be decoded.
+#[must_use]
+pub fn unreadable(jobs: &[UnreadableJob], page: &UnreadablePage) -> Value {
+    let next = jobs.last().filter(|_| jobs.len() == page.size()).map(|job| job.id);
+    let job = |job: &UnreadableJob| {
+        json!({
+            "id": job.id,
+            "task": job.task,
+            "queue": job.queue,
+            "was": job.was,
+            "set_aside_at": job.set_aside_at.to_string(),
+            "reason": job.reason,
+        })
+    };
+    json!({ "jobs": jobs.iter().map(job).collect::<Vec<_>>(), "next_before": next })
 }
 
 /// What the dead died of: the `limit` most frequent causes, and of how many.

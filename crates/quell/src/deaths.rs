@@ -319,7 +319,11 @@ impl<'a> Dead<'a> {
         }
     }
 
-    fn now(&self) -> Option<Timestamp> {
+    pub(crate) fn quell(&self) -> &'a Quell {
+        self.quell
+    }
+
+    pub(crate) fn now(&self) -> Option<Timestamp> {
         self.quell.clock().store_time()
     }
 

@@ -37,6 +37,7 @@
 //! Start with [`Task`] and [`Quell`]; [`testing`] runs a worker in virtual time. The promises,
 //! rule by rule, are in `docs/semantics.md`.
 
+mod aside;
 mod batcher;
 mod call;
 mod causes;
@@ -58,6 +59,7 @@ mod task;
 pub mod testing;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod transaction;
+
 mod worker;
 
 pub use call::{Trigger, TriggerMany};

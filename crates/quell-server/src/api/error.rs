@@ -64,6 +64,12 @@ impl ApiError {
 impl From<quell::Error> for ApiError {
     fn from(error: quell::Error) -> Self {
         let message = error.to_string();
+        if error.unreadable_job().is_some() {
+            return ApiError {
+                kind: "unreadable",
+                ..ApiError::new(StatusCode::CONFLICT, "job", message)
+            };
+        }
         match error.kind() {
             ErrorKind::Invalid => {
                 let field = error.field().unwrap_or("request");

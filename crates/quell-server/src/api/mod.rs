@@ -14,6 +14,7 @@ mod queues;
 mod results;
 mod schedules;
 mod triggers;
+mod unreadable;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -90,6 +91,7 @@ pub fn router(api: Api) -> Router {
         .route("/v1/jobs/{id}/cancel", post(jobs::cancel))
         .route("/v1/jobs/{id}/redrive", post(dead::redrive_one))
         .route("/v1/jobs/{id}/discard", post(dead::discard_one))
+        .route("/v1/jobs/{id}/restore", post(unreadable::restore))
         .merge(dead_routes(max_body))
         .route("/v1/schedules", get(schedules::list))
         .route(
@@ -124,6 +126,7 @@ fn dead_routes(max_body: usize) -> Router<Api> {
         .route("/v1/dead/letters", get(dead::letters))
         .route("/v1/dead/redrive", post(dead::redrive))
         .route("/v1/dead/discard", post(dead::discard))
+        .route("/v1/dead/unreadable", get(unreadable::list))
         .route("/v1/dead/import", post(dead::import).layer(letters))
 }
 

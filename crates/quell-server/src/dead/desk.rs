@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use quell::{
     DeadFilter, DeadLetter, DeadPlace, ExplainTarget, JobId, Payload, Quell, Redrive, Swept,
-    Timestamp,
+    Timestamp, UnreadablePage,
 };
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Url};
@@ -131,6 +131,36 @@ impl Desk {
                 quell.dead().discard(id, reason).await?;
                 Ok(json!({ "job": id, "discarded": true }))
             }),
+        }
+    }
+
+    /// A page of the jobs whose rows cannot be decoded.
+    pub(super) fn unreadable(&self, page: &UnreadablePage) -> anyhow::Result<Value> {
+        match &self.place {
+            Place::Server(server) => {
+                let mut url = join(server, &["v1", "dead", "unreadable"])?;
+                url.query_pairs_mut().append_pair("limit", &page.size().to_string());
+                if let Some(before) = page.before {
+                    url.query_pairs_mut().append_pair("before", &before.to_string());
+                }
+                ask(server, |client| client.get(url))
+            }
+            Place::Store(quell) => {
+                let jobs = self.runtime.block_on(quell.dead().unreadable(page))?;
+                Ok(view::unreadable(&jobs, page))
+            }
+        }
+    }
+
+    pub(super) fn restore(&self, id: JobId) -> anyhow::Result<Value> {
+        match &self.place {
+            Place::Server(server) => {
+                post(server, &["v1", "jobs", &id.to_string(), "restore"], String::new())
+            }
+            Place::Store(quell) => {
+                self.runtime.block_on(quell.dead().restore(id))?;
+                Ok(json!({ "job": id, "restored": true }))
+            }
         }
     }
 

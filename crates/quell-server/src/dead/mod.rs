@@ -7,6 +7,7 @@ mod causes;
 mod desk;
 mod file;
 mod many;
+mod unreadable;
 
 use std::io::Write;
 
@@ -35,6 +36,10 @@ pub enum Command {
     Redrive(RedriveArgs),
     /// Remove one, or all that match, for good.
     Discard(DiscardArgs),
+    /// List the jobs that were set aside because their rows cannot be decoded, newest first.
+    Unreadable(unreadable::Args),
+    /// Put such a job back, if its row can be decoded now.
+    Restore(OneArgs),
     /// Write all that match to a file of JSON lines.
     Export(file::ExportArgs),
     /// Take the dead jobs of such a file in; what is here already stays as it is.
@@ -198,6 +203,8 @@ pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Show(args) => show(&args, out),
         Command::Redrive(args) => redrive(args, out),
         Command::Discard(args) => discard(args, out),
+        Command::Unreadable(args) => unreadable::list(args, out),
+        Command::Restore(args) => unreadable::restore(&args, out),
         Command::Export(args) => file::export(args, out),
         Command::Import(args) => file::import(args, out),
     }

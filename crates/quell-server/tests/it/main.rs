@@ -44,3 +44,5 @@ mod simulate;
 mod ssrf;
 #[cfg(test)]
 mod trace;
+#[cfg(test)]
+mod unreadable;

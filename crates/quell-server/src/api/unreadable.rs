@@ -1,0 +1,43 @@
+//! Jobs whose rows cannot be decoded, over HTTP (R25): listed and restored. They are discarded as dead
+//! jobs are.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use quell::{JobId, UnreadablePage};
+use serde_json::{Value, json};
+
+use super::Api;
+use super::error::ApiError;
+use super::jobs::{Pairs, Parameters};
+use crate::view;
+
+/// `GET /v1/dead/unreadable?before=&limit=`: newest first.
+pub(super) async fn list(
+    State(api): State<Api>,
+    query: Result<Query<Pairs>, QueryRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let mut query = Parameters::read(query)?;
+    let before = query.take("before", |text| text.parse::<JobId>())?;
+    let limit = query.take("limit", |text| {
+        let number = text.parse().ok().filter(|limit| (1..=UnreadablePage::MAX).contains(limit));
+        let max = UnreadablePage::MAX;
+        number.ok_or_else(|| {
+            quell::Error::invalid("limit", format!("limit must be a number from 1 to {max}"))
+        })
+    })?;
+    query.end()?;
+    let page = UnreadablePage { before, limit: limit.unwrap_or_default() };
+    let jobs = api.quell.dead().unreadable(&page).await?;
+    Ok(Json(view::unreadable(&jobs, &page)))
+}
+
+/// `POST /v1/jobs/{id}/restore`: puts a job back whose row this server can decode.
+pub(super) async fn restore(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let id = id.parse::<JobId>()?;
+    api.quell.dead().restore(id).await?;
+    Ok(Json(json!({ "job": id, "restored": true })))
+}

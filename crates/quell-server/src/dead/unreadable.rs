@@ -1,0 +1,56 @@
+//! `quell dead unreadable` and `quell dead restore`: jobs whose rows cannot be decoded (R25).
+
+use std::io::Write;
+
+use quell::{JobId, UnreadablePage};
+use serde_json::{Value, json};
+
+use super::desk::Desk;
+use super::{OneArgs, seconds};
+use crate::client::{Source, table};
+use crate::summary::grouped;
+
+/// `quell dead unreadable`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only ids below this one, which the page before ended with.
+    #[arg(long, value_name = "ID")]
+    before: Option<JobId>,
+    /// At most this many, up to 200.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=200))]
+    limit: u16,
+    #[command(flatten)]
+    source: Source,
+}
+
+pub(super) fn list(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
+    let page = UnreadablePage { before: args.before, limit: args.limit.into() };
+    let answer = Desk::open(&args.source)?.unreadable(&page)?;
+    if args.source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    let jobs = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let rows: Vec<Value> = jobs.iter().map(row).collect();
+    let columns = ["id", "task", "queue", "was", "set_aside_at", "reason"];
+    out.write_all(table(columns, &rows).as_bytes())?;
+    write!(out, "{} set aside", grouped(rows.len() as u64))?;
+    match answer["next_before"].as_str() {
+        Some(id) => Ok(writeln!(out, "; the next page: --before {id}")?),
+        None => Ok(writeln!(out)?),
+    }
+}
+
+fn row(job: &Value) -> Value {
+    json!({
+        "id": job["id"], "task": job["task"], "queue": job["queue"], "was": job["was"],
+        "set_aside_at": seconds(&job["set_aside_at"]), "reason": job["reason"],
+    })
+}
+
+pub(super) fn restore(args: &OneArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let answer = Desk::open(&args.source)?.restore(args.id)?;
+    if args.source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    Ok(writeln!(out, "job {} is back where it was", args.id)?)
+}
