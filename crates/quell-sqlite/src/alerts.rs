@@ -1,8 +1,8 @@
 //! What alerts look at and keep (R27): dead jobs and the oldest due ones, by lane, and one row for
 //! each alert.
 //!
-//! Looking reads the newest of the dead jobs, and of those that wait one for each lane and partition
-//! in which any does: so it costs no more with a longer backlog.
+//! Looking reads the newest of the dead jobs, and of each lane its first job and that of its first
+//! partition: so it costs no more with a longer backlog or with more partitions.
 
 use std::collections::BTreeMap;
 
@@ -23,19 +23,15 @@ pub(crate) async fn read_overview(
     names: &Names,
     now: Timestamp,
 ) -> Result<Overview> {
-    const LANES: &str = "with recursive
-         lane (id) as (
-             select (select lane_id from quell_job
-                      where state = 0 and waits = 0 and lane_id > 0
-                      order by lane_id limit 1)
+    const LANES: &str = "with first (id, due_at) as (
+             select id, (select min(due_at) from quell_job
+                          where lane_id = l.id and state = 0 and waits = 0)
+               from quell_lane l
              union all
-             select (select j.lane_id from quell_job j
-                      where j.state = 0 and j.waits = 0 and j.lane_id > lane.id
-                      order by j.lane_id limit 1)
-               from lane where id is not null)
-         select id, 0, (select min(due_at) from quell_job
-                         where lane_id = lane.id and state = 0 and waits = 0)
-           from lane where id is not null
+             select id, (select min(head_at) from quell_partition
+                          where lane_id = l.id and head_at is not null)
+               from quell_lane l)
+         select id, 0, due_at from first where due_at is not null
           union all
          -- R11: those that wait for their key are few, one for each attempt that runs.
          select lane_id, 0, due_at from quell_job where waits = 1 and state = 0

@@ -4,7 +4,7 @@
 //! is read in the order of its index and no further than asked, so the cost does not grow with the
 //! backlog, with windows that are not due, or with what waits in a partition that is full.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::edge::{Edge, KeyMemory, remember_start};
 use quell_core::history::Event;
@@ -17,8 +17,9 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
 use crate::keys::{json, write_memories};
-use crate::limit::count_starts;
-use crate::look::{decode_look, look};
+use crate::limit::{count_partitions, count_starts};
+use crate::heads::{Stale, read_heads};
+use crate::look::{Asked, Look, decode_look, limits_partitions, look};
 use crate::names::Lane;
 use crate::row::{broken, get, signed, time, unsigned};
 use crate::tx::{Trip, Tx};
@@ -55,6 +56,19 @@ const OF_IDS: &str = concat!(
     " from quell_job j where j.id in (select value from json_each(?1))"
 );
 
+/// Starts jobs; a `returning` clause instead of reading first costs more.
+macro_rules! start {
+    () => {
+        "update quell_job
+            set state = 1,
+                -- R11: the key is held by the attempt.
+                hold = case when key is null then null else id end,
+                starts = starts + 1, attempt = attempt + 1,
+                worker = ?3, started_at = ?2, lease_until = ?4
+          where id in (select value from json_each(?1))"
+    };
+}
+
 /// The first due jobs of several lanes, as places in line.
 const HEADS: &str = "select j.due_at, j.id, j.lane_id
        from json_each(?1) k
@@ -71,13 +85,14 @@ impl Tx<'_> {
         claim: &Claim,
         looked: &[SqliteRow],
     ) -> Result<(Vec<ClaimedJob>, NextDue)> {
-        let (queue, worker) = (&claim.queue, Some(&claim.worker));
-        let mut line = if self.inbox_waits {
+        let asked = Asked::of(claim);
+        let Look { mut line, stale, .. } = if self.inbox_waits {
             self.fold_inbox().await?;
-            look(&mut self.db, self.now, queue, &claim.tasks, worker).await?.line
+            look(&mut self.db, self.now, &asked).await?
         } else {
-            decode_look(&mut self.db, looked, queue, worker).await?.line
+            decode_look(&mut self.db, looked, &asked).await?
         };
+        self.hold_back(&claim.queue, &stale).await?;
         let room = claim.limit.min(line.settings.room(&line.taken.used));
         let mut started = Vec::new();
         let mut lanes = std::mem::take(&mut line.lanes);
@@ -173,28 +188,51 @@ impl Tx<'_> {
         query.fetch_all(&mut *self.db).await.map_err(|e| explain("read due jobs", e))
     }
 
-    /// Writes the starts, last of all; a `returning` clause instead of reading first costs more.
+    /// Writes the starts, last of all.
     async fn record(&mut self, claim: &Claim, line: &mut Line, started: &[Started]) -> Result<()> {
-        const START: &str = "update quell_job
-                set state = 1,
-                    -- R11: the key is held by the attempt.
-                    hold = case when key is null then null else id end,
-                    starts = starts + 1, attempt = attempt + 1,
-                    worker = ?3, started_at = ?2, lease_until = ?4
-              where id in (select value from json_each(?1));
-             commit";
         if line.settings.limits_rate() {
-            let partitions: Vec<_> = started.iter().map(|one| one.partition.as_ref()).collect();
-            self.record_starts(&claim.queue, &line.settings, &partitions).await?;
-            let mut taken = std::mem::take(&mut line.taken);
-            count_starts(&mut taken, &mut self.db, line, &claim.queue).await?;
-            line.taken = taken;
+            self.record_rates(claim, line, started).await?;
         }
         let ids: Vec<i64> = started.iter().map(|one| signed(one.job.id.get())).collect();
-        let start = sqlx::query(START).bind(json(&ids)?).bind(self.now.as_micros());
-        let start = start.bind(claim.worker.as_str().to_owned());
-        self.parting = Some(start.bind((self.now + claim.lease).as_micros()));
-        Ok(())
+        let start = |sql| -> Result<Trip> {
+            let start = sqlx::query(sql).bind(json(&ids)?).bind(self.now.as_micros());
+            let start = start.bind(claim.worker.as_str().to_owned());
+            Ok(start.bind((self.now + claim.lease).as_micros()))
+        };
+        if !limits_partitions(&line.settings) {
+            self.parting = Some(start(concat!(start!(), "; commit"))?);
+            return Ok(());
+        }
+        // These starts may fill partitions, so that what comes next is known only after them.
+        let start = start(start!())?;
+        start.execute(&mut *self.db).await.map_err(|e| explain("start jobs", e))?;
+        line.lanes.retain(|lane| lane.partition.is_none());
+        let stale = read_heads(&mut self.db, line, &claim.queue, 1).await?;
+        self.hold_back(&claim.queue, &stale).await
+    }
+
+    /// Puts starts on record for the queue's rates, and holds back partitions that they fill.
+    async fn record_rates(
+        &mut self,
+        claim: &Claim,
+        line: &mut Line,
+        started: &[Started],
+    ) -> Result<()> {
+        let partitions: Vec<_> = started.iter().map(|one| one.partition.as_ref()).collect();
+        self.record_starts(&claim.queue, &line.settings, &partitions).await?;
+        let mut taken = std::mem::take(&mut line.taken);
+        count_starts(&mut taken, &mut self.db, line, &claim.queue).await?;
+        line.taken = taken;
+        let names: BTreeSet<&str> = partitions.iter().flatten().map(|name| name.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        count_partitions(&mut self.db, line, &claim.queue, &names).await?;
+        let free_at = |name: &Key| line.taken.partitions.get(name).map(|used| used.free_at);
+        let full = started.iter().filter_map(|one| {
+            let name = one.partition.as_ref()?;
+            Some((name.clone(), free_at(name).filter(|at| *at > line.now)?))
+        });
+        let full: Stale = full.collect();
+        self.hold_back(&claim.queue, &full).await
     }
 }
 

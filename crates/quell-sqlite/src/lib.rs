@@ -6,7 +6,7 @@
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
 //! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
-//! time; `look` reads what is due, `enqueue` (with `keys`), `claim` (with `limit`), `settle`, `effects`, `operate`
+//! time; `look` (with `heads`) reads what is due, `enqueue` (with `keys`), `claim` (with `limit`), `settle`, `effects`, `operate`
 //! and `schedules` are what happens inside one; `row` and `write` are how jobs look on disk; `names`
 //! are their numbers.
 //!
@@ -22,6 +22,7 @@ mod effects;
 mod ending;
 mod enqueue;
 mod error;
+mod heads;
 mod idempotency;
 mod inbox;
 mod keys;

@@ -26,7 +26,7 @@ struct Counted {
     free_at: Timestamp,
 }
 
-/// What is taken of the limits.
+/// What is taken of the limits; of rates, only the queue's own.
 pub(crate) async fn load_taken(
     db: &mut SqliteConnection,
     line: &Line,
@@ -74,7 +74,7 @@ async fn count_running(
     Ok(())
 }
 
-/// Counts what the rates remember; again, where that has changed since the line.
+/// Counts what the queue's rate remembers; again, where that has changed since the line.
 pub(crate) async fn count_starts(
     taken: &mut Taken,
     db: &mut SqliteConnection,
@@ -86,13 +86,22 @@ pub(crate) async fn count_starts(
         taken.used.recent = counted.as_ref().map_or(0, |counted| counted.recent);
         taken.free_at = counted.map_or(Timestamp::MIN, |counted| counted.free_at);
     }
-    let partitions = line.partitions();
-    if let Some(rate) = line.settings.partition_rate.filter(|_| !partitions.is_empty()) {
-        let names: Vec<&str> = partitions.iter().map(|name| name.as_str()).collect();
-        for counted in counted(db, queue, &names, (rate, line.now)).await? {
-            let used = taken.partitions.entry(Key::new(&counted.partition)?).or_default();
-            (used.recent, used.free_at) = (counted.recent, counted.free_at);
-        }
+    Ok(())
+}
+
+/// Counts what the rate of these partitions remembers.
+pub(crate) async fn count_partitions(
+    db: &mut SqliteConnection,
+    line: &mut Line,
+    queue: &QueueName,
+    names: &[&str],
+) -> Result<()> {
+    let Some(rate) = line.settings.partition_rate.filter(|_| !names.is_empty()) else {
+        return Ok(());
+    };
+    for counted in counted(db, queue, names, (rate, line.now)).await? {
+        let used = line.taken.partitions.entry(Key::new(&counted.partition)?).or_default();
+        (used.recent, used.free_at) = (counted.recent, counted.free_at);
     }
     Ok(())
 }
@@ -207,6 +216,9 @@ impl Tx<'_> {
               where queue_id = ?1 and (partition = '') = ?2 and at <= ?3";
         const KEEP: &str = "update quell_start set expires_at = at + ?3
               where queue_id = ?1 and (partition = '') = ?2";
+        if was.partition_rate != to.partition_rate {
+            self.forget_held_back(queue_id).await?;
+        }
         let scopes = [(true, was.rate, to.rate), (false, was.partition_rate, to.partition_rate)];
         for (whole, was, to) in scopes {
             let Some(was) = was else { continue };

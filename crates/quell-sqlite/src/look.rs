@@ -1,15 +1,18 @@
 //! Looking at a queue without writing: what is due, under which limits, and when to look again.
 //!
 //! Only lanes of tasks that the worker knows are looked at (R28), and of their partitions only those
-//! in which a job may start, each at its head. So the cost grows neither with the backlog nor with
-//! partitions that are empty.
+//! that come first in the index of first jobs. So the cost grows neither with the backlog nor with
+//! the number of partitions.
+
+use std::cmp::Reverse;
 
 use quell_core::line::{DueLane, Line, Taken};
-use quell_core::{Key, QueueName, QueueSettings, Result, TaskName, Timestamp, WorkerId};
+use quell_core::{Claim, Key, QueueName, QueueSettings, Result, TaskName, Timestamp, WorkerId};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
+use crate::heads::{Stale, read_heads};
 use crate::keys::json;
 use crate::limit::load_taken;
 use crate::row::{get, optional_time, time};
@@ -20,21 +23,26 @@ use crate::tx::{Trip, opening, parse_settings};
 pub(crate) struct Look {
     pub(crate) inbox_waits: bool,
     pub(crate) line: Line,
+    /// Partitions that the next claim has to hold back in the index.
+    pub(crate) stale: Stale,
 }
 
 impl Look {
     /// Whether a write could start something now.
     pub(crate) fn is_due(&self) -> bool {
-        self.inbox_waits || self.line.is_due()
+        self.inbox_waits || !self.stale.is_empty() || self.line.is_due()
     }
 }
 
-/// What [`look`] asks: `?1` is the time, `?2` the queue, `?3` the tasks.
+/// What [`look`] reads: `?1` is the time, `?2` the queue, `?3` the tasks, `?4` how many partitions in
+/// which a job is due are read of each lane.
 macro_rules! look {
     () => {
-        "with recursive
-         base (id, priority) as (
-             select l.id, l.priority
+        "with clock (now) as (select max(?1, clock) from quell_meta),
+         base (id, priority, limits_partitions) as (
+             select l.id, l.priority,
+                    coalesce(q.settings ->> 'partition_concurrency',
+                             q.settings ->> 'partition_rate') is not null
                from quell_queue q
                join quell_lane l on l.queue_id = q.id
                join quell_task t on t.id = l.task_id
@@ -42,66 +50,92 @@ macro_rules! look {
                 and t.name in (select value from json_each(?3))
                 -- R33
                 and coalesce(t.settings ->> 'paused', 0) = 0),
-         lane (id, base, priority) as (
-             select id, id, priority from base
+         lane (id, priority, partition, first) as (
+             select id, priority, null,
+                    (select min(due_at) from quell_job
+                      where lane_id = base.id and state = 0 and waits = 0)
+               from base
              union all
-             -- From each partition in which a job may start to the next one of its lane.
-             select (select j.lane_id from quell_job j
-                      where j.state = 0 and j.waits = 0
-                        and j.lane_id > max(lane.id, lane.base << 32)
-                        and j.lane_id < (lane.base + 1) << 32
-                      order by j.lane_id limit 1),
-                    base, priority
-               from lane where id is not null)
-         select max(?1, m.clock),
+             -- R30: the partitions whose first jobs are the first that are due.
+             select (b.id << 32) + p.number, b.priority, p.name, p.head_at
+               from clock cross join base b cross join quell_partition p
+                 on p.lane_id = b.id and p.name in (
+                    select name from quell_partition
+                     where lane_id = b.id and head_at <= now
+                     order by head_at, head_id limit ?4)
+              where not b.limits_partitions
+             union all
+             -- The first that is due later.
+             select (b.id << 32) + p.number, b.priority, p.name, p.head_at
+               from clock cross join base b cross join quell_partition p
+                 on p.lane_id = b.id and p.name = (
+                    select name from quell_partition
+                     where lane_id = b.id and head_at > now order by head_at limit 1)
+              where not b.limits_partitions)
+         select now,
                 exists (select 1 from quell_inbox where refused is null),
                 (select min(lease_until) from quell_job where state = 1),
                 q.settings, coalesce(q.deleted, 0),
-                l.id, l.priority,
-                (select p.name from quell_partition p
-                  where p.lane_id = l.id >> 32 and p.number = l.id & 4294967295),
+                l.id, l.priority, l.partition, l.first,
                 (select min(due_at) from quell_job
-                  where lane_id = l.id and state = 0 and waits = 0),
-                (select min(due_at) from quell_job
-                  where lane_id = l.id and state = 0 and waits = 0
-                    and due_at > max(?1, m.clock))
-           from quell_meta m
+                  where lane_id = l.id and state = 0 and waits = 0 and due_at > now)
+           from clock
            left join quell_queue q on q.name = ?2
-           left join lane l on l.id is not null
+           left join lane l
           order by l.priority desc"
     };
 }
 
-/// Looks, without writing, when something is due in a queue for those who know `tasks`.
+/// What a look is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) queue: &'a QueueName,
+    pub(crate) tasks: &'a [TaskName],
+    pub(crate) worker: Option<&'a WorkerId>,
+    /// How many jobs the worker wants to start.
+    pub(crate) limit: usize,
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn of(claim: &'a Claim) -> Self {
+        let Claim { queue, tasks, worker, limit, .. } = claim;
+        Asked { queue, tasks, worker: Some(worker), limit: *limit }
+    }
+
+    /// How many partitions in which a job is due are read of each lane: one more than may be
+    /// touched, so that the next one is known.
+    fn heads(&self) -> usize {
+        self.limit.saturating_add(1)
+    }
+
+    fn bind(&self, query: Trip, now: Timestamp) -> Result<Trip> {
+        let query = query.bind(now.as_micros()).bind(self.queue.as_str().to_owned());
+        let heads = i64::try_from(self.heads()).unwrap_or(i64::MAX);
+        Ok(query.bind(json(&self.tasks)?).bind(heads))
+    }
+}
+
+/// Looks, without writing, when something is due in a queue.
 pub(crate) async fn look(
     db: &mut SqliteConnection,
     now: Timestamp,
-    queue: &QueueName,
-    tasks: &[TaskName],
-    worker: Option<&WorkerId>,
+    asked: &Asked<'_>,
 ) -> Result<Look> {
-    let query = sqlx::query(look!()).bind(now.as_micros());
-    let query = query.bind(queue.as_str().to_owned()).bind(json(&tasks)?);
+    let query = asked.bind(sqlx::query(look!()), now)?;
     let rows = query.fetch_all(&mut *db).await.map_err(|e| explain("look for due jobs", e))?;
-    decode_look(db, &rows, queue, worker).await
+    decode_look(db, &rows, asked).await
 }
 
 /// Begins a transaction with a look.
-pub(crate) fn open_with_look(
-    now: Timestamp,
-    queue: &QueueName,
-    tasks: &[TaskName],
-) -> Result<Trip> {
-    let query = sqlx::query(opening!(look!())).bind(now.as_micros());
-    Ok(query.bind(queue.as_str().to_owned()).bind(json(&tasks)?))
+pub(crate) fn open_with_look(now: Timestamp, asked: &Asked<'_>) -> Result<Trip> {
+    asked.bind(sqlx::query(opening!(look!())), now)
 }
 
 /// What a look brought, with what is taken of the limits, where there are any.
 pub(crate) async fn decode_look(
     db: &mut SqliteConnection,
     rows: &[SqliteRow],
-    queue: &QueueName,
-    worker: Option<&WorkerId>,
+    asked: &Asked<'_>,
 ) -> Result<Look> {
     let head = rows.first().ok_or_else(|| corrupt("quell_meta"))?;
     let mut lanes = Vec::with_capacity(rows.len());
@@ -113,7 +147,7 @@ pub(crate) async fn decode_look(
         }
     }
     let settings = match get::<Option<&str>, _>(head, 3)? {
-        Some(text) => parse_settings(queue.as_str(), text, get(head, 4)?),
+        Some(text) => parse_settings(asked.queue.as_str(), text, get(head, 4)?),
         None => QueueSettings::default(),
     };
     let mut line = Line {
@@ -123,6 +157,17 @@ pub(crate) async fn decode_look(
         lanes,
         taken: Taken::default(),
     };
-    line.taken = load_taken(db, &line, queue, worker).await?;
-    Ok(Look { inbox_waits: get(head, 1)?, line })
+    line.taken = load_taken(db, &line, asked.queue, asked.worker).await?;
+    let mut stale = Stale::new();
+    if limits_partitions(&line.settings) {
+        stale = read_heads(db, &mut line, asked.queue, asked.heads()).await?;
+        // Higher priority first.
+        line.lanes.sort_by_key(|lane| Reverse(lane.priority));
+    }
+    Ok(Look { inbox_waits: get(head, 1)?, line, stale })
+}
+
+/// Whether partitions have limits, so that their first jobs are read by themselves.
+pub(crate) fn limits_partitions(settings: &QueueSettings) -> bool {
+    settings.partition_concurrency.is_some() || settings.partition_rate.is_some()
 }

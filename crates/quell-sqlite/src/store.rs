@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use crate::SqliteOptions;
 use crate::claim::has_lapsed;
 use crate::error::explain;
-use crate::look::{Look, look, open_with_look};
+use crate::look::{Asked, Look, look, open_with_look};
 use crate::operate::may_prune;
 use crate::read::Reader;
 use crate::schedules::look_for_ticks;
@@ -183,11 +183,9 @@ impl SqliteStore {
     async fn look(
         &self,
         now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-        worker: Option<&WorkerId>,
+        asked: &Asked<'_>,
     ) -> Result<Look> {
-        look(&mut *self.looker.lock().await, self.time(now), queue, tasks, worker).await
+        look(&mut *self.looker.lock().await, self.time(now), asked).await
     }
 
     /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where
@@ -286,7 +284,7 @@ impl Store for SqliteStore {
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         if claim.limit == 0 || !self.hints.take(&claim.queue) {
-            let before = self.look(now, &claim.queue, &claim.tasks, Some(&claim.worker)).await?;
+            let before = self.look(now, &Asked::of(claim)).await?;
             if !before.is_due() || claim.limit == 0 {
                 return Ok(Claimed {
                     now: before.line.now,
@@ -295,8 +293,8 @@ impl Store for SqliteStore {
                 });
             }
         }
-        let at = self.time(now);
-        write!(self, open_with_look(at, &claim.queue, &claim.tasks)?, |tx, looked| {
+        let (at, asked) = (self.time(now), Asked::of(claim));
+        write!(self, open_with_look(at, &asked)?, |tx, looked| {
             let (jobs, next) = tx.claim(claim, &looked).await?;
             if jobs.len() == claim.limit && next.due.is_some_and(|due| due <= next.now) {
                 tx.news.due_now.push(claim.queue.clone());
@@ -386,7 +384,8 @@ impl Store for SqliteStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        Ok(self.look(now, queue, tasks, None).await?.line.next())
+        let asked = Asked { queue, tasks, worker: None, limit: 0 };
+        Ok(self.look(now, &asked).await?.line.next())
     }
 
     fn wakeups(&self) -> Wakeups {
