@@ -5,7 +5,7 @@ use std::time::Duration;
 use quell_core::window::Debounce;
 use quell_core::{
     AttemptOutcome, ExplainTarget, Failure, FailureKind, Fold, JobState, Lease, LeaseToken,
-    Outcome, SettledAs, Settlement,
+    Outcome, Payload, SettledAs, Settlement,
 };
 
 use crate::rig::{Rig, debounce, fails, keyed, keyed_with, lease, plain, secs};
@@ -41,12 +41,17 @@ pub async fn r21_two_ends_of_one_job_in_a_call_go_by_their_tokens(mut rig: Rig) 
     let zombie = rig.claim_one().await;
     rig.at(40).reap().await;
     let again = rig.claim_one().await;
-    let ends = [&zombie, &again]
-        .map(|one| Settlement { lease: lease(one), outcome: Outcome::succeeded() })
+    let outputs = ["\"of the lost lease\"", "\"of the current one\""].map(Payload::from_stored);
+    let ends = [(&zombie, &outputs[0]), (&again, &outputs[1])]
+        .map(|(one, output)| {
+            let outcome = Outcome::Succeeded { output: Some(output.clone()) };
+            Settlement { lease: lease(one), outcome }
+        })
         .to_vec();
     let settled = rig.store.settle(Some(rig.now()), ends).await.expect("settles");
     let became: Vec<SettledAs> = settled.iter().map(|one| one.became).collect();
     assert_eq!(became, [SettledAs::Refused, SettledAs::Succeeded]);
+    assert_eq!(rig.job(again.id).await.output.as_ref(), Some(&outputs[1]), "R19: whose output");
 }
 
 /// Renewal moves the end; a lease that lapsed cannot be renewed.

@@ -34,7 +34,7 @@ pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> T
         "update quell_job
             set state = 2, hold = null, lease_until = null, failures = 0, ended_at = m.clock,
                 -- R19: in a null, and so in most cases, there is no member.
-                output = ?3 ->> l.key
+                output = ?3 ->> (l.key || ':' || l.value)
            from json_each(?2) l, quell_meta m
           where quell_job.id = cast(l.key as integer) and starts = l.value
             and state = 1 and lease_until > m.clock
@@ -293,13 +293,14 @@ fn leases(rows: &[SqliteRow]) -> Result<HashSet<Lease>> {
     rows.iter().map(lease).collect()
 }
 
-/// Outputs as a JSON object of texts by job; none where no attempt has one. The first end of an
-/// attempt counts.
+/// Outputs as a JSON object of texts by job and token, so that a late end of a job that runs again
+/// does not lend it its output; none where no attempt has one. The first end of an attempt counts.
 fn json_outputs(settlements: &[Settlement]) -> Option<String> {
-    let mut outputs: BTreeMap<u64, Option<&str>> = BTreeMap::new();
+    let mut outputs: BTreeMap<String, Option<&str>> = BTreeMap::new();
     for Settlement { lease, outcome } in settlements {
         if let Outcome::Succeeded { output } = outcome {
-            outputs.entry(lease.job.get()).or_insert(output.as_ref().map(Payload::as_str));
+            let attempt = format!("{}:{}", signed(lease.job.get()), signed(lease.token.get()));
+            outputs.entry(attempt).or_insert(output.as_ref().map(Payload::as_str));
         }
     }
     outputs.retain(|_, output| output.is_some());
