@@ -22,6 +22,18 @@ pub const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 3_600);
 /// How deep canonical JSON looks into a document; what is deeper counts letter by letter.
 const MAX_DEPTH: usize = 64;
 
+/// When upkeep looks again at a key that has expired at `expires_at` and whose job has not ended by
+/// `now`. The pause doubles each time, so that the keys of a long backlog cost little.
+#[must_use]
+pub fn look_again(now: Timestamp, expires_at: Timestamp) -> Timestamp {
+    now + now.since(expires_at).clamp(LOOK_AGAIN_MIN, LOOK_AGAIN_MAX)
+}
+
+/// The shortest pause of [`look_again`].
+pub const LOOK_AGAIN_MIN: Duration = Duration::from_secs(60);
+/// The longest pause of [`look_again`].
+pub const LOOK_AGAIN_MAX: Duration = Duration::from_secs(24 * 3_600);
+
 /// An idempotency key and how long it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Idempotency {

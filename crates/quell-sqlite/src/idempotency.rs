@@ -3,7 +3,9 @@
 //! While a job's row is there, it says how the job stands; what removes the row first copies state
 //! and output to the job's records. So ending a job costs nothing more for having a key.
 
-use quell_core::idempotency::{Fingerprint, Kept, Record};
+use std::time::Duration;
+
+use quell_core::idempotency::{Fingerprint, Kept, LOOK_AGAIN_MAX, LOOK_AGAIN_MIN, Record};
 use quell_core::touched::{Loaded, TaskKey, Wanted};
 use quell_core::{Job, JobId, JobResult, JobState, Payload, Pruned, Result};
 use sqlx::SqliteConnection;
@@ -48,13 +50,14 @@ pub(crate) async fn write_records(
     records: &[(TaskKey, Record)],
 ) -> Result<()> {
     const TAKE: &str =
-        "insert into quell_idempotency (task_id, key, job_id, fingerprint, expires_at)
-         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
+        "insert into quell_idempotency (task_id, key, job_id, fingerprint, expires_at, look_at)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 4
            from json_each(?1)
           where true
          on conflict (task_id, key) do update set
              job_id = excluded.job_id, fingerprint = excluded.fingerprint,
-             expires_at = excluded.expires_at, state = null, output = null";
+             expires_at = excluded.expires_at, look_at = excluded.look_at, state = null,
+             output = null";
     let row = |((task, key), record): &(TaskKey, Record)| {
         let (job, fingerprint) = (signed(record.job.get()), record.fingerprint.to_string());
         (names.task_id(task), key.clone(), job, fingerprint, record.expires_at.as_micros())
@@ -85,18 +88,6 @@ fn kept(row: &SqliteRow, index: usize) -> Result<Option<Kept>> {
     Ok(Some(Kept { state, output }))
 }
 
-/// Whether idempotency keys are free, at `$now`, that are still on record.
-macro_rules! free {
-    ($now:literal) => {
-        concat!(
-            "expires_at <= ",
-            $now,
-            " and not exists (select 1 from quell_job j where j.id = job_id and j.state < 2)"
-        )
-    };
-}
-pub(crate) use free;
-
 impl Tx<'_> {
     /// The records of an absorbed job are its heir's.
     pub(crate) async fn hand_over_records(&mut self, from: &Job, to: &Job) -> Result<()> {
@@ -124,19 +115,29 @@ impl Tx<'_> {
         kept.map(drop).map_err(|e| explain("keep results", e))
     }
 
-    /// Forgets at most `limit` keys that are free.
+    /// Forgets keys that have expired and whose jobs have ended. The others are looked at again
+    /// later, so that the keys of jobs that wait are not read each time. Handles at most `limit`.
     pub(crate) async fn prune_records(&mut self, limit: usize, pruned: &mut Pruned) -> Result<()> {
-        const FREE: &str = concat!(
-            "delete from quell_idempotency
-              where (task_id, key) in (select task_id, key from quell_idempotency where ",
-            free!("?1"),
-            " limit ?2)"
-        );
+        const LATER: &str = "update quell_idempotency
+                set look_at = ?1 + min(max(?1 - expires_at, ?3), ?4)
+              where (task_id, key) in (select task_id, key from quell_idempotency
+                                        where look_at <= ?1 order by look_at limit ?2)
+                and exists (select 1 from quell_job j where j.id = job_id and j.state < 2)";
+        const FORGET: &str = "delete from quell_idempotency
+              where (task_id, key) in (select task_id, key from quell_idempotency
+                                        where look_at <= ?1 order by look_at limit ?2)
+                and not exists (select 1 from quell_job j where j.id = job_id and j.state < 2)";
         let rows = i64::try_from(limit).unwrap_or(i64::MAX);
-        let query = sqlx::query(FREE).bind(self.now.as_micros()).bind(rows);
-        let freed = query.execute(&mut *self.db).await;
-        let freed = freed.map_err(|e| explain("remove idempotency keys", e))?;
-        pruned.count_expired(freed.rows_affected(), limit);
+        let micros = |pause: Duration| i64::try_from(pause.as_micros()).unwrap_or(i64::MAX);
+        let later = sqlx::query(LATER).bind(self.now.as_micros()).bind(rows);
+        let later = later.bind(micros(LOOK_AGAIN_MIN)).bind(micros(LOOK_AGAIN_MAX));
+        let later = later.execute(&mut *self.db).await;
+        let later = later.map_err(|e| explain("look at idempotency keys again later", e))?;
+        let forget = sqlx::query(FORGET).bind(self.now.as_micros()).bind(rows);
+        let forgot = forget.execute(&mut *self.db).await;
+        let forgot = forgot.map_err(|e| explain("remove idempotency keys", e))?.rows_affected();
+        pruned.count_expired(forgot, limit);
+        pruned.reaches(forgot.saturating_add(later.rows_affected()), limit);
         Ok(())
     }
 }

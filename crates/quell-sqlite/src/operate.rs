@@ -12,7 +12,6 @@ use quell_core::{
 use sqlx::SqliteConnection;
 
 use crate::error::{corrupt, explain};
-use crate::idempotency::free;
 use crate::keys::json;
 use crate::row::unsigned;
 use crate::tx::Tx;
@@ -23,20 +22,16 @@ pub(crate) async fn may_prune(
     now: Timestamp,
     retention: &Retention,
 ) -> Result<bool> {
-    const OLD: &str = concat!(
-        "with clock (now) as (select max(?3, clock) from quell_meta)
+    const OLD: &str = "with clock (now) as (select max(?3, clock) from quell_meta)
          select exists (select 1 from clock, quell_job
                          where state >= 2 and state in (2, 4, 5) and ended_at <= now - ?1)
              or exists (select 1 from clock, quell_job
                          where state >= 2 and state = 3 and ended_at <= now - ?2)
              or exists (select 1 from clock, quell_memory where expires_at <= now)
              or exists (select 1 from clock, quell_hold where expires_at <= now)
-             or exists (select 1 from clock, quell_idempotency where ",
-        free!("now"),
-        ")
+             or exists (select 1 from clock, quell_idempotency where look_at <= now)
              or exists (select 1 from clock, quell_start where expires_at <= now)
-             or exists (select 1 from clock, quell_tick where tick_at < now - ?4)"
-    );
+             or exists (select 1 from clock, quell_tick where tick_at < now - ?4)";
     let micros = |keep: Option<Duration>| {
         keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
     };
