@@ -16,9 +16,9 @@ use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
+use crate::heads::{Stale, read_heads};
 use crate::keys::{json, write_memories};
 use crate::limit::{count_partitions, count_starts};
-use crate::heads::{Stale, read_heads};
 use crate::look::{Asked, Look, decode_look, limits_partitions, look};
 use crate::names::Lane;
 use crate::row::{broken, get, signed, time, unsigned};

@@ -40,6 +40,7 @@ mod settle;
 mod store;
 mod tx;
 mod unreadable;
+mod wal;
 mod watch;
 mod workers;
 mod write;

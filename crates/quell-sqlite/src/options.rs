@@ -11,6 +11,7 @@ use sqlx::{Connection, SqliteConnection};
 use crate::SqliteStore;
 use crate::error::explain;
 use crate::schema::migrate;
+use crate::wal::MAX_LOG_BYTES;
 
 /// SQLite's own default, named because sizes are counted in it.
 const PAGE_BYTES: u32 = 4096;
@@ -153,6 +154,7 @@ impl SqliteOptions {
             .synchronous(synchronous)
             .page_size(PAGE_BYTES)
             .statement_cache_capacity(200)
+            .pragma("journal_size_limit", MAX_LOG_BYTES.to_string())
             // Statement journals of large upserts stay off the disk.
             .pragma("temp_store", "memory")
             .row_buffer_size(1_024)

@@ -33,6 +33,7 @@ use crate::read::Reader;
 use crate::schedules::look_for_ticks;
 use crate::settle::open_with_success;
 use crate::tx::{News, Writer, open_at, wall_clock};
+use crate::wal::Wal;
 use crate::watch::watch;
 
 /// Connections for looking and reading; writes have their own.
@@ -52,6 +53,7 @@ pub struct SqliteStore {
     /// For what workers ask all the time; it waits behind no operator's read.
     looker: Mutex<SqliteConnection>,
     readers: SqlitePool,
+    wal: Wal,
     hub: Arc<WakeHub>,
     ends: Arc<EndHub>,
     hints: Hints,
@@ -156,6 +158,7 @@ impl SqliteStore {
             writer: Mutex::new(Writer::new(writer)),
             looker: Mutex::new(looker),
             readers,
+            wal: Wal::new(connect),
             hub,
             ends,
             hints: Hints::default(),
@@ -483,6 +486,7 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Pruned> {
         if !may_prune(&mut *self.looker.lock().await, self.time(now), retention).await? {
+            self.wal.shrink().await;
             return Ok(Pruned::default());
         }
         write!(self, open_at(self.time(now)), |tx| tx.prune(retention, limit).await?)

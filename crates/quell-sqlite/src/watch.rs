@@ -23,6 +23,14 @@ const YOUNG: Duration = Duration::from_millis(100);
 /// After so many looks SQLite is asked whatever the file system says, some of which know no times.
 const TRUST: u32 = 50;
 
+/// The write-ahead log of a database; none where the database cannot be found.
+pub(crate) fn log_path(database: &Path) -> Option<PathBuf> {
+    // SQLite puts the log beside the real file, where the name is a link.
+    let mut name = std::fs::canonicalize(database).ok()?.into_os_string();
+    name.push("-wal");
+    Some(PathBuf::from(name))
+}
+
 /// The write-ahead log as the file system shows it.
 #[derive(Debug)]
 struct Log {
@@ -33,13 +41,7 @@ struct Log {
 
 impl Log {
     fn new(database: &Path) -> Self {
-        // SQLite puts the log beside the real file, where the name is a link.
-        let path = std::fs::canonicalize(database).ok().map(|path| {
-            let mut name = path.into_os_string();
-            name.push("-wal");
-            PathBuf::from(name)
-        });
-        Log { path, seen: None, trusted: 0 }
+        Log { path: log_path(database), seen: None, trusted: 0 }
     }
 
     /// Whether someone may have committed since the last call.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use quell_conformance::Rig;
 use quell_conformance::rig::{debounce, key, keyed_with, plain, secs};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
@@ -46,4 +47,26 @@ async fn r38_without_a_callers_time_the_machines_clock_counts() {
     let at = job.window.first_at;
     // The two clocks are one; microseconds are cut, not rounded.
     assert!(before.before(Duration::from_micros(1)) <= at && at <= clock(), "{at}");
+}
+
+#[tokio::test]
+async fn the_log_shrinks_again_after_a_burst_that_readers_held_up() {
+    const MAX: u64 = 32 << 20;
+    let scene = Scene::new();
+    let store = scene.open().await;
+    let log = || std::fs::metadata(scene.path().with_extension("db-wal")).unwrap().len();
+    let mut reader = scene.connect().await;
+    sqlx::raw_sql("begin; select count(*) from quell_job").execute(&mut reader).await.unwrap();
+    let large = format!("\"{}\"", "x".repeat(1_000_000));
+    for _ in 0..5 {
+        let batch = Batch { triggers: vec![plain(&large); 8], dedup: None };
+        store.enqueue(None, vec![batch]).await.unwrap().remove(0).unwrap();
+    }
+    assert!(log() > MAX, "{}", log());
+    store.prune(None, &Retention::default(), 9).await.unwrap();
+    assert!(log() > MAX, "the reader still needs the log");
+    sqlx::raw_sql("rollback").execute(&mut reader).await.unwrap();
+    store.prune(None, &Retention::default(), 9).await.unwrap();
+    assert!(log() <= MAX, "{}", log());
+    assert_eq!(store.claim(None, &Rig::wish(50)).await.unwrap().jobs.len(), 40);
 }
