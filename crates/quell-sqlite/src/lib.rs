@@ -47,5 +47,7 @@ mod write;
 
 pub use ending::{settle_in, settle_in_with};
 pub use inbox::trigger_in;
+#[doc(hidden)]
+pub use options::StepCounter;
 pub use options::{SqliteOptions, Synchronous};
 pub use store::SqliteStore;

@@ -1,10 +1,12 @@
 //! Which file, and how durable.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use quell_core::history::Sink;
-use quell_core::{Error, ErrorKind, Result};
+use quell_core::{Error, ErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, SqliteConnection};
 
@@ -48,7 +50,11 @@ pub struct SqliteOptions {
     busy_timeout: Duration,
     max_bytes: Option<u64>,
     history: Option<Sink>,
+    steps: Option<StepCounter>,
 }
+
+/// Counts the steps of SQLite's virtual machine: one at each turn of a loop, and some more.
+pub type StepCounter = Arc<AtomicU64>;
 
 impl SqliteOptions {
     /// A store in this file, which is made when missing.
@@ -60,6 +66,7 @@ impl SqliteOptions {
             busy_timeout: Duration::from_secs(5),
             max_bytes: None,
             history: None,
+            steps: None,
         }
     }
 
@@ -68,7 +75,7 @@ impl SqliteOptions {
     /// # Errors
     /// [`ErrorKind::Invalid`] for anything else, in memory databases among it: they would vanish
     /// with their last connection.
-    pub fn from_url(url: &str) -> Result<Self> {
+    pub fn from_url(url: &str) -> quell_core::Result<Self> {
         let refuse = |why: String| Err(Error::invalid("url", format!("store url {url:?}: {why}")));
         let Some(rest) = url.strip_prefix("sqlite:") else {
             return refuse("it does not begin with `sqlite://`".to_owned());
@@ -117,13 +124,20 @@ impl SqliteOptions {
         self
     }
 
+    /// Counts what the calls of the store cost, for tests: see [`StepCounter`].
+    #[doc(hidden)]
+    pub fn count_steps(mut self, steps: StepCounter) -> Self {
+        self.steps = Some(steps);
+        self
+    }
+
     /// Opens the store; call it inside a tokio runtime, on which its watcher will run.
     ///
     /// # Errors
     /// [`ErrorKind::Foreign`] for a file that is not Quell's, [`ErrorKind::Newer`] for one of a
     /// newer Quell, [`ErrorKind::ReadOnly`], [`ErrorKind::Full`] and [`ErrorKind::Unavailable`]
     /// for a file that cannot be used; each says what to do.
-    pub async fn open(self) -> Result<SqliteStore> {
+    pub async fn open(self) -> quell_core::Result<SqliteStore> {
         let connect = self.connect_options();
         let deadline = Instant::now() + self.busy_timeout;
         let writer = loop {
@@ -138,7 +152,8 @@ impl SqliteOptions {
                 opened => break opened.map_err(|error| error.at(self.path.display()))?,
             }
         };
-        SqliteStore::start(writer, &connect.create_if_missing(false), self.history).await
+        let shared = Shared { history: self.history, steps: self.steps };
+        SqliteStore::start(writer, &connect.create_if_missing(false), shared).await
     }
 
     fn connect_options(&self) -> SqliteConnectOptions {
@@ -170,7 +185,27 @@ impl SqliteOptions {
     }
 }
 
-async fn open_writer(connect: &SqliteConnectOptions) -> Result<SqliteConnection> {
+/// What all connections of a store share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) history: Option<Sink>,
+    pub(crate) steps: Option<StepCounter>,
+}
+
+/// Counts the steps of a connection, where a test asks for it.
+pub(crate) async fn count_steps(
+    db: &mut SqliteConnection,
+    steps: Option<StepCounter>,
+) -> Result<(), sqlx::Error> {
+    let Some(steps) = steps else { return Ok(()) };
+    db.lock_handle().await?.set_progress_handler(1, move || {
+        steps.fetch_add(1, Ordering::Relaxed);
+        true
+    });
+    Ok(())
+}
+
+async fn open_writer(connect: &SqliteConnectOptions) -> quell_core::Result<SqliteConnection> {
     let opened = SqliteConnection::connect_with(connect).await;
     let mut writer = opened.map_err(|e| explain("open the store", e))?;
     check_wal(&mut writer).await?;
@@ -179,7 +214,7 @@ async fn open_writer(connect: &SqliteConnectOptions) -> Result<SqliteConnection>
 }
 
 /// Setting WAL mode can fail without an error, on a file system without shared memory.
-async fn check_wal(db: &mut SqliteConnection) -> Result<()> {
+async fn check_wal(db: &mut SqliteConnection) -> quell_core::Result<()> {
     let mode: String = sqlx::query_scalar("pragma journal_mode")
         .fetch_one(db)
         .await

@@ -29,6 +29,7 @@ use crate::claim::has_lapsed;
 use crate::error::explain;
 use crate::look::{Asked, Look, look, open_with_look};
 use crate::operate::may_prune;
+use crate::options::{Shared, count_steps};
 use crate::read::Reader;
 use crate::schedules::look_for_ticks;
 use crate::settle::open_with_success;
@@ -130,17 +131,22 @@ impl SqliteStore {
     }
 
     pub(crate) async fn start(
-        writer: SqliteConnection,
+        mut writer: SqliteConnection,
         connect: &SqliteConnectOptions,
-        history: Option<Sink>,
+        Shared { history, steps }: Shared,
     ) -> Result<Self> {
         let reading = connect.clone().pragma("query_only", "on");
         let open = async || {
             let opened = SqliteConnection::connect_with(&reading).await;
             opened.map_err(|e| explain("open the store", e))
         };
-        let (looker, watched) = (open().await?, open().await?);
+        let (mut looker, watched) = (open().await?, open().await?);
+        for db in [&mut writer, &mut looker] {
+            let counted = count_steps(db, steps.clone()).await;
+            counted.map_err(|e| explain("open the store", e))?;
+        }
         let readers = SqlitePoolOptions::new()
+            .after_connect(move |db, _| Box::pin(count_steps(db, steps.clone())))
             .max_connections(READERS)
             .test_before_acquire(false)
             .idle_timeout(None)
@@ -183,11 +189,7 @@ impl SqliteStore {
         Reader::new(&self.readers).await
     }
 
-    async fn look(
-        &self,
-        now: Option<Timestamp>,
-        asked: &Asked<'_>,
-    ) -> Result<Look> {
+    async fn look(&self, now: Option<Timestamp>, asked: &Asked<'_>) -> Result<Look> {
         look(&mut *self.looker.lock().await, self.time(now), asked).await
     }
 

@@ -12,4 +12,5 @@ mod power;
 mod scene;
 mod sharing;
 mod sim;
+mod steps;
 mod upkeep;
