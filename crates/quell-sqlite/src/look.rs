@@ -41,8 +41,9 @@ macro_rules! look {
         "with clock (now) as (select max(?1, clock) from quell_meta),
          base (id, priority, limits_partitions) as (
              select l.id, l.priority,
-                    coalesce(q.settings ->> 'partition_concurrency',
-                             q.settings ->> 'partition_rate') is not null
+                    iif(json_valid(q.settings),
+                        coalesce(q.settings ->> 'partition_concurrency',
+                                 q.settings ->> 'partition_rate'), null) is not null
                from quell_queue q
                join quell_lane l on l.queue_id = q.id
                join quell_task t on t.id = l.task_id
