@@ -63,7 +63,8 @@ impl QueueSettings {
         check_rate("rate", self.rate)?;
         check_rate("partition_rate", self.partition_rate)?;
         match self.rate.zip(self.partition_rate) {
-            Some((whole, part)) if part.period == whole.period && part.limit > whole.limit => {
+            // A longer period of the partition may well allow more starts than the queue's.
+            Some((whole, part)) if part.period <= whole.period && part.limit > whole.limit => {
                 Err(above("partition_rate", part.limit, "rate", whole.limit))
             }
             _ => Ok(()),
@@ -187,6 +188,8 @@ mod tests {
             (rates(per_second(2), per_second(2)), None),
             (rates(per_second(2), per_second(3)), Some("partition_rate")),
             (rates(per_second(2), minute), None),
+            (rates(minute, per_second(9)), None),
+            (rates(minute, per_second(10)), Some("partition_rate")),
         ];
         for (settings, field) in table {
             let refused = settings.validate().err();
@@ -202,6 +205,21 @@ mod tests {
         assert_eq!(serde_json::from_str::<QueueSettings>(old).unwrap(), expected);
         assert_eq!(serde_json::from_str::<QueueSettings>("{}").unwrap(), QueueSettings::default());
         assert_eq!(serde_json::from_str::<TaskSettings>("{}").unwrap(), TaskSettings::default());
+    }
+
+    #[test]
+    fn r14_r40_a_debounce_that_cannot_be_meant_is_refused_wherever_it_is_read() {
+        let read = |min: u64, max: u64| {
+            let text = format!(
+                r#"{{"debounce":{{"min":{{"secs":{min},"nanos":0}},"max":{{"secs":{max},"nanos":0}}}}}}"#
+            );
+            serde_json::from_str::<QueueSettings>(&text)
+        };
+        assert!(read(10, 60).unwrap().debounce.is_some());
+        for (min, max, why) in [(60, 10, "is longer than max"), (0, 0, "min is zero")] {
+            let refused = read(min, max).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
     }
 
     #[test]

@@ -24,9 +24,25 @@ use crate::{Error, Result, Timestamp};
 /// # Ok::<(), quell_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "WrittenThresholds")]
 pub struct Thresholds {
     min: Duration,
     max: Duration,
+}
+
+/// [`Thresholds`] as they are stored: checked again when they are read (R40).
+#[derive(Deserialize)]
+struct WrittenThresholds {
+    min: Duration,
+    max: Duration,
+}
+
+impl TryFrom<WrittenThresholds> for Thresholds {
+    type Error = Error;
+
+    fn try_from(written: WrittenThresholds) -> Result<Self> {
+        Thresholds::new(written.min, written.max)
+    }
 }
 
 impl Thresholds {
