@@ -86,8 +86,9 @@ impl fmt::Display for Explanation {
             writeln!(f, "trigger {trigger} was taken by job {}", job.id)?;
         }
         writeln!(f, "job {} of task {} in queue {}: {}", job.id, job.task, job.queue, job.state)?;
-        if let Some(key) = &job.key {
-            writeln!(f, "  key        {key}")?;
+        match &job.key {
+            Some(key) => writeln!(f, "  key        {key}")?,
+            None => writeln!(f, "  key        none, so the task's debounce does not apply to it")?,
         }
         if let Some(Origin { job, first_at }) = self.past.origin {
             writeln!(f, "  imported   it was job {job} where it was accepted, {first_at}")?;
@@ -233,5 +234,6 @@ mod tests {
         assert!(!explained(Some(KeyAdvice { jobs: 60, triggers: 600 }), 0).contains(note));
         assert!(!explained(None, 0).contains("not run"));
         assert!(explained(None, 2).contains("not run    2 of them"));
+        assert!(explained(None, 0).contains("key        none, so the task's debounce does not"));
     }
 }

@@ -196,6 +196,10 @@ text_type!(
     AlertName, "alert", check_name
 );
 text_type!(
+    /// The random id that a store gets when it is made. A copy of its files keeps it.
+    StoreId, "store id", check_name
+);
+text_type!(
     /// What a worker calls itself, shown with its attempts.
     WorkerId, "worker", check_name
 );

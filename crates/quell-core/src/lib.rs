@@ -18,6 +18,7 @@
 pub mod accept;
 pub mod alert;
 pub mod cause;
+pub mod checkup;
 mod claim;
 pub mod crash;
 pub mod dead;
@@ -63,7 +64,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{
     AlertName, EffectName, JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName,
-    ScheduleName, TaskName, TriggerId, WorkerId,
+    ScheduleName, StoreId, TaskName, TriggerId, WorkerId,
 };
 pub use idempotency::JobResult;
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
@@ -74,7 +75,8 @@ pub use settlement::{
     Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement, clipped,
 };
 pub use store::{
-    Capabilities, Counts, ExplainTarget, JobFilter, Pruned, Retention, Store, lacks, no_such_job,
+    Capabilities, Counts, ExplainTarget, JobFilter, Location, Pruned, Retention, Store,
+    in_savepoint, lacks, no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};

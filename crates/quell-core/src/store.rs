@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::alert::{AlertRow, AlertState, Overview};
+use crate::checkup::Checkup;
 use crate::effect::Begun;
 use crate::heartbeat::{Heartbeat, Workers};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -18,8 +19,8 @@ use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
     AlertName, Attempt, Batch, Claim, Claimed, DeadLetters, Effect, EffectName, Ended, Error,
     Explanation, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, NextDue, Payload, QueueName,
-    Receipt, Redrive, Result, ScheduleName, Settled, SettledAs, Settlement, TaskName, Timestamp,
-    TriggerId, UnreadableJobs, Wakeups, WorkerId,
+    Receipt, Redrive, Result, ScheduleName, Settled, SettledAs, Settlement, StoreId, TaskName,
+    Timestamp, TriggerId, UnreadableJobs, Wakeups, WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -45,6 +46,36 @@ pub struct Capabilities {
     /// queues (R5). Else a task with keys keeps to the queue in which it first had one: triggers into
     /// another are refused, and so is a batch that is not of one queue.
     pub across_queues: bool,
+}
+
+/// Where a caller's own transaction finds the store (R4, R22).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Which store it is; a transaction on another one is refused.
+    pub id: StoreId,
+    /// The schema that holds it, in a database that has schemas.
+    pub schema: Option<String>,
+}
+
+impl Location {
+    /// The refusal of a transaction on a database that holds the store `found`, not this one.
+    #[must_use]
+    pub fn other_store(&self, found: &str) -> Error {
+        let message = format!(
+            "the transaction is on the database of store {found:?}, the client's store is {}: \
+             begin the transaction on the database that holds the client's store",
+            self.id
+        );
+        Error::new(crate::ErrorKind::Unsupported, message)
+    }
+}
+
+/// The refusal to settle inside a savepoint: rolled back alone, it would undo the fence of R22.
+#[must_use]
+pub fn in_savepoint() -> Error {
+    let message = "the job cannot be settled inside a savepoint, which could be rolled back alone: \
+                   settle in the outermost transaction";
+    Error::new(crate::ErrorKind::Unsupported, message)
 }
 
 /// How many jobs there are, by queue, task and state.
@@ -184,8 +215,8 @@ pub trait Store: DeadLetters + UnreadableJobs + Send + Sync + std::fmt::Debug + 
         1
     }
 
-    /// The schema of the database that holds it, where callers' own transactions must name one.
-    fn schema(&self) -> Option<&str> {
+    /// Where callers' own transactions find the store (R4, R22); none where they cannot.
+    fn location(&self) -> Option<&Location> {
         None
     }
 
@@ -391,6 +422,11 @@ pub trait Store: DeadLetters + UnreadableJobs + Send + Sync + std::fmt::Debug + 
         version: u64,
         state: Option<&AlertState>,
     ) -> Result<bool>;
+
+    /// Reads the store's clock and a few facts about its health, in bounded work (R38).
+    async fn checkup(&self) -> Result<Checkup> {
+        Err(lacks("checkup", "there is nothing to check"))
+    }
 
     /// Makes a schedule, or changes the one of its name; its state stays (R36).
     ///

@@ -5,8 +5,10 @@
 //! open holds up nobody.
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, Lease, NewTrigger, Payload, Result, Timestamp};
+use quell_core::{Batch, Lease, Location, NewTrigger, Payload, Result, Timestamp, in_savepoint};
 use sqlx::PgConnection;
+use sqlx::postgres::PgTransactionManager;
+use sqlx_core::transaction::TransactionManager;
 use tracing::error;
 
 use crate::error::{corrupt, explain};
@@ -27,12 +29,15 @@ const FOLD: i64 = 1_000;
 /// # Errors
 /// [`ErrorKind::Foreign`](quell_core::ErrorKind::Foreign) where the database has no Quell schema of
 /// that name; else what the database says. After an error the caller must roll back.
-pub async fn trigger_in(db: &mut PgConnection, schema: &str, batch: &Batch) -> Result<()> {
-    let sql = Sql::new(schema, false)?;
+pub async fn trigger_in(db: &mut PgConnection, store: &Location, batch: &Batch) -> Result<()> {
+    const WHAT: &str = "trigger in the transaction";
     let triggers = serde_json::to_string(&(&batch.triggers, &batch.dedup))
         .map_err(|error| corrupt(format_args!("triggers: {error}")))?;
-    let put = sql.query("select quell.put($1)").bind(triggers).execute(db).await;
-    put.map(drop).map_err(|e| explain("trigger in the transaction", e))
+    let sql = sql_of(store)?;
+    let put = sql.query("select quell.put($1) from quell.meta where store_id = $2");
+    let put = put.bind(triggers).bind(store.id.as_str().to_owned());
+    let found = put.fetch_optional(&mut *db).await.map_err(|e| explain(WHAT, e))?;
+    check_store(found.is_some(), db, store, WHAT).await
 }
 
 /// Ends a running attempt well inside the caller's transaction (R22): its effects and the end of
@@ -40,18 +45,17 @@ pub async fn trigger_in(db: &mut PgConnection, schema: &str, batch: &Batch) -> R
 ///
 /// # Errors
 /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
-/// transaction cannot commit any more, and must be rolled back. Else what the database says.
+/// transaction cannot commit any more, and must be rolled back.
+/// [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported) where the schema holds another
+/// store, or inside a nested transaction: a savepoint that is rolled back alone would undo the
+/// fence. Else what the database says.
 pub async fn settle_in(
     db: &mut PgConnection,
-    schema: &str,
+    store: &Location,
     lease: &Lease,
     now: Option<Timestamp>,
 ) -> Result<()> {
-    let sql = Sql::new(schema, false)?;
-    let query = sql.query("select quell.settle($1, $2, $3)");
-    let query = query.bind(signed(lease.job.get())).bind(signed(lease.token.get()));
-    let settled = query.bind(now.map(Timestamp::as_micros)).execute(db).await;
-    settled.map(drop).map_err(|e| explain("settle in the transaction", e))
+    end(db, store, lease, now, None).await
 }
 
 /// As [`settle_in`], with what the handler returned (R19), which the caller has checked.
@@ -60,17 +64,60 @@ pub async fn settle_in(
 /// As [`settle_in`].
 pub async fn settle_in_with(
     db: &mut PgConnection,
-    schema: &str,
+    store: &Location,
     lease: &Lease,
     now: Option<Timestamp>,
     output: &Payload,
 ) -> Result<()> {
-    let sql = Sql::new(schema, false)?;
-    let query = sql.query("select quell.settle($1, $2, $3, $4)");
+    end(db, store, lease, now, Some(output)).await
+}
+
+async fn end(
+    db: &mut PgConnection,
+    store: &Location,
+    lease: &Lease,
+    now: Option<Timestamp>,
+    output: Option<&Payload>,
+) -> Result<()> {
+    const WHAT: &str = "settle in the transaction";
+    if PgTransactionManager::get_transaction_depth(db) > 1 {
+        return Err(in_savepoint());
+    }
+    let sql = sql_of(store)?;
+    let query = match output {
+        None => sql.query("select quell.settle($1, $2, $3) from quell.meta where store_id = $4"),
+        Some(_) => {
+            sql.query("select quell.settle($1, $2, $3, $5) from quell.meta where store_id = $4")
+        }
+    };
     let query = query.bind(signed(lease.job.get())).bind(signed(lease.token.get()));
-    let query = query.bind(now.map(Timestamp::as_micros)).bind(output.as_str().to_owned());
-    let settled = query.execute(db).await;
-    settled.map(drop).map_err(|e| explain("settle in the transaction", e))
+    let query = query.bind(now.map(Timestamp::as_micros)).bind(store.id.as_str().to_owned());
+    let query = match output {
+        None => query,
+        Some(output) => query.bind(output.as_str().to_owned()),
+    };
+    let found = query.fetch_optional(&mut *db).await.map_err(|e| explain(WHAT, e))?;
+    check_store(found.is_some(), db, store, WHAT).await
+}
+
+fn sql_of(store: &Location) -> Result<Sql> {
+    let schema = store.schema.as_deref().ok_or_else(|| store.other_store("unknown"))?;
+    Sql::new(schema, false)
+}
+
+/// Refuses a transaction whose schema holds another store, and names it.
+async fn check_store(
+    found: bool,
+    db: &mut PgConnection,
+    store: &Location,
+    what: &'static str,
+) -> Result<()> {
+    if found {
+        return Ok(());
+    }
+    let query = sql_of(store)?.query("select store_id from quell.meta");
+    let row = query.fetch_one(db).await.map_err(|e| explain(what, e))?;
+    Err(store.other_store(get(&row, 0)?))
 }
 
 impl Tx<'_> {

@@ -13,6 +13,7 @@
 //! transaction.
 
 mod alerts;
+mod checkup;
 mod claim;
 mod connections;
 mod dead;

@@ -6,14 +6,14 @@ use std::time::Duration;
 use quell_core::history::Sink;
 use quell_core::{Error, Result};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
-use sqlx::{ConnectOptions, Connection};
+use sqlx::{ConnectOptions, Connection, PgConnection};
 
 use crate::PostgresStore;
 use crate::connections::Connections;
 use crate::error::explain;
 use crate::opening::prepared;
 use crate::push::{is_pooled, listen};
-use crate::schema::migrate;
+use crate::schema::{location, migrate};
 use crate::sql::Sql;
 use crate::tx::SESSION;
 use tracing::warn;
@@ -140,10 +140,8 @@ impl PostgresOptions {
     /// server does not answer or has no connection left, `ReadOnly` for missing rights, `Newer` for
     /// the schema of a newer Quell, `Foreign` for one that is not Quell's; each says what to do.
     pub async fn open(self) -> Result<PostgresStore> {
-        let checked = Sql::new(&self.schema, true)?;
-        let connected = self.connect.connect().await;
-        let mut first = connected.map_err(|e| explain("connect to PostgreSQL", e))?;
-        migrate(&mut first, &checked).await?;
+        let (checked, mut first) = self.connect().await?;
+        let location = location(&mut first, &checked).await?;
         let pooled = is_pooled(&self.connect, &mut first).await?;
         let listener = match pooled {
             true => None,
@@ -161,12 +159,21 @@ impl PostgresOptions {
         let sql = Sql::new(&self.schema, !pooled)?;
         let pool = self.pool(&self.connect, &sql, self.connections);
         let teller = self.pool(&self.for_hints(), &sql, 1);
-        Ok(PostgresStore::start(pool, teller, sql, listener, self.history))
+        Ok(PostgresStore::start((pool, teller), sql, location, listener, self.history))
+    }
+
+    /// A connection to a store that is up to date.
+    pub(crate) async fn connect(&self) -> Result<(Sql, PgConnection)> {
+        let sql = Sql::new(&self.schema, true)?;
+        let connected = self.connect.connect().await;
+        let mut first = connected.map_err(|e| explain("connect to PostgreSQL", e))?;
+        migrate(&mut first, &sql).await?;
+        Ok((sql, first))
     }
 
     /// How the connections that tell and hear hints introduce themselves.
     fn for_hints(&self) -> PgConnectOptions {
-        self.connect.clone().application_name("quell hints")
+        self.connect.clone().application_name(&hints_name(&self.schema))
     }
 
     fn pool(&self, connect: &PgConnectOptions, sql: &Sql, connections: u32) -> Connections {
@@ -189,6 +196,13 @@ fn is_local(connect: &PgConnectOptions) -> bool {
         || host.starts_with('/')
         || host == "localhost"
         || host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+}
+
+/// How connections for notifications introduce themselves to the server, which keeps 63 bytes.
+pub(crate) fn hints_name(schema: &str) -> String {
+    let mut name = format!("quell hints {schema}");
+    name.truncate(63);
+    name
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! and gives up rather than wait for locks, so an older one goes on while a newer starts. A schema
 //! of a newer Quell is left alone.
 
-use quell_core::{Error, ErrorKind, Result};
+use quell_core::{Error, ErrorKind, Location, Result, StoreId};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
 
@@ -67,6 +67,12 @@ async fn locked(db: &mut PgConnection, sql: &Sql, newest: i32) -> Result<()> {
         run(db, sql.rewrite(migration)).await?;
     }
     run(db, sql.rewrite(&format!("update quell.meta set schema_version = {newest}"))).await
+}
+
+/// The id that the store got when it was made.
+pub(crate) async fn location(db: &mut PgConnection, sql: &Sql) -> Result<Location> {
+    let id: String = scalar(db, sql.rewrite("select store_id from quell.meta")).await?;
+    Ok(Location { id: StoreId::new(id)?, schema: Some(sql.schema().to_owned()) })
 }
 
 /// The schema's version; none where there are no Quell tables yet.

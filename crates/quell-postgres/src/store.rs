@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
+use quell_core::checkup::Checkup;
 use quell_core::effect::{Begun, check_result};
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::{Event, Sink};
@@ -15,15 +16,16 @@ use quell_core::touched::Needs;
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     Error, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NewTrigger, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    Location, NewTrigger, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
+    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::PostgresOptions;
+use crate::checkup::read_checkup;
 use crate::claim::has_lapsed;
 use crate::connections::Connections;
 use crate::ends::{Ends, ask};
@@ -62,6 +64,7 @@ pub struct PostgresStore {
     outbox: Arc<Outbox>,
     pushes: bool,
     pub(crate) history: Option<Sink>,
+    location: Location,
     /// Passed by commits, one by one, where a history must tell of them in their order.
     pub(crate) order: Option<Mutex<()>>,
     /// The highest time that this process has seen, in microseconds (R38).
@@ -169,9 +172,9 @@ impl PostgresStore {
     }
 
     pub(crate) fn start(
-        pool: Connections,
-        teller: Connections,
+        (pool, teller): (Connections, Connections),
         sql: Sql,
+        location: Location,
         listener: Option<PgListener>,
         history: Option<Sink>,
     ) -> Self {
@@ -196,6 +199,7 @@ impl PostgresStore {
             pushes,
             order: history.is_some().then(Mutex::default),
             history,
+            location,
             seen: AtomicI64::new(i64::MIN),
             limited: RwLock::default(),
             winding: RwLock::default(),
@@ -300,8 +304,8 @@ impl Store for PostgresStore {
         }
     }
 
-    fn schema(&self) -> Option<&str> {
-        Some(self.sql.schema())
+    fn location(&self) -> Option<&Location> {
+        Some(&self.location)
     }
 
     async fn enqueue(
@@ -564,6 +568,13 @@ impl Store for PostgresStore {
         let overview = read!(self, |reader| reader.overview(asked))?;
         self.saw(overview.now);
         Ok(overview)
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        let mut db = self.pool.acquire().await?;
+        let checkup = read_checkup(&mut db, &self.sql, self.pushes).await?;
+        db.release();
+        Ok(checkup)
     }
 
     async fn alerts(&self) -> Result<Vec<AlertRow>> {

@@ -1,15 +1,30 @@
 //! What is kept of alerts (R27).
 
 use quell_core::alert::{AlertRow, AlertState};
-use quell_core::{AlertName, Result};
+use quell_core::checkup::{Checkup, ClockReading};
+use quell_core::{AlertName, Result, Timestamp};
 
 use crate::look::Read;
-use crate::row::{from_json, to_json};
+use crate::row::{corrupt, from_json, to_json};
 use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::tx::{Cell, Tx};
 
 impl ShardStore {
+    /// The server's clock beside the store's (R38).
+    pub(crate) async fn read_checkup(&self) -> Result<Checkup> {
+        let reads = [Read::ServerTime(self.shard.keys.clock())];
+        let mut looked = self.shard.look("check the store", Time::Last, &reads).await?;
+        let time = looked.members()?;
+        let number = |index: usize| time.get(index).and_then(|text| text.parse::<i64>().ok());
+        let (Some(seconds), Some(micros)) = (number(0), number(1)) else {
+            return Err(corrupt(format_args!("the server's time {time:?}")));
+        };
+        let host = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        let clock = ClockReading { host: Timestamp::from_micros(host), mark: looked.now };
+        Ok(Checkup { id: None, clock, facts: Vec::new() })
+    }
+
     pub(crate) async fn read_alerts(&self) -> Result<Vec<AlertRow>> {
         let reads = [Read::All(self.shard.keys.alerts())];
         let mut looked = self.shard.look("read alerts", Time::Last, &reads).await?;

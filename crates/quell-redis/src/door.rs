@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use quell_core::alert::{AlertRow, AlertState, Overview};
+use quell_core::checkup::Checkup;
 use quell_core::effect::Begun;
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
@@ -541,6 +542,14 @@ impl Store for RedisStore {
             }
         }
         all.lanes.sort_by(|a, b| (&a.queue, &a.task).cmp(&(&b.queue, &b.task)));
+        Ok(all)
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        let mut all = self.shards.first.checkup().await?;
+        for shard in all_of!(self, |shard| shard.checkup()) {
+            all.clock.mark = all.clock.mark.max(shard.clock.mark);
+        }
         Ok(all)
     }
 

@@ -29,6 +29,8 @@ pub(crate) enum Read {
     Highest { key: String, from: Score, to: Score, limit: usize, skip: usize },
     /// How many fields a hash has.
     Count(String),
+    /// The server's clock; the key is the store's clock, which says where to ask.
+    ServerTime(String),
     /// Counts a number up.
     Reserve(String, usize),
 }
@@ -67,6 +69,7 @@ impl Read {
             | Read::Lowest { key, .. }
             | Read::Highest { key, .. }
             | Read::Count(key)
+            | Read::ServerTime(key)
             | Read::Reserve(key, _) => key,
         }
     }
@@ -89,6 +92,7 @@ impl Read {
                 list!["r", key, from.item(), to.item(), *limit, *skip]
             }
             Read::Count(_) => list!["n", key],
+            Read::ServerTime(_) => list!["t", key],
             Read::Reserve(_, by) => list!["i", key, *by],
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
+use quell_core::checkup::Checkup;
 use quell_core::effect::{Begun, check_result};
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
@@ -484,6 +485,10 @@ impl Store for ShardStore {
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
         self.read_overview(now.into()).await
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        self.read_checkup().await
     }
 
     async fn alerts(&self) -> Result<Vec<AlertRow>> {

@@ -397,11 +397,17 @@ pub(crate) fn read_store(
 
 /// Opens a store that is there already.
 pub(crate) async fn open_store(url: &str) -> anyhow::Result<Quell> {
+    check_exists(url)?;
+    Ok(Quell::open(url).await?)
+}
+
+/// Refuses a store's file that is not there, which opening would make.
+pub(crate) fn check_exists(url: &str) -> anyhow::Result<()> {
     if let Some(path) = url.strip_prefix("sqlite:") {
         let path = path.trim_start_matches("//").split('?').next().unwrap_or_default();
         if !std::path::Path::new(path).exists() {
             bail!("--store {url}: there is no such file");
         }
     }
-    Ok(Quell::open(url).await?)
+    Ok(())
 }

@@ -15,6 +15,7 @@ pub mod client;
 pub mod config;
 pub mod dead;
 pub mod demo;
+pub mod doctor;
 pub mod duration;
 pub mod handler;
 pub mod history;

@@ -49,6 +49,8 @@ enum Command {
     Check(quell_server::check::Args),
     Replay(quell_server::replay::Args),
     Simulate(quell_server::simulate::Args),
+    /// Check a store: how far its clock is ahead, and what else is wrong.
+    Doctor(quell_server::doctor::Args),
     #[command(hide = true)]
     Torment(quell_server::torment::Args),
 }
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Check(args) => quell_server::check::run(args, &mut out),
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),
+        Command::Doctor(args) => quell_server::doctor::run(&args, &mut out),
         Command::Torment(args) => quell_server::torment::run(&args),
     };
     match done {

@@ -2,10 +2,13 @@
 //! commit together, or neither does.
 
 use quell_core::effect::lease_lost;
-use quell_core::{Lease, Payload, Result, Timestamp};
-use sqlx::{Row, SqliteConnection};
+use quell_core::{Lease, Location, Payload, Result, Timestamp, in_savepoint};
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteTransactionManager;
+use sqlx_core::transaction::TransactionManager;
 
 use crate::error::explain;
+use crate::inbox::other_store;
 use crate::row::signed;
 use crate::settle::FREE_KEYS;
 use crate::tx::wall_clock;
@@ -22,13 +25,17 @@ const WHAT: &str = "settle in the transaction";
 ///
 /// # Errors
 /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
-/// transaction cannot commit any more, and must be rolled back. Else what the database says.
+/// transaction cannot commit any more, and must be rolled back.
+/// [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported) where the database holds another
+/// store, or inside a nested transaction: a savepoint that is rolled back alone would undo the
+/// fence. Else what the database says.
 pub async fn settle_in(
     db: &mut SqliteConnection,
+    store: &Location,
     lease: &Lease,
     now: Option<Timestamp>,
 ) -> Result<()> {
-    end(db, lease, now, None).await
+    end(db, store, lease, now, None).await
 }
 
 /// As [`settle_in`], with what the handler returned (R19), which the caller has checked.
@@ -37,29 +44,36 @@ pub async fn settle_in(
 /// As [`settle_in`].
 pub async fn settle_in_with(
     db: &mut SqliteConnection,
+    store: &Location,
     lease: &Lease,
     now: Option<Timestamp>,
     output: &Payload,
 ) -> Result<()> {
-    end(db, lease, now, Some(output)).await
+    end(db, store, lease, now, Some(output)).await
 }
 
 async fn end(
     db: &mut SqliteConnection,
+    store: &Location,
     lease: &Lease,
     now: Option<Timestamp>,
     output: Option<&Payload>,
 ) -> Result<()> {
     // The first statement writes, so that what follows sees the last commit.
-    const CLOCK: &str = "update quell_meta set clock = max(clock, ?1) returning clock";
+    const CLOCK: &str =
+        "update quell_meta set clock = max(clock, ?1) where store_id = ?2 returning clock";
     // R21: only a current, unlapsed lease counts.
     const END: &str = "update quell_job
             set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?3,
                 output = ?4
           where id = ?1 and starts = ?2 and state = 1 and lease_until > ?3";
+    if SqliteTransactionManager::get_transaction_depth(db) > 1 {
+        return Err(in_savepoint());
+    }
     let now = now.unwrap_or_else(wall_clock).as_micros();
-    let clock = sqlx::query(CLOCK).bind(now).fetch_one(&mut *db).await;
-    let clock: i64 = clock.and_then(|row| row.try_get(0)).map_err(|e| explain(WHAT, e))?;
+    let clock = sqlx::query_scalar(CLOCK).bind(now).bind(store.id.as_str().to_owned());
+    let clock: Option<i64> = clock.fetch_optional(&mut *db).await.map_err(|e| explain(WHAT, e))?;
+    let Some(clock) = clock else { return Err(other_store(db, store, WHAT).await) };
     let ended = sqlx::query(END)
         .bind(signed(lease.job.get()))
         .bind(signed(lease.token.get()))
@@ -79,7 +93,7 @@ async fn end(
 
 /// R22: nothing that the transaction did can be committed from here on. SQLite has no error that
 /// says so, but refuses to commit a broken reference; where the caller's connection does not check
-/// references, a conflict rolls the transaction back at once.
+/// references, the transaction is rolled back at once, and its commit has nothing to commit.
 async fn forbid_commit(db: &mut SqliteConnection) -> Result<()> {
     const BREAK: &str = "insert into quell_fence (never) values (-1)";
     const ROLL_BACK: &str = "insert or rollback into quell_meta select * from quell_meta";
@@ -91,7 +105,12 @@ async fn forbid_commit(db: &mut SqliteConnection) -> Result<()> {
             broken => broken.map(drop).map_err(|e| explain(WHAT, e)),
         };
     }
-    // Its error is that it did so.
+    if SqliteTransactionManager::get_transaction_depth(db) > 0 {
+        // By the driver, which else would count the transaction as open for good.
+        let rolled_back = SqliteTransactionManager::rollback(db).await;
+        return rolled_back.map_err(|e| explain(WHAT, e));
+    }
+    // A transaction that the driver did not begin. Its error is that it did so.
     let _conflict = sqlx::query(ROLL_BACK).execute(db).await;
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! caller's open write transaction does hold up other writers of the file, as any write does.
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, NewTrigger, Result};
+use quell_core::{Batch, Error, Location, NewTrigger, Result};
 use sqlx::SqliteConnection;
 use tracing::error;
 
@@ -27,16 +27,30 @@ const FOLD: i64 = 1_000;
 ///
 /// # Errors
 /// [`ErrorKind::Foreign`](quell_core::ErrorKind::Foreign) where the database has no Quell tables;
+/// [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported) where they are another store's;
 /// else what the database says. After an error the caller should roll back.
-pub async fn trigger_in(db: &mut SqliteConnection, batch: &Batch) -> Result<()> {
+pub async fn trigger_in(db: &mut SqliteConnection, store: &Location, batch: &Batch) -> Result<()> {
+    const WHAT: &str = "trigger in the transaction";
+    const PUT: &str = "insert into quell_inbox (triggers)
+         select ?1 from quell_meta where store_id = ?2";
     let triggers = serde_json::to_string(&(&batch.triggers, &batch.dedup))
         .map_err(|error| corrupt(format_args!("triggers: {error}")))?;
-    sqlx::query("insert into quell_inbox (triggers) values (?1)")
-        .bind(triggers)
-        .execute(db)
-        .await
-        .map_err(|e| explain("trigger in the transaction", e))?;
-    Ok(())
+    let put = sqlx::query(PUT).bind(triggers).bind(store.id.as_str().to_owned());
+    let put = put.execute(&mut *db).await.map_err(|e| explain(WHAT, e))?;
+    if put.rows_affected() == 0 { Err(other_store(db, store, WHAT).await) } else { Ok(()) }
+}
+
+/// The refusal of a transaction whose database holds another store, which it names.
+pub(crate) async fn other_store(
+    db: &mut SqliteConnection,
+    store: &Location,
+    what: &'static str,
+) -> Error {
+    let found = sqlx::query_scalar::<_, String>("select store_id from quell_meta");
+    match found.fetch_one(db).await {
+        Ok(found) => store.other_store(&found),
+        Err(error) => explain(what, error),
+    }
 }
 
 impl Tx<'_> {

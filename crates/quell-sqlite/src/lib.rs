@@ -16,6 +16,7 @@
 //! Invariant: no write happens outside `tx`, and no claim or settlement trusts a caller's clock.
 
 mod alerts;
+mod checkup;
 mod claim;
 mod dead;
 mod effects;

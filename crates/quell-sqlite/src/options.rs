@@ -137,10 +137,17 @@ impl SqliteOptions {
     /// [`ErrorKind::Foreign`] for a file that is not Quell's, [`ErrorKind::Newer`] for one of a
     /// newer Quell, [`ErrorKind::ReadOnly`], [`ErrorKind::Full`] and [`ErrorKind::Unavailable`]
     /// for a file that cannot be used; each says what to do.
-    pub async fn open(self) -> quell_core::Result<SqliteStore> {
+    pub async fn open(self) -> Result<SqliteStore> {
+        let (connect, writer) = (self.connect_options(), self.connect().await?);
+        let shared = Shared { history: self.history, steps: self.steps };
+        SqliteStore::start(writer, &connect.create_if_missing(false), shared).await
+    }
+
+    /// A connection to a store that is up to date.
+    pub(crate) async fn connect(&self) -> Result<SqliteConnection> {
         let connect = self.connect_options();
         let deadline = Instant::now() + self.busy_timeout;
-        let writer = loop {
+        loop {
             match open_writer(&connect).await {
                 // Of several that make a new file at once, all but one may be turned away without
                 // a wait: entering WAL mode takes a lock that SQLite does not wait for.
@@ -149,11 +156,9 @@ impl SqliteOptions {
                 {
                     tokio::time::sleep(RETRY_OPEN).await;
                 }
-                opened => break opened.map_err(|error| error.at(self.path.display()))?,
+                opened => break opened.map_err(|error| error.at(self.path.display())),
             }
-        };
-        let shared = Shared { history: self.history, steps: self.steps };
-        SqliteStore::start(writer, &connect.create_if_missing(false), shared).await
+        }
     }
 
     fn connect_options(&self) -> SqliteConnectOptions {

@@ -3,7 +3,7 @@
 //! Migrations run in one write transaction, so two processes may start at once: the second finds
 //! the work done. A file of a newer Quell is left alone.
 
-use quell_core::{Error, ErrorKind, Result};
+use quell_core::{Error, ErrorKind, Location, Result, StoreId};
 use sqlx::{Connection, SqliteConnection};
 
 use crate::error::{corrupt, explain};
@@ -47,6 +47,15 @@ pub(crate) async fn migrate(db: &mut SqliteConnection) -> Result<()> {
     let set = sqlx::query("update quell_meta set schema_version = ?1").bind(newest);
     set.execute(&mut *tx).await.map_err(|e| explain("migrate the schema", e))?;
     tx.commit().await.map_err(|e| explain("migrate the schema", e))
+}
+
+/// The id that the store got when it was made.
+pub(crate) async fn location(db: &mut SqliteConnection) -> Result<Location> {
+    let read: String = sqlx::query_scalar("select store_id from quell_meta")
+        .fetch_one(db)
+        .await
+        .map_err(|e| explain("read the store's id", e))?;
+    Ok(Location { id: StoreId::new(read)?, schema: None })
 }
 
 /// The file's schema version; none where it has no Quell tables yet.

@@ -1,12 +1,14 @@
 //! The door: each method of the trait is one transaction here.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
+use quell_core::checkup::Checkup;
 use quell_core::effect::{Begun, check_result};
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
@@ -14,10 +16,10 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
     DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation, Imported,
-    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Payload, Pruned, QueueInfo,
-    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob,
-    UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
+    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload, Pruned,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp,
+    UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -25,6 +27,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use crate::SqliteOptions;
+use crate::checkup::read_checkup;
 use crate::claim::has_lapsed;
 use crate::error::explain;
 use crate::look::{Asked, Look, look, open_with_look};
@@ -32,6 +35,7 @@ use crate::operate::may_prune;
 use crate::options::{Shared, count_steps};
 use crate::read::Reader;
 use crate::schedules::look_for_ticks;
+use crate::schema::location;
 use crate::settle::open_with_success;
 use crate::tx::{News, Writer, open_at, wall_clock};
 use crate::wal::Wal;
@@ -59,6 +63,8 @@ pub struct SqliteStore {
     ends: Arc<EndHub>,
     hints: Hints,
     history: Option<Sink>,
+    location: Location,
+    path: PathBuf,
     /// The highest time that this process has seen, in microseconds (R38).
     seen: AtomicI64,
     // Owned so that it ends with the store.
@@ -135,6 +141,7 @@ impl SqliteStore {
         connect: &SqliteConnectOptions,
         Shared { history, steps }: Shared,
     ) -> Result<Self> {
+        let location = location(&mut writer).await?;
         let reading = connect.clone().pragma("query_only", "on");
         let open = async || {
             let opened = SqliteConnection::connect_with(&reading).await;
@@ -169,6 +176,8 @@ impl SqliteStore {
             ends,
             hints: Hints::default(),
             history,
+            location,
+            path: connect.get_filename().to_owned(),
             seen: AtomicI64::new(i64::MIN),
             _watcher: watcher,
         })
@@ -274,6 +283,10 @@ impl Store for SqliteStore {
             listing: true,
             across_queues: true,
         }
+    }
+
+    fn location(&self) -> Option<&Location> {
+        Some(&self.location)
     }
 
     async fn enqueue(
@@ -497,6 +510,10 @@ impl Store for SqliteStore {
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
         let now = self.time(now);
         self.reader().await?.overview(now).await
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        read_checkup(&mut *self.looker.lock().await, &self.path).await
     }
 
     async fn alerts(&self) -> Result<Vec<AlertRow>> {

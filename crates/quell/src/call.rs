@@ -148,7 +148,7 @@ impl<'a, T: Task> Trigger<'a, T> {
     /// after the commit.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the transaction's database is not the store's kind; else
+    /// [`ErrorKind::Unsupported`] when the transaction's database does not hold the store; else
     /// what the database says.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub async fn within<DB: crate::Database>(

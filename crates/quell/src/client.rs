@@ -274,7 +274,9 @@ impl Quell {
         self.shared.store.cancel_key(self.shared.clock.store_time(), &task, key).await
     }
 
-    /// The store, for an operator's reads and writes.
+    /// The store, for tests and tools. Its methods take a time, which only tests may pass: a time
+    /// that is ahead moves the store's clock for good (R38). The client's own methods take none.
+    #[doc(hidden)]
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
@@ -310,6 +312,9 @@ impl Quell {
     pub(crate) fn prepare<T: Task>(&self, task: &T) -> Result<NewTrigger> {
         let policy = self.task_policy::<T>()?;
         let key = own_key("debounce_key", task.debounce_key())?;
+        if key.is_none() {
+            policy.warn_unkeyed();
+        }
         let partition = own_key("partition", task.partition())?;
         Ok(NewTrigger { partition, ..policy.trigger(Payload::encode(task)?, key) })
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
+use quell_core::checkup::Checkup;
 use quell_core::effect::Begun;
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -18,9 +19,10 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ErrorKind,
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId,
+    Location, NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
+    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups,
+    WorkerId,
 };
 use tracing::error;
 
@@ -102,8 +104,12 @@ impl Store for Guarded {
         plain("enqueues_at_once", || self.inner.enqueues_at_once(), || 1)
     }
 
-    fn schema(&self) -> Option<&str> {
-        self.inner.schema()
+    fn location(&self) -> Option<&Location> {
+        self.inner.location()
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        read("checkup", async move { self.inner.checkup().await }).await
     }
 
     async fn enqueue(

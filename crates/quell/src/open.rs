@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use quell_core::checkup::ClockReset;
 use quell_core::history::Sink;
-use quell_core::{Error, MemoryStore, Result};
+use quell_core::{Error, MemoryStore, Result, lacks};
 
 use crate::{Clock, Quell, QuellBuilder, SystemClock};
 
@@ -36,6 +37,39 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
             let options = RedisOptions::from_url(url)?;
             let store = history.into_iter().fold(options, RedisOptions::history).open().await?;
             Ok(Quell::with_store(Arc::new(store)))
+        }
+        scheme => Err(unknown(scheme.unwrap_or(""))),
+    }
+}
+
+/// Sets a store's clock back to the clock that it is read from, the host's or the database
+/// server's, with all times that it made while it was ahead (R38). Stop all processes of the store
+/// first.
+///
+/// ```no_run
+/// # async fn mend() -> quell::Result<()> {
+/// let reset = quell::reset_clock("sqlite://app.db").await?;
+/// println!("the clock went back by {:?}", reset.by);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Contention`](crate::ErrorKind::Contention) while another process uses the store,
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where its clock is less than an hour ahead,
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on Redis and in memory; else what the
+/// store answers.
+pub async fn reset_clock(url: &str) -> Result<ClockReset> {
+    match url.split_once(':').map(|(scheme, _)| scheme) {
+        #[cfg(feature = "sqlite")]
+        Some("sqlite") => quell_sqlite::SqliteOptions::from_url(url)?.reset_clock().await,
+        #[cfg(feature = "postgres")]
+        Some("postgres" | "postgresql") => {
+            quell_postgres::PostgresOptions::from_url(url)?.reset_clock().await
+        }
+        Some("memory" | "redis" | "rediss" | "redis-cluster" | "rediss-cluster") => {
+            let remedy = "move to a store of another prefix, as its page describes";
+            Err(lacks("reset_clock", remedy))
         }
         scheme => Err(unknown(scheme.unwrap_or(""))),
     }

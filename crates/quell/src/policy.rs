@@ -4,6 +4,8 @@
 //! trigger is made by one, so the client never checks a policy on its hot path.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quell_core::edge::Edge;
@@ -215,6 +217,15 @@ impl Policy {
         Ok(())
     }
 
+    /// Whether it names a setting that does nothing for a trigger without a key.
+    fn wants_keys(&self) -> bool {
+        self.thresholds.is_some()
+            || self.throttle.is_some()
+            || self.max_triggers.is_some()
+            || self.edge != Edge::Trailing
+            || self.fold != Fold::Last
+    }
+
     /// The debounce of keyed triggers; `default` are the process's thresholds (R14).
     fn keyed_debounce(&self, default: Thresholds) -> Result<Debounce> {
         let base = match (self.throttle, self.thresholds) {
@@ -278,6 +289,10 @@ pub struct TaskPolicy {
     classify: Option<Classifier>,
     derived: Option<DerivedKey>,
     retention: Duration,
+    /// Whether the policy names a setting that only keyed triggers heed.
+    wants_keys: bool,
+    /// Whether the warning about triggers without a key was logged.
+    warned: Arc<AtomicBool>,
 }
 
 impl TaskPolicy {
@@ -297,8 +312,24 @@ impl TaskPolicy {
             classify: policy.classify,
             derived: policy.derived.clone(),
             retention: policy.retention,
+            wants_keys: policy.wants_keys(),
+            warned: Arc::default(),
             name,
         })
+    }
+
+    /// Warns, once, that a trigger without a debounce key leaves the policy's debounce without
+    /// effect (R9, R15). Returns whether it warned.
+    pub(crate) fn warn_unkeyed(&self) -> bool {
+        let warns = self.wants_keys && !self.warned.swap(true, Ordering::Relaxed);
+        if warns {
+            tracing::warn!(
+                task = %self.name,
+                "the policy debounces, but a trigger has no debounce key and runs on its own: \
+                 implement debounce_key, or call no_debounce where that is meant"
+            );
+        }
+        warns
     }
 
     /// The task's name.
@@ -370,6 +401,30 @@ impl TaskPolicy {
             keyed,
             fold: self.fold.clone(),
             ..NewTrigger::new(self.name.clone(), self.queue.clone(), payload)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r09_r15_a_policy_that_debounces_warns_once_of_a_trigger_without_a_key() {
+        let secs = Duration::from_secs;
+        let table = [
+            (Policy::default().attempts(3), false),
+            (Policy::default().debounce(secs(1)..=secs(2)), true),
+            (Policy::default().throttle(secs(1)), true),
+            (Policy::default().max_triggers(3), true),
+            (Policy::default().edge(Edge::Leading), true),
+            (Policy::default().fold(Fold::Merge), true),
+        ];
+        for (policy, warns) in table {
+            let name = TaskName::new("t").unwrap();
+            let checked = TaskPolicy::new(name, &policy, Thresholds::DEFAULT).unwrap();
+            assert_eq!(checked.warn_unkeyed(), warns, "{policy:?}");
+            assert!(!checked.clone().warn_unkeyed(), "only once: {policy:?}");
         }
     }
 }

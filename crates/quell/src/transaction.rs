@@ -5,7 +5,7 @@
 //! in a caller's database.
 
 use futures_util::future::BoxFuture;
-use quell_core::{Batch, Error, ErrorKind, Lease, Payload, Result, Store, Timestamp};
+use quell_core::{Batch, Error, ErrorKind, Lease, Location, Payload, Result, Store, Timestamp};
 use sqlx::Transaction;
 
 mod sealed {
@@ -44,12 +44,7 @@ impl Database for sqlx::Sqlite {
         store: &'t dyn Store,
         batch: &'t Batch,
     ) -> BoxFuture<'t, Result<()>> {
-        Box::pin(async move {
-            if !store.capabilities().transactions || store.schema().is_some() {
-                return Err(other_database());
-            }
-            quell_sqlite::trigger_in(tx, batch).await
-        })
+        Box::pin(async move { quell_sqlite::trigger_in(tx, in_a_file(store)?, batch).await })
     }
 }
 
@@ -63,12 +58,10 @@ impl SettlingDatabase for sqlx::Sqlite {
         output: Option<&'t Payload>,
     ) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
-            if !store.capabilities().transactions || store.schema().is_some() {
-                return Err(other_database());
-            }
+            let store = in_a_file(store)?;
             match output {
-                None => quell_sqlite::settle_in(tx, &lease, now).await,
-                Some(output) => quell_sqlite::settle_in_with(tx, &lease, now, output).await,
+                None => quell_sqlite::settle_in(tx, store, &lease, now).await,
+                Some(output) => quell_sqlite::settle_in_with(tx, store, &lease, now, output).await,
             }
         })
     }
@@ -84,10 +77,7 @@ impl Database for sqlx::Postgres {
         store: &'t dyn Store,
         batch: &'t Batch,
     ) -> BoxFuture<'t, Result<()>> {
-        Box::pin(async move {
-            let schema = store.schema().ok_or_else(other_database)?;
-            quell_postgres::trigger_in(tx, schema, batch).await
-        })
+        Box::pin(async move { quell_postgres::trigger_in(tx, in_a_schema(store)?, batch).await })
     }
 }
 
@@ -101,15 +91,27 @@ impl SettlingDatabase for sqlx::Postgres {
         output: Option<&'t Payload>,
     ) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move {
-            let schema = store.schema().ok_or_else(other_database)?;
+            let store = in_a_schema(store)?;
             match output {
-                None => quell_postgres::settle_in(tx, schema, &lease, now).await,
+                None => quell_postgres::settle_in(tx, store, &lease, now).await,
                 Some(output) => {
-                    quell_postgres::settle_in_with(tx, schema, &lease, now, output).await
+                    quell_postgres::settle_in_with(tx, store, &lease, now, output).await
                 }
             }
         })
     }
+}
+
+/// A store in a SQLite file.
+#[cfg(feature = "sqlite")]
+fn in_a_file(store: &dyn Store) -> Result<&Location> {
+    store.location().filter(|place| place.schema.is_none()).ok_or_else(other_database)
+}
+
+/// A store in a schema of PostgreSQL.
+#[cfg(feature = "postgres")]
+fn in_a_schema(store: &dyn Store) -> Result<&Location> {
+    store.location().filter(|place| place.schema.is_some()).ok_or_else(other_database)
 }
 
 fn other_database() -> Error {

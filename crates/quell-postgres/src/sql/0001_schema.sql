@@ -3,7 +3,9 @@
 -- One row: what the whole store shares.
 create table quell.meta (
     one            boolean primary key default true check (one),
-    schema_version integer not null
+    schema_version integer not null,
+    -- R4, R22: by this, callers' transactions know the store. A copy of the database keeps it.
+    store_id       text    not null default replace(gen_random_uuid()::text, '-', '')
 );
 insert into quell.meta (schema_version) values (1);
 

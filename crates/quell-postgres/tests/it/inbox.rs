@@ -1,5 +1,6 @@
 //! What callers do inside their own transactions: trigger (R4) and settle (R22).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -7,8 +8,8 @@ use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, lease, plain, until};
 use quell_core::dedup::Dedup;
 use quell_core::{
-    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, NewTrigger, Outcome, Payload,
-    QueueSettings, SettledAs, Settlement, Store,
+    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, Location, NewTrigger,
+    Outcome, Payload, QueueSettings, SettledAs, Settlement, Store,
 };
 use quell_postgres::{settle_in, settle_in_with, trigger_in};
 use sqlx::Connection;
@@ -21,7 +22,7 @@ async fn r04_a_trigger_counts_from_the_commit() {
     let mut rig = scene.rig().await;
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, scene.schema(), &Batch::one(keyed("k"))).await.unwrap();
+    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(keyed("k"))).await.unwrap();
     rig.at(4).claim_none().await;
     tx.commit().await.unwrap();
     // The next call folds it, whatever the call is.
@@ -38,7 +39,7 @@ async fn r04_a_rollback_leaves_no_trace_and_burns_no_key() {
     let mut db = scene.connect().await;
     let once = NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain("1") };
     let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, scene.schema(), &Batch::one(once.clone())).await.unwrap();
+    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(once.clone())).await.unwrap();
     tx.rollback().await.unwrap();
     rig.claim_none().await;
     assert_eq!(rig.trigger(once).await.outcome(), "accepted");
@@ -51,8 +52,10 @@ async fn r04_triggers_are_folded_in_their_order_and_dedup_is_decided_then() {
     let mut db = scene.connect().await;
     let once = |payload| NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain(payload) };
     for payload in ["1", "2", "3"] {
-        trigger_in(&mut db, scene.schema(), &Batch::one(plain(payload))).await.unwrap();
-        trigger_in(&mut db, scene.schema(), &Batch::one(once("9"))).await.unwrap();
+        trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(plain(payload)))
+            .await
+            .unwrap();
+        trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(once("9"))).await.unwrap();
     }
     let started = rig.claim().await;
     let payloads: Vec<&str> = started.iter().map(|job| job.payload.as_str()).collect();
@@ -66,7 +69,7 @@ async fn r04_the_commit_wakes_workers_and_nothing_before_it_does() {
     let mut wakeups = store.wakeups();
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, scene.schema(), &Batch::one(plain("1"))).await.unwrap();
+    trigger_in(&mut tx, store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
     let early = tokio::time::timeout(Duration::from_millis(200), wakeups.next()).await;
     assert!(early.is_err(), "{early:?}");
     tx.commit().await.unwrap();
@@ -82,8 +85,8 @@ async fn r04_an_open_transaction_holds_up_neither_triggers_nor_claims_of_its_key
     rig.trigger(keyed("k")).await;
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, scene.schema(), &Batch::one(keyed("k"))).await.unwrap();
-    trigger_in(&mut tx, scene.schema(), &Batch::one(keyed("other"))).await.unwrap();
+    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(keyed("k"))).await.unwrap();
+    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(keyed("other"))).await.unwrap();
     assert_eq!(rig.at(3).trigger(keyed("k")).await.outcome(), "debounced");
     assert_eq!(rig.trigger(keyed("other")).await.outcome(), "accepted");
     let run = rig.at(13).claim().await;
@@ -100,7 +103,7 @@ async fn an_inbox_row_that_is_not_quells_is_set_aside_and_holds_up_nobody() {
     let rig = scene.rig().await;
     scene.sql("insert into quell.inbox (triggers) values ('{\"no\": \"triggers\"}')");
     let mut db = scene.connect().await;
-    trigger_in(&mut db, scene.schema(), &Batch::one(plain("1"))).await.unwrap();
+    trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
     assert_eq!(rig.claim().await.len(), 1);
     assert_eq!(scene.sql("select count(*) from quell.inbox where refused is not null"), "1");
 }
@@ -109,7 +112,9 @@ async fn an_inbox_row_that_is_not_quells_is_set_aside_and_holds_up_nobody() {
 async fn a_database_without_the_schema_says_so() {
     let scene = Scene::new();
     let mut db = scene.connect().await;
-    let refused = trigger_in(&mut db, scene.schema(), &Batch::one(plain("1"))).await.unwrap_err();
+    let id = quell_core::StoreId::new("made-up").unwrap();
+    let nowhere = Location { id, schema: Some(scene.schema().to_owned()) };
+    let refused = trigger_in(&mut db, &nowhere, &Batch::one(plain("1"))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Foreign, "{refused}");
 }
 
@@ -135,7 +140,9 @@ async fn r22_effects_and_settlement_commit_together_or_not_at_all() {
         let effect = format!("insert into {}.ledger values ($1)", scene.schema());
         let effect = sqlx::query(sqlx::AssertSqlSafe(effect)).bind(1_i64);
         effect.execute(&mut *tx).await.unwrap();
-        settle_in(&mut tx, scene.schema(), &lease(&run), Some(rig.now())).await.unwrap();
+        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()))
+            .await
+            .unwrap();
         if commits {
             tx.commit().await.unwrap();
         } else {
@@ -161,7 +168,7 @@ async fn r19_r22_an_output_and_the_end_of_its_job_commit_together_or_not_at_all(
         let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
         let (lease, now) = (lease(&run), Some(rig.now()));
         let mut tx = db.begin().await.unwrap();
-        settle_in_with(&mut tx, scene.schema(), &lease, now, &output).await.unwrap();
+        settle_in_with(&mut tx, rig.store.location().unwrap(), &lease, now, &output).await.unwrap();
         if commits {
             tx.commit().await.unwrap();
         } else {
@@ -187,12 +194,68 @@ async fn r22_with_a_lost_lease_the_transaction_cannot_commit() {
     let mut tx = db.begin().await.unwrap();
     let effect = format!("insert into {}.ledger values (1)", scene.schema());
     sqlx::query(sqlx::AssertSqlSafe(effect)).execute(&mut *tx).await.unwrap();
-    let lost = settle_in(&mut tx, scene.schema(), &lease(&run), Some(rig.now())).await;
+    let lost =
+        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await;
     assert_eq!(lost.unwrap_err().kind(), ErrorKind::IllegalMove);
     // Whatever it says, it is a rollback.
     let _any = tx.commit().await;
     assert_eq!(scene.sql("select count(*) from quell.ledger"), "0");
     assert_eq!(rig.job(run.id).await.state, JobState::Scheduled);
+}
+
+/// Two schemas of one database are two stores, though their jobs have the same ids and tokens.
+#[tokio::test]
+async fn r04_r22_a_transaction_of_another_store_is_refused_and_changes_nothing_there() {
+    let (scene, other) = (Scene::new(), Scene::new());
+    let (rig, elsewhere) = (scene.rig().await, other.rig().await);
+    rig.trigger(plain("1")).await;
+    elsewhere.trigger(plain("2")).await;
+    let (run, run_there) = (rig.claim_one().await, elsewhere.claim_one().await);
+    assert_eq!(lease(&run), lease(&run_there), "else the test shows nothing");
+    let (own, there) = (rig.store.location().unwrap(), elsewhere.store.location().unwrap());
+    assert_ne!(own.id, there.id);
+    let mixed = Location { id: own.id.clone(), schema: there.schema.clone() };
+    let before = elsewhere.jobs().await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    let output = Payload::from_text("1").unwrap();
+    let refusals = [
+        trigger_in(&mut tx, &mixed, &Batch::one(plain("3"))).await,
+        settle_in(&mut tx, &mixed, &lease(&run), Some(rig.now())).await,
+        settle_in_with(&mut tx, &mixed, &lease(&run), Some(rig.now()), &output).await,
+    ];
+    for refused in refusals {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(own.id.as_str()) && text.contains(there.id.as_str()), "{text}");
+    }
+    tx.commit().await.unwrap();
+    assert_eq!(elsewhere.jobs().await, before);
+    assert_eq!(other.sql("select count(*) from quell.inbox"), "0");
+    // The store's own transaction still settles.
+    settle_in(&mut db, own, &lease(&run), Some(rig.now())).await.unwrap();
+    assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
+}
+
+/// PostgreSQL forgets an error that a savepoint took with it, and the fence was an error.
+#[tokio::test]
+async fn r22_a_settlement_inside_a_savepoint_is_refused() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    rig.at(31).reap().await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    let mut nested = tx.begin().await.unwrap();
+    let store = rig.store.location().unwrap();
+    let refused = settle_in(&mut nested, store, &lease(&run), Some(rig.now())).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    nested.rollback().await.unwrap();
+    // In the outermost transaction the fence holds.
+    let lost = settle_in(&mut tx, store, &lease(&run), Some(rig.now())).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::IllegalMove, "{lost}");
 }
 
 /// While the transaction is open the job is nobody else's, though its lease runs out.
@@ -205,7 +268,7 @@ async fn r22_a_settlement_under_way_keeps_the_job_from_being_taken_back() {
     rig.trigger(keyed("k")).await;
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    settle_in(&mut tx, scene.schema(), &lease(&run), Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await.unwrap();
     assert!(rig.at(60).reap().await.is_empty());
     rig.claim_none().await;
     tx.commit().await.unwrap();
@@ -225,7 +288,7 @@ async fn r31_a_settlement_in_a_transaction_frees_its_slot_and_says_so() {
     rig.claim_none().await;
     let mut wakeups = store.wakeups();
     let mut db = scene.connect().await;
-    settle_in(&mut db, scene.schema(), &lease(&run), Some(rig.now())).await.unwrap();
+    settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await.unwrap();
     let woken = tokio::time::timeout(Duration::from_secs(20), wakeups.next()).await;
     assert!(woken.unwrap().is_some());
     assert_eq!(rig.claim().await.len(), 1);
@@ -237,13 +300,15 @@ async fn many_transactions_at_once_lose_nothing() {
     let store = scene.store().await;
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..8 {
-        let (url, schema) = (scene.plain_url().to_owned(), scene.schema().to_owned());
+        let (url, store) = (scene.plain_url().to_owned(), Arc::clone(&store));
         callers.spawn(async move {
             let mut db = sqlx::PgConnection::connect(&url).await.unwrap();
             for n in 0..40 {
                 let mut tx = db.begin().await.unwrap();
                 let payload = format!("{}", caller * 100 + n);
-                trigger_in(&mut tx, &schema, &Batch::one(plain(&payload))).await.unwrap();
+                trigger_in(&mut tx, store.location().unwrap(), &Batch::one(plain(&payload)))
+                    .await
+                    .unwrap();
                 if n % 4 == 3 {
                     tx.rollback().await.unwrap();
                 } else {

@@ -24,7 +24,7 @@ async fn a_producer_may_trigger_and_nothing_else() {
     let store = scene.store().await;
     let (plain_url, _) = role(&scene, Some("producer"));
     let mut db = PgConnection::connect(&plain_url).await.unwrap();
-    trigger_in(&mut db, scene.schema(), &Batch::one(plain("1"))).await.unwrap();
+    trigger_in(&mut db, store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
     let run = async |db: &mut PgConnection, text: &str| {
         let text = text.replace("quell.", &format!("{}.", scene.schema()));
         sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(db).await.map_err(|e| e.to_string())

@@ -32,6 +32,8 @@ for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
   elseif kind == 'r' then
     -- From the highest score.
     answer = redis.call('ZREVRANGEBYSCORE', key, request[4], request[3], 'WITHSCORES', 'LIMIT', request[6], request[5])
+  elseif kind == 't' then
+    answer = redis.call('TIME')
   elseif kind == 'n' then
     answer = redis.call('HLEN', key)
   elseif kind == 'i' then

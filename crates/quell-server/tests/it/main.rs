@@ -21,6 +21,8 @@ mod config;
 #[cfg(test)]
 mod dead;
 #[cfg(test)]
+mod doctor;
+#[cfg(test)]
 mod effects;
 #[cfg(test)]
 mod ending;

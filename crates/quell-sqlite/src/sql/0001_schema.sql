@@ -9,9 +9,11 @@ create table quell_meta (
     -- R38: the highest store time seen; time never goes back.
     clock          integer not null,
     -- Grows with every new name and every change of a queue's settings, so that caches know.
-    version        integer not null
+    version        integer not null,
+    -- R4, R22: by this, callers' transactions know the store. A copy of the file keeps it.
+    store_id       text    not null default (lower(hex(randomblob(16))))
 );
-insert into quell_meta values (1, 1, 1, 0, 0);
+insert into quell_meta (one, schema_version, next_id, clock, version) values (1, 1, 1, 0, 0);
 
 create table quell_task  (id integer primary key, name text not null unique);
 create table quell_queue (id integer primary key, name text not null unique,

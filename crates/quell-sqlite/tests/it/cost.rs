@@ -156,7 +156,9 @@ async fn a_days_work(scene: &Scene) {
         rig.trigger(urgent.clone()).await;
         rig.trigger_batch(Batch { triggers: vec![plain("1"); 300], dedup: None }).await;
     }
-    trigger_in(&mut scene.connect().await, &Batch::one(plain("1"))).await.unwrap();
+    trigger_in(&mut scene.connect().await, rig.store.location().unwrap(), &Batch::one(plain("1")))
+        .await
+        .unwrap();
     let wish = quell_core::Claim { tasks: ["t", "u"].map(task).to_vec().into(), ..Rig::wish(7) };
     rig.claim_with(&wish).await;
     let jobs = rig.at(60).claim_with(&Rig::wish(500)).await;

@@ -6,10 +6,10 @@ use futures_util::StreamExt;
 use quell_conformance::Rig;
 use quell_conformance::rig::{keyed, lease, plain};
 use quell_core::{
-    AttemptOutcome, ErrorKind, Failure, FailureKind, JobState, Outcome, Payload, QueueSettings,
-    SettledAs, Settlement,
+    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, Outcome, Payload,
+    QueueSettings, SettledAs, Settlement, Store,
 };
-use quell_sqlite::{settle_in, settle_in_with};
+use quell_sqlite::{settle_in, settle_in_with, trigger_in};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 
@@ -43,7 +43,9 @@ async fn r22_effects_and_settlement_commit_together_or_not_at_all() {
         let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
         let mut tx = db.begin().await.unwrap();
         effect(&mut tx).await;
-        settle_in(&mut tx, &lease(&run), Some(rig.now())).await.unwrap();
+        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()))
+            .await
+            .unwrap();
         if commits {
             tx.commit().await.unwrap();
         } else {
@@ -69,7 +71,15 @@ async fn r19_r22_an_output_and_the_end_of_its_job_commit_together_or_not_at_all(
     for commits in [false, true] {
         let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
         let mut tx = db.begin().await.unwrap();
-        settle_in_with(&mut tx, &lease(&run), Some(rig.now()), &output).await.unwrap();
+        settle_in_with(
+            &mut tx,
+            rig.store.location().unwrap(),
+            &lease(&run),
+            Some(rig.now()),
+            &output,
+        )
+        .await
+        .unwrap();
         if commits {
             tx.commit().await.unwrap();
         } else {
@@ -102,20 +112,86 @@ async fn r22_with_a_lost_lease_the_transaction_cannot_commit() {
             let before = rig.jobs().await;
             let mut tx = db.begin().await.unwrap();
             effect(&mut tx).await;
-            let lost = settle_in(&mut tx, &lease(&run), Some(rig.now())).await.unwrap_err();
+            let lost =
+                settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()))
+                    .await
+                    .unwrap_err();
             assert_eq!(lost.kind(), ErrorKind::IllegalMove);
             assert!(lost.to_string().contains("was lost"), "{lost}");
-            assert!(tx.commit().await.is_err(), "references checked: {checks}");
+            // Rolled back already where references are not checked.
+            assert_eq!(tx.commit().await.is_err(), checks);
             assert_eq!((effects(&mut db).await, rig.jobs().await), (0, before));
         }
         // The connection is as good as before.
         let again = rig.claim_one().await;
         let mut tx = db.begin().await.unwrap();
         effect(&mut tx).await;
-        settle_in(&mut tx, &lease(&again), Some(rig.now())).await.unwrap();
+        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&again), Some(rig.now()))
+            .await
+            .unwrap();
         tx.commit().await.unwrap();
         assert_eq!(effects(&mut db).await, 1);
     }
+}
+
+#[tokio::test]
+async fn r04_r22_a_transaction_on_another_stores_file_is_refused_and_changes_nothing_there() {
+    let (scene, other) = (Scene::new(), Scene::new());
+    let (rig, elsewhere) = (scene.rig().await, other.rig().await);
+    rig.trigger(plain("1")).await;
+    elsewhere.trigger(plain("2")).await;
+    let (run, run_there) = (rig.claim_one().await, elsewhere.claim_one().await);
+    assert_eq!(lease(&run), lease(&run_there), "else the test shows nothing");
+    let (own, there) = (rig.store.location().unwrap(), elsewhere.store.location().unwrap());
+    assert_ne!(own.id, there.id);
+    let before = elsewhere.jobs().await;
+    let mut db = other.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    let output = Payload::from_text("1").unwrap();
+    let refusals = [
+        trigger_in(&mut tx, own, &Batch::one(plain("3"))).await,
+        settle_in(&mut tx, own, &lease(&run), Some(rig.now())).await,
+        settle_in_with(&mut tx, own, &lease(&run), Some(rig.now()), &output).await,
+    ];
+    for refused in refusals {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(own.id.as_str()) && text.contains(there.id.as_str()), "{text}");
+    }
+    tx.commit().await.unwrap();
+    assert_eq!(elsewhere.jobs().await, before);
+    let waiting: i64 =
+        sqlx::query_scalar("select count(*) from quell_inbox").fetch_one(&mut db).await.unwrap();
+    assert_eq!(waiting, 0);
+    // The store keeps its id, and its own transaction settles.
+    assert_eq!(scene.open().await.location(), Some(own));
+    settle_in(&mut scene.connect().await, own, &lease(&run), Some(rig.now())).await.unwrap();
+    assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
+}
+
+/// A savepoint that is rolled back alone would take the fence with it.
+#[tokio::test]
+async fn r22_a_settlement_inside_a_savepoint_is_refused() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    scene.execute("create table ledger (job integer)").await;
+    rig.trigger(plain("1")).await;
+    let run = rig.claim_one().await;
+    rig.at(31).reap().await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    effect(&mut tx).await;
+    let mut nested = tx.begin().await.unwrap();
+    let store = rig.store.location().unwrap();
+    let refused = settle_in(&mut nested, store, &lease(&run), Some(rig.now())).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    nested.rollback().await.unwrap();
+    // In the outermost transaction the fence holds.
+    let lost = settle_in(&mut tx, store, &lease(&run), Some(rig.now())).await.unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::IllegalMove, "{lost}");
+    assert!(tx.commit().await.is_err());
+    assert_eq!(effects(&mut db).await, 0);
 }
 
 #[tokio::test]
@@ -125,8 +201,10 @@ async fn r22_a_job_is_settled_once() {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
     let mut db = scene.connect().await;
-    settle_in(&mut db, &lease(&run), Some(rig.now())).await.unwrap();
-    let again = settle_in(&mut db, &lease(&run), Some(rig.now())).await.unwrap_err();
+    settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await.unwrap();
+    let again = settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), Some(rig.now()))
+        .await
+        .unwrap_err();
     assert_eq!(again.kind(), ErrorKind::IllegalMove);
     assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
 }
@@ -143,7 +221,7 @@ async fn r11_r22_a_settlement_in_a_transaction_frees_its_key_and_wakes_workers()
     let mut wakeups = rig.store.wakeups();
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    settle_in(&mut tx, &lease(&run), Some(rig.now())).await.unwrap();
+    settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now())).await.unwrap();
     tx.commit().await.unwrap();
     let woken = tokio::time::timeout(Duration::from_secs(20), wakeups.next()).await;
     assert!(woken.unwrap().is_some());
@@ -159,7 +237,14 @@ async fn r22_r31_a_settlement_in_a_transaction_frees_its_slot() {
     rig.trigger(plain("2")).await;
     let run = rig.claim_one().await;
     rig.claim_none().await;
-    settle_in(&mut scene.connect().await, &lease(&run), Some(rig.now())).await.unwrap();
+    settle_in(
+        &mut scene.connect().await,
+        rig.store.location().unwrap(),
+        &lease(&run),
+        Some(rig.now()),
+    )
+    .await
+    .unwrap();
     assert_eq!(rig.claim().await.len(), 1);
 }
 
@@ -173,7 +258,9 @@ async fn r22_r38_a_lease_that_lapsed_by_the_stores_clock_is_lost() {
     rig.at(30).trigger(plain("2")).await;
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    let lost = settle_in(&mut tx, &lease(&run), Some(Rig::START)).await.unwrap_err();
+    let lost = settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(Rig::START))
+        .await
+        .unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::IllegalMove);
 }
 
@@ -184,6 +271,7 @@ async fn r22_a_database_without_quell_is_named_as_such() {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
     let mut db = elsewhere.connect().await;
-    let error = settle_in(&mut db, &lease(&run), None).await.unwrap_err();
+    let error =
+        settle_in(&mut db, rig.store.location().unwrap(), &lease(&run), None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Foreign);
 }

@@ -19,7 +19,7 @@ async fn r04_a_trigger_counts_from_the_commit() {
     let mut rig = scene.rig().await;
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, &Batch::one(keyed("k"))).await.unwrap();
+    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(keyed("k"))).await.unwrap();
     rig.at(4).claim_none().await;
     tx.commit().await.unwrap();
     // The next call folds it, whatever the call is.
@@ -36,7 +36,7 @@ async fn r04_a_rollback_leaves_no_trace_and_burns_no_key() {
     let mut db = scene.connect().await;
     let once = NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain("1") };
     let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, &Batch::one(once.clone())).await.unwrap();
+    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(once.clone())).await.unwrap();
     tx.rollback().await.unwrap();
     rig.claim_none().await;
     assert_eq!(rig.trigger(once).await.outcome(), "accepted");
@@ -49,8 +49,10 @@ async fn r04_triggers_are_folded_in_the_order_of_their_commits_and_dedup_is_deci
     let mut db = scene.connect().await;
     let once = |payload| NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain(payload) };
     for payload in ["1", "2", "3"] {
-        trigger_in(&mut db, &Batch::one(plain(payload))).await.unwrap();
-        trigger_in(&mut db, &Batch::one(once("9"))).await.unwrap();
+        trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(plain(payload)))
+            .await
+            .unwrap();
+        trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(once("9"))).await.unwrap();
     }
     let started = rig.claim().await;
     let payloads: Vec<&str> = started.iter().map(|job| job.payload.as_str()).collect();
@@ -64,7 +66,7 @@ async fn r04_the_commit_wakes_workers() {
     let mut wakeups = store.wakeups();
     drop(tokio::time::timeout(Duration::from_millis(200), wakeups.next()).await);
     let mut db = scene.connect().await;
-    trigger_in(&mut db, &Batch::one(plain("1"))).await.unwrap();
+    trigger_in(&mut db, store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
     tokio::time::timeout(Duration::from_secs(5), wakeups.next()).await.unwrap().unwrap();
     assert_eq!(store.claim(None, &Rig::wish(9)).await.unwrap().jobs.len(), 1);
 }
@@ -76,7 +78,7 @@ async fn r04_a_large_inbox_is_folded_piece_by_piece_until_it_is_empty() {
     let mut db = scene.connect().await;
     let mut tx = db.begin().await.unwrap();
     for _ in 0..2_500 {
-        trigger_in(&mut tx, &Batch::one(keyed("k"))).await.unwrap();
+        trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(keyed("k"))).await.unwrap();
     }
     tx.commit().await.unwrap();
     let mut wakeups = rig.store.wakeups();
@@ -91,9 +93,11 @@ async fn r04_a_large_inbox_is_folded_piece_by_piece_until_it_is_empty() {
 
 #[tokio::test]
 async fn r04_a_database_without_quell_is_named_as_such() {
-    let scene = Scene::new();
+    let (scene, home) = (Scene::new(), Scene::new());
+    let store = home.open().await;
     let mut db = scene.connect().await;
-    let error = trigger_in(&mut db, &Batch::one(plain("1"))).await.unwrap_err();
+    let error =
+        trigger_in(&mut db, store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Foreign);
     assert!(error.to_string().contains("no Quell tables"), "{error}");
 }
@@ -104,7 +108,7 @@ async fn what_quell_never_wrote_is_set_aside_and_stops_nobody() {
     let rig = scene.rig().await;
     let mut db = scene.connect().await;
     scene.execute("insert into quell_inbox (triggers) values ('[[{}], null]'), ('oops')").await;
-    trigger_in(&mut db, &Batch::one(plain("1"))).await.unwrap();
+    trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
     assert_eq!(rig.claim_one().await.payload.as_str(), "1");
     rig.claim_none().await;
     let kept: i64 =
@@ -125,10 +129,10 @@ async fn r04_r19_keys_are_met_at_the_fold_and_a_conflict_is_set_aside_with_its_r
         Batch::one(NewTrigger { idempotency, ..plain(payload) })
     };
     let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, &with_key("1")).await.unwrap();
+    trigger_in(&mut tx, rig.store.location().unwrap(), &with_key("1")).await.unwrap();
     tx.rollback().await.unwrap();
     for payload in ["2", "2", "3"] {
-        trigger_in(&mut db, &with_key(payload)).await.unwrap();
+        trigger_in(&mut db, rig.store.location().unwrap(), &with_key(payload)).await.unwrap();
     }
     let job = rig.claim_one().await;
     assert_eq!(job.payload.as_str(), "2", "a rollback burns no key");

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
 mod cancel;
+mod checkup;
 mod conformance;
 mod cost;
 mod damage;

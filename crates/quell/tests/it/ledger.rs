@@ -254,7 +254,8 @@ async fn r22_ten_thousand_updates_are_booked_once_each_on_postgres() -> Result<(
     for _ in 0..2 {
         stores.push(Arc::new(quell::postgres::PostgresStore::open(&url).await?));
     }
-    let (plain, schema) = (url.split('?').next().unwrap(), stores[0].schema().unwrap().to_owned());
+    let (plain, schema) =
+        (url.split('?').next().unwrap(), stores[0].location().unwrap().schema.clone().unwrap());
     // Its tables stand beside the store's.
     let options: sqlx::postgres::PgConnectOptions = plain.parse().unwrap();
     let options = options.options([("search_path", schema)]);

@@ -1,0 +1,200 @@
+//! What `quell doctor` reads of a store, and how far its clock may be ahead (R38).
+//!
+//! A store gathers a [`Checkup`] in bounded work; its `Display` is what the command prints.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, ErrorKind, Result, StoreId, Timestamp};
+
+/// The state of a store, for operators.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkup {
+    /// The store's id, where it has one.
+    pub id: Option<StoreId>,
+    /// The store's clock and the clock below it.
+    pub clock: ClockReading,
+    /// Further facts, in the order in which they are shown.
+    pub facts: Vec<Fact>,
+}
+
+/// One fact about a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fact {
+    /// What it is about.
+    pub name: String,
+    /// How it stands.
+    pub value: String,
+    /// What is wrong with that and what to do, if anything is.
+    pub problem: Option<String>,
+}
+
+impl Fact {
+    /// A fact with nothing wrong about it.
+    #[must_use]
+    pub fn plain(name: &str, value: impl fmt::Display) -> Self {
+        Fact { name: name.to_owned(), value: value.to_string(), problem: None }
+    }
+
+    /// How many triggers of callers' transactions were set aside because they cannot be folded;
+    /// `most` is where the store stopped counting.
+    #[must_use]
+    pub fn set_aside(count: u64, most: u64) -> Self {
+        let more = if count >= most { " or more" } else { "" };
+        let problem = (count > 0).then(|| {
+            "triggers of committed transactions were refused and run nothing: read the column \
+             `refused` of the inbox, then trigger again or delete the rows"
+                .to_owned()
+        });
+        Fact { problem, ..Fact::plain("inbox", format_args!("{count}{more} set aside")) }
+    }
+}
+
+/// The store's clock beside the clock that it is read from: the host's (SQLite) or the server's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockReading {
+    /// The clock below, now.
+    pub host: Timestamp,
+    /// The highest store time seen, which holds until the clock below has caught up (R38).
+    pub mark: Timestamp,
+}
+
+impl ClockReading {
+    /// A mark that is further ahead than this is a problem.
+    pub const TOLERANCE: Duration = Duration::from_secs(60);
+    /// A mark that is less ahead than this is left to the clock below, which will catch up.
+    pub const LEAST_RESET: Duration = Duration::from_secs(3_600);
+
+    /// How far the store's clock is ahead of the clock below; zero where it is behind, as after a
+    /// rest.
+    #[must_use]
+    pub fn ahead(&self) -> Duration {
+        self.mark.since(self.host)
+    }
+
+    /// What is wrong and what to do, if the store's clock is ahead.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let ahead = self.ahead();
+        if ahead <= Self::TOLERANCE {
+            return None;
+        }
+        let remedy = if ahead < Self::LEAST_RESET {
+            "wait until the clock below has caught up"
+        } else {
+            "set the clock below right, stop all processes of the store, and run \
+             `quell doctor --reset-clock`"
+        };
+        Some(format!(
+            "store time stands still until then, so no delay, lease or key ends: {remedy}"
+        ))
+    }
+
+    /// The times that a reset moves: those later than halfway between both clocks were made by the
+    /// clock that was ahead, those before it were not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the store's clock is not ahead enough.
+    pub fn reset(&self) -> Result<ClockReset> {
+        let by = self.ahead();
+        if by < Self::LEAST_RESET {
+            let message = format!(
+                "the store's clock ({}) is {by:?} ahead of the clock below ({}): a reset takes at \
+                 least {:?}, less is left to catch up",
+                self.mark,
+                self.host,
+                Self::LEAST_RESET
+            );
+            return Err(Error::invalid("reset_clock", message));
+        }
+        Ok(ClockReset { from: self.mark, to: self.host, by, after: self.host + by / 2 })
+    }
+}
+
+/// A store's clock that was set back, with all times that it had made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockReset {
+    /// Where the clock was.
+    pub from: Timestamp,
+    /// Where it is now: the clock below.
+    pub to: Timestamp,
+    /// How far it and the times went back.
+    pub by: Duration,
+    /// Times later than this went back, others stayed.
+    pub after: Timestamp,
+}
+
+/// The refusal to set a clock back that other processes would raise again.
+#[must_use]
+pub fn in_use(who: &str) -> Error {
+    let message = format!(
+        "the clock cannot be set back while {who}, which would raise it again: stop all processes \
+         of the store first"
+    );
+    Error::new(ErrorKind::Contention, message)
+}
+
+impl Checkup {
+    /// What is wrong, with what to do about it.
+    pub fn problems(&self) -> impl Iterator<Item = String> + '_ {
+        let facts = self.facts.iter().filter_map(|fact| fact.problem.clone());
+        self.clock.problem().into_iter().chain(facts)
+    }
+}
+
+impl fmt::Display for Checkup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(id) = &self.id {
+            writeln!(f, "{:<14} {id}", "store")?;
+        }
+        writeln!(f, "{:<14} {}", "clock below", self.clock.host)?;
+        writeln!(f, "{:<14} {}", "store clock", self.clock.mark)?;
+        writeln!(f, "{:<14} {:?}", "ahead by", self.clock.ahead())?;
+        for fact in &self.facts {
+            writeln!(f, "{:<14} {}", fact.name, fact.value)?;
+        }
+        for problem in self.problems() {
+            writeln!(f, "problem: {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(ahead: i64) -> ClockReading {
+        let host = Timestamp::from_secs(1_000_000);
+        ClockReading { host, mark: Timestamp::from_secs(1_000_000 + ahead) }
+    }
+
+    #[test]
+    fn r38_a_clock_that_is_ahead_is_a_problem_and_one_after_a_rest_is_none() {
+        for (ahead, is_problem, can_reset) in [
+            (-7 * 86_400, false, false),
+            (60, false, false),
+            (61, true, false),
+            (3_599, true, false),
+            (3_600, true, true),
+        ] {
+            let clock = reading(ahead);
+            assert_eq!(clock.problem().is_some(), is_problem, "{ahead} s");
+            assert_eq!(clock.reset().is_ok(), can_reset, "{ahead} s");
+        }
+        let reset = reading(86_400).reset().unwrap();
+        assert_eq!(reset.after, Timestamp::from_secs(1_000_000 + 43_200));
+    }
+
+    #[test]
+    fn r38_a_checkup_shows_both_clocks_and_each_problem_with_its_remedy() {
+        let facts = vec![Fact::plain("journal", "wal"), Fact::set_aside(2, 1_000)];
+        let shown = Checkup { id: None, clock: reading(7_200), facts }.to_string();
+        assert!(shown.contains("ahead by       7200s"), "{shown}");
+        assert!(shown.contains("inbox          2 set aside"), "{shown}");
+        assert_eq!(shown.matches("problem: ").count(), 2, "{shown}");
+        assert!(shown.contains("quell doctor --reset-clock"), "{shown}");
+    }
+}

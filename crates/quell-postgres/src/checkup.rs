@@ -1,0 +1,140 @@
+//! What `quell doctor` reads of a schema, and how its clock is set back (R38).
+//!
+//! Setting back scans every table that keeps times. It locks the clock, and no other process of the
+//! store may run.
+
+use quell_core::checkup::{Checkup, ClockReading, ClockReset, Fact, in_use};
+use quell_core::{Error, Result, StoreId};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::PostgresOptions;
+use crate::error::explain;
+use crate::options::hints_name;
+use crate::row::{get, signed, time, unsigned};
+use crate::sql::Sql;
+
+/// Refused triggers that are counted at most.
+const MOST_SET_ASIDE: u64 = 1_000;
+
+const JOB_TIMES: &[&str] = &[
+    "due_at",
+    "first_at",
+    "last_at",
+    "bound_at",
+    "asked_at",
+    "not_before",
+    "lease_until",
+    "started_at",
+    "ended_at",
+];
+
+/// Where store times are kept. The ticks of schedules are set back in their own way.
+const TIMES: &[(&str, &[&str])] = &[
+    ("quell.job", JOB_TIMES),
+    ("quell.ended", JOB_TIMES),
+    ("quell.attempt", &["started_at", "ended_at"]),
+    ("quell.hold", &["expires_at"]),
+    ("quell.memory", &["burst_at", "last_at", "started_at", "expires_at"]),
+    ("quell.effect", &["begun_at", "done_at"]),
+    ("quell.idempotency", &["expires_at"]),
+];
+
+/// The server's clock and the store's.
+const CLOCKS: &str = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint,
+        (select max(at) from quell.clock)";
+
+/// Reads a checkup; `pushes` is whether notifications arrive (R34).
+pub(crate) async fn read_checkup(
+    db: &mut PgConnection,
+    sql: &Sql,
+    pushes: bool,
+) -> Result<Checkup> {
+    const FACTS: &str = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint,
+            (select max(at) from quell.clock), store_id, schema_version,
+            current_setting('server_version'),
+            (select count(*) from (select from quell.inbox where refused is not null limit $1) r)
+       from quell.meta";
+    let row = sql.query(FACTS).bind(signed(MOST_SET_ASIDE)).fetch_one(db).await;
+    let row = &row.map_err(|e| explain("check the store", e))?;
+    let clock = ClockReading { host: time(row, 0)?, mark: time(row, 1)? };
+    let arrive = if pushes { "notifications arrive" } else { "polling, behind a pooler" };
+    let facts = vec![
+        Fact::plain("schema", get::<i32, _>(row, 3)?),
+        Fact::plain("server", get::<&str, _>(row, 4)?),
+        Fact::plain("wake-ups", arrive),
+        Fact::set_aside(unsigned(get(row, 5)?), MOST_SET_ASIDE),
+    ];
+    Ok(Checkup { id: Some(StoreId::new(get::<&str, _>(row, 2)?)?), clock, facts })
+}
+
+impl PostgresOptions {
+    /// Sets the store's clock back to the server's, with all times that the clock made while it was
+    /// ahead: a lease that has 20 s left has 20 s left afterwards, and a job that is due is due.
+    /// The schedules go on from now. All of it happens in one transaction.
+    ///
+    /// Processes behind a transaction pooler are not seen: stop them first, or they raise the clock
+    /// again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Contention`](quell_core::ErrorKind::Contention) while Quell is connected to the
+    /// schema, [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the clock is not an
+    /// hour ahead ([`ClockReading::LEAST_RESET`]), and as for [`PostgresOptions::open`].
+    pub async fn reset_clock(self) -> Result<ClockReset> {
+        let (sql, mut db) = self.connect().await?;
+        let done = set_back(&mut db, &sql).await;
+        db.close().await.map_err(failed)?;
+        done
+    }
+}
+
+fn failed(error: sqlx::Error) -> Error {
+    explain("set the clock back", error)
+}
+
+async fn set_back(db: &mut PgConnection, sql: &Sql) -> Result<ClockReset> {
+    // Each process of the store keeps a connection of this name open.
+    const CONNECTED: &str = "select count(*) from pg_stat_activity
+          where datname = current_database() and application_name = $1";
+    const LOCK: &str = "lock table quell.clock in access exclusive mode";
+    let mut tx = db.begin().await.map_err(failed)?;
+    let connected: i64 = sqlx::query_scalar(CONNECTED)
+        .bind(hints_name(sql.schema()))
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(failed)?;
+    if connected > 0 {
+        return Err(in_use(&format!("{connected} connections of Quell use the schema")));
+    }
+    sql.query(LOCK).execute(&mut *tx).await.map_err(failed)?;
+    let read = sql.query(CLOCKS).fetch_one(&mut *tx).await.map_err(failed)?;
+    let reset = ClockReading { host: time(&read, 0)?, mark: time(&read, 1)? }.reset()?;
+    let by = reset.from.as_micros().saturating_sub(reset.to.as_micros());
+    for (table, columns) in TIMES {
+        let set: Vec<String> = columns
+            .iter()
+            .map(|c| format!("{c} = case when {c} > $2 then {c} - $1 else {c} end"))
+            .collect();
+        let any: Vec<String> = columns.iter().map(|c| format!("{c} > $2")).collect();
+        let text = format!("update {table} set {} where {}", set.join(", "), any.join(" or "));
+        let moved = sqlx::query(AssertSqlSafe(sql.rewrite(&text)));
+        let moved = moved.bind(by).bind(reset.after.as_micros());
+        moved.execute(&mut *tx).await.map_err(failed)?;
+    }
+    for text in [
+        // A rate begins again: at most one more period's starts.
+        "delete from quell.start where expires_at > $1",
+        // All workers are stopped; each writes its row again when it starts.
+        "delete from quell.worker where seen_at > $1",
+        // Ticks of the time that never came fire when it comes.
+        "delete from quell.tick_fired where tick_at > $1",
+        "update quell.schedule
+            set handled_at = least(handled_at, $1), last_at = least(last_at, $1),
+                next_at = case when next_at is not null then least(next_at, $1) end",
+        "update quell.clock set at = least(at, $1)",
+    ] {
+        let done = sql.query(text).bind(reset.to.as_micros()).execute(&mut *tx).await;
+        done.map_err(failed)?;
+    }
+    tx.commit().await.map_err(failed)?;
+    Ok(reset)
+}

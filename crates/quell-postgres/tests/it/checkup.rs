@@ -1,0 +1,84 @@
+//! How a schema's health is read, and how its clock is set back (R38).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use quell_conformance::Rig;
+use quell_conformance::rig::{keyed, lease, plain};
+use quell_core::{Batch, ErrorKind, JobId, NewTrigger, Store, Timestamp, When};
+use quell_postgres::{PostgresOptions, PostgresStore};
+
+use crate::scene::Scene;
+
+const DAY: Duration = Duration::from_secs(86_400);
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+async fn accept(store: &PostgresStore, now: Option<Timestamp>, new: NewTrigger) -> JobId {
+    let mut answers = store.enqueue(now, vec![Batch::one(new)]).await.unwrap();
+    answers.remove(0).unwrap().remove(0).job().unwrap()
+}
+
+async fn due(store: &PostgresStore, job: JobId) -> Timestamp {
+    store.job(job).await.unwrap().unwrap().window.due_at
+}
+
+#[tokio::test]
+async fn r38_a_checkup_shows_the_store_and_its_clock() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    accept(&store, None, plain("1")).await;
+    let checkup = store.checkup().await.unwrap();
+    assert_eq!(checkup.id.as_ref(), store.location().map(|place| &place.id));
+    assert_eq!(checkup.problems().collect::<Vec<_>>(), Vec::<String>::new());
+    scene.sql("insert into quell.inbox (triggers, refused) values ('[]', 'why')");
+    let checkup = store.checkup().await.unwrap();
+    assert_eq!(checkup.problems().count(), 1, "{checkup}");
+}
+
+#[tokio::test]
+async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    let later = NewTrigger { when: When::After(secs(7_200)), ..plain("1") };
+    let stays = accept(&store, None, later).await;
+    let stays_due = due(&store, stays).await;
+
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let ahead = Some(Timestamp::from_micros(0) + wall + YEAR);
+    let window = accept(&store, ahead, keyed("k")).await;
+    accept(&store, ahead, plain("2")).await;
+    let run = store.claim(ahead, &Rig::wish(1)).await.unwrap().jobs.remove(0);
+
+    let checkup = store.checkup().await.unwrap();
+    assert!(checkup.clock.ahead() > YEAR - DAY, "{checkup}");
+    assert!(checkup.problems().any(|problem| problem.contains("--reset-clock")), "{checkup}");
+    let options = || PostgresOptions::from_url(&scene.url).unwrap();
+    let refused = options().reset_clock().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Contention, "{refused}");
+    drop(Arc::into_inner(store).expect("the only one"));
+
+    // Once the server has seen that the store's connections are gone.
+    let deadline = Instant::now() + secs(30);
+    let done = loop {
+        match options().reset_clock().await {
+            Err(error) if error.kind() == ErrorKind::Contention && Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            done => break done.unwrap(),
+        }
+    };
+    assert!(done.by > YEAR - DAY, "{done:?}");
+    let again = options().reset_clock().await.unwrap_err();
+    assert_eq!(again.field(), Some("reset_clock"), "{again}");
+
+    let store = scene.store().await;
+    assert_eq!(store.checkup().await.unwrap().problems().count(), 0);
+    assert_eq!(due(&store, stays).await, stays_due, "made before the clock ran ahead");
+    assert_eq!(due(&store, window).await, done.to + secs(10), "as far away as before");
+    let lapsed = store.reap(Some(done.to + secs(31)), 9).await.unwrap();
+    assert_eq!(lapsed.iter().map(|lapsed| lapsed.lease).collect::<Vec<_>>(), [lease(&run)]);
+}

@@ -1,0 +1,53 @@
+//! `quell doctor` as a user runs it (R38).
+
+use std::process::Output;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use quell::{Store, Timestamp};
+
+use crate::binary::quell;
+
+fn doctor(url: &str, more: &[&str]) -> (bool, String) {
+    let args = [&["doctor", "--store", url], more].concat();
+    let Output { status, stdout, stderr } = quell(&args).output().unwrap();
+    (
+        status.success(),
+        format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)),
+    )
+}
+
+#[tokio::test]
+async fn r38_doctor_fails_with_a_remedy_where_the_clock_is_ahead_and_sets_it_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("q.db").display());
+    let (fine, said) = doctor(&url, &["--reset-clock"]);
+    assert!(!fine && said.contains("there is no such file"), "{said}");
+
+    let store = quell::sqlite::SqliteStore::open(&url).await.unwrap();
+    let (fine, said) = doctor(&url, &[]);
+    assert!(fine && said.contains("ahead by"), "{said}");
+
+    // A time in a wrong unit.
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let ahead = Timestamp::from_micros(0) + wall + Duration::from_secs(365 * 86_400);
+    let task = quell::TaskName::new("t").unwrap();
+    let key = quell::Key::new("k").unwrap();
+    store.flush(Some(ahead), &task, &key).await.unwrap();
+    let (fine, said) = doctor(&url, &[]);
+    assert!(!fine && said.contains("quell doctor --reset-clock"), "{said}");
+    let (fine, said) = doctor(&url, &["--reset-clock"]);
+    assert!(!fine && said.contains("stop all processes"), "{said}");
+    drop(store);
+
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    let said = loop {
+        let (fine, said) = doctor(&url, &["--reset-clock"]);
+        if fine || std::time::Instant::now() > deadline {
+            break said;
+        }
+    };
+    assert!(
+        said.contains("set the clock back by") && said.contains("ahead by       0ns"),
+        "{said}"
+    );
+}

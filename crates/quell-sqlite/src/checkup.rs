@@ -1,0 +1,129 @@
+//! What `quell doctor` reads of a file, and how its clock is set back (R38).
+//!
+//! Setting back scans every table that keeps times. It runs while no other process has the file
+//! open, so it delays no one.
+
+use std::path::Path;
+
+use quell_core::checkup::{Checkup, ClockReading, ClockReset, Fact, in_use};
+use quell_core::{Error, ErrorKind, Result, StoreId};
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+
+use crate::SqliteOptions;
+use crate::error::explain;
+use crate::row::{get, signed, time, unsigned};
+use crate::tx::wall_clock;
+
+/// Refused triggers that are counted at most.
+const MOST_SET_ASIDE: u64 = 1_000;
+
+/// Where store times are kept. The ticks of schedules are set back in their own way.
+const TIMES: &[(&str, &[&str])] = &[
+    (
+        "quell_job",
+        &[
+            "due_at",
+            "first_at",
+            "last_at",
+            "bound_at",
+            "asked_at",
+            "not_before",
+            "lease_until",
+            "started_at",
+            "ended_at",
+        ],
+    ),
+    ("quell_attempt", &["started_at", "ended_at"]),
+    ("quell_hold", &["expires_at"]),
+    ("quell_memory", &["burst_at", "last_at", "started_at", "expires_at"]),
+    ("quell_effect", &["begun_at", "done_at"]),
+    ("quell_idempotency", &["expires_at"]),
+];
+
+/// Reads a checkup; `file` is where the store is.
+pub(crate) async fn read_checkup(db: &mut SqliteConnection, file: &Path) -> Result<Checkup> {
+    const FACTS: &str = "select clock, store_id, schema_version, sqlite_version(),
+            (select count(*) from (select 1 from quell_inbox where refused is not null limit ?1)),
+            (select journal_mode from pragma_journal_mode)
+       from quell_meta";
+    let row = sqlx::query(FACTS).bind(signed(MOST_SET_ASIDE)).fetch_one(db).await;
+    let row = row.map_err(|e| explain("check the store", e))?;
+    let clock = ClockReading { host: wall_clock(), mark: time(&row, 0)? };
+    let mut wal = file.as_os_str().to_owned();
+    wal.push("-wal");
+    let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    let facts = vec![
+        Fact::plain("schema", get::<i64, _>(&row, 2)?),
+        Fact::plain("sqlite", get::<&str, _>(&row, 3)?),
+        Fact::plain("journal", get::<&str, _>(&row, 5)?),
+        Fact::plain("file bytes", bytes(file)),
+        Fact::plain("wal bytes", bytes(Path::new(&wal))),
+        Fact::set_aside(unsigned(get(&row, 4)?), MOST_SET_ASIDE),
+    ];
+    Ok(Checkup { id: Some(StoreId::new(get::<&str, _>(&row, 1)?)?), clock, facts })
+}
+
+impl SqliteOptions {
+    /// Sets the store's clock back to the host's, with all times that the clock made while it was
+    /// ahead: a lease that has 20 s left has 20 s left afterwards, and a job that is due is due.
+    /// The schedules go on from now. All of it happens in one transaction.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Contention`] while another process has the file open, [`ErrorKind::Invalid`]
+    /// where the clock is not an hour ahead ([`ClockReading::LEAST_RESET`]), and as for
+    /// [`SqliteOptions::open`].
+    pub async fn reset_clock(self) -> Result<ClockReset> {
+        const WHAT: &str = "set the clock back";
+        let mut db = self.connect().await?;
+        // Only the file's only connection may leave WAL mode.
+        let left = sqlx::query("pragma journal_mode = delete").execute(&mut db).await;
+        if let Err(error) = left.map_err(|e| explain(WHAT, e)) {
+            return Err(if error.kind() == ErrorKind::Contention {
+                in_use("another process has the file open").with_source(error)
+            } else {
+                error
+            });
+        }
+        let done = set_back(&mut db).await;
+        let back = sqlx::query("pragma journal_mode = wal").execute(&mut db).await;
+        back.map_err(|e| explain(WHAT, e))?;
+        db.close().await.map_err(|e| explain(WHAT, e))?;
+        done
+    }
+}
+
+async fn set_back(db: &mut SqliteConnection) -> Result<ClockReset> {
+    let failed = |e: sqlx::Error| -> Error { explain("set the clock back", e) };
+    let mut tx = db.begin_with("begin immediate").await.map_err(failed)?;
+    let read = sqlx::query("select clock from quell_meta").fetch_one(&mut *tx).await;
+    let mark = time(&read.map_err(failed)?, 0)?;
+    let reset = ClockReading { host: wall_clock(), mark }.reset()?;
+    let by = reset.from.as_micros().saturating_sub(reset.to.as_micros());
+    for (table, columns) in TIMES {
+        let set: Vec<String> = columns
+            .iter()
+            .map(|c| format!("{c} = case when {c} > ?2 then {c} - ?1 else {c} end"))
+            .collect();
+        let any: Vec<String> = columns.iter().map(|c| format!("{c} > ?2")).collect();
+        let text = format!("update {table} set {} where {}", set.join(", "), any.join(" or "));
+        let moved = sqlx::query(AssertSqlSafe(text)).bind(by).bind(reset.after.as_micros());
+        moved.execute(&mut *tx).await.map_err(failed)?;
+    }
+    for sql in [
+        // A rate begins again: at most one more period's starts.
+        "delete from quell_start where expires_at > ?1",
+        // All workers are stopped; each writes its row again when it starts.
+        "delete from quell_worker where seen_at > ?1",
+        // Ticks of the time that never came fire when it comes.
+        "delete from quell_tick where tick_at > ?1",
+        "update quell_schedule
+            set handled_at = min(handled_at, ?1), last_at = min(last_at, ?1),
+                next_at = min(next_at, ?1)",
+        "update quell_meta set clock = ?1, version = version + 1",
+    ] {
+        let done = sqlx::query(sql).bind(reset.to.as_micros()).execute(&mut *tx).await;
+        done.map_err(failed)?;
+    }
+    tx.commit().await.map_err(failed)?;
+    Ok(reset)
+}
