@@ -64,8 +64,9 @@ pub async fn r37_a_dedup_key_outlives_its_jobs_row(mut rig: Rig) {
     assert_eq!(rig.at(500).trigger(deduped()).await.outcome(), "accepted");
 }
 
-/// What an edge remembers of a burst outlives the row of the job that led it.
-pub async fn r37_a_burst_outlives_its_leaders_row(mut rig: Rig) {
+/// What an edge remembers of a burst outlives the row of the job that led it: the burst goes on, and
+/// its triggers are counted on, so that no id comes twice.
+pub async fn r13_r37_a_burst_outlives_its_leaders_row(mut rig: Rig) {
     let leading = Debounce { edge: Edge::Leading, ..debounce() };
     let trigger = || keyed_with("a", leading, Fold::Last, "1");
     let throttle = Debounce::throttle(secs(30)).expect("valid");
@@ -78,6 +79,14 @@ pub async fn r37_a_burst_outlives_its_leaders_row(mut rig: Rig) {
     assert_eq!(rig.prune(5, &NOTHING, 99).await, 2);
     let late = rig.at(6).trigger(trigger()).await;
     assert_eq!((late.outcome(), late.job()), ("debounced", lead));
+    let batch = Batch { triggers: vec![trigger(), trigger()], dedup: None };
+    let both = rig.at(7).trigger_batch(batch).await;
+    let last = rig.at(8).trigger(trigger()).await;
+    let receipts = [&late, &both[0], &both[1], &last];
+    let ids = receipts.map(|receipt| receipt.trigger().expect("it was accepted"));
+    assert_eq!(ids.map(|id| (Some(id.job), id.seq)), [2, 3, 4, 5].map(|seq| (lead, seq)));
+    let Receipt::Debounced { triggers, .. } = last else { panic!("{last:?}") };
+    assert_eq!(triggers, 5);
     rig.trigger(throttled()).await;
     rig.at(29).claim_none().await;
     assert_eq!(rig.prune(29, &NOTHING, 99).await, 0);

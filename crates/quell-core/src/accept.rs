@@ -211,6 +211,9 @@ fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Re
     let open = rows.open_window(task, key);
     let window = open.and_then(|id| rows.job(id)).map(|job| job.window);
     let memory = debounce.edge.remembers().then(|| rows.memory(task, key)).flatten();
+    // R13: a burst whose count is lost is over, or ids would come again.
+    let is_known = |memory: &KeyMemory| memory.triggers > 0 || rows.job(memory.leader).is_some();
+    let memory = memory.filter(|memory| debounce.edge == Edge::Throttle || is_known(memory));
     let landing = land(&step, &debounce, window.as_ref(), memory.as_ref());
     let (job, receipt) = match (landing, open) {
         (Landing::Joins(window), Some(id)) => {
@@ -231,7 +234,8 @@ fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Re
             (job.id, opened(rows, job))
         }
         (Landing::Suppressed(id), _) => {
-            let mut triggers = 1;
+            // Where the leader's row is gone, the key's memory counts on.
+            let mut triggers = memory.map_or(1, |memory| memory.triggers.saturating_add(1));
             rows.update(id, &mut |job| {
                 job.suppressed();
                 triggers = job.window.triggers;
@@ -239,7 +243,8 @@ fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Re
             (id, debounced(rows, id, triggers))
         }
     };
-    if let Some(memory) = remember_trigger(memory.as_ref(), &step, debounce.edge, job) {
+    let newest = receipt.trigger().unwrap_or(TriggerId { job, seq: 0 });
+    if let Some(memory) = remember_trigger(memory.as_ref(), &step, debounce.edge, newest) {
         rows.set_memory(task, key, memory);
     }
     receipt

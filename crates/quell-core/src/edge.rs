@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::window::{Debounce, DueReason, Step, Window};
-use crate::{JobId, Timestamp};
+use crate::{JobId, Timestamp, TriggerId};
 
 /// Which end of a burst runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,8 +44,17 @@ pub struct KeyMemory {
     pub started_at: Timestamp,
     /// The job that the burst's first trigger opened.
     pub leader: JobId,
+    /// How many triggers the leader has counted, of a leading edge: the count goes on where the
+    /// leader's row is gone. 0 where it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub triggers: u64,
     /// From here on the memory has no effect and may be forgotten.
     pub expires_at: Timestamp,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Where a keyed trigger lands.
@@ -104,13 +113,14 @@ fn throttle_until(memory: &KeyMemory, step: &Step) -> Timestamp {
     }
 }
 
-/// The memory after a trigger landed on `job`; none for an edge that remembers nothing.
+/// The memory after a trigger landed as the newest one of its job; none for an edge that remembers
+/// nothing.
 #[must_use]
 pub fn remember_trigger(
     memory: Option<&KeyMemory>,
     step: &Step,
     edge: Edge,
-    job: JobId,
+    newest: TriggerId,
 ) -> Option<KeyMemory> {
     if !matches!(edge, Edge::Leading | Edge::Both) {
         return memory.copied();
@@ -120,7 +130,8 @@ pub fn remember_trigger(
         burst_at: step.at,
         last_at: step.at,
         started_at: Timestamp::MIN,
-        leader: job,
+        leader: newest.job,
+        triggers: newest.seq,
         expires_at: quiet_at,
     };
     let in_burst = memory.filter(|memory| {
@@ -129,6 +140,7 @@ pub fn remember_trigger(
     });
     Some(in_burst.map_or(fresh, |memory| KeyMemory {
         last_at: step.at,
+        triggers: if memory.leader == newest.job { newest.seq } else { memory.triggers },
         expires_at: memory.expires_at.max(quiet_at),
         ..*memory
     }))
@@ -142,6 +154,7 @@ pub fn remember_start(job: JobId, now: Timestamp, period: std::time::Duration) -
         last_at: now,
         started_at: now,
         leader: job,
+        triggers: 0,
         expires_at: now + period,
     }
 }
@@ -162,6 +175,11 @@ mod tests {
         Step { at: at(secs), asked, thresholds, max_triggers: None, collect_cap: None }
     }
 
+    /// The first trigger of another job.
+    fn first() -> TriggerId {
+        TriggerId { job: JobId::new(8), seq: 1 }
+    }
+
     /// Runs a key through triggers with a free worker; returns the seconds of the starts.
     fn starts(debounce: Debounce, triggers: &[i64], until: i64) -> Vec<i64> {
         let (mut open, mut memory, mut started) = (None::<Window>, None, Vec::new());
@@ -180,7 +198,7 @@ mod tests {
                     Landing::Opens(window) | Landing::Joins(window) => open = Some(window),
                     Landing::Suppressed(_) => {}
                 }
-                memory = remember_trigger(memory.as_ref(), &step, debounce.edge, JobId::new(1));
+                memory = remember_trigger(memory.as_ref(), &step, debounce.edge, first());
             }
         }
         started
@@ -223,6 +241,7 @@ mod tests {
             last_at: at(50),
             started_at: at(0),
             leader: JobId::new(7),
+            triggers: 3,
             expires_at: at(100),
         }
     }
@@ -247,7 +266,7 @@ mod tests {
         assert_eq!(lands(Edge::Leading, 54, short), suppressed);
         assert!(leads(lands(Edge::Leading, 55, short)));
         let goes_on = |secs, memory| {
-            let next = remember_trigger(Some(&memory), &step(secs), Edge::Both, JobId::new(8));
+            let next = remember_trigger(Some(&memory), &step(secs), Edge::Both, first());
             next.is_some_and(|next| next.leader == JobId::new(7))
         };
         assert!(goes_on(59, late) && !goes_on(60, late));

@@ -74,7 +74,7 @@ macro_rules! start {
                              then 9223372036854775807 else c.now + s.period end
                    from started s, clock c where s.period is not null and s.key is not null
                      on conflict (task_id, key) do update set
-                        leader = excluded.leader, burst_at = excluded.burst_at,
+                        leader = excluded.leader, triggers = 0, burst_at = excluded.burst_at,
                         last_at = excluded.last_at, started_at = excluded.started_at,
                         expires_at = excluded.expires_at)
              select c.now, s.id, s.due_at, s.starts, s.key, s.payload, s.attempt, s.failures,

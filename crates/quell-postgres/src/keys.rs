@@ -79,7 +79,8 @@ impl Tx<'_> {
         wanted: &Wanted<'_>,
     ) -> Result<Vec<Loaded<KeyMemory>>> {
         const MEMORIES: &str = concat!(
-            "select r.task_id, r.key, r.leader, r.burst_at, r.last_at, r.started_at, r.expires_at ",
+            "select r.task_id, r.key, r.leader, r.burst_at, r.last_at, r.started_at, r.expires_at, \
+             r.triggers ",
             rows_of!("memory")
         );
         self.load_keys(wanted, MEMORIES, |row| {
@@ -89,6 +90,7 @@ impl Tx<'_> {
                 last_at: time(row, 4)?,
                 started_at: time(row, 5)?,
                 expires_at: time(row, 6)?,
+                triggers: unsigned(get(row, 7)?),
             })
         })
         .await
@@ -155,14 +157,14 @@ impl Tx<'_> {
     /// start of the window, which this call waited for.
     pub(crate) async fn write_memories(&mut self, memories: &[(TaskKey, KeyMemory)]) -> Result<()> {
         const REMEMBER: &str = "insert into quell.memory
-                    (task_id, key, leader, burst_at, last_at, started_at, expires_at)
+                    (task_id, key, leader, burst_at, last_at, started_at, expires_at, triggers)
              select * from unnest($1::int[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[],
-                                  $6::bigint[], $7::bigint[])
+                                  $6::bigint[], $7::bigint[], $8::bigint[])
               order by 1, 2
              on conflict (task_id, key) do update set
                  leader = excluded.leader, burst_at = excluded.burst_at,
                  last_at = excluded.last_at, started_at = excluded.started_at,
-                 expires_at = excluded.expires_at";
+                 expires_at = excluded.expires_at, triggers = excluded.triggers";
         if memories.is_empty() {
             return Ok(());
         }
@@ -179,7 +181,8 @@ impl Tx<'_> {
             .bind(column(|memory| memory.burst_at.as_micros()))
             .bind(column(|memory| memory.last_at.as_micros()))
             .bind(column(|memory| memory.started_at.as_micros()))
-            .bind(column(|memory| memory.expires_at.as_micros()));
+            .bind(column(|memory| memory.expires_at.as_micros()))
+            .bind(column(|memory| signed(memory.triggers)));
         self.run("remember keys", query).await
     }
 

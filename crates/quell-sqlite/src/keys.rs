@@ -84,7 +84,7 @@ pub(crate) async fn load_memories(
     const MEMORIES: &str = concat!(
         "select ",
         job_columns!("j.payload"),
-        ", m.key, m.leader, m.burst_at, m.last_at, m.started_at, m.expires_at
+        ", m.key, m.leader, m.burst_at, m.last_at, m.started_at, m.expires_at, m.triggers
            from json_each(?2) k
            cross join quell_memory m on m.task_id = ?1 and m.key = k.value
            left join quell_job j on j.id = m.leader and j.state is not 6"
@@ -96,6 +96,7 @@ pub(crate) async fn load_memories(
             last_at: time(row, NEXT + 3)?,
             started_at: time(row, NEXT + 4)?,
             expires_at: time(row, NEXT + 5)?,
+            triggers: unsigned(get(row, NEXT + 6)?),
         })
     })
     .await
@@ -155,17 +156,18 @@ pub(crate) async fn write_memories(
     memories: &[(TaskKey, KeyMemory)],
 ) -> Result<()> {
     const REMEMBER: &str = "insert into quell_memory
-                (task_id, key, leader, burst_at, last_at, started_at, expires_at)
+                (task_id, key, leader, triggers, burst_at, last_at, started_at, expires_at)
          select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
-                value ->> 6
+                value ->> 6, value ->> 7
            from json_each(?1)
           where true
          on conflict (task_id, key) do update set
-             leader = excluded.leader, burst_at = excluded.burst_at, last_at = excluded.last_at,
+             leader = excluded.leader, triggers = excluded.triggers, burst_at = excluded.burst_at, last_at = excluded.last_at,
              started_at = excluded.started_at, expires_at = excluded.expires_at";
     let row = |((task, key), memory): &(TaskKey, KeyMemory)| {
         let at = (memory.burst_at, memory.last_at, memory.started_at, memory.expires_at);
-        (names.task_id(task), key.clone(), signed(memory.leader.get()), at.0, at.1, at.2, at.3)
+        let leader = (signed(memory.leader.get()), signed(memory.triggers));
+        (names.task_id(task), key.clone(), leader.0, leader.1, at.0, at.1, at.2, at.3)
     };
     let rows: Vec<_> = memories.iter().map(row).collect();
     write(db, REMEMBER, &rows).await

@@ -131,6 +131,8 @@ create table quell.memory (
     last_at    bigint not null,
     started_at bigint not null,
     leader     bigint not null,
+    -- How many triggers the leader has counted: it may outlive the leader's row.
+    triggers   bigint not null default 0,
     expires_at bigint not null,
     task_id    integer not null,
     key        text collate "C" not null,

@@ -108,6 +108,8 @@ create table quell_memory (
     last_at    integer not null,
     started_at integer not null,
     leader     integer not null,
+    -- How many triggers the leader has counted: it may outlive the leader's row.
+    triggers   integer not null,
     expires_at integer not null,
     primary key (task_id, key)
 ) without rowid;
