@@ -2,10 +2,11 @@
 //! (R25, R26).
 
 use quell_core::idempotency::Idempotency;
+use quell_core::payload::MAX_PAYLOAD_BYTES;
 use quell_core::{
     AttemptOutcome, Batch, DeadFilter, DeadLetter, DeadPlace, ErrorKind, ExplainTarget, Failure,
-    FailureKind, Fold, Job, JobId, JobState, Key, NewTrigger, Outcome, Payload, QueueName, Receipt,
-    Redrive, SettledAs, TaskName,
+    FailureKind, Fold, Job, JobId, JobState, Key, Limits, NewTrigger, Outcome, Payload, QueueName,
+    Receipt, Redrive, SettledAs, TaskName,
 };
 
 use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, secs, task};
@@ -46,6 +47,30 @@ async fn discard(rig: &Rig, ids: &[JobId]) -> Vec<JobId> {
 
 async fn redrive(rig: &Rig, redrive: &Redrive) -> SettledAs {
     rig.store.redrive(Some(rig.now()), redrive).await.expect("the store redrives")
+}
+
+/// A window that gathered more than one trigger may bring is carried to a store and edited at its
+/// size.
+pub async fn r26_a_large_window_is_carried_and_edited_at_its_size(mut rig: Rig) {
+    let large = format!("\"{}\"", "x".repeat(MAX_PAYLOAD_BYTES / 2));
+    let collect = Fold::Collect { cap: 9 };
+    for _ in 0..3 {
+        rig.trigger(keyed_with("a", debounce(), collect.clone(), &large)).await;
+    }
+    let run = rig.at(10).claim_one().await;
+    rig.settle(lease(&run), dies("too much")).await;
+    let exported = letter(&rig, run.id).await;
+    let expected = format!("[{large},{large},{large}]");
+    assert!(exported.job.payload.as_str() == expected, "all three were gathered");
+    exported.validate(&Limits::default()).expect("what was exported can be imported");
+    discard(&rig, &[run.id]).await;
+    let letters = std::slice::from_ref(&exported);
+    let imported = rig.store.import_dead(Some(rig.now()), letters).await.expect("imports")[0];
+    let other = edited(imported.id, &expected.replace('x', "y"));
+    other.validate(&Limits::default()).expect("an edit may be as large");
+    redrive(&rig, &other).await;
+    let run = rig.claim_one().await;
+    assert!(run.payload.as_str() == expected.replace('x', "y"), "the edit runs");
 }
 
 /// The latest death first, by task, queue, error text and time, in pages and counted.

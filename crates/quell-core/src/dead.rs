@@ -10,6 +10,7 @@ use std::str::FromStr;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES};
 use crate::{
     Attempt, Effect, Error, Fold, Job, JobId, JobState, LeaseToken, Limits, Payload, QueueName,
     Result, TaskName, Timestamp, effect,
@@ -216,17 +217,19 @@ impl From<JobId> for Redrive {
 }
 
 impl Redrive {
-    /// Checks an edited payload (R40).
+    /// Checks an edited payload (R40), as far as that goes without the job: where that gathers
+    /// payloads, it may be larger than those of triggers.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a payload over the limit.
     pub fn validate(&self, limits: &Limits) -> Result<()> {
-        self.payload.as_ref().map_or(Ok(()), |payload| check_size(payload, limits))
+        let most = MAX_FOLDED_BYTES.max(limits.payload_bytes);
+        self.payload.as_ref().map_or(Ok(()), |payload| check_size(payload, most))
     }
 }
 
-fn check_size(payload: &Payload, limits: &Limits) -> Result<()> {
-    let (bytes, most) = (payload.as_str().len(), limits.payload_bytes);
+fn check_size(payload: &Payload, most: usize) -> Result<()> {
+    let bytes = payload.as_str().len();
     if bytes > most {
         let message = format!(
             "payload has {bytes} bytes, the limit is {most}: store the large part elsewhere"
@@ -240,14 +243,17 @@ impl Job {
     /// Gives a dead job another payload; returns the one before, where it differs.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when later triggers could not be gathered
-    /// into it.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is too large, or later triggers could
+    /// not be gathered into it.
     pub(crate) fn edit(&mut self, payload: &Payload) -> Result<Option<Payload>> {
         let collects = matches!(self.shape.fold, Fold::Collect { .. });
         if collects && !payload.as_str().trim_start().starts_with('[') {
             let id = self.id;
             let message = format!("job {id} collects payloads: give an array of them");
             return Err(Error::invalid("payload", message));
+        }
+        if !self.shape.fold.reads_payload() {
+            check_size(payload, MAX_PAYLOAD_BYTES.max(self.payload.as_str().len()))?;
         }
         if *payload == self.payload {
             return Ok(None);
@@ -358,8 +364,11 @@ impl DeadLetter {
         if !fits || job.window.triggers == 0 || job.window.last_at < job.window.first_at {
             return wrong("job", "a count or a time of the job is out of its range");
         }
+        // A job that gathers payloads has more than one trigger may bring.
+        let gathers = job.shape.fold.reads_payload();
+        let most = limits.payload_bytes.max(if gathers { MAX_FOLDED_BYTES } else { 0 });
         for payload in [Some(&job.payload), self.past.original.as_ref()].into_iter().flatten() {
-            check_size(payload, limits)?;
+            check_size(payload, most)?;
         }
         for error in self.attempts.iter().map(|attempt| &attempt.error).chain([&job.error]) {
             if error.as_ref().is_some_and(|error| error.len() > crate::Failure::MAX_ERROR_BYTES) {

@@ -5,6 +5,8 @@ use crate::dead::{
     validate_reason,
 };
 use crate::effect::{Done, MAX_EFFECTS, MAX_RESULT_BYTES};
+use crate::job::Shape;
+use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES};
 use crate::{
     Attempt, AttemptOutcome, Effect, EffectName, Fold, Job, JobId, JobState, Key, LeaseToken,
     Limits, NewTrigger, Payload, QueueName, TaskName, Timestamp, WorkerId,
@@ -101,10 +103,32 @@ fn r26_the_first_payload_stays_on_record() {
     gathers.shape.fold = Fold::Collect { cap: 9 };
     assert_eq!(gathers.edit(&text("{}")).unwrap_err().field(), Some("payload"));
     assert!(gathers.edit(&text(" [1]")).is_ok());
-    let large = Redrive { id: job.id, payload: Some(text("[1,2,3]")) };
-    let limits = Limits { payload_bytes: 6, ..Limits::default() };
-    assert_eq!(large.validate(&limits).unwrap_err().field(), Some("payload"));
-    assert!(large.validate(&Limits { payload_bytes: 7, ..limits }).is_ok());
+}
+
+#[test]
+fn r26_r40_a_gathered_payload_has_a_limit_of_its_own_in_edits_and_imports() {
+    let sized = |bytes: usize| Payload::from_stored(format!("[{}]", "1".repeat(bytes - 2)));
+    let edit = |bytes| Redrive { id: dead().id, payload: Some(sized(bytes)) };
+    let limits = Limits::default();
+    assert!(edit(MAX_FOLDED_BYTES).validate(&limits).is_ok());
+    let refused = edit(MAX_FOLDED_BYTES + 1).validate(&limits).unwrap_err();
+    assert_eq!(refused.field(), Some("payload"));
+
+    let large = || sized(2 * MAX_PAYLOAD_BYTES);
+    let gathers = Shape { fold: Fold::Collect { cap: 9 }, ..Shape::default() };
+    let with = |shape: &Shape, payload| {
+        let mut letter = letter();
+        (letter.job.shape, letter.job.payload) = (shape.clone(), payload);
+        letter
+    };
+    assert!(with(&gathers, large()).validate(&limits).is_ok());
+    let over = with(&gathers, sized(MAX_FOLDED_BYTES + 1)).validate(&limits).unwrap_err();
+    assert_eq!(over.field(), Some("payload"));
+    let plain = with(&Shape::default(), large()).validate(&limits).unwrap_err();
+    assert_eq!(plain.field(), Some("payload"));
+
+    assert!(Job { shape: gathers, ..dead() }.edit(&large()).is_ok());
+    assert_eq!(dead().edit(&large()).unwrap_err().field(), Some("payload"));
 }
 
 #[test]

@@ -17,6 +17,8 @@ use crate::{Error, Result};
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 /// The default bound on how many payloads `collect` gathers.
 pub const COLLECT_CAP: u32 = 1_000;
+/// The bound on a folded payload that is imported or edited, in bytes.
+pub const MAX_FOLDED_BYTES: usize = 64 << 20;
 /// How deep `merge` looks into objects: as deep as a payload may be that comes over HTTP.
 const MAX_MERGED_DEPTH: usize = 64;
 

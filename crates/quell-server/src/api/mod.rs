@@ -89,7 +89,6 @@ pub fn router(api: Api) -> Router {
         .route("/v1/jobs/{id}", get(jobs::show))
         .route("/v1/jobs/{id}/result", get(results::result))
         .route("/v1/jobs/{id}/cancel", post(jobs::cancel))
-        .route("/v1/jobs/{id}/redrive", post(dead::redrive_one))
         .route("/v1/jobs/{id}/discard", post(dead::discard_one))
         .route("/v1/jobs/{id}/restore", post(unreadable::restore))
         .merge(dead_routes(max_body))
@@ -117,7 +116,7 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// An import brings letters, each of which may be larger than any trigger.
+/// An import brings dead jobs, each of which may be larger than any trigger, and so does an edit.
 fn dead_routes(max_body: usize) -> Router<Api> {
     let letters = DefaultBodyLimit::max(max_body.max(MAX_IMPORT_BYTES));
     Router::new()
@@ -127,6 +126,7 @@ fn dead_routes(max_body: usize) -> Router<Api> {
         .route("/v1/dead/redrive", post(dead::redrive))
         .route("/v1/dead/discard", post(dead::discard))
         .route("/v1/dead/unreadable", get(unreadable::list))
+        .route("/v1/jobs/{id}/redrive", post(dead::redrive_one).layer(letters))
         .route("/v1/dead/import", post(dead::import).layer(letters))
 }
 

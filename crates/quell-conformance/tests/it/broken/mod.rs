@@ -61,6 +61,7 @@ const TABLE: &[(Bug, &[&str])] = &[
         &[
             "r10_payloads_fold_as_the_policy_says",
             "r09_r10_a_task_that_collects_gets_an_array_without_a_key_too",
+            "r26_a_large_window_is_carried_and_edited_at_its_size",
         ],
     ),
     (
