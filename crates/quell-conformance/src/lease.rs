@@ -116,6 +116,18 @@ pub async fn r25_a_dead_job_keeps_everything(mut rig: Rig) {
     rig.at(120).claim_one().await;
 }
 
+/// A released job starts before those that became due after it.
+pub async fn r29_r30_a_released_job_keeps_its_place(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    let first = rig.claim_one().await;
+    rig.at(1).trigger(plain("2")).await;
+    rig.at(5).settle(lease(&first), Outcome::Released).await;
+    let jobs = rig.claim().await;
+    let found: Vec<_> = jobs.iter().map(|job| (job.id, job.due_at)).collect();
+    assert_eq!(found.len(), 2, "{}", rig.dump().await);
+    assert_eq!(found[0], (first.id, first.due_at), "{}", rig.dump().await);
+}
+
 /// Neither a shutdown nor a snooze costs an attempt.
 pub async fn r29_released_and_snoozed_attempts_are_not_spent(mut rig: Rig) {
     rig.trigger(plain("1")).await;

@@ -96,6 +96,7 @@ macro_rules! rule_tests {
                     r24_a_retry_waits_for_its_backoff,
                     r25_a_dead_job_keeps_everything,
                     r29_released_and_snoozed_attempts_are_not_spent,
+                    r29_r30_a_released_job_keeps_its_place,
                     r31_a_crashed_slot_comes_back needs ExactLimits,
                     r21_a_settlement_counts_once,
                 ]
@@ -227,6 +228,7 @@ macro_rules! rule_tests {
                 ]
                 wake: [
                     r34_new_and_earlier_due_times_are_told needs Push,
+                    r21_r34_a_cancelled_attempt_is_notified needs Push,
                     r34_a_job_that_goes_back_is_told needs Push,
                     r34_a_freed_key_is_told needs Push,
                     r31_a_freed_slot_is_told needs ExactLimits Push,

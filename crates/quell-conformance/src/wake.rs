@@ -5,7 +5,8 @@
 use futures_util::{FutureExt, StreamExt};
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, Ended, Fold, NewTrigger, Outcome, QueueSettings, TaskSettings, Timestamp, Wakeups,
+    Batch, Cancelled, Ended, Fold, NewTrigger, Outcome, QueueSettings, TaskSettings, Timestamp,
+    Wakeups,
 };
 
 use crate::limits::{per_partition, within};
@@ -130,6 +131,25 @@ pub async fn r34_a_freed_key_is_told(mut rig: Rig) {
             rig.succeed(&job).await;
         }
     }
+}
+
+/// The worker of a running job that is cancelled is notified, so that it stops the handler.
+pub async fn r21_r34_a_cancelled_attempt_is_notified(rig: Rig) {
+    let waits = rig.trigger(plain("1")).await.job().expect("accepted");
+    let mut wakeups = rig.store.wakeups();
+    rig.cancel(waits).await.expect("cancels");
+    rig.trigger(plain("2")).await;
+    let job = rig.claim_one().await;
+    rig.cancel(job.id).await.expect("cancels");
+    let mut notified = false;
+    while let Some(Some(wakeup)) = wakeups.next().now_or_never() {
+        match wakeup.cancelled {
+            Some(Cancelled::Job(id)) => notified |= id == job.id,
+            Some(Cancelled::Any) => notified = true,
+            None => {}
+        }
+    }
+    assert!(notified, "no wake-up for the cancelled attempt\n{}", rig.dump().await);
 }
 
 /// A queue that may run again is told.

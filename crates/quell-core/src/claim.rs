@@ -31,6 +31,9 @@ pub struct Claimed {
     pub jobs: Vec<ClaimedJob>,
     /// When to look again.
     pub next: NextDue,
+    /// Whether starts in the queue are counted by a rate. A start is counted by the claim, so a
+    /// worker then claims only what it starts at once (R31).
+    pub rated: bool,
 }
 
 /// A job with a fresh lease, as its worker needs it.

@@ -27,7 +27,8 @@ pub enum Class {
     /// Tried again after the policy's backoff (R24).
     #[default]
     Transient,
-    /// Tried again after this long, which spends an attempt (R24).
+    /// Tried again after this long, or after the policy's backoff where that is longer; it spends an
+    /// attempt (R24).
     RetryAfter(Duration),
     /// No retry can help: buried at once (R25).
     Permanent,

@@ -362,7 +362,9 @@ impl Job {
             }
             Outcome::Released => {
                 self.attempt = self.attempt.saturating_sub(1);
-                self.go_back(now, now, DueReason::Released, heir)
+                // R30: it keeps its place in the queue.
+                let due = self.window.due_at.min(now);
+                self.go_back(now, due, DueReason::Released, heir)
             }
         }
     }

@@ -81,4 +81,4 @@ pub use store::{
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};
 pub use unreadable::{UnreadableJob, UnreadableJobs, UnreadablePage};
-pub use wake::{WakeHub, Wakeup, Wakeups};
+pub use wake::{Cancelled, WakeHub, Wakeup, Wakeups};

@@ -120,10 +120,15 @@ impl PollInterval {
         self.current(now) <= self.settings.base
     }
 
-    /// How long to sleep: the interval scaled into [0.95, 1.05]. `random` is uniform in [0, 1).
+    /// How long to sleep: the interval scaled into [0.95, 1.05], but not past the moment at which
+    /// time alone brings it back to its base. `random` is uniform in [0, 1).
     #[must_use]
     pub fn sleep(&self, now: Timestamp, random: f64) -> Duration {
-        self.current(now).mul_f64(random.clamp(0.0, 1.0).mul_add(0.1, 0.95))
+        let sleep = self.current(now).mul_f64(random.clamp(0.0, 1.0).mul_add(0.1, 0.95));
+        match self.contended_at.filter(|_| !self.is_at_base(now)) {
+            Some(at) => sleep.min(CALM.saturating_sub(now.since(at)).max(self.settings.base)),
+            None => sleep,
+        }
     }
 
     /// Takes new settings at once (R32).
@@ -168,6 +173,31 @@ mod tests {
         assert_eq!(secs(&interval, start), 120.0);
         assert_eq!(secs(&interval, start + Duration::from_secs(59)), 120.0);
         assert_eq!(secs(&interval, start + Duration::from_secs(60)), 1.0);
+    }
+
+    #[test]
+    fn r35_no_sleep_outlasts_the_minute_without_contention() {
+        let start = Timestamp::from_secs(0);
+        let mut interval = PollInterval::new(PollSettings::default());
+        // Wake-ups make seven polls within seven seconds.
+        for second in 0..7 {
+            interval.on(Polled::Contended, start + Duration::from_secs(second));
+        }
+        let last = start + Duration::from_secs(6);
+        assert_eq!(secs(&interval, last), 120.0);
+        for random in [0.0, 0.5, 1.0] {
+            assert_eq!(interval.sleep(last, random), Duration::from_secs(60));
+            let later = last + Duration::from_secs(45);
+            assert_eq!(interval.sleep(later, random), Duration::from_secs(15));
+            let almost = last + Duration::from_millis(59_900);
+            assert_eq!(
+                interval.sleep(almost, random),
+                Duration::from_secs(1),
+                "never below the base"
+            );
+        }
+        interval.on(Polled::Clean, last);
+        assert_eq!(interval.sleep(last, 0.5), Duration::from_secs(60));
     }
 
     #[test]

@@ -3,23 +3,52 @@
 //! Hints are coalesced per queue to the earliest due time, so a subscriber that is slow owes
 //! nobody memory. Losing one only delays: the poll is the safety net.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use futures_core::Stream;
 
-use crate::{QueueName, Timestamp};
+use crate::{JobId, QueueName, Timestamp};
 
 /// A hint: in `queue` (or any, when none) something is due at `due`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wakeup {
     /// The queue; none when the store cannot tell.
     pub queue: Option<QueueName>,
-    /// When it is due; [`Timestamp::MIN`] when the store cannot tell.
+    /// When it is due; [`Timestamp::MIN`] when the store cannot tell, [`Timestamp::MAX`] when nothing
+    /// is.
     pub due: Timestamp,
+    /// A running job was cancelled: the worker that runs it has lost its lease (R21).
+    pub cancelled: Option<Cancelled>,
 }
+
+impl Wakeup {
+    /// Something is due in `queue`, or in any.
+    #[must_use]
+    pub fn due(queue: Option<QueueName>, due: Timestamp) -> Self {
+        Wakeup { queue, due, cancelled: None }
+    }
+
+    /// A running job was cancelled.
+    #[must_use]
+    pub fn cancelled(cancelled: Cancelled) -> Self {
+        Wakeup { queue: None, due: Timestamp::MAX, cancelled: Some(cancelled) }
+    }
+}
+
+/// Which running jobs were cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// This one.
+    Job(JobId),
+    /// Some; the store cannot tell which, or they are too many to name.
+    Any,
+}
+
+/// Cancelled jobs that one subscriber is named; of more it is told that there are some.
+const MAX_NAMED: usize = 1_000;
 
 /// A subscriber's stream of hints. It ends when the store is dropped.
 pub type Wakeups = Pin<Box<dyn Stream<Item = Wakeup> + Send>>;
@@ -34,6 +63,10 @@ pub struct WakeHub {
 #[derive(Debug, Default)]
 struct Inbox {
     pending: BTreeMap<Option<QueueName>, Timestamp>,
+    /// Running jobs that were cancelled.
+    cancelled: BTreeSet<JobId>,
+    /// Some that are not named.
+    others_cancelled: bool,
     waker: Option<Waker>,
     closed: bool,
 }
@@ -61,12 +94,31 @@ impl WakeHub {
 
     /// Tells every subscriber that something is due at `due`.
     pub fn wake(&self, queue: Option<&QueueName>, due: Timestamp) {
+        self.publish(|inbox| {
+            let earliest = inbox.pending.entry(queue.cloned()).or_insert(due);
+            *earliest = due.min(*earliest);
+        });
+    }
+
+    /// Notifies every subscriber that a running job was cancelled.
+    pub fn cancelled(&self, cancelled: Cancelled) {
+        self.publish(|inbox| match cancelled {
+            Cancelled::Job(job) if inbox.cancelled.len() < MAX_NAMED => {
+                inbox.cancelled.insert(job);
+            }
+            Cancelled::Job(_) | Cancelled::Any => {
+                inbox.cancelled.clear();
+                inbox.others_cancelled = true;
+            }
+        });
+    }
+
+    fn publish(&self, put: impl Fn(&mut Inbox)) {
         locked(&self.subscribers).retain(|subscriber| {
             let Some(inbox) = subscriber.upgrade() else { return false };
             let waker = {
                 let mut inbox = locked(&inbox);
-                let earliest = inbox.pending.entry(queue.cloned()).or_insert(due);
-                *earliest = due.min(*earliest);
+                put(&mut inbox);
                 inbox.waker.take()
             };
             if let Some(waker) = waker {
@@ -102,14 +154,27 @@ impl Stream for Subscription {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Wakeup>> {
         let mut inbox = locked(&self.inbox);
-        match inbox.pending.pop_first() {
-            Some((queue, due)) => Poll::Ready(Some(Wakeup { queue, due })),
+        match inbox.next() {
+            Some(wakeup) => Poll::Ready(Some(wakeup)),
             None if inbox.closed => Poll::Ready(None),
             None => {
                 inbox.waker = Some(context.waker().clone());
                 Poll::Pending
             }
         }
+    }
+}
+
+impl Inbox {
+    fn next(&mut self) -> Option<Wakeup> {
+        if std::mem::take(&mut self.others_cancelled) {
+            return Some(Wakeup::cancelled(Cancelled::Any));
+        }
+        if let Some(job) = self.cancelled.pop_first() {
+            return Some(Wakeup::cancelled(Cancelled::Job(job)));
+        }
+        let (queue, due) = self.pending.pop_first()?;
+        Some(Wakeup::due(queue, due))
     }
 }
 
@@ -139,7 +204,7 @@ mod tests {
         assert!(hub.is_heard());
         hub.wake(None, Timestamp::MIN);
         drop(hub);
-        let last = Wakeup { queue: None, due: Timestamp::MIN };
+        let last = Wakeup::due(None, Timestamp::MIN);
         assert_eq!(next(&mut wakeups), Poll::Ready(Some(last)));
         assert_eq!(next(&mut wakeups), Poll::Ready(None));
         let hub = WakeHub::new();
@@ -156,7 +221,27 @@ mod tests {
             hub.wake(Some(&queue), Timestamp::from_secs(secs));
         }
         let due = Timestamp::from_secs(3);
-        assert_eq!(next(&mut wakeups), Poll::Ready(Some(Wakeup { queue: Some(queue), due })));
+        assert_eq!(next(&mut wakeups), Poll::Ready(Some(Wakeup::due(Some(queue), due))));
+        assert_eq!(next(&mut wakeups), Poll::Pending);
+    }
+
+    #[test]
+    fn r21_cancelled_jobs_are_named_each_up_to_a_bound() {
+        let hub = WakeHub::new();
+        let mut wakeups = hub.subscribe();
+        hub.wake(None, Timestamp::from_secs(5));
+        for id in [7, 5, 7] {
+            hub.cancelled(Cancelled::Job(JobId::new(id)));
+        }
+        let cancelled = |which| Poll::Ready(Some(Wakeup::cancelled(which)));
+        assert_eq!(next(&mut wakeups), cancelled(Cancelled::Job(JobId::new(5))));
+        assert_eq!(next(&mut wakeups), cancelled(Cancelled::Job(JobId::new(7))));
+        let due = Wakeup::due(None, Timestamp::from_secs(5));
+        assert_eq!(next(&mut wakeups), Poll::Ready(Some(due)));
+        for id in 0..=MAX_NAMED as u64 {
+            hub.cancelled(Cancelled::Job(JobId::new(id)));
+        }
+        assert_eq!(next(&mut wakeups), cancelled(Cancelled::Any));
         assert_eq!(next(&mut wakeups), Poll::Pending);
     }
 }

@@ -211,7 +211,8 @@ pub(crate) fn decode_straight(
         due: optional_time(head, 15)?.into_iter().chain(own).min(),
         lapse: leases.chain(optional_time(head, 16)?).min(),
     };
-    Ok(Some((Claimed { now, jobs, next }, unreadable)))
+    // It starts nothing where a queue has limits.
+    Ok(Some((Claimed { now, jobs, next, rated: false }, unreadable)))
 }
 
 fn decode_claimed(id: JobId, row: &PgRow, names: &Names) -> Result<(ClaimedJob, Option<Key>)> {
@@ -242,8 +243,11 @@ fn later(due: Timestamp, now: Timestamp, passed_over: bool) -> Timestamp {
 
 impl Tx<'_> {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
-    /// due.
-    pub(crate) async fn claim(&mut self, claim: &Claim) -> Result<(Vec<ClaimedJob>, NextDue)> {
+    /// due, and whether a rate counts the starts.
+    pub(crate) async fn claim(
+        &mut self,
+        claim: &Claim,
+    ) -> Result<(Vec<ClaimedJob>, NextDue, bool)> {
         self.fold_inbox().await?;
         let queue = &claim.queue;
         self.lock_queue(queue).await?;
@@ -271,7 +275,7 @@ impl Tx<'_> {
         }
         let mut next = self.line(claim).await?.next();
         next.due = next.due.map(|due| later(due, next.now, jobs.len() < room));
-        Ok((jobs, next))
+        Ok((jobs, next, line.settings.limits_rate()))
     }
 
     /// The line before the worker, with what is taken of its limits.

@@ -5,14 +5,15 @@
 //! that gather while one is on its way go together. A hint that is lost only delays (R39).
 //!
 //! A hint of work is `ORIGIN DUE QUEUE`. Ends are `wait ORIGIN JOB…` from those who wait for them and
-//! `ended ORIGIN JOB…` from who ended them. Their first words are no numbers, so that a process
+//! `ended ORIGIN JOB…` from who ended them; `cancelled ORIGIN JOB…` names running jobs that were
+//! cancelled. Their first words are no numbers, so that a process
 //! which knows hints of work only takes no notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quell_core::{JobId, QueueName, Result, Timestamp, WakeHub};
+use quell_core::{Cancelled, JobId, QueueName, Result, Timestamp, WakeHub};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 use tokio::sync::Notify;
@@ -33,6 +34,8 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
 const WAIT: &str = "wait";
 /// Begins a hint that jobs have ended.
 const ENDED: &str = "ended";
+/// Begins a hint that running jobs were cancelled.
+const CANCELLED: &str = "cancelled";
 /// Jobs that one hint names, of 20 digits each at most: PostgreSQL carries less than 8,000 bytes.
 const NAMED: usize = 100;
 /// Stands for every queue; no name has it.
@@ -53,6 +56,7 @@ struct Pending {
     wakes: BTreeMap<Option<QueueName>, Timestamp>,
     waits: BTreeSet<JobId>,
     ended: BTreeSet<JobId>,
+    cancelled: BTreeSet<JobId>,
 }
 
 impl Outbox {
@@ -82,6 +86,11 @@ impl Outbox {
         self.add(|pending| pending.ended.extend(jobs));
     }
 
+    /// Takes running jobs that were cancelled.
+    pub(crate) fn put_cancelled(&self, jobs: Vec<JobId>) {
+        self.add(|pending| pending.cancelled.extend(jobs));
+    }
+
     fn add(&self, add: impl FnOnce(&mut Pending)) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = *pending == Pending::default();
@@ -93,7 +102,7 @@ impl Outbox {
 
     fn take(&self) -> Vec<String> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let Pending { wakes, waits, ended } = std::mem::take(&mut *pending);
+        let Pending { wakes, waits, ended, cancelled } = std::mem::take(&mut *pending);
         drop(pending);
         let hint = |(queue, due): (Option<QueueName>, Timestamp)| {
             let queue = queue.as_ref().map_or(ANY, QueueName::as_str);
@@ -102,6 +111,7 @@ impl Outbox {
         let mut hints: Vec<String> = wakes.into_iter().map(hint).collect();
         hints.extend(self.naming(WAIT, &waits));
         hints.extend(self.naming(ENDED, &ended));
+        hints.extend(self.naming(CANCELLED, &cancelled));
         hints
     }
 
@@ -217,18 +227,23 @@ pub(crate) async fn hear(
                 Some(Hint::Wake(queue, due)) => hub.wake(queue.as_ref(), due),
                 Some(Hint::Wait(jobs)) => ends.await_elsewhere(&jobs),
                 Some(Hint::Ended(jobs)) => ends.ended_elsewhere(jobs),
+                Some(Hint::Cancelled(jobs)) => {
+                    jobs.into_iter().for_each(|job| hub.cancelled(Cancelled::Job(job)));
+                }
                 None => {}
             },
             // The connection was lost and is back, or will be by the next call: nobody knows what
             // was told meanwhile.
             Ok(None) => {
                 hub.wake(None, Timestamp::MIN);
+                hub.cancelled(Cancelled::Any);
                 ends.lost_touch();
             }
             Err(error) => {
                 warn!(%error, "cannot hear the hints of other processes, polling instead");
                 tokio::time::sleep(PAUSE_AFTER_ERROR).await;
                 hub.wake(None, Timestamp::MIN);
+                hub.cancelled(Cancelled::Any);
                 ends.lost_touch();
             }
         }
@@ -244,6 +259,8 @@ enum Hint {
     Wait(Vec<JobId>),
     /// These jobs have ended.
     Ended(Vec<JobId>),
+    /// These jobs ran and were cancelled.
+    Cancelled(Vec<JobId>),
 }
 
 /// A hint of another store; none for one's own and for what is no hint.
@@ -252,6 +269,7 @@ fn read(hint: &str, own: u64) -> Option<Hint> {
     match first {
         WAIT => others_jobs(rest, own).map(Hint::Wait),
         ENDED => others_jobs(rest, own).map(Hint::Ended),
+        CANCELLED => others_jobs(rest, own).map(Hint::Cancelled),
         _ => {
             foreign(first, own)?;
             let (due, queue) = rest.split_once(' ')?;
@@ -306,9 +324,12 @@ mod tests {
         outbox.put_waits(jobs(&[7, 5]));
         outbox.put_waits(jobs(&[7]));
         outbox.put_ends(jobs(&[LAST]));
+        outbox.put_cancelled(jobs(&[9]));
         let hints = outbox.take();
         let read_by = |own| hints.iter().filter_map(|hint| read(hint, own)).collect::<Vec<_>>();
-        assert_eq!(read_by(0), [Hint::Wait(jobs(&[5, 7])), Hint::Ended(jobs(&[LAST]))]);
+        let ended = Hint::Ended(jobs(&[LAST]));
+        let cancelled = Hint::Cancelled(jobs(&[9]));
+        assert_eq!(read_by(0), [Hint::Wait(jobs(&[5, 7])), ended, cancelled]);
         assert!(read_by(outbox.origin).is_empty());
         assert!(outbox.take().is_empty());
         for other in ["wait", "wait 1", "wait 1 ", "wait x 5", "ended 1 5 x", "ended 1 5,6"] {
@@ -327,7 +348,7 @@ mod tests {
 
     #[test]
     fn r39_a_process_that_knows_hints_of_work_only_ignores_the_others() {
-        for word in [WAIT, ENDED] {
+        for word in [WAIT, ENDED, CANCELLED] {
             assert!(u64::from_str_radix(word, 16).is_err(), "it would be read as an origin");
         }
     }

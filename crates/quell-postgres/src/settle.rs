@@ -308,6 +308,7 @@ impl Tx<'_> {
         let became = change(self.now, &mut job, heir.as_mut())?;
         if ran.state == JobState::Running {
             moving.attempts.push((ran, AttemptOutcome::Cancelled, job.error.clone()));
+            self.news.cancelled.push(id);
         }
         let became = match became {
             Some(became) => self.heed_key(&mut job, became).await?,

@@ -14,8 +14,8 @@ use quell_core::history::{Event, Sink};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
-    Error, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
+    AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    Ended, Error, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     Location, NewTrigger, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
     Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
     TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
@@ -231,6 +231,10 @@ impl PostgresStore {
         }
         let wakes = news.wakes.into_iter().map(|(queue, due)| (Some(queue), due));
         self.outbox.put(wakes.chain(all.map(|due| (None, due))));
+        if !news.cancelled.is_empty() {
+            news.cancelled.iter().for_each(|job| self.hub.cancelled(Cancelled::Job(*job)));
+            self.outbox.put_cancelled(news.cancelled);
+        }
         if !news.ended.is_empty() {
             self.outbox.put_ends(self.ends.ended_here(&news.ended));
         }

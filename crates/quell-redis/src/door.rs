@@ -220,6 +220,7 @@ impl Store for RedisStore {
                 (Some(mut all), Ok(claimed)) => {
                     all.next = sooner(all.next, claimed.next);
                     all.jobs.extend(claimed.jobs);
+                    all.rated |= claimed.rated;
                     all
                 }
                 // What was started is not to be forgotten because another shard is away.

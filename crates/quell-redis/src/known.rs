@@ -117,6 +117,12 @@ impl Known {
         lane.queue == *queue && !paused && tasks.contains(&lane.task)
     }
 
+    /// Whether a rate counts what starts in the queue (R31).
+    pub(crate) fn limits_rate(&self, queue: &QueueName) -> bool {
+        let settings = self.queues.get(queue).and_then(Option::as_ref);
+        settings.is_some_and(QueueSettings::limits_rate)
+    }
+
     /// Gives a new lane the next number.
     pub(crate) fn new_lane(&mut self, lane: Lane) -> u32 {
         let number = next(self.lanes.len());

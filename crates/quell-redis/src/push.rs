@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use quell_core::{JobId, QueueName, Timestamp, WakeHub};
+use quell_core::{Cancelled, JobId, QueueName, Timestamp, WakeHub};
 use redis::aio::PubSub;
 use redis::{Client, RedisResult};
 use tracing::warn;
 
 use crate::ends::Ends;
-use crate::writes::{ANY, ENDED};
+use crate::writes::{ANY, CANCELLED, ENDED};
 
 /// Between two tries to listen again.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
@@ -43,12 +43,14 @@ pub(crate) async fn hear(
                 match read(&hint, &origin) {
                     Some(Hint::Due(queue, due)) => hub.wake(queue.as_ref(), due),
                     Some(Hint::Ended(job)) => ends.here.tell([job]),
+                    Some(Hint::Cancelled(job)) => hub.cancelled(Cancelled::Job(job)),
                     None => {}
                 }
             }
         }
         // Nobody knows what was told meanwhile.
         hub.wake(None, Timestamp::MIN);
+        hub.cancelled(Cancelled::Any);
         ends.here.tell_all();
         turn = turn.wrapping_add(1);
         let Some(client) = turn.checked_rem(clients.len()).and_then(|turn| clients.get(turn))
@@ -58,6 +60,7 @@ pub(crate) async fn hear(
         match listen(client, &channel).await {
             Ok(connection) => {
                 hub.wake(None, Timestamp::MIN);
+                hub.cancelled(Cancelled::Any);
                 heard = Some(connection);
             }
             Err(error) => {
@@ -75,6 +78,8 @@ enum Hint {
     Due(Option<QueueName>, Timestamp),
     /// A job has ended.
     Ended(JobId),
+    /// A job ran and was cancelled.
+    Cancelled(JobId),
 }
 
 /// A hint of another store; none for one's own and for what is no hint.
@@ -84,6 +89,9 @@ fn read(hint: &str, own: &str) -> Option<Hint> {
     let (due, about) = (words.next()?, words.next()?);
     if due == ENDED {
         return about.parse().ok().map(Hint::Ended);
+    }
+    if due == CANCELLED {
+        return about.parse().ok().map(Hint::Cancelled);
     }
     let due = due.parse().ok().map(Timestamp::from_micros)?;
     let queue = if about == ANY { None } else { Some(QueueName::new(about).ok()?) };
@@ -101,6 +109,7 @@ mod tests {
         assert_eq!(read("b 3000000 q:1", "a"), Some(Hint::Due(Some(queue), due)));
         assert_eq!(read("b -5 *", "a"), Some(Hint::Due(None, Timestamp::from_micros(-5))));
         assert_eq!(read("b ended 7", "a"), Some(Hint::Ended(JobId::new(7))));
+        assert_eq!(read("b cancelled 7", "a"), Some(Hint::Cancelled(JobId::new(7))));
         for other in ["a 3000000 q:1", "a ended 7", "", "b", "b x *", "b 1", "b 1 <q>", "b ended x"]
         {
             assert_eq!(read(other, "a"), None, "{other}");

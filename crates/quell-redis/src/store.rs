@@ -12,11 +12,11 @@ use quell_core::history::Sink;
 use quell_core::part::News;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
-    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
-    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, WakeHub, Wakeups, WorkerId,
+    AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
+    NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 
 use crate::claim::Tried;
@@ -183,6 +183,7 @@ impl ShardStore {
         if let Some(due) = news.next_tick {
             self.hub.wake(None, due);
         }
+        news.cancelled.iter().for_each(|job| self.hub.cancelled(Cancelled::Job(*job)));
         self.ends.here.tell(news.ended);
     }
 }
@@ -219,16 +220,17 @@ impl Store for ShardStore {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        let rated = || self.shard.known().limits_rate(&claim.queue);
         if self.shard.link.waits() {
             // Who starts nothing has nothing to wait for.
             let next = self.next_due(now, &claim.queue, &claim.tasks).await?;
             if next.due.is_none_or(|due| due > next.now) {
-                return Ok(Claimed { now: next.now, jobs: Vec::new(), next });
+                return Ok(Claimed { now: next.now, jobs: Vec::new(), next, rated: rated() });
             }
         }
         let Given { mut jobs, now: given_at, next, .. } = self.claim_fast(now, claim).await?;
         if let Some(next) = next {
-            return Ok(Claimed { now: next.now, jobs, next });
+            return Ok(Claimed { now: next.now, jobs, next, rated: rated() });
         }
         let rest = Claim { limit: claim.limit.saturating_sub(jobs.len()), ..claim.clone() };
         // They have started: who cannot be told what comes next is to look at once.
@@ -238,10 +240,13 @@ impl Store for ShardStore {
                 self.shard.held.note(claim, &started);
                 jobs.extend(started);
                 let next = self.next_due(Some(now), &claim.queue, &claim.tasks).await;
-                Ok(Claimed { now, jobs, next: next.unwrap_or_else(|_| again(now)) })
+                let next = next.unwrap_or_else(|_| again(now));
+                Ok(Claimed { now, jobs, next, rated: rated() })
             }
-            (Ok(Tried::Nothing(next)), _) => Ok(Claimed { now: next.now, jobs, next }),
-            (Err(_), Some(now)) => Ok(Claimed { now, jobs, next: again(now) }),
+            (Ok(Tried::Nothing(next)), _) => {
+                Ok(Claimed { now: next.now, jobs, next, rated: rated() })
+            }
+            (Err(_), Some(now)) => Ok(Claimed { now, jobs, next: again(now), rated: rated() }),
             (Err(error), None) => Err(error),
         }
     }

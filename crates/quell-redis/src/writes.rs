@@ -15,6 +15,8 @@ pub(crate) const ANY: &str = "*";
 
 /// Stands in the place of a time where a hint is of the end of a job.
 pub(crate) const ENDED: &str = "ended";
+/// Begins a hint that a running job was cancelled.
+pub(crate) const CANCELLED: &str = "cancelled";
 
 /// Something to write.
 #[derive(Debug)]
@@ -151,6 +153,10 @@ impl Writes {
         let queues = news.wakes.iter().map(|(queue, due)| (queue.as_str(), *due));
         for (queue, due) in queues.chain(news.next_tick.map(|due| (ANY, due))) {
             let hint = format!("{} {} {queue}", shard.origin, due.as_micros());
+            self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
+        }
+        for job in &news.cancelled {
+            let hint = format!("{} {CANCELLED} {job}", shard.origin);
             self.writes.push(Write::Tell { channel: shard.channel.clone(), hint });
         }
         for job in &news.ended {

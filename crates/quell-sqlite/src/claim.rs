@@ -79,12 +79,12 @@ const HEADS: &str = "select j.due_at, j.id, j.lane_id
 
 impl Tx<'_> {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
-    /// due. `looked` is what the opening brought.
+    /// due, and whether a rate counts the starts. `looked` is what the opening brought.
     pub(crate) async fn claim(
         &mut self,
         claim: &Claim,
         looked: &[SqliteRow],
-    ) -> Result<(Vec<ClaimedJob>, NextDue)> {
+    ) -> Result<(Vec<ClaimedJob>, NextDue, bool)> {
         let asked = Asked::of(claim);
         let Look { mut line, stale, .. } = if self.inbox_waits {
             self.fold_inbox().await?;
@@ -116,7 +116,7 @@ impl Tx<'_> {
             let now = self.now;
             self.tell(|| Event::claimed(now, claim, job));
         }
-        Ok((jobs, line.next()))
+        Ok((jobs, line.next(), line.settings.limits_rate()))
     }
 
     /// Reads the first `left` due jobs of these lanes, which share a priority, as they will be once

@@ -75,6 +75,11 @@ impl Tx<'_> {
         self.free_keys().await?;
         if ran.state == JobState::Running {
             self.free_slots();
+            self.news.cancelled.push(job.id);
+            // Other processes watch it.
+            let count = "update quell_meta set cancels = cancels + 1";
+            let counted = sqlx::query(count).execute(&mut *self.db).await;
+            counted.map_err(|e| explain("count a cancelled attempt", e))?;
         }
         let t = self.now;
         self.tell(|| Event::Cancel { t, job: job.id });

@@ -14,10 +14,10 @@ use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
-    DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation, Imported,
-    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload, Pruned,
-    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
+    AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
+    DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation,
+    Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload,
+    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
     Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp,
     UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
 };
@@ -223,6 +223,7 @@ impl SqliteStore {
         if let Some(due) = news.next_tick {
             self.hub.wake(None, due);
         }
+        news.cancelled.iter().for_each(|job| self.hub.cancelled(Cancelled::Job(*job)));
         self.ends.tell(news.ended);
         self.hints.add(news.due_now);
     }
@@ -308,16 +309,17 @@ impl Store for SqliteStore {
                     now: before.line.now,
                     jobs: Vec::new(),
                     next: before.line.next(),
+                    rated: before.line.settings.limits_rate(),
                 });
             }
         }
         let (at, asked) = (self.time(now), Asked::of(claim));
         write!(self, open_with_look(at, &asked)?, |tx, looked| {
-            let (jobs, next) = tx.claim(claim, &looked).await?;
+            let (jobs, next, rated) = tx.claim(claim, &looked).await?;
             if jobs.len() == claim.limit && next.due.is_some_and(|due| due <= next.now) {
                 tx.news.due_now.push(claim.queue.clone());
             }
-            Claimed { now: tx.now, jobs, next }
+            Claimed { now: tx.now, jobs, next, rated }
         })
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct News {
     pub(crate) next_tick: Option<Timestamp>,
     /// Jobs that have ended.
     pub(crate) ended: Vec<JobId>,
+    /// Running jobs that were cancelled.
+    pub(crate) cancelled: Vec<JobId>,
     pub(crate) events: Vec<Event>,
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use quell_core::{EndHub, JobId, Timestamp, WakeHub};
+use quell_core::{Cancelled, EndHub, JobId, Timestamp, WakeHub};
 use sqlx::SqliteConnection;
 use tracing::warn;
 
@@ -65,7 +65,7 @@ pub(crate) async fn watch(
     ends: Arc<EndHub>,
 ) {
     let mut log = Log::new(&database);
-    let mut known = None;
+    let mut known = Seen::default();
     let mut failing = false;
     loop {
         tokio::time::sleep(if failing { PAUSE_AFTER_ERROR } else { PAUSE }).await;
@@ -75,9 +75,9 @@ pub(crate) async fn watch(
         }
         // The first time it differs, too: nobody knows what happened before.
         match look(&mut db, known, &hub, &ends).await {
-            Ok(version) => {
+            Ok(seen) => {
                 failing = false;
-                known = Some(version);
+                known = seen;
             }
             Err(error) => {
                 // Polling is the safety net meanwhile.
@@ -90,19 +90,33 @@ pub(crate) async fn watch(
     }
 }
 
-/// Looks whether anyone else has committed, and tells of it.
+/// What the last look showed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    version: Option<i64>,
+    /// How many running jobs have been cancelled (R21).
+    cancels: Option<i64>,
+}
+
+/// Looks whether anyone else has committed, and publishes it.
 async fn look(
     db: &mut SqliteConnection,
-    known: Option<i64>,
+    known: Seen,
     hub: &WakeHub,
     ends: &EndHub,
-) -> sqlx::Result<i64> {
+) -> sqlx::Result<Seen> {
     let version = sqlx::query_scalar::<_, i64>("pragma data_version").fetch_one(&mut *db).await?;
-    if known != Some(version) {
-        hub.wake(None, Timestamp::MIN);
-        tell_ends(db, ends).await?;
+    if known.version == Some(version) {
+        return Ok(known);
     }
-    Ok(version)
+    hub.wake(None, Timestamp::MIN);
+    let cancels = sqlx::query_scalar::<_, i64>("select cancels from quell_meta");
+    let cancels = cancels.fetch_one(&mut *db).await?;
+    if known.cancels.is_some_and(|known| known != cancels) {
+        hub.cancelled(Cancelled::Any);
+    }
+    tell_ends(db, ends).await?;
+    Ok(Seen { version: Some(version), cancels: Some(cancels) })
 }
 
 /// Tells of those jobs that someone waits for and that have ended, or are gone.

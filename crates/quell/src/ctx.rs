@@ -55,8 +55,8 @@ pub(crate) struct Attempted {
     pub(crate) cancelled: CancellationToken,
     /// Whether the handler settled the job in a transaction of its own.
     pub(crate) settled: Arc<AtomicBool>,
-    /// How many handlers of the worker sleep on its clock; a virtual clock moves on only when all
-    /// of them do.
+    /// How many sleeps on the worker's clock the handler waits for; a virtual clock moves on only
+    /// when all handlers sleep.
     pub(crate) asleep: Arc<AtomicUsize>,
     /// The effects that this attempt has begun.
     pub(crate) effects: Mutex<BTreeSet<EffectName>>,

@@ -247,7 +247,7 @@ impl Named {
                 let what = format!("effect `{}`: {what}", self.name);
                 Answer::Failed { error: Box::new(InEffect { what, source: error }) }
             }
-            Answer::Retry { delay, error } => Answer::Retry { delay, error: tell(error) },
+            Answer::Retry { wait, error } => Answer::Retry { wait, error: tell(error) },
             Answer::TimedOut { error } => Answer::TimedOut { error: tell(error) },
             Answer::Permanent { error } => Answer::Permanent { error: tell(error) },
             Answer::Snooze { .. } | Answer::Cancel { .. } => answer,

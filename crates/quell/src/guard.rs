@@ -404,10 +404,10 @@ mod tests {
     #[tokio::test]
     async fn r34_r39_a_stream_of_wakeups_that_panics_ends() {
         let due = Timestamp::from_secs(1);
-        let one = stream::iter([Wakeup { queue: None, due }]);
+        let one = stream::iter([Wakeup::due(None, due)]);
         let broken = one.chain(stream::once(async { panic!("the stream panics") }));
         let wakeups: Vec<Wakeup> = guarded_wakeups(broken.boxed()).collect().await;
-        assert_eq!(wakeups, [Wakeup { queue: None, due }]);
+        assert_eq!(wakeups, [Wakeup::due(None, due)]);
     }
 
     #[tokio::test]

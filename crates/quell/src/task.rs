@@ -99,7 +99,7 @@ pub(crate) enum Answer {
         error: Box<dyn StdError + Send + Sync>,
     },
     Retry {
-        delay: Option<Duration>,
+        wait: Wait,
         error: String,
     },
     TimedOut {
@@ -116,6 +116,17 @@ pub(crate) enum Answer {
     },
 }
 
+/// How long a failed attempt waits for the next one (R24).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The policy's backoff.
+    Backoff,
+    /// So long, whatever the backoff.
+    Exactly(Duration),
+    /// So long, or the backoff where that is longer.
+    AtLeast(Duration),
+}
+
 impl TaskError {
     /// A failure that the policy's [`classify`](Policy::classify) judges, as every error is that
     /// comes by `?`. For errors that do not, such as those of `anyhow`.
@@ -125,12 +136,25 @@ impl TaskError {
 
     /// A transient failure: tried again after the policy's backoff (R24).
     pub fn retry(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        TaskError(Answer::Retry { delay: None, error: chain(error.into().as_ref()) })
+        TaskError(Answer::Retry { wait: Wait::Backoff, error: chain(error.into().as_ref()) })
     }
 
-    /// A transient failure: tried again after `delay` (R24).
+    /// A transient failure: tried again after `delay`, also where the policy's backoff is longer
+    /// (R24).
     pub fn retry_after(delay: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        TaskError(Answer::Retry { delay: Some(delay), error: chain(error.into().as_ref()) })
+        let wait = Wait::Exactly(delay);
+        TaskError(Answer::Retry { wait, error: chain(error.into().as_ref()) })
+    }
+
+    /// A transient failure: tried again after `delay`, or after the policy's backoff where that is
+    /// longer (R24). For a delay that another system asks for, such as `Retry-After`: a short one
+    /// during an outage does not use up the attempts faster than the backoff would.
+    pub fn retry_not_before(
+        delay: Duration,
+        error: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        let wait = Wait::AtLeast(delay);
+        TaskError(Answer::Retry { wait, error: chain(error.into().as_ref()) })
     }
 
     /// A transient failure that goes on record as a timeout: for a handler that keeps its own time

@@ -46,7 +46,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use quell_core::poll::PollSettings;
@@ -54,7 +54,7 @@ use quell_core::{Job, JobFilter, JobState, MemoryStore, Result, Store, TaskName,
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::worker::Ping;
+use crate::worker::{Ping, Rest};
 use crate::{Clock, Quell, WorkerBuilder};
 
 /// A clock that moves only when told.
@@ -169,12 +169,16 @@ pub struct TestKit {
     quell: Quell,
     clock: Arc<TestClock>,
     pings: mpsc::Sender<Ping>,
+    patience: Duration,
     _worker: JoinSet<Result<()>>,
 }
 
 impl TestKit {
     /// When virtual time starts: 2026-01-01T00:00:00Z.
     pub const START: Timestamp = Timestamp::from_secs(1_767_225_600);
+
+    /// How long, in real time, handlers may go on without progress.
+    pub const PATIENCE: Duration = Duration::from_secs(30);
 
     /// Starts the worker that `make` builds, on a fresh in-memory store.
     ///
@@ -207,7 +211,15 @@ impl TestKit {
         }
         let mut running = JoinSet::new();
         running.spawn(worker.run_until(std::future::pending()));
-        Ok(TestKit { quell, clock, pings, _worker: running })
+        Ok(TestKit { quell, clock, pings, patience: TestKit::PATIENCE, _worker: running })
+    }
+
+    /// How long, in real time, handlers may go on without progress before [`TestKit::settle`] and
+    /// [`TestKit::advance`] panic; [`TestKit::PATIENCE`] by default.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// The client.
@@ -225,7 +237,7 @@ impl TestKit {
     /// Lets `time` pass, stopping wherever something is due, and returns once all is at rest.
     ///
     /// # Panics
-    /// When the worker refused to start: the panic says why.
+    /// As for [`TestKit::settle`].
     pub async fn advance(&self, time: Duration) {
         let target = self.now() + time;
         loop {
@@ -242,20 +254,41 @@ impl TestKit {
     /// Returns once nothing is under way but handlers that sleep on the clock.
     ///
     /// # Panics
-    /// When the worker refused to start.
+    /// When the worker refused to start, and when a handler goes on without progress: it waits for
+    /// something that virtual time does not bring about, such as a sleep that is not
+    /// [`Ctx::sleep`](crate::Ctx::sleep) or the result of another job. The panic names it.
     pub async fn settle(&self) {
         // Twice in a row: the first answer may have been given before a wake-up was seen.
         let mut quiet = 0;
+        let (mut events, mut since) = (None, Instant::now());
         while quiet < 2 {
-            let (answer, rests) = oneshot::channel();
-            let asked = self.pings.send(answer).await.is_ok();
-            let resting = rests.await;
-            assert!(
-                asked && resting.is_ok(),
-                "the test kit's worker ended: check its registrations"
-            );
-            quiet = if resting == Ok(true) && self.clock.is_settled() { quiet + 1 } else { 0 };
+            let rest = self.ask(false).await;
+            quiet = if rest.is_resting && self.clock.is_settled() { quiet + 1 } else { 0 };
+            if events.replace(rest.events) != Some(rest.events) {
+                since = Instant::now();
+            } else if since.elapsed() > self.patience {
+                let awake = self.ask(true).await.awake;
+                let what = if awake.is_empty() {
+                    "a call of the store".to_owned()
+                } else {
+                    awake.join("; ")
+                };
+                panic!(
+                    "the test kit did not come to rest within {:?}: waiting for {what}. A handler \
+                     may wait for `Ctx::sleep` alone: virtual time stands still meanwhile",
+                    self.patience
+                );
+            }
             tokio::task::yield_now().await;
+        }
+    }
+
+    async fn ask(&self, names: bool) -> Rest {
+        let (answer, rest) = oneshot::channel();
+        let asked = self.pings.send(Ping { answer, names }).await.is_ok();
+        match rest.await {
+            Ok(rest) if asked => rest,
+            _ => panic!("the test kit's worker ended: check its registrations"),
         }
     }
 

@@ -35,9 +35,9 @@ use crate::history::{Event, Sink};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, EndHub,
-    Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
+    AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    EndHub, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
+    Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
     Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
     TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
@@ -109,6 +109,7 @@ impl MemoryStore {
         state.know_met();
         let (wakes, events) = state.take_news();
         let (next_tick, ended) = (state.next_tick.take(), std::mem::take(&mut state.ended));
+        let cancelled = std::mem::take(&mut state.cancelled);
         if let Some(history) = &self.history {
             events.iter().for_each(|event| history.record(event));
         }
@@ -119,6 +120,7 @@ impl MemoryStore {
         if let Some(due) = next_tick {
             self.hub.wake(None, due);
         }
+        cancelled.into_iter().for_each(|job| self.hub.cancelled(Cancelled::Job(job)));
         self.ends.tell(ended);
         answer
     }
@@ -155,6 +157,7 @@ impl Store for MemoryStore {
             now: state.now(),
             jobs: state.claim(claim),
             next: state.next_due(&claim.queue, &claim.tasks),
+            rated: state.settings(&claim.queue).limits_rate(),
         }))
     }
 

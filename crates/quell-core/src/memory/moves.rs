@@ -187,6 +187,7 @@ impl State {
         self.free_key(id);
         if was_running {
             self.free_slot(id);
+            self.cancelled.push(id);
         }
         self.tell(|| Event::Cancel { t: now, job: id });
         Ok(())

@@ -75,6 +75,8 @@ pub struct News {
     pub next_tick: Option<Timestamp>,
     /// Jobs that ended.
     pub ended: Vec<JobId>,
+    /// Running jobs that were cancelled.
+    pub cancelled: Vec<JobId>,
     /// What happened, in order; empty unless someone wants to know.
     pub events: Vec<Event>,
 }
@@ -126,8 +128,18 @@ impl Part {
     pub fn end(mut self) -> Ended {
         self.0.know_met();
         let (wakes, events) = self.0.take_news();
-        let State { next_id, jobs, attempts, effects, pasts, limits, next_tick, ended, .. } =
-            self.0;
+        let State {
+            next_id,
+            jobs,
+            attempts,
+            effects,
+            pasts,
+            limits,
+            next_tick,
+            ended,
+            cancelled,
+            ..
+        } = self.0;
         let rows = Rows {
             jobs,
             attempts,
@@ -142,7 +154,7 @@ impl Part {
             schedules: self.0.schedules,
             ticks: self.0.ticks,
         };
-        Ended { rows, next_id, news: News { wakes, next_tick, ended, events } }
+        Ended { rows, next_id, news: News { wakes, next_tick, ended, cancelled, events } }
     }
 
     /// The time of the step.

@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) next_tick: Option<Timestamp>,
     /// Jobs that have ended since someone was last told.
     pub(super) ended: Vec<JobId>,
+    /// Running jobs that were cancelled since then.
+    pub(super) cancelled: Vec<JobId>,
     /// Whether someone wants the events.
     pub(super) has_history: bool,
     events: Vec<Event>,
@@ -96,6 +98,7 @@ impl State {
             met: BTreeSet::new(),
             next_tick: None,
             ended: Vec::new(),
+            cancelled: Vec::new(),
             has_history: false,
             events: Vec::new(),
         }

@@ -76,7 +76,8 @@ impl PostgresStore {
         let is_straight = self.learn_shape(queue, &before).await?;
         if !before.is_due() || claim.limit == 0 {
             let Line { now, .. } = before.line;
-            return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next() });
+            let rated = before.line.settings.limits_rate();
+            return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next(), rated });
         }
         if is_straight
             && !before.inbox_waits
@@ -90,8 +91,8 @@ impl PostgresStore {
             None => None,
         };
         write!(self, now, |tx| {
-            let (jobs, next) = tx.claim(claim).await?;
-            Claimed { now: tx.now, jobs, next }
+            let (jobs, next, rated) = tx.claim(claim).await?;
+            Claimed { now: tx.now, jobs, next, rated }
         })
     }
 }

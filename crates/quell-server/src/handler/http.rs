@@ -204,7 +204,7 @@ fn causes(error: &reqwest::Error) -> String {
 
 fn judge(status: StatusCode, retry_after: Option<Duration>, error: String) -> TaskError {
     match Class::of_status(status.as_u16(), retry_after) {
-        Class::RetryAfter(delay) => TaskError::retry_after(delay, error),
+        Class::RetryAfter(delay) => TaskError::retry_not_before(delay, error),
         Class::Permanent => TaskError::permanent(error),
         Class::Snooze(delay) => TaskError::snooze(delay),
         Class::Cancel => TaskError::cancel(error),

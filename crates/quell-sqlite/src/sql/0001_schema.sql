@@ -11,7 +11,9 @@ create table quell_meta (
     -- Grows with every new name and every change of a queue's settings, so that caches know.
     version        integer not null,
     -- R4, R22: by this, callers' transactions know the store. A copy of the file keeps it.
-    store_id       text    not null default (lower(hex(randomblob(16))))
+    store_id       text    not null default (lower(hex(randomblob(16)))),
+    -- R21: how many running jobs have been cancelled; other processes watch it.
+    cancels        integer not null default 0
 );
 insert into quell_meta (one, schema_version, next_id, clock, version) values (1, 1, 1, 0, 0);
 

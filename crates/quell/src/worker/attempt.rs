@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::panic::{Caught, Panic, caught, dropped};
 use crate::failure::Classifier;
 use crate::handler::{AnyHandler, Output, answer};
-use crate::task::{Answer, chain};
+use crate::task::{Answer, Wait, chain};
 use crate::{Clock, Ctx};
 
 /// What panicked where a handler's future was dropped.
@@ -95,16 +95,16 @@ impl Spent {
             // R22: the transaction decides.
             Ok(_) if settled => {
                 let error = "the transaction that settled the job did not commit".to_owned();
-                Outcome::InTransaction(self.failed(AttemptOutcome::Failed, error, None))
+                Outcome::InTransaction(self.failed(AttemptOutcome::Failed, error, Wait::Backoff))
             }
             Ok(Ok(output)) => Outcome::Succeeded { output },
             // Nothing is lost silently, and it will not fit next time either.
             Ok(Err(error)) => permanent(format!("the handler's output cannot be kept: {error}")),
             Err(Answer::Failed { error }) => self.judged(error),
-            Err(Answer::Retry { delay, error }) => {
-                self.failure(AttemptOutcome::Failed, error, delay)
+            Err(Answer::Retry { wait, error }) => self.failure(AttemptOutcome::Failed, error, wait),
+            Err(Answer::TimedOut { error }) => {
+                self.failure(AttemptOutcome::TimedOut, error, Wait::Backoff)
             }
-            Err(Answer::TimedOut { error }) => self.failure(AttemptOutcome::TimedOut, error, None),
             Err(Answer::Permanent { error }) => permanent(error),
             Err(Answer::Snooze { delay }) => Outcome::Snoozed { delay },
             Err(Answer::Cancel { reason }) => Outcome::Cancelled { reason },
@@ -137,8 +137,10 @@ impl Spent {
 
     fn classified(&self, error: String, class: Class) -> Outcome {
         match class {
-            Class::Transient => self.failure(AttemptOutcome::Failed, error, None),
-            Class::RetryAfter(delay) => self.failure(AttemptOutcome::Failed, error, Some(delay)),
+            Class::Transient => self.failure(AttemptOutcome::Failed, error, Wait::Backoff),
+            Class::RetryAfter(delay) => {
+                self.failure(AttemptOutcome::Failed, error, Wait::AtLeast(delay))
+            }
             Class::Permanent => permanent(error),
             Class::Snooze(delay) => Outcome::Snoozed { delay },
             Class::Cancel => Outcome::Cancelled { reason: error },
@@ -157,32 +159,37 @@ impl Spent {
     }
 
     fn panicked(&self, panic: &Panic, what: &str, before: Option<&str>) -> Outcome {
-        self.failure(AttemptOutcome::Panicked, panic.describe(what, before), None)
+        self.failure(AttemptOutcome::Panicked, panic.describe(what, before), Wait::Backoff)
     }
 
     fn timed_out(&self, timeout: Duration, dropped: Option<Panic>) -> Outcome {
         let error = format!("the attempt took longer than its timeout of {timeout:?}");
         match dropped {
-            None => self.failure(AttemptOutcome::TimedOut, error, None),
+            None => self.failure(AttemptOutcome::TimedOut, error, Wait::Backoff),
             Some(panic) => self.panicked(&panic, DROPPED, Some(&error)),
         }
     }
 
     /// The end of an attempt whose task broke outside of the handler.
     pub(crate) fn broken(&self, lease: Lease, error: String) -> Ended {
-        let outcome = self.failure(AttemptOutcome::Panicked, error, None);
+        let outcome = self.failure(AttemptOutcome::Panicked, error, Wait::Backoff);
         Ended { settlement: Settlement { lease, outcome }, counted: AttemptOutcome::Panicked }
     }
 
-    /// A transient failure: R24's backoff, unless the handler asked for its own delay.
-    fn failure(&self, ended: AttemptOutcome, error: String, delay: Option<Duration>) -> Outcome {
-        Outcome::Failed(self.failed(ended, error, delay))
+    /// A transient failure (R24).
+    fn failure(&self, ended: AttemptOutcome, error: String, wait: Wait) -> Outcome {
+        Outcome::Failed(self.failed(ended, error, wait))
     }
 
-    fn failed(&self, ended: AttemptOutcome, error: String, delay: Option<Duration>) -> Failure {
+    fn failed(&self, ended: AttemptOutcome, error: String, wait: Wait) -> Failure {
         let failures = self.failures.saturating_add(1);
-        let asked = delay.is_some();
-        let backoff = delay.unwrap_or_else(|| self.retry.backoff(failures, fastrand::f64()));
+        let asked = !matches!(wait, Wait::Backoff);
+        let backoff = || self.retry.backoff(failures, fastrand::f64());
+        let backoff = match wait {
+            Wait::Backoff => backoff(),
+            Wait::Exactly(delay) => delay,
+            Wait::AtLeast(delay) => delay.max(backoff()),
+        };
         let last = self.attempt >= self.retry.max_attempts;
         Failure { error, ended, kind: FailureKind::Transient { backoff, last, asked } }
     }

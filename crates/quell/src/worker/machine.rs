@@ -5,13 +5,13 @@
 //! It knows no store and no clock: `now` is the worker's own monotonic time, and store times are
 //! brought to it by the distance that the last answer showed, so both clocks may be wrong (R38).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use quell_core::poll::{PollInterval, PollSettings};
 use quell_core::{
-    Claimed, ClaimedJob, Error, Lease, NextDue, Outcome, QueueName, Result, Settled, SettledAs,
-    Settlement, Timestamp, Wakeup,
+    Claimed, Error, Lease, NextDue, Outcome, QueueName, Result, Settled, SettledAs, Settlement,
+    Timestamp, Wakeup,
 };
 use tracing::warn;
 
@@ -19,8 +19,11 @@ use super::event::{Command, Event};
 use super::poller::{Polled, Poller, StoreClock};
 use super::ticker::Ticker;
 use crate::metrics;
+use held::{PENALTY, Waiting};
 use upkeep::{PRUNE_PAUSE, REAP_PAUSE};
 
+mod held;
+mod leases;
 pub(crate) mod upkeep;
 
 /// The most settlements in one store call.
@@ -29,9 +32,6 @@ const SETTLE_BATCH: usize = 4_000;
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// The most renewals under way at once.
 const RENEWALS: usize = 4;
-/// How long what is prefetched should last.
-const AHEAD: Duration = Duration::from_millis(50);
-
 /// The bounds a worker keeps.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
@@ -88,11 +88,24 @@ pub(crate) struct Machine {
     phase: Phase,
     pollers: Vec<Poller>,
     next_poller: usize,
+    /// Of queues with a rate: who is next, how many slots the last turn was for, and how many jobs
+    /// have started since.
+    next_turn: usize,
+    turn: usize,
+    starts_since_turn: usize,
     held: BTreeMap<Lease, Held>,
     /// When the first of the held leases may have lapsed, but for those known to be lost.
     lose_at: Option<Timestamp>,
-    waiting: VecDeque<ClaimedJob>,
+    /// Jobs taken ahead of the slots, in the order in which they start.
+    waiting: VecDeque<Waiting>,
+    /// How many of them a claim of a queue with a rate has just brought: slots were kept for them.
+    first: usize,
     running: usize,
+    /// When an attempt started or ended last.
+    moved_at: Timestamp,
+    /// Until when nothing is taken ahead, and how long that is to be after the next release.
+    hold_off: Timestamp,
+    penalty: Duration,
     /// How many jobs to hold beyond those that run.
     ahead: usize,
     ended_since_claim: usize,
@@ -105,6 +118,9 @@ pub(crate) struct Machine {
     /// How many renewals are under way: one that hangs must not cost the leases that it is not about.
     renewing: usize,
     renew_at: Option<Timestamp>,
+    /// Leases that are to be renewed early: a cancelled job's is lost.
+    checks: BTreeSet<Lease>,
+    check_at: Timestamp,
     reaping: bool,
     reap_at: Option<Timestamp>,
     reaped_at: Timestamp,
@@ -127,10 +143,17 @@ impl Machine {
             phase: Phase::Working,
             pollers,
             next_poller: 0,
+            next_turn: 0,
+            turn: 0,
+            starts_since_turn: 0,
             held: BTreeMap::new(),
             lose_at: None,
             waiting: VecDeque::new(),
+            first: 0,
             running: 0,
+            moved_at: now,
+            hold_off: now,
+            penalty: PENALTY,
             ahead: 0,
             ended_since_claim: 0,
             claimed_at: now,
@@ -140,6 +163,8 @@ impl Machine {
             settle_batch: SETTLE_BATCH,
             renewing: 0,
             renew_at: None,
+            checks: BTreeSet::new(),
+            check_at: now,
             reaping: false,
             reap_at: Some(now),
             reaped_at: now.before(REAP_PAUSE),
@@ -164,7 +189,7 @@ impl Machine {
             Event::Looked { queues, asked_at, answer } => {
                 self.on_looked(&queues, asked_at, answer, now);
             }
-            Event::Ended(settlements) => self.on_ended(settlements),
+            Event::Ended(settlements) => self.on_ended(settlements, now),
             Event::Settled { sent, answer } => self.on_settled(sent, answer, now),
             Event::Renewed { leases, asked_at, answer } => {
                 self.on_renewed(&leases, asked_at, answer, now, &mut commands);
@@ -183,10 +208,13 @@ impl Machine {
         let mut wakes = vec![];
         match self.phase {
             Phase::Working => {
-                if self.wants_more() && self.room() > 0 {
+                if self.wants_more() {
+                    let (room, slots) = (self.room(), self.slots());
+                    let has_room = |poller: &Poller| room > 0 && (slots > 0 || !poller.rated);
                     let idle = self.pollers.iter().filter(|poller| poller.is_free());
-                    wakes.extend(idle.map(|poller| poller.look_at));
+                    wakes.extend(idle.filter(|idle| has_room(idle)).map(|poller| poller.look_at));
                 }
+                wakes.extend(self.waiting.front().map(|one| self.release_at(one)));
                 wakes.extend((!self.pruning).then_some(self.prune_at));
                 wakes.extend(self.reap_at.filter(|_| !self.reaping));
                 wakes.extend(self.ticker.next_wake());
@@ -195,6 +223,8 @@ impl Machine {
         }
         if !self.held.is_empty() {
             wakes.extend(self.renew_at.filter(|_| self.renewing < RENEWALS));
+            let checks = !self.checks.is_empty() && self.renewing < RENEWALS;
+            wakes.extend(checks.then_some(self.check_at));
             wakes.extend(self.lose_at);
         }
         if !self.unsettled.is_empty() && !self.settling {
@@ -246,16 +276,11 @@ impl Machine {
         self.waiting.len() <= self.ahead / 2
     }
 
-    /// As many jobs ahead as the worker finishes in [`AHEAD`] at its present pace: slow handlers
-    /// prefetch nothing, and fast ones never wait for a claim.
-    fn set_ahead(&mut self, now: Timestamp) {
-        let elapsed = now.since(self.claimed_at).as_micros().max(1);
-        let ended = self.ended_since_claim as u128;
-        let pace = ended.saturating_mul(AHEAD.as_micros()) / elapsed;
-        self.ahead = usize::try_from(pace).unwrap_or(usize::MAX).min(self.bounds.prefetch);
-    }
-
     fn on_woken(&mut self, wakeup: &Wakeup, now: Timestamp) {
+        if let Some(cancelled) = wakeup.cancelled {
+            self.check(cancelled);
+            return;
+        }
         let at = self.local_time(wakeup.due).max(now);
         if wakeup.queue.is_none() {
             self.ticker.hear(at);
@@ -283,17 +308,26 @@ impl Machine {
         let Some(claimed) = polled.and(answer.ok()) else { return };
         self.look_for_lapses(&claimed.next);
         let until = asked_at + self.bounds.lease;
-        for job in claimed.jobs {
-            let lease = Lease { job: job.id, token: job.token };
-            self.held.insert(lease, Held::new(until));
-            self.waiting.push_back(job);
+        for job in &claimed.jobs {
+            self.held.insert(Lease { job: job.id, token: job.token }, Held::new(until));
+        }
+        let mut arrived = claimed.jobs.into_iter().map(|job| Waiting { job, since: now });
+        if claimed.rated {
+            // Slots were kept for them: they have started.
+            let free = self.bounds.concurrency.saturating_sub(self.running + self.kept_slots());
+            let mut first: VecDeque<Waiting> = arrived.by_ref().take(free).collect();
+            self.first = first.len();
+            std::mem::swap(&mut self.waiting, &mut first);
+            self.waiting.extend(first.into_iter().chain(arrived));
+        } else {
+            self.waiting.extend(arrived);
         }
         self.foresee_losses();
         if !self.held.is_empty() && self.renew_at.is_none() {
             self.renew_at = Some(asked_at + self.bounds.lease / 3);
         }
         if self.phase != Phase::Working {
-            self.give_back_waiting();
+            self.release(self.waiting.len());
         }
     }
 
@@ -313,6 +347,7 @@ impl Machine {
         poller.polled(&Polled::of(answer), now, random);
         match answer {
             Ok(claimed) => {
+                poller.rated = claimed.rated;
                 metrics::polled(&poller.queue, claimed.jobs.len());
                 let is_full = claimed.jobs.len() >= limit;
                 match claimed.next.due {
@@ -382,7 +417,8 @@ impl Machine {
         self.store_ahead = store_now.as_micros().saturating_sub(asked_at.as_micros());
     }
 
-    fn on_ended(&mut self, settlements: Vec<Settlement>) {
+    fn on_ended(&mut self, settlements: Vec<Settlement>, now: Timestamp) {
+        self.moved_at = now;
         for settlement in settlements {
             let Some(held) = self.held.get_mut(&settlement.lease) else { continue };
             // A handler that was given back after the grace time may still report its end.
@@ -491,17 +527,7 @@ impl Machine {
     fn on_shutdown(&mut self, now: Timestamp) {
         if self.phase == Phase::Working {
             self.phase = Phase::Draining { deadline: now + self.bounds.grace };
-            self.give_back_waiting();
-        }
-    }
-
-    fn give_back_waiting(&mut self) {
-        for job in std::mem::take(&mut self.waiting) {
-            let lease = Lease { job: job.id, token: job.token };
-            if let Some(held) = self.held.get_mut(&lease) {
-                held.stage = Stage::Ended;
-            }
-            self.unsettled.push(Settlement { lease, outcome: Outcome::Released });
+            self.release(self.waiting.len());
         }
     }
 
@@ -509,7 +535,9 @@ impl Machine {
         self.plan_losses(now, commands);
         self.plan_stop(now, commands);
         if self.phase == Phase::Working {
-            self.plan_starts(commands);
+            self.plan_turn(now, commands);
+            self.plan_starts(now, commands);
+            self.plan_releases(now);
             self.plan_claims(now, commands);
             self.plan_upkeep(now, commands);
         }
@@ -565,22 +593,6 @@ impl Machine {
         }
     }
 
-    fn plan_starts(&mut self, commands: &mut Vec<Command>) {
-        while self.running < self.bounds.concurrency {
-            let Some(job) = self.waiting.pop_front() else { return };
-            let lease = Lease { job: job.id, token: job.token };
-            let Some(held) = self.held.get_mut(&lease) else { continue };
-            if held.lost {
-                // Another attempt may run by now (R11, R21).
-                self.held.remove(&lease);
-                continue;
-            }
-            held.stage = Stage::Running;
-            self.running += 1;
-            commands.push(Command::Start(Box::new(job)));
-        }
-    }
-
     fn plan_claims(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         if !self.wants_more() {
             return;
@@ -592,19 +604,23 @@ impl Machine {
         let queues = self.pollers.len();
         for step in 0..queues {
             let index = (self.next_poller + step) % queues;
-            let room = self.room();
+            let (room, slots) = (self.room(), self.slots());
             if room == 0 {
                 self.next_poller = index;
                 return;
             }
             let Some(poller) = self.pollers.get_mut(index) else { return };
-            if poller.is_free() && poller.look_at <= now {
-                poller.claiming = Some(room);
-                poller.freed = false;
-                commands.push(Command::Claim { queue: index, limit: room });
-                self.ended_since_claim = 0;
-                self.claimed_at = now;
+            if !poller.is_free() || now < poller.look_at {
+                continue;
             }
+            let limit = if poller.rated { room.min(slots) } else { room };
+            if limit == 0 {
+                continue;
+            }
+            poller.claim(limit);
+            commands.push(Command::Claim { queue: index, limit });
+            self.ended_since_claim = 0;
+            self.claimed_at = now;
         }
     }
 
@@ -633,17 +649,6 @@ impl Machine {
         self.settling = true;
         let rest = self.unsettled.split_off(self.unsettled.len().min(self.settle_batch));
         commands.push(Command::Settle(std::mem::replace(&mut self.unsettled, rest)));
-    }
-
-    fn plan_renew(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
-        if self.held.is_empty() {
-            self.renew_at = None;
-        } else if self.renewing < RENEWALS && self.renew_at.is_some_and(|at| at <= now) {
-            self.renewing += 1;
-            self.renew_at = Some(now + self.bounds.lease / 3);
-            let renewed = self.held.iter().filter(|(_, held)| !held.lost && !held.doubtful);
-            commands.push(Command::Renew(renewed.map(|(lease, _)| *lease).collect()));
-        }
     }
 }
 

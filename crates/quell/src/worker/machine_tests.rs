@@ -1,7 +1,11 @@
 //! Stories told to the machine, event by event.
 
+use super::held::{HOLD, STALL};
+use super::leases::CHECK_PAUSE;
 use super::*;
-use quell_core::{ErrorKind, JobId, Key, LeaseToken, Payload, Pruned, TaskName};
+use quell_core::{
+    Cancelled, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, Payload, Pruned, TaskName,
+};
 
 const LEASE: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(10);
@@ -11,6 +15,8 @@ struct Story {
     machine: Machine,
     now: Timestamp,
     next_job: u64,
+    /// Whether claims are answered as by a queue with a rate.
+    rated: bool,
 }
 
 impl Story {
@@ -23,7 +29,7 @@ impl Story {
         let poll = PollSettings::default();
         let bounds = Bounds { concurrency, prefetch, lease: LEASE, grace: GRACE, poll };
         let queues = (0..queues).map(|n| QueueName::new(format!("q{n}")).unwrap()).collect();
-        Story { machine: Machine::new(bounds, queues, now, 7), now, next_job: 1 }
+        Story { machine: Machine::new(bounds, queues, now, 7), now, next_job: 1, rated: false }
     }
 
     fn tell(&mut self, event: Event) -> Vec<Command> {
@@ -40,7 +46,7 @@ impl Story {
     fn claimed(&mut self, jobs: usize, limit: usize, due: Option<Timestamp>) -> Vec<Command> {
         let jobs = (0..jobs).map(|_| self.job()).collect();
         let next = NextDue { now: self.now, due, lapse: None };
-        let claimed = Claimed { now: self.now, jobs, next };
+        let claimed = Claimed { now: self.now, jobs, next, rated: self.rated };
         let (asked_at, answer) = (self.now, Ok(claimed));
         self.tell(Event::Claimed { queue: 0, limit, asked_at, answer })
     }
@@ -69,6 +75,12 @@ impl Story {
             due_at: self.now,
             lease_until: self.now + LEASE,
         }
+    }
+
+    /// The jobs that run.
+    fn running(&self) -> Vec<u64> {
+        let running = self.machine.held.iter().filter(|(_, held)| held.stage == Stage::Running);
+        running.map(|(lease, _)| lease.job.get()).collect()
     }
 
     fn ended(&mut self, jobs: &[u64]) -> Vec<Command> {
@@ -117,6 +129,15 @@ fn settle(command: Command) -> Option<Vec<Settlement>> {
     }
 }
 
+/// What is settled; nothing where there is no such call.
+fn settlements_in(commands: &[Command]) -> Vec<Settlement> {
+    let sent = commands.iter().find_map(|command| match command {
+        Command::Settle(sent) => Some(sent.clone()),
+        _ => None,
+    });
+    sent.unwrap_or_default()
+}
+
 fn settlements(commands: Vec<Command>) -> Vec<Settlement> {
     commands.into_iter().find_map(settle).expect("a settlement call")
 }
@@ -137,6 +158,176 @@ fn r31_a_worker_never_claims_past_its_free_slots_and_prefetch() {
     assert_eq!(claim_limit(&commands), Some(3), "at a slow pace, free slots only");
 }
 
+/// A worker of two slots, the jobs of which took next to no time: it takes ahead.
+fn ahead() -> Story {
+    let (mut story, limit) = Story::started(2, 100);
+    story.claimed(2, limit, None);
+    story.now = story.now + Duration::from_millis(1);
+    let commands = story.ended(&[1, 2]);
+    let sent = settlements_in(&commands);
+    assert_eq!(claim_limit(&commands), Some(102), "two slots, and as many as end in 50 ms");
+    assert_eq!(starts(&story.claimed(20, 102, None)), 2);
+    story.settled(sent);
+    story
+}
+
+#[test]
+fn r08_jobs_that_no_slot_will_take_soon_are_released_unspent_and_in_order() {
+    let mut story = ahead();
+    let began = story.now;
+    let released = settlements(story.wake());
+    assert_eq!(story.now.since(began), STALL, "both slots are busy");
+    let ids: Vec<u64> = released.iter().map(|one| one.lease.job.get()).collect();
+    assert_eq!(ids, (5..=22).collect::<Vec<_>>());
+    assert!(released.iter().all(|one| one.outcome == Outcome::Released));
+    story.settled(released);
+    let hint = Event::Woken(Wakeup::due(None, story.now));
+    assert_eq!(claim_limit(&story.tell(hint)), None, "it does not take them back");
+    assert_eq!(claim_limit(&story.ended(&[3])), Some(1), "it takes what it starts");
+}
+
+#[test]
+fn r08_no_job_waits_longer_than_100_ms_although_others_start() {
+    let mut story = ahead();
+    let began = story.now;
+    let mut released = 0;
+    let mut ended = 3..;
+    while released == 0 && story.now.since(began) < Duration::from_secs(1) {
+        let at = story.now + Duration::from_millis(20);
+        pass(&mut story, at, &mut released);
+        let commands = story.ended(&[ended.next().unwrap()]);
+        answer_all(&mut story, commands, &mut released);
+    }
+    assert_eq!((released, story.now.since(began)), (1, HOLD));
+}
+
+/// Lets time pass, and answers whatever comes.
+fn pass(story: &mut Story, until: Timestamp, releases: &mut usize) {
+    while story.machine.next_wake().is_some_and(|wake| wake <= until) {
+        let commands = story.wake();
+        answer_all(story, commands, releases);
+    }
+    story.now = until;
+}
+
+#[test]
+fn r08_what_is_taken_ahead_in_vain_is_taken_ever_more_rarely() {
+    let mut story = ahead();
+    let (began, mut releases) = (story.now, 0);
+    let end = began + Duration::from_secs(60);
+    while story.now < end {
+        // Jobs of a millisecond, so that taking ahead seems worth it,
+        for _ in 0..10 {
+            let running = story.running();
+            let commands = story.ended(&running);
+            answer_all(&mut story, commands, &mut releases);
+            let at = story.now + Duration::from_millis(1);
+            pass(&mut story, at, &mut releases);
+        }
+        // and then one of a second in each slot.
+        let at = story.now + Duration::from_secs(1);
+        pass(&mut story, at, &mut releases);
+    }
+    assert!((3..=20).contains(&releases), "{releases} releases in a minute");
+}
+
+/// Does what the commands ask for, at once; every claim brings all that it may.
+fn answer_all(story: &mut Story, commands: Vec<Command>, releases: &mut usize) {
+    let mut open = commands;
+    while let Some(command) = open.pop() {
+        let more = match command {
+            Command::Claim { limit, .. } => story.claimed(limit.min(50), limit, None),
+            Command::Settle(sent) => {
+                *releases += usize::from(sent.iter().any(|one| one.outcome == Outcome::Released));
+                story.settled(sent)
+            }
+            Command::Renew(leases) => {
+                let (asked_at, answer) =
+                    (story.now, Ok(vec![Some(story.now + LEASE); leases.len()]));
+                story.tell(Event::Renewed { leases, asked_at, answer })
+            }
+            Command::Reap => story.tell(Event::Reaped(Ok(vec![]))),
+            _ => Vec::new(),
+        };
+        open.extend(more);
+    }
+}
+
+#[test]
+fn r31_in_a_queue_with_a_rate_a_worker_claims_what_it_starts() {
+    let (mut story, limit) = Story::started(2, 100);
+    story.rated = true;
+    let due = Some(story.now);
+    story.claimed(2, limit, due);
+    story.now = story.now + Duration::from_millis(1);
+    let commands = story.ended(&[1]);
+    assert_eq!(claim_limit(&commands), Some(1), "although a hundred end in 50 ms");
+    assert_eq!(starts(&story.claimed(1, 1, due)), 1);
+}
+
+#[test]
+fn r31_a_queue_with_a_rate_has_its_turn_beside_one_that_is_never_empty() {
+    let mut story = Story::of_queues(2, 2, 100);
+    let commands = story.tell(Event::Tick);
+    assert_eq!(looks(&commands), [vec![0, 1]]);
+    story.tell(Event::Reaped(Ok(vec![])));
+    let now = story.now;
+    let commands = story.looked(&[0, 1], &[Some(now), Some(now)]);
+    assert_eq!(claims(&commands), [0], "two slots, and which queues have a rate is unknown");
+    let (mut turns, mut started, mut by_rate) = (Vec::new(), 0, 0);
+    let mut open = story.claimed(2, 2, Some(now));
+    for _ in 0..40 {
+        let claims: Vec<(usize, usize)> = open.iter().filter_map(claim_of).collect();
+        let mut next = Vec::new();
+        for (queue, limit) in claims {
+            turns.push(queue);
+            let rated = queue == 1;
+            let jobs = (0..limit).map(|_| story.job()).collect();
+            let due = NextDue { now: story.now, due: Some(story.now), lapse: None };
+            let answer = Ok(Claimed { now: story.now, jobs, next: due, rated });
+            let asked_at = story.now;
+            let commands = story.tell(Event::Claimed { queue, limit, asked_at, answer });
+            assert!(!rated || starts(&commands) >= limit, "what the rate counts starts");
+            by_rate += if rated { limit } else { 0 };
+            next.extend(commands);
+        }
+        for sent in open.into_iter().filter_map(settle) {
+            next.extend(story.settled(sent));
+        }
+        story.now = story.now + Duration::from_millis(1);
+        let running = story.running();
+        next.extend(story.ended(&running));
+        started += starts(&next);
+        open = next;
+    }
+    assert!(by_rate >= 20 && started - by_rate >= 20, "{by_rate} of {started}: {turns:?}");
+}
+
+fn claim_of(command: &Command) -> Option<(usize, usize)> {
+    match command {
+        Command::Claim { queue, limit } => Some((*queue, *limit)),
+        _ => None,
+    }
+}
+
+#[test]
+fn r21_a_cancelled_attempt_is_renewed_at_once_and_found_lost() {
+    let (mut story, limit) = Story::started(3, 0);
+    story.claimed(3, limit, None);
+    let cancelled = |which| Event::Woken(Wakeup::cancelled(which));
+    assert!(story.tell(cancelled(Cancelled::Job(JobId::new(9)))).is_empty(), "another's");
+    let commands = story.tell(cancelled(Cancelled::Job(JobId::new(2))));
+    assert!(matches!(&commands[..], [Command::Renew(leases)] if *leases == [lease(2)]));
+    let (leases, asked_at) = (vec![lease(2)], story.now);
+    let commands = story.tell(Event::Renewed { leases, asked_at, answer: Ok(vec![None]) });
+    assert!(matches!(commands[..], [Command::Cancel(lost)] if lost == lease(2)), "{commands:?}");
+    assert!(story.tell(cancelled(Cancelled::Any)).is_empty(), "not that soon again");
+    let (began, commands) = (story.now, story.wake());
+    assert_eq!(story.now.since(began), CHECK_PAUSE);
+    let others = [lease(1), lease(3)];
+    assert!(matches!(&commands[..], [Command::Renew(leases)] if *leases == others));
+}
+
 #[test]
 fn r34_it_sleeps_exactly_to_the_due_time() {
     let (mut story, limit) = Story::started(1, 0);
@@ -149,7 +340,7 @@ fn r34_it_sleeps_exactly_to_the_due_time() {
 #[test]
 fn r34_a_hint_brings_the_next_look_forward_also_while_a_claim_is_under_way() {
     let (mut story, limit) = Story::started(1, 0);
-    let hint = |due| Event::Woken(Wakeup { queue: None, due });
+    let hint = |due| Event::Woken(Wakeup::due(None, due));
     assert_eq!(claim_limit(&story.tell(hint(Timestamp::MIN))), None, "a claim is under way");
     assert_eq!(claim_limit(&story.claimed(0, limit, None)), Some(1), "the hint was kept");
     story.claimed(0, limit, None);
@@ -157,7 +348,7 @@ fn r34_a_hint_brings_the_next_look_forward_also_while_a_claim_is_under_way() {
     story.tell(hint(due));
     assert_eq!(story.machine.next_wake(), Some(due));
     let elsewhere = Some(QueueName::new("other").unwrap());
-    story.tell(Event::Woken(Wakeup { queue: elsewhere, due: Timestamp::MIN }));
+    story.tell(Event::Woken(Wakeup::due(elsewhere, Timestamp::MIN)));
     assert_eq!(story.machine.next_wake(), Some(due));
 }
 
@@ -183,10 +374,10 @@ fn r38_a_worker_whose_clock_is_days_off_sleeps_as_long_as_the_store_says() {
     let store_now = story.now + Duration::from_secs(3 * 86_400);
     let due = Some(store_now + Duration::from_millis(250));
     let next = NextDue { now: store_now, due, lapse: None };
-    let answer = Ok(Claimed { now: store_now, jobs: vec![], next });
+    let answer = Ok(Claimed { now: store_now, jobs: vec![], next, rated: false });
     story.tell(Event::Claimed { queue: 0, limit, asked_at: story.now, answer });
     assert_eq!(story.machine.next_wake(), Some(story.now + Duration::from_millis(250)));
-    let hint = Wakeup { queue: None, due: store_now + Duration::from_millis(100) };
+    let hint = Wakeup::due(None, store_now + Duration::from_millis(100));
     story.tell(Event::Woken(hint));
     assert_eq!(story.machine.next_wake(), Some(story.now + Duration::from_millis(100)));
 }
@@ -382,7 +573,7 @@ fn r31_a_claim_that_missed_a_settlement_is_made_again() {
     let sent = settlements(story.ended(&[1]));
     story.settled(sent);
     let next = NextDue { now: story.now, due: due_already, lapse: None };
-    let answer = Ok(Claimed { now: story.now, jobs: vec![], next });
+    let answer = Ok(Claimed { now: story.now, jobs: vec![], next, rated: false });
     let again = story.tell(Event::Claimed { queue: 0, limit: 3, asked_at: story.now, answer });
     assert_eq!(claim_limit(&again), Some(4));
 }
@@ -394,7 +585,7 @@ fn r34_an_answer_that_took_its_time_does_not_delay_the_next_look() {
     let due = asked_at + Duration::from_millis(500);
     story.now = asked_at + Duration::from_millis(200);
     let next = NextDue { now: asked_at, due: Some(due), lapse: None };
-    let answer = Ok(Claimed { now: asked_at, jobs: vec![], next });
+    let answer = Ok(Claimed { now: asked_at, jobs: vec![], next, rated: false });
     story.tell(Event::Claimed { queue: 0, limit, asked_at, answer });
     assert_eq!(story.machine.next_wake(), Some(due));
 }
@@ -454,7 +645,7 @@ fn r34_what_a_look_finds_due_is_claimed_and_the_rest_is_slept_to() {
     let commands = story.looked(&[0, 1, 2], &[None, Some(now), Some(soon)]);
     assert_eq!((looks(&commands), claims(&commands)), (vec![], vec![1]));
     let next = NextDue { now, due: None, lapse: None };
-    let (limit, answer) = (4, Ok(Claimed { now, jobs: vec![], next }));
+    let (limit, answer) = (4, Ok(Claimed { now, jobs: vec![], next, rated: false }));
     story.tell(Event::Claimed { queue: 1, limit, asked_at: now, answer });
     let commands = story.wake();
     assert_eq!((story.now, claims(&commands)), (soon, vec![2]));
@@ -466,7 +657,7 @@ fn r34_a_hint_that_comes_during_a_look_is_not_lost() {
     let mut story = Story::of_queues(2, 4, 0);
     story.tell(Event::Tick);
     story.tell(Event::Reaped(Ok(vec![])));
-    let hint = Wakeup { queue: Some(QueueName::new("q1").unwrap()), due: story.now };
+    let hint = Wakeup::due(Some(QueueName::new("q1").unwrap()), story.now);
     assert!(claims(&story.tell(Event::Woken(hint))).is_empty());
     assert_eq!(claims(&story.looked(&[0, 1], &[None, None])), [1]);
 }

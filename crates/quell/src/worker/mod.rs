@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use quell_core::poll::PollSettings;
@@ -29,8 +28,8 @@ use crate::metrics::TaskMetrics;
 use crate::{Ctx, Handler, Input, Policy, Quell, RawOutput, Task, TaskError, TaskPolicy};
 use machine::{Bounds, Machine};
 pub(crate) use panic::message as panic_message;
-pub(crate) use run::Ping;
 use run::Runner;
+pub(crate) use run::{Ping, Rest};
 
 /// A task that a worker knows.
 struct Registered<S> {
@@ -114,7 +113,8 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     }
 
     /// How many jobs the worker may hold beyond those that run. It takes no more ahead than it
-    /// finishes in 50 ms at its present pace, so slow handlers hold nothing back. 4,000 by default.
+    /// finishes in 50 ms at its present pace, releases what it cannot start within 100 ms, and takes
+    /// nothing ahead in a queue with a rate. 4,000 by default.
     pub fn prefetch(mut self, jobs: usize) -> Self {
         self.bounds.prefetch = jobs;
         self
@@ -262,7 +262,6 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             tasks: self.tasks,
             queues,
             pings: self.pings,
-            asleep: Arc::new(AtomicUsize::new(0)),
         })
     }
 

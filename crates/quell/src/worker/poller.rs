@@ -40,6 +40,9 @@ pub(crate) struct Poller {
     pub(crate) looking: bool,
     /// Something was due but a limit kept it back; a settlement may free it.
     pub(crate) limited: bool,
+    /// Whether a rate counts what starts, so that nothing is to be taken ahead (R31); taken for
+    /// granted until a claim was answered.
+    pub(crate) rated: bool,
     /// A settlement came while a claim was under way, which may have missed what it freed.
     pub(crate) freed: bool,
 }
@@ -55,6 +58,7 @@ impl Poller {
             claiming: None,
             looking: false,
             limited: false,
+            rated: true,
             freed: false,
         }
     }
@@ -62,6 +66,12 @@ impl Poller {
     /// Whether no call about the queue is under way.
     pub(crate) fn is_free(&self) -> bool {
         self.claiming.is_none() && !self.looking
+    }
+
+    /// Notes that a claim of so many is under way.
+    pub(crate) fn claim(&mut self, limit: usize) {
+        self.claiming = Some(limit);
+        self.freed = false;
     }
 
     /// Whether it is polled no less often than any other.

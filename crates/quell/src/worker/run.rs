@@ -12,8 +12,8 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use quell_core::history::{Event as Recorded, WorkerTask};
 use quell_core::{
-    Claim, ClaimedJob, Lease, Outcome, Retention, Settlement, TaskName, Timestamp, Wakeup, Wakeups,
-    WorkerId,
+    Claim, ClaimedJob, Key, Lease, Outcome, Retention, Settlement, TaskName, Timestamp, Wakeup,
+    Wakeups, WorkerId,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
@@ -34,8 +34,26 @@ use crate::{Ctx, Quell};
 /// How long a job of a task that the worker does not know is set back.
 const STRANGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// A question of a test: is nothing under way but sleeping handlers?
-pub(crate) type Ping = oneshot::Sender<bool>;
+/// A question of a test: is nothing in flight but sleeping handlers?
+#[derive(Debug)]
+pub(crate) struct Ping {
+    pub(crate) answer: oneshot::Sender<Rest>,
+    /// Whether to name the handlers that do not sleep.
+    pub(crate) names: bool,
+}
+
+/// The answer to a [`Ping`].
+#[derive(Debug)]
+pub(crate) struct Rest {
+    pub(crate) is_resting: bool,
+    /// How many events the worker has seen: it grows while there is progress.
+    pub(crate) events: u64,
+    /// The handlers that run and do not sleep.
+    pub(crate) awake: Vec<String>,
+}
+
+/// Handlers that a [`Rest`] names.
+const MAX_NAMED: usize = 10;
 
 /// A handler that runs.
 #[derive(Debug)]
@@ -45,6 +63,15 @@ struct Running {
     task: TaskName,
     started: Timestamp,
     spent: Spent,
+    key: Option<Key>,
+    /// How many sleeps on the worker's clock the handler waits for.
+    sleeps: Arc<AtomicUsize>,
+}
+
+impl Running {
+    fn is_awake(&self) -> bool {
+        self.sleeps.load(Ordering::SeqCst) == 0
+    }
 }
 
 /// Everything that one worker owns while it runs.
@@ -59,7 +86,6 @@ pub(super) struct Runner<S> {
     pub(super) queues: Vec<Arc<[TaskName]>>,
     pub(super) machine: Machine,
     pub(super) pings: Option<mpsc::Receiver<Ping>>,
-    pub(super) asleep: Arc<AtomicUsize>,
 }
 
 /// What changes while the loop runs.
@@ -71,6 +97,8 @@ struct Live {
     running: BTreeMap<Lease, Running>,
     wakeups: Option<Wakeups>,
     timer: Option<(Timestamp, BoxFuture<'static, ()>)>,
+    /// How many events there were.
+    events: u64,
 }
 
 impl Live {
@@ -117,11 +145,13 @@ impl<S: Send + Sync + 'static> Runner<S> {
             running: BTreeMap::new(),
             wakeups: Some(self.quell.store().wakeups()),
             timer: None,
+            events: 0,
         };
         self.introduce();
         let mut shutdown = std::pin::pin!(shutdown.fuse());
         let mut event = Event::Tick;
         loop {
+            live.events += 1;
             let now = self.quell.clock().now();
             for command in self.machine.apply(event, now) {
                 self.perform(command, now, &mut live);
@@ -139,14 +169,27 @@ impl<S: Send + Sync + 'static> Runner<S> {
                     Seen::Event(event) => break event,
                     Seen::Ended(first) => break self.ended(first, &mut live),
                     Seen::WakeupsEnded => live.wakeups = None,
-                    Seen::Ping(ping) => {
-                        let resting = self.machine.at_rest(self.quell.clock().now());
-                        let asleep = self.asleep.load(Ordering::SeqCst);
+                    Seen::Ping(Ping { answer, names }) => {
                         // A test that stopped asking has no use for the answer.
-                        let _unheard = ping.send(resting == Some(asleep));
+                        let _unheard = answer.send(self.rest(&live, names));
                     }
                 }
             };
+        }
+    }
+
+    fn rest(&self, live: &Live, names: bool) -> Rest {
+        let awake = live.running.iter().filter(|(_, running)| running.is_awake());
+        let (running, sleeping) = (live.running.len(), awake.clone().count() == 0);
+        let at_rest = self.machine.at_rest(self.quell.clock().now());
+        let name = |(lease, running): (&Lease, &Running)| {
+            let key = running.key.as_ref().map(|key| format!(", key {key:?}")).unwrap_or_default();
+            format!("task {}{key}, job {}", running.task, lease.job)
+        };
+        Rest {
+            is_resting: at_rest == Some(running) && sleeping,
+            events: live.events,
+            awake: if names { awake.map(name).take(MAX_NAMED).collect() } else { Vec::new() },
         }
     }
 
@@ -314,20 +357,22 @@ impl<S: Send + Sync + 'static> Runner<S> {
             settled: Arc::clone(&settled),
             spent,
         };
-        let name = job.task.clone();
+        let (name, key) = (job.task.clone(), job.key.clone());
+        let sleeps = Arc::new(AtomicUsize::new(0));
         let attempted = Attempted {
             quell: self.quell.clone(),
             job,
             started_at,
             cancelled: cancelled.clone(),
             settled,
-            asleep: Arc::clone(&self.asleep),
+            asleep: Arc::clone(&sleeps),
             effects: Mutex::default(),
         };
         let ctx = Ctx::new(Arc::clone(&self.state), attempted);
         let abort = live.attempts.spawn(attempt.run(ctx));
         live.leases.insert(abort.id(), lease);
-        live.running.insert(lease, Running { cancelled, abort, task: name, started: now, spent });
+        let running = Running { cancelled, abort, task: name, started: now, spent, key, sleeps };
+        live.running.insert(lease, running);
     }
 
     /// `event` is told who works and whether payloads are wanted.

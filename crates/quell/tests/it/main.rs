@@ -1,12 +1,14 @@
 //! What a user of the library does, on the model store in virtual time and on SQLite for real.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests")]
 
+mod cancels;
 mod compile;
 mod dead;
 mod effects;
 mod failures;
 #[cfg(feature = "sqlite")]
 mod faulty;
+mod held;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod ledger;
 mod lesser;

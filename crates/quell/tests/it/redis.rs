@@ -11,7 +11,7 @@ use quell_conformance::rig::until;
 
 use crate::tasks::{App, Reindex, Script, reindex, script, secs};
 
-fn url() -> String {
+pub(crate) fn url() -> String {
     let (server, prefix) = quell_services::redis_url_for_tests();
     format!("{server}?prefix={prefix}")
 }

@@ -1,6 +1,9 @@
 //! Real client and worker code in virtual time: when tasks run, and what their answers lead to.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+
+use futures_util::FutureExt;
 
 use quell::testing::TestKit;
 use quell::{JobState, Result, TaskName};
@@ -161,6 +164,25 @@ async fn r28_a_task_no_worker_knows_waits_and_shows_up() -> Result<()> {
     let slow = TaskName::new("slow")?;
     let waiting = counts.iter().find(|count| count.task == slow).map(|count| count.jobs);
     assert_eq!(waiting, Some(1), "{counts:?}");
+    Ok(())
+}
+
+/// Waits for what virtual time does not bring about.
+#[tokio::test]
+async fn a_handler_that_never_rests_is_named() -> Result<()> {
+    let stuck = |_: quell::Payload, ctx: quell::Ctx<()>| async move {
+        let result = ctx.quell().result(ctx.job(), secs(3_600)).await;
+        result.map(drop).map_err(quell::TaskError::failed)
+    };
+    let (task, policy) = (TaskName::new("stuck")?, quell::Policy::default());
+    let (of, policy_of) = (task.clone(), policy.clone());
+    let kit = TestKit::start(|quell| quell.worker(()).register_raw(of, &policy_of, stuck))?;
+    let kit = kit.with_patience(std::time::Duration::from_millis(200));
+    let trigger = policy.trigger(task, quell::Payload::from_stored("1"), None)?;
+    kit.quell().enqueue(quell::Batch::one(trigger)).await?;
+    let panic = AssertUnwindSafe(kit.advance(secs(1))).catch_unwind().await.unwrap_err();
+    let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(text.contains("waiting for task stuck, job 1. A handler"), "{text}");
     Ok(())
 }
 
