@@ -1,14 +1,21 @@
 //! Attempts that end without a word, and how many attempts a job keeps on record.
 
 use quell_core::crash::pause;
-use quell_core::{Attempt, AttemptOutcome, ClaimedJob, ExplainTarget, Outcome, SettledAs};
+use quell_core::heartbeat::WorkerRow;
+use quell_core::{
+    Attempt, AttemptOutcome, Claim, ClaimedJob, ExplainTarget, Outcome, SettledAs, WorkerId,
+};
 
-use crate::rig::{Rig, fails, keyed, lease, plain, secs};
+use crate::rig::{Rig, fails, heartbeat, keyed, lease, plain, secs};
 
-/// Claims one job and lets its lease lapse; says what was claimed and what became of the job.
+/// Claims one job, after which its worker is gone while another one works on; returns what was
+/// claimed and what became of the job.
 async fn crash(rig: &mut Rig, second: u64) -> (ClaimedJob, SettledAs) {
     let job = rig.at(second).claim_one().await;
+    rig.beat("w1", 1, second).await;
+    rig.beat("w2", 1, second + 20).await;
     let lapsed = rig.at(second + 30).reap().await;
+    assert!(lapsed[0].crash, "{lapsed:?}");
     (job, lapsed[0].became)
 }
 
@@ -55,14 +62,125 @@ pub async fn r21_r25_a_job_that_lapses_again_waits(mut rig: Rig) {
 /// change that.
 pub async fn r12_r25_the_heir_takes_over_the_lapses(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
+    rig.beat("w1", 1, 10).await;
     let first = rig.at(10).claim_one().await;
     let heir = rig.at(11).trigger(keyed("a")).await.job().expect("a job");
+    rig.beat("w2", 1, 30).await;
     let lapsed = rig.at(40).reap().await;
     assert!(matches!(lapsed[0].became, SettledAs::Absorbed { by, .. } if by == heir), "{lapsed:?}");
     rig.trigger(keyed("a")).await;
     let next = rig.at(200).claim_one().await;
     assert_eq!((next.id, next.lapses), (heir, 1));
     assert_eq!(rig.job(first.id).await.lapses, 1);
+}
+
+/// Several workers, of which one dies with the job each time: another one reaches the store
+/// meanwhile.
+pub async fn r25_a_crash_beside_other_workers_counts(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    for round in 0..3 {
+        let (begin, names) = (u64::from(round) * 10_000, ["w1", "w2", "w3"]);
+        for name in names {
+            rig.beat(name, round, begin).await;
+        }
+        let holder = WorkerId::new(names[round as usize]).expect("a valid name");
+        let wish = Claim { worker: holder, ..Rig::wish(1) };
+        let job = rig.at(begin + 1).claim_with(&wish).await.remove(0);
+        assert_eq!(job.lapses, round);
+        for name in names.iter().filter(|name| **name != wish.worker.as_str()) {
+            rig.beat(name, round, begin + 20).await;
+        }
+        rig.at(begin + 31).reap().await;
+    }
+    assert_eq!(rig.at(90_000).claim_one().await.lapses, 3);
+}
+
+/// The only worker, which its job kills: it counts although no other worker was there, whether its
+/// supervisor starts the next one at once or after the lease.
+pub async fn r25_the_crash_of_the_only_worker_counts_once_the_next_one_starts(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    let mut second = 0;
+    for (process, pause) in [(0, 5), (1, 600), (2, 40), (3, 10)] {
+        rig.beat("w1", process, second).await;
+        assert_eq!(rig.at(second).claim_one().await.lapses, process);
+        let back = second + pause;
+        rig.beat("w1", process + 1, back).await;
+        let reaped_at = back.max(second + 30);
+        rig.beat("w1", process + 1, reaped_at).await;
+        assert!(rig.at(reaped_at).reap().await[0].crash, "{process}");
+        second = reaped_at + 1_000;
+    }
+    rig.beat("w1", 4, second).await;
+    assert_eq!(rig.at(second).claim_one().await.lapses, 4);
+}
+
+/// The store is away for five minutes, or locked, or all workers are suspended; all of them are
+/// alive afterwards. Five times in a row: the sixth claim runs the handler.
+pub async fn r39_an_outage_of_the_store_counts_no_crash(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    let mut second = 0;
+    for round in 0..5 {
+        for name in ["w1", "w2", "w3"] {
+            rig.beat(name, 1, second).await;
+        }
+        let job = rig.at(second + 1).claim_one().await;
+        assert_eq!(job.lapses, 0, "after {round} outages");
+        // One more sign of another worker before it begins.
+        rig.beat("w2", 1, second + 9).await;
+        second += 300;
+        // Not the holder is the first that is back.
+        rig.beat("w2", 1, second).await;
+        let lapsed = rig.at(second).reap().await;
+        assert!(lapsed.len() == 1 && !lapsed[0].crash, "{lapsed:?}");
+        second += 1;
+    }
+    let job = rig.at(second).claim_one().await;
+    assert_eq!((job.lapses, job.attempt), (0, 1));
+}
+
+/// A worker that stops for a while, or cannot reach the store, and is back before its lease is taken
+/// away lives. One that is still away then looks as a dead one does: the others reached the store.
+pub async fn r21_r25_a_worker_that_is_back_has_not_crashed(mut rig: Rig) {
+    rig.trigger(plain("1")).await;
+    rig.beat("w1", 1, 0).await;
+    rig.claim_one().await;
+    for second in [10, 20, 30, 40, 50, 60] {
+        rig.beat("w2", 1, second).await;
+    }
+    rig.beat("w1", 1, 60).await;
+    assert!(!rig.at(60).reap().await[0].crash, "it stopped and is back");
+    let job = rig.claim_one().await;
+    assert_eq!(job.lapses, 0);
+    for second in [70, 80, 90] {
+        rig.beat("w2", 1, second).await;
+    }
+    assert!(rig.at(90).reap().await[0].crash, "it hangs, or is cut off alone");
+    assert_eq!(rig.at(200).claim_one().await.lapses, 1);
+}
+
+/// A worker's row shows what it reported and when it was seen; it goes when the worker stops, and a
+/// day after it was last seen.
+pub async fn r25_workers_are_listed_until_they_stop_or_stay_away(mut rig: Rig) {
+    let names = async |rig: &Rig| -> Vec<(String, u32)> {
+        let workers = rig.store.workers(Some(rig.now())).await.expect("the store lists");
+        workers.rows.iter().map(|row| (row.worker.to_string(), row.incarnation)).collect()
+    };
+    rig.beat("w2", 1, 0).await;
+    rig.beat("w1", 1, 0).await;
+    rig.beat("w1", 2, 10).await;
+    rig.beat("w1", 2, 20).await;
+    let now = rig.at(20).now();
+    let workers = rig.store.workers(Some(now)).await.expect("the store lists");
+    let beat = heartbeat(&WorkerId::new("w1").expect("a valid name"), 2);
+    let row = WorkerRow::first(Rig::START + secs(10), &beat).again(rig.now(), &beat);
+    assert_eq!((workers.now, workers.rows.get(1)), (rig.now(), Some(&row)));
+    let named = |name: &str, process: u32| (name.to_owned(), process);
+    assert_eq!(names(&rig).await, [named("w1", 1), named("w1", 2), named("w2", 1)]);
+    rig.store.remove_worker(&beat.worker, 1).await.expect("the store removes");
+    rig.store.remove_worker(&beat.worker, 7).await.expect("there is none");
+    assert_eq!(names(&rig).await, [named("w1", 2), named("w2", 1)]);
+    rig.at(86_401);
+    assert_eq!(names(&rig).await, [named("w1", 2)]);
 }
 
 /// A job that fails for ever keeps its first attempts and its last ones, and says how many it gave

@@ -127,7 +127,7 @@ pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Re
     let t = rig.now();
     let token = LeaseToken::new(1);
     let became = SettledAs::Scheduled { due: t };
-    assert_eq!(recorder.take()[0], Event::Lapse { t, job: run.id, token, became, crash: true });
+    assert_eq!(recorder.take()[0], Event::Lapse { t, job: run.id, token, became, crash: false });
 
     let run = rig.claim_one().await;
     rig.settle(lease(&run), fails(secs(1), true)).await;

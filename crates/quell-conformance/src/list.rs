@@ -136,6 +136,11 @@ macro_rules! rule_tests {
                     r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports,
                     r21_r25_a_job_that_lapses_again_waits,
                     r12_r25_the_heir_takes_over_the_lapses,
+                    r25_a_crash_beside_other_workers_counts,
+                    r25_the_crash_of_the_only_worker_counts_once_the_next_one_starts,
+                    r39_an_outage_of_the_store_counts_no_crash,
+                    r21_r25_a_worker_that_is_back_has_not_crashed,
+                    r25_workers_are_listed_until_they_stop_or_stay_away,
                     r25_the_first_and_the_last_attempts_are_kept,
                 ]
                 alerts: [

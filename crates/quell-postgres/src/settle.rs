@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
+use quell_core::crash::is_crash;
 use quell_core::history::Event;
 use quell_core::{
     AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Payload, Result,
@@ -274,10 +275,11 @@ impl Tx<'_> {
         }
         let mut moving = self.lock(leases.iter().map(|lease| lease.job).collect()).await?;
         self.read_clock().await?;
+        let workers = if leases.is_empty() { Vec::new() } else { self.workers().await? };
         let (now, mut lapsed) = (self.now, Vec::with_capacity(leases.len()));
         for lease in leases {
             let Some((mut job, mut heir)) = moving.take(lease.job) else { continue };
-            let crash = true;
+            let crash = is_crash(&job, &workers);
             moving.attempts.push((job.clone(), AttemptOutcome::Lapsed, None));
             let became = job.lapse(now, crash, heir.as_mut());
             let became = self.heed_key(&mut job, became).await?;

@@ -35,3 +35,4 @@ pub mod summary;
 pub mod torment;
 pub mod trace;
 pub mod view;
+pub mod workers;

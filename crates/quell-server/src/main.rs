@@ -45,6 +45,8 @@ enum Command {
     Schedule(quell_server::schedule::Args),
     /// List alerts: what is watched, and what is raised.
     Alerts(quell_server::alert_command::Args),
+    /// List workers: where each runs, how busy it is, and when it was last seen.
+    Workers(quell_server::workers::Args),
     /// Judge event histories: was anything lost, run twice, too early or too late?
     Check(quell_server::check::Args),
     Replay(quell_server::replay::Args),
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Command::Dead(command) => quell_server::dead::run(command, &mut out),
         Command::Schedule(args) => quell_server::schedule::run(args, &mut out),
         Command::Alerts(args) => quell_server::alert_command::run(&args, &mut out),
+        Command::Workers(args) => quell_server::workers::run(&args, &mut out),
         Command::Check(args) => quell_server::check::run(args, &mut out),
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),

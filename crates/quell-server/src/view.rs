@@ -1,6 +1,7 @@
 //! Jobs as people and programs outside read them: moments as text, names as words.
 
 use quell::alert::Alert;
+use quell::heartbeat::{WorkerRow, Workers};
 use quell::{
     AlertRow, DeadCause, DeadCauses, DeadFilter, DeadPlace, Effect, Explanation, Job, JobResult,
     Payload, ScheduleInfo, Spec, Timestamp, UnreadableJob, UnreadablePage, describe_reason,
@@ -49,6 +50,28 @@ pub fn job(job: &Job) -> Value {
         "error": job.error,
         "output": job.output.as_ref().map(document),
     })
+}
+
+/// Workers as JSON, by name.
+#[must_use]
+pub fn workers(workers: &Workers) -> Vec<Value> {
+    let show = |row: &WorkerRow| {
+        json!({
+            "worker": row.worker,
+            "incarnation": row.incarnation,
+            "state": if row.is_unseen(workers.now) { "unseen" } else { "seen" },
+            "host": row.host,
+            "pid": row.pid,
+            "version": row.version,
+            "queues": row.queues,
+            "slots": row.slots,
+            "busy": row.busy,
+            "lease": exact(row.lease),
+            "started_at": row.started_at.to_string(),
+            "seen_at": row.seen_at.to_string(),
+        })
+    };
+    workers.rows.iter().map(show).collect()
 }
 
 /// What came of a job, as JSON.

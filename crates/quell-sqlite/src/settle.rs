@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::time::Duration;
 
+use quell_core::crash::is_crash;
 use quell_core::history::Event;
 use quell_core::{
     Attempt, AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Payload,
@@ -16,6 +17,7 @@ use sqlx::sqlite::SqliteRow;
 use crate::error::explain;
 use crate::row::{decode, get, job_columns, signed, unsigned};
 use crate::tx::{Trip, Tx, opening};
+use crate::workers::read_workers;
 use crate::write::put;
 
 /// R11: windows whose key no longer runs may start.
@@ -106,10 +108,11 @@ impl Tx<'_> {
             .fetch_all(&mut *self.db)
             .await
             .map_err(|e| explain("read lapsed leases", e))?;
+        let workers = if rows.is_empty() { Vec::new() } else { read_workers(&mut self.db).await? };
         let mut lapsed = Vec::with_capacity(rows.len());
         for row in &rows {
             let mut job = decode(row, self.names)?;
-            let crash = true;
+            let crash = is_crash(&job, &workers);
             let lease = Lease { job: job.id, token: LeaseToken::new(job.starts) };
             self.record_attempt(&job, AttemptOutcome::Lapsed, None).await?;
             let mut heir = self.heir_of(&job).await?;

@@ -62,6 +62,7 @@ pub mod testing;
 mod transaction;
 
 mod worker;
+mod workers;
 
 pub use call::{Trigger, TriggerMany};
 pub use causes::{DeadCause, DeadCauses};

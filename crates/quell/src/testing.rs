@@ -203,7 +203,9 @@ impl TestKit {
         let clock = Arc::new(TestClock::new(TestKit::START));
         let quell = Quell::with_store(store).clock(Arc::<TestClock>::clone(&clock)).build()?;
         let (pings, asked) = mpsc::channel(1);
-        let mut worker = make(&quell).answering(asked);
+        let worker = make(&quell).answering(asked);
+        // Heartbeats serve other workers, of which there are none: here they would be steps to take.
+        let mut worker = worker.heartbeat(Duration::from_secs(3_600));
         // Polling is the safety net of real time. In virtual time it would only be steps to take.
         if worker.poll_settings() == PollSettings::default() {
             let base = Duration::from_secs(3_600);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Event;
 use super::state::{State, TaskKey};
+use crate::crash::is_crash;
 use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
 use crate::settlement::clipped;
@@ -109,7 +110,7 @@ impl State {
         let token = LeaseToken::new(self.job(id)?.starts);
         self.record_attempt(id, AttemptOutcome::Lapsed, None);
         let place = self.told();
-        let crash = true;
+        let crash = is_crash(self.job(id)?, &self.workers);
         let became = self.end_attempt(id, |job, heir| job.lapse(now, crash, heir))?;
         self.tell_at(place, || Event::Lapse { t: now, job: id, token, became, crash });
         Some(Lapsed { lease: Lease { job: id, token }, became, crash })

@@ -15,6 +15,7 @@ mod results;
 mod schedules;
 mod triggers;
 mod unreadable;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -101,6 +102,7 @@ pub fn router(api: Api) -> Router {
         .route("/v1/schedules/{name}/resume", post(schedules::resume))
         .route("/v1/schedules/{name}/run", post(schedules::run))
         .route("/v1/schedules/{name}/backfill", post(schedules::backfill))
+        .route("/v1/workers", get(workers::list))
         .route("/v1/alerts", get(alerts::list))
         .route("/v1/alerts/{name}", delete(alerts::forget))
         .route("/v1/explain", get(jobs::explain))

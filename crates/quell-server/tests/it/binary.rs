@@ -122,3 +122,52 @@ fn the_demo_ends_by_itself_and_tells_what_to_try_next() {
         assert!(shown.contains(needle), "{needle:?} is missing in:\n{shown}");
     }
 }
+
+/// The state of each worker that the store knows, by its process.
+fn worker_states(store: &str) -> std::collections::BTreeMap<u64, String> {
+    let output = quell(&["workers", "--json", "--store", store]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = answer["workers"].as_array().unwrap().iter();
+    rows.map(|row| (row["pid"].as_u64().unwrap(), row["state"].as_str().unwrap().to_owned()))
+        .collect()
+}
+
+/// Waits until the workers are these.
+fn wait_for_workers(store: &str, expected: &[(u32, &str)]) {
+    let expected = expected.iter().map(|(pid, state)| (u64::from(*pid), (*state).to_owned()));
+    let expected = expected.collect();
+    let begun = std::time::Instant::now();
+    loop {
+        let states = worker_states(store);
+        if states == expected {
+            return;
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{states:?}, not {expected:?}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn r25_a_killed_worker_is_unseen_and_one_that_stops_leaves_the_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("quell.toml");
+    let store = format!("sqlite://{}", folder.path().join("q.db").display());
+    let text_of_config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[worker]\nlease = \"3s\"\n[store]\nurl = \"{store}\"\n\
+         [tasks.t]\nexec = {{ command = [\"true\"] }}\n"
+    );
+    std::fs::write(&config, text_of_config).unwrap();
+    let mut stops = Process::serve(&config, &[]);
+    let mut dies = Process::serve(&config, &[]);
+    let (first, second) = (stops.child.id(), dies.child.id());
+    wait_for_workers(&store, &[(first, "seen"), (second, "seen")]);
+    let (succeeded, shown) = text(&stops.ask(&["workers"]));
+    assert!(succeeded && shown.contains("SLOTS") && shown.contains(&first.to_string()), "{shown}");
+    dies.child.kill().unwrap();
+    dies.child.wait().unwrap();
+    wait_for_workers(&store, &[(first, "seen"), (second, "unseen")]);
+    stops.signal("-TERM");
+    assert!(stops.child.wait().unwrap().success());
+    wait_for_workers(&store, &[(second, "unseen")]);
+}

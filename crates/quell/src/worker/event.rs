@@ -23,6 +23,8 @@ pub(crate) enum Event {
     Settled { sent: Vec<Settlement>, answer: Result<Vec<Settled>> },
     /// Renewals were answered.
     Renewed { leases: Vec<Lease>, asked_at: Timestamp, answer: Result<Vec<Option<Timestamp>>> },
+    /// A heartbeat was answered.
+    Beaten(Result<()>),
     /// Lapsed leases were taken back.
     Reaped(Result<Vec<Lapsed>>),
     /// Schedules were asked for ticks.
@@ -45,6 +47,10 @@ pub(crate) enum Command {
     Start(Box<ClaimedJob>),
     Settle(Vec<Settlement>),
     Renew(Vec<Lease>),
+    /// Report that the worker is alive, with this number of running attempts.
+    Heartbeat {
+        busy: usize,
+    },
     Reap,
     Prune,
     /// Fire the ticks of schedules that are due.

@@ -20,10 +20,12 @@ use super::poller::{Polled, Poller, StoreClock};
 use super::ticker::Ticker;
 use crate::metrics;
 use held::{PENALTY, Waiting};
+use pulse::Pulse;
 use upkeep::{PRUNE_PAUSE, REAP_PAUSE};
 
 mod held;
 mod leases;
+mod pulse;
 pub(crate) mod upkeep;
 
 /// The most settlements in one store call.
@@ -38,6 +40,8 @@ pub(crate) struct Bounds {
     pub(crate) concurrency: usize,
     pub(crate) prefetch: usize,
     pub(crate) lease: Duration,
+    /// Between two heartbeats.
+    pub(crate) heartbeat: Duration,
     pub(crate) grace: Duration,
     pub(crate) poll: PollSettings,
 }
@@ -121,6 +125,7 @@ pub(crate) struct Machine {
     /// Leases that are to be renewed early: a cancelled job's is lost.
     checks: BTreeSet<Lease>,
     check_at: Timestamp,
+    pulse: Pulse,
     reaping: bool,
     reap_at: Option<Timestamp>,
     reaped_at: Timestamp,
@@ -165,6 +170,7 @@ impl Machine {
             renew_at: None,
             checks: BTreeSet::new(),
             check_at: now,
+            pulse: Pulse::new(bounds.heartbeat, now),
             reaping: false,
             reap_at: Some(now),
             reaped_at: now.before(REAP_PAUSE),
@@ -194,6 +200,7 @@ impl Machine {
             Event::Renewed { leases, asked_at, answer } => {
                 self.on_renewed(&leases, asked_at, answer, now, &mut commands);
             }
+            Event::Beaten(answer) => self.pulse.answered(answer, now),
             Event::Reaped(answer) => self.on_reaped(answer, now),
             Event::Pruned { asked_at, answer } => self.on_pruned(answer, asked_at, now),
             Event::Ticked { asked_at, answer } => self.on_ticked(&answer, asked_at, now),
@@ -216,11 +223,12 @@ impl Machine {
                 }
                 wakes.extend(self.waiting.front().map(|one| self.release_at(one)));
                 wakes.extend((!self.pruning).then_some(self.prune_at));
-                wakes.extend(self.reap_at.filter(|_| !self.reaping));
+                wakes.extend(self.reap_at.filter(|_| !self.reaping && !self.pulse.is_sending()));
                 wakes.extend(self.ticker.next_wake());
             }
             Phase::Draining { deadline } | Phase::GivingBack { deadline } => wakes.push(deadline),
         }
+        wakes.extend(self.pulse.next_wake());
         if !self.held.is_empty() {
             wakes.extend(self.renew_at.filter(|_| self.renewing < RENEWALS));
             let checks = !self.checks.is_empty() && self.renewing < RENEWALS;
@@ -244,7 +252,8 @@ impl Machine {
     /// store failed is a rest: it ends when time goes on.
     pub(crate) fn at_rest(&self, now: Timestamp) -> Option<usize> {
         let claiming = self.pollers.iter().any(|poller| !poller.is_free());
-        let upkeep = self.reaping || self.pruning || self.ticker.is_asking();
+        let upkeep =
+            self.reaping || self.pruning || self.ticker.is_asking() || self.pulse.is_sending();
         let busy = claiming || self.settling || self.renewing > 0 || upkeep;
         let pausing = self.unsettled.is_empty() || now < self.settle_at;
         (!busy && pausing).then_some(self.running)
@@ -534,6 +543,9 @@ impl Machine {
     fn plan(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         self.plan_losses(now, commands);
         self.plan_stop(now, commands);
+        if self.pulse.sends(now) {
+            commands.push(Command::Heartbeat { busy: self.running });
+        }
         if self.phase == Phase::Working {
             self.plan_turn(now, commands);
             self.plan_starts(now, commands);

@@ -27,13 +27,21 @@ impl Story {
     fn of_queues(queues: usize, concurrency: usize, prefetch: usize) -> Self {
         let now = Timestamp::from_secs(1_000);
         let poll = PollSettings::default();
-        let bounds = Bounds { concurrency, prefetch, lease: LEASE, grace: GRACE, poll };
+        // One heartbeat as the story begins; a test of heartbeats sets another pace.
+        let heartbeat = Duration::MAX;
+        let bounds = Bounds { concurrency, prefetch, lease: LEASE, heartbeat, grace: GRACE, poll };
         let queues = (0..queues).map(|n| QueueName::new(format!("q{n}")).unwrap()).collect();
         Story { machine: Machine::new(bounds, queues, now, 7), now, next_job: 1, rated: false }
     }
 
+    /// Tells the event; a heartbeat is answered at once.
     fn tell(&mut self, event: Event) -> Vec<Command> {
-        self.machine.apply(event, self.now)
+        let mut commands = self.machine.apply(event, self.now);
+        let beats = commands.extract_if(.., |one| matches!(one, Command::Heartbeat { .. })).count();
+        if beats > 0 {
+            commands.extend(self.machine.apply(Event::Beaten(Ok(())), self.now));
+        }
+        commands
     }
 
     /// Lets time pass to the next wake and ticks.
@@ -703,4 +711,47 @@ fn r37_upkeep_goes_on_while_the_store_has_more_and_leaves_half_of_the_time() {
     story.tell(Event::Pruned { asked_at, answer });
     while prunes(&story.wake()) == 0 {}
     assert_eq!(story.now, asked_at + Duration::from_secs(60));
+}
+
+#[test]
+fn r25_r34_heartbeats_come_at_their_pace_whatever_the_worker_does() {
+    let mut story = Story::new(2, 0);
+    story.machine.pulse = Pulse::new(Duration::from_secs(10), story.now);
+    let begin = story.now;
+    let beats = |story: &mut Story| {
+        let commands = story.machine.apply(Event::Tick, story.now);
+        commands.iter().filter(|one| matches!(one, Command::Heartbeat { .. })).count()
+    };
+    assert_eq!(beats(&mut story), 1);
+    assert_eq!(beats(&mut story), 0, "one is in flight");
+    story.machine.apply(Event::Beaten(Ok(())), story.now);
+    story.now = begin + Duration::from_secs(9);
+    assert_eq!(beats(&mut story), 0);
+    story.now = begin + Duration::from_secs(10);
+    assert_eq!(beats(&mut story), 1);
+    let away = Error::new(ErrorKind::Unavailable, "away");
+    story.machine.apply(Event::Beaten(Err(away)), story.now);
+    story.now = story.now + Duration::from_millis(250);
+    assert_eq!(beats(&mut story), 1, "a heartbeat that failed is sent again soon");
+    story.machine.apply(Event::Beaten(Ok(())), story.now);
+    story.machine.apply(Event::Shutdown, story.now);
+    story.now = story.now + Duration::from_secs(10);
+    assert_eq!(beats(&mut story), 1, "a worker that drains is alive");
+}
+
+#[test]
+fn r25_a_worker_that_was_suspended_reports_itself_before_it_takes_leases_back() {
+    let mut story = Story::new(2, 0);
+    story.machine.pulse = Pulse::new(Duration::from_secs(10), story.now);
+    story.machine.apply(Event::Tick, story.now);
+    story.machine.apply(Event::Beaten(Ok(())), story.now);
+    story.machine.apply(Event::Reaped(Ok(Vec::new())), story.now);
+    story.now = story.now + Duration::from_secs(300);
+    story.machine.reap_at = Some(story.now);
+    let reaps = |commands: &[Command]| commands.iter().any(|one| matches!(one, Command::Reap));
+    let commands = story.machine.apply(Event::Tick, story.now);
+    assert!(commands.iter().any(|one| matches!(one, Command::Heartbeat { .. })), "{commands:?}");
+    assert!(!reaps(&commands), "{commands:?}");
+    let commands = story.machine.apply(Event::Beaten(Ok(())), story.now);
+    assert!(reaps(&commands), "{commands:?}");
 }

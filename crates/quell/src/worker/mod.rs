@@ -6,6 +6,7 @@
 
 mod attempt;
 mod event;
+mod identity;
 mod machine;
 mod panic;
 mod poller;
@@ -19,6 +20,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_core::heartbeat;
 use quell_core::poll::PollSettings;
 use quell_core::{Error, Payload, QueueName, Result, Retention, TaskName, WorkerId};
 use tokio::sync::mpsc;
@@ -26,6 +28,7 @@ use tokio::sync::mpsc;
 use crate::handler::{AnyHandler, check_input};
 use crate::metrics::TaskMetrics;
 use crate::{Ctx, Handler, Input, Policy, Quell, RawOutput, Task, TaskError, TaskPolicy};
+use identity::Identity;
 use machine::{Bounds, Machine};
 pub(crate) use panic::message as panic_message;
 use run::Runner;
@@ -90,6 +93,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             concurrency: 32,
             prefetch: 4_000,
             lease: Duration::from_secs(30),
+            heartbeat: heartbeat::interval(Duration::from_secs(30)),
             grace: Duration::from_secs(30),
             poll: PollSettings::default(),
         };
@@ -124,6 +128,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// default: a job of a worker that was killed runs again after at most that.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.bounds.lease = lease;
+        self.bounds.heartbeat = heartbeat::interval(lease);
         self
     }
 
@@ -155,7 +160,8 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         self
     }
 
-    /// What the worker calls itself in the record of attempts. Made up by default.
+    /// What the worker calls itself in the record of attempts and in the list of workers. Made up by
+    /// default. Give each running worker a name of its own: two of one name look like one (R25, R31).
     pub fn name(mut self, name: WorkerId) -> Self {
         self.name = Some(name);
         self
@@ -208,6 +214,12 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         self
     }
 
+    /// Sends heartbeats at another pace than the lease asks for.
+    pub(crate) fn heartbeat(mut self, interval: Duration) -> Self {
+        self.bounds.heartbeat = interval;
+        self
+    }
+
     pub(crate) fn poll_settings(&self) -> PollSettings {
         self.bounds.poll
     }
@@ -247,16 +259,16 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             by_queue.into_iter().map(|(queue, tasks)| (queue, Arc::from(tasks))).unzip();
         let now = self.quell.clock().now();
         let lease = self.bounds.lease;
+        let name = self.name.map_or_else(made_up_name, Ok)?;
+        let bounds = (self.bounds.concurrency, lease);
+        let identity = Identity::new(name, names.clone(), bounds, now);
         // In virtual time, runs must repeat: the poll's jitter too.
         let seed = if self.quell.clock().store_time().is_some() { 0 } else { fastrand::u64(..) };
         Ok(Runner {
             machine: Machine::new(self.bounds, names, now, seed),
             quell: self.quell,
             state: self.state,
-            worker: match self.name {
-                Some(name) => name,
-                None => made_up_name()?,
-            },
+            identity,
             lease,
             retention: self.retention,
             tasks: self.tasks,

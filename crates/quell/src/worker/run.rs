@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -18,11 +19,12 @@ use quell_core::{
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{debug, error};
 
 use super::Registered;
 use super::attempt::{Attempt, Ended, Spent};
 use super::event::{Command, Event};
+use super::identity::Identity;
 use super::machine::Machine;
 use super::machine::upkeep::{PRUNE_BATCH, REAP_BATCH};
 use super::panic::message;
@@ -55,6 +57,9 @@ pub(crate) struct Rest {
 /// Handlers that a [`Rest`] names.
 const MAX_NAMED: usize = 10;
 
+/// How long a worker that has stopped waits for the store to remove its row.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A handler that runs.
 #[derive(Debug)]
 struct Running {
@@ -78,7 +83,7 @@ impl Running {
 pub(super) struct Runner<S> {
     pub(super) quell: Quell,
     pub(super) state: Arc<S>,
-    pub(super) worker: WorkerId,
+    pub(super) identity: Identity,
     pub(super) lease: std::time::Duration,
     pub(super) retention: Retention,
     pub(super) tasks: BTreeMap<TaskName, Registered<S>>,
@@ -157,7 +162,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
                 self.perform(command, now, &mut live);
             }
             if self.machine.is_done() {
-                return;
+                return self.leave().await;
             }
             event = loop {
                 let seen = tokio::select! {
@@ -242,6 +247,13 @@ impl<S: Send + Sync + 'static> Runner<S> {
             Command::Start(job) => self.start(*job, now, live),
             Command::Settle(settlements) => self.settle(settlements, live),
             Command::Renew(leases) => self.renew(leases, now, live),
+            Command::Heartbeat { busy } => {
+                let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
+                let beat = self.identity.beat(busy, now);
+                live.calls.push(Box::pin(async move {
+                    Event::Beaten(store.heartbeat(time, &beat).await)
+                }));
+            }
             Command::Reap => {
                 let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
                 let reap = async move { Event::Reaped(store.reap(time, REAP_BATCH).await) };
@@ -284,7 +296,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         let claim = Claim {
             queue: name.clone(),
             tasks: Arc::clone(tasks),
-            worker: self.worker.clone(),
+            worker: self.identity.worker().clone(),
             limit,
             lease: self.lease,
         };
@@ -378,7 +390,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
     /// `event` is told who works and whether payloads are wanted.
     fn record(&self, event: impl FnOnce(&WorkerId, bool) -> Recorded) {
         if let Some(history) = self.quell.history() {
-            history.record(&event(&self.worker, history.wants_payloads()));
+            history.record(&event(self.identity.worker(), history.wants_payloads()));
         }
     }
 
@@ -391,6 +403,21 @@ impl<S: Send + Sync + 'static> Runner<S> {
             });
             Recorded::Worker { worker: worker.clone(), tasks: tasks.collect() }
         });
+    }
+
+    /// Removes the worker's row. Where the store does not answer, the row shows the worker as unseen.
+    async fn leave(&self) {
+        let (store, identity) = (self.quell.store(), &self.identity);
+        let removed = store.remove_worker(identity.worker(), identity.incarnation());
+        let clock = self.quell.clock();
+        tokio::select! {
+            removed = removed => if let Err(error) = removed {
+                debug!(%error, "the worker's row could not be removed");
+            },
+            () = clock.sleep_until(clock.now() + LEAVE_TIMEOUT) => {
+                debug!("the store did not answer: the worker's row stays");
+            }
+        }
     }
 
     fn store_time(&self) -> Option<Timestamp> {

@@ -11,6 +11,7 @@ use quell::{
 };
 
 use crate::tasks::secs;
+use quell_conformance::rig::heartbeat;
 
 fn task() -> TaskName {
     TaskName::new("t").unwrap()
@@ -103,7 +104,7 @@ async fn r25_a_panic_is_kept_with_its_place_and_backtrace() -> Result<()> {
     Ok(())
 }
 
-/// A job whose lease has lapsed so often in a row.
+/// A job whose worker was gone this number of times in a row while another one worked on.
 async fn crashed(store: &MemoryStore, times: u32) -> Result<()> {
     let claim = Claim {
         queue: quell::QueueName::new(quell::DEFAULT_QUEUE)?,
@@ -114,10 +115,13 @@ async fn crashed(store: &MemoryStore, times: u32) -> Result<()> {
     };
     let trigger = Policy::default().trigger(task(), Payload::encode(&"fine")?, None)?;
     store.enqueue(None, vec![Batch::one(trigger)]).await?;
+    let other = heartbeat(&WorkerId::new("other")?, 1);
     for hour in 1..=times {
-        let claimed = store.claim(Some(Timestamp::from_secs(i64::from(hour) * 3_600)), &claim);
-        assert_eq!(claimed.await?.jobs.len(), 1);
-        store.reap(Some(Timestamp::from_secs(i64::from(hour) * 3_600 + 30)), 9).await?;
+        let at = |second| Some(Timestamp::from_secs(i64::from(hour) * 3_600 + second));
+        store.heartbeat(at(0), &heartbeat(&claim.worker, 1)).await?;
+        assert_eq!(store.claim(at(0), &claim).await?.jobs.len(), 1);
+        store.heartbeat(at(20), &other).await?;
+        store.reap(at(30), 9).await?;
     }
     // Past every pause.
     store.reap(Some(Timestamp::from_secs(i64::from(times + 1) * 3_600)), 9).await?;

@@ -192,14 +192,23 @@ async fn r29_shutdown_gives_unfinished_work_back_unspent() -> Result<()> {
 
 /// A worker that waits writes nothing: the WAL does not grow.
 #[tokio::test]
-async fn r34_an_idle_worker_writes_nothing() -> Result<()> {
+async fn r34_an_idle_worker_writes_its_heartbeats_and_nothing_else() -> Result<()> {
     let (store, folder) = store().await?;
     let quell = Quell::with_store(store).build()?;
     let wal = || std::fs::metadata(folder.path().join("app.db-wal")).unwrap();
-    let before = (wal().len(), wal().modified().unwrap());
     let poll = quell::PollSettings { base: Duration::from_millis(5), ceiling: secs(1) };
     let worker = quell.worker(App::default()).register(script).register(reindex).poll(poll);
-    worker.run_until(tokio::time::sleep(Duration::from_millis(300))).await?;
-    assert_eq!((wal().len(), wal().modified().unwrap()), before);
+    let idle = async {
+        // The next heartbeat comes 10 s after the first.
+        quell_conformance::rig::until("the worker is seen", || async {
+            quell.workers().await.unwrap().rows.len() == 1
+        })
+        .await;
+        let before = (wal().len(), wal().modified().unwrap());
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!((wal().len(), wal().modified().unwrap()), before);
+    };
+    worker.run_until(idle).await?;
+    assert_eq!(quell.workers().await?.rows, [], "it has stopped");
     Ok(())
 }

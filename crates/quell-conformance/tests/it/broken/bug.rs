@@ -37,6 +37,8 @@ pub(crate) enum Bug {
     NeverReaps,
     ForgetsBackoff,
     ForgetsLapses,
+    CountsEveryLapse,
+    ForgetsWorkers,
     KeepsTheLastAttemptsOnly,
     SeesNoTrouble,
     WritesAlertsUnseen,

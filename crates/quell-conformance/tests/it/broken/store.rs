@@ -12,12 +12,12 @@ use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::window::Thresholds;
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, Ended, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter, JobId,
-    JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Outcome, Overview,
-    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Rate, Receipt, Redrive, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, Wakeups, When, WorkerId,
+    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob,
+    Counts, Effect, EffectName, Ended, ExplainTarget, Explanation, FailureKind, Fold, Job,
+    JobFilter, JobId, JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue,
+    Outcome, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Rate, Receipt,
+    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -259,6 +259,10 @@ impl Store for Broken {
         if self.bug == Bug::ForgetsLapses {
             claimed.jobs.iter_mut().for_each(|job| job.lapses = 0);
         }
+        if self.bug == Bug::CountsEveryLapse {
+            let starts = |job: &ClaimedJob| u32::try_from(job.token.get()).unwrap();
+            claimed.jobs.iter_mut().for_each(|job| job.lapses = starts(job) - 1);
+        }
         Ok(claimed)
     }
 
@@ -368,7 +372,11 @@ impl Store for Broken {
     }
 
     async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
-        self.inner.workers(now).await
+        let mut workers = self.inner.workers(now).await?;
+        if self.bug == Bug::ForgetsWorkers {
+            workers.rows.clear();
+        }
+        Ok(workers)
     }
 
     async fn next_due(

@@ -34,7 +34,8 @@ impl Machine {
         match answer {
             Ok(lapsed) => {
                 for one in &lapsed {
-                    warn!(job = %one.lease.job, token = one.lease.token.get(), "lease lapsed, job taken back");
+                    let (job, token, crash) = (one.lease.job, one.lease.token.get(), one.crash);
+                    warn!(%job, token, crash, "lease lapsed, job taken back");
                 }
                 if !lapsed.is_empty() {
                     self.pollers.iter_mut().for_each(|poller| poller.look_by(now));
@@ -80,7 +81,10 @@ impl Machine {
     }
 
     pub(super) fn plan_upkeep(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
-        if !self.reaping && self.reap_at.is_some_and(|at| at <= now) {
+        // R25: a worker that comes back after a pause reports itself before it takes its own leases
+        // back, or it would count as gone.
+        let is_seen = !self.pulse.is_sending();
+        if is_seen && !self.reaping && self.reap_at.is_some_and(|at| at <= now) {
             self.reaping = true;
             self.reap_at = None;
             commands.push(Command::Reap);

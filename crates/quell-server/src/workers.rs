@@ -1,0 +1,53 @@
+//! `quell workers`: which workers there are, and when each was last seen (R25).
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::client::{Source, ask, join, read_store, table};
+use crate::view;
+
+/// `quell workers`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Runs `quell workers`.
+///
+/// # Errors
+/// What the server or the store says.
+pub fn run(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
+    let source = &args.source;
+    let answer = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            Ok(json!({ "workers": view::workers(&quell.workers().await?) }))
+        })?,
+        None => {
+            let url = join(&source.server, &["v1", "workers"])?;
+            ask(&source.server, |client| client.get(url))?
+        }
+    };
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    let mut rows = answer.get("workers").and_then(Value::as_array).cloned().unwrap_or_default();
+    for row in &mut rows {
+        let names = row["queues"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        row["queues"] = json!(names.collect::<Vec<_>>().join(","));
+    }
+    let columns = [
+        "worker",
+        "state",
+        "host",
+        "pid",
+        "version",
+        "queues",
+        "busy",
+        "slots",
+        "started_at",
+        "seen_at",
+    ];
+    Ok(out.write_all(table(columns, &rows).as_bytes())?)
+}
