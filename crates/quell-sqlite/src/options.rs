@@ -137,14 +137,14 @@ impl SqliteOptions {
     /// [`ErrorKind::Foreign`] for a file that is not Quell's, [`ErrorKind::Newer`] for one of a
     /// newer Quell, [`ErrorKind::ReadOnly`], [`ErrorKind::Full`] and [`ErrorKind::Unavailable`]
     /// for a file that cannot be used; each says what to do.
-    pub async fn open(self) -> Result<SqliteStore> {
+    pub async fn open(self) -> quell_core::Result<SqliteStore> {
         let (connect, writer) = (self.connect_options(), self.connect().await?);
         let shared = Shared { history: self.history, steps: self.steps };
         SqliteStore::start(writer, &connect.create_if_missing(false), shared).await
     }
 
     /// A connection to a store that is up to date.
-    pub(crate) async fn connect(&self) -> Result<SqliteConnection> {
+    pub(crate) async fn connect(&self) -> quell_core::Result<SqliteConnection> {
         let connect = self.connect_options();
         let deadline = Instant::now() + self.busy_timeout;
         loop {
