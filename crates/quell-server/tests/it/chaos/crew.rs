@@ -1,21 +1,28 @@
 //! The processes of a chaos run: workers of both kinds and callers on one store, each with an event
-//! history of its own.
+//! history and a record of its own.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Two of `quell serve`, one of the library alone.
-pub(super) const WORKERS: usize = 3;
+use quell_server::torment::load::LEASE;
+
+/// Two of the library alone, of which the first registers one task more, and two of `quell serve`.
+pub(super) const WORKERS: usize = 4;
+/// Workers of the library alone.
+const IN_CODE: usize = 2;
 /// Processes that trigger.
 pub(super) const CALLERS: usize = 2;
 /// The schedule of the configuration, and the task that it triggers.
 pub(super) const BEAT: &str = "beat";
-/// Nothing takes longer on a machine that works.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Nothing takes longer, however loaded the machine is.
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// What a process may still write to one file while its disk is full. Its history stays below.
 const ROOM: u64 = 128 << 10;
+/// The history of a process that has done some work is longer.
+const SOME_WORK: u64 = 6 << 10;
 
 /// One process and the number of its files.
 struct Member {
@@ -23,7 +30,7 @@ struct Member {
     number: usize,
 }
 
-/// Everyone.
+/// Every process of a run.
 pub(super) struct Crew {
     folder: PathBuf,
     /// The store that they share.
@@ -32,15 +39,25 @@ pub(super) struct Crew {
     callers: Vec<Member>,
     /// Processes started so far.
     started: usize,
+    /// The numbers of those that did not end in order.
+    gone: BTreeSet<usize>,
+    /// Whose policies they have.
+    deploy: u32,
 }
 
 impl Crew {
     pub(super) fn start(folder: &Path, url: &str) -> Crew {
         std::fs::create_dir(folder.join("stamps")).unwrap();
-        write_config(folder, url);
-        let (workers, callers) = (Vec::new(), Vec::new());
-        let (folder, url) = (folder.to_owned(), url.to_owned());
-        let mut crew = Crew { folder, url, workers, callers, started: 0 };
+        write_configs(folder, url);
+        let mut crew = Crew {
+            folder: folder.to_owned(),
+            url: url.to_owned(),
+            workers: Vec::new(),
+            callers: Vec::new(),
+            started: 0,
+            gone: BTreeSet::new(),
+            deploy: 0,
+        };
         for index in 0..WORKERS {
             let worker = crew.worker(index);
             crew.workers.push(worker);
@@ -52,22 +69,52 @@ impl Crew {
         crew
     }
 
-    pub(super) fn kill_worker(&mut self, index: usize) {
+    /// Kills a worker that has done some work, so that kills do not outrun the machine.
+    pub(super) async fn kill_worker(&mut self, index: usize) {
+        self.some_work(self.workers[index].number).await;
+        self.kill_worker_now(index);
+    }
+
+    pub(super) fn kill_worker_now(&mut self, index: usize) {
+        self.gone.insert(self.workers[index].number);
         end(&mut self.workers[index].child);
         self.workers[index] = self.worker(index);
     }
 
-    pub(super) fn kill_caller(&mut self, index: usize) {
+    pub(super) async fn kill_caller(&mut self, index: usize) {
+        self.some_work(self.callers[index].number).await;
+        self.gone.insert(self.callers[index].number);
         end(&mut self.callers[index].child);
         self.callers[index] = self.caller(index);
     }
 
     /// Asks a worker to end; it must do so in order and in time.
     pub(super) async fn term_worker(&mut self, index: usize) {
-        if self.listens(&self.workers[index]) {
+        if self.begins(true, index).await {
             ends_when_asked(&mut self.workers[index].child).await;
+            self.workers[index] = self.worker(index);
         }
-        self.kill_worker(index);
+    }
+
+    async fn term_caller(&mut self, index: usize) -> bool {
+        let begins = self.begins(false, index).await;
+        if begins {
+            ends_when_asked(&mut self.callers[index].child).await;
+        }
+        begins
+    }
+
+    /// A rolling deploy: one process after the other ends in order and starts with other policies.
+    pub(super) async fn deploy(&mut self) {
+        self.deploy += 1;
+        for index in 0..WORKERS {
+            self.term_worker(index).await;
+        }
+        for index in 0..CALLERS {
+            if self.term_caller(index).await {
+                self.callers[index] = self.caller(index);
+            }
+        }
     }
 
     pub(super) async fn stop_worker(&self, index: usize, length: Duration) {
@@ -77,31 +124,38 @@ impl Crew {
     }
 
     pub(super) async fn fill_disk_of_caller(&mut self, index: usize, length: Duration) {
-        self.kill_caller(index);
+        self.kill_caller(index).await;
         fill_disk(&self.callers[index].child, length).await;
     }
 
     pub(super) async fn fill_disk_of_worker(&mut self, index: usize, length: Duration) {
-        self.kill_worker(index);
+        self.kill_worker(index).await;
         fill_disk(&self.workers[index].child, length).await;
     }
 
     /// The configuration of its servers.
     pub(super) fn config(&self) -> PathBuf {
-        self.folder.join("quell.toml")
+        config(&self.folder, self.deploy)
+    }
+
+    /// The numbers of the processes that were killed or gave up.
+    pub(super) fn gone(&self) -> &BTreeSet<usize> {
+        &self.gone
     }
 
     /// No more triggers.
-    pub(super) fn hush(&mut self) {
-        self.callers.iter_mut().for_each(|caller| end(&mut caller.child));
+    pub(super) async fn hush(&mut self) {
+        for index in 0..CALLERS {
+            self.term_caller(index).await;
+        }
     }
 
-    /// Starts again who gave up, as a supervisor does; it must have said why.
+    /// Starts again what gave up, as a supervisor does; its error must say why.
     pub(super) fn revive(&mut self) -> usize {
         let ended = |member: &mut Member| member.child.try_wait().unwrap().is_some();
         let callers: Vec<usize> = (0..CALLERS).filter(|i| ended(&mut self.callers[*i])).collect();
         for index in &callers {
-            self.gave_up_in_order(&self.callers[*index]);
+            self.gave_up_in_order(self.callers[*index].number);
             self.callers[*index] = self.caller(*index);
         }
         callers.len() + self.revive_workers()
@@ -111,46 +165,73 @@ impl Crew {
         let ended = |member: &mut Member| member.child.try_wait().unwrap().is_some();
         let workers: Vec<usize> = (0..WORKERS).filter(|i| ended(&mut self.workers[*i])).collect();
         for index in &workers {
-            self.gave_up_in_order(&self.workers[*index]);
+            self.gave_up_in_order(self.workers[*index].number);
             self.workers[*index] = self.worker(*index);
         }
         workers.len()
     }
 
-    fn gave_up_in_order(&self, member: &Member) {
-        let said = std::fs::read_to_string(self.file(member.number, "err")).unwrap();
-        let in_order = said.contains("error: ") && !said.contains("panicked");
-        assert!(in_order, "process {} ended by itself: {said:?}", member.number);
+    fn gave_up_in_order(&mut self, number: usize) {
+        let errors = std::fs::read_to_string(self.file(number, "err")).unwrap();
+        let in_order = errors.contains("error: ") && !errors.contains("panicked");
+        assert!(in_order, "process {number} ended by itself: {errors:?}");
+        self.gone.insert(number);
     }
 
-    /// Whether it got so far that it ends in order when asked.
-    fn listens(&self, member: &Member) -> bool {
-        let history = std::fs::read_to_string(self.file(member.number, "jsonl"));
-        history.is_ok_and(|text| text.contains("\"event\":\"worker\""))
+    /// Waits until a process got so far that it ends in order when asked; whether it did.
+    async fn begins(&mut self, is_worker: bool, index: usize) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let members = if is_worker { &mut self.workers } else { &mut self.callers };
+            let Member { child, number } = &mut members[index];
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            let number = *number;
+            let history = std::fs::read_to_string(self.file(number, "jsonl")).unwrap_or_default();
+            let first = if is_worker { "\"event\":\"worker\"" } else { "\"trigger_invoke\"" };
+            if history.contains(first) {
+                return true;
+            }
+            assert!(Instant::now() < deadline, "process {number} does not begin");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
-    /// Ends everyone in order.
+    /// Waits until a process has done some work; not for long, as nothing may be there to do.
+    async fn some_work(&self, number: usize) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let file = self.file(number, "jsonl");
+        let length = || std::fs::metadata(&file).map_or(0, |file| file.len());
+        while length() < SOME_WORK && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Ends every worker in order.
     pub(super) async fn dismiss(&mut self) {
         for index in 0..WORKERS {
-            let deadline = Instant::now() + PATIENCE;
-            while !self.listens(&self.workers[index]) {
-                assert!(Instant::now() < deadline, "worker {index} does not begin");
-                tokio::time::sleep(Duration::from_millis(5)).await;
+            if self.begins(true, index).await {
+                ends_when_asked(&mut self.workers[index].child).await;
+            } else {
+                self.gave_up_in_order(self.workers[index].number);
             }
-            ends_when_asked(&mut self.workers[index].child).await;
         }
     }
 
     fn worker(&mut self, index: usize) -> Member {
-        if index == 0 {
-            return self.torment(&["work"]);
+        let deploy = self.deploy.to_string();
+        if index < IN_CODE {
+            let rare: &[&str] = if index == 0 { &["--rare"] } else { &[] };
+            return self.torment(&[&["work", &deploy], rare].concat());
         }
         let config = self.config();
         self.spawn(&["serve", "--config", text(&config)])
     }
 
     fn caller(&mut self, index: usize) -> Member {
-        self.torment(&["call", &index.to_string()])
+        let deploy = self.deploy.to_string();
+        self.torment(&["call", &index.to_string(), &deploy])
     }
 
     fn torment(&mut self, role: &[&str]) -> Member {
@@ -183,18 +264,27 @@ impl Drop for Crew {
     }
 }
 
-fn write_config(folder: &Path, url: &str) {
-    let text = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"{url}\"\n\
-         [worker]\nlease = \"300ms\"\ngrace = \"1s\"\nconcurrency = 4\n\
-         [tasks.note]\nkey = \"{{{{ k }}}}\"\ndebounce = {{ min = \"5ms\", max = \"40ms\" }}\n\
-         retry = {{ max_attempts = 1000, max_crashes = 100000, min_backoff = \"1ms\", max_backoff = \"5ms\" }}\n\
-         exec = {{ command = [\"sh\", \"-c\", \"sleep 0.01\"] }}\n\
-         [tasks.{BEAT}]\nretry = {{ max_attempts = 1000, max_crashes = 100000, max_backoff = \"1s\" }}\n\
-         exec = {{ command = [\"true\"] }}\n\
-         [schedules.{BEAT}]\ntask = \"{BEAT}\"\nevery = \"130ms\"\ncatch_up = \"all\"\n"
-    );
-    std::fs::write(folder.join("quell.toml"), text).unwrap();
+fn config(folder: &Path, deploy: u32) -> PathBuf {
+    folder.join(format!("quell-{}.toml", deploy % 2))
+}
+
+/// One configuration for each deploy.
+fn write_configs(folder: &Path, url: &str) {
+    let lease = LEASE.as_millis();
+    for (deploy, min, max, backoff) in [(0, 5, 40, 5), (1, 10, 60, 20)] {
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[store]\nurl = \"{url}\"\n\
+             [worker]\nlease = \"{lease}ms\"\ngrace = \"1s\"\nconcurrency = 4\n\
+             [tasks.note]\nkey = \"{{{{ k }}}}\"\n\
+             debounce = {{ min = \"{min}ms\", max = \"{max}ms\" }}\n\
+             retry = {{ max_attempts = 1000, min_backoff = \"1ms\", max_backoff = \"{backoff}ms\" }}\n\
+             exec = {{ command = [\"sh\", \"-c\", \"sleep 0.01\"] }}\n\
+             [tasks.{BEAT}]\nretry = {{ max_attempts = 1000, max_backoff = \"1s\" }}\n\
+             exec = {{ command = [\"true\"] }}\n\
+             [schedules.{BEAT}]\ntask = \"{BEAT}\"\nevery = \"130ms\"\ncatch_up = \"all\"\n"
+        );
+        std::fs::write(config(folder, deploy), text).unwrap();
+    }
 }
 
 async fn fill_disk(child: &Child, length: Duration) {

@@ -10,7 +10,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
 
 use super::crew::Crew;
-use super::plan::Fault;
+use super::fault::{Fault, Kind};
 
 /// A store that processes share.
 pub(super) enum Ground {
@@ -34,7 +34,7 @@ impl Ground {
     }
 
     pub(super) fn postgres() -> Ground {
-        Ground::Postgres(Box::new(Postgres::start(&["max_connections=60"]).unwrap()))
+        Ground::Postgres(Box::new(Postgres::start(&["max_connections=80"]).unwrap()))
     }
 
     pub(super) fn redis() -> Ground {
@@ -69,41 +69,54 @@ impl Ground {
         }
     }
 
+    /// Does harm to the processes or to what they share.
     pub(super) async fn harm(&mut self, crew: &mut Crew, fault: Fault) {
-        match fault {
-            Fault::KillWorker(index) => crew.kill_worker(index),
-            Fault::KillCaller(index) => crew.kill_caller(index),
-            Fault::Stop(index, length) => crew.stop_worker(index, length).await,
-            Fault::Term(index) => crew.term_worker(index).await,
-            Fault::FullForCaller(index, length) => crew.fill_disk_of_caller(index, length).await,
-            Fault::FullForWorker(index, length) => crew.fill_disk_of_worker(index, length).await,
-            Fault::Lock(length) => self.lock(length).await,
-            Fault::KillInCheckpoint(index) => self.checkpoint(crew, index).await,
-            Fault::Cut => self.cut(),
-            Fault::KillSession => self.server().kill_session("quell").unwrap(),
-            Fault::KillServer => match self {
-                Ground::Redis(server) => {
-                    server.kill().unwrap();
-                    server.resume().unwrap();
-                }
-                _ => {
-                    self.server().kill().unwrap();
-                    self.server().resume().unwrap();
-                }
-            },
-            Fault::Outage(length) => {
+        let Fault { kind, member, length } = fault;
+        match kind {
+            Kind::KillWorker => crew.kill_worker(member).await,
+            Kind::KillCaller => crew.kill_caller(member % super::crew::CALLERS).await,
+            Kind::Stop => crew.stop_worker(member, length).await,
+            Kind::Term => crew.term_worker(member).await,
+            Kind::FullForCaller => crew.fill_disk_of_caller(member, length).await,
+            Kind::FullForWorker => crew.fill_disk_of_worker(member, length).await,
+            Kind::Deploy => crew.deploy().await,
+            Kind::Lock => self.lock(length).await,
+            Kind::Checkpoint => self.checkpoint().await,
+            Kind::KillInCheckpoint => {
+                let kill = async { crew.kill_worker_now(member) };
+                tokio::join!(self.checkpoint(), kill);
+            }
+            Kind::Cut => self.cut(),
+            Kind::KillSession => self.server().kill_session("quell").unwrap(),
+            Kind::KillServer => self.kill_server(),
+            Kind::Outage => {
                 self.stop();
                 tokio::time::sleep(length).await;
                 self.resume();
             }
-            Fault::Freeze(length) => {
+            Kind::Freeze => {
                 self.redis_server().pause().unwrap();
                 tokio::time::sleep(length).await;
                 self.redis_server().go_on().unwrap();
             }
-            Fault::Forget => drop(self.redis_server().command(&["SCRIPT", "FLUSH"]).unwrap()),
-            Fault::Impatient(length) => self.impatient(length).await,
-            Fault::NoConnections(length) => self.no_connections(length).await,
+            Kind::Forget => drop(self.redis_server().command(&["SCRIPT", "FLUSH"]).unwrap()),
+            Kind::Impatient => self.impatient(length).await,
+            Kind::NoConnections => self.no_connections(length).await,
+            Kind::PauseQueue | Kind::PauseTask => unreachable!("operators pause"),
+        }
+    }
+
+    /// Kills the server and starts it again.
+    fn kill_server(&mut self) {
+        match self {
+            Ground::Redis(server) => {
+                server.kill().unwrap();
+                server.resume().unwrap();
+            }
+            _ => {
+                self.server().kill().unwrap();
+                self.server().resume().unwrap();
+            }
         }
     }
 
@@ -189,16 +202,11 @@ impl Ground {
         }
     }
 
-    /// A worker is killed while the log is written into the tables.
-    async fn checkpoint(&mut self, crew: &mut Crew, index: usize) {
-        match self {
-            Ground::Sqlite(_, outsider) => {
-                let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)").execute(outsider);
-                let kill = async { crew.kill_worker(index) };
-                let (checkpointed, ()) = tokio::join!(checkpoint, kill);
-                checkpointed.unwrap();
-            }
-            Ground::Postgres(_) | Ground::Redis(_) => crew.kill_worker(index),
+    /// Another program moves the log into the database.
+    async fn checkpoint(&mut self) {
+        if let Ground::Sqlite(_, outsider) = self {
+            let checkpoint = sqlx::query("pragma wal_checkpoint(truncate)");
+            checkpoint.execute(outsider).await.unwrap();
         }
     }
 
@@ -216,7 +224,7 @@ impl Ground {
     /// Other programs take every connection that is left.
     async fn no_connections(&mut self, length: Duration) {
         let (url, mut taken) = (self.server().url(), Vec::new());
-        while taken.len() < 60 {
+        while taken.len() < 100 {
             match PgConnection::connect(&url).await {
                 Ok(connection) => taken.push(connection),
                 Err(_) => break,

@@ -1,0 +1,192 @@
+//! R31: limits on what runs at once and on how often attempts start, at the claim by the store's
+//! clock and at the handler's start by the host's.
+//!
+//! Every process and server of a run is on one host, so both clocks are the same.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quell::history::Event;
+use quell::{Job, JobId, Rate, Timestamp};
+use quell_server::torment::load::{NARROW, RATED, RATES, SLOTS};
+use quell_server::torment::record::Entry;
+
+use super::super::seen::Counts;
+use super::history::{Held, leases};
+
+/// A worker may hold a claimed job this long before it starts or releases it.
+const HOLD: Duration = Duration::from_millis(100);
+/// Names of the limits at once, for the counts.
+const REACHED: [&str; 3] =
+    ["most at once of the queue", "most at once of a worker", "most at once of a partition"];
+
+fn partition(jobs: &BTreeMap<JobId, Job>, job: JobId) -> String {
+    let partition = jobs.get(&job).and_then(|job| job.partition.as_ref());
+    partition.map(ToString::to_string).unwrap_or_default()
+}
+
+/// No more leases hold at once than the queue, a worker and a partition may have.
+pub(super) fn slots(
+    events: &[Event],
+    jobs: &BTreeMap<JobId, Job>,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let narrow = leases(events).into_iter().filter(|lease| lease.queue == NARROW);
+    let narrow: Vec<Held> = narrow.filter(|lease| lease.end().is_some()).collect();
+    counts.add("leases under concurrency limits", narrow.len());
+    let whose =
+        |lease: &Held| [String::new(), lease.worker.to_string(), partition(jobs, lease.job)];
+    for (index, (limit, name)) in SLOTS.into_iter().zip(REACHED).enumerate() {
+        let mut moves: BTreeMap<String, Vec<(Timestamp, i32, &Held)>> = BTreeMap::new();
+        for lease in &narrow {
+            let moves = moves.entry(whose(lease)[index].clone()).or_default();
+            moves.push((lease.from, 1, lease));
+            moves.push((lease.end().unwrap_or(lease.from), -1, lease));
+        }
+        let mut reached = 0;
+        for (whose, mut moves) in moves {
+            // What ends at the moment of a start makes room for it.
+            moves.sort_by_key(|(t, change, _)| (*t, *change));
+            let mut taken = 0;
+            for (_, change, lease) in moves {
+                taken += change;
+                if taken > i32::try_from(limit).unwrap() {
+                    return Err(format!("{taken} at once, {name} {whose:?}: {lease:?}"));
+                }
+                reached = reached.max(taken);
+            }
+        }
+        counts.add(name, usize::try_from(reached).unwrap());
+    }
+    Ok(())
+}
+
+/// No window of a rate's length has more claims than the rate allows, of the queue and of each
+/// partition; and none that is shorter by what a worker may hold a job has more starts of handlers.
+pub(super) fn rates(
+    events: &[Event],
+    entries: &[Entry],
+    jobs: &BTreeMap<JobId, Job>,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let claims: Vec<(Timestamp, JobId)> = leases(events)
+        .iter()
+        .filter(|lease| lease.queue == RATED)
+        .map(|lease| (lease.from, lease.job))
+        .collect();
+    counts.add("claims under rates", claims.len());
+    within("claims", &claims, jobs, Duration::ZERO)?;
+    let starts = starts(events, entries);
+    counts.add("handler starts under rates", starts.len());
+    let in_time = starts.iter().filter(|start| start.late() <= HOLD);
+    let in_time: Vec<(Timestamp, JobId)> = in_time.map(|start| (start.at, start.job)).collect();
+    counts.add("handler starts later than the hold", starts.len() - in_time.len());
+    within("handlers", &in_time, jobs, HOLD)
+}
+
+/// The start of a handler in the queue with rates.
+struct Start {
+    claimed: Timestamp,
+    at: Timestamp,
+    job: JobId,
+}
+
+impl Start {
+    fn late(&self) -> Duration {
+        self.at.since(self.claimed)
+    }
+}
+
+/// Where the body's beginning and its claim are on record.
+fn starts(events: &[Event], entries: &[Entry]) -> Vec<Start> {
+    let leases = leases(events);
+    let claims: BTreeMap<_, Timestamp> =
+        leases.iter().map(|lease| ((lease.job, lease.token), lease.from)).collect();
+    let mut begun = BTreeMap::new();
+    for entry in entries {
+        if let Entry::Begin { at, job, started, task, .. } = entry
+            && task.as_str() == RATED
+        {
+            begun.insert((JobId::new(*job), *started), *at);
+        }
+    }
+    let starts = events.iter().filter_map(|event| match event {
+        Event::Start { t, job, token, .. } => {
+            let at = *begun.get(&(*job, *t))?;
+            Some(Start { claimed: *claims.get(&(*job, *token))?, at, job: *job })
+        }
+        _ => None,
+    });
+    starts.collect()
+}
+
+fn within(
+    what: &str,
+    starts: &[(Timestamp, JobId)],
+    jobs: &BTreeMap<JobId, Job>,
+    slack: Duration,
+) -> Result<(), String> {
+    let mut by_partition: BTreeMap<String, Vec<Timestamp>> = BTreeMap::new();
+    for (t, job) in starts {
+        by_partition.entry(partition(jobs, *job)).or_default().push(*t);
+    }
+    let [whole, part] = RATES;
+    one_rate(what, "", starts.iter().map(|(t, _)| *t).collect(), (whole, slack))?;
+    for (name, starts) in by_partition {
+        one_rate(what, &name, starts, (part, slack))?;
+    }
+    Ok(())
+}
+
+fn one_rate(
+    what: &str,
+    whose: &str,
+    mut starts: Vec<Timestamp>,
+    (rate, slack): (Rate, Duration),
+) -> Result<(), String> {
+    starts.sort_unstable();
+    let window = rate.period.saturating_sub(slack);
+    for more in starts.windows(rate.limit as usize + 1) {
+        if let ([first, ..], [.., last]) = (more, more)
+            && last.since(*first) < window
+        {
+            return Err(format!("{} {what} of {whose:?} within {window:?}: {more:?}", more.len()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::made::{at, claimed_by, lapse, settled};
+    use super::*;
+
+    #[test]
+    fn r31_more_leases_at_once_than_a_limit_are_found() {
+        let verdict = |events: &[Event]| slots(events, &BTreeMap::new(), &mut Counts::default());
+        let two = [claimed_by("a", 0, 1, 1), claimed_by("a", 10, 2, 1)];
+        let ends = |job| settled(50, job, 1);
+        let within = [&two[..], &[ends(1), ends(2)]].concat();
+        assert_eq!(verdict(&within), Ok(()));
+        let of_worker = [&within[..], &[claimed_by("a", 49, 3, 1), ends(3)]].concat();
+        assert!(verdict(&of_worker).is_err());
+        let next = [&within[..], &[claimed_by("a", 50, 3, 1), settled(60, 3, 1)]].concat();
+        assert_eq!(verdict(&next), Ok(()), "a start at the moment of an end");
+        let lapsed = [&two[..], &[lapse(120, 1, 1), ends(2), claimed_by("a", 100, 3, 1)]].concat();
+        let lapsed = [&lapsed[..], &[settled(110, 3, 1)]].concat();
+        assert_eq!(verdict(&lapsed), Ok(()), "a lease that expired gives its slot back");
+    }
+
+    #[test]
+    fn r31_more_starts_than_a_rate_allows_are_found() {
+        let [rate, _] = RATES;
+        let starts = |gap: i64| -> Vec<Timestamp> {
+            (0..=i64::from(rate.limit)).map(|n| at(n * gap)).collect()
+        };
+        let gap = i64::try_from(rate.period.as_micros()).unwrap() / i64::from(rate.limit);
+        assert!(one_rate("", "", starts(gap + 1), (rate, Duration::ZERO)).is_ok());
+        assert!(one_rate("", "", starts(gap - 1), (rate, Duration::ZERO)).is_err());
+        assert!(one_rate("", "", starts(gap - 1), (rate, HOLD)).is_ok());
+        assert!(one_rate("", "", starts(gap / 2), (rate, HOLD)).is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! Made-up events for the judges' own tests: times in microseconds, leases of 100, one key.
+
+use quell::history::Event;
+use quell::{
+    AttemptOutcome, Batch, Job, JobId, JobState, Key, LeaseToken, MemoryStore, NewTrigger, Payload,
+    QueueName, SettledAs, Store, TaskName, Timestamp, WorkerId,
+};
+use quell_server::torment::record::Entry;
+
+pub(super) const LEASE: i64 = 100;
+
+pub(super) fn at(micros: i64) -> Timestamp {
+    Timestamp::from_micros(micros)
+}
+
+pub(super) fn worker(name: &str) -> WorkerId {
+    WorkerId::new(name).unwrap()
+}
+
+/// A claim of a job of the one key in the queue `narrow`.
+pub(super) fn claimed(t: i64, job: u64, token: u64) -> Event {
+    claimed_by("w", t, job, token)
+}
+
+pub(super) fn claimed_by(name: &str, t: i64, job: u64, token: u64) -> Event {
+    Event::Claimed {
+        t: at(t),
+        job: JobId::new(job),
+        token: LeaseToken::new(token),
+        task: TaskName::new("stamped").unwrap(),
+        queue: QueueName::new("narrow").unwrap(),
+        key: Some(Key::new("k").unwrap()),
+        worker: worker(name),
+        count: 1,
+        due: at(t),
+        attempt: 1,
+        until: at(t + LEASE),
+    }
+}
+
+pub(super) fn started(t: i64, job: u64, token: u64) -> Event {
+    Event::Start {
+        t: at(t),
+        job: JobId::new(job),
+        token: LeaseToken::new(token),
+        task: TaskName::new("stamped").unwrap(),
+        key: Some(Key::new("k").unwrap()),
+        worker: worker("w"),
+        count: 1,
+        due: at(t),
+        attempt: 1,
+        until: at(t + LEASE),
+        payload: None,
+    }
+}
+
+pub(super) fn renew(t: i64, job: u64, token: u64, until: i64) -> Event {
+    let (job, token) = (JobId::new(job), LeaseToken::new(token));
+    Event::Renew { t: at(t), job, token, until: at(until) }
+}
+
+pub(super) fn lapse(t: i64, job: u64, token: u64) -> Event {
+    let (job, token) = (JobId::new(job), LeaseToken::new(token));
+    Event::Lapse { t: at(t), job, token, became: SettledAs::Scheduled { due: at(t) }, crash: true }
+}
+
+pub(super) fn settled(t: i64, job: u64, token: u64) -> Event {
+    ended(t, job, token, AttemptOutcome::Succeeded, SettledAs::Succeeded)
+}
+
+pub(super) fn ended(
+    t: i64,
+    job: u64,
+    token: u64,
+    outcome: AttemptOutcome,
+    became: SettledAs,
+) -> Event {
+    let (job, token) = (JobId::new(job), LeaseToken::new(token));
+    Event::Settle { t: at(t), job, token, outcome, last: false, became }
+}
+
+/// A body of the one key.
+pub(super) fn body(begin: i64, end: i64, job: u64, started: i64) -> Vec<Entry> {
+    let started = at(started);
+    let (task, key) = (TaskName::new("stamped").unwrap(), Some(Key::new("k").unwrap()));
+    vec![
+        Entry::Begin { at: at(begin), job, started, task, key },
+        Entry::End { at: at(end), job, started },
+    ]
+}
+
+/// The row of a job without a key that succeeded.
+pub(super) fn job(id: u64, task: &str, payload: &str) -> Job {
+    let (task, queue) = (TaskName::new(task).unwrap(), QueueName::new("q").unwrap());
+    let trigger = NewTrigger::new(task, queue, Payload::from_text(payload).unwrap());
+    let store = MemoryStore::new(at(0));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut job = runtime.block_on(async {
+        let receipts = store.enqueue(Some(at(1)), vec![Batch::one(trigger)]).await;
+        drop(receipts);
+        store.job(JobId::new(1)).await.unwrap().unwrap()
+    });
+    (job.id, job.state) = (JobId::new(id), JobState::Succeeded);
+    job
+}

@@ -1,0 +1,106 @@
+//! The verdict on a chaos run: each judge has one promise, and looks at the store's rows, at every
+//! process's history and record, and at the tables beside the store. `quell check` judges all
+//! histories as well.
+
+mod booked;
+mod coverage;
+mod deaths;
+pub(super) mod history;
+mod leases;
+mod limits;
+mod made;
+mod orders;
+mod pauses;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use quell::{Job, JobFilter, JobId, Store};
+
+pub(super) use booked::Tables;
+pub(super) use coverage::each_tick_is_one_job;
+pub(super) use history::{Story, events};
+pub(super) use pauses::Pause;
+
+use super::seen::Counts;
+use crate::binary::quell;
+use history::files;
+
+/// Every row of the store.
+pub(super) async fn all_jobs(store: &dyn Store) -> BTreeMap<JobId, Job> {
+    let mut jobs = BTreeMap::new();
+    let mut before = None;
+    loop {
+        let filter = JobFilter { before, limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
+        let page = store.jobs(&filter).await.unwrap();
+        let Some(last) = page.last() else { return jobs };
+        before = Some(last.id);
+        jobs.extend(page.into_iter().map(|job| (job.id, job)));
+    }
+}
+
+/// Judges a run that has come to rest; returns how much each judge saw.
+pub(super) fn judge(
+    story: &Story,
+    outputs: &BTreeMap<JobId, String>,
+    tables: Option<&Tables>,
+) -> Result<Counts, String> {
+    let Story { events, entries, pauses, jobs, .. } = story;
+    let mut counts = Counts::default();
+    coverage::none_lost(events, jobs, &mut counts)?;
+    leases::each_attempt_once(events)?;
+    leases::one_lease_at_a_time(events, &mut counts)?;
+    leases::one_body_at_a_time(events, entries, &mut counts)?;
+    limits::slots(events, jobs, &mut counts)?;
+    limits::rates(events, entries, jobs, &mut counts)?;
+    pauses::nothing_starts_in_a_pause(events, pauses, &mut counts)?;
+    pauses::workers_know_their_tasks(events, &mut counts)?;
+    orders::each_key_has_one_job(entries, jobs, outputs, &mut counts)?;
+    if let Some(tables) = tables {
+        booked::effects_and_triggers_are_atomic(tables, jobs, entries, &mut counts)?;
+    }
+    deaths::deaths_are_by_crashes(story, &mut counts)?;
+    Ok(counts)
+}
+
+/// What the judges of a whole run must have judged.
+pub(super) fn needs(has_books: bool) -> Vec<(&'static str, usize)> {
+    let [queue, worker, partition] = quell_server::torment::load::SLOTS;
+    let mut needs = vec![
+        ("accepted triggers found in their jobs", 200),
+        ("leases of one key compared", 100),
+        ("bodies compared", 40),
+        ("leases under concurrency limits", 10),
+        ("most at once of the queue", queue as usize),
+        ("most at once of a worker", worker as usize),
+        ("most at once of a partition", partition as usize),
+        ("claims under rates", 10),
+        ("handler starts under rates", 8),
+        ("pauses of a queue", 1),
+        ("pauses of a task", 1),
+        ("claims and starts at workers that registered the task", 200),
+        ("answers compared with their job", 10),
+        ("answers that named an existing job", 5),
+        ("answers with an output", 3),
+        ("orders answered after calls without an answer", 2),
+        ("other payloads refused", 5),
+    ];
+    if has_books {
+        needs.extend([
+            ("orders committed with their trigger", 10),
+            ("jobs settled with their effect", 10),
+            ("orders rolled back and not there", 5),
+        ]);
+    }
+    needs
+}
+
+/// What `quell check` prints of all histories and the store's rows.
+pub(super) fn checked(folder: &Path, url: &str) -> String {
+    let mut command = quell(&["check", "--store", url]);
+    let checked = command.args(files(folder, "jsonl")).output().unwrap();
+    let printed = [checked.stdout, checked.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(checked.status.success() && printed.contains(" 0 violations"), "{printed}");
+    printed
+}

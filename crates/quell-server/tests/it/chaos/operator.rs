@@ -1,0 +1,106 @@
+//! An operator of a chaos run: sets queues up, pauses and resumes, with an event history of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use quell::{
+    Job, Quell, QueueName, QueueSettings, ScheduleName, ScheduleState, Store, TaskName,
+    TaskSettings, Timestamp,
+};
+use quell_server::history::FileSink;
+use quell_server::torment::load::{ORDER, URGENT, queues};
+use quell_server::torment::record::now;
+
+use super::crew::{BEAT, PATIENCE};
+use super::judge::Pause;
+
+/// One operator.
+pub(super) struct Operator {
+    quell: Quell,
+    store: Arc<dyn Store>,
+    /// Since when the queue and the task are paused.
+    paused: [Option<Timestamp>; 2],
+    pauses: Vec<Pause>,
+}
+
+impl Operator {
+    /// Sets the queues of the load up.
+    pub(super) async fn start(folder: &Path, url: &str) -> Operator {
+        let sink = Arc::new(FileSink::append(&folder.join("operator.jsonl")).unwrap());
+        let quell = Quell::recorded(url, sink).await.unwrap().build().unwrap();
+        let store = Arc::clone(quell.store());
+        let operator = Operator { quell, store, paused: [None; 2], pauses: Vec::new() };
+        for (queue, settings) in queues() {
+            operator.set_queue(queue, &settings).await;
+        }
+        operator
+    }
+
+    /// Pauses the queue of stamped tasks, or resumes it.
+    pub(super) async fn pause_queue(&mut self, paused: bool) {
+        let called = now();
+        self.set_queue(URGENT, &QueueSettings { paused, ..QueueSettings::default() }).await;
+        self.note(URGENT, 0, called);
+    }
+
+    /// Pauses the task of orders, or resumes it.
+    pub(super) async fn pause_task(&mut self, paused: bool) {
+        let called = now();
+        let (task, settings) = (TaskName::new(ORDER).unwrap(), TaskSettings { paused });
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = self.store.set_task(&task, &settings).await {
+            assert!(Instant::now() < deadline, "task {task} cannot be set: {error}");
+            rest().await;
+        }
+        self.note(ORDER, 1, called);
+    }
+
+    /// A pause begins with its receipt and ends with the call to resume.
+    fn note(&mut self, name: &str, index: usize, called: Timestamp) {
+        match self.paused[index].take() {
+            None => self.paused[index] = Some(now()),
+            Some(from) => {
+                let (is_of_queue, name) = (index == 0, name.to_owned());
+                self.pauses.push(Pause { is_of_queue, name, from, until: called });
+            }
+        }
+    }
+
+    /// Pauses the schedule, as nothing comes to rest while the clock triggers.
+    pub(super) async fn pause_schedule(&self) {
+        let name = ScheduleName::new(BEAT).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while !self.store.tick(None, 0).await.is_ok_and(|ticked| ticked.next.is_none()) {
+            assert!(Instant::now() < deadline, "the schedule cannot be paused");
+            if self.store.set_schedule_state(None, &name, ScheduleState::Paused).await.is_err() {
+                rest().await;
+            }
+        }
+    }
+
+    /// Puts dead jobs back (R26).
+    pub(super) async fn redrive(&self, dead: &[Job]) {
+        for job in dead {
+            self.quell.dead().redrive(job.id).await.unwrap();
+        }
+    }
+
+    /// What was paused in the run.
+    pub(super) fn pauses(&self) -> Vec<Pause> {
+        self.pauses.clone()
+    }
+
+    async fn set_queue(&self, queue: &str, settings: &QueueSettings) {
+        let queue = QueueName::new(queue).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = self.store.set_queue(&queue, settings).await {
+            assert!(Instant::now() < deadline, "queue {queue} cannot be set: {error}");
+            rest().await;
+        }
+    }
+}
+
+async fn rest() {
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+}

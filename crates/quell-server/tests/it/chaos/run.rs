@@ -1,0 +1,192 @@
+//! One chaos run: faults until enough was seen, then rest, then the verdict.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use quell::{Job, JobId, JobState, Store};
+use quell_server::torment::books::Books;
+
+use super::crew::{Crew, PATIENCE};
+use super::fault::{Fault, Kind};
+use super::ground::Ground;
+use super::judge::{self, Story, Tables};
+use super::operator::Operator;
+use super::plan::{Deck, Plan};
+use super::seen::{Counts, Tally, needs};
+
+/// A run that takes longer, on a loaded machine, ends as soon as it has seen enough.
+const LONG: Duration = Duration::from_secs(100);
+/// No run does harm for longer; what it has not seen by then fails it. The suite's limit is 10
+/// minutes for a test.
+const LONGEST: Duration = Duration::from_secs(300);
+/// Everything must come to rest within this time. A job that lapsed several times in a row waits for
+/// up to 16 times what its attempt took (R25).
+const REST: Duration = Duration::from_secs(200);
+/// How many faults go by between two looks at what was seen.
+const FAULTS_BETWEEN_LOOKS: usize = 5;
+
+/// Triggers and attempts between two faults.
+const SOME_WORK: usize = 10;
+
+/// What a run is about.
+pub(super) struct Run {
+    pub(super) deck: Deck,
+    /// Faults in any case; more where not enough was seen.
+    pub(super) faults: usize,
+    /// Between two faults.
+    pub(super) longest_wait: Duration,
+}
+
+/// A number from the environment.
+fn setting(name: &str) -> Option<usize> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
+/// Does harm until enough was seen, and judges what came of it.
+pub(super) async fn hold(folder: &Path, mut ground: Ground, run: Run) -> Counts {
+    let asked_for = setting("QUELL_CHAOS_ROUNDS");
+    let faults = asked_for.unwrap_or(run.faults);
+    let seed = setting("QUELL_CHAOS_SEED").unwrap_or(11);
+    let (mut operator, mut crew) = begin(folder, &ground).await;
+    let (mut tally, mut revived) = (Tally::new(folder), 0);
+    let needs = needs(run.deck, Books::open(&ground.url()).unwrap().is_some());
+    let began = Instant::now();
+    for (done, (wait, fault)) in Plan::new(seed as u64, run.deck, run.longest_wait).enumerate() {
+        let is_due = done >= faults || (asked_for.is_none() && began.elapsed() > LONG);
+        if is_due && done % FAULTS_BETWEEN_LOOKS == 0 {
+            let missing = tally.look().missing(&needs);
+            if missing.is_empty() {
+                break;
+            }
+            let is_late = began.elapsed() > LONGEST && (asked_for.is_none() || done > 2 * faults);
+            assert!(!is_late, "not enough was seen: {missing:?}");
+        }
+        tokio::time::sleep(wait).await;
+        // Three of four faults meet processes at work, however slow the machine; one follows the
+        // fault before it closely.
+        if done % 4 > 0 {
+            some_work(&mut tally).await;
+        }
+        harm(&mut ground, &mut crew, &mut operator, fault).await;
+        revived += crew.revive();
+        tally.fault(fault.kind);
+        if (done + 1) % 100 == 0 {
+            eprintln!("{} faults", done + 1);
+        }
+    }
+    let mut counts = rest(folder, &mut ground, &mut crew, &operator).await;
+    counts.add("processes that gave up and were started again", revived);
+    counts.extend(tally.look().clone());
+    eprintln!("seed {seed}: {counts}");
+    counts
+}
+
+/// Waits until triggers were accepted and attempts started; not for long, as a fault may last.
+async fn some_work(tally: &mut Tally) {
+    let done = |counts: &Counts| [counts.of("triggers accepted"), counts.of("attempts")];
+    let (deadline, before) = (Instant::now() + Duration::from_secs(4), done(tally.look()));
+    while Instant::now() < deadline {
+        let now = done(tally.look());
+        if now.iter().zip(before).all(|(now, before)| *now >= before + SOME_WORK) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The operator and the processes of a run.
+pub(super) async fn begin(folder: &Path, ground: &Ground) -> (Operator, Crew) {
+    let url = ground.url();
+    if let Some(books) = Books::open(&url).unwrap() {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = books.create().await {
+            assert!(Instant::now() < deadline, "the tables cannot be created: {error}");
+        }
+    }
+    (Operator::start(folder, &url).await, Crew::start(folder, &url))
+}
+
+async fn harm(ground: &mut Ground, crew: &mut Crew, operator: &mut Operator, fault: Fault) {
+    match fault.kind {
+        Kind::PauseQueue => {
+            operator.pause_queue(true).await;
+            // A worker that begins in a pause heeds it, too.
+            crew.term_worker(fault.member).await;
+            tokio::time::sleep(fault.length).await;
+            operator.pause_queue(false).await;
+        }
+        Kind::PauseTask => {
+            operator.pause_task(true).await;
+            tokio::time::sleep(fault.length).await;
+            operator.pause_task(false).await;
+        }
+        _ => ground.harm(crew, fault).await,
+    }
+}
+
+/// Lets everything come to rest, and judges it.
+pub(super) async fn rest(
+    folder: &Path,
+    ground: &mut Ground,
+    crew: &mut Crew,
+    operator: &Operator,
+) -> Counts {
+    crew.hush().await;
+    let store = ground.store().await;
+    operator.pause_schedule().await;
+    // Jobs that died of crashes run once more, so that every promise is judged of them, too.
+    let mut died = Vec::new();
+    let jobs = loop {
+        let jobs = settled_jobs(&*store, crew).await;
+        let dead: Vec<Job> =
+            jobs.values().filter(|job| job.state == JobState::Dead).cloned().collect();
+        if dead.is_empty() {
+            break jobs;
+        }
+        operator.redrive(&dead).await;
+        died.extend(dead);
+    };
+    crew.dismiss().await;
+    let ticks = judge::each_tick_is_one_job(&*store, &jobs).await;
+    let (outputs, tables) = (outputs(&jobs), tables(&ground.url()).await);
+    let story = Story { jobs, died, pauses: operator.pauses(), ..Story::default() };
+    let story = story.read(folder, crew.gone());
+    let judged = judge::judge(&story, &outputs, tables.as_ref());
+    let mut counts = judged.unwrap_or_else(|broken| panic!("{broken}"));
+    counts.add("ticks", ticks);
+    judge::checked(folder, &ground.url());
+    ground.check().await;
+    counts
+}
+
+/// Every row, once each has ended.
+async fn settled_jobs(store: &dyn Store, crew: &mut Crew) -> BTreeMap<JobId, Job> {
+    let deadline = Instant::now() + REST;
+    loop {
+        crew.revive_workers();
+        let jobs = judge::all_jobs(store).await;
+        let open: Vec<&Job> = jobs.values().filter(|job| !job.state.is_ended()).collect();
+        if open.is_empty() {
+            return jobs;
+        }
+        assert!(Instant::now() < deadline, "it does not come to rest: {open:#?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn outputs(jobs: &BTreeMap<JobId, Job>) -> BTreeMap<JobId, String> {
+    let output = |job: &Job| Some((job.id, job.output.as_ref()?.as_str().to_owned()));
+    jobs.values().filter_map(output).collect()
+}
+
+async fn tables(url: &str) -> Option<Tables> {
+    let books = Books::open(url).unwrap()?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match books.read().await {
+            Ok(tables) => return Some(tables),
+            Err(error) => assert!(Instant::now() < deadline, "the tables cannot be read: {error}"),
+        }
+    }
+}
