@@ -115,7 +115,11 @@ impl Idempotent {
                 last = *at;
             }
             let ops = || batch.iter().filter_map(|id| book.ops.get(*id));
-            let caused = ops().any(|op| has_rival(by_key, op, last, ops().map(|op| op.at)));
+            // Calls have no store time, so their order across processes is not known where events
+            // may be missing.
+            let complete = book.processes.are_complete();
+            let answered = if complete { last } else { usize::MAX };
+            let caused = ops().any(|op| has_rival(by_key, op, answered, ops().map(|op| op.at)));
             if caused {
                 found.holds("P26");
             } else {
@@ -186,7 +190,7 @@ fn existing(
     let OpState::Answered(Receipt::Existing { job, .. }, at) = &op.state else { return };
     let Some((_, print)) = &op.idempotency else { return };
     let live = |hold: &&Hold<'_>| {
-        hold.from.1 < *at
+        (!book.processes.are_complete() || hold.from.1 < *at)
             && hold.to.is_none_or(|to| to >= op.since)
             && (hold.job == *job || book.last_heir(hold.job) == book.last_heir(*job))
     };
@@ -199,7 +203,8 @@ fn existing(
     // A call of unknown outcome may have taken the key.
     let unknown = ops.iter().any(|other| {
         let same = other.idempotency.as_ref().is_some_and(|(_, of)| of == print);
-        same && other.state == OpState::Unknown && other.at < *at
+        same && other.state == OpState::Unknown
+            && (!book.processes.are_complete() || other.at < *at)
     });
     let known = book.jobs.get(job);
     let fits = known.is_some_and(|view| view.task == op.task);
