@@ -109,7 +109,12 @@ impl ClockReading {
             );
             return Err(Error::invalid("reset_clock", message));
         }
-        Ok(ClockReset { from: self.mark, to: self.host, by, after: self.host + by / 2 })
+        Ok(ClockReset {
+            from: self.mark,
+            to: self.host,
+            by,
+            after: self.host + by.checked_div(2).unwrap_or_default(),
+        })
     }
 }
 

@@ -64,7 +64,7 @@ struct Term {
 
 impl Term {
     fn new(lapsed_at: Timestamp, lease: Duration) -> Self {
-        let eighth = lease / 8;
+        let eighth = lease.checked_div(8).unwrap_or_default();
         let from = lapsed_at.before(eighth.saturating_mul(5));
         Term { lease, from, to: lapsed_at.before(eighth), lapsed_at }
     }
@@ -74,7 +74,7 @@ impl Term {
         let within = |at: Timestamp| self.from <= at && at <= self.to;
         let spans = row.steady_since < self.from && row.seen_at > self.to;
         // Heartbeats that are further apart than the part is long might all lie outside of it.
-        let is_dense = longest_gap(row.lease) <= self.lease / 2;
+        let is_dense = longest_gap(row.lease) <= self.lease.checked_div(2).unwrap_or_default();
         within(row.steady_since) || within(row.seen_at) || (spans && is_dense)
     }
 }

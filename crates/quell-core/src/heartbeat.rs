@@ -35,14 +35,14 @@ pub const MOST_TEXT: usize = 255;
 /// ```
 #[must_use]
 pub fn interval(lease: Duration) -> Duration {
-    (lease / 3).min(LONGEST_INTERVAL)
+    lease.checked_div(3).unwrap_or_default().min(LONGEST_INTERVAL)
 }
 
 /// The longest time between two heartbeats that still counts as unbroken: one and a half intervals.
 #[must_use]
 pub fn longest_gap(lease: Duration) -> Duration {
     let interval = interval(lease);
-    interval.saturating_add(interval / 2)
+    interval.saturating_mul(3).checked_div(2).unwrap_or_default()
 }
 
 /// What a worker reports about itself.

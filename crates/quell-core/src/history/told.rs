@@ -181,12 +181,11 @@ mod tests {
             let ended = AttemptOutcome::TimedOut;
             let outcome = Outcome::Failed(Failure { error: String::new(), ended, kind });
             let t = Timestamp::from_secs(0);
-            match Event::settled(t, &Settlement { lease, outcome }, SettledAs::Dead) {
-                Event::Settle { permanent, exhausted, asked, in_tx, .. } => {
-                    (permanent, exhausted, asked, in_tx)
-                }
-                other => panic!("{other:?}"),
-            }
+            let event = Event::settled(t, &Settlement { lease, outcome }, SettledAs::Dead);
+            let Event::Settle { permanent, exhausted, asked, in_tx, .. } = event else {
+                panic!("{event:?}")
+            };
+            (permanent, exhausted, asked, in_tx)
         };
         let transient =
             |last, asked| FailureKind::Transient { backoff: Duration::ZERO, last, asked };
