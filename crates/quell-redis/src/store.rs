@@ -332,7 +332,8 @@ impl Store for ShardStore {
 
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
         step!(self, "remove a worker", (Time::Last, 0), |tx| {
-            Some(tx.remove_worker_row(worker, incarnation))
+            tx.remove_worker_row(worker, incarnation);
+            Some(())
         });
         Ok(())
     }

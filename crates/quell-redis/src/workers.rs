@@ -55,7 +55,7 @@ impl Tx<'_> {
 
     /// Removes the row of a worker.
     pub(crate) fn remove_worker_row(&mut self, worker: &WorkerId, incarnation: u32) {
-        self.beside.hash_delete(self.shard.keys.workers(), &field(worker, incarnation));
+        self.beside.hash_delete(self.shard.keys.workers(), field(worker, incarnation));
     }
 }
 

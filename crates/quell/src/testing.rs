@@ -259,6 +259,7 @@ impl TestKit {
     /// When the worker refused to start, and when a handler goes on without progress: it waits for
     /// something that virtual time does not bring about, such as a sleep that is not
     /// [`Ctx::sleep`](crate::Ctx::sleep) or the result of another job. The panic names it.
+    #[expect(clippy::panic, reason = "the kit runs in tests, whose failure is a panic")]
     pub async fn settle(&self) {
         // Twice in a row: the first answer may have been given before a wake-up was seen.
         let mut quiet = 0;
@@ -285,6 +286,7 @@ impl TestKit {
         }
     }
 
+    #[expect(clippy::panic, reason = "the kit runs in tests, whose failure is a panic")]
     async fn ask(&self, names: bool) -> Rest {
         let (answer, rest) = oneshot::channel();
         let asked = self.pings.send(Ping { answer, names }).await.is_ok();

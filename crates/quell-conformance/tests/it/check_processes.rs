@@ -119,7 +119,7 @@ fn checker_excuses_only_what_a_killed_process_may_have_lost() {
     };
     let killed = process("one", false, &silent);
     assert!(!broke(killed.clone(), Vec::new()));
-    assert!(!broke(killed.clone(), vec![fault(25, "one")]), "it lived until 25");
+    assert!(!broke(killed, vec![fault(25, "one")]), "it lived until 25");
     assert!(broke(process("one", true, &silent), Vec::new()), "it ended, and lost nothing");
     let spoke = process("one", false, &after(ended(30, 1, 1, "released", 30)));
     assert!(broke(spoke, Vec::new()), "it told of what it did at 30, so it lost nothing before");

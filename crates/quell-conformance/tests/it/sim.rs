@@ -108,7 +108,7 @@ fn plans_reach_what_they_are_drawn_for() {
                         seen.insert("unknown task");
                     }
                     for task in tasks {
-                        let before = retries.insert(task.task, task.retry.clone());
+                        let before = retries.insert(task.task, task.retry);
                         if before.is_some_and(|before| before != task.retry) {
                             seen.insert("deployed policy");
                         }

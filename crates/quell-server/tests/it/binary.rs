@@ -144,7 +144,6 @@ fn wait_for_workers(store: &str, expected: &[(u32, &str)]) {
             return;
         }
         assert!(begun.elapsed().as_secs() < 60, "{states:?}, not {expected:?}");
-        std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }
 

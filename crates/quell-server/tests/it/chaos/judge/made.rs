@@ -76,7 +76,17 @@ pub(super) fn ended(
     became: SettledAs,
 ) -> Event {
     let (job, token) = (JobId::new(job), LeaseToken::new(token));
-    Event::Settle { t: at(t), job, token, outcome, last: false, became }
+    Event::Settle {
+        t: at(t),
+        job,
+        token,
+        outcome,
+        permanent: false,
+        exhausted: false,
+        asked: false,
+        in_tx: false,
+        became,
+    }
 }
 
 /// A body of the one key.
