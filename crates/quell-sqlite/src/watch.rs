@@ -112,7 +112,8 @@ async fn look(
     hub.wake(None, Timestamp::MIN);
     let cancels = sqlx::query_scalar::<_, i64>("select cancels from quell_meta");
     let cancels = cancels.fetch_one(&mut *db).await?;
-    if known.cancels.is_some_and(|known| known != cancels) {
+    // At the first look, what was cancelled before it counts, too.
+    if known.cancels.unwrap_or(0) != cancels {
         hub.cancelled(Cancelled::Any);
     }
     tell_ends(db, ends).await?;
