@@ -63,7 +63,7 @@ async fn r09_no_debounce_is_a_job_of_its_own_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn r07_delays_run_at_and_own_thresholds_move_the_due_time() -> Result<()> {
+async fn r07_r40_delays_run_at_and_own_thresholds_move_the_due_time() -> Result<()> {
     let kit = kit()?;
     let quell = kit.quell();
     let due = |receipt: Receipt| match receipt {
@@ -75,7 +75,9 @@ async fn r07_delays_run_at_and_own_thresholds_move_the_due_time() -> Result<()> 
     assert_eq!(due(quell.trigger(Script::new(&[])).delay(secs(90)).await?), 90);
     let at = TestKit::START + secs(77);
     assert_eq!(due(quell.trigger(Script::new(&[])).run_at(at).await?), 77);
-    assert_eq!(due(quell.trigger(Reindex::page("d")).delay(secs(300)).await?), 60);
+    assert_eq!(due(quell.trigger(Reindex::page("d")).delay(secs(45)).await?), 45);
+    let beyond_max = quell.trigger(Reindex::page("f")).delay(secs(300)).await.unwrap_err();
+    assert_eq!(beyond_max.field(), Some("delay"), "{beyond_max}");
     assert_eq!(due(quell.trigger(Reindex::page("e")).debounce(secs(2)..=secs(9)).await?), 2);
     Ok(())
 }
