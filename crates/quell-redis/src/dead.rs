@@ -105,8 +105,9 @@ impl DeadLetters for ShardStore {
             tx.load_whole(ids).await?;
             let aside = tx.load_aside(ids).await?;
             tx.step(|part| {
-                let gone = part.discard(ids, reason);
-                ids.iter().copied().filter(|id| gone.contains(id) || aside.contains(id)).collect()
+                let mut gone: BTreeSet<JobId> = part.discard(ids, reason).into_iter().collect();
+                gone.extend(&aside);
+                ids.iter().copied().filter(|id| gone.remove(id)).collect()
             })
         }))
     }

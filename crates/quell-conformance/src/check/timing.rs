@@ -91,7 +91,9 @@ fn quiet(
         return;
     };
     let edge = |edges: &[Edge]| steps.iter().any(|step| edges.contains(&step.debounce.edge));
-    let leads = matches!(first.debounce.edge, Edge::Leading | Edge::Both) && !by_time;
+    // A leading edge that was released before it ran is due when it was opened, whatever joined it.
+    let is_due_at_once = !by_time || claim.due <= opened.t;
+    let leads = matches!(first.debounce.edge, Edge::Leading | Edge::Both) && is_due_at_once;
     // When those start, P8b says.
     if leads || edge(&[Edge::Throttle]) {
         return;

@@ -58,6 +58,7 @@ impl Ground {
              delete from quell.start; delete from quell.inbox; delete from quell.tick_fired;
              delete from quell.schedule; delete from quell.past;
              delete from quell.effect; delete from quell.alert; delete from quell.idempotency;
+             delete from quell.worker; delete from quell.unreadable;
              update quell.queue set settings = '{}', deleted = false
               where settings <> '{}' or deleted;
              update quell.task set settings = '{}' where settings <> '{}';
@@ -74,7 +75,7 @@ impl Ground {
 
     /// Every row that a call may change, with times counted from the round's beginning.
     async fn rows(&mut self) -> String {
-        const TABLES: [&str; 15] = [
+        const TABLES: [&str; 17] = [
             "job",
             "ended",
             "attempt",
@@ -90,6 +91,8 @@ impl Ground {
             "schedule",
             "queue",
             "task",
+            "worker",
+            "unreadable",
         ];
         let each = TABLES.map(|table| {
             let schema = self.scene.schema();

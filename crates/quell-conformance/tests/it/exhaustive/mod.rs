@@ -70,7 +70,7 @@ fn r08_r11_r30_hold_in_every_order_of_two_keys() {
 #[test]
 fn r07_r24_r29_hold_in_every_order_of_delays_snoozes_and_releases() {
     let ends = &[End::Snoozed, End::Released, End::Failed];
-    walk(World { delay: Some(seconds(4)), ends, horizon: 5, late: false, ..world() }, 130_000);
+    walk(World { delay: Some(seconds(3)), ends, horizon: 5, late: false, ..world() }, 130_000);
 }
 
 #[test]
