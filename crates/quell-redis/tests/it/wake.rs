@@ -18,7 +18,7 @@ pub(crate) async fn heard(wakeups: &mut Wakeups, any: bool) -> Wakeup {
     let next = async {
         loop {
             let hint = wakeups.next().await.unwrap();
-            if hint.queue.is_none() == any {
+            if hint.queue.is_none() == any && hint.cancelled.is_none() {
                 return hint;
             }
         }

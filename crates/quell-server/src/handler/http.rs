@@ -274,13 +274,13 @@ mod tests {
             (302, false, "Permanent"),
             (400, false, "Permanent"),
             (404, true, "Permanent"),
-            (408, false, "Retry { delay: None"),
-            (409, false, "Retry { delay: None"),
-            (425, true, "Retry { delay: None"),
-            (429, false, "Retry { delay: None"),
-            (429, true, "Retry { delay: Some(5s)"),
-            (500, true, "Retry { delay: None"),
-            (503, true, "Retry { delay: Some(5s)"),
+            (408, false, "Retry { wait: Backoff"),
+            (409, false, "Retry { wait: Backoff"),
+            (425, true, "Retry { wait: Backoff"),
+            (429, false, "Retry { wait: Backoff"),
+            (429, true, "Retry { wait: AtLeast(5s)"),
+            (500, true, "Retry { wait: Backoff"),
+            (503, true, "Retry { wait: AtLeast(5s)"),
         ];
         for (status, waits, expected) in table {
             let wait = waits.then_some(Duration::from_secs(5));
