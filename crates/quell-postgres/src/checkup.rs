@@ -37,6 +37,7 @@ const TIMES: &[(&str, &[&str])] = &[
     ("quell.memory", &["burst_at", "last_at", "started_at", "expires_at"]),
     ("quell.effect", &["begun_at", "done_at"]),
     ("quell.idempotency", &["expires_at"]),
+    ("quell.unreadable", &["set_aside_at"]),
 ];
 
 /// The server's clock and the store's.

@@ -37,7 +37,8 @@ const TIMES: &[(&str, &[&str])] = &[
     ("quell_hold", &["expires_at"]),
     ("quell_memory", &["burst_at", "last_at", "started_at", "expires_at"]),
     ("quell_effect", &["begun_at", "done_at"]),
-    ("quell_idempotency", &["expires_at"]),
+    ("quell_idempotency", &["expires_at", "look_at"]),
+    ("quell_unreadable", &["set_aside_at"]),
 ];
 
 /// Reads a checkup; `file` is where the store is.
@@ -112,6 +113,7 @@ async fn set_back(db: &mut SqliteConnection) -> Result<ClockReset> {
     for sql in [
         // A rate begins again: at most one more period's starts.
         "delete from quell_start where expires_at > ?1",
+        "update quell_partition set free_at = null where free_at > ?1",
         // All workers are stopped; each writes its row again when it starts.
         "delete from quell_worker where seen_at > ?1",
         // Ticks of the time that never came fire when it comes.

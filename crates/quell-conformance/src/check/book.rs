@@ -1,6 +1,6 @@
 //! What a history says so far: each job, call, queue and worker, as the events made them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use quell_core::history::{Event, WorkerTask};
@@ -63,6 +63,9 @@ pub struct Book {
     /// How much later than it was read a time may be on record: nothing where one recorder wrote
     /// for all.
     pub slack: Duration,
+    /// The attempts that ended within the slack: a claim in another process may not have seen their
+    /// ends, which are committed after their time.
+    ended_lately: VecDeque<(Timestamp, JobId)>,
     /// Whether there is any fault in the whole record.
     pub any_fault: bool,
     /// Since when no harm is done.
@@ -172,6 +175,10 @@ impl Book {
         let by_store = !matches!(line.event, Event::Fault { .. } | Event::Heal { .. });
         let time = time_of(&line.event).filter(|_| by_store);
         self.now = time.map_or(self.now, |t| t.max(self.now));
+        let old = self.now.before(self.slack.saturating_mul(4));
+        while self.ended_lately.front().is_some_and(|(t, _)| *t < old) {
+            self.ended_lately.pop_front();
+        }
         self.doubt(&line.event);
         match &line.event {
             Event::Window { .. } => self.window(at, &line.event),
@@ -385,6 +392,13 @@ impl Book {
         self.place(*job);
     }
 
+    /// The jobs whose attempts ended so shortly before `t` that a claim may have met them running.
+    pub(super) fn ended_lately(&self, t: Timestamp) -> impl Iterator<Item = &JobView> {
+        let since = t.before(self.slack);
+        let lately = self.ended_lately.iter().rev().take_while(move |(ended, _)| *ended >= since);
+        lately.filter_map(|(_, job)| self.jobs.get(job))
+    }
+
     /// The end of an attempt, or of a job that waited, or the return of a dead one.
     fn ended(
         &mut self,
@@ -405,6 +419,9 @@ impl Book {
             && running
         {
             claim.end = Some((at, t, became));
+            if !self.slack.is_zero() {
+                self.ended_lately.push_back((t, job));
+            }
         }
         match spent {
             Spent::Nothing => view.attempt = view.attempt.saturating_sub(1),

@@ -189,9 +189,13 @@ impl Limits {
 pub(super) fn partition_has_room(book: &Book, job: &JobView, t: Timestamp) -> bool {
     let Some(partition) = &job.partition else { return true };
     let Some(settings) = book.queues.get(&job.queue) else { return true };
+    let lately = book
+        .ended_lately(t)
+        .filter(|view| view.queue == job.queue && view.partition.as_ref() == Some(partition))
+        .count();
     let has_slot = settings
         .partition_concurrency
-        .is_none_or(|limit| running_of(book, &job.queue, partition) < as_count(limit));
+        .is_none_or(|limit| running_of(book, &job.queue, partition) + lately < as_count(limit));
     let has_start = settings.partition_rate.is_none_or(|rate| {
         book.starts.recent(&job.queue, Some(partition), rate, t) < as_count(rate.limit)
     });

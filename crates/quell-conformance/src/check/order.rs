@@ -257,9 +257,15 @@ fn priority(book: &Book, id: JobId, job: &JobView) -> i16 {
 /// Whether nothing holds a scheduled job back at `t`.
 fn may_start(book: &Book, job: &JobView, t: Timestamp) -> bool {
     job.due <= t
-        && (job.shape.overlap || !key_runs(book, job))
+        && (job.shape.overlap || !(key_runs(book, job) || key_ran_lately(book, job, t)))
         && !book.paused.contains(&job.task)
         && partition_has_room(book, job, t)
+}
+
+/// Whether an attempt of the job's key ended so shortly before `t` that a claim may have met it.
+fn key_ran_lately(book: &Book, job: &JobView, t: Timestamp) -> bool {
+    let Some(key) = job.task_key() else { return false };
+    book.ended_lately(t).any(|other| other.task_key().as_ref() == Some(&key))
 }
 
 /// Whether an attempt of the job's key runs, or its lease lapsed and was not taken back yet.

@@ -137,7 +137,7 @@ async fn r40_what_cannot_be_meant_changes_nothing() {
         ("/v1/jobs/777/redrive", "", 404, "job"),
         (&redrive, r#"{"payload":{"#, 400, "body"),
         (&redrive, r#"{"paylod":1}"#, 422, "body"),
-        (&redrive, large.as_str(), 413, "body"),
+        (&redrive, large.as_str(), 413, "payload"),
         (&done_gone, r#"{"reason":"no"}"#, 409, "job"),
         (&discard, "{}", 422, "reason"),
         (&discard, r#"{"reason":" "}"#, 422, "reason"),

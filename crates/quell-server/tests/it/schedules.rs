@@ -58,7 +58,7 @@ fn parse(schedules: &str) -> Result<Config, String> {
 fn r36_schedules_are_read_from_the_configuration() {
     let config = parse(
         "[schedules.a]\ntask = \"build\"\ncron = \"0 3 * * *\"\nzone = \"Europe/Berlin\"\n\
-         catch_up = \"all\"\npayload = { repo = \"r\" }\ndelay = \"5m\"\n\
+         catch_up = \"all\"\npayload = { repo = \"r\" }\ndelay = \"50s\"\n\
          [schedules.b]\ntask = \"now\"\nevery = \"10m\"\nanchor = \"2026-01-01T00:00:00Z\"\n\
          priority = -1\n",
     )

@@ -63,7 +63,12 @@ impl<S: Send + Sync + 'static> Attempt<S> {
         // The handler's answer is judged where its panics end: an error is a user's code, too.
         let mut body = std::pin::pin!(Some(async move {
             let result = handler.call(payload, ctx).await;
-            spent.outcome(answer(result), settled.load(Ordering::SeqCst))
+            let settled = settled.load(Ordering::SeqCst);
+            match spent.outcome(answer(result), settled) {
+                // R22: an error after the settlement counts only if the transaction did not commit.
+                Outcome::Failed(failure) if settled => Outcome::InTransaction(failure),
+                outcome => outcome,
+            }
         }));
         let ended = tokio::select! {
             biased;

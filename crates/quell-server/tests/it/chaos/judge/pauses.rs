@@ -12,6 +12,8 @@ use super::history::leases;
 
 /// Settings take hold at the next poll (R32), and claims that are in flight go on.
 const POLL: Duration = Duration::from_secs(1);
+/// The longest that a claim waits for a lock.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// A job that was claimed may wait this long in a worker's hands.
 const HOLD: Duration = Duration::from_millis(100);
 
@@ -25,8 +27,10 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
+    /// A claim's time is read before it waits for its lock: what comes shortly before the end of the
+    /// pause may have been granted after it.
     fn meets(&self, t: Timestamp, grace: Duration) -> bool {
-        t > self.from + grace && t < self.until
+        t > self.from + grace && t + LOCK_WAIT < self.until
     }
 }
 
