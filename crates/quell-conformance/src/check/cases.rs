@@ -75,6 +75,19 @@ impl Found {
         }
     }
 
+    /// Takes back the violations that a line shows for which `doubtful` holds: they are not judged.
+    pub(super) fn excuse(&mut self, why: &str, doubtful: impl Fn(usize) -> bool) {
+        for broken in std::mem::take(&mut self.violations) {
+            if broken.lines.iter().any(|at| doubtful(*at)) {
+                let cases = self.cases.entry(broken.property).or_default();
+                cases.judged = cases.judged.saturating_sub(1);
+                self.cannot(broken.property, why);
+            } else {
+                self.violations.push(broken);
+            }
+        }
+    }
+
     /// The violations in the order of the events, not too many of one kind, and all cases.
     pub(super) fn finish(self) -> (Vec<Violation>, BTreeMap<&'static str, Cases>) {
         let Found { mut violations, mut cases, .. } = self;

@@ -208,8 +208,15 @@ fn existing(
     });
     let known = book.jobs.get(job);
     let fits = known.is_some_and(|view| view.task == op.task);
+    let absorbed = |hold: &Hold<'_>| {
+        let held = book.jobs.get(&hold.job).filter(|held| held.state == JobState::Absorbed);
+        hold.print == print
+            && held.is_some_and(|held| known.is_some_and(|view| view.key == held.key))
+    };
     if holder.is_some() {
         found.holds("P26");
+    } else if fits && holds.iter().any(absorbed) {
+        found.cannot("P26", "the job that held the key was absorbed, and P14 judges by whom");
     } else if unknown && (fits || !book.processes.are_complete()) {
         found.cannot("P26", "a call of unknown outcome may have taken the key");
     } else {

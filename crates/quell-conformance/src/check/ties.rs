@@ -2,15 +2,17 @@
 //!
 //! Two processes may commit within one microsecond, or one while the other waits with a time it
 //! read before. Each process's own lines keep their order; between processes a claim comes after
-//! the end of the attempt before it and after the joins it covers, a window after the claim of the
+//! the window that made the job and the joins it covers, and after the ends of attempts, which may
+//! have left it its place; an end comes after its claim, a window after the claim of the
 //! window before it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quell_core::history::Event;
 use quell_core::{JobId, Key, SettledAs, TaskName, Timestamp};
 
 use super::Line;
+use super::read::time_of;
 
 /// A line, the time at which it stands, and the file that it is from.
 pub(super) struct Placed {
@@ -25,13 +27,15 @@ struct Said {
     token: u64,
     runs: bool,
     count: u64,
-    task_key: Option<(TaskName, Key)>,
+    task_key: Option<TaskKey>,
 }
+
+type TaskKey = (TaskName, Key);
 
 #[derive(Debug, Default)]
 struct World {
     jobs: BTreeMap<JobId, Said>,
-    open: BTreeMap<(TaskName, Key), JobId>,
+    open: BTreeMap<TaskKey, JobId>,
 }
 
 /// Orders lines that are sorted by time and by file.
@@ -64,10 +68,12 @@ impl World {
     /// Stays with a process for as long as that can be, so that what it committed at once stays
     /// together.
     fn next(&self, queues: &mut [VecDeque<Line>], current: &mut usize) -> Option<Line> {
-        let may = |queue: &VecDeque<Line>| queue.front().is_some_and(|line| self.may(&line.event));
-        let stays = queues.get(*current).is_some_and(may);
-        if !stays {
-            *current = queues.iter().position(may).unwrap_or(0);
+        let may = |at: usize| {
+            let front = queues.get(at).and_then(VecDeque::front);
+            front.is_some_and(|line| self.may(&line.event) && !self.waits(&line.event, at, queues))
+        };
+        if !may(*current) {
+            *current = (0..queues.len()).find(|at| may(*at)).unwrap_or(0);
         }
         queues.get_mut(*current)?.pop_front()
     }
@@ -92,6 +98,39 @@ impl World {
                     && self.jobs.get(job).is_none_or(|said| !said.runs && *count >= said.count)
             }
             _ => true,
+        }
+    }
+
+    /// Whether another process has an event at this moment that comes before this one.
+    fn waits(&self, event: &Event, at: usize, queues: &[VecDeque<Line>]) -> bool {
+        let elsewhere = |before: &dyn Fn(&Event) -> bool| {
+            let others = queues.iter().enumerate().filter(|(other, _)| *other != at);
+            others.flat_map(|(_, queue)| queue).any(|line| before(&line.event))
+        };
+        match event {
+            Event::Claimed { job, .. } => {
+                let unknown = !self.jobs.contains_key(job);
+                if unknown && elsewhere(&|before| made(before) == Some(*job)) {
+                    return true;
+                }
+                // It may have started only because of what ended.
+                let runs = |job: &JobId| self.jobs.get(job).is_some_and(|said| said.runs);
+                elsewhere(&|before| ended(before).is_some_and(|job| runs(&job)))
+            }
+            Event::Lapse { became: SettledAs::Absorbed { by, .. }, .. }
+            | Event::Settle { became: SettledAs::Absorbed { by, .. }, .. } => {
+                elsewhere(&|before| made(before) == Some(*by))
+            }
+            Event::Renew { job, token, .. }
+            | Event::Lapse { job, token, .. }
+            | Event::Settle { job, token, .. } => {
+                !self.jobs.contains_key(job)
+                    && elsewhere(&|before| {
+                        matches!(before, Event::Claimed { job: other, token: its, .. }
+                            if other == job && its == token)
+                    })
+            }
+            _ => false,
         }
     }
 
@@ -136,5 +175,107 @@ impl World {
         {
             self.open.remove(task_key);
         }
+    }
+}
+
+/// The job that the event makes, or changes before a claim.
+fn made(event: &Event) -> Option<JobId> {
+    match event {
+        Event::Window { job, .. } | Event::Import { job, .. } | Event::Restored { job, .. } => {
+            Some(*job)
+        }
+        _ => None,
+    }
+}
+
+/// The job whose attempt the event ends.
+fn ended(event: &Event) -> Option<JobId> {
+    match event {
+        Event::Lapse { job, .. } | Event::Cancel { job, .. } => Some(*job),
+        Event::Settle { job, became, .. } if *became != SettledAs::Refused => Some(*job),
+        _ => None,
+    }
+}
+
+/// The jobs that two processes changed at one moment, or whose key or queue they did: nobody knows
+/// in which order, and [`untie`] may have found another than there was. `lines` are in order.
+pub(super) fn tied(lines: &[Line]) -> BTreeSet<JobId> {
+    let mut keys: BTreeMap<JobId, TaskKey> = BTreeMap::new();
+    let mut moments: BTreeMap<Timestamp, Vec<&Line>> = BTreeMap::new();
+    for line in lines {
+        if let Event::Window { job, task, key: Some(key), .. }
+        | Event::Claimed { job, task, key: Some(key), .. } = &line.event
+        {
+            keys.insert(*job, (task.clone(), key.clone()));
+        }
+        if let Some(t) = time_of(&line.event) {
+            moments.entry(t).or_default().push(line);
+        }
+    }
+    moments
+        .retain(|_, lines| lines.iter().any(|line| Some(&line.p) != lines.first().map(|l| &l.p)));
+    let mut tied = BTreeSet::new();
+    for lines in moments.values() {
+        let mut by: BTreeMap<Share<'_>, BTreeSet<&str>> = BTreeMap::new();
+        let shares: Vec<_> = lines.iter().map(|line| shared(&line.event, &keys)).collect();
+        for (line, shares) in lines.iter().zip(&shares) {
+            shares.iter().for_each(|share| {
+                by.entry(*share).or_default().insert(&line.p);
+            });
+        }
+        let settings = lines
+            .iter()
+            .any(|line| matches!(line.event, Event::Queue { .. } | Event::TaskChanged { .. }));
+        for shares in &shares {
+            let jobs = || {
+                shares.iter().filter_map(|share| match share {
+                    Share::Job(job) => Some(*job),
+                    Share::Key(_) => None,
+                })
+            };
+            if settings || shares.iter().any(|share| by.get(share).is_some_and(|by| by.len() > 1)) {
+                tied.extend(jobs());
+            }
+        }
+    }
+    tied
+}
+
+/// What two events may have in common.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Share<'a> {
+    Job(JobId),
+    Key(&'a TaskKey),
+}
+
+fn shared<'a>(event: &Event, keys: &'a BTreeMap<JobId, TaskKey>) -> Vec<Share<'a>> {
+    let heir = match event {
+        Event::Lapse { became: SettledAs::Absorbed { by, .. }, .. }
+        | Event::Settle { became: SettledAs::Absorbed { by, .. }, .. } => Some(*by),
+        _ => None,
+    };
+    let jobs = job_of(event).into_iter().chain(heir);
+    let of = |job| [Some(Share::Job(job)), keys.get(&job).map(Share::Key)];
+    jobs.flat_map(of).flatten().collect()
+}
+
+/// The job that an event of a store or its row tells of.
+pub(super) fn job_of(event: &Event) -> Option<JobId> {
+    match event {
+        Event::Window { job, .. }
+        | Event::Suppressed { job, .. }
+        | Event::Claimed { job, .. }
+        | Event::Renew { job, .. }
+        | Event::Lapse { job, .. }
+        | Event::Settle { job, .. }
+        | Event::Cancel { job, .. }
+        | Event::Redrive { job, .. }
+        | Event::Discard { job, .. }
+        | Event::Import { job, .. }
+        | Event::SetAside { job, .. }
+        | Event::Restored { job, .. }
+        | Event::Row { job, .. }
+        | Event::Prune { job, .. } => Some(*job),
+        _ => None,
     }
 }

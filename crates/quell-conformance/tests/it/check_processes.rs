@@ -106,6 +106,25 @@ fn checker_finds_an_order_for_two_processes_that_commit_at_one_moment() {
     }
 }
 
+/// On SQLite a claim may carry the time of the trigger that made its job, or of the end of the
+/// attempt before it: it waited for the lock.
+#[test]
+fn checker_puts_a_claim_of_the_same_moment_behind_what_it_saw() {
+    let caller = [window(10, 1, "quiet"), window(21, 2, "quiet")];
+    for (second_claim, first_claim) in [(30, 10), (29, 11), (31, 9)] {
+        let caller = process("caller", true, &caller);
+        let first = [claimed(first_claim, 1, 1, 1), ended(30, 1, 1, "succeeded", 30)];
+        let first = process("first", true, &first);
+        let second = process("second", true, &[claimed(second_claim, 2, 1, 1)]);
+        let files = [caller, first, second];
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
+            let (report, text) = judged(&order.map(|at| files[at].clone()));
+            assert_eq!(report.broke("P9"), second_claim == 29, "{text}");
+            assert_eq!(report.broke("P11"), first_claim == 9, "{text}");
+        }
+    }
+}
+
 /// A process that was killed before it told of what it gave back.
 #[test]
 fn checker_excuses_only_what_a_killed_process_may_have_lost() {
