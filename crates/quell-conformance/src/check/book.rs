@@ -134,13 +134,14 @@ impl Book {
         self.missing(job, to)
     }
 
-    /// Why a job that nothing tells of may be there, if it may: a killed caller may have made it.
+    /// Why a job that nothing tells of may be there, if it may: a killed caller may have made it,
+    /// or a call whose answer was lost. One recorder for all hears of that, a caller does not.
     #[must_use]
     pub fn unheard(&self, task: &TaskName, key: Option<&Key>, to: Timestamp) -> Option<String> {
         let lossy: BTreeSet<&str> = self.processes.incomplete().collect();
         let called = |((p, _), op): (&OpId, &OpView)| {
             op.state == OpState::Unknown
-                && lossy.contains(p.as_str())
+                && (lossy.contains(p.as_str()) || !self.slack.is_zero())
                 && (&op.task, op.key.as_ref()) == (task, key)
         };
         if self.ops.iter().any(called) {
