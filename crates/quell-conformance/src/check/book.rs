@@ -12,7 +12,7 @@ use quell_core::{
 use super::calls::Calls;
 use super::limits::Starts;
 use super::processes::{Act, Processes};
-use super::read::time_of;
+use super::read::{job_of, time_of};
 use super::views::{ClaimView, JobView, OpId, OpState, OpView, TaskKey};
 use super::{Line, Report};
 
@@ -237,7 +237,7 @@ impl Book {
 
     /// Marks a job whose events do not follow from each other, and its newest time.
     fn doubt(&mut self, event: &Event) {
-        let Some((job, t)) = of_job(event) else { return };
+        let Some((job, t)) = job_of(event).zip(time_of(event)) else { return };
         let lossy = !self.processes.are_complete();
         let Some(view) = self.jobs.get_mut(&job) else { return };
         view.doubted |= lossy && view.has_gap(event);
@@ -488,26 +488,6 @@ impl Book {
         let (accepted, processes) = (self.triggers.len(), self.processes.count());
         Report { attempts, accepted, pending, processes, incomplete, ..Report::default() }
     }
-}
-
-/// The job that an event is about, and its time.
-fn of_job(event: &Event) -> Option<(JobId, Timestamp)> {
-    let job = match event {
-        Event::Window { job, .. }
-        | Event::Suppressed { job, .. }
-        | Event::Claimed { job, .. }
-        | Event::Renew { job, .. }
-        | Event::Lapse { job, .. }
-        | Event::Settle { job, .. }
-        | Event::Cancel { job, .. }
-        | Event::Redrive { job, .. }
-        | Event::Discard { job, .. }
-        | Event::SetAside { job, .. }
-        | Event::Restored { job, .. }
-        | Event::Prune { job, .. } => *job,
-        _ => return None,
-    };
-    Some((job, time_of(event)?))
 }
 
 fn put<T: Ord>(set: &mut BTreeSet<T>, id: T, is_in: bool) {

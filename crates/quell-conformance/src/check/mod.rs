@@ -115,7 +115,7 @@ pub fn check(lines: &[Line]) -> Report {
     }
     if !book.slack.is_zero() {
         let tied = ties::tied(lines);
-        let told = |at: usize| lines.get(at).and_then(|line| ties::job_of(&line.event));
+        let told = |at: usize| lines.get(at).and_then(|line| read::job_of(&line.event));
         found.excuse(SAME_MOMENT, |at| told(at).is_some_and(|job| tied.contains(&job)));
     }
     let (violations, cases) = found.finish();

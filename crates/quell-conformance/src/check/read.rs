@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use quell_core::Timestamp;
 use quell_core::history::Event;
+use quell_core::{JobId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::ties::{Placed, untie};
@@ -133,6 +133,27 @@ pub(super) fn time_of(event: &Event) -> Option<Timestamp> {
         | Event::Fault { t, .. }
         | Event::Heal { t } => Some(*t),
         // A worker only reckons the time of `Start`.
+        _ => None,
+    }
+}
+
+/// The job that an event of a store is about, or its row.
+pub(super) fn job_of(event: &Event) -> Option<JobId> {
+    match event {
+        Event::Window { job, .. }
+        | Event::Suppressed { job, .. }
+        | Event::Claimed { job, .. }
+        | Event::Renew { job, .. }
+        | Event::Lapse { job, .. }
+        | Event::Settle { job, .. }
+        | Event::Cancel { job, .. }
+        | Event::Redrive { job, .. }
+        | Event::Discard { job, .. }
+        | Event::Import { job, .. }
+        | Event::SetAside { job, .. }
+        | Event::Restored { job, .. }
+        | Event::Row { job, .. }
+        | Event::Prune { job, .. } => Some(*job),
         _ => None,
     }
 }

@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quell_core::history::Event;
-use quell_core::{JobId, Key, SettledAs, TaskName, Timestamp};
+use quell_core::{JobId, SettledAs, Timestamp};
 
 use super::Line;
-use super::read::time_of;
+use super::read::{job_of, time_of};
+use super::views::TaskKey;
 
 /// A line, the time at which it stands, and the file that it is from.
 pub(super) struct Placed {
@@ -29,8 +30,6 @@ struct Said {
     count: u64,
     task_key: Option<TaskKey>,
 }
-
-type TaskKey = (TaskName, Key);
 
 #[derive(Debug, Default)]
 struct World {
@@ -257,25 +256,4 @@ fn shared<'a>(event: &Event, keys: &'a BTreeMap<JobId, TaskKey>) -> Vec<Share<'a
     let jobs = job_of(event).into_iter().chain(heir);
     let of = |job| [Some(Share::Job(job)), keys.get(&job).map(Share::Key)];
     jobs.flat_map(of).flatten().collect()
-}
-
-/// The job that an event of a store or its row tells of.
-pub(super) fn job_of(event: &Event) -> Option<JobId> {
-    match event {
-        Event::Window { job, .. }
-        | Event::Suppressed { job, .. }
-        | Event::Claimed { job, .. }
-        | Event::Renew { job, .. }
-        | Event::Lapse { job, .. }
-        | Event::Settle { job, .. }
-        | Event::Cancel { job, .. }
-        | Event::Redrive { job, .. }
-        | Event::Discard { job, .. }
-        | Event::Import { job, .. }
-        | Event::SetAside { job, .. }
-        | Event::Restored { job, .. }
-        | Event::Row { job, .. }
-        | Event::Prune { job, .. } => Some(*job),
-        _ => None,
-    }
 }
