@@ -63,6 +63,17 @@ pub enum Event {
     },
     /// A process ends its record: everything that it did is in it.
     End,
+    /// A call of the store that writes got no answer: its caller gave up on it, or learnt that
+    /// nobody knows whether it was done. If it was, that is on no record. Calls that trigger have
+    /// [`Event::TriggerInfo`] instead.
+    Unanswered {
+        /// When the caller stopped waiting, on its clock.
+        t: Timestamp,
+        /// When the call was made, on the same clock.
+        since: Timestamp,
+        /// The name of the call.
+        call: String,
+    },
     /// What a test promises of the whole record.
     Record {
         /// Whether every fault is in it.

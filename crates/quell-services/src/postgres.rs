@@ -119,19 +119,25 @@ impl Postgres {
     pub fn resume(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
+            let before = self.read_log().len();
             let mut process = Process::start(&mut self.server()?)?;
             let up = await_that(PATIENCE, || process.has_ended() || self.is_ready());
             if up && !process.has_ended() {
                 self.process = Some(process);
                 return Ok(());
             }
-            let log = std::fs::read_to_string(self.log()).unwrap_or_default();
-            // What the killed one left behind goes by itself, but not at once.
-            let lingers = log.lines().rev().take(4).any(|line| line.contains("still in use"));
+            let log = self.read_log();
+            // What the killed one left behind goes by itself, but not at once. Its sessions write to
+            // the same log as they end.
+            let lingers = log.get(before..).is_some_and(|new| new.contains("still in use"));
             if !lingers || Instant::now() >= deadline {
                 bail!("PostgreSQL does not come up: {log}");
             }
         }
+    }
+
+    fn read_log(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
     }
 
     fn is_ready(&self) -> bool {

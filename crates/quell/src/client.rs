@@ -116,7 +116,7 @@ impl QuellBuilder {
             Some(range) => Thresholds::new(*range.start(), *range.end())?,
             None => Thresholds::DEFAULT,
         };
-        let store: Arc<dyn Store> = Arc::new(Guarded::new(self.store));
+        let store: Arc<dyn Store> = Arc::new(Guarded::new(self.store, self.history.clone()));
         let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&self.clock));
         Ok(Quell {
             shared: Arc::new(Shared {

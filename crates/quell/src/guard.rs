@@ -1,4 +1,5 @@
-//! A panic in a store call ends the call, not the task that polls it.
+//! A panic in a store call ends the call, not the task that polls it; and what a call without an
+//! answer may have done is on record.
 //!
 //! Calls of a store are polled in tasks that many share: the client's batcher, a worker's loop, a
 //! server's alerts. Every client wraps its store once, so each call is covered wherever it is made.
@@ -14,6 +15,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::checkup::Checkup;
 use quell_core::effect::Begun;
 use quell_core::heartbeat::{Heartbeat, Workers};
+use quell_core::history::{Event, Sink};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
@@ -26,17 +28,45 @@ use quell_core::{
 };
 use tracing::error;
 
+use crate::clock::wall_time;
 use crate::worker::panic_message;
 
 /// A store whose panics are errors.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     inner: Arc<dyn Store>,
+    history: Option<Sink>,
 }
 
 impl Guarded {
-    pub(crate) fn new(inner: Arc<dyn Store>) -> Self {
-        Guarded { inner }
+    pub(crate) fn new(inner: Arc<dyn Store>, history: Option<Sink>) -> Self {
+        Guarded { inner, history }
+    }
+
+    /// A call that writes: one that gets no answer, because it is dropped or nobody knows whether it
+    /// was done, is on record.
+    async fn write<R>(&self, call: &str, answer: impl Future<Output = Result<R>>) -> Result<R> {
+        let mut wait = Wait { history: self.history.as_ref(), call, since: wall_time() };
+        let answer = write(call, answer).await;
+        if !matches!(&answer, Err(error) if error.is_unknown_outcome()) {
+            wait.history = None;
+        }
+        answer
+    }
+}
+
+/// A call that has no answer so far. Dropped with a history, it got none.
+struct Wait<'c> {
+    history: Option<&'c Sink>,
+    call: &'c str,
+    since: Timestamp,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let Some(history) = self.history else { return };
+        let (t, since, call) = (wall_time(), self.since, self.call.to_owned());
+        history.record(&Event::Unanswered { t, since, call });
     }
 }
 
@@ -117,11 +147,12 @@ impl Store for Guarded {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        // Whoever triggers records each trigger whose outcome is not known.
         write("enqueue", async move { self.inner.enqueue(now, batches).await }).await
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        write("claim", async move { self.inner.claim(now, claim).await }).await
+        self.write("claim", async move { self.inner.claim(now, claim).await }).await
     }
 
     async fn renew(
@@ -130,7 +161,7 @@ impl Store for Guarded {
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Option<Timestamp>>> {
-        write("renew", async move { self.inner.renew(now, leases, lease).await }).await
+        self.write("renew", async move { self.inner.renew(now, leases, lease).await }).await
     }
 
     async fn settle(
@@ -138,7 +169,7 @@ impl Store for Guarded {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
-        write("settle", async move { self.inner.settle(now, settlements).await }).await
+        self.write("settle", async move { self.inner.settle(now, settlements).await }).await
     }
 
     async fn begin_effect(
@@ -148,8 +179,11 @@ impl Store for Guarded {
         name: &EffectName,
         key: &Key,
     ) -> Result<Begun> {
-        write("begin_effect", async move { self.inner.begin_effect(now, lease, name, key).await })
-            .await
+        self.write(
+            "begin_effect",
+            async move { self.inner.begin_effect(now, lease, name, key).await },
+        )
+        .await
     }
 
     async fn end_effect(
@@ -159,8 +193,11 @@ impl Store for Guarded {
         name: &EffectName,
         result: &Payload,
     ) -> Result<()> {
-        write("end_effect", async move { self.inner.end_effect(now, lease, name, result).await })
-            .await
+        self.write(
+            "end_effect",
+            async move { self.inner.end_effect(now, lease, name, result).await },
+        )
+        .await
     }
 
     async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
@@ -168,16 +205,16 @@ impl Store for Guarded {
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        write("reap", async move { self.inner.reap(now, limit).await }).await
+        self.write("reap", async move { self.inner.reap(now, limit).await }).await
     }
 
     async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
-        write("heartbeat", async move { self.inner.heartbeat(now, beat).await }).await
+        self.write("heartbeat", async move { self.inner.heartbeat(now, beat).await }).await
     }
 
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
         let removed = async move { self.inner.remove_worker(worker, incarnation).await };
-        write("remove_worker", removed).await
+        self.write("remove_worker", removed).await
     }
 
     async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
@@ -218,11 +255,11 @@ impl Store for Guarded {
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
-        write("set_queue", async move { self.inner.set_queue(queue, settings).await }).await
+        self.write("set_queue", async move { self.inner.set_queue(queue, settings).await }).await
     }
 
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        write("delete_queue", async move { self.inner.delete_queue(queue).await }).await
+        self.write("delete_queue", async move { self.inner.delete_queue(queue).await }).await
     }
 
     async fn tasks(&self) -> Result<Vec<TaskInfo>> {
@@ -230,7 +267,7 @@ impl Store for Guarded {
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        write("set_task", async move { self.inner.set_task(task, settings).await }).await
+        self.write("set_task", async move { self.inner.set_task(task, settings).await }).await
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
@@ -263,7 +300,7 @@ impl Store for Guarded {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        write("flush", async move { self.inner.flush(now, task, key).await }).await
+        self.write("flush", async move { self.inner.flush(now, task, key).await }).await
     }
 
     async fn cancel_key(
@@ -272,15 +309,15 @@ impl Store for Guarded {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        write("cancel_key", async move { self.inner.cancel_key(now, task, key).await }).await
+        self.write("cancel_key", async move { self.inner.cancel_key(now, task, key).await }).await
     }
 
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
-        write("cancel", async move { self.inner.cancel(now, id, reason).await }).await
+        self.write("cancel", async move { self.inner.cancel(now, id, reason).await }).await
     }
 
     async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
-        write("redrive", async move { self.inner.redrive(now, redrive).await }).await
+        self.write("redrive", async move { self.inner.redrive(now, redrive).await }).await
     }
 
     async fn prune(
@@ -289,7 +326,7 @@ impl Store for Guarded {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
-        write("prune", async move { self.inner.prune(now, retention, limit).await }).await
+        self.write("prune", async move { self.inner.prune(now, retention, limit).await }).await
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
@@ -306,11 +343,13 @@ impl Store for Guarded {
         version: u64,
         state: Option<&AlertState>,
     ) -> Result<bool> {
-        write("set_alert", async move { self.inner.set_alert(name, version, state).await }).await
+        self.write("set_alert", async move { self.inner.set_alert(name, version, state).await })
+            .await
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
-        write("set_schedule", async move { self.inner.set_schedule(now, schedule).await }).await
+        self.write("set_schedule", async move { self.inner.set_schedule(now, schedule).await })
+            .await
     }
 
     async fn set_schedule_state(
@@ -319,15 +358,15 @@ impl Store for Guarded {
         name: &ScheduleName,
         state: ScheduleState,
     ) -> Result<()> {
-        write(
-            "set_schedule_state",
-            async move { self.inner.set_schedule_state(now, name, state).await },
-        )
+        self.write("set_schedule_state", async move {
+            self.inner.set_schedule_state(now, name, state).await
+        })
         .await
     }
 
     async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        write("delete_schedule", async move { self.inner.delete_schedule(now, name).await }).await
+        self.write("delete_schedule", async move { self.inner.delete_schedule(now, name).await })
+            .await
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
@@ -335,11 +374,11 @@ impl Store for Guarded {
     }
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        write("tick", async move { self.inner.tick(now, limit).await }).await
+        self.write("tick", async move { self.inner.tick(now, limit).await }).await
     }
 
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
-        write("run_schedule", async move { self.inner.run_schedule(now, name).await }).await
+        self.write("run_schedule", async move { self.inner.run_schedule(now, name).await }).await
     }
 
     async fn backfill(
@@ -349,7 +388,7 @@ impl Store for Guarded {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<u64> {
-        write("backfill", async move { self.inner.backfill(now, name, from, to).await }).await
+        self.write("backfill", async move { self.inner.backfill(now, name, from, to).await }).await
     }
 }
 
@@ -373,7 +412,7 @@ impl DeadLetters for Guarded {
         ids: &[JobId],
         reason: &str,
     ) -> Result<Vec<JobId>> {
-        write("discard", async move { self.inner.discard(now, ids, reason).await }).await
+        self.write("discard", async move { self.inner.discard(now, ids, reason).await }).await
     }
 
     async fn import_dead(
@@ -381,7 +420,7 @@ impl DeadLetters for Guarded {
         now: Option<Timestamp>,
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
-        write("import_dead", async move { self.inner.import_dead(now, letters).await }).await
+        self.write("import_dead", async move { self.inner.import_dead(now, letters).await }).await
     }
 }
 
@@ -392,14 +431,48 @@ impl UnreadableJobs for Guarded {
     }
 
     async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
-        write("restore", async move { self.inner.restore(now, ids).await }).await
+        self.write("restore", async move { self.inner.restore(now, ids).await }).await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
-    use quell_core::Wakeup;
+    use quell_core::history::History;
+    use quell_core::{MemoryStore, Wakeup};
+
+    #[derive(Debug, Default)]
+    struct Recorder(Mutex<Vec<Event>>);
+
+    impl History for Recorder {
+        fn record(&self, event: &Event) {
+            self.0.lock().unwrap().push(event.clone());
+        }
+    }
+
+    #[tokio::test]
+    async fn r39_a_call_without_an_answer_is_on_record_and_one_with_an_answer_is_not() {
+        let recorder = Arc::new(Recorder::default());
+        let sink: Sink = Arc::<Recorder>::clone(&recorder);
+        let inner = Arc::new(MemoryStore::new(Timestamp::from_secs(0)));
+        let store = Guarded::new(inner, Some(sink));
+        let fails = |kind| async move { Err::<(), _>(Error::new(kind, "it fails")) };
+        store.write("done", async { Ok(()) }).await.unwrap();
+        store.write("refused", fails(ErrorKind::Unavailable)).await.unwrap_err();
+        assert_eq!(*recorder.0.lock().unwrap(), []);
+
+        store.write("unknown", fails(ErrorKind::UnknownOutcome)).await.unwrap_err();
+        store.write::<()>("panics", async { panic!("the call panics") }).await.unwrap_err();
+        assert!(store.write::<()>("dropped", std::future::pending()).now_or_never().is_none());
+        let events = recorder.0.lock().unwrap();
+        let calls = events.iter().map(|event| match event {
+            Event::Unanswered { t, since, call } if since <= t => call.as_str(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(calls.collect::<Vec<_>>(), ["unknown", "panics", "dropped"]);
+    }
 
     #[tokio::test]
     async fn r34_r39_a_stream_of_wakeups_that_panics_ends() {

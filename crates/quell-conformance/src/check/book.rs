@@ -16,8 +16,6 @@ use super::read::{job_of, time_of};
 use super::views::{ClaimView, JobView, OpId, OpState, OpView, TaskKey};
 use super::{Line, Report};
 
-/// Why a case cannot be judged where a process was killed.
-const MISSING: &str = "a process that was killed may have taken an event with it";
 /// How far apart two processes may read the clock for what they commit together.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -114,7 +112,7 @@ impl Book {
     /// Why an event between these times may be missing, if it may.
     #[must_use]
     pub fn excuse(&self, act: Act, from: Timestamp, to: Timestamp) -> Option<String> {
-        self.processes.lost(act, from, to).map(|_| MISSING.to_owned())
+        self.processes.lost(act, from, to).map(ToOwned::to_owned)
     }
 
     /// Why something that happened to a job before `to` may be missing, if it may.
@@ -145,7 +143,7 @@ impl Book {
                 && (&op.task, op.key.as_ref()) == (task, key)
         };
         if self.ops.iter().any(called) {
-            return Some(MISSING.to_owned());
+            return Some("a call of unknown outcome may have made the job".to_owned());
         }
         self.excuse(Act::Any, Timestamp::MIN, to)
     }
@@ -238,8 +236,8 @@ impl Book {
     /// Marks a job whose events do not follow from each other, and its newest time.
     fn doubt(&mut self, event: &Event) {
         let Some((job, t)) = job_of(event).zip(time_of(event)) else { return };
-        let lossy = !self.processes.are_complete();
         let Some(view) = self.jobs.get_mut(&job) else { return };
+        let lossy = self.processes.lost(Act::Any, view.newest_at, t).is_some();
         view.doubted |= lossy && view.has_gap(event);
         view.newest_at = view.newest_at.max(t);
     }
@@ -315,9 +313,10 @@ impl Book {
             return;
         };
         let fresh = || JobView::new(task, queue, key.as_ref(), *t);
-        let (known, lossy) = (self.jobs.contains_key(job), !self.processes.are_complete());
+        let lossy = !self.jobs.contains_key(job)
+            && self.processes.lost(Act::Any, Timestamp::MIN, *t).is_some();
         let view = self.jobs.entry(*job).or_insert_with(fresh);
-        view.doubted |= lossy && !known && *first != *t;
+        view.doubted |= lossy && *first != *t;
         // A window that is not complete may have missed how it came to wait again.
         view.state = JobState::Scheduled;
         let absorbs = view.absorbs(*count);
@@ -367,9 +366,10 @@ impl Book {
             return;
         };
         let fresh = || JobView::new(task, queue, key.as_ref(), *t);
-        let (known, lossy) = (self.jobs.contains_key(job), !self.processes.are_complete());
+        let lossy = !self.jobs.contains_key(job)
+            && self.processes.lost(Act::Any, Timestamp::MIN, *t).is_some();
         let view = self.jobs.entry(*job).or_insert_with(fresh);
-        view.doubted |= lossy && !known;
+        view.doubted |= lossy;
         view.state = JobState::Running;
         // Where events may be missing, the store's word is the only one.
         view.attempt = if view.doubted { *attempt } else { view.attempt.saturating_add(1) };

@@ -81,7 +81,7 @@ fn charged(
     found: &mut Found,
 ) {
     let expected = view.attempt.saturating_add(1);
-    let gap = !book.processes.are_complete() && view.has_gap(event);
+    let gap = view.has_gap(event) && book.missing(view, t).is_some();
     if attempt == expected && !gap {
         found.holds("P12");
     } else if view.doubted || gap {

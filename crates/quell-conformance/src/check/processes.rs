@@ -9,6 +9,8 @@
 //! - What a store committed is written right after the commit, in the order of commits. So what is
 //!   missing was committed no earlier than the newest event of the process, and no later than its
 //!   death, but for statements that a server still finished: [`AFTER_DEATH`].
+//! - A process that lives on records a call that got no answer, with the time that it took
+//!   ([`Event::Unanswered`]). If it was done, then in that time, or a little later.
 //! - A process that has recorded work (claims, ends of attempts) but no operator's act, such as a
 //!   pause or a cancel, was not in the middle of its first one.
 //!
@@ -29,7 +31,8 @@ use quell_core::history::Event;
 use super::Line;
 use super::read::time_of;
 
-/// How long after its client's death a server may still finish what it was asked.
+/// How long after its client's death, or after the client gave up, a server may still finish what it
+/// was asked.
 pub const AFTER_DEATH: Duration = Duration::from_secs(5);
 
 /// A line that stands for processes whose histories are not given: anything of theirs may be
@@ -65,12 +68,46 @@ struct Process {
     killed: Option<Timestamp>,
 }
 
+/// Something that may have happened and is on no record.
+#[derive(Clone, Debug)]
+struct Gap {
+    why: &'static str,
+    works: bool,
+    operates: bool,
+    from: Timestamp,
+    to: Timestamp,
+}
+
+const KILLED: &str = "a process that was killed may have taken an event with it";
+const UNANSWERED: &str = "a call that got no answer may have been done";
+
+/// The calls that an operator makes; all others are work.
+const OPERATING: &[&str] = &[
+    "set_queue",
+    "delete_queue",
+    "set_task",
+    "flush",
+    "cancel_key",
+    "cancel",
+    "redrive",
+    "discard",
+    "import_dead",
+    "restore",
+    "set_schedule",
+    "set_schedule_state",
+    "delete_schedule",
+    "run_schedule",
+    "backfill",
+];
+
+/// The calls whose effects no store records.
+const SILENT: &[&str] = &["heartbeat", "remove_worker", "set_alert", "begin_effect", "end_effect"];
+
 /// All processes of a record.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
     each: BTreeMap<String, Process>,
-    /// Those that lost something, with the time in which.
-    lossy: Vec<(String, Process, Timestamp, Timestamp)>,
+    gaps: Vec<Gap>,
 }
 
 impl Processes {
@@ -97,15 +134,20 @@ impl Processes {
         let ahead =
             |process: &Process| process.begun.zip(process.first).is_some_and(|(b, f)| b > f);
         let trusted = !each.values().any(ahead);
-        let lossy = each.iter().filter(|(_, process)| !process.ended).map(|(p, process)| {
+        let last_moments = |process: &Process| {
             let begun = process.begun.filter(|_| trusted).unwrap_or(Timestamp::MIN);
             let from = process.newest.unwrap_or(begun);
-
             let to = process.killed.map_or(Timestamp::MAX, |killed| killed + AFTER_DEATH);
-            (p.clone(), process.clone(), from, to.max(from))
-        });
-        let lossy = lossy.collect();
-        Processes { each, lossy }
+            let (works, operates) =
+                (process.works || !process.speaks, process.operates || !process.speaks);
+            Gap { why: KILLED, works, operates, from, to: to.max(from) }
+        };
+        let mut gaps: Vec<Gap> =
+            each.values().filter(|process| !process.ended).map(last_moments).collect();
+        // One recorder that numbers all lines hears of what was done, whether or not it is answered.
+        let lines = lines.iter().filter(|line| line.n.is_none());
+        gaps.extend(lines.filter_map(|line| unanswered(&line.event, trusted)));
+        Processes { each, gaps }
     }
 
     /// How many there are.
@@ -116,29 +158,41 @@ impl Processes {
 
     /// Those that did not write all that they did.
     pub fn incomplete(&self) -> impl Iterator<Item = &str> {
-        self.lossy.iter().map(|(p, ..)| p.as_str())
+        self.each.iter().filter(|(_, process)| !process.ended).map(|(p, _)| p.as_str())
     }
 
     /// Whether everything that happened is on record.
     #[must_use]
     pub fn are_complete(&self) -> bool {
-        self.lossy.is_empty()
+        self.gaps.is_empty()
     }
 
-    /// A process that may have lost such an event between these times, if any.
+    /// Why such an event between these times may be missing, if it may.
     #[must_use]
-    pub fn lost(&self, act: Act, from: Timestamp, to: Timestamp) -> Option<&str> {
-        let may = |(_, process, begins, ends): &&(String, Process, Timestamp, Timestamp)| {
+    pub fn lost(&self, act: Act, from: Timestamp, to: Timestamp) -> Option<&'static str> {
+        let may = |gap: &&Gap| {
             let does = match act {
-                _ if !process.speaks => true,
-                Act::Work => process.works,
-                Act::Operate => process.operates,
-                Act::Any => process.works || process.operates,
+                Act::Work => gap.works,
+                Act::Operate => gap.operates,
+                Act::Any => gap.works || gap.operates,
             };
-            does && *begins < to && from <= *ends
+            does && gap.from < to && from <= gap.to
         };
-        self.lossy.iter().find(may).map(|(p, ..)| p.as_str())
+        self.gaps.iter().find(may).map(|gap| gap.why)
     }
+}
+
+/// What a call without an answer may have done; `trusted` says whether clocks of hosts agree with
+/// the store's.
+fn unanswered(event: &Event, trusted: bool) -> Option<Gap> {
+    let Event::Unanswered { t, since, call } = event else { return None };
+    if SILENT.contains(&call.as_str()) {
+        return None;
+    }
+    let operates = OPERATING.contains(&call.as_str());
+    let (from, to) =
+        if trusted { (*since, *t + AFTER_DEATH) } else { (Timestamp::MIN, Timestamp::MAX) };
+    Some(Gap { why: UNANSWERED, works: !operates, operates, from, to })
 }
 
 impl Process {

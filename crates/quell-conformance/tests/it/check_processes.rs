@@ -145,6 +145,39 @@ fn checker_excuses_only_what_a_killed_process_may_have_lost() {
     assert!(!broke(process("one", true, &silent), vec![elsewhere()]), "another may have done it");
 }
 
+/// A process lives on after a call that got no answer: a settlement may have ended the attempt that
+/// the next claim follows, while it was under way or a little later.
+#[test]
+fn checker_excuses_only_what_a_call_without_an_answer_may_have_done() {
+    let second = 1_000_000;
+    let unanswered = |call: &str, since: u64, t: u64| json!({"event": "unanswered", "t": t, "since": since, "call": call});
+    let two = process("two", true, &[claimed(20 * second, 1, 2, 1)]);
+    let broke = |call: Value| {
+        let one = [window(10, 1, "quiet"), claimed(8 * second, 1, 1, 1), call];
+        let (report, text) = judged(&[process("one", true, &one), two.clone()]);
+        assert!(report.broke("P11") || report.cases["P11"].unjudged.len() == 1, "{text}");
+        report.broke("P11")
+    };
+    assert!(!broke(unanswered("settle", 12 * second, 13 * second)));
+    assert!(!broke(unanswered("settle", 5 * second, 30 * second)));
+    assert!(broke(unanswered("settle", 21 * second, 30 * second)), "it came later");
+    assert!(broke(unanswered("settle", second, 2 * second)), "it came before");
+    assert!(broke(unanswered("heartbeat", 12 * second, 13 * second)), "it ends no attempt");
+}
+
+/// Where one recorder numbers what all do, it hears of what was done without an answer, too.
+#[test]
+fn checker_excuses_nothing_where_one_recorder_wrote_all() {
+    let call = json!({"event": "unanswered", "t": 30, "since": 20, "call": "settle"});
+    let events = [window(10, 1, "quiet"), claimed(20, 1, 1, 1), call, claimed(40, 1, 2, 1)];
+    let mut lines = process("one", true, &events);
+    for (n, line) in (0..).zip(&mut lines) {
+        line.n = Some(n);
+    }
+    let (report, text) = judged(&[lines]);
+    assert!(report.broke("P11"), "{text}");
+}
+
 /// Long after its death nothing that a process may have lost is an excuse.
 #[test]
 fn checker_judges_what_happened_after_a_kill() {
