@@ -71,11 +71,8 @@ fn rows(url: &str) -> anyhow::Result<Vec<Line>> {
             let page = store.jobs(&filter).await?;
             let Some(last) = page.last() else { return Ok(lines) };
             before = Some(last.id);
-            lines.extend(page.iter().map(|job| Line {
-                p: crate::serve::without_password(url),
-                n: None,
-                event: Event::row(job),
-            }));
+            let store = crate::serve::without_password(url);
+            lines.extend(page.iter().map(|job| Line::new(&*store, Event::row(job))));
         }
     })
 }

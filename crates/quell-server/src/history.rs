@@ -20,6 +20,8 @@ pub struct FileSink {
     file: File,
     /// Names this process among those that wrote to the file: numbers of calls are its own.
     process: String,
+    /// Whether events carry payloads.
+    payloads: bool,
     /// Whether a write failed: nothing more is written, so that what is missing is the rest.
     broken: AtomicBool,
 }
@@ -37,9 +39,15 @@ impl FileSink {
             file.write_all(b"\n").with_context(explain)?;
         }
         let process = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
-        let sink = FileSink { file, process, broken: AtomicBool::new(false) };
+        let sink = FileSink { file, process, payloads: false, broken: AtomicBool::new(false) };
         sink.write(&Event::Begin { t: host_time() }).with_context(explain)?;
         Ok(sink)
+    }
+
+    /// The same with the payloads of triggers and attempts.
+    #[must_use]
+    pub fn with_payloads(self) -> Self {
+        FileSink { payloads: true, ..self }
     }
 
     /// Records that this process ends and that everything it did is on record. Call it when nothing
@@ -49,7 +57,7 @@ impl FileSink {
     }
 
     fn write(&self, event: &Event) -> std::io::Result<()> {
-        let line = Line { p: self.process.clone(), n: None, event: event.clone() };
+        let line = Line { w: Some(host_time()), ..Line::new(&*self.process, event.clone()) };
         let mut line = serde_json::to_vec(&line)?;
         line.push(b'\n');
         (&self.file).write_all(&line)
@@ -57,6 +65,10 @@ impl FileSink {
 }
 
 impl History for FileSink {
+    fn wants_payloads(&self) -> bool {
+        self.payloads
+    }
+
     fn record(&self, event: &Event) {
         if self.broken.load(Ordering::Relaxed) {
             return;

@@ -54,15 +54,17 @@ pub struct Book {
     pub processes: Processes,
     /// Attempts that their handlers' own transactions ended, before that was on record.
     pub in_tx: BTreeSet<(JobId, u64)>,
-    /// When the settings of a queue were last changed.
+    /// From when on every process saw the last change of a queue's settings.
     pub queue_set: BTreeMap<QueueName, Timestamp>,
-    /// When a task was last paused or resumed.
+    /// From when on every process saw that a task was last paused or resumed.
     pub task_set: BTreeMap<TaskName, Timestamp>,
-    /// How much later than it was read a time may be on record: nothing where one recorder wrote
+    /// How far apart two processes' times of one moment may be: nothing where one recorder wrote
     /// for all.
     pub slack: Duration,
-    /// The attempts that ended within the slack: a claim in another process may not have seen their
-    /// ends, which are committed after their time.
+    /// From when on the line that is taken is seen.
+    seen_from: Timestamp,
+    /// The attempts that ended within the slack, each with the time from which on that is seen: a
+    /// claim in another process may not have seen their ends.
     ended_lately: VecDeque<(Timestamp, JobId)>,
     /// Whether there is any fault in the whole record.
     pub any_fault: bool,
@@ -148,6 +150,23 @@ impl Book {
         self.excuse(Act::Any, Timestamp::MIN, to)
     }
 
+    /// Whether the lines of calls are in the order in which they were written: several processes
+    /// are brought into one order by store time, which calls do not have.
+    #[must_use]
+    pub fn knows_order(&self) -> bool {
+        self.slack.is_zero() || self.processes.count() <= 1
+    }
+
+    /// Whether what was committed then and there came before the answer to a call, at `answer`. It
+    /// may have where nobody knows.
+    #[must_use]
+    pub fn came_before(&self, from: (Timestamp, usize), op: &OpView, answer: usize) -> bool {
+        if self.knows_order() {
+            return from.1 < answer;
+        }
+        op.answered.is_none_or(|written| from.0 <= written + self.slack)
+    }
+
     /// Whether everything that was accepted was to have run by the end.
     #[must_use]
     pub fn is_drained(&self) -> bool {
@@ -178,7 +197,15 @@ impl Book {
         while self.ended_lately.front().is_some_and(|(t, _)| *t < old) {
             self.ended_lately.pop_front();
         }
+        self.seen_from = line.seen_from().unwrap_or(self.now);
         self.doubt(&line.event);
+        self.take_event(at, line);
+        if let Some(view) = job_of(&line.event).and_then(|job| self.jobs.get_mut(&job)) {
+            view.seen_from = view.seen_from.max(self.seen_from);
+        }
+    }
+
+    fn take_event(&mut self, at: usize, line: &Line) {
         match &line.event {
             Event::Window { .. } => self.window(at, &line.event),
             Event::Suppressed { t, job, count, .. } => {
@@ -249,8 +276,8 @@ impl Book {
                 let closed = QueueSettings { paused: true, ..QueueSettings::default() };
                 self.set_queue(queue, closed, *t);
             }
-            Event::TaskChanged { t, task, settings } => {
-                self.task_set.insert(task.clone(), *t);
+            Event::TaskChanged { task, settings, .. } => {
+                self.task_set.insert(task.clone(), self.seen_from);
                 put(&mut self.paused, task.clone(), settings.paused);
             }
             Event::SetAside { job, .. } => self.becomes(at, *job, JobState::Unreadable),
@@ -278,7 +305,7 @@ impl Book {
 
     fn set_queue(&mut self, queue: &QueueName, settings: QueueSettings, t: Timestamp) {
         let was = self.queues.insert(queue.clone(), settings.clone()).unwrap_or_default();
-        self.queue_set.insert(queue.clone(), t);
+        self.queue_set.insert(queue.clone(), self.seen_from);
         self.starts.set(queue, &was, &settings, t);
     }
 
@@ -396,7 +423,7 @@ impl Book {
     /// The jobs whose attempts ended so shortly before `t` that a claim may have met them running.
     pub(super) fn ended_lately(&self, t: Timestamp) -> impl Iterator<Item = &JobView> {
         let since = t.before(self.slack);
-        let lately = self.ended_lately.iter().rev().take_while(move |(ended, _)| *ended >= since);
+        let lately = self.ended_lately.iter().filter(move |(seen_from, _)| *seen_from >= since);
         lately.filter_map(|(_, job)| self.jobs.get(job))
     }
 
@@ -421,7 +448,7 @@ impl Book {
         {
             claim.end = Some((at, t, became));
             if !self.slack.is_zero() {
-                self.ended_lately.push_back((t, job));
+                self.ended_lately.push_back((self.seen_from, job));
             }
         }
         match spent {
@@ -449,6 +476,7 @@ impl Book {
                     heir.failures = heir.failures.max(failures);
                     heir.doubted |= doubted;
                     heir.newest_at = heir.newest_at.max(t);
+                    heir.seen_from = heir.seen_from.max(self.seen_from);
                 }
             }
             _ => {}

@@ -47,6 +47,7 @@ impl Calls {
             Event::TriggerOk { op, receipt } => {
                 if let Some(view) = self.ops.get_mut(&id(*op)) {
                     view.state = OpState::Answered(receipt.clone(), at);
+                    view.answered = line.w;
                 }
                 if let Some(trigger) = receipt.trigger() {
                     self.triggers.entry(trigger).or_insert(id(*op));
@@ -109,6 +110,7 @@ impl Calls {
             fold: fold.clone(),
             payload: payload.as_deref().and_then(|text| Payload::from_text(text).ok()),
             state: OpState::Unknown,
+            answered: None,
         })
     }
 
@@ -132,6 +134,7 @@ impl Calls {
             fold: fold.clone(),
             payload: None,
             state: OpState::Unknown,
+            answered: None,
         })
     }
 
@@ -150,6 +153,6 @@ impl Calls {
             self.triggers.entry(trigger).or_insert(id.clone());
         }
         let state = OpState::Answered(receipt.clone(), at);
-        self.ops.insert(id, OpView { at, since: self.since(), state, ..made });
+        self.ops.insert(id, OpView { at, since: self.since(), state, answered: line.w, ..made });
     }
 }

@@ -121,17 +121,26 @@ fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut 
         return;
     };
     // A call of unknown outcome may hold the key too.
-    let live = holds.iter().any(|hold| {
-        hold.from.1 < *at && hold.to.is_none_or(|(t, _)| t >= op.since) && is_heir(book, hold, *job)
-    });
-    if live {
+    let is_live = |hold: &&Hold| {
+        book.came_before(hold.from, op, *at) && hold.to.is_none_or(|(t, _)| t >= op.since)
+    };
+    let live = || holds.iter().filter(is_live);
+    if live().any(|hold| is_heir(book, hold, *job)) {
         found.holds("P17");
         return;
     }
+    // That another job took the holder in may be missing.
+    let lost = || {
+        let last = |hold: &Hold| book.jobs.get(&book.last_heir(hold.job));
+        let until = op.answered.unwrap_or(Timestamp::MAX);
+        live().filter_map(last).find_map(|last| book.missing(last, until))
+    };
     let burned = format!("dedup key {key} was refused for job {job}, which does not hold it");
     let excuse = unknown.then(|| UNKNOWN.to_owned());
-    let excuse = excuse.or_else(|| view.doubted.then(|| UNKNOWN.to_owned()));
-    found.unless(excuse, "P17", [op.at, *at], burned);
+    let excuse = excuse.or_else(|| view.doubted.then(|| UNKNOWN.to_owned())).or_else(lost);
+    let holders = holds.iter().filter_map(|hold| book.jobs.get(&hold.job));
+    let shown = holders.chain([view]).flat_map(|view| view.newest(2)).chain([op.at, *at]);
+    found.unless(excuse, "P17", shown, burned);
 }
 
 /// Whether `job` is the hold's job or one that took it in.

@@ -77,7 +77,8 @@ impl Idempotent {
         (asked, at): (usize, usize),
         found: &mut Found,
     ) {
-        if let Some(job) = book.jobs.get(&id).filter(|_| book.processes.are_complete()) {
+        let known = book.knows_order() && book.processes.are_complete();
+        if let Some(job) = book.jobs.get(&id).filter(|_| known) {
             // What changed while the answer was on its way may be answered or not.
             let moved = job.lines.last().is_some_and(|last| *last > asked);
             if job.state == state {
@@ -115,10 +116,7 @@ impl Idempotent {
                 last = *at;
             }
             let ops = || batch.iter().filter_map(|id| book.ops.get(*id));
-            // Calls have no store time, so their order across processes is not known where events
-            // may be missing.
-            let complete = book.processes.are_complete();
-            let answered = if complete { last } else { usize::MAX };
+            let answered = if book.knows_order() { last } else { usize::MAX };
             let caused = ops().any(|op| has_rival(by_key, op, answered, ops().map(|op| op.at)));
             if caused {
                 found.holds("P26");
@@ -190,7 +188,7 @@ fn existing(
     let OpState::Answered(Receipt::Existing { job, .. }, at) = &op.state else { return };
     let Some((_, print)) = &op.idempotency else { return };
     let live = |hold: &&Hold<'_>| {
-        (!book.processes.are_complete() || hold.from.1 < *at)
+        book.came_before(hold.from, op, *at)
             && hold.to.is_none_or(|to| to >= op.since)
             && (hold.job == *job || book.last_heir(hold.job) == book.last_heir(*job))
     };
@@ -203,8 +201,7 @@ fn existing(
     // A call of unknown outcome may have taken the key.
     let unknown = ops.iter().any(|other| {
         let same = other.idempotency.as_ref().is_some_and(|(_, of)| of == print);
-        same && other.state == OpState::Unknown
-            && (!book.processes.are_complete() || other.at < *at)
+        same && other.state == OpState::Unknown && (!book.knows_order() || other.at < *at)
     });
     let known = book.jobs.get(job);
     let fits = known.is_some_and(|view| view.task == op.task);

@@ -217,7 +217,7 @@ impl Line {
             let reachable =
                 view.queue == *queue && knows.iter().any(|known| known.task == view.task);
             let waits = reachable
-                && view.newest_at <= ready
+                && view.seen_from <= ready
                 && view.due <= ready
                 && (Reverse(priority(book, *other, view)), view.due, *other) < mine
                 && may_start(book, view, ready);

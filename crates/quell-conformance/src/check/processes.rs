@@ -39,7 +39,7 @@ pub const AFTER_DEATH: Duration = Duration::from_secs(5);
 /// missing, at any time.
 #[must_use]
 pub fn elsewhere() -> Line {
-    Line { p: "a process elsewhere".to_owned(), n: None, event: Event::Begin { t: Timestamp::MIN } }
+    Line::new("a process elsewhere", Event::Begin { t: Timestamp::MIN })
 }
 
 /// What kind of event may be missing.

@@ -17,9 +17,25 @@ pub struct Line {
     /// Its place in the order of all, where one recorder wrote for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
+    /// When it was written, on the host's clock: what it tells of was done by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub w: Option<Timestamp>,
     /// What happened.
     #[serde(flatten)]
     pub event: Event,
+}
+
+impl Line {
+    /// A line of this process, without a number and a time of its own.
+    pub fn new(p: impl Into<String>, event: Event) -> Self {
+        Line { p: p.into(), n: None, w: None, event }
+    }
+
+    /// From when on every process saw what it tells of, where that is known: a transaction may read
+    /// the clock long before it commits.
+    pub(super) fn seen_from(&self) -> Option<Timestamp> {
+        time_of(&self.event).map(|t| self.w.map_or(t, |written| written.max(t)))
+    }
 }
 
 impl fmt::Display for Line {
@@ -82,7 +98,7 @@ fn begins(line: &str) -> bool {
 pub fn whole(process: &str, events: impl IntoIterator<Item = Event>) -> Vec<Line> {
     let begin = Event::Begin { t: Timestamp::MIN };
     let events = std::iter::once(begin).chain(events).chain([Event::End]);
-    events.map(|event| Line { p: process.to_owned(), n: None, event }).collect()
+    events.map(|event| Line::new(process, event)).collect()
 }
 
 /// Brings the lines of several recorders into one order: by their number where all have one, else

@@ -60,6 +60,8 @@ pub struct OpView {
     pub payload: Option<Payload>,
     /// What became of it.
     pub state: OpState,
+    /// When its answer was written, on its host's clock.
+    pub answered: Option<Timestamp>,
 }
 
 /// One claim of a job.
@@ -161,6 +163,8 @@ pub struct JobView {
     pub row: Option<JobState>,
     /// The time of the newest event about it.
     pub newest_at: Timestamp,
+    /// From when on every process saw its newest event.
+    pub seen_from: Timestamp,
     /// Whether its events do not follow from each other: some are missing, or a rule is broken.
     pub doubted: bool,
     /// No start before this: the end of the backoff of the newest failure, by the policy.
@@ -208,6 +212,7 @@ impl JobView {
             pruned: false,
             row: None,
             newest_at: first,
+            seen_from: first,
             doubted: false,
             backs_off: Timestamp::MIN,
             lines: Vec::new(),

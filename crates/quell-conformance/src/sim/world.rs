@@ -335,7 +335,7 @@ impl Record {
 
 fn push(lines: &mut Vec<Line>, process: &str, event: Event) {
     let n = u64::try_from(lines.len()).ok();
-    lines.push(Line { p: process.to_owned(), n, event });
+    lines.push(Line { n, ..Line::new(process, event) });
 }
 
 #[derive(Debug)]

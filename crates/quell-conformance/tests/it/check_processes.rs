@@ -2,6 +2,7 @@
 //! that was killed may have taken with it excuses what it may explain, and nothing else.
 
 use quell_conformance::check::{Event, Line, Report, check, elsewhere, merge, parse};
+use quell_core::Timestamp;
 use serde_json::{Value, json};
 
 fn window(t: u64, job: u64, reason: &str) -> Value {
@@ -11,6 +12,12 @@ fn window(t: u64, job: u64, reason: &str) -> Value {
         "nb": t, "reason": reason,
         "shape": {"fold": {"fold": "last"}, "edge": "trailing"},
     })
+}
+
+/// The same of another key, and of this priority.
+fn keyed(mut window: Value, key: &str, priority: i16) -> Value {
+    (window["key"], window["priority"]) = (json!(key), json!(priority));
+    window
 }
 
 fn claimed(t: u64, job: u64, token: u64, attempt: u32) -> Value {
@@ -53,9 +60,9 @@ fn judged(files: &[Vec<Line>]) -> (Report, String) {
 }
 
 fn fault(t: i64, whom: &str) -> Line {
-    let t = quell_core::Timestamp::from_micros(t);
+    let t = Timestamp::from_micros(t);
     let (what, whom) = ("kill".to_owned(), whom.to_owned());
-    Line { p: "the test".to_owned(), n: None, event: Event::Fault { t, what, whom } }
+    Line::new("the test", Event::Fault { t, what, whom })
 }
 
 /// Two open windows of a key, two attempts of it under valid leases, a wrong number of an attempt,
@@ -143,6 +150,27 @@ fn checker_excuses_only_what_a_killed_process_may_have_lost() {
     let spoke = process("one", false, &after(ended(30, 1, 1, "released", 30)));
     assert!(broke(spoke, Vec::new()), "it told of what it did at 30, so it lost nothing before");
     assert!(!broke(process("one", true, &silent), vec![elsewhere()]), "another may have done it");
+}
+
+/// A trigger reads the clock, waits for a lock that holds up everyone, and commits: a claim at that
+/// moment passes over its job.
+#[test]
+fn checker_asks_of_a_claim_what_was_committed_before_it() {
+    let second = 1_000_000;
+    let broke = |written: Option<u64>| {
+        let first = process("first", true, &[window(10, 1, "quiet")]);
+        let mut late = process("late", true, &[keyed(window(second, 2, "quiet"), "other", 1)]);
+        for line in &mut late {
+            line.w = written.map(|w| i64::try_from(w).unwrap()).map(Timestamp::from_micros);
+        }
+        let claims = [worker(1), claimed(4 * second, 1, 1, 1)];
+        let (report, text) = judged(&[first, late, process("worker", true, &claims)]);
+        assert_eq!(report.cases["P23"].judged, 1, "{text}");
+        report.broke("P23")
+    };
+    assert!(broke(None));
+    assert!(broke(Some(2 * second)));
+    assert!(!broke(Some(4 * second)));
 }
 
 /// A process lives on after a call that got no answer: a settlement may have ended the attempt that

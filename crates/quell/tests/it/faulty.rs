@@ -79,8 +79,7 @@ async fn run(fails: NthCall) -> Result<bool> {
     }
     assert_ne!(first.job(), page.job());
     let events = recorder.0.lock().unwrap().clone().into_iter().chain(rows);
-    let lines: Vec<Line> =
-        events.map(|event| Line { p: "it".to_owned(), n: None, event }).collect();
+    let lines: Vec<Line> = events.map(|event| Line::new("it", event)).collect();
     let report = check(&lines);
     assert!(report.violations.is_empty(), "{fails:?}: {}", report.text(&lines));
     let triggers: u64 = log.runs().iter().filter(|run| run.what == "a").map(|r| r.triggers).sum();
