@@ -75,7 +75,7 @@ enum Role {
 /// # Errors
 /// When the store or the history cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let file = Arc::new(FileSink::append(&args.history)?);
+    let file = Arc::new(FileSink::append(&args.history)?.with_payloads());
     let sink: Sink = Arc::<FileSink>::clone(&file);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let worked = runtime.block_on(async {

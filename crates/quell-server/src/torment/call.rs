@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use quell::history::{Event, Sink};
 use quell::{
-    Batch, ErrorKind, Key, NewTrigger, Payload, Quell, Receipt, TaskName, TaskPolicy, Thresholds,
+    Batch, Dedup, ErrorKind, HoldUntil, Key, NewTrigger, Payload, Quell, Receipt, TaskName,
+    TaskPolicy, Thresholds,
 };
 
 use super::books::Books;
@@ -46,12 +47,12 @@ impl Caller {
         loop {
             match fastrand::u8(..100) {
                 0..38 => self.stamped().await?,
-                38..58 => self.plain(NOTE, None).await?,
+                38..58 => self.plain().await?,
                 58..70 => self.order().await?,
                 70..80 => self.booked().await,
                 80..88 => self.limited(NARROW).await?,
                 88..96 => self.limited(RATED).await?,
-                _ => self.plain(RARE, None).await?,
+                _ => self.rare().await?,
             }
             tokio::select! {
                 () = &mut shutdown => return Ok(()),
@@ -92,10 +93,26 @@ impl Caller {
     }
 
     /// A debounced trigger; its answer is in the history.
-    async fn plain(&self, task: &str, partition: Option<Key>) -> anyhow::Result<()> {
+    async fn plain(&self) -> anyhow::Result<()> {
         let key = Key::new(self.key())?;
-        let trigger = self.trigger(task, Payload::encode(&key)?, Some(key))?;
-        let trigger = NewTrigger { partition, ..trigger };
+        let trigger = self.trigger(NOTE, Payload::encode(&key)?, Some(key))?;
+        let _recorded = self.quell.enqueue(Batch::one(trigger)).await;
+        Ok(())
+    }
+
+    /// A trigger that is folded into its window; some have a dedup key that all callers share.
+    async fn rare(&self) -> anyhow::Result<()> {
+        let payload = Payload::encode(&[fastrand::u16(..)])?;
+        let trigger = self.trigger(RARE, payload, Some(Key::new(self.key())?))?;
+        let key = Key::new(format!("d{}", fastrand::u8(..4)))?;
+        let until = match fastrand::u8(..4) {
+            0 => None,
+            1 => Some(HoldUntil::Started),
+            2 => Some(HoldUntil::Done),
+            _ => Some(HoldUntil::Elapsed(Duration::from_millis(200))),
+        };
+        let dedup = until.map(|until| Dedup { key, until });
+        let trigger = NewTrigger { dedup, ..trigger };
         let _recorded = self.quell.enqueue(Batch::one(trigger)).await;
         Ok(())
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use quell::{Edge, Policy, QueueSettings, Rate, Task};
+use quell::{Edge, Fold, Policy, QueueSettings, Rate, Task};
 use serde::{Deserialize, Serialize};
 
 /// Carries the stamp witness; another debounce, edge and backoff with each deploy.
@@ -17,7 +17,7 @@ pub const ORDER: &str = "order";
 pub const NARROW: &str = "narrow";
 /// Runs in the queue with rates.
 pub const RATED: &str = "rated";
-/// Registered by one of the workers only.
+/// Registered by one of the workers only; collects payloads, some with a dedup key.
 pub const RARE: &str = "rare";
 
 /// How long a lease lasts: long enough to be renewed in time on a loaded machine, and short enough
@@ -68,6 +68,7 @@ pub(super) fn policy(task: &str, deploy: u32) -> Policy {
             .edge(Edge::Both)
             .min_backoff(millis(2))
             .max_backoff(millis(20)),
+        RARE => policy.debounce(millis(5)..=millis(60)).fold(Fold::Collect { cap: 50 }),
         _ if is_second => policy.debounce(millis(10)..=millis(60)),
         _ => policy.debounce(millis(5)..=millis(40)),
     }

@@ -46,7 +46,7 @@ pub(super) async fn work(
         .worker(Arc::new(witness))
         .register_raw(TaskName::new(STAMPED)?, &policy(STAMPED), run_stamped)
         .register_raw(TaskName::new(ORDER)?, &policy(ORDER), run_order)
-        .register_raw(TaskName::new(NARROW)?, &policy(NARROW), run_plain)
+        .register_raw(TaskName::new(NARROW)?, &policy(NARROW), run_narrow)
         .register_raw(TaskName::new(RATED)?, &policy(RATED), run_plain)
         .lease(load::LEASE)
         .grace(Duration::from_secs(1))
@@ -108,6 +108,14 @@ async fn run_order(order: Payload, ctx: Ctx<Arc<Witness>>) -> Result<Option<Payl
     pause(10).await;
     fail_sometimes()?;
     Ok(Some(order))
+}
+
+/// Takes long enough for others to wait for its slot.
+async fn run_narrow(_: Payload, ctx: Ctx<Arc<Witness>>) -> Result<Option<Payload>, TaskError> {
+    let _body = Body::begin(&ctx);
+    pause(60).await;
+    fail_sometimes()?;
+    Ok(None)
 }
 
 async fn run_booked(booked: Booked, ctx: Ctx<Arc<Witness>>) -> Result<(), TaskError> {

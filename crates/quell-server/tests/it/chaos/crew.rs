@@ -3,11 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use quell::history::Event;
+use quell_conformance::check::Line;
 use quell_server::torment::load::LEASE;
+use quell_server::torment::record::now;
 
 /// Two of the library alone, of which the first registers one task more, and two of `quell serve`.
 pub(super) const WORKERS: usize = 4;
@@ -76,16 +80,30 @@ impl Crew {
     }
 
     pub(super) fn kill_worker_now(&mut self, index: usize) {
-        self.gone.insert(self.workers[index].number);
         end(&mut self.workers[index].child);
+        let Member { child, number } = &self.workers[index];
+        let (pid, number) = (child.id(), *number);
+        self.is_gone(number, pid);
         self.workers[index] = self.worker(index);
     }
 
     pub(super) async fn kill_caller(&mut self, index: usize) {
         self.some_work(self.callers[index].number).await;
-        self.gone.insert(self.callers[index].number);
         end(&mut self.callers[index].child);
+        let Member { child, number } = &self.callers[index];
+        let (pid, number) = (child.id(), *number);
+        self.is_gone(number, pid);
         self.callers[index] = self.caller(index);
+    }
+
+    /// A process did not end in order: it did nothing after now, which the histories say.
+    fn is_gone(&mut self, number: usize, pid: u32) {
+        self.gone.insert(number);
+        let (what, whom) = ("kill".to_owned(), pid.to_string());
+        let line = Line::new("chaos", Event::Fault { t: now(), what, whom });
+        let text = format!("{}\n", serde_json::to_string(&line).unwrap());
+        let file = File::options().create(true).append(true).open(self.folder.join("deaths.jsonl"));
+        file.unwrap().write_all(text.as_bytes()).unwrap();
     }
 
     /// Asks a worker to end; it must do so in order and in time.
@@ -155,7 +173,7 @@ impl Crew {
         let ended = |member: &mut Member| member.child.try_wait().unwrap().is_some();
         let callers: Vec<usize> = (0..CALLERS).filter(|i| ended(&mut self.callers[*i])).collect();
         for index in &callers {
-            self.gave_up_in_order(self.callers[*index].number);
+            self.gave_up_in_order(false, *index);
             self.callers[*index] = self.caller(*index);
         }
         callers.len() + self.revive_workers()
@@ -165,17 +183,20 @@ impl Crew {
         let ended = |member: &mut Member| member.child.try_wait().unwrap().is_some();
         let workers: Vec<usize> = (0..WORKERS).filter(|i| ended(&mut self.workers[*i])).collect();
         for index in &workers {
-            self.gave_up_in_order(self.workers[*index].number);
+            self.gave_up_in_order(true, *index);
             self.workers[*index] = self.worker(*index);
         }
         workers.len()
     }
 
-    fn gave_up_in_order(&mut self, number: usize) {
+    fn gave_up_in_order(&mut self, is_worker: bool, index: usize) {
+        let Member { child, number } =
+            if is_worker { &self.workers[index] } else { &self.callers[index] };
+        let (pid, number) = (child.id(), *number);
         let errors = std::fs::read_to_string(self.file(number, "err")).unwrap();
         let in_order = errors.contains("error: ") && !errors.contains("panicked");
         assert!(in_order, "process {number} ended by itself: {errors:?}");
-        self.gone.insert(number);
+        self.is_gone(number, pid);
     }
 
     /// Waits until a process got so far that it ends in order when asked; whether it did.
@@ -214,7 +235,7 @@ impl Crew {
             if self.begins(true, index).await {
                 ends_when_asked(&mut self.workers[index].child).await;
             } else {
-                self.gave_up_in_order(self.workers[index].number);
+                self.gave_up_in_order(true, index);
             }
         }
     }

@@ -195,7 +195,8 @@ async fn crowd(ground: &Ground, jobs: usize) -> (Vec<f64>, Vec<f64>) {
     let partitions: BTreeMap<u64, String> =
         jobs.values().map(|job| (job.id.get(), of(job))).collect();
     let log = judge_log(folder.path(), &partitions.keys().copied().collect());
-    checked(folder.path(), &ground.url());
+    let exercised = ["P1", "P2", "P4", "P10", "P11", "P21", "P23", "P24"];
+    checked(folder.path(), &ground.url(), &exercised);
     let events = judge_events(folder.path(), &partitions);
     eprintln!(
         "{} jobs in {took:?}; contention {contention:?}; intervals {intervals:?}; most at once {:?} \

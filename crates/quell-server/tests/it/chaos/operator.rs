@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use quell::history::Sink;
 use quell::{
     Job, Quell, QueueName, QueueSettings, ScheduleName, ScheduleState, Store, TaskName,
     TaskSettings, Timestamp,
@@ -17,6 +18,7 @@ use super::judge::Pause;
 
 /// One operator.
 pub(super) struct Operator {
+    sink: Arc<FileSink>,
     quell: Quell,
     store: Arc<dyn Store>,
     /// Since when the queue and the task are paused.
@@ -28,9 +30,10 @@ impl Operator {
     /// Sets the queues of the load up.
     pub(super) async fn start(folder: &Path, url: &str) -> Operator {
         let sink = Arc::new(FileSink::append(&folder.join("operator.jsonl")).unwrap());
-        let quell = Quell::recorded(url, sink).await.unwrap().build().unwrap();
+        let history: Sink = Arc::<FileSink>::clone(&sink);
+        let quell = Quell::recorded(url, history).await.unwrap().build().unwrap();
         let store = Arc::clone(quell.store());
-        let operator = Operator { quell, store, paused: [None; 2], pauses: Vec::new() };
+        let operator = Operator { sink, quell, store, paused: [None; 2], pauses: Vec::new() };
         for (queue, settings) in queues() {
             operator.set_queue(queue, &settings).await;
         }
@@ -84,6 +87,11 @@ impl Operator {
         for job in dead {
             self.quell.dead().redrive(job.id).await.unwrap();
         }
+    }
+
+    /// Ends its record: it does nothing more.
+    pub(super) fn ends(&self) {
+        self.sink.end();
     }
 
     /// What was paused in the run.

@@ -155,7 +155,11 @@ pub(super) async fn rest(
     let judged = judge::judge(&story, &outputs, tables.as_ref());
     let mut counts = judged.unwrap_or_else(|broken| panic!("{broken}"));
     counts.add("ticks", ticks);
-    judge::checked(folder, &ground.url());
+    operator.ends();
+    let printed = judge::checked(folder, &ground.url(), judge::JUDGED);
+    eprintln!("{printed}");
+    let is_whole = !printed.contains("did not end its record");
+    assert_eq!(is_whole, crew.gone().is_empty(), "{printed}");
     ground.check().await;
     counts
 }

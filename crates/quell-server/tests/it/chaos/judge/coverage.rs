@@ -22,6 +22,8 @@ pub(super) fn none_lost(
                 (trigger.job, trigger.seq)
             }
             Receipt::Existing { job, .. } => (*job, 1),
+            // R16: it waits in no job, and the checker judges who holds the key.
+            Receipt::Duplicate { .. } => continue,
             Receipt::Pending => continue,
             _ => return Err(format!("nothing was asked that is answered so: {event:?}")),
         };
