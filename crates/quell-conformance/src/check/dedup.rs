@@ -11,6 +11,9 @@ use super::{Book, Found, Line, Property};
 /// Why nobody can say who held a key.
 const UNKNOWN: &str = "a call of unknown outcome may hold the key";
 
+/// Why nobody can say in which order two processes took a key.
+const UNCLEAR: &str = "it was given back and taken at the same moment";
+
 /// P16 and P17.
 #[derive(Debug)]
 pub(super) struct Dedup;
@@ -26,10 +29,12 @@ struct Hold {
     timed: bool,
     /// None while it lasts.
     to: Option<(Timestamp, usize)>,
+    /// From when on every process saw that it was taken, and that it was over.
+    seen: (Timestamp, Option<Timestamp>),
 }
 
 impl Property for Dedup {
-    fn finish(&mut self, book: &Book, _: &[Line], found: &mut Found) {
+    fn finish(&mut self, book: &Book, lines: &[Line], found: &mut Found) {
         let mut by_key: BTreeMap<TaskKey, Vec<&OpView>> = BTreeMap::new();
         for op in book.ops.values() {
             if let Some(key) = op.dedup.clone() {
@@ -37,7 +42,7 @@ impl Property for Dedup {
             }
         }
         for ((task, key), ops) in by_key {
-            let mut holds: Vec<Hold> = ops.iter().filter_map(|op| hold(book, op)).collect();
+            let mut holds: Vec<Hold> = ops.iter().filter_map(|op| hold(book, lines, op)).collect();
             holds.sort_unstable_by_key(|hold| hold.from);
             for pair in holds.windows(2) {
                 let [before, after] = pair else { continue };
@@ -48,11 +53,16 @@ impl Property for Dedup {
                 let twice = format!("dedup key {key} of {task} was taken twice at once");
                 // The end of the job that held it may be missing.
                 let ended = book.jobs.get(&book.last_heir(before.job)).filter(|_| !before.timed);
-                let excuse = ended.and_then(|view| {
+                // It may have read the clock first, and then waited for the end.
+                let waited = before.to.is_some_and(|(to, _)| {
+                    to <= after.seen.0 && to.since(after.from.0) < book.slack
+                });
+                let excuse = waited.then(|| UNCLEAR.to_owned());
+                let excuse = excuse.or(ended.and_then(|view| {
                     let id = book.last_heir(before.job);
                     let ended = view.ended.map(|(_, t)| t).filter(|_| !view.doubted);
                     ended.is_none().then(|| book.may_have_ended(id, view, after.from.0)).flatten()
-                });
+                }));
                 found.unless(excuse, "P16", [before.answered, after.answered], twice);
             }
             let unclear = |op: &&OpView| {
@@ -69,7 +79,7 @@ impl Property for Dedup {
 }
 
 /// The time that an accepted trigger takes its key for.
-fn hold(book: &Book, op: &OpView) -> Option<Hold> {
+fn hold(book: &Book, lines: &[Line], op: &OpView) -> Option<Hold> {
     let OpState::Answered(receipt, answered) = &op.state else { return None };
     let trigger = receipt.trigger()?;
     let job = book.jobs.get(&trigger.job)?;
@@ -85,7 +95,18 @@ fn hold(book: &Book, op: &OpView) -> Option<Hold> {
         _ => None,
     };
     let timed = matches!(op.hold, Some(HoldUntil::Elapsed(_)));
-    Some(Hold { job: trigger.job, answered: *answered, from, timed, to })
+    let seen_from = |(t, at): (Timestamp, usize)| {
+        lines.get(at).filter(|_| !book.slack.is_zero()).and_then(Line::seen_from).unwrap_or(t)
+    };
+    let over = to.map(|to| if timed { to.0 } else { seen_from(to) });
+    Some(Hold {
+        job: trigger.job,
+        answered: *answered,
+        from,
+        timed,
+        to,
+        seen: (seen_from(from), over),
+    })
 }
 
 /// When a job's work first came to an end, in it or in the heirs that took it in. A redrive takes
@@ -122,7 +143,7 @@ fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut 
     };
     // A call of unknown outcome may hold the key too.
     let is_live = |hold: &&Hold| {
-        book.came_before(hold.from, op, *at) && hold.to.is_none_or(|(t, _)| t >= op.since)
+        book.came_before(hold.from, op, *at) && hold.seen.1.is_none_or(|over| over >= op.since)
     };
     let live = || holds.iter().filter(is_live);
     if live().any(|hold| is_heir(book, hold, *job)) {

@@ -173,6 +173,35 @@ fn checker_asks_of_a_claim_what_was_committed_before_it() {
     assert!(!broke(Some(4 * second)));
 }
 
+/// A claim reads the clock, and another process is refused a dedup key before it commits.
+#[test]
+fn checker_takes_a_dedup_key_as_held_until_its_end_was_committed() {
+    let call = |op: u64, key: &str| {
+        json!({
+            "event": "trigger_invoke", "op": op, "task": "t", "key": key, "dedup": "d",
+            "hold": "started",
+        })
+    };
+    let accepted = json!({
+        "receipt": "accepted", "job": "1", "trigger": "1.1", "due": 10,
+    });
+    let ok = |receipt: Value| json!({"event": "trigger_ok", "op": 1, "receipt": receipt});
+    let broke = |committed: Option<i64>| {
+        let one =
+            process("one", true, &[call(1, "k"), window(10, 1, "quiet"), ok(accepted.clone())]);
+        let mut worker = process("worker", true, &[claimed(20, 1, 1, 1)]);
+        worker[1].w = committed.map(Timestamp::from_micros);
+        let other = keyed(window(30, 2, "quiet"), "other", 0);
+        let refused = ok(json!({"receipt": "duplicate", "job": "1"}));
+        let two = process("two", true, &[other, call(1, "k2"), refused]);
+        let (report, text) = judged(&[one, worker, two]);
+        assert!(report.broke("P17") || report.cases["P17"].judged == 1, "{text}");
+        report.broke("P17")
+    };
+    assert!(broke(Some(25)), "it was over before the call");
+    assert!(!broke(Some(35)));
+}
+
 /// A process lives on after a call that got no answer: a settlement may have ended the attempt that
 /// the next claim follows, while it was under way or a little later.
 #[test]
