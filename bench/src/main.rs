@@ -129,6 +129,9 @@ impl Bench<'_> {
             self.absolute("debounced, 100,000 keys, 512 callers", 0.0, || {
                 self.block(workload::debounced(&self.place(), 512, 100_000, s.batch))
             })?,
+            self.absolute("expired dedup keys removed", 10_000.0, || {
+                self.block(workload::expire(&self.place(), s.batch))
+            })?,
             self.latency("enqueue to start p50", 0.5, goal(0.7, 1.0))?,
             self.latency("enqueue to start p99", 0.99, goal(3.0, 4.0))?,
             self.millis("due to start p99", 5.0, || {

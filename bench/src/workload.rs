@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use quell::{Ctx, JobState, Policy, Quell, QueueName, Task, TaskError, TaskName};
+use quell::{
+    Batch, Ctx, Dedup, HoldUntil, JobState, Key, NewTrigger, Payload, Policy, Quell, QueueName,
+    Retention, Task, TaskError, TaskName,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -169,6 +172,34 @@ pub(crate) async fn debounced(
         async move { quell.trigger(Meter { key: n % keys }).await.map(drop) }
     })
     .await
+}
+
+/// How many expired dedup keys a second upkeep removes, in calls as large as a worker's.
+pub(crate) async fn expire(place: &Place, count: usize) -> anyhow::Result<f64> {
+    let (quell, _guard) = place.open().await?;
+    let (task, queue) = (TaskName::new(Noop::NAME)?, QueueName::new("default")?);
+    let trigger = |n: usize| -> anyhow::Result<NewTrigger> {
+        let payload = Payload::encode(&Noop { n })?;
+        let until = HoldUntil::Elapsed(Duration::from_micros(1));
+        let dedup = Some(Dedup { key: Key::new(format!("event-{n}"))?, until });
+        Ok(NewTrigger { dedup, ..NewTrigger::new(task.clone(), queue.clone(), payload) })
+    };
+    for start in (0..count).step_by(1_000) {
+        let triggers = (start..start + 1_000).map(trigger).collect::<anyhow::Result<_>>()?;
+        quell.enqueue(Batch { triggers, dedup: None }).await?;
+    }
+    let (store, retention) = (quell.store(), Retention::default());
+    let (began, mut removed) = (Instant::now(), 0);
+    loop {
+        let pruned = store.prune(None, &retention, 1_000).await?;
+        removed += pruned.expired;
+        if !pruned.more {
+            break;
+        }
+    }
+    let rate = per_second(count, began);
+    anyhow::ensure!(removed >= count as u64, "only {removed} of {count} expired keys are gone");
+    Ok(rate)
 }
 
 /// A worker that runs until told, and when its handlers started.
