@@ -51,7 +51,7 @@ impl Caller {
                 58..70 => self.order().await?,
                 70..80 => self.booked().await,
                 80..88 => self.limited(NARROW).await?,
-                88..96 => self.limited(RATED).await?,
+                88..94 => self.limited(RATED).await?,
                 _ => self.rare().await?,
             }
             tokio::select! {

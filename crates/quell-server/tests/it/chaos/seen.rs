@@ -43,6 +43,7 @@ impl fmt::Display for Counts {
 /// Texts in the lines of histories and records, and what each line counts as.
 const LINES: &[(&[&str], &str)] = &[
     (&["\"event\":\"trigger_ok\""], "triggers accepted"),
+    (&["\"event\":\"trigger_ok\"", "\"receipt\":\"duplicate\""], "duplicates answered"),
     (&["\"event\":\"trigger_fail\""], "calls refused"),
     (&["\"event\":\"trigger_info\""], "calls of unknown outcome"),
     (&["\"event\":\"stamp_ok\""], "stamps accepted"),
@@ -52,6 +53,7 @@ const LINES: &[(&[&str], &str)] = &[
     (&["\"event\":\"start\"", "\"task\":\"rated\""], "attempts under rates"),
     (&["\"event\":\"start\"", "\"task\":\"note\""], "attempts of servers"),
     (&["\"event\":\"lapse\""], "leases lapsed"),
+    (&["\"became\":{\"absorbed\""], "jobs absorbed"),
     (&["\"event\":\"settle\"", "\"became\":\"refused\""], "late settlements refused"),
     (&["{\"unanswered\""], "orders unanswered"),
     (&["\"answer\"", "\"existing\":true"], "orders answered again"),
@@ -118,6 +120,8 @@ pub(super) fn needs(deck: Deck, has_books: bool) -> Vec<(&'static str, usize)> {
         ("attempts under concurrency limits", 40),
         ("attempts under rates", 12),
         ("attempts of servers", 3),
+        ("duplicates answered", 8),
+        ("jobs absorbed", 5),
         ("leases lapsed", 6),
         ("orders unanswered", 5),
         ("orders answered again", 10),
