@@ -319,6 +319,13 @@ pub enum Event {
         /// Which effect.
         name: String,
     },
+    /// Someone is about to flush the window of a key.
+    FlushInvoke {
+        /// The task.
+        task: TaskName,
+        /// The debounce key.
+        key: Key,
+    },
     /// Someone cancelled a job.
     Cancel {
         /// Store time.

@@ -116,7 +116,8 @@ impl QuellBuilder {
             Some(range) => Thresholds::new(*range.start(), *range.end())?,
             None => Thresholds::DEFAULT,
         };
-        let store: Arc<dyn Store> = Arc::new(Guarded::new(self.store, self.history.clone()));
+        let store: Arc<dyn Store> =
+            Arc::new(Guarded::new(self.store, Arc::clone(&self.clock), self.history.clone()));
         let batcher = Batcher::start(Arc::clone(&store), Arc::clone(&self.clock));
         Ok(Quell {
             shared: Arc::new(Shared {

@@ -33,7 +33,9 @@ impl SystemClock {
     /// A clock that starts now.
     #[must_use]
     pub fn new() -> Self {
-        SystemClock { started: Instant::now(), started_at: wall_time(), tells_stores: false }
+        let epoch = Timestamp::from_micros(0);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        SystemClock { started: Instant::now(), started_at: epoch + wall, tells_stores: false }
     }
 
     /// A clock that also tells stores the time: for a store without one, such as
@@ -42,12 +44,6 @@ impl SystemClock {
     pub fn for_store() -> Self {
         SystemClock { tells_stores: true, ..SystemClock::new() }
     }
-}
-
-/// The time on the machine's clock.
-pub(crate) fn wall_time() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    Timestamp::from_micros(0) + since
 }
 
 impl Default for SystemClock {

@@ -28,25 +28,27 @@ use quell_core::{
 };
 use tracing::error;
 
-use crate::clock::wall_time;
+use crate::clock::Clock;
 use crate::worker::panic_message;
 
 /// A store whose panics are errors.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     inner: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
     history: Option<Sink>,
 }
 
 impl Guarded {
-    pub(crate) fn new(inner: Arc<dyn Store>, history: Option<Sink>) -> Self {
-        Guarded { inner, history }
+    pub(crate) fn new(inner: Arc<dyn Store>, clock: Arc<dyn Clock>, history: Option<Sink>) -> Self {
+        Guarded { inner, clock, history }
     }
 
     /// A call that writes: one that gets no answer, because it is dropped or nobody knows whether it
     /// was done, is on record.
     async fn write<R>(&self, call: &str, answer: impl Future<Output = Result<R>>) -> Result<R> {
-        let mut wait = Wait { history: self.history.as_ref(), call, since: wall_time() };
+        let (clock, history) = (self.clock.as_ref(), self.history.as_ref());
+        let mut wait = Wait { history, clock, call, since: clock.now() };
         let answer = write(call, answer).await;
         if !matches!(&answer, Err(error) if error.is_unknown_outcome()) {
             wait.history = None;
@@ -58,6 +60,7 @@ impl Guarded {
 /// A call that has no answer so far. Dropped with a history, it got none.
 struct Wait<'c> {
     history: Option<&'c Sink>,
+    clock: &'c dyn Clock,
     call: &'c str,
     since: Timestamp,
 }
@@ -65,7 +68,7 @@ struct Wait<'c> {
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
         let Some(history) = self.history else { return };
-        let (t, since, call) = (wall_time(), self.since, self.call.to_owned());
+        let (t, since, call) = (self.clock.now(), self.since, self.call.to_owned());
         history.record(&Event::Unanswered { t, since, call });
     }
 }
@@ -300,6 +303,9 @@ impl Store for Guarded {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
+        if let Some(history) = &self.history {
+            history.record(&Event::FlushInvoke { task: task.clone(), key: key.clone() });
+        }
         self.write("flush", async move { self.inner.flush(now, task, key).await }).await
     }
 
@@ -440,6 +446,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::clock::SystemClock;
     use quell_core::history::History;
     use quell_core::{MemoryStore, Wakeup};
 
@@ -457,7 +464,7 @@ mod tests {
         let recorder = Arc::new(Recorder::default());
         let sink: Sink = Arc::<Recorder>::clone(&recorder);
         let inner = Arc::new(MemoryStore::new(Timestamp::from_secs(0)));
-        let store = Guarded::new(inner, Some(sink));
+        let store = Guarded::new(inner, Arc::new(SystemClock::new()), Some(sink));
         let fails = |kind| async move { Err::<(), _>(Error::new(kind, "it fails")) };
         store.write("done", async { Ok(()) }).await.unwrap();
         store.write("refused", fails(ErrorKind::Unavailable)).await.unwrap_err();

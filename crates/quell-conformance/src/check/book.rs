@@ -30,6 +30,8 @@ pub struct Book {
     pub triggers: BTreeMap<TriggerId, OpId>,
     /// Whether callers asked for attempts of a key to overlap, where they said so.
     pub overlaps: BTreeMap<TaskKey, bool>,
+    /// The keys whose windows someone flushed, or tried to.
+    pub flushes: BTreeSet<TaskKey>,
     /// The scheduled jobs of a key: one, if all is well.
     pub open: BTreeMap<TaskKey, BTreeSet<JobId>>,
     /// The running jobs.
@@ -88,12 +90,13 @@ impl Book {
     /// An empty book; what `lines` say about the record as a whole is known from the start.
     #[must_use]
     pub fn new(lines: &[Line]) -> Self {
-        let Calls { ops, triggers, overlaps, .. } = Calls::of(lines);
+        let Calls { ops, triggers, overlaps, flushes, .. } = Calls::of(lines);
         let processes = Processes::of(lines);
         let numbered = lines.iter().all(|line| line.n.is_some());
         let slack = if numbered { Duration::ZERO } else { SLACK };
         let now = Timestamp::MIN;
-        let mut book = Book { now, ops, triggers, overlaps, processes, slack, ..Book::default() };
+        let mut book =
+            Book { now, ops, triggers, overlaps, flushes, processes, slack, ..Book::default() };
         for line in lines {
             match &line.event {
                 Event::Record { faults, punctual } => {

@@ -1,7 +1,7 @@
 //! The calls of a history, read before anything else: what was asked for is known at every event,
 //! however late an answer was written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::history::Event;
 use quell_core::window::Debounce;
@@ -19,6 +19,8 @@ pub(super) struct Calls {
     pub(super) triggers: BTreeMap<TriggerId, OpId>,
     /// Whether any call allowed attempts of a key to overlap.
     pub(super) overlaps: BTreeMap<TaskKey, bool>,
+    /// The keys whose windows someone flushed, or tried to.
+    pub(super) flushes: BTreeSet<TaskKey>,
     schedules: BTreeMap<ScheduleName, OpView>,
     now: Option<Timestamp>,
 }
@@ -57,6 +59,9 @@ impl Calls {
                 if let Some(view) = self.ops.get_mut(&id(*op)) {
                     view.state = OpState::Failed;
                 }
+            }
+            Event::FlushInvoke { task, key } => {
+                self.flushes.insert((task.clone(), key.clone()));
             }
             Event::Schedule { schedule, .. } => {
                 if let Some(view) = self.schedule(at, &line.event) {

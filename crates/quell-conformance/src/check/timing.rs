@@ -7,7 +7,7 @@ use quell_core::window::DueReason;
 
 use super::policy::{Policies, Step};
 use super::views::{ClaimView, JobView};
-use super::{Book, Found, Line, Property};
+use super::{Act, Book, Found, Line, Property};
 
 /// P6 and P7a: what windows and starts owe to the policy that callers asked for.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Property for Windows {
             let policies = Policies::of(book, *id, job);
             bounded(*id, job, &policies, found);
             for (index, claim) in job.claims.iter().enumerate() {
-                quiet(*id, job, (index, claim), &policies, found);
+                quiet(book, (*id, job), (index, claim), &policies, found);
             }
         }
     }
@@ -73,8 +73,8 @@ fn bounded(id: JobId, job: &JobView, policies: &Policies, found: &mut Found) {
 /// P6: a window starts once its key was quiet, or it has waited long enough, or is as full as a call
 /// asked for.
 fn quiet(
-    id: JobId,
-    job: &JobView,
+    book: &Book,
+    (id, job): (JobId, &JobView),
     (index, claim): (usize, &ClaimView),
     policies: &Policies,
     found: &mut Found,
@@ -98,8 +98,8 @@ fn quiet(
     if leads || edge(&[Edge::Throttle]) {
         return;
     }
-    if job.flushed {
-        found.cannot("P6", "someone flushed the window");
+    if let Some(why) = flushed(book, job, claim) {
+        found.cannot("P6", why);
         return;
     }
     let bound = steps.iter().map(|step| opened.t + step.debounce.thresholds.max()).min();
@@ -117,6 +117,15 @@ fn quiet(
     found.unless(excuse, "P6", [opened.at, last.at, claim.at], early);
 }
 
+/// Why a window may be due because someone flushed it, if it may.
+fn flushed(book: &Book, job: &JobView, claim: &ClaimView) -> Option<String> {
+    let key = job.task_key().filter(|_| job.flushed || claim.reason == DueReason::Flushed)?;
+    if book.flushes.contains(&key) {
+        return Some("someone flushed the window".to_owned());
+    }
+    book.excuse(Act::Operate, job.first, claim.t)
+}
+
 /// The reasons whose times follow from the calls.
 fn is_known(reason: DueReason) -> bool {
     matches!(
@@ -127,6 +136,7 @@ fn is_known(reason: DueReason) -> bool {
             | DueReason::Max
             | DueReason::MaxTriggers
             | DueReason::CollectFull
+            | DueReason::Flushed
             | DueReason::Leading
             | DueReason::Throttled
             | DueReason::Backoff

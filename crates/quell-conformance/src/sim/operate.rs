@@ -36,6 +36,7 @@ impl Operators<'_> {
             Step::Flush { task, key } => {
                 let key = Key::new(format!("k{key}")).expect("a valid key");
                 let task = load::name(*task).0;
+                self.world.record(Event::FlushInvoke { task: task.clone(), key: key.clone() });
                 self.ask(async |store| store.flush(now, &task, &key).await);
             }
             Step::Cancel { back } => self.cancel(*back),

@@ -202,6 +202,28 @@ fn checker_takes_a_dedup_key_as_held_until_its_end_was_committed() {
     assert!(!broke(Some(35)));
 }
 
+/// The store's word that a window was flushed is none: someone must have asked for it.
+#[test]
+fn checker_believes_a_flush_only_of_a_caller() {
+    let debounce = json!({
+        "thresholds": {"min": {"secs": 100, "nanos": 0}, "max": {"secs": 200, "nanos": 0}},
+        "from_default": false, "max_triggers": null, "edge": "trailing", "overlap": false,
+    });
+    let call = json!({
+        "event": "trigger_invoke", "op": 1, "task": "t", "key": "k", "dedup": null,
+        "debounce": debounce,
+    });
+    let receipt = json!({"receipt": "accepted", "job": "1", "trigger": "1.1", "due": 10});
+    let ok = json!({"event": "trigger_ok", "op": 1, "receipt": receipt});
+    let flush = json!({"event": "flush_invoke", "task": "t", "key": "k"});
+    for asked in [false, true] {
+        let more = if asked { vec![flush.clone()] } else { Vec::new() };
+        let events = [call.clone(), window(10, 1, "flushed"), ok.clone(), claimed(20, 1, 1, 1)];
+        let (report, text) = judged(&[process("one", true, &[&more[..], &events].concat())]);
+        assert_eq!(report.broke("P6"), !asked, "{text}");
+    }
+}
+
 /// A process lives on after a call that got no answer: a settlement may have ended the attempt that
 /// the next claim follows, while it was under way or a little later.
 #[test]
