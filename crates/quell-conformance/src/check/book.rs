@@ -267,8 +267,8 @@ impl Book {
     fn doubt(&mut self, event: &Event) {
         let Some((job, t)) = job_of(event).zip(time_of(event)) else { return };
         let Some(view) = self.jobs.get_mut(&job) else { return };
-        let lossy = self.processes.lost(Act::Any, view.newest_at, t).is_some();
-        view.doubted |= lossy && view.has_gap(event);
+        view.doubted |=
+            view.has_gap(event) && self.processes.lost(Act::Any, view.newest_at, t).is_some();
         view.newest_at = view.newest_at.max(t);
     }
 
@@ -343,10 +343,11 @@ impl Book {
             return;
         };
         let fresh = || JobView::new(task, queue, key.as_ref(), *t);
-        let lossy = !self.jobs.contains_key(job)
+        let lossy = *first != *t
+            && !self.jobs.contains_key(job)
             && self.processes.lost(Act::Any, Timestamp::MIN, *t).is_some();
         let view = self.jobs.entry(*job).or_insert_with(fresh);
-        view.doubted |= lossy && *first != *t;
+        view.doubted |= lossy;
         // A window that is not complete may have missed how it came to wait again.
         view.state = JobState::Scheduled;
         let absorbs = view.absorbs(*count);

@@ -57,8 +57,7 @@ impl Property for Dedup {
                 let waited = before.to.is_some_and(|(to, _)| {
                     to <= after.seen.0 && to.since(after.from.0) < book.slack
                 });
-                let excuse = waited.then(|| UNCLEAR.to_owned());
-                let excuse = excuse.or(ended.and_then(|view| {
+                let excuse = waited.then(|| UNCLEAR.to_owned()).or(ended.and_then(|view| {
                     let id = book.last_heir(before.job);
                     let ended = view.ended.map(|(_, t)| t).filter(|_| !view.doubted);
                     ended.is_none().then(|| book.may_have_ended(id, view, after.from.0)).flatten()

@@ -81,25 +81,23 @@ impl Crew {
 
     pub(super) fn kill_worker_now(&mut self, index: usize) {
         end(&mut self.workers[index].child);
-        let Member { child, number } = &self.workers[index];
-        let (pid, number) = (child.id(), *number);
-        self.is_gone(number, pid);
+        self.is_gone(true, index);
         self.workers[index] = self.worker(index);
     }
 
     pub(super) async fn kill_caller(&mut self, index: usize) {
         self.some_work(self.callers[index].number).await;
         end(&mut self.callers[index].child);
-        let Member { child, number } = &self.callers[index];
-        let (pid, number) = (child.id(), *number);
-        self.is_gone(number, pid);
+        self.is_gone(false, index);
         self.callers[index] = self.caller(index);
     }
 
     /// A process did not end in order: it did nothing after now, which the histories say.
-    fn is_gone(&mut self, number: usize, pid: u32) {
-        self.gone.insert(number);
-        let (what, whom) = ("kill".to_owned(), pid.to_string());
+    fn is_gone(&mut self, is_worker: bool, index: usize) {
+        let Member { child, number } =
+            if is_worker { &self.workers[index] } else { &self.callers[index] };
+        let (what, whom) = ("kill".to_owned(), child.id().to_string());
+        self.gone.insert(*number);
         let line = Line::new("chaos", Event::Fault { t: now(), what, whom });
         let text = format!("{}\n", serde_json::to_string(&line).unwrap());
         let file = File::options().create(true).append(true).open(self.folder.join("deaths.jsonl"));
@@ -190,13 +188,11 @@ impl Crew {
     }
 
     fn gave_up_in_order(&mut self, is_worker: bool, index: usize) {
-        let Member { child, number } =
-            if is_worker { &self.workers[index] } else { &self.callers[index] };
-        let (pid, number) = (child.id(), *number);
+        let number = if is_worker { &self.workers[index] } else { &self.callers[index] }.number;
         let errors = std::fs::read_to_string(self.file(number, "err")).unwrap();
         let in_order = errors.contains("error: ") && !errors.contains("panicked");
         assert!(in_order, "process {number} ended by itself: {errors:?}");
-        self.is_gone(number, pid);
+        self.is_gone(is_worker, index);
     }
 
     /// Waits until a process got so far that it ends in order when asked; whether it did.
