@@ -229,6 +229,7 @@ macro_rules! rule_tests {
                     r37_a_dedup_key_outlives_its_jobs_row needs Dedup,
                     r37_keys_that_are_still_taken_stay needs Dedup,
                     r37_expired_keys_go_as_fast_as_they_come needs Dedup,
+                    r37_an_expired_key_goes_once_its_job_has_ended needs Dedup,
                     r13_r37_a_burst_outlives_its_leaders_row,
                 ]
                 wake: [

@@ -2,6 +2,7 @@
 
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
+use quell_core::idempotency::Idempotency;
 use quell_core::window::Debounce;
 use quell_core::{Batch, Fold, JobState, NewTrigger, Receipt, Retention};
 
@@ -141,4 +142,22 @@ pub async fn r37_expired_keys_go_as_fast_as_they_come(mut rig: Rig) {
     }
     let left = rig.pruned(later, &Retention::default(), usize::MAX).await;
     assert_eq!(left.expired, 0, "expired keys stay although the store said that no more is left");
+}
+
+/// A key that expired while its job waited goes once the job has ended, a day later at most.
+pub async fn r37_an_expired_key_goes_once_its_job_has_ended(mut rig: Rig) {
+    let idempotency = Some(Idempotency { key: key("i"), retention: secs(100) });
+    let trigger = NewTrigger { idempotency, ..plain("1") };
+    let job = rig.trigger(trigger.clone()).await.job().expect("a job");
+    for hours in [1, 2, 9, 48] {
+        let now = rig.at(3_600 * hours).now();
+        assert_eq!(rig.pruned(now, &NOTHING, 99).await.expired, 0, "after {hours} h");
+        let again = rig.trigger(trigger.clone()).await;
+        assert_eq!((again.outcome(), again.job()), ("existing", Some(job)));
+    }
+    let run = rig.claim_one().await;
+    rig.succeed(&run).await;
+    let now = rig.at(3_600 * 72).now();
+    assert_eq!(rig.pruned(now, &NOTHING, 99).await.expired, 1);
+    assert_eq!(rig.pruned(now, &NOTHING, 99).await.expired, 0);
 }

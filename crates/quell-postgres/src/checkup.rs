@@ -36,7 +36,7 @@ const TIMES: &[(&str, &[&str])] = &[
     ("quell.hold", &["expires_at"]),
     ("quell.memory", &["burst_at", "last_at", "started_at", "expires_at"]),
     ("quell.effect", &["begun_at", "done_at"]),
-    ("quell.idempotency", &["expires_at"]),
+    ("quell.idempotency", &["expires_at", "look_at"]),
     ("quell.unreadable", &["set_aside_at"]),
 ];
 

@@ -7,8 +7,9 @@
 //! removes a job's row waits for its records.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use quell_core::idempotency::{Fingerprint, Kept, Record};
+use quell_core::idempotency::{Fingerprint, Kept, LOOK_AGAIN_MAX, LOOK_AGAIN_MIN, Record};
 use quell_core::touched::{Loaded, TaskKey, Wanted};
 use quell_core::{JobId, JobResult, JobState, Payload, Pruned, Result};
 use sqlx::postgres::PgRow;
@@ -18,18 +19,13 @@ use crate::keys::rows_of;
 use crate::row::{get, job_columns, signed, time, unsigned};
 use crate::tx::Tx;
 
-/// Whether an idempotency key `i` is free, at `$now`, that is still on record. Its job is looked up
-/// by itself: a plan made while the table was empty would read all of it.
-macro_rules! free {
-    ($now:literal) => {
-        concat!(
-            "i.expires_at <= ",
-            $now,
-            " and (select true from quell.job j where j.id = i.job_id) is null"
-        )
+/// The keys that upkeep looks at, at the time `$1`, at most `$2`.
+macro_rules! due {
+    () => {
+        "select ctid from quell.idempotency where coalesce(look_at, expires_at) <= $1
+          order by coalesce(look_at, expires_at) limit $2 for update skip locked"
     };
 }
-pub(crate) use free;
 
 /// The kept result of a job whose row is gone.
 pub(crate) const KEPT: &str = "select state, output from quell.idempotency
@@ -146,17 +142,32 @@ impl Tx<'_> {
         self.run("keep results", self.sql.query(KEEP).bind(ids.to_vec())).await
     }
 
-    /// Forgets at most `limit` keys that are free.
+    /// Forgets keys that have expired and whose jobs have ended. The others are looked at again
+    /// later, so that the keys of jobs that wait are not read each time. Handles at most `limit`.
+    ///
+    /// A job is looked up by itself: a plan made while the table was empty would read all of it.
     pub(crate) async fn prune_records(&mut self, limit: usize, pruned: &mut Pruned) -> Result<()> {
-        const FREE: &str = concat!(
-            "delete from quell.idempotency
-              where ctid = any(array(select i.ctid from quell.idempotency i where ",
-            free!("$1"),
-            " limit $2 for update skip locked))"
+        const LATER: &str = concat!(
+            "update quell.idempotency i
+                set look_at = $1 + least(greatest($1 - i.expires_at, $3), $4)
+              where i.ctid = any(array(",
+            due!(),
+            ")) and (select true from quell.job j where j.id = i.job_id)"
+        );
+        const FORGET: &str = concat!(
+            "delete from quell.idempotency i where i.ctid = any(array(",
+            due!(),
+            ")) and (select true from quell.job j where j.id = i.job_id) is null"
         );
         let rows = i64::try_from(limit).unwrap_or(i64::MAX);
-        let query = self.sql.query(FREE).bind(self.now.as_micros()).bind(rows);
-        pruned.count_expired(self.run_counted("remove idempotency keys", query).await?, limit);
+        let micros = |pause: Duration| i64::try_from(pause.as_micros()).unwrap_or(i64::MAX);
+        let query = self.sql.query(LATER).bind(self.now.as_micros()).bind(rows);
+        let query = query.bind(micros(LOOK_AGAIN_MIN)).bind(micros(LOOK_AGAIN_MAX));
+        let later = self.run_counted("look at idempotency keys again later", query).await?;
+        let query = self.sql.query(FORGET).bind(self.now.as_micros()).bind(rows);
+        let forgot = self.run_counted("remove idempotency keys", query).await?;
+        pruned.count_expired(forgot, limit);
+        pruned.reaches(forgot.saturating_add(later), limit);
         Ok(())
     }
 }

@@ -12,7 +12,6 @@ use quell_core::{
 
 use crate::connections::Connections;
 use crate::error::corrupt;
-use crate::idempotency::free;
 use crate::row::{decode, get, job_columns, unsigned};
 use crate::sql::Sql;
 use crate::tx::{Asked, Tx, first, read};
@@ -34,21 +33,18 @@ pub(crate) async fn may_prune(
     asked: Asked,
     retention: &Retention,
 ) -> Result<bool> {
-    const OLD: &str = concat!(
-        "with clock as materialized (select quell.peek($1, $2) as now)
+    const OLD: &str = "with clock as materialized (select quell.peek($1, $2) as now)
          select exists (select from quell.ended where state = 2 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 4 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 5 and ended_at <= now - $3)
              or exists (select from quell.ended where state = 3 and ended_at <= now - $4)
              or exists (select from quell.memory where expires_at <= now)
              or exists (select from quell.hold where expires_at <= now)
-             or exists (select from quell.idempotency i where ",
-        free!("now"),
-        ")
+             or exists (select from quell.idempotency
+                             where coalesce(look_at, expires_at) <= now)
              or exists (select from quell.start where expires_at <= now)
              or exists (select from quell.tick_fired where tick_at < now - $5)
-           from clock"
-    );
+           from clock";
     let micros = |keep: Option<Duration>| {
         keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
     };

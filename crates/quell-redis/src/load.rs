@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use quell_core::touched::Needs;
 use quell_core::{Attempt, Batch, Effect, Job, JobId, Key, QueueName, Result, TaskName};
 
-use crate::keys::{split_task_key, task_key};
+use crate::keys::{Keys, split_task_key, task_key};
 use crate::look::Read;
 use crate::row::{StoredHold, StoredRecord, corrupt, decode_job, decode_starts, from_json};
 use crate::tx::{Cell, Tx};
@@ -13,6 +13,23 @@ use crate::write::{MESSAGE_ID, NEWEST, number, split, starts_field};
 
 /// Keys of tasks.
 pub(crate) type TaskKeys = BTreeSet<(TaskName, Key)>;
+
+/// Where the row is that has this name among those that expire.
+pub(crate) fn cell_of_name(keys: &Keys, name: &str) -> Option<Cell> {
+    let (kind, field) = name.split_once(' ')?;
+    let key = match kind {
+        "h" => keys.holds(),
+        "r" => keys.records(),
+        "m" => keys.memories(),
+        _ => keys.starts(),
+    };
+    Some(Cell::new(key, field))
+}
+
+/// The cells that hang on a job.
+pub(crate) fn cells_beside(keys: &Keys, id: JobId) -> [Cell; 3] {
+    [keys.attempts(), keys.effects(), keys.pasts()].map(|key| Cell::new(key, id.to_string()))
+}
 
 impl Tx<'_> {
     /// Loads jobs' rows.
@@ -48,9 +65,7 @@ impl Tx<'_> {
         let mut task_keys = TaskKeys::new();
         for id in ids {
             let Some(job) = self.rows.jobs.get(id) else { continue };
-            for key in [keys.attempts(), keys.effects(), keys.pasts()] {
-                cells.push(Cell::new(key, id.to_string()));
-            }
+            cells.extend(cells_beside(&keys, *id));
             sets.push(keys.names(*id));
             if let Some(key) = job.key.as_ref().filter(|_| with_keys) {
                 task_keys.insert((job.task.clone(), key.clone()));
@@ -148,17 +163,8 @@ impl Tx<'_> {
     /// Loads dedup and idempotency keys and memories by their names among those that expire.
     pub(crate) async fn load_named(&mut self, names: &BTreeSet<String>) -> Result<()> {
         let keys = self.shard.keys.clone();
-        let of = |name: &String| {
-            let (kind, field) = name.split_once(' ')?;
-            let key = match kind {
-                "h" => keys.holds(),
-                "r" => keys.records(),
-                "m" => keys.memories(),
-                _ => keys.starts(),
-            };
-            Some(Cell::new(key, field))
-        };
-        self.fetch(names.iter().filter_map(of).collect(), Vec::new()).await?;
+        let cells = names.iter().filter_map(|name| cell_of_name(&keys, name));
+        self.fetch(cells.collect(), Vec::new()).await?;
         for name in names {
             let (kind, field) = name.split_once(' ').unwrap_or_default();
             if kind == "s" {

@@ -15,6 +15,10 @@ const MOST_FIELDS: usize = 4_000;
 pub(crate) enum Read {
     /// Fields of a hash.
     Fields(String, Vec<String>),
+    /// The lengths of fields of a hash, in bytes; 0 for those that are missing.
+    Lengths(String, Vec<String>),
+    /// The scores of members of a sorted set.
+    Scores(String, Vec<String>),
     /// All of a hash.
     All(String),
     /// A string.
@@ -62,6 +66,8 @@ impl Read {
     fn key(&self) -> &String {
         match self {
             Read::Fields(key, _)
+            | Read::Lengths(key, _)
+            | Read::Scores(key, _)
             | Read::All(key)
             | Read::Text(key)
             | Read::Members(key)
@@ -75,11 +81,13 @@ impl Read {
     }
 
     fn item(&self, key: usize) -> Item {
+        let texts = |texts: &[String]| {
+            Item::List(texts.iter().map(|text| Item::from(text.as_str())).collect())
+        };
         match self {
-            Read::Fields(_, fields) => {
-                let fields = fields.iter().map(|field| Item::from(field.as_str())).collect();
-                list!["h", key, Item::List(fields)]
-            }
+            Read::Fields(_, fields) => list!["h", key, texts(fields)],
+            Read::Lengths(_, fields) => list!["e", key, texts(fields)],
+            Read::Scores(_, members) => list!["m", key, texts(members)],
             Read::All(_) => list!["a", key],
             Read::Text(_) => list!["g", key],
             Read::Members(_) => list!["s", key],
@@ -174,6 +182,17 @@ impl Looked {
         values(self.next())?.into_iter().map(text).collect()
     }
 
+    /// The next answer: a number for each field or member; 0 where it is missing.
+    pub(crate) fn numbers(&mut self) -> Result<Vec<u64>> {
+        values(self.next())?.into_iter().map(as_number).collect()
+    }
+
+    /// The next answer: for each member of a sorted set, whether it is there.
+    pub(crate) fn present(&mut self) -> Result<Vec<bool>> {
+        let scores = values(self.next())?.into_iter();
+        scores.map(|score| Ok(maybe_bytes(score)?.is_some())).collect()
+    }
+
     /// The next answer: members with their scores.
     pub(crate) fn scored(&mut self) -> Result<Vec<(String, Timestamp)>> {
         scored(self.next())
@@ -181,13 +200,17 @@ impl Looked {
 
     /// The next answer: a number.
     pub(crate) fn number(&mut self) -> Result<u64> {
-        match self.next() {
-            Value::Int(number) => Ok(u64::try_from(number).unwrap_or(0)),
-            Value::Nil => Ok(0),
-            value => {
-                let text = text(value)?;
-                text.parse().map_err(|_| corrupt(format_args!("the number {text:?}")))
-            }
+        as_number(self.next())
+    }
+}
+
+fn as_number(value: Value) -> Result<u64> {
+    match value {
+        Value::Int(number) => Ok(u64::try_from(number).unwrap_or(0)),
+        Value::Nil => Ok(0),
+        value => {
+            let text = text(value)?;
+            text.parse().map_err(|_| corrupt(format_args!("the number {text:?}")))
         }
     }
 }

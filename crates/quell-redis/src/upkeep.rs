@@ -1,20 +1,21 @@
 //! What has to be done now and then: taking back leases, and removing what has ended (R21, R37).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quell_core::idempotency::Record;
+use quell_core::idempotency::look_again;
 use quell_core::schedule::RECORD;
-use quell_core::{JobId, JobState, Key, QueueName, Result, Retention, TaskName, Timestamp};
+use quell_core::{JobId, Key, QueueName, Result, Retention, TaskName, Timestamp};
 
-use crate::keys::task_key;
+use crate::keys::{Keys, member, task_key};
+use crate::load::{cell_of_name, cells_beside};
 use crate::look::{Read, Score, job_of};
 use crate::shard::Time;
 use crate::store::ShardStore;
-use crate::tx::Tx;
+use crate::tx::{Cell, Tx};
 
-/// When a key is looked at again that has expired and whose job has not ended.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// How much a call of upkeep reads of jobs, and of keys, that it may remove.
+const MOST_BYTES: u64 = 4 << 20;
 
 impl ShardStore {
     /// Looks whether a lease has lapsed.
@@ -79,7 +80,7 @@ impl Tx<'_> {
     }
 
     /// Loads what is past its retention, and keys and ticks without effect, at most so many of
-    /// each; returns whether there may be more of one.
+    /// each, and no more than [`MOST_BYTES`]; returns whether there may be more of one.
     pub(crate) async fn load_old(&mut self, retention: &Retention, limit: usize) -> Result<bool> {
         let (keys, now) = (self.shard.keys.clone(), self.now);
         let until = |key, keep: Option<Duration>, limit| {
@@ -100,36 +101,101 @@ impl Tx<'_> {
         let mut old: Vec<String> = members(looked.scored()?).collect();
         old.extend(members(looked.scored()?));
         old.truncate(limit);
-        let names: BTreeSet<String> = members(looked.scored()?).collect();
+        let names: Vec<String> = members(looked.scored()?).collect();
         let ticks: BTreeSet<String> = members(looked.scored()?).collect();
         let more = [old.len(), names.len(), ticks.len()].into_iter().any(|found| found >= limit);
         let ids: Result<Vec<JobId>> = old.iter().map(|member| job_of(member)).collect();
-        self.load_whole(&ids?).await?;
-        self.load_named(&names).await?;
+        let (ids, more_jobs) = self.within_bytes(ids?, cells_of_job).await?;
+        let of_name = |keys: &Keys, name: &String| cell_of_name(keys, name).into_iter().collect();
+        let (names, more_names) = self.within_bytes(names, of_name).await?;
+        self.load_whole(&ids).await?;
+        self.load_named(&names.into_iter().collect()).await?;
         self.load_tick_rows(&ticks).await?;
         self.look_again_later().await?;
-        Ok(more)
+        Ok(more || more_jobs || more_names)
     }
 
-    /// The records that have expired and hold on, because their jobs have not ended, must not keep
-    /// others from being looked at.
-    async fn look_again_later(&mut self) -> Result<()> {
-        let jobs: Vec<JobId> = self.rows.records.values().map(|record| record.job).collect();
-        let missing: Vec<JobId> =
-            jobs.into_iter().filter(|id| !self.rows.jobs.contains_key(id)).collect();
-        self.load_jobs(missing).await?;
-        let state = |record: &Record| self.rows.jobs.get(&record.job).map(|job| job.state);
-        let holds = |record: &&Record| {
-            record.expires_at <= self.now
-                && state(record).is_some_and(|at: JobState| !at.is_ended())
+    /// As many of these as hold no more than [`MOST_BYTES`], and one at least; says whether others
+    /// are left.
+    async fn within_bytes<T>(
+        &mut self,
+        mut all: Vec<T>,
+        cells: impl Fn(&Keys, &T) -> Vec<Cell>,
+    ) -> Result<(Vec<T>, bool)> {
+        let mut by_key: BTreeMap<String, (Vec<String>, Vec<usize>)> = BTreeMap::new();
+        for (place, one) in all.iter().enumerate() {
+            for cell in cells(&self.shard.keys, one) {
+                let (fields, places) = by_key.entry(cell.key).or_default();
+                fields.extend(cell.field);
+                places.push(place);
+            }
+        }
+        if by_key.is_empty() {
+            return Ok((all, false));
+        }
+        let of = |(key, (fields, _)): (&String, &(Vec<String>, Vec<usize>))| {
+            Read::Lengths(key.clone(), fields.clone())
         };
-        let held = self.rows.records.iter().filter(|(_, record)| holds(record));
-        let names: Vec<String> =
-            held.map(|((task, key), _)| format!("r {}", task_key(task, key))).collect();
-        // Rows that are only asked for their state are not to be removed.
-        for name in names {
-            self.beside.place(self.shard.keys.expiry(), name, self.now + LOOK_AGAIN);
+        let mut looked = self.look(by_key.iter().map(of).collect()).await?;
+        let mut bytes = vec![0_u64; all.len()];
+        for (_, places) in by_key.values() {
+            for (place, length) in places.iter().zip(looked.numbers()?) {
+                if let Some(sum) = bytes.get_mut(*place) {
+                    *sum = sum.saturating_add(length);
+                }
+            }
+        }
+        let mut sum = 0_u64;
+        let fits = bytes.into_iter().take_while(|length| {
+            sum = sum.saturating_add(*length);
+            sum <= MOST_BYTES
+        });
+        let fits = fits.count().max(1);
+        let left = fits < all.len();
+        all.truncate(fits);
+        Ok((all, left))
+    }
+
+    /// Idempotency keys that have expired while their jobs have not ended are looked at again later,
+    /// so that the keys of a long backlog are not read each time. The jobs' rows are not read: what
+    /// has ended, or is set aside, is not in the table of jobs, or in an index of ended ones.
+    async fn look_again_later(&mut self) -> Result<()> {
+        let now = self.now;
+        let expired = self.rows.records.iter().filter(|(_, record)| record.expires_at <= now);
+        let expired: Vec<_> = expired
+            .filter(|(_, record)| !self.rows.jobs.contains_key(&record.job))
+            .map(|(name, record)| (name.clone(), record.job, record.expires_at))
+            .collect();
+        if expired.is_empty() {
+            return Ok(());
+        }
+        let keys = self.shard.keys.clone();
+        let members: Vec<String> = expired.iter().map(|(_, job, _)| member(*job)).collect();
+        let ids = expired.iter().map(|(_, job, _)| job.to_string()).collect();
+        let reads = vec![
+            Read::Lengths(keys.jobs(), ids),
+            Read::Scores(keys.ended(), members.clone()),
+            Read::Scores(keys.dead(), members),
+        ];
+        let mut looked = self.look(reads).await?;
+        let (rows, ended, dead) = (looked.numbers()?, looked.present()?, looked.present()?);
+        let states = rows.into_iter().zip(ended.into_iter().zip(dead));
+        for (((task, key), _, expires_at), (bytes, (ended, dead))) in
+            expired.into_iter().zip(states)
+        {
+            if bytes == 0 || ended || dead {
+                continue;
+            }
+            let name = format!("r {}", task_key(&task, &key));
+            self.beside.place(keys.expiry(), name, look_again(now, expires_at));
+            self.rows.records.remove(&(task, key));
         }
         Ok(())
     }
+}
+
+/// The cells that removing a job reads.
+fn cells_of_job(keys: &Keys, id: &JobId) -> Vec<Cell> {
+    let row = Cell::new(keys.jobs(), id.to_string());
+    std::iter::once(row).chain(cells_beside(keys, *id)).collect()
 }

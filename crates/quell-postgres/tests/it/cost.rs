@@ -5,10 +5,11 @@ use quell_conformance::Rig;
 use quell_conformance::rig::{debounce, fails, keyed, keyed_with, lease, plain, secs, until};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
+use quell_core::idempotency::Idempotency;
 use quell_core::window::Debounce;
 use quell_core::{
     Batch, ClaimedJob, DeadFilter, DeadLetters, DeadPlace, Fold, JobId, Key, NewTrigger, Outcome,
-    QueueSettings, Settlement, Store,
+    QueueSettings, Retention, Settlement, Store, When,
 };
 use quell_postgres::{PostgresOptions, PostgresStore};
 
@@ -42,14 +43,21 @@ impl Were {
             let key = "(job_id, expires_at, task_id, key, until) select n, 0, 0, n, ''";
             let memory = "(burst_at, last_at, started_at, leader, expires_at, task_id, key)
                           select 0, 0, 0, n, 0, 0, n";
-            for (table, row) in [("job", job), ("ended", job), ("hold", key), ("memory", memory)] {
+            let record = "(job_id, expires_at, task_id, key, fingerprint) select n, 0, 0, n, ''";
+            for (table, row) in [
+                ("job", job),
+                ("ended", job),
+                ("hold", key),
+                ("memory", memory),
+                ("idempotency", record),
+            ] {
                 scene.sql(&format!(
                     "insert into quell.{table} {row} from generate_series(1, {DRAINED}) n;
                      delete from quell.{table}"
                 ));
             }
         }
-        for table in ["job", "ended", "hold", "memory"] {
+        for table in ["job", "ended", "hold", "memory", "idempotency"] {
             scene.sql(&format!("analyze quell.{table}"));
         }
         store
@@ -342,5 +350,48 @@ async fn r25_the_dead_are_found_without_a_look_at_others() {
         }
         drop(store);
         were.expect_few(&scene, "ended", 3 + OTHERS).await;
+    }
+}
+
+/// The rows of idempotency keys that upkeep reads in `CALLS` calls, where so many keys have expired
+/// whose jobs wait. In the first calls upkeep may look at each of them.
+async fn read_by_upkeep(were: Were, waiting: u64) -> u64 {
+    let scene = Scene::new();
+    let store = were.open(&scene).await;
+    let keyed = |name: String| {
+        let idempotency = Some(Idempotency::new(Key::new(name).unwrap()));
+        NewTrigger { idempotency, when: When::After(secs(9_000)), ..plain("1") }
+    };
+    trigger(&store, keyed("first".to_owned())).await;
+    scene.sql(&format!(
+        "insert into quell.idempotency (job_id, expires_at, task_id, key, fingerprint)
+         select job_id, 0, task_id, 'k' || n, fingerprint
+           from quell.idempotency, generate_series(1, {waiting}) n"
+    ));
+    let keep = Retention::default();
+    while store.prune(None, &keep, 1_000).await.unwrap().more {}
+    drop(store);
+    // Each was written, and then marked.
+    let written = 1 + 2 * waiting;
+    let before = were.rows_read(&scene, "idempotency", written).await;
+    let store = PostgresOptions::from_url(&scene.url).unwrap().connections(1).open().await.unwrap();
+    for n in 1..=CALLS {
+        // Something else is always due.
+        scene.sql(&format!(
+            "insert into quell.hold (job_id, expires_at, task_id, key, until)
+             values (1, 0, 0, 'h{n}', 0)"
+        ));
+        assert_eq!(store.prune(None, &keep, 1_000).await.unwrap().expired, 1);
+        trigger(&store, keyed(format!("new{n}"))).await;
+    }
+    drop(store);
+    were.rows_read(&scene, "idempotency", written + CALLS).await - before
+}
+
+#[tokio::test]
+async fn r37_upkeep_does_not_read_the_expired_keys_of_jobs_that_wait() {
+    for were in Were::ALL {
+        let (few, many) = (read_by_upkeep(were, 30).await, read_by_upkeep(were, 3_000).await);
+        assert!(many < few + CALLS, "{were:?}: {few} rows with 30 keys, {many} with 3,000");
     }
 }

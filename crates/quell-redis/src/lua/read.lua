@@ -18,6 +18,12 @@ for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
   local answer
   if kind == 'h' then
     answer = redis.call('HMGET', key, unpack(request[3]))
+  elseif kind == 'e' then
+    answer = {}
+    for at, field in ipairs(request[3]) do answer[at] = redis.call('HSTRLEN', key, field) end
+  elseif kind == 'm' then
+    answer = {}
+    for at, member in ipairs(request[3]) do answer[at] = redis.call('ZSCORE', key, member) end
   elseif kind == 'a' then
     answer = redis.call('HGETALL', key)
   elseif kind == 'g' then

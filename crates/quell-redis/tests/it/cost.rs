@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_conformance::rig::{Rig, debounce, key, keyed_with, lease, plain, queue, secs, task};
+use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claimed, Fold, NewTrigger, Outcome, QueueName, QueueSettings, Rate, Settlement, Store,
-    TaskName, Timestamp, When,
+    Batch, Claimed, Fold, NewTrigger, Outcome, Payload, Pruned, QueueName, QueueSettings, Rate,
+    Retention, Settlement, Store, TaskName, Timestamp, When,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
@@ -55,6 +56,13 @@ impl Server {
     /// The scripts that were run since the last look.
     fn scripts(&mut self) -> BTreeMap<String, u64> {
         self.calls().into_iter().filter(|(name, _)| name.starts_with("eval")).collect()
+    }
+
+    /// The bytes that the server has sent.
+    fn sent(&self) -> u64 {
+        let stats = self.redis.command(&["INFO", "stats"]).unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        line.unwrap().trim().parse().unwrap()
     }
 
     async fn trigger(&self, triggers: Vec<NewTrigger>) {
@@ -284,4 +292,89 @@ async fn two_calls_at_a_time_are_made_where_they_pay() {
     let synced = Redis::start(&["appendonly yes", "appendfsync always"]).unwrap();
     let synced = RedisOptions::from_url(&synced.url()).unwrap().open().await.unwrap();
     assert_eq!(synced.enqueues_at_once(), 1);
+}
+
+/// How many bytes upkeep reads at most in a call that looks at so many idempotency keys whose jobs
+/// wait, and in 20 calls, a minute apart, after it has looked at them.
+async fn read_by_upkeep(waiting: u64) -> (u64, u64) {
+    let server = Server::start().await;
+    let payload = format!("\"{}\"", "x".repeat(8_000));
+    let keyed = |n: u64| {
+        let idempotency = Some(Idempotency { key: key(&format!("i{n}")), retention: secs(1) });
+        NewTrigger { idempotency, when: When::After(secs(900_000)), ..plain(&payload) }
+    };
+    for first in (0..waiting).step_by(500) {
+        server.trigger((first..waiting.min(first + 500)).map(keyed).collect()).await;
+    }
+    let prune = async |second: u64| {
+        let before = server.sent();
+        let now = Some(Rig::START + secs(second));
+        let pruned = server.store.prune(now, &Retention::default(), 1_000).await.unwrap();
+        (pruned, server.sent() - before)
+    };
+    let drain = async |second: u64| {
+        let (mut expired, mut most, mut sum) = (0, 0, 0);
+        loop {
+            let (pruned, sent) = prune(second).await;
+            (expired, most, sum) = (expired + pruned.expired, sent.max(most), sum + sent);
+            if !pruned.more {
+                return (expired, most, sum);
+            }
+        }
+    };
+    // At first soon, then a day later.
+    let (_, first, _) = drain(2).await;
+    let (_, second, _) = drain(200_000).await;
+    let mut later = 0;
+    for minute in 1..=20 {
+        let until = HoldUntil::Elapsed(secs(1));
+        let dedup = Some(Dedup { key: key(&format!("d{minute}")), until });
+        server.trigger(vec![NewTrigger { dedup, ..plain("1") }]).await;
+        let (expired, _, sum) = drain(200_000 + 60 * minute).await;
+        assert_eq!(expired, 1);
+        later += sum;
+    }
+    (first.max(second), later)
+}
+
+#[tokio::test]
+async fn r37_upkeep_reads_no_jobs_that_wait_and_their_keys_once_a_day() {
+    let (_, few) = read_by_upkeep(30).await;
+    let (most, many) = read_by_upkeep(3_000).await;
+    assert!(many < few + few / 4, "{few} bytes with 30 keys, {many} with 3,000");
+    assert!(most < 1_000_000, "{most} bytes in one call");
+}
+
+#[tokio::test]
+async fn r37_upkeep_removes_large_rows_within_a_bound_of_bytes() {
+    let server = Server::start().await;
+    let output = format!("\"{}\"", "x".repeat(200_000));
+    let idempotency = |n| Some(Idempotency { key: key(&format!("i{n}")), retention: secs(10) });
+    for n in 0..60 {
+        server.trigger(vec![NewTrigger { idempotency: idempotency(n), ..plain("1") }]).await;
+    }
+    let claimed = server.claim(1, 60).await;
+    for job in &claimed.jobs {
+        let output = Some(Payload::from_text(output.clone()).unwrap());
+        let end = Settlement { lease: lease(job), outcome: Outcome::Succeeded { output } };
+        server.store.settle(Some(Rig::START + secs(1)), vec![end]).await.unwrap();
+    }
+    // The jobs first, whose outputs their keys keep, and then those.
+    for (second, jobs, expired) in [(5, 60, 0), (20, 0, 60)] {
+        let keep = Retention { succeeded: Some(secs(1)), dead: None };
+        let (mut gone, mut calls) = (Pruned::default(), 0);
+        loop {
+            let before = server.sent();
+            let now = Some(Rig::START + secs(second));
+            let pruned = server.store.prune(now, &keep, 1_000).await.unwrap();
+            let sent = server.sent() - before;
+            assert!(sent < 5_000_000, "{sent} bytes in one call");
+            (gone, calls) = (gone.and(pruned), calls + 1);
+            if !pruned.more {
+                break;
+            }
+        }
+        assert_eq!((gone.jobs, gone.expired), (jobs, expired));
+        assert!(calls > 2, "{calls} calls");
+    }
 }

@@ -81,7 +81,9 @@ async fn do_more(store: &dyn Store) -> Result<()> {
     let named = NewTrigger { dedup, idempotency, ..plain("1") };
     store.enqueue(now, vec![Batch::one(named)]).await?.remove(0)?;
     // As workers do, by the server's clock.
-    store.enqueue(None, vec![Batch::one(plain("2"))]).await?.remove(0).map(drop)
+    store.enqueue(None, vec![Batch::one(plain("2"))]).await?.remove(0)?;
+    // The idempotency key has expired, and its job waits.
+    store.prune(None, &Retention::default(), 9).await.map(drop)
 }
 
 /// A user with these rights, but for what is taken away.

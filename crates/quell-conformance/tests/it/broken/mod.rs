@@ -208,7 +208,13 @@ const TABLE: &[(Bug, &[&str])] = &[
     (Bug::KeepsEffectsOfRemovedJobs, &["r23_r37_effects_go_with_their_jobs_row"]),
     (Bug::RecordsAnyResult, &["r23_r40_what_is_too_large_is_refused"]),
     (Bug::PrunesAtOnce, &["r37_each_end_has_its_retention"]),
-    (Bug::KeepsExpiredKeys, &["r37_expired_keys_go_as_fast_as_they_come"]),
+    (
+        Bug::KeepsExpiredKeys,
+        &[
+            "r37_expired_keys_go_as_fast_as_they_come",
+            "r37_an_expired_key_goes_once_its_job_has_ended",
+        ],
+    ),
     (Bug::TimeGoesBack, &["r38_store_time_never_goes_back"]),
     (Bug::CutsKeys, &["r40_the_largest_input_that_is_allowed_is_kept_whole"]),
     (Bug::FiresNoTicks, &["r36_a_tick_is_a_trigger_at_its_time"]),
