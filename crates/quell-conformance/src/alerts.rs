@@ -58,6 +58,7 @@ pub async fn r27_dead_jobs_and_the_oldest_due_one_are_told(mut rig: Rig) {
         queue: trigger.queue,
         task: trigger.task,
         dead,
+        unreadable: 0,
         first_due,
     };
     let seen = looked(&rig).await;

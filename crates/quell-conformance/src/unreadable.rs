@@ -32,6 +32,7 @@ macro_rules! unreadable_scenes {
             r25_a_settlement_of_an_unreadable_job_is_refused_and_no_other,
             r25_an_unreadable_job_is_in_no_list_of_jobs_and_in_its_own,
             r25_an_unreadable_job_can_be_discarded,
+            r25_r27_unreadable_jobs_are_counted_for_alerts,
             r25_an_unreadable_window_is_restored_into_the_newer_one,
             r25_what_cannot_be_decoded_stays_aside,
             r19_the_key_of_an_unreadable_job_answers_with_its_state,
@@ -176,6 +177,27 @@ pub async fn r25_an_unreadable_job_is_in_no_list_of_jobs_and_in_its_own(
     let counts = rig.store.counts().await.expect("counted");
     let counted = counts.iter().find(|counts| counts.state == JobState::Unreadable);
     assert_eq!(counted.map(|counts| counts.jobs), Some(1), "{counts:?}");
+}
+
+/// Alerts count such jobs by queue and task, apart from the dead ones, until they are restored.
+pub async fn r25_r27_unreadable_jobs_are_counted_for_alerts(rig: Rig, damage: &dyn Damage) {
+    let counts = async |rig: &Rig| {
+        let seen = rig.store.overview(Some(rig.now())).await.expect("looks");
+        let lanes: Vec<_> = seen.lanes.iter().map(|lane| (lane.dead, lane.unreadable)).collect();
+        (seen.unreadable, lanes)
+    };
+    let dead = rig.trigger(plain("1")).await.job().expect("a job");
+    let run = rig.claim_one().await;
+    rig.settle(lease(&run), fails(secs(1), true)).await;
+    assert_eq!(run.id, dead);
+    let broken = trigger(&rig, "bad").await;
+    assert_eq!(counts(&rig).await, (0, vec![(1, 0)]));
+    damage.damage(broken).await;
+    trigger(&rig, "bad").await;
+    assert_eq!(counts(&rig).await, (1, vec![(1, 1)]));
+    damage.repair(broken).await;
+    assert_eq!(restore(&rig, &[broken]).await, [broken]);
+    assert_eq!(counts(&rig).await, (0, vec![(1, 0)]));
 }
 
 /// An operator who gives it up removes it with all that belongs to it.

@@ -1,8 +1,8 @@
 //! What alerts look at and keep (R27): dead jobs and the oldest due ones, by lane, and one row for
 //! each alert.
 //!
-//! Looking reads the newest of the dead jobs, and of those that wait one for each lane and partition
-//! in which any does: so it costs no more with a longer backlog.
+//! Looking reads of the jobs that wait one for each lane and partition in which any does, and of each
+//! lane's dead and unreadable ones so many: so it costs no more with a longer backlog.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,8 @@ use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx, first};
 
-/// The time, then a row for each lane and kind: lane, dead jobs, the first due time.
+/// The time and all unreadable jobs, then rows of lanes: lane, dead and unreadable jobs, the first due
+/// time.
 pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
     const LANES: &str = "with recursive head (lane_id, partition_id, due_at) as (
              (select j.lane_id, j.partition_id, j.due_at from quell.job j
@@ -31,15 +32,24 @@ pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
                      where j.state = 0
                        and (j.lane_id, j.partition_id) > (p.lane_id, p.partition_id)
                      order by j.lane_id, j.partition_id, j.due_at, j.id limit 1) n)
-         select quell.peek($1, $2), null::int, null::bigint, null::bigint
+         select quell.peek($1, $2), null::int, null::bigint,
+                -- With those whose lane is unknown.
+                (select count(*) from (select from quell.unreadable limit $3) u), null::bigint
           union all
-         select null, lane_id, 0, min(due_at) from head group by lane_id
+         select null, lane_id, 0, 0, min(due_at) from head group by lane_id
           union all
-         select null, lane_id, count(*), null
-           from (select lane_id from quell.ended
-                  where state = 3 order by ended_at desc limit $3) dead
-          group by lane_id";
-    asked.bind(sql.query(LANES)).bind(signed(Overview::MOST_DEAD))
+         select null, l.id, d.jobs, u.jobs, null
+           from quell.lane l
+          cross join lateral (
+                select count(*) as jobs
+                  from (select from quell.ended e
+                         where e.state = 3 and e.lane_id = l.id limit $3) e) d
+          cross join lateral (
+                select count(*) as jobs
+                  from (select from quell.ended e
+                         where e.state = 6 and e.lane_id = l.id limit $3) e) u
+          where d.jobs > 0 or u.jobs > 0";
+    asked.bind(sql.query(LANES)).bind(signed(Overview::MOST))
 }
 
 /// The lanes that an overview speaks of.
@@ -55,13 +65,16 @@ pub(crate) fn decode_overview(rows: &[PgRow], names: &Names) -> Result<Overview>
         let Some(id) = get::<Option<i32>, _>(row, 1)? else { continue };
         let lane = names.lane(id).ok_or_else(|| corrupt("the lane of a job"))?;
         let (queue, task) = (lane.queue.clone(), lane.task.clone());
-        let empty =
-            LaneOverview { queue: queue.clone(), task: task.clone(), dead: 0, first_due: None };
-        let seen: &mut LaneOverview = lanes.entry((queue, task)).or_insert(empty);
+        let names = (queue.clone(), task.clone());
+        let empty = LaneOverview { queue, task, dead: 0, unreadable: 0, first_due: None };
+        let seen: &mut LaneOverview = lanes.entry(names).or_insert(empty);
         seen.dead += unsigned(get(row, 2)?);
-        seen.first_due = seen.first_due.into_iter().chain(optional_time(row, 3)?).min();
+        seen.unreadable += unsigned(get(row, 3)?);
+        seen.first_due = seen.first_due.into_iter().chain(optional_time(row, 4)?).min();
     }
-    Ok(Overview { now: time(first(rows)?, 0)?, lanes: lanes.into_values().collect() })
+    let head = first(rows)?;
+    let (now, unreadable) = (time(head, 0)?, unsigned(get(head, 3)?));
+    Ok(Overview { now, lanes: lanes.into_values().collect(), unreadable })
 }
 
 /// All alerts, by name.

@@ -13,7 +13,7 @@ use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 12] = [
+const MIGRATIONS: [&str; 13] = [
     include_str!("sql/0001_schema.sql"),
     include_str!("sql/0002_trigger.sql"),
     include_str!("sql/0003_schedules.sql"),
@@ -26,6 +26,7 @@ const MIGRATIONS: [&str; 12] = [
     include_str!("sql/0010_workers.sql"),
     include_str!("sql/0011_unreadable.sql"),
     include_str!("sql/0012_idempotency_look.sql"),
+    include_str!("sql/0013_alerts_by_queue.sql"),
 ];
 
 const WHAT: &str = "migrate the schema";

@@ -528,6 +528,7 @@ impl Store for RedisStore {
         let mut all = self.shards.first.overview(now).await?;
         for overview in all_of!(self, |shard| shard.overview(now)) {
             all.now = all.now.max(overview.now);
+            all.unreadable = all.unreadable.saturating_add(overview.unreadable);
             for lane in overview.lanes {
                 let same = |other: &&mut quell_core::alert::LaneOverview| {
                     (&other.queue, &other.task) == (&lane.queue, &lane.task)
@@ -535,6 +536,7 @@ impl Store for RedisStore {
                 match all.lanes.iter_mut().find(same) {
                     Some(known) => {
                         known.dead = known.dead.saturating_add(lane.dead);
+                        known.unreadable = known.unreadable.saturating_add(lane.unreadable);
                         let firsts = known.first_due.into_iter().chain(lane.first_due);
                         known.first_due = firsts.min();
                     }

@@ -223,16 +223,17 @@ impl ShardStore {
         Err(contended("explain a job"))
     }
 
-    /// R27: what alerts look at. Dead jobs are counted as they come and go, so all of them are in
-    /// it, not only the newest.
+    /// R27: what alerts look at. Dead and unreadable jobs are counted as they come and go, so looking
+    /// costs no more with many of them.
     pub(crate) async fn read_overview(&self, time: Time) -> Result<Overview> {
         let known = self.shard.learn().await?;
         let keys = &self.shard.keys;
         let queues: Vec<&QueueName> = known.queues.keys().collect();
-        let mut reads = vec![Read::lowest(keys.waiting(), MOST_WAITING)];
+        let mut reads =
+            vec![Read::lowest(keys.waiting(), MOST_WAITING), Read::Count(keys.unreadable_jobs())];
         reads.extend(queues.iter().map(|queue| Read::lowest(keys.heads(queue), usize::MAX)));
         let mut looked = self.shard.look("look at all queues", time, &reads).await?;
-        let waiting = looked.scored()?;
+        let (waiting, unreadable) = (looked.scored()?, looked.number()?);
         let mut lanes: BTreeMap<(QueueName, TaskName), LaneOverview> = BTreeMap::new();
         let mut note = |queue: &QueueName, task: &TaskName, due| {
             let names = (queue.clone(), task.clone());
@@ -253,18 +254,24 @@ impl ShardStore {
             note(&job.queue, &job.task, job.window.due_at);
         }
         for counts in self.read_counts().await? {
-            if counts.state == JobState::Dead {
-                let names = (counts.queue.clone(), counts.task.clone());
-                let lane = lanes.entry(names);
-                lane.or_insert_with(|| empty(&counts.queue, &counts.task)).dead = counts.jobs;
+            let (of, jobs) = ((counts.queue, counts.task), counts.jobs);
+            if !matches!(counts.state, JobState::Dead | JobState::Unreadable) || jobs == 0 {
+                continue;
+            }
+            let lane = lanes.entry(of.clone()).or_insert_with(|| empty(&of.0, &of.1));
+            match counts.state {
+                JobState::Dead => lane.dead = jobs,
+                _ => lane.unreadable = jobs,
             }
         }
-        Ok(Overview { now, lanes: lanes.into_values().collect() })
+        let lanes = lanes.into_values().collect();
+        Ok(Overview { now, lanes, unreadable })
     }
 }
 
 fn empty(queue: &QueueName, task: &TaskName) -> LaneOverview {
-    LaneOverview { queue: queue.clone(), task: task.clone(), dead: 0, first_due: None }
+    let (queue, task) = (queue.clone(), task.clone());
+    LaneOverview { queue, task, dead: 0, unreadable: 0, first_due: None }
 }
 
 impl Tx<'_> {

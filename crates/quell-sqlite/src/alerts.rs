@@ -1,8 +1,9 @@
 //! What alerts look at and keep (R27): dead jobs and the oldest due ones, by lane, and one row for
 //! each alert.
 //!
-//! Looking reads the newest of the dead jobs, and of each lane its first job and that of its first
-//! partition: so it costs no more with a longer backlog or with more partitions.
+//! Looking reads of each lane its first job, that of its first partition, and as many entries of an
+//! index as there are dead and unreadable jobs, up to a limit: so it costs no more with a longer
+//! backlog or with more partitions.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +14,23 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
 use crate::keys::json;
-use crate::names::Names;
+use crate::names::{Names, base_lane};
 use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::tx::Tx;
+
+/// How many jobs of the lane `l` are in a state, no more than `?1`. The column has no affinity, as
+/// what the index holds has none.
+macro_rules! in_trouble {
+    ($state:literal) => {
+        concat!(
+            "(select count(*) from (select 1 from quell_job j where j.state = ",
+            $state,
+            " and ",
+            base_lane!("j"),
+            " = +l.id limit ?1))"
+        )
+    };
+}
 
 /// Looks, without writing.
 pub(crate) async fn read_overview(
@@ -23,7 +38,8 @@ pub(crate) async fn read_overview(
     names: &Names,
     now: Timestamp,
 ) -> Result<Overview> {
-    const LANES: &str = "with first (id, due_at) as (
+    const LANES: &str = concat!(
+        "with first (id, due_at) as (
              select id, (select min(due_at) from quell_job
                           where lane_id = l.id and state = 0 and waits = 0)
                from quell_lane l
@@ -31,30 +47,47 @@ pub(crate) async fn read_overview(
              select id, (select min(head_at) from quell_partition
                           where lane_id = l.id and head_at is not null)
                from quell_lane l)
-         select id, 0, due_at from first where due_at is not null
+         select id as lane_id, 0 as dead, 0 as unreadable, due_at
+           from first where due_at is not null
           union all
          -- R11: those that wait for their key are few, one for each attempt that runs.
-         select lane_id, 0, due_at from quell_job where waits = 1 and state = 0
+         select lane_id, 0, 0, due_at from quell_job where waits = 1 and state = 0
           union all
-         select lane_id, count(*), null
-           from (select lane_id from quell_job
-                  where state >= 2 and state = 3 order by ended_at desc limit ?1)
-          group by lane_id";
+         select l.id, ",
+        in_trouble!("3"),
+        ",",
+        in_trouble!("6"),
+        ", null from quell_lane l
+          union all
+         -- With those whose lane is unknown.
+         select null, 0, (select count(*) from (select 1 from quell_unreadable limit ?1)), null"
+    );
     let what = "look at queues for alerts";
     let clock = sqlx::query("select max(?1, clock) from quell_meta").bind(now.as_micros());
     let clock = clock.fetch_one(&mut *db).await.map_err(|e| explain(what, e))?;
-    let rows = sqlx::query(LANES).bind(signed(Overview::MOST_DEAD)).fetch_all(db).await;
-    let mut lanes = BTreeMap::new();
+    let rows = sqlx::query(LANES).bind(signed(Overview::MOST)).fetch_all(db).await;
+    let (mut lanes, mut all_unreadable) = (BTreeMap::new(), 0);
     for row in &rows.map_err(|e| explain(what, e))? {
-        let lane = names.lane(get(row, 0)?).ok_or_else(|| corrupt("the lane of a job"))?;
+        let (dead, unreadable) = (unsigned(get(row, 1)?), unsigned(get(row, 2)?));
+        let first_due = optional_time(row, 3)?;
+        let Some(lane) = get::<Option<i64>, _>(row, 0)? else {
+            all_unreadable = unreadable;
+            continue;
+        };
+        if dead == 0 && unreadable == 0 && first_due.is_none() {
+            continue;
+        }
+        let lane = names.lane(lane).ok_or_else(|| corrupt("the lane of a job"))?;
         let (queue, task) = (lane.queue.clone(), lane.task.clone());
-        let empty =
-            LaneOverview { queue: queue.clone(), task: task.clone(), dead: 0, first_due: None };
-        let seen: &mut LaneOverview = lanes.entry((queue, task)).or_insert(empty);
-        seen.dead += unsigned(get(row, 1)?);
-        seen.first_due = seen.first_due.into_iter().chain(optional_time(row, 2)?).min();
+        let names = (queue.clone(), task.clone());
+        let empty = LaneOverview { queue, task, dead: 0, unreadable: 0, first_due: None };
+        let seen: &mut LaneOverview = lanes.entry(names).or_insert(empty);
+        seen.dead += dead;
+        seen.unreadable += unreadable;
+        seen.first_due = seen.first_due.into_iter().chain(first_due).min();
     }
-    Ok(Overview { now: time(&clock, 0)?, lanes: lanes.into_values().collect() })
+    let lanes = lanes.into_values().collect();
+    Ok(Overview { now: time(&clock, 0)?, lanes, unreadable: all_unreadable })
 }
 
 /// All alerts, by name.

@@ -20,6 +20,8 @@ pub use notice::{NOTICE_LEASE, Notice};
 pub enum Measure {
     /// How many jobs are dead.
     Dead,
+    /// How many jobs are set aside because their rows cannot be decoded.
+    Unreadable,
     /// How late the oldest due job is, in microseconds, whatever holds it back.
     Lateness,
     /// Of the attempts that ended within the window, how many failed, per million.
@@ -37,6 +39,7 @@ impl Measure {
     pub fn name(self) -> &'static str {
         match self {
             Measure::Dead => "dead",
+            Measure::Unreadable => "unreadable",
             Measure::Lateness => "lateness",
             Measure::FailureRate { .. } => "failure_rate",
         }
@@ -55,6 +58,8 @@ impl Measure {
         match self {
             Measure::Dead if value == 1 => "1 dead job".to_owned(),
             Measure::Dead => format!("{value} dead jobs"),
+            Measure::Unreadable if value == 1 => "1 unreadable job".to_owned(),
+            Measure::Unreadable => format!("{value} unreadable jobs"),
             Measure::Lateness => format!("{:?} late", Duration::from_micros(value)),
             Measure::FailureRate { .. } => {
                 // A hundredth of a per cent is as fine as people want it.
@@ -65,15 +70,19 @@ impl Measure {
     }
 }
 
-/// The dead jobs and the oldest waiting one of a queue's task.
+/// The dead and unreadable jobs and the oldest waiting one of a queue's task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneOverview {
     /// The queue.
     pub queue: QueueName,
     /// The task.
     pub task: TaskName,
-    /// How many of its jobs are dead, among the newest [`Overview::MOST_DEAD`] of all.
+    /// How many of its jobs are dead: exact below [`Overview::MOST`], and at least that where there
+    /// are more.
     pub dead: u64,
+    /// How many of its jobs are set aside as unreadable, counted in the same way.
+    #[serde(default)]
+    pub unreadable: u64,
     /// When the first of its scheduled jobs is due, whatever holds it back.
     pub first_due: Option<Timestamp>,
 }
@@ -83,19 +92,17 @@ pub struct LaneOverview {
 pub struct Overview {
     /// The store's time.
     pub now: Timestamp,
-    /// By queue and task; those with neither a dead job nor a scheduled one are left out.
+    /// By queue and task; those with no dead, unreadable or scheduled job are left out.
     pub lanes: Vec<LaneOverview>,
+    /// How many jobs are set aside as unreadable, with those whose queue and task are unknown.
+    #[serde(default)]
+    pub unreadable: u64,
 }
 
 impl Overview {
-    /// No more dead jobs are counted, those that died last first: so that looking stays cheap.
-    pub const MOST_DEAD: u64 = 10_000;
-
-    /// Whether there may be more dead jobs than were counted.
-    fn is_cut(&self) -> bool {
-        let dead = self.lanes.iter().map(|lane| lane.dead).fold(0, u64::saturating_add);
-        dead >= Self::MOST_DEAD
-    }
+    /// A store may stop counting the dead or unreadable jobs of one queue, task and priority here, so
+    /// that looking stays cheap. Each has a count of its own, so none hides those of another.
+    pub const MOST: u64 = 10_000;
 }
 
 /// What is watched, and who is told.
@@ -130,8 +137,8 @@ impl Alert {
             );
             return Err(Error::invalid("clear", message));
         }
-        let most = Overview::MOST_DEAD;
-        if self.on == Measure::Dead && self.above >= most {
+        let most = Overview::MOST;
+        if matches!(self.on, Measure::Dead | Measure::Unreadable) && self.above >= most {
             let message =
                 format!("threshold is {} jobs, and only {most} are counted: name less", self.above);
             return Err(Error::invalid("threshold", message));
@@ -155,16 +162,16 @@ impl Alert {
             && self.task.as_ref().is_none_or(|own| own == task)
     }
 
-    /// What it measures now. Dead jobs that were not counted may be of its part: where there are
-    /// such, one that is raised stays so.
+    /// What it measures now.
     #[must_use]
     pub fn measure(&self, overview: &Overview, state: &AlertState) -> u64 {
         let lanes = overview.lanes.iter().filter(|lane| self.covers(&lane.queue, &lane.task));
         match self.on {
-            Measure::Dead => {
-                let dead = lanes.map(|lane| lane.dead).fold(0, u64::saturating_add);
-                let stays = state.raised && overview.is_cut();
-                if stays { dead.max(self.clear.saturating_add(1)) } else { dead }
+            Measure::Dead => lanes.map(|lane| lane.dead).fold(0, u64::saturating_add),
+            Measure::Unreadable => {
+                let placed = lanes.map(|lane| lane.unreadable).fold(0, u64::saturating_add);
+                let is_of_all = self.queue.is_none() && self.task.is_none();
+                if is_of_all { placed.max(overview.unreadable) } else { placed }
             }
             Measure::Lateness => {
                 let first = lanes.filter_map(|lane| lane.first_due).min();

@@ -42,11 +42,12 @@ fn r27_each_alert_measures_its_own_part() {
         queue: QueueName::new(queue).unwrap(),
         task: TaskName::new(task).unwrap(),
         dead,
+        unreadable: 0,
         first_due: first_due.map(at),
     };
     let lanes =
         vec![lane("q", "t", 1, Some(70)), lane("q", "u", 20, Some(200)), lane("p", "t", 300, None)];
-    let overview = Overview { now: at(100), lanes };
+    let overview = Overview { now: at(100), lanes, unreadable: 0 };
     let of = |on, queue: Option<&str>, task: Option<&str>| {
         let queue = queue.map(|queue| QueueName::new(queue).unwrap());
         let task = task.map(|task| TaskName::new(task).unwrap());
@@ -153,31 +154,53 @@ fn r27_the_state_of_an_older_quell_is_read() {
     assert_eq!(serde_json::from_str::<AlertState>("{}").unwrap(), AlertState::default());
 }
 
-#[test]
-fn r27_dead_jobs_of_another_queue_do_not_hide_those_of_this_one() {
-    let lane = |queue: &str, dead| LaneOverview {
+fn lane(queue: &str, dead: u64, unreadable: u64) -> LaneOverview {
+    LaneOverview {
         queue: QueueName::new(queue).unwrap(),
         task: TaskName::new("t").unwrap(),
         dead,
+        unreadable,
         first_due: None,
-    };
+    }
+}
+
+#[test]
+fn r27_a_loud_queue_hides_no_quiet_one_and_holds_no_alert() {
     let alert = Alert { queue: QueueName::new("q").ok(), ..alert(Measure::Dead, 10, 2) };
-    let overview = |lanes: Vec<LaneOverview>| Overview { now: at(0), lanes };
-    let crowded = overview(vec![lane("p", Overview::MOST_DEAD)]);
+    let overview =
+        |dead| Overview { now: at(0), lanes: vec![lane("p", 90_000, 0), dead], unreadable: 0 };
     let mut state = AlertState::default();
-    assert_eq!(alert.measure(&crowded, &state), 0);
-    assert!(state.observe(&alert, 11, at(0)));
-    let value = alert.measure(&crowded, &state);
-    assert!(!state.observe(&alert, value, at(1)), "its own may be among the older ones");
-    let value = alert.measure(&overview(vec![lane("p", 9_999), lane("q", 0)]), &state);
-    assert!(state.observe(&alert, value, at(2)));
+    let quiet = alert.measure(&overview(lane("q", 11, 0)), &state);
+    assert!(state.observe(&alert, quiet, at(0)), "{quiet}");
+    let over = alert.measure(&overview(lane("q", 2, 0)), &state);
+    assert!(state.observe(&alert, over, at(1)) && !state.raised, "{over}");
+}
+
+#[test]
+fn r25_r27_unreadable_jobs_are_a_measure_of_their_own() {
+    let lanes = vec![lane("p", 7, 1), lane("q", 8, 2)];
+    // Of two of them queue and task are unknown.
+    let overview = Overview { now: at(0), lanes, unreadable: 5 };
+    let state = AlertState::default();
+    let of_q = |on| Alert { queue: QueueName::new("q").ok(), ..alert(on, 0, 0) };
+    let measured = [
+        alert(Measure::Dead, 0, 0),
+        alert(Measure::Unreadable, 0, 0),
+        of_q(Measure::Dead),
+        of_q(Measure::Unreadable),
+    ];
+    assert_eq!(measured.map(|alert| alert.measure(&overview, &state)), [15, 5, 8, 2]);
+    assert_eq!(Measure::Unreadable.describe(1), "1 unreadable job");
+    assert_eq!(Measure::Unreadable.describe(5), "5 unreadable jobs");
 }
 
 #[test]
 fn r40_more_dead_jobs_than_are_counted_are_no_threshold() {
-    let most = Overview::MOST_DEAD;
-    assert!(alert(Measure::Dead, most - 1, 0).validate().is_ok());
-    let error = alert(Measure::Dead, most, 0).validate().unwrap_err();
-    assert_eq!(error.field(), Some("threshold"));
+    let most = Overview::MOST;
+    for on in [Measure::Dead, Measure::Unreadable] {
+        assert!(alert(on, most - 1, 0).validate().is_ok());
+        let error = alert(on, most, 0).validate().unwrap_err();
+        assert_eq!(error.field(), Some("threshold"));
+    }
     assert!(alert(Measure::Lateness, most, 0).validate().is_ok());
 }

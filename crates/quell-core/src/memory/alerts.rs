@@ -12,14 +12,10 @@ impl State {
         let mut lane = |job: &Job, change: &dyn Fn(&mut LaneOverview)| {
             let (queue, task) = (job.queue.clone(), job.task.clone());
             let names = (queue.clone(), task.clone());
-            let empty = LaneOverview { queue, task, dead: 0, first_due: None };
+            let empty = LaneOverview { queue, task, dead: 0, unreadable: 0, first_due: None };
             change(lanes.entry(names).or_insert(empty));
         };
-        let mut dead: Vec<&Job> =
-            self.all_jobs().filter(|job| job.state == JobState::Dead).collect();
-        dead.sort_by_key(|job| std::cmp::Reverse((job.ended_at, job.id)));
-        let most = usize::try_from(Overview::MOST_DEAD).unwrap_or(usize::MAX);
-        for job in dead.into_iter().take(most) {
+        for job in self.all_jobs().filter(|job| job.state == JobState::Dead) {
             lane(job, &|lane| lane.dead = lane.dead.saturating_add(1));
         }
         for job in self.all_jobs().filter(|job| job.state == JobState::Scheduled) {
@@ -28,7 +24,8 @@ impl State {
                 lane.first_due = Some(lane.first_due.map_or(due, |first| first.min(due)));
             });
         }
-        Overview { now: self.now(), lanes: lanes.into_values().collect() }
+        // Rows in memory are values: none is ever unreadable.
+        Overview { now: self.now(), lanes: lanes.into_values().collect(), unreadable: 0 }
     }
 
     pub(super) fn alerts(&self) -> Vec<AlertRow> {

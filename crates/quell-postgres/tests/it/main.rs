@@ -1,6 +1,8 @@
 //! The store on a real PostgreSQL server.
 
 #[cfg(test)]
+mod alerts;
+#[cfg(test)]
 mod checkup;
 #[cfg(test)]
 mod conformance;

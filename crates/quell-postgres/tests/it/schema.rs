@@ -56,7 +56,7 @@ async fn a_schema_of_a_newer_quell_is_left_alone() {
 }
 
 /// The migrations of each version that ever landed.
-const MIGRATIONS: [&str; 12] = [
+const MIGRATIONS: [&str; 13] = [
     include_str!("../../src/sql/0001_schema.sql"),
     include_str!("../../src/sql/0002_trigger.sql"),
     include_str!("../../src/sql/0003_schedules.sql"),
@@ -69,6 +69,7 @@ const MIGRATIONS: [&str; 12] = [
     include_str!("../../src/sql/0010_workers.sql"),
     include_str!("../../src/sql/0011_unreadable.sql"),
     include_str!("../../src/sql/0012_idempotency_look.sql"),
+    include_str!("../../src/sql/0013_alerts_by_queue.sql"),
 ];
 
 /// What makes the schema as an earlier version did.

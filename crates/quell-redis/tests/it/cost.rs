@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_conformance::rig::{Rig, debounce, key, keyed_with, lease, plain, queue, secs, task};
+use quell_conformance::rig::{
+    Rig, debounce, fails, key, keyed_with, lease, plain, queue, secs, task,
+};
+use quell_core::alert::Overview;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claimed, Fold, NewTrigger, Outcome, Payload, Pruned, QueueName, QueueSettings, Rate,
-    Retention, Settlement, Store, TaskName, Timestamp, When,
+    Batch, Claim, Claimed, Fold, NewTrigger, Outcome, Payload, Pruned, QueueName, QueueSettings,
+    Rate, Retention, Settlement, Store, TaskName, Timestamp, When,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
@@ -292,6 +295,42 @@ async fn two_calls_at_a_time_are_made_where_they_pay() {
     let synced = Redis::start(&["appendonly yes", "appendfsync always"]).unwrap();
     let synced = RedisOptions::from_url(&synced.url()).unwrap().open().await.unwrap();
     assert_eq!(synced.enqueues_at_once(), 1);
+}
+
+/// Two jobs die, and then so many of another queue. What an overview says, and what it costs: the
+/// commands and the bytes that it brings.
+async fn overview_beside(loud: u64) -> (Overview, u64, u64) {
+    let mut server = Server::start().await;
+    let of_loud = |_| NewTrigger { queue: QueueName::new("loud").unwrap(), ..plain("1") };
+    server.trigger(vec![plain("1"), plain("2")]).await;
+    for first in (0..loud).step_by(500) {
+        server.trigger((first..loud.min(first + 500)).map(of_loud).collect()).await;
+    }
+    for name in ["q", "loud"] {
+        let wish = Claim { queue: QueueName::new(name).unwrap(), ..Rig::wish(5_000) };
+        let claimed = server.store.claim(Some(Rig::START), &wish).await.unwrap().jobs;
+        for jobs in claimed.chunks(500) {
+            let dies = |job| Settlement { lease: lease(job), outcome: fails(secs(1), true) };
+            let ends = jobs.iter().map(dies).collect();
+            server.store.settle(Some(Rig::START), ends).await.unwrap();
+        }
+    }
+    server.store.overview(None).await.unwrap();
+    server.calls();
+    let before = server.sent();
+    let overview = server.store.overview(None).await.unwrap();
+    let sent = server.sent() - before;
+    (overview, server.calls().values().sum(), sent)
+}
+
+#[tokio::test]
+async fn r27_a_loud_queue_hides_no_quiet_one_and_costs_no_look_more() {
+    let (_, few, short) = overview_beside(30).await;
+    let (overview, many, long) = overview_beside(3_000).await;
+    let dead: Vec<_> = overview.lanes.iter().map(|lane| (lane.queue.as_str(), lane.dead)).collect();
+    assert_eq!(dead, [("loud", 3_000), (queue().as_str(), 2)]);
+    assert_eq!(few, many);
+    assert!(long < short + short / 10, "{short} bytes, and {long} with a hundred times as many");
 }
 
 /// How many bytes upkeep reads at most in a call that looks at so many idempotency keys whose jobs

@@ -40,6 +40,7 @@ pub(super) struct RawAlert {
 #[serde(rename_all = "snake_case")]
 enum On {
     Dead,
+    Unreadable,
     Lateness,
     FailureRate,
 }
@@ -58,8 +59,11 @@ impl Level {
     fn measured(&self, field: &'static str, on: On) -> quell::Result<u64> {
         let refuse = |message: String| Err(Error::invalid(field, message));
         match (on, self) {
-            (On::Dead, Level::Count(jobs)) => Ok(*jobs),
+            (On::Dead | On::Unreadable, Level::Count(jobs)) => Ok(*jobs),
             (On::Dead, _) => refuse(format!("{field} of dead jobs is a number of them: write 10")),
+            (On::Unreadable, _) => {
+                refuse(format!("{field} of unreadable jobs is a number of them: write 0"))
+            }
             (On::Lateness, Level::Time(text)) => {
                 let time = duration::parse(text).map_err(|why| Error::invalid(field, why))?;
                 Ok(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
@@ -123,6 +127,7 @@ fn declare(name: AlertName, raw: &RawAlert) -> quell::Result<Alert> {
         name,
         on: match raw.on {
             On::Dead => Measure::Dead,
+            On::Unreadable => Measure::Unreadable,
             On::Lateness => Measure::Lateness,
             On::FailureRate => Measure::FailureRate {
                 window: raw.window.map_or(DEFAULT_WINDOW, |window| window.0),

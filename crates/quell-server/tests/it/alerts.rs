@@ -49,7 +49,7 @@ async fn start(folder: &Path, more: &str) -> Server {
 }
 
 /// Waits until the alert `x` is as wanted; its JSON.
-async fn alert(served: &Served, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn alert(served: &Served, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     loop {
         let (status, told) = served.get("/v1/alerts").await;

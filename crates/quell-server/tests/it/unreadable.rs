@@ -4,8 +4,9 @@ use quell::JobState;
 use serde_json::{Value, json};
 use sqlx::{Connection, SqliteConnection};
 
+use crate::alerts::alert;
 use crate::binary::quell;
-use crate::served::{Served, serve};
+use crate::served::{Served, serve, serve_with};
 
 const TASKS: &str = r#"
 [tasks.index]
@@ -91,5 +92,21 @@ async fn r25_the_command_lists_and_restores_unreadable_jobs() {
     execute(&served, "update quell_job set reason = reason - 70 where reason >= 70").await;
     let (ok, text) = run(&["dead", "restore", id]).await;
     assert!(ok && text.contains(&format!("job {id} is back")), "{text}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn r25_r27_an_alert_is_raised_for_unreadable_jobs_and_cleared_once_they_are_gone() {
+    let alerts = "[alerts.x]\non = \"unreadable\"\nthreshold = 0\n";
+    let served = serve_with("alert_interval = \"10ms\"", &format!("{TASKS}{alerts}")).await;
+    two_unreadable(&served).await;
+    let raised = alert(&served, "raised", |alert| alert["state"] == "raised").await;
+    assert_eq!(raised["on"], "unreadable");
+    let jobs = served.get("/v1/dead/unreadable").await.1["jobs"].clone();
+    for job in jobs.as_array().unwrap() {
+        let (status, _) = served.post(&path(&job["id"], "/discard"), r#"{"reason":"x"}"#).await;
+        assert_eq!(status, 200);
+    }
+    alert(&served, "cleared", |alert| alert["state"] == "clear").await;
     served.server.stop().await.unwrap();
 }

@@ -1,6 +1,7 @@
 //! The suite on SQLite files, and what only SQLite can get wrong.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
+mod alerts;
 mod cancel;
 mod checkup;
 mod conformance;
