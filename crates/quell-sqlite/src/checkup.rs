@@ -10,9 +10,9 @@ use quell_core::{Error, ErrorKind, Result, StoreId};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use crate::SqliteOptions;
+use crate::clock::wall_clock;
 use crate::error::explain;
 use crate::row::{get, signed, time, unsigned};
-use crate::tx::wall_clock;
 
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;

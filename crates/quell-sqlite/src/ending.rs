@@ -7,11 +7,11 @@ use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
+use crate::clock::{LONGEST_REST, wall_clock};
 use crate::error::explain;
 use crate::inbox::other_store;
 use crate::row::signed;
 use crate::settle::FREE_KEYS;
-use crate::tx::wall_clock;
 
 const WHAT: &str = "settle in the transaction";
 
@@ -60,8 +60,10 @@ async fn end(
     output: Option<&Payload>,
 ) -> Result<()> {
     // The first statement writes, so that what follows sees the last commit.
-    const CLOCK: &str =
-        "update quell_meta set clock = max(clock, ?1) where store_id = ?2 returning clock";
+    // R38: an attempt runs here, so its worker has moved a clock that rested.
+    const CLOCK: &str = "update quell_meta
+            set clock = case when ?1 - clock > ?3 then clock else max(clock, ?1) end
+          where store_id = ?2 returning clock";
     // R21: only a current, unlapsed lease counts.
     const END: &str = "update quell_job
             set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?3,
@@ -72,6 +74,7 @@ async fn end(
     }
     let now = now.unwrap_or_else(wall_clock).as_micros();
     let clock = sqlx::query_scalar(CLOCK).bind(now).bind(store.id.as_str().to_owned());
+    let clock = clock.bind(i64::try_from(LONGEST_REST.as_micros()).unwrap_or(i64::MAX));
     let clock: Option<i64> = clock.fetch_optional(&mut *db).await.map_err(|e| explain(WHAT, e))?;
     let Some(clock) = clock else { return Err(other_store(db, store, WHAT).await) };
     let ended = sqlx::query(END)

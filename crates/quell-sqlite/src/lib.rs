@@ -5,7 +5,7 @@
 //! the others' commits by `PRAGMA data_version`. Concurrent triggers of one process share a commit
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
-//! Where to read: `store` is the door; `tx` opens a write transaction and gives it ids and the
+//! Where to read: `store` is the door; `clock` is the host's time, `tx` opens a write transaction and gives it ids and the
 //! time; `look` (with `heads`) reads what is due, `enqueue` (with `keys`), `claim` (with `limit`), `settle`, `effects`, `operate`
 //! and `schedules` are what happens inside one; `row` and `write` are how jobs look on disk; `names`
 //! are their numbers.
@@ -18,6 +18,7 @@
 mod alerts;
 mod checkup;
 mod claim;
+mod clock;
 mod dead;
 mod effects;
 mod ending;
@@ -46,6 +47,8 @@ mod watch;
 mod workers;
 mod write;
 
+#[doc(hidden)]
+pub use clock::ClockOffset;
 pub use ending::{settle_in, settle_in_with};
 pub use inbox::trigger_in;
 #[doc(hidden)]

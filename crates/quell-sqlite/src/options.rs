@@ -11,6 +11,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, SqliteConnection};
 
 use crate::SqliteStore;
+use crate::clock::ClockOffset;
 use crate::error::explain;
 use crate::schema::migrate;
 use crate::wal::MAX_LOG_BYTES;
@@ -51,6 +52,8 @@ pub struct SqliteOptions {
     max_bytes: Option<u64>,
     history: Option<Sink>,
     steps: Option<StepCounter>,
+    accepts_clock_jumps: bool,
+    clock_offset: Option<ClockOffset>,
 }
 
 /// Counts the steps of SQLite's virtual machine: one at each turn of a loop, and some more.
@@ -67,10 +70,13 @@ impl SqliteOptions {
             max_bytes: None,
             history: None,
             steps: None,
+            accepts_clock_jumps: false,
+            clock_offset: None,
         }
     }
 
-    /// Reads `sqlite://FILE`, with `?synchronous=full` or `?synchronous=normal` if wanted.
+    /// Reads `sqlite://FILE`, with `?synchronous=full` or `?synchronous=normal` if wanted, and
+    /// `clock_jump=accept` for [`SqliteOptions::accept_clock_jump`].
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for anything else, in memory databases among it: they would vanish
@@ -90,9 +96,14 @@ impl SqliteOptions {
             match pair {
                 "synchronous=full" => options.synchronous = Synchronous::Full,
                 "synchronous=normal" => options.synchronous = Synchronous::Normal,
+                "clock_jump=accept" => options.accepts_clock_jumps = true,
                 "mode=ro" => options.read_only = true,
                 "mode=rwc" => {}
-                other => return refuse(format!("{other:?} is not known: synchronous=full|normal")),
+                other => {
+                    return refuse(format!(
+                        "{other:?} is not known: synchronous=full|normal, clock_jump=accept"
+                    ));
+                }
             }
         }
         Ok(options)
@@ -118,6 +129,21 @@ impl SqliteOptions {
         self
     }
 
+    /// Lets the host's clock move the store's by more than five years at once. Without it, calls
+    /// fail then with [`ErrorKind::Unavailable`]: store time never goes back (R38), so a host with
+    /// a wrong date would hold it for years.
+    pub fn accept_clock_jump(mut self) -> Self {
+        self.accepts_clock_jumps = true;
+        self
+    }
+
+    /// Moves the host's clock, for tests: see [`ClockOffset`].
+    #[doc(hidden)]
+    pub fn offset_clock(mut self, offset: ClockOffset) -> Self {
+        self.clock_offset = Some(offset);
+        self
+    }
+
     /// Where the events go that only the store sees.
     pub fn history(mut self, sink: Sink) -> Self {
         self.history = Some(sink);
@@ -139,7 +165,12 @@ impl SqliteOptions {
     /// for a file that cannot be used; each says what to do.
     pub async fn open(self) -> quell_core::Result<SqliteStore> {
         let (connect, writer) = (self.connect_options(), self.connect().await?);
-        let shared = Shared { history: self.history, steps: self.steps };
+        let shared = Shared {
+            history: self.history,
+            steps: self.steps,
+            accepts_clock_jumps: self.accepts_clock_jumps,
+            clock_offset: self.clock_offset,
+        };
         SqliteStore::start(writer, &connect.create_if_missing(false), shared).await
     }
 
@@ -195,6 +226,8 @@ impl SqliteOptions {
 pub(crate) struct Shared {
     pub(crate) history: Option<Sink>,
     pub(crate) steps: Option<StepCounter>,
+    pub(crate) accepts_clock_jumps: bool,
+    pub(crate) clock_offset: Option<ClockOffset>,
 }
 
 /// Counts the steps of a connection, where a test asks for it.

@@ -3,7 +3,7 @@
 //! Migrations run in one write transaction, so two processes may start at once: the second finds
 //! the work done. A file of a newer Quell is left alone.
 
-use quell_core::{Error, ErrorKind, Location, Result, StoreId};
+use quell_core::{Error, ErrorKind, Location, Result, StoreId, Timestamp};
 use sqlx::{Connection, SqliteConnection};
 
 use crate::error::{corrupt, explain};
@@ -50,13 +50,14 @@ pub(crate) async fn migrate(db: &mut SqliteConnection) -> Result<()> {
     tx.commit().await.map_err(|e| explain("migrate the schema", e))
 }
 
-/// The id that the store got when it was made.
-pub(crate) async fn location(db: &mut SqliteConnection) -> Result<Location> {
-    let read: String = sqlx::query_scalar("select store_id from quell_meta")
+/// The id that the store got when it was made, and its time.
+pub(crate) async fn location(db: &mut SqliteConnection) -> Result<(Location, Timestamp)> {
+    let (id, clock): (String, i64) = sqlx::query_as("select store_id, clock from quell_meta")
         .fetch_one(db)
         .await
         .map_err(|e| explain("read the store's id", e))?;
-    Ok(Location { id: StoreId::new(read)?, schema: None })
+    let place = Location { id: StoreId::new(id)?, schema: None };
+    Ok((place, Timestamp::from_micros(clock)))
 }
 
 /// The file's schema version; none where it has no Quell tables yet.

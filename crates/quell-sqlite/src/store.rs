@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use tokio::task::JoinSet;
 use crate::SqliteOptions;
 use crate::checkup::read_checkup;
 use crate::claim::has_lapsed;
+use crate::clock::HostClock;
 use crate::error::explain;
 use crate::look::{Asked, Look, look, open_with_look};
 use crate::operate::may_prune;
@@ -37,7 +37,7 @@ use crate::read::Reader;
 use crate::schedules::look_for_ticks;
 use crate::schema::location;
 use crate::settle::open_with_success;
-use crate::tx::{News, Writer, open_at, wall_clock};
+use crate::tx::{News, Writer, open_at};
 use crate::wal::Wal;
 use crate::watch::watch;
 
@@ -65,8 +65,7 @@ pub struct SqliteStore {
     history: Option<Sink>,
     location: Location,
     path: PathBuf,
-    /// The highest time that this process has seen, in microseconds (R38).
-    seen: AtomicI64,
+    clock: HostClock,
     // Owned so that it ends with the store.
     _watcher: JoinSet<()>,
 }
@@ -139,9 +138,9 @@ impl SqliteStore {
     pub(crate) async fn start(
         mut writer: SqliteConnection,
         connect: &SqliteConnectOptions,
-        Shared { history, steps }: Shared,
+        Shared { history, steps, accepts_clock_jumps, clock_offset }: Shared,
     ) -> Result<Self> {
-        let location = location(&mut writer).await?;
+        let (location, opened_at) = location(&mut writer).await?;
         let reading = connect.clone().pragma("query_only", "on");
         let open = async || {
             let opened = SqliteConnection::connect_with(&reading).await;
@@ -178,20 +177,9 @@ impl SqliteStore {
             history,
             location,
             path: connect.get_filename().to_owned(),
-            seen: AtomicI64::new(i64::MIN),
+            clock: HostClock::new(opened_at, accepts_clock_jumps, clock_offset),
             _watcher: watcher,
         })
-    }
-
-    /// The store's time: the machine's clock or what a test says, but never earlier than before.
-    fn time(&self, now: Option<Timestamp>) -> Timestamp {
-        let now = now.unwrap_or_else(wall_clock).as_micros();
-        Timestamp::from_micros(self.seen.fetch_max(now, Ordering::Relaxed).max(now))
-    }
-
-    /// The time of what has none of its own, such as settings: the last that was seen.
-    fn seen(&self) -> Timestamp {
-        Timestamp::from_micros(self.seen.load(Ordering::Relaxed))
     }
 
     async fn reader(&self) -> Result<Reader> {
@@ -199,14 +187,14 @@ impl SqliteStore {
     }
 
     async fn look(&self, now: Option<Timestamp>, asked: &Asked<'_>) -> Result<Look> {
-        look(&mut *self.looker.lock().await, self.time(now), asked).await
+        look(&mut *self.looker.lock().await, self.clock.time(now)?, asked).await
     }
 
     /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where
     /// there is nothing to set aside.
     async fn set_aside(&self, error: &Error) -> Result<bool> {
         let Some(id) = error.unreadable_job() else { return Ok(false) };
-        write_once!(self, open_at(self.seen()), |tx, _rows| tx.set_aside(id, error).await?)
+        write_once!(self, open_at(self.clock.seen()), |tx, _rows| tx.set_aside(id, error).await?)
     }
 
     /// Tells workers and the history what a commit changed.
@@ -249,7 +237,7 @@ impl DeadLetters for SqliteStore {
         ids: &[JobId],
         reason: &str,
     ) -> Result<Vec<JobId>> {
-        write!(self, open_at(self.time(now)), |tx| tx.discard(ids, reason).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.discard(ids, reason).await?)
     }
 
     async fn import_dead(
@@ -257,7 +245,7 @@ impl DeadLetters for SqliteStore {
         now: Option<Timestamp>,
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
-        write!(self, open_at(self.time(now)), |tx| tx.import_dead(letters).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.import_dead(letters).await?)
     }
 }
 
@@ -268,7 +256,7 @@ impl UnreadableJobs for SqliteStore {
     }
 
     async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
-        write!(self, open_at(self.time(now)), |tx| tx.restore(ids).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.restore(ids).await?)
     }
 }
 
@@ -295,7 +283,7 @@ impl Store for SqliteStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        write!(self, open_at(self.time(now)), |tx| {
+        write!(self, open_at(self.clock.time(now)?), |tx| {
             tx.fold_inbox().await?;
             tx.accept(&batches).await?
         })
@@ -313,7 +301,7 @@ impl Store for SqliteStore {
                 });
             }
         }
-        let (at, asked) = (self.time(now), Asked::of(claim));
+        let (at, asked) = (self.clock.time(now)?, Asked::of(claim));
         write!(self, open_with_look(at, &asked)?, |tx, looked| {
             let (jobs, next, rated) = tx.claim(claim, &looked).await?;
             if jobs.len() == claim.limit && next.due.is_some_and(|due| due <= next.now) {
@@ -332,7 +320,7 @@ impl Store for SqliteStore {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        write!(self, open_at(self.time(now)), |tx| tx.renew(leases, lease).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.renew(leases, lease).await?)
     }
 
     async fn settle(
@@ -343,7 +331,7 @@ impl Store for SqliteStore {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
-        write!(self, open_with_success(self.time(now), &settlements), |tx, succeeded| {
+        write!(self, open_with_success(self.clock.time(now)?, &settlements), |tx, succeeded| {
             let settled = tx.settle(&settlements, &succeeded).await?;
             tx.fold_inbox().await?;
             settled
@@ -357,7 +345,7 @@ impl Store for SqliteStore {
         name: &EffectName,
         key: &Key,
     ) -> Result<Begun> {
-        write!(self, open_at(self.time(now)), |tx| tx.begin_effect(lease, name, key).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.begin_effect(lease, name, key).await?)
     }
 
     async fn end_effect(
@@ -368,7 +356,9 @@ impl Store for SqliteStore {
         result: &Payload,
     ) -> Result<()> {
         check_result(name, result)?;
-        write!(self, open_at(self.time(now)), |tx| tx.end_effect(lease, name, result).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx
+            .end_effect(lease, name, result)
+            .await?)
     }
 
     async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
@@ -376,25 +366,25 @@ impl Store for SqliteStore {
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        if !has_lapsed(&mut *self.looker.lock().await, self.time(now)).await? {
+        if !has_lapsed(&mut *self.looker.lock().await, self.clock.time(now)?).await? {
             return Ok(Vec::new());
         }
-        write!(self, open_at(self.time(now)), |tx| {
+        write!(self, open_at(self.clock.time(now)?), |tx| {
             tx.fold_inbox().await?;
             tx.reap(limit).await?
         })
     }
 
     async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
-        write!(self, open_at(self.time(now)), |tx| tx.heartbeat(beat).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.heartbeat(beat).await?)
     }
 
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
-        write!(self, open_at(self.seen()), |tx| tx.remove_worker(worker, incarnation).await?)
+        write!(self, open_at(self.clock.seen()), |tx| tx.remove_worker(worker, incarnation).await?)
     }
 
     async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
-        let now = self.time(now);
+        let now = self.clock.time(now)?;
         self.reader().await?.workers(now).await
     }
 
@@ -422,11 +412,11 @@ impl Store for SqliteStore {
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         settings.validate()?;
-        write!(self, open_at(self.seen()), |tx| tx.set_queue(queue, settings).await?)
+        write!(self, open_at(self.clock.seen()), |tx| tx.set_queue(queue, settings).await?)
     }
 
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        write!(self, open_at(self.seen()), |tx| tx.delete_queue(queue).await?)
+        write!(self, open_at(self.clock.seen()), |tx| tx.delete_queue(queue).await?)
     }
 
     async fn tasks(&self) -> Result<Vec<TaskInfo>> {
@@ -434,7 +424,7 @@ impl Store for SqliteStore {
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        write!(self, open_at(self.seen()), |tx| tx.set_task(task, settings).await?)
+        write!(self, open_at(self.clock.seen()), |tx| tx.set_task(task, settings).await?)
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
@@ -467,7 +457,7 @@ impl Store for SqliteStore {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        write!(self, open_at(self.time(now)), |tx| {
+        write!(self, open_at(self.clock.time(now)?), |tx| {
             tx.fold_inbox().await?;
             tx.flush(task, key).await?
         })
@@ -479,18 +469,18 @@ impl Store for SqliteStore {
         task: &TaskName,
         key: &Key,
     ) -> Result<Option<JobId>> {
-        write!(self, open_at(self.time(now)), |tx| {
+        write!(self, open_at(self.clock.time(now)?), |tx| {
             tx.fold_inbox().await?;
             tx.cancel_key(task, key).await?
         })
     }
 
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
-        write!(self, open_at(self.time(now)), |tx| tx.cancel(id, reason).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.cancel(id, reason).await?)
     }
 
     async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
-        write!(self, open_at(self.time(now)), |tx| {
+        write!(self, open_at(self.clock.time(now)?), |tx| {
             tx.fold_inbox().await?;
             tx.redrive(redrive).await?
         })
@@ -502,15 +492,15 @@ impl Store for SqliteStore {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
-        if !may_prune(&mut *self.looker.lock().await, self.time(now), retention).await? {
+        if !may_prune(&mut *self.looker.lock().await, self.clock.time(now)?, retention).await? {
             self.wal.shrink().await;
             return Ok(Pruned::default());
         }
-        write!(self, open_at(self.time(now)), |tx| tx.prune(retention, limit).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.prune(retention, limit).await?)
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
-        let now = self.time(now);
+        let now = self.clock.time(now)?;
         self.reader().await?.overview(now).await
     }
 
@@ -528,17 +518,17 @@ impl Store for SqliteStore {
         version: u64,
         state: Option<&AlertState>,
     ) -> Result<bool> {
-        write!(self, open_at(self.seen()), |tx| tx.set_alert(name, version, state).await?)
+        write!(self, open_at(self.clock.seen()), |tx| tx.set_alert(name, version, state).await?)
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
         let known = self.reader().await?.schedules().await?;
         if known.iter().any(|info| info.schedule == *schedule) {
             // Declared at each start: most often there is nothing to write.
-            self.time(now);
+            self.clock.time(now)?;
             return Ok(());
         }
-        write!(self, open_at(self.time(now)), |tx| tx.set_schedule(schedule).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.set_schedule(schedule).await?)
     }
 
     async fn set_schedule_state(
@@ -547,11 +537,13 @@ impl Store for SqliteStore {
         name: &ScheduleName,
         state: ScheduleState,
     ) -> Result<()> {
-        write!(self, open_at(self.time(now)), |tx| tx.set_schedule_state(name, state).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx
+            .set_schedule_state(name, state)
+            .await?)
     }
 
     async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        write!(self, open_at(self.time(now)), |tx| tx.delete_schedule(name).await?)
+        write!(self, open_at(self.clock.time(now)?), |tx| tx.delete_schedule(name).await?)
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
@@ -559,18 +551,18 @@ impl Store for SqliteStore {
     }
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        let seen = look_for_ticks(&mut *self.looker.lock().await, self.time(now)).await?;
+        let seen = look_for_ticks(&mut *self.looker.lock().await, self.clock.time(now)?).await?;
         if seen.next.is_none_or(|next| next > seen.now) || limit == 0 {
             return Ok(seen);
         }
-        write!(self, open_at(self.time(now)), |tx| {
+        write!(self, open_at(self.clock.time(now)?), |tx| {
             tx.fold_inbox().await?;
             tx.tick(limit).await?
         })
     }
 
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
-        write!(self, open_at(self.time(now)), |tx| {
+        write!(self, open_at(self.clock.time(now)?), |tx| {
             tx.fold_inbox().await?;
             tx.run_schedule(name).await?
         })
@@ -583,7 +575,7 @@ impl Store for SqliteStore {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<u64> {
-        write!(self, open_at(self.time(now)), |tx| {
+        write!(self, open_at(self.clock.time(now)?), |tx| {
             tx.fold_inbox().await?;
             tx.backfill(name, from, to).await?
         })

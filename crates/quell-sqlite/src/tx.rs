@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
 use quell_core::history::Event;
@@ -134,12 +133,6 @@ pub(crate) struct Tx<'w> {
     pub(crate) parting: Option<Trip>,
     begun_at: i64,
     version: &'w mut Option<i64>,
-}
-
-/// The machine's clock.
-pub(crate) fn wall_clock() -> Timestamp {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    Timestamp::from_micros(0) + wall
 }
 
 impl Writer {

@@ -4,6 +4,7 @@
 mod alerts;
 mod cancel;
 mod checkup;
+mod clock;
 mod conformance;
 mod cost;
 mod damage;
