@@ -30,6 +30,7 @@ mod pace;
 mod pack;
 mod push;
 mod read;
+mod reset;
 mod row;
 mod schedules;
 mod shard;

@@ -52,14 +52,14 @@ pub enum Layout {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisOptions {
-    nodes: Vec<ConnectionInfo>,
+    pub(crate) nodes: Vec<ConnectionInfo>,
     is_cluster: bool,
-    prefix: String,
-    layout: Layout,
-    spread: BTreeMap<QueueName, u32>,
+    pub(crate) prefix: String,
+    pub(crate) layout: Layout,
+    pub(crate) spread: BTreeMap<QueueName, u32>,
     wait_replicas: u32,
     timeout: Duration,
-    ca_file: Option<PathBuf>,
+    pub(crate) ca_file: Option<PathBuf>,
     history: Option<Sink>,
 }
 
@@ -207,7 +207,7 @@ impl RedisOptions {
         self.nodes = trusting(&self.nodes, authorities.as_ref())?;
         let link = self.link(authorities).await?;
         let syncs = check_settings(&link).await;
-        let channel = format!("{}:wake", self.prefix);
+        let channel = self.channel();
         let origin = format!("{:016x}", fastrand::u64(..));
         let hub = Arc::new(WakeHub::new());
         let clients = self.nodes.iter().map(|node| Client::open(node.clone()));
@@ -241,7 +241,12 @@ impl RedisOptions {
         Ok(RedisStore::new(shards, (hub, ends), listener))
     }
 
-    async fn link(&self, authorities: Option<TlsCertificates>) -> Result<Link> {
+    /// Where wake-ups go: each process of the store listens there.
+    pub(crate) fn channel(&self) -> String {
+        format!("{}:wake", self.prefix)
+    }
+
+    pub(crate) async fn link(&self, authorities: Option<TlsCertificates>) -> Result<Link> {
         let failed = |error| explain("open the store", error);
         let replicas = self.wait_replicas;
         // What came of it is to be heard before the client gives up.

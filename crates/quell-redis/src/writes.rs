@@ -103,6 +103,12 @@ impl Writes {
         self.writes.is_empty()
     }
 
+    /// Takes over the writes of `others`, after its own.
+    pub(crate) fn append(&mut self, others: &mut Writes) {
+        self.writes.append(&mut others.writes);
+        self.lines.append(&mut others.lines);
+    }
+
     pub(crate) fn push(&mut self, write: Write) {
         self.writes.push(write);
     }

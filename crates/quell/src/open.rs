@@ -57,7 +57,7 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
 /// # Errors
 /// [`ErrorKind::Contention`](crate::ErrorKind::Contention) while another process uses the store,
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where its clock is less than an hour ahead,
-/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on Redis and in memory; else what the
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) in memory; else what the
 /// store answers.
 pub async fn reset_clock(url: &str) -> Result<ClockReset> {
     match url.split_once(':').map(|(scheme, _)| scheme) {
@@ -67,9 +67,12 @@ pub async fn reset_clock(url: &str) -> Result<ClockReset> {
         Some("postgres" | "postgresql") => {
             quell_postgres::PostgresOptions::from_url(url)?.reset_clock().await
         }
-        Some("memory" | "redis" | "rediss" | "redis-cluster" | "rediss-cluster") => {
-            let remedy = "move to a store of another prefix, as its page describes";
-            Err(lacks("reset_clock", remedy))
+        #[cfg(feature = "redis")]
+        Some("redis" | "rediss" | "redis-cluster" | "rediss-cluster") => {
+            quell_redis::RedisOptions::from_url(url)?.reset_clock().await
+        }
+        Some("memory") => {
+            Err(lacks("reset_clock", "a store in memory ends with its process: start it again"))
         }
         scheme => Err(unknown(scheme.unwrap_or(""))),
     }

@@ -1,6 +1,7 @@
 //! The store on real servers.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
+mod checkup;
 mod cluster;
 mod conformance;
 mod cost;
