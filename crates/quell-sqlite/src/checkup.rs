@@ -14,6 +14,8 @@ use crate::clock::wall_clock;
 use crate::error::explain;
 use crate::row::{get, signed, time, unsigned};
 
+/// A key that is taken until its job starts or ends expires then: no clock made that.
+const NEVER: i64 = i64::MAX;
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;
 
@@ -103,7 +105,9 @@ async fn set_back(db: &mut SqliteConnection) -> Result<ClockReset> {
     for (table, columns) in TIMES {
         let set: Vec<String> = columns
             .iter()
-            .map(|c| format!("{c} = case when {c} > ?2 then {c} - ?1 else {c} end"))
+            .map(|c| {
+                format!("{c} = case when {c} > ?2 and {c} < {NEVER} then {c} - ?1 else {c} end")
+            })
             .collect();
         let any: Vec<String> = columns.iter().map(|c| format!("{c} > ?2")).collect();
         let text = format!("update {table} set {} where {}", set.join(", "), any.join(" or "));

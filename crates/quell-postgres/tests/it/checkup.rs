@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{keyed, lease, plain};
+use quell_conformance::rig::{key, keyed, lease, plain};
+use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::{Batch, ErrorKind, JobId, NewTrigger, Store, Timestamp, When};
 use quell_postgres::{PostgresOptions, PostgresStore};
 
@@ -50,7 +51,8 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let ahead = Some(Timestamp::from_micros(0) + wall + YEAR);
     let window = accept(&store, ahead, keyed("k")).await;
-    accept(&store, ahead, plain("2")).await;
+    let dedup = Some(Dedup { key: key("d"), until: HoldUntil::Done });
+    accept(&store, ahead, NewTrigger { dedup, ..plain("2") }).await;
     let run = store.claim(ahead, &Rig::wish(1)).await.unwrap().jobs.remove(0);
 
     let checkup = store.checkup().await.unwrap();
@@ -75,6 +77,8 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
     let again = options().reset_clock().await.unwrap_err();
     assert_eq!(again.field(), Some("reset_clock"), "{again}");
 
+    let never = "select count(*) from quell.hold where expires_at = 9223372036854775807";
+    assert_eq!(scene.sql(never), "1", "a key that is taken until its job ends stays so");
     let store = scene.store().await;
     assert_eq!(store.checkup().await.unwrap().problems().count(), 0);
     assert_eq!(due(&store, stays).await, stays_due, "made before the clock ran ahead");

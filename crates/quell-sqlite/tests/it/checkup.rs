@@ -3,8 +3,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{keyed, lease, plain};
+use quell_conformance::rig::{key, keyed, lease, plain};
 use quell_core::checkup::ClockReset;
+use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::schedule::{CatchUp, Every, Schedule, Spec};
 use quell_core::{Batch, ErrorKind, JobId, NewTrigger, ScheduleName, Store, Timestamp, When};
 use quell_sqlite::SqliteStore;
@@ -73,7 +74,8 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
     let ahead = wall() + YEAR;
     let accept = |new: NewTrigger| store.enqueue(Some(ahead), vec![Batch::one(new)]);
     let window = accept(keyed("k")).await.unwrap().remove(0).unwrap().remove(0).job().unwrap();
-    accept(plain("2")).await.unwrap().remove(0).unwrap();
+    let dedup = Some(Dedup { key: key("d"), until: HoldUntil::Done });
+    accept(NewTrigger { dedup, ..plain("2") }).await.unwrap().remove(0).unwrap();
     let run = store.claim(Some(ahead), &Rig::wish(1)).await.unwrap().jobs.remove(0);
     let name = ScheduleName::new("s").unwrap();
     let every = Spec::Every(Every::new(secs(600), Timestamp::from_micros(0)).unwrap());
@@ -91,6 +93,10 @@ async fn r38_a_clock_that_ran_ahead_is_set_back_with_the_times_that_it_made() {
 
     let done = reset(&scene).await;
     assert!(done.by > YEAR - DAY && done.to <= wall(), "{done:?}");
+    let never = "select count(*) from quell_hold where expires_at = 9223372036854775807";
+    let holds: sqlx::Result<i64> =
+        sqlx::query_scalar(never).fetch_one(&mut scene.connect().await).await;
+    assert_eq!(holds.unwrap(), 1, "a key that is taken until its job ends stays so");
     let store = scene.open().await;
     assert_eq!(store.checkup().await.unwrap().problems().count(), 0);
     assert_eq!(due(&store, stays).await, stays_due, "made before the clock ran ahead");
