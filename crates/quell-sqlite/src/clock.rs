@@ -11,8 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quell_core::{Error, ErrorKind, Result, Timestamp};
 
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 /// No store rests for longer without being asked about.
-pub(crate) const LONGEST_REST: Duration = Duration::from_secs(5 * 366 * 86_400);
+pub(crate) const LONGEST_REST: Duration = Duration::from_secs(5 * 366 * DAY.as_secs());
 /// 2025-01-01. A time before it was wrong itself: a host without a battery begins there.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_735_689_600);
 
@@ -26,17 +27,18 @@ pub(crate) struct HostClock {
     opened_at: Timestamp,
     /// The highest time that this process has seen, in microseconds.
     seen: AtomicI64,
-    accepts_jumps: bool,
+    /// The longest jump that is taken; any, where there is none.
+    longest_jump: Option<Duration>,
     offset: Option<ClockOffset>,
 }
 
 impl HostClock {
     pub(crate) fn new(
         opened_at: Timestamp,
-        accepts_jumps: bool,
+        longest_jump: Option<Duration>,
         offset: Option<ClockOffset>,
     ) -> Self {
-        HostClock { opened_at, seen: AtomicI64::new(i64::MIN), accepts_jumps, offset }
+        HostClock { opened_at, seen: AtomicI64::new(i64::MIN), longest_jump, offset }
     }
 
     /// The time of a call: the host's, or what a test says, but never earlier than before.
@@ -61,10 +63,12 @@ impl HostClock {
 
     fn plausible(&self, host: Timestamp) -> Result<Timestamp> {
         let mark = self.opened_at.max(self.seen());
-        if self.accepts_jumps || mark < EARLIEST || host.since(mark) <= LONGEST_REST {
+        let jump = host.since(mark);
+        let Some(longest) = self.longest_jump.filter(|longest| mark >= EARLIEST && jump > *longest)
+        else {
             return Ok(host);
-        }
-        let days = LONGEST_REST.as_secs() / 86_400;
+        };
+        let days = longest.as_secs() / DAY.as_secs();
         let message = format!(
             "the host's clock ({host}) is more than {days} days past the store's last time ({mark}), \
              and store time never goes back: set the host's clock right, or, if it is right, open \

@@ -11,7 +11,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection, SqliteConnection};
 
 use crate::SqliteStore;
-use crate::clock::ClockOffset;
+use crate::clock::{ClockOffset, DAY, LONGEST_REST};
 use crate::error::explain;
 use crate::schema::migrate;
 use crate::wal::MAX_LOG_BYTES;
@@ -52,7 +52,7 @@ pub struct SqliteOptions {
     max_bytes: Option<u64>,
     history: Option<Sink>,
     steps: Option<StepCounter>,
-    accepts_clock_jumps: bool,
+    longest_clock_jump: Option<Duration>,
     clock_offset: Option<ClockOffset>,
 }
 
@@ -70,13 +70,14 @@ impl SqliteOptions {
             max_bytes: None,
             history: None,
             steps: None,
-            accepts_clock_jumps: false,
+            longest_clock_jump: Some(LONGEST_REST),
             clock_offset: None,
         }
     }
 
     /// Reads `sqlite://FILE`, with `?synchronous=full` or `?synchronous=normal` if wanted, and
-    /// `clock_jump=accept` for [`SqliteOptions::accept_clock_jump`].
+    /// `clock_jump=accept` for [`SqliteOptions::accept_clock_jump`] or a number of days for
+    /// [`SqliteOptions::longest_clock_jump`].
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for anything else, in memory databases among it: they would vanish
@@ -96,13 +97,18 @@ impl SqliteOptions {
             match pair {
                 "synchronous=full" => options.synchronous = Synchronous::Full,
                 "synchronous=normal" => options.synchronous = Synchronous::Normal,
-                "clock_jump=accept" => options.accepts_clock_jumps = true,
+                "clock_jump=accept" => options.longest_clock_jump = None,
                 "mode=ro" => options.read_only = true,
                 "mode=rwc" => {}
                 other => {
-                    return refuse(format!(
-                        "{other:?} is not known: synchronous=full|normal, clock_jump=accept"
-                    ));
+                    let days = other.strip_prefix("clock_jump=").and_then(|days| days.parse().ok());
+                    let Some(days) = days.filter(|days: &u32| *days > 0) else {
+                        return refuse(format!(
+                            "{other:?} is not known: synchronous=full|normal, \
+                             clock_jump=accept|DAYS"
+                        ));
+                    };
+                    options.longest_clock_jump = Some(DAY * days);
                 }
             }
         }
@@ -133,7 +139,14 @@ impl SqliteOptions {
     /// fail then with [`ErrorKind::Unavailable`]: store time never goes back (R38), so a host with
     /// a wrong date would hold it for years.
     pub fn accept_clock_jump(mut self) -> Self {
-        self.accepts_clock_jumps = true;
+        self.longest_clock_jump = None;
+        self
+    }
+
+    /// Refuses shorter jumps of the host's clock, too: a day, say, for a store that is always in
+    /// use on a machine that never sleeps. Five years by default, as a store may rest that long.
+    pub fn longest_clock_jump(mut self, longest: Duration) -> Self {
+        self.longest_clock_jump = Some(longest);
         self
     }
 
@@ -168,7 +181,7 @@ impl SqliteOptions {
         let shared = Shared {
             history: self.history,
             steps: self.steps,
-            accepts_clock_jumps: self.accepts_clock_jumps,
+            longest_clock_jump: self.longest_clock_jump,
             clock_offset: self.clock_offset,
         };
         SqliteStore::start(writer, &connect.create_if_missing(false), shared).await
@@ -226,7 +239,7 @@ impl SqliteOptions {
 pub(crate) struct Shared {
     pub(crate) history: Option<Sink>,
     pub(crate) steps: Option<StepCounter>,
-    pub(crate) accepts_clock_jumps: bool,
+    pub(crate) longest_clock_jump: Option<Duration>,
     pub(crate) clock_offset: Option<ClockOffset>,
 }
 

@@ -138,7 +138,7 @@ impl SqliteStore {
     pub(crate) async fn start(
         mut writer: SqliteConnection,
         connect: &SqliteConnectOptions,
-        Shared { history, steps, accepts_clock_jumps, clock_offset }: Shared,
+        Shared { history, steps, longest_clock_jump, clock_offset }: Shared,
     ) -> Result<Self> {
         let (location, opened_at) = location(&mut writer).await?;
         let reading = connect.clone().pragma("query_only", "on");
@@ -177,7 +177,7 @@ impl SqliteStore {
             history,
             location,
             path: connect.get_filename().to_owned(),
-            clock: HostClock::new(opened_at, accepts_clock_jumps, clock_offset),
+            clock: HostClock::new(opened_at, longest_clock_jump, clock_offset),
             _watcher: watcher,
         })
     }

@@ -74,6 +74,21 @@ async fn r38_a_store_that_rested_goes_on_however_many_days() {
 }
 
 #[tokio::test]
+async fn r38_a_store_that_never_rests_refuses_a_jump_of_more_than_a_day_where_told_so() {
+    let (scene, offset) = host().await;
+    let strict = SqliteOptions::from_url(&format!("{}?clock_jump=1", scene.url())).unwrap();
+    let store = open(strict, &offset).await;
+    offset.store(DAY / 2, Ordering::Relaxed);
+    write(&store).await.unwrap();
+    offset.store(2 * DAY, Ordering::Relaxed);
+    let refused = write(&store).await.unwrap_err();
+    assert!(refused.to_string().contains("more than 1 days past"), "{refused}");
+    for wrong in ["clock_jump=0", "clock_jump=x", "clock_jump="] {
+        SqliteOptions::from_url(&format!("{}?{wrong}", scene.url())).unwrap_err();
+    }
+}
+
+#[tokio::test]
 async fn r38_a_jump_of_years_is_taken_where_the_operator_says_so_and_from_a_clock_without_a_date() {
     let (scene, offset) = host().await;
     offset.store(9 * YEAR, Ordering::Relaxed);
