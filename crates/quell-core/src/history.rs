@@ -63,8 +63,8 @@ pub enum Event {
     },
     /// A process ends its record: everything that it did is in it.
     End,
-    /// A call of the store that writes got no answer: its caller gave up on it, or learnt that
-    /// nobody knows whether it was done. If it was, that is on no record. Calls that trigger have
+    /// A writing call of the store got no answer: its caller dropped it, or received an unknown
+    /// outcome. The store may have committed it without a record. Triggers have
     /// [`Event::TriggerInfo`] instead.
     Unanswered {
         /// When the caller stopped waiting, on its clock.

@@ -1,5 +1,5 @@
-//! A panic in a store call ends the call, not the task that polls it; and what a call without an
-//! answer may have done is on record.
+//! A panic in a store call ends the call, not the task that polls it; a call without an answer is
+//! recorded.
 //!
 //! Calls of a store are polled in tasks that many share: the client's batcher, a worker's loop, a
 //! server's alerts. Every client wraps its store once, so each call is covered wherever it is made.
@@ -44,8 +44,7 @@ impl Guarded {
         Guarded { inner, clock, history }
     }
 
-    /// A call that writes: one that gets no answer, because it is dropped or nobody knows whether it
-    /// was done, is on record.
+    /// A call that writes. Records it if it gets no answer: it was dropped, or its outcome is unknown.
     async fn write<R>(&self, call: &str, answer: impl Future<Output = Result<R>>) -> Result<R> {
         let (clock, history) = (self.clock.as_ref(), self.history.as_ref());
         let mut wait = Wait { history, clock, call, since: clock.now() };
@@ -57,7 +56,7 @@ impl Guarded {
     }
 }
 
-/// A call that has no answer so far. Dropped with a history, it got none.
+/// A call in flight. Dropped while it has a history, it records that no answer came.
 struct Wait<'c> {
     history: Option<&'c Sink>,
     clock: &'c dyn Clock,
@@ -150,7 +149,7 @@ impl Store for Guarded {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        // Whoever triggers records each trigger whose outcome is not known.
+        // The client records each trigger of unknown outcome.
         write("enqueue", async move { self.inner.enqueue(now, batches).await }).await
     }
 

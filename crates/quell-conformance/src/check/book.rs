@@ -30,7 +30,7 @@ pub struct Book {
     pub triggers: BTreeMap<TriggerId, OpId>,
     /// Whether callers asked for attempts of a key to overlap, where they said so.
     pub overlaps: BTreeMap<TaskKey, bool>,
-    /// The keys whose windows someone flushed, or tried to.
+    /// The keys for which a caller asked for a flush.
     pub flushes: BTreeSet<TaskKey>,
     /// The scheduled jobs of a key: one, if all is well.
     pub open: BTreeMap<TaskKey, BTreeSet<JobId>>,
@@ -56,17 +56,17 @@ pub struct Book {
     pub processes: Processes,
     /// Attempts that their handlers' own transactions ended, before that was on record.
     pub in_tx: BTreeSet<(JobId, u64)>,
-    /// From when on every process saw the last change of a queue's settings.
+    /// When the last change of a queue's settings was visible to every process.
     pub queue_set: BTreeMap<QueueName, Timestamp>,
-    /// From when on every process saw that a task was last paused or resumed.
+    /// When the last pause or resume of a task was visible to every process.
     pub task_set: BTreeMap<TaskName, Timestamp>,
     /// How far apart two processes' times of one moment may be: nothing where one recorder wrote
     /// for all.
     pub slack: Duration,
-    /// From when on the line that is taken is seen.
+    /// When the current line's change was visible to every process.
     seen_from: Timestamp,
-    /// The attempts that ended within the slack, each with the time from which on that is seen: a
-    /// claim in another process may not have seen their ends.
+    /// The attempts that ended within the slack, each with the time when its end was visible: a
+    /// claim in another process may not have seen it.
     ended_lately: VecDeque<(Timestamp, JobId)>,
     /// Whether there is any fault in the whole record.
     pub any_fault: bool,
@@ -153,15 +153,15 @@ impl Book {
         self.excuse(Act::Any, Timestamp::MIN, to)
     }
 
-    /// Whether the lines of calls are in the order in which they were written: several processes
-    /// are brought into one order by store time, which calls do not have.
+    /// Whether lines of calls are in the order in which they were written. Several processes are
+    /// merged by store time, which calls do not have.
     #[must_use]
     pub fn knows_order(&self) -> bool {
         self.slack.is_zero() || self.processes.count() <= 1
     }
 
-    /// Whether what was committed then and there came before the answer to a call, at `answer`. It
-    /// may have where nobody knows.
+    /// Whether a commit (its store time and its line) came before the answer to a call, at line
+    /// `answer`. True where the order is unknown.
     #[must_use]
     pub fn came_before(&self, from: (Timestamp, usize), op: &OpView, answer: usize) -> bool {
         if self.knows_order() {

@@ -19,7 +19,7 @@ pub(super) struct Calls {
     pub(super) triggers: BTreeMap<TriggerId, OpId>,
     /// Whether any call allowed attempts of a key to overlap.
     pub(super) overlaps: BTreeMap<TaskKey, bool>,
-    /// The keys whose windows someone flushed, or tried to.
+    /// The keys for which a caller asked for a flush.
     pub(super) flushes: BTreeSet<TaskKey>,
     schedules: BTreeMap<ScheduleName, OpView>,
     now: Option<Timestamp>,

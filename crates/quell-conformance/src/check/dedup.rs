@@ -11,7 +11,7 @@ use super::{Book, Found, Line, Property};
 /// Why nobody can say who held a key.
 const UNKNOWN: &str = "a call of unknown outcome may hold the key";
 
-/// Why nobody can say in which order two processes took a key.
+/// Why the order in which two processes took a key is unknown.
 const UNCLEAR: &str = "it was given back and taken at the same moment";
 
 /// P16 and P17.
@@ -29,7 +29,7 @@ struct Hold {
     timed: bool,
     /// None while it lasts.
     to: Option<(Timestamp, usize)>,
-    /// From when on every process saw that it was taken, and that it was over.
+    /// When its start and its end were visible to every process.
     seen: (Timestamp, Option<Timestamp>),
 }
 
@@ -149,7 +149,7 @@ fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut 
         found.holds("P17");
         return;
     }
-    // That another job took the holder in may be missing.
+    // The event that absorbed the holder may be missing.
     let lost = || {
         let last = |hold: &Hold| book.jobs.get(&book.last_heir(hold.job));
         let until = op.answered.unwrap_or(Timestamp::MAX);

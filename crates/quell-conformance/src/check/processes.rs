@@ -9,8 +9,8 @@
 //! - What a store committed is written right after the commit, in the order of commits. So what is
 //!   missing was committed no earlier than the newest event of the process, and no later than its
 //!   death, but for statements that a server still finished: [`AFTER_DEATH`].
-//! - A process that lives on records a call that got no answer, with the time that it took
-//!   ([`Event::Unanswered`]). If it was done, then in that time, or a little later.
+//! - A live process records a call without an answer and its duration ([`Event::Unanswered`]). The
+//!   store may have committed it in that time, or a little later.
 //! - A process that has recorded work (claims, ends of attempts) but no operator's act, such as a
 //!   pause or a cancel, was not in the middle of its first one.
 //!
@@ -31,8 +31,7 @@ use quell_core::history::Event;
 use super::Line;
 use super::read::time_of;
 
-/// How long after its client's death, or after the client gave up, a server may still finish what it
-/// was asked.
+/// How long a server may still work on a call after its client died or gave up.
 pub const AFTER_DEATH: Duration = Duration::from_secs(5);
 
 /// A line that stands for processes whose histories are not given: anything of theirs may be
@@ -68,7 +67,7 @@ struct Process {
     killed: Option<Timestamp>,
 }
 
-/// Something that may have happened and is on no record.
+/// A time in which unrecorded events may have happened.
 #[derive(Clone, Debug)]
 struct Gap {
     why: &'static str,
@@ -144,7 +143,7 @@ impl Processes {
         };
         let mut gaps: Vec<Gap> =
             each.values().filter(|process| !process.ended).map(last_moments).collect();
-        // One recorder that numbers all lines hears of what was done, whether or not it is answered.
+        // A recorder that numbers all lines also records commits whose answers were lost.
         let lines = lines.iter().filter(|line| line.n.is_none());
         gaps.extend(lines.filter_map(|line| unanswered(&line.event, trusted)));
         Processes { each, gaps }
@@ -182,8 +181,8 @@ impl Processes {
     }
 }
 
-/// What a call without an answer may have done; `trusted` says whether clocks of hosts agree with
-/// the store's.
+/// The gap that a call without an answer leaves; `trusted` is whether hosts' clocks agree with the
+/// store's.
 fn unanswered(event: &Event, trusted: bool) -> Option<Gap> {
     let Event::Unanswered { t, since, call } = event else { return None };
     if SILENT.contains(&call.as_str()) {

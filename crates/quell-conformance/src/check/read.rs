@@ -17,7 +17,7 @@ pub struct Line {
     /// Its place in the order of all, where one recorder wrote for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
-    /// When it was written, on the host's clock: what it tells of was done by then.
+    /// When it was written, on the host's clock: after the commit that it records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub w: Option<Timestamp>,
     /// What happened.
@@ -31,8 +31,8 @@ impl Line {
         Line { p: p.into(), n: None, w: None, event }
     }
 
-    /// From when on every process saw what it tells of, where that is known: a transaction may read
-    /// the clock long before it commits.
+    /// When its change was visible to every process, if known: a transaction may read the clock long
+    /// before it commits.
     pub(super) fn seen_from(&self) -> Option<Timestamp> {
         time_of(&self.event).map(|t| self.w.map_or(t, |written| written.max(t)))
     }

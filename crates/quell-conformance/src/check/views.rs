@@ -163,7 +163,7 @@ pub struct JobView {
     pub row: Option<JobState>,
     /// The time of the newest event about it.
     pub newest_at: Timestamp,
-    /// From when on every process saw its newest event.
+    /// When its newest event was visible to every process.
     pub seen_from: Timestamp,
     /// Whether its events do not follow from each other: some are missing, or a rule is broken.
     pub doubted: bool,

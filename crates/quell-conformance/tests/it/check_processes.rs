@@ -224,8 +224,8 @@ fn checker_believes_a_flush_only_of_a_caller() {
     }
 }
 
-/// A process lives on after a call that got no answer: a settlement may have ended the attempt that
-/// the next claim follows, while it was under way or a little later.
+/// A settlement without an answer may have ended the attempt before the next claim, while the call
+/// was in flight or a little later.
 #[test]
 fn checker_excuses_only_what_a_call_without_an_answer_may_have_done() {
     let second = 1_000_000;
@@ -244,7 +244,7 @@ fn checker_excuses_only_what_a_call_without_an_answer_may_have_done() {
     assert!(broke(unanswered("heartbeat", 12 * second, 13 * second)), "it ends no attempt");
 }
 
-/// Where one recorder numbers what all do, it hears of what was done without an answer, too.
+/// A recorder that numbers the lines of all processes also records commits whose answers were lost.
 #[test]
 fn checker_excuses_nothing_where_one_recorder_wrote_all() {
     let call = json!({"event": "unanswered", "t": 30, "since": 20, "call": "settle"});
