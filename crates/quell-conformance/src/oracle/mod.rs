@@ -261,7 +261,12 @@ impl Pair {
                 ask!(self, op, set_queue(&queue_number(*queue), settings));
             }
             Op::DeleteQueue(queue) => {
-                ask!(self, op, delete_queue(&queue_number(*queue)));
+                let queue = queue_number(*queue);
+                // Only the store may know one that a window passed through within one call.
+                let known = self.model.queues().await.unwrap_or_default();
+                if known.iter().any(|info| info.name == queue) {
+                    ask!(self, op, delete_queue(&queue));
+                }
             }
             Op::SetTask { other, paused } => {
                 let (task, settings) =
