@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
 use quell_conformance::rig::{fails, keyed, lease, plain, secs};
@@ -65,10 +66,24 @@ async fn play(server: &Redis, place: &Place, redis: &mut MultiplexedConnection) 
     let mut moments = Vec::new();
     for number in 0..CALLS {
         call(&store, number).await;
+        written(redis).await;
         let length = std::fs::metadata(file(server)).unwrap().len();
         moments.push(Moment { rows: dump(redis).await, length });
     }
     moments
+}
+
+/// Waits until the file has everything: `everysec` writes later while an fsync is in progress.
+async fn written(redis: &mut MultiplexedConnection) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let info: String = redis::cmd("INFO").arg("persistence").query_async(redis).await.unwrap();
+        if info.lines().any(|line| line == "aof_buffer_length:0") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the file is not written: {info}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// Every job, from the newest.
