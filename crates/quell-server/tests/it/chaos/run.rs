@@ -75,7 +75,7 @@ pub(super) async fn hold(folder: &Path, mut ground: Ground, run: Run) -> Counts 
             eprintln!("{} faults", done + 1);
         }
     }
-    let mut counts = rest(folder, &mut ground, &mut crew, &operator).await;
+    let mut counts = rest(folder, &mut ground, &mut crew, &operator, judge::JUDGED).await;
     counts.add("processes that gave up and were started again", revived);
     counts.extend(tally.look().clone());
     eprintln!("seed {seed}: {counts}");
@@ -125,12 +125,13 @@ async fn harm(ground: &mut Ground, crew: &mut Crew, operator: &mut Operator, fau
     }
 }
 
-/// Lets everything come to rest, and judges it.
+/// Lets everything come to rest, and judges it, these properties among it.
 pub(super) async fn rest(
     folder: &Path,
     ground: &mut Ground,
     crew: &mut Crew,
     operator: &Operator,
+    properties: &[&str],
 ) -> Counts {
     crew.hush().await;
     let store = ground.store().await;
@@ -156,7 +157,7 @@ pub(super) async fn rest(
     let mut counts = judged.unwrap_or_else(|broken| panic!("{broken}"));
     counts.add("ticks", ticks);
     operator.ends();
-    let printed = judge::checked(folder, &ground.url(), judge::JUDGED);
+    let printed = judge::checked(folder, &ground.url(), properties);
     eprintln!("{printed}");
     let is_whole = !printed.contains("did not end its record");
     assert_eq!(is_whole, crew.gone().is_empty(), "{printed}");
