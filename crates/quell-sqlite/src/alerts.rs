@@ -27,7 +27,7 @@ macro_rules! in_trouble {
             $state,
             " and ",
             base_lane!("j"),
-            " = +l.id limit ?1))"
+            " = +l.id limit ?1 + 0))"
         )
     };
 }
@@ -60,7 +60,7 @@ pub(crate) async fn read_overview(
         ", null from quell_lane l
           union all
          -- With those whose lane is unknown.
-         select null, 0, (select count(*) from (select 1 from quell_unreadable limit ?1)), null"
+         select null, 0, (select count(*) from (select 1 from quell_unreadable limit ?1 + 0)), null"
     );
     let what = "look at queues for alerts";
     let clock = sqlx::query("select max(?1, clock) from quell_meta").bind(now.as_micros());

@@ -46,7 +46,7 @@ const TIMES: &[(&str, &[&str])] = &[
 /// Reads a checkup; `file` is where the store is.
 pub(crate) async fn read_checkup(db: &mut SqliteConnection, file: &Path) -> Result<Checkup> {
     const FACTS: &str = "select clock, store_id, schema_version, sqlite_version(),
-            (select count(*) from (select 1 from quell_inbox where refused is not null limit ?1)),
+            (select count(*) from (select 1 from quell_inbox where refused is not null limit ?1 + 0)),
             (select journal_mode from pragma_journal_mode)
        from quell_meta";
     let row = sqlx::query(FACTS).bind(signed(MOST_SET_ASIDE)).fetch_one(db).await;

@@ -46,7 +46,7 @@ const OF_LANE: &str = concat!(
     started_columns!(),
     " from quell_job j
       where j.lane_id = ?1 and j.state = 0 and j.waits = 0 and j.due_at <= ?2
-      order by j.due_at, j.id limit ?3"
+      order by j.due_at, j.id limit ?3 + 0"
 );
 
 /// Jobs by their ids.
@@ -75,7 +75,7 @@ const HEADS: &str = "select j.due_at, j.id, j.lane_id
        cross join quell_job j
           on j.id in (select id from quell_job
                        where lane_id = k.value and state = 0 and waits = 0 and due_at <= ?2
-                       order by due_at, id limit ?3)";
+                       order by due_at, id limit ?3 + 0)";
 
 impl Tx<'_> {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is

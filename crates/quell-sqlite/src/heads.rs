@@ -36,7 +36,7 @@ const HEADS: &str = "with base (id, priority) as (
                     select name from quell_partition
                      where lane_id = b.id and head_at <= ?2 and (free_at is null or free_at <= ?2)
                        and name not in (select value from json_each(?4))
-                     order by head_at, head_id limit ?3)
+                     order by head_at, head_id limit ?3 + 0)
              union all
              -- The first that is due later.
              select b.id, b.priority,

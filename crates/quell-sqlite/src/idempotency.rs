@@ -121,11 +121,11 @@ impl Tx<'_> {
         const LATER: &str = "update quell_idempotency
                 set look_at = ?1 + min(max(?1 - expires_at, ?3), ?4)
               where (task_id, key) in (select task_id, key from quell_idempotency
-                                        where look_at <= ?1 order by look_at limit ?2)
+                                        where look_at <= ?1 order by look_at limit ?2 + 0)
                 and exists (select 1 from quell_job j where j.id = job_id and j.state < 2)";
         const FORGET: &str = "delete from quell_idempotency
               where (task_id, key) in (select task_id, key from quell_idempotency
-                                        where look_at <= ?1 order by look_at limit ?2)
+                                        where look_at <= ?1 order by look_at limit ?2 + 0)
                 and not exists (select 1 from quell_job j where j.id = job_id and j.state < 2)";
         let rows = i64::try_from(limit).unwrap_or(i64::MAX);
         let micros = |pause: Duration| i64::try_from(pause.as_micros()).unwrap_or(i64::MAX);

@@ -57,7 +57,7 @@ impl Tx<'_> {
     /// Folds what committed transactions left in the inbox, in order.
     pub(crate) async fn fold_inbox(&mut self) -> Result<()> {
         const TAKE: &str = "delete from quell_inbox
-              where id in (select id from quell_inbox where refused is null order by id limit ?1)
+              where id in (select id from quell_inbox where refused is null order by id limit ?1 + 0)
           returning id, triggers";
         if !self.inbox_waits {
             return Ok(());

@@ -34,6 +34,9 @@ impl Look {
     }
 }
 
+// In all statements it is `limit ?1 + 0`: SQLite prepares a statement with `limit ?1` again each time
+// it is bound, as the plan may depend on the value, and that cost a claim 0.4 ms.
+
 /// What [`look`] reads: `?1` is the time, `?2` the queue, `?3` the tasks, `?4` how many partitions in
 /// which a job is due are read of each lane.
 macro_rules! look {
@@ -63,7 +66,7 @@ macro_rules! look {
                  on p.lane_id = b.id and p.name in (
                     select name from quell_partition
                      where lane_id = b.id and head_at <= now
-                     order by head_at, head_id limit ?4)
+                     order by head_at, head_id limit ?4 + 0)
               where not b.limits_partitions
              union all
              -- The first that is due later.

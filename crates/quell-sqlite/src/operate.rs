@@ -146,7 +146,7 @@ impl Tx<'_> {
     pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<Pruned> {
         // The bound on the state is what makes the index of ended jobs serve.
         const OLD: &str = "select id from quell_job
-              where state >= 2 and state = ?1 and ended_at <= ?2 order by ended_at limit ?3";
+              where state >= 2 and state = ?1 and ended_at <= ?2 order by ended_at limit ?3 + 0";
         let mut old: Vec<i64> = Vec::new();
         for (state, keep) in [
             (JobState::Succeeded, retention.succeeded),
@@ -207,13 +207,13 @@ impl Tx<'_> {
         const EXPIRED: [&str; 3] = [
             "delete from quell_memory
               where (task_id, key) in (select task_id, key from quell_memory
-                                        where expires_at <= ?1 limit ?2)",
+                                        where expires_at <= ?1 limit ?2 + 0)",
             "delete from quell_hold
               where (task_id, key) in (select task_id, key from quell_hold
-                                        where expires_at <= ?1 limit ?2)",
+                                        where expires_at <= ?1 limit ?2 + 0)",
             "delete from quell_start
               where (queue_id, partition, at) in (select queue_id, partition, at from quell_start
-                                                   where expires_at <= ?1 limit ?2)",
+                                                   where expires_at <= ?1 limit ?2 + 0)",
         ];
         for sql in EXPIRED {
             let removed = sqlx::query(sql)

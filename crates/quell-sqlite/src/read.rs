@@ -229,7 +229,7 @@ impl Reader {
                from (select triggers from quell_job
                       where +task_id = ?1 and key is not null
                         and id > (select max(id) from quell_job) - 20 * ?2
-                      order by id desc limit ?2)";
+                      order by id desc limit ?2 + 0)";
         let row = sqlx::query(ADVICE)
             .bind(self.names.task_id(task))
             .bind(signed(KeyAdvice::SAMPLE))

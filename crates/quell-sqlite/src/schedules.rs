@@ -60,7 +60,7 @@ pub(crate) async fn read_schedules(db: &mut SqliteConnection) -> Result<Vec<Sche
 pub(crate) async fn read_ticks(db: &mut SqliteConnection, job: JobId) -> Result<Vec<Tick>> {
     const TICKS: &str = "select s.name, t.tick_at, t.backfilled
            from quell_tick t join quell_schedule s on s.id = t.schedule_id
-          where t.job_id = ?1 order by t.tick_at desc limit ?2";
+          where t.job_id = ?1 order by t.tick_at desc limit ?2 + 0";
     // Those of one moment are chosen by name, which would need a sort here.
     const ENOUGH: usize = 4 * Tick::SHOWN;
     let rows = sqlx::query(TICKS)
@@ -177,7 +177,7 @@ impl Tx<'_> {
     /// Forgets ticks that no backfill can reach any more.
     pub(crate) async fn prune_ticks(&mut self, limit: usize) -> Result<u64> {
         const PRUNE: &str = "delete from quell_tick where (schedule_id, tick_at) in
-             (select schedule_id, tick_at from quell_tick where tick_at < ?1 limit ?2)";
+             (select schedule_id, tick_at from quell_tick where tick_at < ?1 limit ?2 + 0)";
         let removed = sqlx::query(PRUNE)
             .bind(self.now.before(RECORD).as_micros())
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
@@ -223,7 +223,7 @@ impl Tx<'_> {
     }
 
     async fn due_schedules(&mut self, limit: usize) -> Result<Vec<Row>> {
-        let rows = sqlx::query(select!("where next_at <= ?1 order by next_at, name limit ?2"))
+        let rows = sqlx::query(select!("where next_at <= ?1 order by next_at, name limit ?2 + 0"))
             .bind(self.now.as_micros())
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_all(&mut *self.db)

@@ -100,7 +100,7 @@ impl Tx<'_> {
             "select ",
             job_columns!("j.payload"),
             " from quell_job j where j.state = 1 and j.lease_until <= ?1
-             order by j.lease_until, j.id limit ?2"
+             order by j.lease_until, j.id limit ?2 + 0"
         );
         let rows = sqlx::query(LAPSED)
             .bind(self.now.as_micros())

@@ -121,7 +121,7 @@ impl Reader {
     pub(crate) async fn unreadable(&mut self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
         const PAGE: &str = "select u.job_id, u.was, u.set_aside_at, u.reason, j.lane_id
                from quell_unreadable u join quell_job j on j.id = u.job_id
-              where u.job_id < ?1 order by u.job_id desc limit ?2";
+              where u.job_id < ?1 order by u.job_id desc limit ?2 + 0";
         let rows = sqlx::query(PAGE)
             .bind(page.before.map_or(i64::MAX, |id| signed(id.get())))
             .bind(i64::try_from(page.size()).unwrap_or(i64::MAX))

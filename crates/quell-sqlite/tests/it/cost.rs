@@ -348,3 +348,21 @@ async fn no_statement_of_a_days_work_walks_all_jobs() {
     assert!(seen > 30, "only {seen} statements were seen");
     assert!(walking.is_empty(), "{}", walking.join("\n\n"));
 }
+
+/// A statement with `limit ?1` is prepared again each time it is bound; `limit ?1 + 0` is not.
+#[test]
+fn no_statement_is_prepared_again_for_its_limit() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut limits = 0;
+    for file in files.filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let statements = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        for (_, rest) in statements.filter_map(|line| line.split_once("limit ?")) {
+            let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+            assert!(after.starts_with(" + 0"), "{}: limit ?{rest}", file.display());
+            limits += 1;
+        }
+    }
+    assert!(limits > 10, "only {limits} limits were found");
+}
