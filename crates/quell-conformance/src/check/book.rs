@@ -16,6 +16,8 @@ use super::read::{job_of, time_of};
 use super::views::{ClaimView, JobView, OpId, OpState, OpView, TaskKey};
 use super::{Line, Report};
 
+/// Why nothing is known about how a job came to be.
+pub(super) const UNKNOWN_MAKER: &str = "a call of unknown outcome may have made the job";
 /// How far apart two processes may read the clock for what they commit together.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -137,8 +139,8 @@ impl Book {
         self.missing(job, to)
     }
 
-    /// Why a job that nothing tells of may be there, if it may: a killed caller may have made it,
-    /// or a call whose answer was lost. One recorder for all hears of that, a caller does not.
+    /// Why a job without a recorded origin may exist, if it may: a killed caller may have made it, or
+    /// a call whose answer was lost. A single recorder sees such calls, a caller does not.
     #[must_use]
     pub fn unheard(&self, task: &TaskName, key: Option<&Key>, to: Timestamp) -> Option<String> {
         let lossy: BTreeSet<&str> = self.processes.incomplete().collect();
@@ -148,7 +150,7 @@ impl Book {
                 && (&op.task, op.key.as_ref()) == (task, key)
         };
         if self.ops.iter().any(called) {
-            return Some("a call of unknown outcome may have made the job".to_owned());
+            return Some(UNKNOWN_MAKER.to_owned());
         }
         self.excuse(Act::Any, Timestamp::MIN, to)
     }

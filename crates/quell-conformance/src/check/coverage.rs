@@ -6,6 +6,7 @@ use quell_core::edge::Edge;
 use quell_core::history::Event;
 use quell_core::{JobId, JobState, Receipt, SettledAs, TaskName, Timestamp, TriggerId};
 
+use super::book::UNKNOWN_MAKER;
 use super::views::{JobView, OpId, OpState, OpView, TaskKey};
 use super::{Book, Found, Line, Property};
 
@@ -271,7 +272,7 @@ fn unkeyed(book: &Book, found: &mut Found) {
             found.holds("P3");
         } else if let Some(left) = perhaps.get_mut(&job.task).filter(|left| **left > 0) {
             *left -= 1;
-            found.cannot("P3", "a call of unknown outcome may have made the job");
+            found.cannot("P3", UNKNOWN_MAKER);
         } else {
             let made = format!("job {id} of {} is of no call that was accepted", job.task);
             let excuse = book.unheard(&job.task, None, job.first);

@@ -6,11 +6,12 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use quell::{Key, TaskName, Timestamp};
 use serde::{Deserialize, Serialize};
+
+use crate::history::host_time;
 
 /// One entry. Times `at` are the host's, `started` is the attempt's start as the worker reckons it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +63,5 @@ impl Record {
 /// The host's clock.
 #[must_use]
 pub fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    host_time()
 }
