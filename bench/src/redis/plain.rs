@@ -18,6 +18,8 @@ const BATCH: usize = 1_000;
 const CLAIM: usize = 1_000;
 /// As long as a job's row in Quell is.
 const ROW: &str = "noop in default, a row of the length of Quell's";
+/// It counts whole milliseconds, and prints an infinite rate for what took less than one.
+const RESOLUTION: f64 = 0.001;
 /// Its figure is the second of eight, and the first may have anything in it.
 const FIGURES_AFTER: usize = 6;
 
@@ -54,7 +56,7 @@ fn measure(server: &Redis, args: &[&str], count: usize, seconds: u32) -> anyhow:
         if told.failed.is_some() {
             return Ok(told);
         }
-        took += calls as f64 / rate(&told.text)?;
+        took += (calls as f64 / rate(&told.text)?).max(RESOLUTION);
     }
     ensure!(took > 0.0, "it is not asked for this");
     let version = Command::new(PROGRAM).arg("--version").output()?;
@@ -148,6 +150,8 @@ mod tests {
         let line = "\"EVALSHA 1f 1 a \",\" b\",\"2500.50\",\"1\",\"2\",\"3\",\"4\",\"5\",\"6\"\n";
         assert_eq!(rate(&format!("{head}{line}")).unwrap(), 2_500.5);
         assert!(rate(head).is_err() && rate("").is_err());
+        let short = line.replace("2500.50", "inf");
+        assert_eq!(rate(&format!("{head}{short}")).unwrap(), f64::INFINITY);
     }
 
     #[test]
