@@ -36,17 +36,28 @@ struct Aside {
     reason: String,
 }
 
+/// What became of a job whose row could not be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Met {
+    /// It was set aside.
+    Aside,
+    /// It can be decoded: names were made after the failed call had read them.
+    Readable,
+    /// It has gone.
+    Gone,
+}
+
 impl ShardStore {
     /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where
-    /// there is nothing to set aside.
+    /// that is no reason to take the failed step again.
     pub(crate) async fn set_aside(&self, error: &Error) -> Result<bool> {
         let Some(id) = error.unreadable_job() else { return Ok(false) };
         let mut pending = vec![(id, unreadable::reason(error))];
-        let mut moved = false;
+        let mut may_try = false;
         while let Some((id, reason)) = pending.last() {
             match self.set_one_aside(*id, reason).await {
-                Ok(is_moved) => {
-                    moved |= is_moved;
+                Ok(met) => {
+                    may_try |= met != Met::Gone;
                     pending.pop();
                 }
                 // Another job of its key.
@@ -58,21 +69,21 @@ impl ShardStore {
                 },
             }
         }
-        Ok(moved)
+        Ok(may_try)
     }
 
-    async fn set_one_aside(&self, id: JobId, reason: &str) -> Result<bool> {
-        let moved = step_once!(
+    async fn set_one_aside(&self, id: JobId, reason: &str) -> Result<Met> {
+        let met = step_once!(
             self,
             "set an unreadable job aside",
             (Time::Last, 0, self.history.is_some()),
             TRIES,
             |tx| tx.set_aside(id, reason).await?
         );
-        if moved {
+        if met == Met::Aside {
             warn!(job = %id, reason, "job set aside: its row cannot be decoded");
         }
-        Ok(moved)
+        Ok(met)
     }
 
     /// The error of a job that is set aside; none for any other.
@@ -123,13 +134,17 @@ impl UnreadableJobs for ShardStore {
 }
 
 impl Tx<'_> {
-    /// Takes the step that sets a job aside; says whether there was one.
-    async fn set_aside(&mut self, id: JobId, reason: &str) -> Result<Option<bool>> {
+    /// Takes the step that sets a job aside, if its row cannot be decoded with all names that there
+    /// are: where more are made meanwhile, the commit fails.
+    async fn set_aside(&mut self, id: JobId, reason: &str) -> Result<Option<Met>> {
         let (keys, field) = (self.shard.keys.clone(), id.to_string());
         self.fetch(vec![Cell::new(keys.jobs(), field.clone())], Vec::new()).await?;
         let Some(row) = self.cell(keys.jobs(), &field).map(<[u8]>::to_vec) else {
-            return Ok(self.step(|_| false));
+            return Ok(self.step(|_| Met::Gone));
         };
+        if decode_job(id, &row, &self.known).is_ok() {
+            return Ok(self.step(|_| Met::Readable));
+        }
         let job = decode_in_part(id, &row, &self.known);
         let aside = Aside {
             queue: job.as_ref().map(|job| job.queue.clone()),
@@ -148,7 +163,7 @@ impl Tx<'_> {
         let reason = reason.to_owned();
         Ok(self.step(|part| {
             part.set_aside(id, &reason);
-            true
+            Met::Aside
         }))
     }
 
@@ -247,4 +262,33 @@ impl Tx<'_> {
 /// Where a job stands among those that are set aside.
 fn place(id: u64) -> Timestamp {
     Timestamp::from_micros(i64::try_from(id).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_conformance::rig::{keyed, task};
+    use quell_core::{Batch, Key, Store};
+
+    use crate::RedisOptions;
+
+    use super::*;
+
+    /// As when another process makes a name between two reads of one call.
+    #[tokio::test]
+    async fn r25_a_row_that_can_be_decoded_after_all_is_not_set_aside() {
+        let (url, prefix) = quell_services::redis_url_for_tests();
+        let options = RedisOptions::from_url(&url).unwrap().prefix(&prefix).unwrap();
+        let door = options.open().await.unwrap();
+        let store = door.shards.only().unwrap();
+        let batches = vec![Batch::one(keyed("k"))];
+        let receipt = store.enqueue(None, batches).await.unwrap().remove(0).unwrap().remove(0);
+        let job = receipt.job().unwrap();
+        let error = Error::unreadable(job, "its shape is unknown");
+        assert!(store.set_aside(&error).await.unwrap(), "the call is to be made again");
+        assert_eq!(store.unreadable(&UnreadablePage::default()).await.unwrap(), []);
+        let flushed = store.flush(None, &task("t"), &Key::new("k").unwrap()).await.unwrap();
+        assert_eq!(flushed, Some(job));
+        let gone = Error::unreadable(JobId::new(999), "it is not there");
+        assert!(!store.set_aside(&gone).await.unwrap());
+    }
 }
