@@ -3,6 +3,7 @@
 
 use quell_core::idempotency::Idempotency;
 use quell_core::payload::MAX_PAYLOAD_BYTES;
+use quell_core::window::Debounce;
 use quell_core::{
     AttemptOutcome, Batch, DeadFilter, DeadLetter, DeadPlace, ErrorKind, ExplainTarget, Failure,
     FailureKind, Fold, Job, JobId, JobState, Key, Limits, NewTrigger, Outcome, Payload, QueueName,
@@ -55,7 +56,8 @@ pub async fn r26_a_large_window_is_carried_and_edited_at_its_size(mut rig: Rig) 
     let large = format!("\"{}\"", "x".repeat(MAX_PAYLOAD_BYTES / 2));
     let collect = Fold::Collect { cap: 9 };
     for _ in 0..3 {
-        rig.trigger(keyed_with("a", debounce(), collect.clone(), &large)).await;
+        let debounce = Debounce { max_bytes: Some(2 << 20), ..debounce() };
+        rig.trigger(keyed_with("a", debounce, collect.clone(), &large)).await;
     }
     let run = rig.at(10).claim_one().await;
     rig.settle(lease(&run), dies("too much")).await;

@@ -50,6 +50,10 @@ pub mod calls;
 pub mod capability;
 pub mod check;
 #[cfg(feature = "suite")]
+pub mod closed;
+#[cfg(feature = "suite")]
+pub mod closed_crowd;
+#[cfg(feature = "suite")]
 pub mod cut;
 #[cfg(feature = "suite")]
 pub mod dead;

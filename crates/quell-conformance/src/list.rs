@@ -193,6 +193,31 @@ macro_rules! rule_tests {
                     r12_no_count_undercuts_a_backoff,
                     r12_a_success_leaves_the_newer_window_as_it_is,
                 ]
+                closed: [
+                    r10_a_window_closes_at_its_byte_limit_and_the_next_trigger_opens_another,
+                    r10_windows_that_keep_one_payload_never_close,
+                    r10_a_window_holds_a_mebibyte_unless_its_task_says_otherwise,
+                    r10_a_trigger_above_the_limit_has_a_window_of_its_own,
+                    r10_collect_never_holds_more_than_its_cap_while_the_queue_is_paused,
+                    r10_r11_closed_windows_run_one_at_a_time_in_order,
+                    r10_r12_a_closed_window_that_fails_runs_again_before_newer_ones needs Listing,
+                    r10_r12_an_absorption_that_does_not_fit_stays_a_window_of_its_own,
+                    r10_r12_no_job_is_absorbed_past_a_closed_window,
+                    r10_r26_a_redriven_job_that_does_not_fit_runs_first,
+                    r10_r26_an_edit_counts_against_the_cap,
+                    r10_r26_windows_run_in_the_order_of_their_ids_whatever_was_put_back,
+                    r10_r13_what_does_not_fit_into_a_leading_window_leads_another,
+                    r10_r13_a_throttled_window_does_not_close,
+                    r07_r10_a_key_names_its_open_window,
+                    r10_r11_a_cancelled_window_holds_back_nothing,
+                    r10_r11_closed_windows_overlap_where_attempts_may,
+                    r10_r16_r19_keys_name_the_window_that_took_them needs Dedup,
+                    r10_r15_closed_windows_are_explained,
+                ]
+                closed_crowd: [
+                    r10_r11_no_window_is_stuck_however_many_calls_meet needs Listing,
+                    r10_r11_no_window_is_stuck_while_overlap_comes_and_goes needs Listing,
+                ]
                 edges: [
                     r13_suppressed_triggers_are_on_record,
                     r13_a_leading_run_that_fails_is_joined_and_retried,
@@ -234,6 +259,7 @@ macro_rules! rule_tests {
                 ]
                 wake: [
                     r34_new_and_earlier_due_times_are_told needs Push,
+                    r10_r34_a_window_that_waited_for_a_cancelled_one_is_told needs Push,
                     r21_r34_a_cancelled_attempt_is_notified needs Push,
                     r34_a_job_that_goes_back_is_told needs Push,
                     r34_a_freed_key_is_told needs Push,

@@ -133,6 +133,25 @@ pub async fn r34_a_freed_key_is_told(mut rig: Rig) {
     }
 }
 
+/// An old job that was put back is the open window, and a newer one waits for it (R10): where the old
+/// one is cancelled, the newer one is due.
+pub async fn r10_r34_a_window_that_waited_for_a_cancelled_one_is_told(mut rig: Rig) {
+    let full = |payload| keyed_with("a", debounce(), Fold::Collect { cap: 1 }, payload);
+    let old = rig.trigger(full("1")).await.job().expect("a job");
+    let run = rig.at(10).claim_one().await;
+    rig.settle(lease(&run), fails(secs(1), true)).await;
+    rig.trigger(full("2")).await;
+    let run = rig.at(20).claim_one().await;
+    let redrive = quell_core::Redrive { id: old, payload: None };
+    rig.store.redrive(Some(rig.now()), &redrive).await.expect("it is dead");
+    rig.fail(&run, secs(0)).await;
+    let mut wakeups = rig.store.wakeups();
+    let cancelled = rig.store.cancel_key(Some(rig.now()), &task("t"), &key("a")).await;
+    assert_eq!(cancelled.expect("cancels"), Some(old));
+    expect_hint(&rig, &mut wakeups, 20, "the cancelled window").await;
+    assert_eq!(rig.claim_one().await.id, run.id);
+}
+
 /// The worker of a running job that is cancelled is notified, so that it stops the handler.
 pub async fn r21_r34_a_cancelled_attempt_is_notified(rig: Rig) {
     let waits = rig.trigger(plain("1")).await.job().expect("accepted");

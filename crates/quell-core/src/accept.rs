@@ -13,8 +13,8 @@ use crate::job::Shape;
 use crate::trigger::Keyed;
 use crate::window::{Debounce, Thresholds, Window};
 use crate::{
-    Batch, Error, Job, JobId, JobResult, JobState, Key, NewTrigger, QueueName, Receipt, Result,
-    TaskName, Timestamp, TriggerId, When,
+    Batch, Error, Job, JobId, JobResult, JobState, Key, NewTrigger, Payload, QueueName, Receipt,
+    Result, TaskName, Timestamp, TriggerId, When,
 };
 
 /// The rows that accepting triggers reads and writes, within one atomic step.
@@ -27,8 +27,9 @@ pub trait Rows {
     fn thresholds(&self, queue: &QueueName) -> Option<Thresholds>;
     /// The open window of a key.
     fn open_window(&self, task: &TaskName, key: &Key) -> Option<JobId>;
-    /// Whether an attempt of the key runs (R11).
-    fn key_runs(&self, task: &TaskName, key: &Key) -> bool;
+    /// Whether this window of the key must wait: an attempt of the key runs, or an older closed
+    /// window waits (R10, R11).
+    fn key_is_busy(&self, task: &TaskName, key: &Key, window: JobId) -> bool;
     /// A job, where its row is there.
     fn job(&self, id: JobId) -> Option<&Job>;
     /// A new job.
@@ -208,29 +209,28 @@ fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Re
     let debounce = resolve(rows, trigger, &keyed.debounce);
     let (task, key) = (&trigger.task, &keyed.key);
     let step = trigger.step(&debounce, rows.now());
-    let open = rows.open_window(task, key);
-    let window = open.and_then(|id| rows.job(id)).map(|job| job.window);
+    let shape = Shape::of(&trigger.fold, &debounce);
+    let (open, closed) = open_or_close(rows, trigger, keyed, &shape);
+    let window = open.as_ref().and_then(|folded| rows.job(folded.into)).map(|job| job.window);
     let memory = debounce.edge.remembers().then(|| rows.memory(task, key)).flatten();
-    // R13: a burst whose count is lost is over, or ids would come again.
-    let is_known = |memory: &KeyMemory| memory.triggers > 0 || rows.job(memory.leader).is_some();
-    let memory = memory.filter(|memory| debounce.edge == Edge::Throttle || is_known(memory));
+    let memory = memory.filter(|memory| goes_on(rows, &debounce, memory, closed));
     let landing = land(&step, &debounce, window.as_ref(), memory.as_ref());
     let (job, receipt) = match (landing, open) {
-        (Landing::Joins(window), Some(id)) => {
-            let shape = Shape::of(&trigger.fold, &debounce);
+        (Landing::Joins(window), Some(folded)) => {
+            let id = folded.into;
             // R11: a policy that now forbids, or allows, attempts of one key to overlap.
             let changed = rows.job(id).is_some_and(|job| job.shape.overlap != shape.overlap);
-            let waits = changed.then(|| !shape.overlap && rows.key_runs(task, key));
+            let waits = changed.then(|| !shape.overlap && rows.key_is_busy(task, key, id));
             rows.update(id, &mut |job| {
-                job.joined(trigger, &shape, window);
+                job.joined(trigger, &shape, window, &folded);
                 job.waits = waits.unwrap_or(job.waits);
             });
             (id, debounced(rows, id, window.triggers))
         }
         (Landing::Opens(window) | Landing::Joins(window), _) => {
-            let waits = !debounce.overlap && rows.key_runs(task, key);
-            let shape = Shape::of(&trigger.fold, &debounce);
-            let job = Job::opened(rows.next_id(), trigger, key, shape, window, waits);
+            let id = rows.next_id();
+            let waits = !debounce.overlap && rows.key_is_busy(task, key, id);
+            let job = Job::opened(id, trigger, key, shape, window, waits);
             (job.id, opened(rows, job))
         }
         (Landing::Suppressed(id), _) => {
@@ -248,6 +248,55 @@ fn accept_keyed(rows: &mut impl Rows, trigger: &NewTrigger, keyed: &Keyed) -> Re
         rows.set_memory(task, key, memory);
     }
     receipt
+}
+
+/// The payload of an open window with that of the trigger that joins it.
+struct Folded {
+    into: JobId,
+    payload: Payload,
+    elements: u64,
+}
+
+/// The open window of the key with the trigger in it; none where it does not fit, and then the
+/// window is closed, which is said beside (R10).
+fn open_or_close(
+    rows: &mut impl Rows,
+    trigger: &NewTrigger,
+    keyed: &Keyed,
+    shape: &Shape,
+) -> (Option<Folded>, bool) {
+    let Some(id) = rows.open_window(&trigger.task, &keyed.key) else { return (None, false) };
+    let folded = rows.job(id).and_then(|job| fold_in(job, trigger, shape));
+    let now = rows.now();
+    if folded.is_none() {
+        rows.update(id, &mut |job| job.close(now));
+    }
+    let closed = folded.is_none();
+    (folded, closed)
+}
+
+/// The open window's payload with that of a trigger; none where the window would exceed its bounds
+/// (R10).
+fn fold_in(job: &Job, trigger: &NewTrigger, shape: &Shape) -> Option<Folded> {
+    let fold = &trigger.fold;
+    let payload = fold.join(&job.payload, &trigger.payload);
+    let elements = if fold.collects() { job.elements().saturating_add(1) } else { 1 };
+    let fits = shape.may_hold(&payload, elements);
+    fits.then_some(Folded { into: job.id, payload, elements })
+}
+
+/// R13: whether the burst that is remembered goes on. One whose count is lost is over, or ids would
+/// come again; and what does not fit into the window that leads it begins another, which runs.
+fn goes_on(rows: &impl Rows, debounce: &Debounce, memory: &KeyMemory, closed: bool) -> bool {
+    let leader = rows.job(memory.leader);
+    match debounce.edge {
+        Edge::Trailing | Edge::Throttle => true,
+        Edge::Both => memory.triggers > 0 || leader.is_some(),
+        Edge::Leading => {
+            let waits = leader.is_some_and(Job::is_closed_window);
+            !closed && !waits && (memory.triggers > 0 || leader.is_some())
+        }
+    }
 }
 
 /// R14: the queue's thresholds replace the process's defaults.
@@ -330,9 +379,9 @@ impl Job {
 
     /// Takes a trigger into the open window, which becomes `window` (R7). A join gives fresh
     /// attempts (R12) and moves the window to the trigger's queue and partition.
-    fn joined(&mut self, trigger: &NewTrigger, shape: &Shape, window: Window) {
+    fn joined(&mut self, trigger: &NewTrigger, shape: &Shape, window: Window, folded: &Folded) {
         self.window = window;
-        self.payload = shape.fold.join(&self.payload, &trigger.payload);
+        self.payload = folded.payload.clone();
         self.priority = self.priority.max(trigger.priority);
         if self.queue != trigger.queue {
             self.queue = trigger.queue.clone();
@@ -341,6 +390,7 @@ impl Job {
         if self.shape != *shape {
             self.shape = shape.clone();
         }
+        self.count_elements(folded.elements);
         self.attempt = 0;
     }
 
@@ -360,6 +410,9 @@ impl Shape {
             edge: debounce.edge,
             period: throttled.then(|| debounce.thresholds.min()),
             overlap: debounce.overlap,
+            max_bytes: debounce.max_bytes.filter(|_| fold.reads_payload()),
+            closed: false,
+            surplus: 0,
         }
     }
 }

@@ -76,6 +76,7 @@ pub fn describe_reason(reason: DueReason) -> &'static str {
         DueReason::Released => "a worker gave it back when it shut down",
         DueReason::Lapsed => "its lease lapsed and it was taken back",
         DueReason::Redriven => "someone put the dead job back",
+        DueReason::Full => "the next trigger did not fit into the window",
     }
 }
 
@@ -99,8 +100,11 @@ impl fmt::Display for Explanation {
         }
         let (due, reason) = (job.window.due_at, describe_reason(job.window.reason));
         writeln!(f, "  due        {due}: {reason}")?;
+        if job.is_closed_window() {
+            writeln!(f, "  closed     it is full: newer triggers of the key are in other windows")?;
+        }
         if job.waits {
-            writeln!(f, "  waits      an attempt of its key is running")?;
+            writeln!(f, "  waits      an attempt of its key is running, or an older window waits")?;
         }
         self.fmt_attempts(f)?;
         for effect in &self.effects {

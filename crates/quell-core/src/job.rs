@@ -7,11 +7,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::edge::{Edge, KeyMemory};
+use crate::payload::elements_of;
 use crate::settlement::{FailureKind, Outcome, SettledAs, clipped};
+pub use crate::shape::Shape;
 use crate::window::{DueReason, Window};
 use crate::{
-    Error, ErrorKind, Fold, JobId, Key, LeaseToken, Payload, QueueName, Result, TaskName,
-    Timestamp, TriggerId, WorkerId,
+    Error, ErrorKind, JobId, Key, LeaseToken, Payload, QueueName, Result, TaskName, Timestamp,
+    TriggerId, WorkerId,
 };
 
 /// Where a job is in its life.
@@ -97,21 +99,6 @@ impl std::fmt::Display for JobState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
-}
-
-/// What a keyed job keeps of its policy, for the moves that no trigger brings one to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Shape {
-    /// How payloads are folded.
-    pub fold: Fold,
-    /// Which end of the burst runs.
-    pub edge: Edge,
-    /// The throttle's period, where the edge is [`Edge::Throttle`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub period: Option<std::time::Duration>,
-    /// Whether attempts of one key may run at the same time.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub overlap: bool,
 }
 
 /// The unit that runs: one trigger, or the many that a debounce window gathered.
@@ -282,7 +269,39 @@ impl Job {
     /// Whether it is a window that triggers of its key join.
     #[must_use]
     pub fn is_open_window(&self) -> bool {
-        self.state == JobState::Scheduled && self.key.is_some()
+        self.state == JobState::Scheduled && self.key.is_some() && !self.shape.closed
+    }
+
+    /// Whether it is a full window that waits for its run (R10). Newer windows of its key run after
+    /// it (R11).
+    #[must_use]
+    pub fn is_closed_window(&self) -> bool {
+        self.state == JobState::Scheduled && self.key.is_some() && self.shape.closed
+    }
+
+    /// Closes the open window, which is due now and takes no further trigger (R10).
+    pub(crate) fn close(&mut self, now: Timestamp) {
+        assert!(self.is_open_window(), "job {} is closed but is no open window", self.id);
+        self.window = self.window.close(now);
+        self.shape.closed = true;
+    }
+
+    /// The elements of its payload, were it collected.
+    pub(crate) fn elements(&self) -> u64 {
+        if self.shape.fold.collects() {
+            let run = self.window.triggers.saturating_sub(self.suppressed);
+            run.saturating_add_signed(self.shape.surplus)
+        } else {
+            elements_of(&self.payload)
+        }
+    }
+
+    /// Keeps the number of its elements, where nothing else says it.
+    pub(crate) fn count_elements(&mut self, elements: u64) {
+        let run = self.window.triggers.saturating_sub(self.suppressed);
+        let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let surplus = signed(elements).saturating_sub(signed(run));
+        self.shape.surplus = if self.shape.fold.collects() { surplus } else { 0 };
     }
 
     /// Whether a worker may start it at `now`.
@@ -313,12 +332,13 @@ impl Job {
         self.lease_until = Some(now + lease);
     }
 
-    /// Ends the running attempt; `heir` is the key's newer open window, if there is one (R12).
+    /// Ends the running attempt; `heir` is the key's next window, if there is one: that with the
+    /// smallest id (R10, R12). It changes where it absorbs this job or waits for it.
     ///
     /// The caller has checked the fence with [`Job::is_held_by`].
     ///
     /// # Panics
-    /// When the job does not run, or `heir` is not the open window of its key.
+    /// When the job does not run, or `heir` is not a window of its key.
     pub fn settle(
         &mut self,
         now: Timestamp,
@@ -347,7 +367,8 @@ impl Job {
                     FailureKind::Permanent => self.bury(now),
                     FailureKind::Transient { backoff, last, .. } => {
                         let due = now + backoff;
-                        if last && heir.is_none() {
+                        let joins = heir.as_deref().is_some_and(|heir| self.fits_into(heir));
+                        if last && !joins {
                             self.bury(now)
                         } else {
                             self.go_back(now, due, DueReason::Backoff, heir)
@@ -374,7 +395,7 @@ impl Job {
     /// before it runs again (R25). Any other lapse leaves the count as it is.
     ///
     /// # Panics
-    /// When the job does not run, or `heir` is not the open window of its key.
+    /// When the job does not run, or `heir` is not a window of its key.
     pub fn lapse(&mut self, now: Timestamp, crash: bool, heir: Option<&mut Job>) -> SettledAs {
         assert!(self.state == JobState::Running, "job {} lapsed but does not run", self.id);
         self.lease_until = None;
@@ -412,7 +433,7 @@ impl Job {
     /// later ones could not be gathered into.
     ///
     /// # Panics
-    /// When `heir` is not the open window of its key.
+    /// When `heir` is not a window of its key.
     pub fn redrive(
         &mut self,
         now: Timestamp,
@@ -425,6 +446,9 @@ impl Job {
             return Err(Error::new(ErrorKind::IllegalMove, message));
         }
         let before = payload.map(|payload| self.edit(payload)).transpose()?.flatten();
+        if self.shape.fold.collects() {
+            self.count_elements(elements_of(&self.payload));
+        }
         self.attempt = 0;
         self.failures = 0;
         self.lapses = 0;
@@ -436,15 +460,21 @@ impl Job {
     /// lease without being spent; a window joins the newer one of its key (R12).
     ///
     /// # Panics
-    /// When the job is not unreadable, or `successor` is not the open window of its key.
+    /// When the job is not unreadable, or `successor` is not a window of its key.
     pub fn restore(&mut self, now: Timestamp, was: JobState, successor: Option<&mut Job>) {
         assert!(self.state == JobState::Unreadable, "job {} is restored but readable", self.id);
         self.lease_until = None;
         match was {
-            JobState::Scheduled if successor.is_none() => self.state = JobState::Scheduled,
             JobState::Scheduled => {
+                let was = self.clone();
                 let (not_before, reason) = (self.window.not_before, self.window.reason);
+                let comes_first = successor.is_some();
                 self.go_back(now, not_before, reason, successor);
+                if self.state == JobState::Scheduled {
+                    // It waits as it did, before windows that it does not fit into.
+                    self.window = if comes_first { was.window.close(now) } else { was.window };
+                    self.shape.closed |= was.shape.closed;
+                }
             }
             JobState::Running | JobState::Unreadable => {
                 self.attempt = self.attempt.saturating_sub(1);
@@ -456,15 +486,16 @@ impl Job {
         }
     }
 
-    /// What a job that went back to scheduled heeds of its key: an attempt that still runs (R11),
-    /// and the period since the key's last start, whichever job that was (R13).
+    /// What a job that went back to scheduled heeds of its key: whether an attempt still runs or an
+    /// older window waits (R11), and the period since the key's last start, whichever
+    /// job that was (R13).
     pub fn heed_key(
         &mut self,
         now: Timestamp,
-        key_runs: bool,
+        key_is_busy: bool,
         memory: Option<&KeyMemory>,
     ) -> SettledAs {
-        self.waits = key_runs && !self.shape.overlap;
+        self.waits = key_is_busy && !self.shape.overlap;
         let memory = memory.filter(|memory| now < memory.expires_at);
         if let (Edge::Throttle, Some(period), Some(memory)) =
             (self.shape.edge, self.shape.period, memory)
@@ -477,18 +508,44 @@ impl Job {
         SettledAs::Scheduled { due: self.window.due_at }
     }
 
-    /// Back to scheduled, or into the newer window of its key: there is only ever one (R12).
+    /// The payload of the key's next window once it has absorbed this job, and the number of its
+    /// elements; none where that window is closed or would exceed its bounds (R10).
+    fn folded_into(&self, next: &Job) -> Option<(Payload, u64)> {
+        if next.shape.closed {
+            return None;
+        }
+        let fold = &next.shape.fold;
+        let payload = fold.absorb(&self.payload, &next.payload);
+        let both = || self.elements().saturating_add(next.elements());
+        let elements = if fold.collects() { both() } else { 1 };
+        next.shape.may_hold(&payload, elements).then_some((payload, elements))
+    }
+
+    fn fits_into(&self, next: &Job) -> bool {
+        self.folded_into(next).is_some()
+    }
+
+    /// Back to scheduled, or into the next window of its key (R12). Where it does not fit into that,
+    /// it is a closed window, and of the two the one with the smaller id runs first (R10).
     fn go_back(
         &mut self,
         now: Timestamp,
         not_before: Timestamp,
         reason: DueReason,
-        heir: Option<&mut Job>,
+        next: Option<&mut Job>,
     ) -> SettledAs {
-        let Some(heir) = heir else {
-            self.state = JobState::Scheduled;
-            self.window = self.window.requeue(not_before, reason);
-            return SettledAs::Scheduled { due: self.window.due_at };
+        self.shape.closed = next.is_some();
+        let folded = next.as_deref().and_then(|next| self.folded_into(next));
+        let (heir, payload, elements) = match (next, folded) {
+            (Some(heir), Some((payload, elements))) => (heir, payload, elements),
+            (next, _) => {
+                self.state = JobState::Scheduled;
+                self.window = self.window.requeue(not_before, reason);
+                if let Some(next) = next {
+                    next.waits |= self.id < next.id && !next.shape.overlap;
+                }
+                return SettledAs::Scheduled { due: self.window.due_at };
+            }
         };
         assert!(
             heir.is_open_window() && heir.key == self.key && heir.task == self.task,
@@ -496,12 +553,14 @@ impl Job {
             self.id,
             heir.id
         );
+        self.shape.closed = false;
         heir.window = heir.window.absorb(&self.window, not_before);
-        heir.payload = heir.shape.fold.absorb(&self.payload, &heir.payload);
+        heir.payload = payload;
         heir.priority = heir.priority.max(self.priority);
         heir.failures = heir.failures.max(self.failures);
         heir.lapses = heir.lapses.max(self.lapses);
         heir.suppressed = heir.suppressed.saturating_add(self.suppressed);
+        heir.count_elements(elements);
         self.absorbed_by = Some(heir.id);
         self.end(now, JobState::Absorbed);
         SettledAs::Absorbed { by: heir.id, due: heir.window.due_at }
@@ -582,7 +641,11 @@ mod tests {
     fn an_open_window_is_scheduled_and_has_a_key() {
         let keyed = || Job { key: Some(Key::new("k").unwrap()), ..job() };
         assert!(keyed().is_open_window());
-        assert!(!job().is_open_window());
+        assert!(!job().is_open_window() && !keyed().is_closed_window());
+        let full = || Shape { closed: true, ..Shape::default() };
+        let closed = || Job { shape: full(), ..keyed() };
+        assert!(closed().is_closed_window() && !closed().is_open_window());
+        assert!(!Job { state: JobState::Running, ..closed() }.is_closed_window());
         assert!(!Job { state: JobState::Running, ..keyed() }.is_open_window());
     }
 

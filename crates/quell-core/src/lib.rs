@@ -24,6 +24,7 @@ pub mod crash;
 pub mod dead;
 #[cfg(test)]
 mod dead_tests;
+mod debounce;
 pub mod dedup;
 pub mod edge;
 pub mod effect;
@@ -47,6 +48,7 @@ pub mod retry;
 pub mod schedule;
 mod settings;
 mod settlement;
+mod shape;
 mod store;
 mod time;
 pub mod touched;

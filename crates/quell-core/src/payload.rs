@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -19,6 +20,10 @@ pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 pub const COLLECT_CAP: u32 = 1_000;
 /// The bound on a folded payload that is imported or edited, in bytes.
 pub const MAX_FOLDED_BYTES: usize = 64 << 20;
+/// The default bound on the folded payload of a window, in bytes.
+pub const WINDOW_BYTES: u32 = 1 << 20;
+/// The highest bound that a task may set on the folded payloads of its windows, in bytes.
+pub const MAX_WINDOW_BYTES: u32 = 16 << 20;
 /// How deep `merge` looks into objects: as deep as a payload may be that comes over HTTP.
 const MAX_MERGED_DEPTH: usize = 64;
 
@@ -119,9 +124,9 @@ pub enum Fold {
     First,
     /// JSON Merge Patch (RFC 7396), oldest first.
     Merge,
-    /// An array of every payload in order; at `cap` payloads the window becomes due.
+    /// An array of every payload in order; at `cap` payloads the window is due, and takes no more.
     Collect {
-        /// How many payloads a window gathers before it becomes due.
+        /// How many payloads a window gathers.
         cap: u32,
     },
     /// The newest payload, with these top-level array fields concatenated over all payloads.
@@ -151,6 +156,26 @@ impl Fold {
     #[must_use]
     pub fn absorb(&self, older: &Payload, newer: &Payload) -> Payload {
         self.append(older, newer)
+    }
+
+    /// Whether a window may hold this payload of several triggers, with this number of elements
+    /// where it is collected (R10). The payloads of `last` and `first` are one trigger's each, which
+    /// has a bound of its own.
+    #[must_use]
+    pub fn may_hold(&self, payload: &Payload, elements: u64, max_bytes: u32) -> bool {
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let fits = payload.as_str().len() <= max_bytes;
+        match self {
+            Fold::Collect { cap } => fits && elements <= u64::from(*cap),
+            Fold::Merge | Fold::Accumulate { .. } => fits,
+            Fold::Last | Fold::First => true,
+        }
+    }
+
+    /// Whether it gathers payloads in an array.
+    #[must_use]
+    pub fn collects(&self) -> bool {
+        matches!(self, Fold::Collect { .. })
     }
 
     /// Whether it is [`Fold::Last`].
@@ -189,6 +214,12 @@ impl Fold {
             Fold::Accumulate { fields } => accumulate(older, newer, fields),
         }
     }
+}
+
+/// How many elements a payload has once it is collected: those of an array, or itself.
+pub(crate) fn elements_of(payload: &Payload) -> u64 {
+    let elements = serde_json::from_str::<Vec<IgnoredAny>>(payload.as_str());
+    elements.map_or(1, |elements| u64::try_from(elements.len()).unwrap_or(u64::MAX))
 }
 
 /// Joins two JSON array texts without parsing their members.
@@ -327,6 +358,24 @@ mod tests {
         assert_eq!(at(63), nested(63, r#"{"b":1,"c":2}"#));
         assert_eq!(at(64), nested(64, new));
         assert_eq!(at(9_000), nested(9_000, new));
+    }
+
+    #[test]
+    fn r10_a_window_holds_its_limit_and_no_byte_or_element_more() {
+        let text = |text: &str| Payload::from_text(text).unwrap();
+        let lists = Fold::Accumulate { fields: ["ids".to_owned()].into() };
+        let collect = Fold::Collect { cap: 3 };
+        for fold in [&Fold::Merge, &collect, &lists] {
+            assert!(fold.may_hold(&text("[1,2]"), 2, 5), "{fold:?}");
+            assert!(!fold.may_hold(&text("[1,2]"), 2, 4), "{fold:?}");
+        }
+        assert!(collect.may_hold(&text("[1,2,3]"), 3, 9));
+        assert!(!collect.may_hold(&text("[1,2,3,4]"), 4, 9));
+        for fold in [Fold::Last, Fold::First] {
+            assert!(fold.may_hold(&text("[1,2]"), 2, 1), "{fold:?}");
+        }
+        assert_eq!([elements_of(&text(" [1, [2,3], {}] ")), elements_of(&text("[]"))], [3, 0]);
+        assert_eq!([elements_of(&text("7")), elements_of(&text(r#"{"a":[1,2]}"#))], [1, 1]);
     }
 
     #[test]

@@ -93,6 +93,8 @@ pub struct Touched {
     new_unkeyed: Vec<Job>,
     open: BTreeMap<TaskKey, JobId>,
     running: BTreeSet<TaskKey>,
+    /// Closed windows of keys (R10), as far as they were loaded or closed here.
+    closed: BTreeMap<TaskKey, BTreeSet<JobId>>,
     holds: BTreeMap<TaskKey, Hold>,
     new_holds: BTreeSet<TaskKey>,
     records: BTreeMap<TaskKey, Record>,
@@ -133,14 +135,23 @@ impl Touched {
         Touched { now, first_id: next_id, next_id, thresholds, ..Touched::default() }
     }
 
-    /// Takes an open window or a running attempt of a key.
+    /// Takes an open window, a running attempt or a closed window of a key.
     pub fn add_job(&mut self, task_key: TaskKey, job: Job) {
         if job.state == JobState::Running {
             self.running.insert(task_key);
+        } else if job.is_closed_window() {
+            self.closed.entry(task_key).or_default().insert(job.id);
         } else {
             self.open.insert(task_key, job.id);
             self.jobs.insert(job.id, job);
         }
+    }
+
+    /// The closed window that comes before this window of its key, of those that are known here.
+    #[must_use]
+    pub fn closed_before(&self, window: &Job) -> Option<JobId> {
+        let task_key = (window.task.clone(), window.key.clone()?);
+        self.closed.get(&task_key)?.range(..window.id).next_back().copied()
     }
 
     /// Takes dedup holds.
@@ -248,8 +259,10 @@ impl Rows for Touched {
         self.open.get(&(task.clone(), key.clone())).copied()
     }
 
-    fn key_runs(&self, task: &TaskName, key: &Key) -> bool {
-        self.running.contains(&(task.clone(), key.clone()))
+    fn key_is_busy(&self, task: &TaskName, key: &Key, window: JobId) -> bool {
+        let task_key = (task.clone(), key.clone());
+        let closed = self.closed.get(&task_key).and_then(BTreeSet::first);
+        self.running.contains(&task_key) || closed.is_some_and(|closed| *closed < window)
     }
 
     fn job(&self, id: JobId) -> Option<&Job> {
@@ -276,6 +289,14 @@ impl Rows for Touched {
             self.changed.push(id);
         }
         change(job);
+        // R10: a full window gives up its place as the key's open one, and newer ones wait for it.
+        if let (true, Some(key)) = (job.is_closed_window(), &job.key) {
+            let task_key = (job.task.clone(), key.clone());
+            if self.open.get(&task_key) == Some(&id) {
+                self.open.remove(&task_key);
+            }
+            self.closed.entry(task_key).or_default().insert(id);
+        }
     }
 
     fn hold(&self, task: &TaskName, key: &Key) -> Option<Hold> {

@@ -148,9 +148,7 @@ impl NewTrigger {
             return Err(Error::invalid("delay", "delay is zero: leave it out to run at once"));
         }
         if let Some(keyed) = &self.keyed {
-            if keyed.debounce.max_triggers == Some(0) {
-                return Err(Error::invalid("max_triggers", "max_triggers is 0: give 1 or more"));
-            }
+            keyed.debounce.check_bounds()?;
             keyed.debounce.check_delay(self.when)?;
         }
         if matches!(self.fold, Fold::Collect { cap: 0 }) {

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::edge::Edge;
-use crate::trigger::When;
+pub use crate::debounce::Debounce;
 use crate::{Error, Result, Timestamp};
 
 /// The quiet period (`min`) and the longest delay (`max`) of a debounce.
@@ -81,85 +80,6 @@ impl Thresholds {
     }
 }
 
-/// How one task debounces its keyed triggers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Debounce {
-    /// Quiet period and longest delay.
-    pub thresholds: Thresholds,
-    /// Whether the thresholds are the process's defaults, which a queue's settings replace (R14).
-    pub from_default: bool,
-    /// The number of triggers at which the window is due at once.
-    pub max_triggers: Option<u32>,
-    /// Which end of a burst runs (R13).
-    pub edge: Edge,
-    /// Whether attempts of one key may run at the same time (R11 off).
-    pub overlap: bool,
-}
-
-impl Debounce {
-    /// Trailing debounce with these thresholds.
-    #[must_use]
-    pub fn new(thresholds: Thresholds) -> Self {
-        let edge = Edge::Trailing;
-        Debounce { thresholds, from_default: false, max_triggers: None, edge, overlap: false }
-    }
-
-    /// Trailing debounce with the process's thresholds, which a queue's settings may replace.
-    #[must_use]
-    pub fn with_default(thresholds: Thresholds) -> Self {
-        Debounce { from_default: true, ..Debounce::new(thresholds) }
-    }
-
-    /// At most one start per `period` and key (R13).
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when `period` is zero.
-    pub fn throttle(period: Duration) -> Result<Self> {
-        if period.as_micros() == 0 {
-            return Err(Error::invalid("throttle", "throttle period is zero: give a duration"));
-        }
-        let thresholds = Thresholds::new(period, period)?;
-        Ok(Debounce { edge: Edge::Throttle, ..Debounce::new(thresholds) })
-    }
-
-    /// Refuses a delay that is longer than the longest delay of a window, as far as that is known
-    /// without the store: a queue may replace default thresholds, and a moment is on its clock (R40).
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names `delay`.
-    pub fn check_delay(&self, when: When) -> Result<()> {
-        match when {
-            When::After(_) if !self.from_default => self.check_due(when, Timestamp::from_micros(0)),
-            When::Now | When::After(_) | When::At(_) => Ok(()),
-        }
-    }
-
-    /// Refuses a trigger that is accepted at `now` and asks to run later than its own max allows
-    /// (R7, R40). The thresholds are those that count in the store (R14).
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names `delay` or `run_at`.
-    pub fn check_due(&self, when: When, now: Timestamp) -> Result<()> {
-        let max = self.thresholds.max();
-        let (limit, name) = match self.edge {
-            Edge::Throttle => (max, "the throttle's period"),
-            Edge::Trailing | Edge::Leading | Edge::Both => (max, "max"),
-        };
-        let remedy = format!("{name} ({limit:?}): raise it, or trigger without debounce");
-        match when {
-            When::After(delay) if delay > max => {
-                Err(Error::invalid("delay", format!("delay ({delay:?}) is longer than {remedy}")))
-            }
-            When::At(at) if at > now + max => {
-                let delay = at.since(now);
-                let message = format!("run_at is {delay:?} away, which is longer than {remedy}");
-                Err(Error::invalid("run_at", message))
-            }
-            When::Now | When::After(_) | When::At(_) => Ok(()),
-        }
-    }
-}
-
 /// Why a job is due when it is (R15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -193,11 +113,13 @@ pub enum DueReason {
     Lapsed,
     /// Someone put a dead job back.
     Redriven,
+    /// The window closed: the next trigger did not fit (R10).
+    Full,
 }
 
 impl DueReason {
     /// Every reason, in the order of their codes.
-    pub const ALL: [DueReason; 14] = [
+    pub const ALL: [DueReason; 15] = [
         DueReason::Immediate,
         DueReason::Delayed,
         DueReason::Quiet,
@@ -212,6 +134,7 @@ impl DueReason {
         DueReason::Released,
         DueReason::Lapsed,
         DueReason::Redriven,
+        DueReason::Full,
     ];
 
     /// The number that stores keep for it; it never changes.
@@ -347,6 +270,16 @@ impl Window {
         next
     }
 
+    /// Due now, because it takes no further trigger (R10); a backoff still holds.
+    #[must_use]
+    pub fn close(&self, now: Timestamp) -> Self {
+        let mut next = self.flush(now);
+        if next.reason == DueReason::Flushed && self.reason != DueReason::Flushed {
+            next.reason = DueReason::Full;
+        }
+        next
+    }
+
     /// Back to scheduled after an attempt that did not end the job (R12, R24, R29).
     ///
     /// `not_before` is the end of the backoff or snooze, or now.
@@ -383,6 +316,7 @@ impl Window {
             DueReason::Immediate
             | DueReason::MaxTriggers
             | DueReason::CollectFull
+            | DueReason::Full
             | DueReason::Flushed
             | DueReason::Leading
             | DueReason::Throttled
@@ -426,6 +360,7 @@ impl DueReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trigger::When;
     use proptest::prelude::*;
 
     const fn at(secs: i64) -> Timestamp {
@@ -606,11 +541,27 @@ mod tests {
     }
 
     #[test]
+    fn r10_a_window_that_closes_is_due_at_once_but_not_before_a_backoff() {
+        let thresholds = Thresholds::DEFAULT;
+        let (max_triggers, collect_cap) = (None, None);
+        let asked = Timestamp::from_secs(40);
+        let step =
+            Step { at: Timestamp::from_secs(0), asked, thresholds, max_triggers, collect_cap };
+        let at = Timestamp::from_secs;
+        let closed = Window::open(&step).close(at(5));
+        assert_eq!((closed.due_at, closed.reason), (at(5), DueReason::Full));
+        let flushed = Window::open(&step).flush(at(3)).close(at(5));
+        assert_eq!((flushed.due_at, flushed.reason), (at(3), DueReason::Flushed));
+        let held = Window::open(&step).requeue(at(30), DueReason::Backoff).close(at(5));
+        assert_eq!((held.due_at, held.reason), (at(30), DueReason::Backoff));
+    }
+
+    #[test]
     fn reason_codes_round_trip() {
         for reason in DueReason::ALL {
             assert_eq!(DueReason::from_code(reason.code()), Some(reason));
         }
-        assert_eq!(DueReason::from_code(14), None);
+        assert_eq!(DueReason::from_code(15), None);
     }
 
     proptest! {

@@ -16,22 +16,39 @@ use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx, first};
 
+/// The first due time of each lane and partition in which a job waits that `$which`, as the
+/// recursive query `$name`: from each to the next one.
+macro_rules! heads {
+    ($name:literal, $which:literal) => {
+        concat!(
+            "(select j.lane_id, j.partition_id, j.due_at from quell.job j
+               where j.state = 0 and ",
+            $which,
+            "  order by j.lane_id, j.partition_id, j.due_at, j.id limit 1)
+             union all
+             select n.lane_id, n.partition_id, n.due_at
+               from ",
+            $name,
+            " p
+              cross join lateral (
+                    select j.lane_id, j.partition_id, j.due_at from quell.job j
+                     where j.state = 0 and ",
+            $which,
+            "          and (j.lane_id, j.partition_id) > (p.lane_id, p.partition_id)
+                     order by j.lane_id, j.partition_id, j.due_at, j.id limit 1) n"
+        )
+    };
+}
+
 /// The time and all unreadable jobs, then rows of lanes: lane, dead and unreadable jobs, the first due
 /// time.
 pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
-    const LANES: &str = "with recursive head (lane_id, partition_id, due_at) as (
-             (select j.lane_id, j.partition_id, j.due_at from quell.job j
-               where j.state = 0
-               order by j.lane_id, j.partition_id, j.due_at, j.id limit 1)
-             union all
-             -- From each lane and partition in which a job waits to the next one.
-             select n.lane_id, n.partition_id, n.due_at
-               from head p
-              cross join lateral (
-                    select j.lane_id, j.partition_id, j.due_at from quell.job j
-                     where j.state = 0
-                       and (j.lane_id, j.partition_id) > (p.lane_id, p.partition_id)
-                     order by j.lane_id, j.partition_id, j.due_at, j.id limit 1) n)
+    const LANES: &str = concat!(
+        "with recursive ready (lane_id, partition_id, due_at) as (",
+        heads!("ready", "j.behind is null"),
+        "), behind (lane_id, partition_id, due_at) as (",
+        heads!("behind", "j.behind is not null"),
+        "), head as (select * from ready union all select * from behind)
          select quell.peek($1, $2), null::int, null::bigint,
                 -- With those whose lane is unknown.
                 (select count(*) from (select from quell.unreadable limit $3) u), null::bigint
@@ -48,7 +65,8 @@ pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
                 select count(*) as jobs
                   from (select from quell.ended e
                          where e.state = 6 and e.lane_id = l.id limit $3) e) u
-          where d.jobs > 0 or u.jobs > 0";
+          where d.jobs > 0 or u.jobs > 0"
+    );
     asked.bind(sql.query(LANES)).bind(signed(Overview::MOST))
 }
 

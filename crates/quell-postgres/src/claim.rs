@@ -109,7 +109,7 @@ const STRAIGHT: &str = concat!(
      ",
     start!(
         "j.lane_id = (select case when straight then lane end from seen)
-                    and j.partition_id = 0 and j.state = 0"
+                    and j.partition_id = 0 and j.state = 0 and j.behind is null"
     ),
     ",      e.straight, e.later,
             (select lease_until from quell.job where state = 1 order by lease_until limit 1),
@@ -117,14 +117,14 @@ const STRAIGHT: &str = concat!(
             case when (select count(*) from taken) < $5 then
                 (select j.due_at from quell.job j
                   where j.lane_id = (select lane from seen) and j.partition_id = 0
-                    and j.state = 0 and not ",
+                    and j.state = 0 and j.behind is null and not ",
     blocked!(),
     "               and j.id not in (select id from taken)
                   order by j.due_at, j.id limit 1)
             else
                 (select j.due_at from quell.job j
                   where j.lane_id = (select lane from seen) and j.partition_id = 0
-                    and j.state = 0 and not ",
+                    and j.state = 0 and j.behind is null and not ",
     blocked!(),
     "               and (j.due_at, j.id) > (select t.due_at, t.id from taken t
                                              order by t.due_at desc, t.id desc limit 1)
@@ -140,7 +140,7 @@ const STRAIGHT: &str = concat!(
 const START_IDS: &str = concat!(
     "with clock as materialized (select quell.tick($1, $2) as now), ",
     // The sum keeps other indexes away, which a plan made while the table was empty would read whole.
-    start!("j.id = any($6) and j.state + 0 = 0"),
+    start!("j.id = any($6) and j.state + 0 = 0 and j.behind is null"),
     " from clock c left join started s on true order by s.due_at, s.id"
 );
 
@@ -316,7 +316,7 @@ impl Tx<'_> {
               cross join lateral (
                     select j.due_at, j.id from quell.job j
                      where j.lane_id = lane.id and j.partition_id = lane.partition_id
-                       and j.state = 0 and j.due_at <= $3 and not ",
+                       and j.state = 0 and j.behind is null and j.due_at <= $3 and not ",
             blocked!(),
             "        order by j.due_at, j.id limit $4) due
               order by due.due_at, due.id"

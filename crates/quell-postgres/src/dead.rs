@@ -17,7 +17,7 @@ use crate::row::{
 };
 use crate::sql::Sql;
 use crate::tx::{Tx, first};
-use crate::write::storable;
+use crate::write::{Behind, storable};
 
 impl Reader<'_> {
     /// A page of the dead, the latest death first.
@@ -289,7 +289,8 @@ impl Tx<'_> {
             return Ok(());
         }
         let rows: Vec<(Job, Past)> = came.iter().map(|(id, letter)| letter.arrive(*id)).collect();
-        self.put(&rows.iter().map(|(job, _)| job).collect::<Vec<_>>(), true).await?;
+        let jobs: Vec<&Job> = rows.iter().map(|(job, _)| job).collect();
+        self.put(&jobs, true, &Behind::new()).await?;
         self.write_attempts(came).await?;
         self.write_effects(came).await?;
         let text = |past: &Past| past.original.as_ref().map(|payload| payload.as_str().to_owned());

@@ -12,6 +12,7 @@ use sqlx::postgres::PgRow;
 
 use crate::row::{decode, job_columns, lane_of, signed, unsigned};
 use crate::tx::Tx;
+use crate::write::Behind;
 
 /// New jobs are numbered from here while the core decides which there will be.
 const DRAFTS: u64 = 1 << 62;
@@ -26,6 +27,7 @@ pub(crate) const WINDOWS: &str = concat!(
           cross join lateral (
                 select j.id from quell.job j
                  where j.task_id = k.task_id and j.key = k.key and j.state = 0
+                   and not j.closed
                 offset 0) w)
      select ",
     job_columns!("case when j.task_id = any($3) then j.payload end", "false"),
@@ -243,7 +245,7 @@ impl Tx<'_> {
         let new = numbers.jobs(&touched.new_keyed());
         let changed = touched.changed();
         let now = self.now;
-        for job in new.iter().chain(changed.iter().copied()).chain(&unkeyed) {
+        for job in changed.iter().copied().chain(&new).chain(&unkeyed) {
             if job.state != JobState::Scheduled {
                 // Only a leading edge counts triggers in a job that does not wait.
                 self.tell(|| Event::suppressed(now, job));
@@ -254,9 +256,14 @@ impl Tx<'_> {
                 self.news.wake(&job.queue, job.window.due_at);
             }
         }
+        let waiting = touched.new_keyed().into_iter().filter(|job| !job.shape.overlap);
+        let behind: Behind = waiting
+            .filter_map(|job| Some((numbers.of(job.id), numbers.of(touched.closed_before(job)?))))
+            .collect();
         let inserted: Vec<&Job> = new.iter().chain(&unkeyed).collect();
-        self.insert_new(&inserted).await?;
+        // A window that closes gives up its place before another opens.
         self.update_joined(&changed).await?;
+        self.insert_new(&inserted, &behind).await?;
         let taken = touched.taken();
         let renumbered = taken.into_iter().map(|(key, mut hold)| {
             hold.job = numbers.of(hold.job);

@@ -58,6 +58,7 @@ const GATHER: &str = concat!(
            left join lateral (
                 select j.id, j.due_at from quell.job j
                  where j.task_id = a.task_id and j.key between a.key and a.key and j.state = 0
+                   and not j.closed
                  -- The order of the index of windows: where the table was empty when this was
                  -- planned, every other index seems as good.
                  order by j.key limit 1) w on true
@@ -90,7 +91,7 @@ const GATHER: &str = concat!(
            from asked a, clock c
           where a.id is null and not c.inbox_waits
           order by a.ord
-             on conflict (task_id, key) where state = 0 and key is not null do nothing
+             on conflict (task_id, key) where state = 0 and key is not null and not closed do nothing
       returning ", job_columns!("null::text", "false"), ", null::bigint as due_before)
      select * from joined union all select * from opened"
 );

@@ -27,6 +27,7 @@ mod inbox;
 mod keys;
 mod limit;
 mod look;
+mod moving;
 mod names;
 mod opening;
 mod operate;

@@ -66,7 +66,7 @@ macro_rules! heads {
     () => {
         "(with recursive head (partition_id, due_at) as (
               (select j.partition_id, j.due_at from quell.job j
-                where j.lane_id = l.id and j.state = 0
+                where j.lane_id = l.id and j.state = 0 and j.behind is null
                 order by j.partition_id, j.due_at, j.id limit 1)
               union all
               select n.partition_id, n.due_at
@@ -74,6 +74,7 @@ macro_rules! heads {
                cross join lateral (
                      select j.partition_id, j.due_at from quell.job j
                       where j.lane_id = l.id and j.partition_id > p.partition_id and j.state = 0
+                        and j.behind is null
                       order by j.partition_id, j.due_at, j.id limit 1) n)
           select due_at from head) h"
     };
@@ -101,7 +102,7 @@ macro_rules! lanes {
                    from base b
                   cross join lateral (
                         select j.partition_id, j.due_at from quell.job j
-                         where j.lane_id = b.id and j.state = 0 and not ",
+                         where j.lane_id = b.id and j.state = 0 and j.behind is null and not ",
             blocked!(),
             "            order by j.partition_id, j.due_at, j.id limit 1) h
                  union all
@@ -111,7 +112,7 @@ macro_rules! lanes {
                   cross join lateral (
                         select j.partition_id, j.due_at from quell.job j
                          where j.lane_id = p.id and j.partition_id > p.partition_id and j.state = 0
-                           and not ",
+                           and j.behind is null and not ",
             blocked!(),
             "            order by j.partition_id, j.due_at, j.id limit 1) h)"
         )
@@ -131,7 +132,7 @@ const LOOK: &str = concat!(
             l.due_at,
             (select j.due_at from quell.job j
               where j.lane_id = l.id and j.partition_id = l.partition_id and j.state = 0
-                and j.due_at > c.now and not ",
+                and j.behind is null and j.due_at > c.now and not ",
     blocked!(),
     "         order by j.due_at, j.id limit 1)
        from clock c

@@ -6,13 +6,13 @@ use std::time::Duration;
 use quell_core::history::Event;
 use quell_core::schedule::RECORD;
 use quell_core::{
-    JobId, JobState, Key, Pruned, QueueName, QueueSettings, Result, Retention, TaskName,
+    Job, JobId, JobState, Key, Pruned, QueueName, QueueSettings, Result, Retention, TaskName,
     TaskSettings, Timestamp, no_such_job,
 };
 
 use crate::connections::Connections;
 use crate::error::corrupt;
-use crate::row::{decode, get, job_columns, unsigned};
+use crate::row::{get, unsigned};
 use crate::sql::Sql;
 use crate::tx::{Asked, Tx, first, read};
 
@@ -56,22 +56,20 @@ pub(crate) async fn may_prune(
 
 impl Tx<'_> {
     pub(crate) async fn flush(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
-        let Some(id) = self.open_window(task, key).await? else { return Ok(None) };
-        let flushed = self
-            .move_one(id, |now, job, _| {
-                if job.is_open_window() {
-                    job.window = job.window.flush(now);
-                }
-                Ok(None)
-            })
-            .await?;
-        Ok(flushed.map(|_| id))
+        let flush = |now, job: &mut Job| {
+            job.window = job.window.flush(now);
+            Ok(())
+        };
+        self.move_open_window(task, key, flush).await
     }
 
     pub(crate) async fn cancel_key(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
-        let Some(id) = self.open_window(task, key).await? else { return Ok(None) };
-        self.cancel(id, "the window was cancelled by its key").await?;
-        Ok(Some(id))
+        let cancel = |now, job: &mut Job| job.cancel(now, "the window was cancelled by its key");
+        let cancelled = self.move_open_window(task, key, cancel).await?;
+        if let Some(id) = cancelled {
+            self.tell_cancelled(id);
+        }
+        Ok(cancelled)
     }
 
     pub(crate) async fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
@@ -82,30 +80,13 @@ impl Tx<'_> {
             })
             .await?;
         cancelled.ok_or_else(|| no_such_job(id))?;
-        let t = self.now;
-        self.tell(|| Event::Cancel { t, job: id });
+        self.tell_cancelled(id);
         Ok(())
     }
 
-    /// The open window of a key, locked.
-    async fn open_window(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
-        const WINDOW: &str = concat!(
-            "select ",
-            job_columns!("null::text", "false"),
-            " from quell.task t
-             cross join lateral (
-                   select * from quell.job w
-                    where w.task_id = t.id and w.key = $2 and w.state = 0
-                      for update) j
-             where t.name = $1"
-        );
-        let query = self.sql.query(WINDOW).bind(task.as_str().to_owned());
-        let query = query.bind(key.as_str().to_owned());
-        let rows = self.fetch("read an open window", query).await?;
-        self.know_lanes(&rows).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        // The lock may have been waited for, and the row have moved on.
-        Ok(Some(decode(row, self.names)?).filter(|job| job.is_open_window()).map(|job| job.id))
+    fn tell_cancelled(&mut self, id: JobId) {
+        let t = self.now;
+        self.tell(|| Event::Cancel { t, job: id });
     }
 
     pub(crate) async fn set_queue(

@@ -260,7 +260,8 @@ impl<'s> Reader<'s> {
 
     async fn open_window(&mut self, job: &Job) -> Result<Option<JobId>> {
         const WINDOW: &str = "select id from quell.job
-              where task_id = $1 and key = $2 and state = 0 and id <> $3";
+              where task_id = $1 and key = $2 and state = 0 and not closed
+                and id <> $3";
         let Some(key) = &job.key else { return Ok(None) };
         let query = self.sql.query(WINDOW).bind(self.names.task_id(&job.task));
         let query = query.bind(key.as_str().to_owned()).bind(signed(job.id.get()));

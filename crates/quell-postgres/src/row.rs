@@ -14,16 +14,65 @@ use sqlx::{ColumnIndex, Decode, Postgres, Row, Type};
 use crate::error::{corrupt, explain};
 use crate::names::Names;
 
-/// Whether an attempt of the key of the waiting job `j` runs, so that it may not start (R11). Where
-/// other stores keep this on the row, here it follows from the rows: nothing needs to keep it true.
+/// Whether an attempt of the key of the waiting job `j` runs, or an older window of it waits, so that
+/// `j` may not start (R10, R11). Where other stores keep this on the row, here it follows from the
+/// rows: nothing needs to keep it true.
 macro_rules! blocked {
     () => {
-        "(j.key is not null and not j.overlap and exists (
+        "(j.key is not null and not j.overlap and (exists (
               select from quell.job r
-               where r.task_id = j.task_id and r.key = j.key and r.state = 1))"
+               where r.task_id = j.task_id and r.key = j.key and r.state = 1) or exists (
+              select from quell.job r
+               where r.task_id = j.task_id and r.key = j.key and r.state = 0 and r.closed
+                 and r.id < j.id) or j.closed and exists (
+              select from quell.job r
+               where r.task_id = j.task_id and r.key = j.key and r.state = 0 and not r.closed
+                 and r.id < j.id)))"
     };
 }
 pub(crate) use blocked;
+
+/// The id of the next window of the key of `$of`: the smallest (R10).
+macro_rules! next_window {
+    ($of:literal) => {
+        concat!(
+            "least((select n.id from quell.job n
+                     where n.task_id = ",
+            $of,
+            ".task_id and n.key = ",
+            $of,
+            ".key and n.state = 0 and n.closed
+                     order by n.id limit 1),
+                   (select n.id from quell.job n
+                     where n.task_id = ",
+            $of,
+            ".task_id and n.key = ",
+            $of,
+            ".key and n.state = 0 and not n.closed
+                     -- The order of the index of open windows.
+                     order by n.key limit 1))"
+        )
+    };
+}
+pub(crate) use next_window;
+
+/// The id of the closed window that comes before `$of`, whichever of its key's is nearest (R10).
+macro_rules! closed_before {
+    ($of:literal) => {
+        concat!(
+            "(select n.id from quell.job n
+               where n.task_id = ",
+            $of,
+            ".task_id and n.key = ",
+            $of,
+            ".key and n.state = 0 and n.closed and n.id < ",
+            $of,
+            ".id
+               order by n.id desc limit 1)"
+        )
+    };
+}
+pub(crate) use closed_before;
 
 /// The columns of a job, in the order that [`decode`] reads them. `$payload` is where its payload
 /// comes from: a null there is decoded as an empty one, which no write puts in a payload's place.

@@ -7,16 +7,16 @@ use std::time::Duration;
 use quell_core::crash::is_crash;
 use quell_core::history::Event;
 use quell_core::{
-    AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Payload, Result,
-    Settled, SettledAs, Settlement, Timestamp,
+    AttemptOutcome, JobId, Lapsed, Lease, LeaseToken, Outcome, Payload, Result, Settled, SettledAs,
+    Settlement, Timestamp,
 };
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
-use crate::row::{decode, get, job_columns, optional_time, signed, time, unsigned};
+use crate::moving::Moving;
+use crate::row::{get, next_window, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx};
-use crate::write::storable;
 
 /// Ends all the attempts that succeeded. R21: only a current, unlapsed lease counts. Ended jobs go
 /// where they are in nobody's way. R11: tells of windows whose key no longer runs.
@@ -55,12 +55,13 @@ macro_rules! succeed {
              select e.now, g.id, g.starts, null::int, null::bigint
                from ended e left join gone g on true
               union all
-             select null, null, null, w.lane_id, w.due_at
+             -- R10: what is behind a closed window may have closed meanwhile.
+             select null, null, null, w.lane_id, case when g.closed then 0 else w.due_at end
                from gone g
-              cross join lateral (
-                    select j.lane_id, j.due_at from quell.job j
-                     where j.task_id = g.task_id and j.key = g.key and j.state = 0
-                    offset 0) w
+              cross join lateral (select ",
+            next_window!("g"),
+            " as id offset 0) n
+               join quell.job w on w.id between n.id and n.id
               where g.key is not null"
         )
     };
@@ -162,46 +163,6 @@ pub(crate) fn decode_renewed(rows: &[PgRow]) -> Result<(Timestamp, BTreeMap<Leas
     Ok((now, renewed))
 }
 
-/// Jobs that a call moves, locked in the order of their ids, and what it made of them.
-#[derive(Debug, Default)]
-struct Moving {
-    jobs: BTreeMap<JobId, Job>,
-    changed: BTreeSet<JobId>,
-    /// Dedup holds that follow an absorbed job.
-    followed: Vec<(JobId, JobId)>,
-    attempts: Vec<(Job, AttemptOutcome, Option<String>)>,
-}
-
-impl Moving {
-    /// A job and the open window of its key, to be changed and put back (R12).
-    fn take(&self, id: JobId) -> Option<(Job, Option<Job>)> {
-        let job = self.jobs.get(&id)?.clone();
-        let heir = job.key.as_ref().and_then(|key| {
-            let is_heir = |other: &&Job| {
-                other.id != id
-                    && other.is_open_window()
-                    && other.task == job.task
-                    && other.key.as_ref() == Some(key)
-            };
-            self.jobs.values().find(is_heir).cloned()
-        });
-        Some((job, heir))
-    }
-}
-
-/// A job that has ended.
-const ENDED: &str = concat!(
-    "select ",
-    job_columns!("j.payload", "false"),
-    " from quell.ended j where j.id = any($1) and j.state + 0 <> 6 for update of j"
-);
-/// A job that was set aside.
-const ASIDE: &str = concat!(
-    "select ",
-    job_columns!("j.payload", "false"),
-    " from quell.ended j where j.id = any($1) and j.state + 0 = 6 for update of j"
-);
-
 impl Tx<'_> {
     /// Ends attempts; answers come in the same order.
     pub(crate) async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
@@ -291,225 +252,5 @@ impl Tx<'_> {
         }
         self.write_moved(moving).await?;
         Ok(lapsed)
-    }
-
-    /// Cancels a job, or puts a dead one back: `change` moves it, in view of its key's open window.
-    pub(crate) async fn move_one(
-        &mut self,
-        id: JobId,
-        change: impl FnOnce(Timestamp, &mut Job, Option<&mut Job>) -> Result<Option<SettledAs>>,
-    ) -> Result<Option<SettledAs>> {
-        let mut moving = self.lock(BTreeSet::from([id])).await?;
-        let was_ended = !moving.jobs.contains_key(&id);
-        if was_ended {
-            self.lock_ended(&mut moving, id, ENDED).await?;
-        }
-        let Some((mut job, mut heir)) = moving.take(id) else { return Ok(None) };
-        self.read_clock().await?;
-        let ran = job.clone();
-        let became = change(self.now, &mut job, heir.as_mut())?;
-        if ran.state == JobState::Running {
-            moving.attempts.push((ran, AttemptOutcome::Cancelled, job.error.clone()));
-            self.news.cancelled.push(id);
-        }
-        let became = match became {
-            Some(became) => self.heed_key(&mut job, became).await?,
-            None => SettledAs::Cancelled,
-        };
-        self.put_back(&mut moving, job, heir);
-        if was_ended {
-            let moved = moving.jobs.get(&id).cloned();
-            moving.changed.remove(&id);
-            if let Some(moved) = moved {
-                self.put(&[&moved], true).await?;
-            }
-        }
-        self.write_moved(moving).await?;
-        Ok(Some(became))
-    }
-
-    /// Locks jobs that wait or run, and the open windows of their keys, in the order of their ids.
-    async fn lock(&mut self, ids: BTreeSet<JobId>) -> Result<Moving> {
-        const LOCK: &str = concat!(
-            "select ",
-            job_columns!("j.payload", "false"),
-            " from quell.job j
-              where j.id = any($1 || array(
-                        select w.id from quell.job o
-                         cross join lateral (
-                               select i.id from quell.job i
-                                where i.task_id = o.task_id and i.key = o.key and i.state = 0
-                               offset 0) w
-                         where o.id = any($1)))
-              order by j.id
-                for update of j"
-        );
-        self.lock_by(LOCK, ids.iter().map(|id| signed(id.get())).collect()).await
-    }
-
-    async fn lock_by(&mut self, sql: &'static str, ids: Vec<i64>) -> Result<Moving> {
-        if ids.is_empty() {
-            return Ok(Moving::default());
-        }
-        let rows = self.fetch("lock jobs", self.sql.query(sql).bind(ids)).await?;
-        self.know_lanes(&rows).await?;
-        let jobs = rows.iter().map(|row| decode(row, self.names).map(|job| (job.id, job)));
-        Ok(Moving { jobs: jobs.collect::<Result<_>>()?, ..Moving::default() })
-    }
-
-    /// Puts a job back that was set aside, if its row can be decoded (R25).
-    pub(crate) async fn restore_one(
-        &mut self,
-        id: JobId,
-        was: JobState,
-    ) -> Result<Option<JobState>> {
-        let mut moving = Moving::default();
-        match self.lock_ended(&mut moving, id, ASIDE).await {
-            Err(error) if error.unreadable_job().is_some() => return Ok(None),
-            locked => locked?,
-        }
-        let Some((mut job, mut successor)) = moving.take(id) else { return Ok(None) };
-        let waits = matches!(was, JobState::Scheduled | JobState::Running);
-        let place = self.told();
-        job.restore(self.now, was, successor.as_mut().filter(|_| waits));
-        let due = job.window.due_at;
-        self.heed_key(&mut job, SettledAs::Scheduled { due }).await?;
-        let state = job.state;
-        self.put_back(&mut moving, job, successor);
-        let moved = moving.jobs.get(&id).cloned();
-        moving.changed.remove(&id);
-        self.put(&moved.iter().collect::<Vec<_>>(), true).await?;
-        self.write_moved(moving).await?;
-        let t = self.now;
-        self.tell_at(place, || Event::Restored { t, job: id, state });
-        Ok(Some(state))
-    }
-
-    /// Locks a job that has ended, as `which` selects it, and the open window of its key.
-    async fn lock_ended(
-        &mut self,
-        moving: &mut Moving,
-        id: JobId,
-        which: &'static str,
-    ) -> Result<()> {
-        const WINDOW: &str = concat!(
-            "select ",
-            job_columns!("j.payload", "false"),
-            " from quell.ended e
-             cross join lateral (
-                   select * from quell.job w
-                    where w.task_id = e.task_id and w.key = e.key and w.state = 0
-                      for update) j
-             where e.id = any($1)"
-        );
-        let id = vec![signed(id.get())];
-        let mut found = self.lock_by(which, id.clone()).await?;
-        moving.jobs.append(&mut found.jobs);
-        let mut window = self.lock_by(WINDOW, id).await?;
-        window.jobs.retain(|_, job| job.is_open_window());
-        moving.jobs.append(&mut window.jobs);
-        Ok(())
-    }
-
-    async fn write_moved(&mut self, moving: Moving) -> Result<()> {
-        self.record_attempts(&moving.attempts).await?;
-        let changed: Vec<Job> =
-            moving.changed.iter().filter_map(|id| moving.jobs.get(id).cloned()).collect();
-        self.put(&changed.iter().collect::<Vec<_>>(), false).await?;
-        for (from, to) in &moving.followed {
-            // A key that was taken until the start is free: the job has started.
-            const FOLLOW: &str = "update quell.hold set job_id = $2
-                  where job_id = $1 and until <> '\"started\"'";
-            let query = self.sql.query(FOLLOW).bind(signed(from.get())).bind(signed(to.get()));
-            self.run("move dedup keys", query).await?;
-            self.hand_over_records(*from, *to).await?;
-        }
-        let ran = moving.attempts.iter().map(|(job, ..)| job);
-        self.free_keys_of(ran.map(|job| job.id).collect::<Vec<_>>(), &changed).await
-    }
-
-    /// Takes a moved job, and the heir that may have absorbed it, to be written.
-    fn put_back(&mut self, moving: &mut Moving, job: Job, heir: Option<Job>) {
-        let heir = heir.filter(|heir| job.absorbed_by == Some(heir.id));
-        if job.state.is_ended() {
-            self.news.ended.push(job.id);
-        }
-        let rows = [Some(&job), heir.as_ref()].into_iter().flatten();
-        for row in rows.filter(|row| row.state == JobState::Scheduled) {
-            let now = self.now;
-            self.tell(|| Event::window(now, row));
-            self.news.wake(&row.queue, row.window.due_at);
-        }
-        if let Some(heir) = heir {
-            moving.followed.push((job.id, heir.id));
-            moving.changed.insert(heir.id);
-            moving.jobs.insert(heir.id, heir);
-        }
-        moving.changed.insert(job.id);
-        moving.jobs.insert(job.id, job);
-    }
-
-    /// R11: tells of windows whose key no longer runs because these jobs ended.
-    async fn free_keys_of(&mut self, ran: Vec<JobId>, changed: &[Job]) -> Result<()> {
-        const WINDOWS: &str = "select w.lane_id, w.due_at
-               from unnest($1::int[], $2::text[]) k (task_id, key)
-              cross join lateral (
-                    select j.lane_id, j.due_at from quell.job j
-                     where j.task_id = k.task_id and j.key = k.key and j.state = 0
-                    offset 0) w";
-        let ended = changed.iter().filter(|job| ran.contains(&job.id) && job.state.is_ended());
-        let (mut tasks, mut keys) = (Vec::new(), Vec::new());
-        for job in ended {
-            let (Some(task), Some(key)) = (self.names.task_id(&job.task), &job.key) else {
-                continue;
-            };
-            tasks.push(task);
-            keys.push(key.as_str().to_owned());
-        }
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let query = self.sql.query(WINDOWS).bind(tasks).bind(keys);
-        let mut freed = Vec::new();
-        for row in &self.fetch("free keys", query).await? {
-            freed.push((get(row, 0)?, time(row, 1)?));
-        }
-        self.free(&freed).await
-    }
-
-    async fn free(&mut self, freed: &[(i32, Timestamp)]) -> Result<()> {
-        let (names, sql) = (self.names, self.sql);
-        names.load(self.db(), sql, freed.iter().map(|(lane, _)| *lane)).await?;
-        for (lane, due) in freed {
-            let lane = names.lane(*lane).ok_or_else(|| corrupt("lane"))?;
-            self.news.wake(&lane.queue, *due);
-        }
-        Ok(())
-    }
-
-    /// Puts attempts that did not succeed on record.
-    async fn record_attempts(
-        &mut self,
-        attempts: &[(Job, AttemptOutcome, Option<String>)],
-    ) -> Result<()> {
-        const RECORD: &str = "insert into quell.attempt
-                (job_id, token, worker, started_at, ended_at, outcome, error)
-             values ($1, $2, $3, $4, $5, $6, $7)";
-        for (job, outcome, error) in attempts {
-            let (Some(worker), Some(started_at)) = (&job.worker, job.started_at) else { continue };
-            let query = self
-                .sql
-                .query(RECORD)
-                .bind(signed(job.id.get()))
-                .bind(signed(job.starts))
-                .bind(worker.as_str().to_owned())
-                .bind(started_at.as_micros())
-                .bind(self.now.as_micros())
-                .bind(i16::from(outcome.code()))
-                .bind(error.as_deref().map(storable));
-            self.run("record an attempt", query).await?;
-            self.give_up_attempts(job).await?;
-        }
-        Ok(())
     }
 }

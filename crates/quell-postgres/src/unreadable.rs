@@ -37,7 +37,7 @@ impl Tx<'_> {
           returning job_id";
         const FREED: &str = "select q.name, n.due_at
                from quell.ended e
-               join quell.job n on n.task_id = e.task_id and n.key = e.key and n.state = 0
+               join quell.job n on n.id = quell.next_window(e.task_id, e.key)
                join quell.lane l on l.id = n.lane_id
                join quell.queue q on q.id = l.queue_id
               where e.id = $1";

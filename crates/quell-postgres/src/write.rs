@@ -6,10 +6,12 @@
 //! Rows that are there are found with `between`: a plan made while a table was empty would turn a
 //! join by equality round, and read the table for each call. This join has one order only.
 
+use std::collections::BTreeMap;
+
 use quell_core::edge::Edge;
 use quell_core::job::Shape;
 use quell_core::trigger::When;
-use quell_core::{Job, NewTrigger, Result, Timestamp};
+use quell_core::{Job, JobId, NewTrigger, Result, Timestamp};
 use serde::Serialize;
 
 use crate::error::corrupt;
@@ -100,15 +102,17 @@ impl Tx<'_> {
     }
 
     /// Inserts new jobs. Fails, to be tried again, where another call opened a window of the same
-    /// key a moment earlier.
-    pub(crate) async fn insert_new(&mut self, jobs: &[&Job]) -> Result<()> {
+    /// key a moment earlier. `behind` are the closed windows that they wait behind, whose rows this
+    /// call holds.
+    pub(crate) async fn insert_new(&mut self, jobs: &[&Job], behind: &Behind) -> Result<()> {
         const INSERT: &str = "insert into quell.job
                 (id, lane_id, task_id, due_at, first_at, bound_at, asked_at, not_before, reason,
-                 triggers, suppressed, overlap, period, key, shape, payload, partition_id, partition)
+                 triggers, suppressed, overlap, period, key, shape, payload, partition_id, partition,
+                 closed, behind)
              select * from unnest($1::bigint[], $2::int[], $3::int[], $4::bigint[], $5::bigint[],
                  $6::bigint[], $7::bigint[], $8::bigint[], $9::smallint[], $10::bigint[],
                  $11::bigint[], $12::bool[], $13::bigint[], $14::text[], $15::text[], $16::text[],
-                 $17::int[], $18::text[])";
+                 $17::int[], $18::text[], $19::bool[], $20::bigint[])";
         if jobs.is_empty() {
             return Ok(());
         }
@@ -136,7 +140,9 @@ impl Tx<'_> {
             .bind(shapes(&jobs)?)
             .bind(column(&jobs, |job, _| job.payload.as_str().to_owned()))
             .bind(jobs.iter().map(|(_, (_, partition))| *partition).collect::<Vec<_>>())
-            .bind(column(&jobs, |job, _| partition(job)));
+            .bind(column(&jobs, |job, _| partition(job)))
+            .bind(column(&jobs, |job, _| job.is_closed_window()))
+            .bind(column(&jobs, |job, _| behind.get(&job.id).map(|id| signed(id.get()))));
         self.run("write new jobs", query).await
     }
 
@@ -150,14 +156,15 @@ impl Tx<'_> {
                     reason = w.reason, triggers = w.triggers, suppressed = w.suppressed,
                     attempt = w.attempt, overlap = w.overlap, period = w.period, shape = w.shape,
                     payload = coalesce(w.payload, j.payload), partition_id = w.partition_id,
-                    partition = w.partition
+                    partition = w.partition, closed = w.closed,
+                    behind = case when not w.overlap then j.behind end
                from unnest($1::bigint[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[],
                            $6::bigint[], $7::bigint[], $8::smallint[], $9::bigint[], $10::bigint[],
                            $11::int[], $12::bool[], $13::bigint[], $14::text[], $15::text[],
-                           $16::int[], $17::text[])
+                           $16::int[], $17::text[], $18::bool[])
                     as w (id, lane_id, due_at, last_at, bound_at, asked_at, not_before, reason,
                           triggers, suppressed, attempt, overlap, period, shape, payload,
-                          partition_id, partition)
+                          partition_id, partition, closed)
               where j.id between w.id and w.id";
         const SUPPRESS: &str =
             "update quell.ended j set triggers = w.triggers, suppressed = w.suppressed
@@ -190,7 +197,8 @@ impl Tx<'_> {
                 .bind(shapes(&jobs)?)
                 .bind(column(&jobs, |job, _| text(job)))
                 .bind(jobs.iter().map(|(_, (_, partition))| *partition).collect::<Vec<_>>())
-                .bind(column(&jobs, |job, _| partition(job)));
+                .bind(column(&jobs, |job, _| partition(job)))
+                .bind(column(&jobs, |job, _| job.is_closed_window()));
             self.run("write windows", query).await?;
         }
         if !ended.is_empty() {
@@ -206,17 +214,23 @@ impl Tx<'_> {
     }
 
     /// Writes whole jobs that were there before, wherever their state puts them now. `was_ended`
-    /// are those that come back from among the ended.
-    pub(crate) async fn put(&mut self, jobs: &[&Job], was_ended: bool) -> Result<()> {
+    /// are those that come back from among the ended; `behind` is as for [`Tx::insert_new`].
+    pub(crate) async fn put(
+        &mut self,
+        jobs: &[&Job],
+        was_ended: bool,
+        behind: &Behind,
+    ) -> Result<()> {
         const UPDATE: &str = "update quell.job j
                 set (lane_id, state, due_at, last_at, bound_at, asked_at, not_before, reason,
                      triggers, suppressed, attempt, failures, starts, lapses, overlap, period,
                      lease_until, started_at, ended_at, absorbed_by, worker, error, shape, payload,
-                     partition_id, partition)
+                     partition_id, partition, closed, behind)
                   = (w.lane_id, w.state, w.due_at, w.last_at, w.bound_at, w.asked_at, w.not_before,
                      w.reason, w.triggers, w.suppressed, w.attempt, w.failures, w.starts, w.lapses,
                      w.overlap, w.period, w.lease_until, w.started_at, w.ended_at, w.absorbed_by,
-                     w.worker, w.error, w.shape, w.payload, w.partition_id, w.partition)
+                     w.worker, w.error, w.shape, w.payload, w.partition_id, w.partition,
+                     w.closed, w.behind)
                from json_populate_recordset(null::quell.job, $1::json) w
               where j.id between w.id and w.id";
         const LEAVE: [&str; 2] = [
@@ -240,7 +254,10 @@ impl Tx<'_> {
             let mut rows = self
                 .laned(&jobs)?
                 .into_iter()
-                .map(|(job, (lane, partition))| Row::of(job, &lane, partition))
+                .map(|(job, (lane, partition))| {
+                    let behind = behind.get(&job.id).map(|id| signed(id.get()));
+                    Ok(Row { behind, ..Row::of(job, &lane, partition)? })
+                })
                 .collect::<Result<Vec<_>>>()?;
             rows.sort_by(|a, b| (a.task_id, &a.key).cmp(&(b.task_id, &b.key)));
             let rows = serde_json::to_string(&rows)
@@ -258,6 +275,9 @@ impl Tx<'_> {
         Ok(())
     }
 }
+
+/// The closed windows that others wait behind (R10): see the schema.
+pub(crate) type Behind = BTreeMap<JobId, JobId>;
 
 /// A job's row, with the names of its columns.
 #[derive(Debug, Serialize)]
@@ -286,6 +306,8 @@ struct Row<'j> {
     state: u8,
     reason: u8,
     overlap: bool,
+    closed: bool,
+    behind: Option<i64>,
     key: Option<&'j str>,
     partition: Option<&'j str>,
     worker: Option<&'j str>,
@@ -324,6 +346,8 @@ impl<'j> Row<'j> {
             state: job.state.code(),
             reason: window.reason.code(),
             overlap: job.shape.overlap,
+            closed: job.is_closed_window(),
+            behind: None,
             key: job.key.as_ref().map(quell_core::Key::as_str),
             partition: job.partition.as_ref().map(quell_core::Key::as_str),
             worker: job.worker.as_ref().map(quell_core::WorkerId::as_str),

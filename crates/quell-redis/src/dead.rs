@@ -139,7 +139,7 @@ impl Tx<'_> {
         let keyed = letters
             .iter()
             .filter_map(|letter| Some((letter.job.task.clone(), letter.job.key.clone()?)));
-        self.load_keys(&keyed.collect()).await?;
+        self.load_keys(&keyed.collect(), &[]).await?;
         let names =
             letters.iter().map(|letter| (letter.job.queue.clone(), letter.job.task.clone()));
         self.take_settings(names);

@@ -61,7 +61,7 @@ impl Keys {
         counts: "counts",
         /// How many attempts run, by queue, and by worker and partition of it.
         slots: "slots",
-        /// The running jobs of keys.
+        /// The running jobs of keys, and the first closed window of each: see `busy`.
         runs: "runs",
         /// Attempts on record, by job.
         attempts: "attempts",
@@ -107,6 +107,11 @@ impl Keys {
     /// window of a key is found.
     pub(crate) fn debounce(&self, task: &TaskName, key: &Key) -> String {
         self.named(&format!("debounce:{task}|{key}"))
+    }
+
+    /// The closed windows of a key (R10), in the order of their numbers.
+    pub(crate) fn closed(&self, task: &TaskName, key: &Key) -> String {
+        self.named(&format!("closed:{task}|{key}"))
     }
 
     /// Jobs that may start, by when they are due.

@@ -10,7 +10,7 @@ use quell_core::{Job, QueueName, QueueSettings, Result, TaskName, TaskSettings};
 
 use tracing::{error, warn};
 
-use crate::row::{DEFAULT_SHAPE, corrupt, from_json, shape_name};
+use crate::row::{DEFAULT_SHAPE, corrupt, from_json, policy_of, shape_name};
 
 /// Jobs that wait in one order: of a queue, a task and a priority.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -147,18 +147,20 @@ impl Known {
         self.shapes.iter().map(|(number, shape)| (*number, shape))
     }
 
-    /// A shape's number; none where it has none yet.
+    /// The number of what jobs share of a shape; none where it has none yet.
     pub(crate) fn shape_number(&self, shape: &Shape) -> Result<Option<u32>> {
-        if *shape == Shape::default() {
+        let policy = policy_of(shape);
+        if *policy == Shape::default() {
             return Ok(Some(DEFAULT_SHAPE));
         }
-        Ok(self.shape_numbers.get(&shape_name(shape)?).copied())
+        Ok(self.shape_numbers.get(&shape_name(&policy)?).copied())
     }
 
     /// Gives a new shape the next number; returns it with the shape's name.
     pub(crate) fn new_shape(&mut self, shape: &Shape) -> Result<(String, u32)> {
-        let (name, number) = (shape_name(shape)?, self.newest_shape.saturating_add(1));
-        self.add_shape(name.clone(), shape.clone(), number);
+        let policy = policy_of(shape).into_owned();
+        let (name, number) = (shape_name(&policy)?, self.newest_shape.saturating_add(1));
+        self.add_shape(name.clone(), policy, number);
         Ok((name, number))
     }
 

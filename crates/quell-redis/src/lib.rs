@@ -2,14 +2,16 @@
 //!
 //! `options` opens it, `store` is the door, `tx` takes one step: it reads the rows (`look`, `load`),
 //! lets the core decide ([`quell_core::part`]), and writes what changed by one script (`write`,
-//! `lua/`), if what was read is still so; most calls are one script, which `fast` knows. `claim` knows who comes next; `read`, `dead`, `alerts`,
-//! `schedules` and `upkeep` are what operators and workers ask for besides. `keys`, `row` and
-//! `known` say what stands where in Redis.
+//! `lua/`), if what was read is still so; most calls are one script, which `fast` knows. `claim`
+//! knows who comes next, and `busy` which window of a key; `read`, `dead`, `alerts`, `schedules` and
+//! `upkeep` are what operators and workers ask for besides. `keys`, `row` and `known` say what stands
+//! where in Redis.
 //!
 //! Invariant: whatever is written is written by one script, and nothing that a time to live removes
 //! is needed.
 
 mod alerts;
+mod busy;
 mod check;
 mod claim;
 mod cluster;

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use quell_core::touched::Needs;
-use quell_core::{Attempt, Batch, Effect, Job, JobId, Key, QueueName, Result, TaskName};
+use quell_core::{Attempt, Batch, Effect, JobId, Key, QueueName, Result, TaskName};
 
 use crate::keys::{Keys, split_task_key, task_key};
 use crate::look::Read;
 use crate::row::{StoredHold, StoredRecord, corrupt, decode_job, decode_starts, from_json};
 use crate::tx::{Cell, Tx};
-use crate::write::{MESSAGE_ID, NEWEST, number, split, starts_field};
+use crate::write::{MESSAGE_ID, NEWEST, starts_field};
 
 /// Keys of tasks.
 pub(crate) type TaskKeys = BTreeSet<(TaskName, Key)>;
@@ -74,7 +74,7 @@ impl Tx<'_> {
         }
         cells.extend(self.cells_of_keys(&task_keys));
         self.fetch(cells, sets).await?;
-        self.load_others_of(&task_keys).await?;
+        self.load_next_windows(&task_keys, ids).await?;
         for (task, key) in &task_keys {
             self.take_memory(task, key)?;
         }
@@ -119,33 +119,16 @@ impl Tx<'_> {
         cells.collect()
     }
 
-    /// The jobs that wait and run of keys whose cells were fetched, beside those that are loaded.
-    async fn load_others_of(&mut self, task_keys: &TaskKeys) -> Result<()> {
-        let keys = self.shard.keys.clone();
-        let mut others = BTreeSet::new();
-        for (task, key) in task_keys {
-            let window = self.cell(keys.debounce(task, key), MESSAGE_ID).and_then(number);
-            let running = self.cell(keys.runs(), &task_key(task, key)).map(split);
-            others.extend(window.into_iter().chain(running.unwrap_or_default()).map(JobId::new));
-        }
-        // What was loaded for its own sake stays as it is.
-        others.retain(|id| !self.rows.jobs.contains_key(id));
-        self.load_jobs(others.iter().copied()).await?;
-        // What has ended is nobody's business.
-        for id in others {
-            let ended = |job: &Job| job.state.is_ended();
-            if self.rows.jobs.get(&id).is_some_and(ended) {
-                self.rows.jobs.remove(&id);
-            }
-        }
-        Ok(())
+    /// Loads the windows of keys that may come next once the `moving` jobs have moved.
+    pub(crate) async fn load_keys(&mut self, task_keys: &TaskKeys, moving: &[JobId]) -> Result<()> {
+        self.fetch_keys(task_keys).await?;
+        self.load_next_windows(task_keys, moving).await
     }
 
-    /// Loads the windows and running jobs of keys.
-    pub(crate) async fn load_keys(&mut self, task_keys: &TaskKeys) -> Result<()> {
+    /// Reads which jobs of keys wait and run.
+    pub(crate) async fn fetch_keys(&mut self, task_keys: &TaskKeys) -> Result<()> {
         let cells = self.cells_of_keys(task_keys);
-        self.fetch(cells, Vec::new()).await?;
-        self.load_others_of(task_keys).await
+        self.fetch(cells, Vec::new()).await
     }
 
     /// Loads the dedup and idempotency keys that name jobs whose sets were fetched.
@@ -254,7 +237,7 @@ impl Tx<'_> {
         for (task, key) in &records {
             self.take_record(task, key)?;
         }
-        self.load_others_of(&windows).await?;
+        self.load_open_windows(&windows).await?;
         let rows = &self.rows;
         let held = rows.holds.values().map(|hold| hold.job);
         let recorded = rows.records.values().map(|record| record.job);
@@ -263,6 +246,8 @@ impl Tx<'_> {
         self.load_jobs(named).await?;
         let triggers = batches.iter().flat_map(|batch| &batch.triggers);
         self.take_settings(triggers.map(|trigger| (trigger.queue.clone(), trigger.task.clone())));
+        // R10: a window that closes stays in its queue.
+        self.take_settings_of_jobs();
         Ok(())
     }
 

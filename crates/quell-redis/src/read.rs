@@ -320,6 +320,9 @@ impl Tx<'_> {
         self.load_around(&[id]).await?;
         let Some(job) = self.rows.jobs.get(&id) else { return Ok(()) };
         let task = job.task.clone();
+        if let Some(key) = job.key.clone() {
+            self.load_open_windows(&[(task.clone(), key)].into()).await?;
+        }
         let keys = self.shard.keys.clone();
         let (absorbed, ticks) = (absorbed_by(&keys, id), keys.ticks_of(id));
         self.fetch(Vec::new(), vec![absorbed.clone(), ticks.clone()]).await?;

@@ -1,6 +1,8 @@
 //! Rows as Redis keeps them: jobs as MessagePack arrays, which scripts read too, and the rest as
 //! JSON.
 
+use std::borrow::Cow;
+
 use quell_core::dedup::{Hold, HoldUntil};
 use quell_core::idempotency::{Fingerprint, Kept, Record};
 use quell_core::job::Shape;
@@ -65,6 +67,11 @@ struct Stored {
     absorbed_by: Option<u64>,
     #[serde(default)]
     error: Option<String>,
+    /// What of the shape is the job's own: see [`policy_of`].
+    #[serde(default)]
+    closed: bool,
+    #[serde(default)]
+    surplus: i64,
 }
 
 /// A job's row, with the numbers of its lane and its shape.
@@ -103,6 +110,8 @@ pub(crate) fn encode_around(job: &Job, lane: u32, shape: u32) -> (Vec<u8>, Vec<u
     row.count(job.suppressed);
     row.id(job.absorbed_by);
     row.text(job.error.as_deref());
+    row.flag(job.shape.closed);
+    row.signed(job.shape.surplus);
     row.bytes.truncate(row.kept);
     let mut before = Vec::with_capacity(row.bytes.len().saturating_add(16));
     // Writing to memory does not fail.
@@ -161,6 +170,11 @@ impl Row {
 
     fn count(&mut self, count: u64) {
         let _written = write_uint(&mut self.bytes, count);
+        self.end(count == 0);
+    }
+
+    fn signed(&mut self, count: i64) {
+        write_number(&mut self.bytes, count);
         self.end(count == 0);
     }
 
@@ -240,10 +254,10 @@ pub(crate) fn decode_job(id: JobId, bytes: &[u8], known: &Known) -> Result<Job> 
     let wrong = |why: &dyn std::fmt::Display| Error::unreadable(id, why);
     let stored: Stored = rmp_serde::from_slice(bytes).map_err(|error| wrong(&error))?;
     let lane = known.lane(stored.lane).ok_or_else(|| wrong(&"its lane is unknown"))?.clone();
-    let shape = known.shape(stored.shape).ok_or_else(|| wrong(&"its shape is unknown"))?;
+    let policy = known.shape(stored.shape).ok_or_else(|| wrong(&"its shape is unknown"))?;
     let state = JobState::from_code(stored.state).ok_or_else(|| wrong(&"its state is unknown"))?;
     let reason = DueReason::from_code(stored.reason).ok_or_else(|| wrong(&"its reason"))?;
-    stored.into_job(id, lane, (shape, state, reason)).map_err(|error| wrong(&error))
+    stored.into_job(id, lane, (policy, state, reason)).map_err(|error| wrong(&error))
 }
 
 /// What is known of a job whose row cannot be decoded as a whole: enough to take it out of the
@@ -260,8 +274,9 @@ impl Stored {
         self,
         id: JobId,
         Lane { queue, task, priority }: Lane,
-        (shape, state, reason): (Shape, JobState, DueReason),
+        (policy, state, reason): (Shape, JobState, DueReason),
     ) -> Result<Job> {
+        let shape = Shape { closed: self.closed, surplus: self.surplus, ..policy };
         let window = self.window(reason);
         let moment = |at: Option<i64>| at.map(Timestamp::from_micros);
         Ok(Job {
@@ -411,6 +426,15 @@ fn internal(what: &str, error: impl std::error::Error + Send + Sync + 'static) -
 
 /// The number of a shape that is none of the others: that of jobs without a key.
 pub(crate) const DEFAULT_SHAPE: u32 = 0;
+
+/// What jobs share of a shape, which has a number. Whether a window is closed and its surplus (R10)
+/// are in its row: each surplus would be another shape, and no shape is ever removed.
+pub(crate) fn policy_of(shape: &Shape) -> Cow<'_, Shape> {
+    if !shape.closed && shape.surplus == 0 {
+        return Cow::Borrowed(shape);
+    }
+    Cow::Owned(Shape { closed: false, surplus: 0, ..shape.clone() })
+}
 
 /// The JSON under which a shape is known.
 pub(crate) fn shape_name(shape: &Shape) -> Result<String> {

@@ -3,12 +3,13 @@
 //!
 //! Where somebody else was faster, the step starts over; nothing was written then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use quell_core::part::{Ended, Ids, News, Part, Rows};
-use quell_core::{Error, ErrorKind, Result, Timestamp};
+use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
+use quell_core::{Error, ErrorKind, JobId, Result, Timestamp};
 
+use crate::keys::member;
 use crate::known::Known;
 use crate::look::{Looked, Read, read_fields};
 use crate::pack::{Item, list, pack};
@@ -48,6 +49,10 @@ pub(crate) struct Tx<'s> {
     pub(crate) rows: Rows,
     /// Sets that were read: members of their keys.
     pub(crate) sets: BTreeMap<String, Vec<String>>,
+    /// The first closed windows of keys, at most so many, which must still be those.
+    pub(crate) firsts: BTreeMap<String, (usize, Vec<JobId>)>,
+    /// Keys of which the step is told what is busy.
+    pub(crate) busy_keys: BTreeSet<TaskKey>,
     pub(crate) has_history: bool,
     time: Time,
     /// The id of the next new job.
@@ -92,6 +97,8 @@ impl<'s> Tx<'s> {
             cells: BTreeMap::new(),
             rows: Rows::default(),
             sets: BTreeMap::new(),
+            firsts: BTreeMap::new(),
+            busy_keys: BTreeSet::new(),
             has_history,
             time,
             next_id: 1,
@@ -200,6 +207,7 @@ impl<'s> Tx<'s> {
         let before = self.rows.clone();
         let rows = std::mem::take(&mut self.rows);
         let mut part = Part::new(self.now, self.ids(), rows, self.has_history);
+        self.tell_busy(&mut part);
         let answer = step(&mut part);
         self.taken = Some(Taken { before, ended: part.end() });
         Some(answer)
@@ -250,24 +258,28 @@ impl<'s> Tx<'s> {
     /// The keys, checks and writes of a commit.
     fn request(self, writes: Writes) -> (Vec<String>, Vec<u8>, Vec<u8>) {
         let mut keys = Numbered::new(self.shard.keys.clock());
-        let checks: Vec<Item> = self
-            .cells
-            .into_iter()
-            .map(|(cell, value)| {
-                let field = cell.field.map_or(Item::NOTHING, Item::from);
-                let value = match value {
-                    None => Item::NOTHING,
-                    Some(value) if value.len() > LONGEST_COMPARED => {
-                        Item::from(sha1_smol::Sha1::from(&value).digest().to_string())
-                    }
-                    Some(value) => Item::from(value),
-                };
-                list![keys.number(cell.key), field, value]
-            })
-            .collect();
+        let mut checks = Vec::with_capacity(self.cells.len().saturating_add(self.firsts.len()));
+        for (cell, value) in self.cells {
+            let field = cell.field.map_or(Item::NOTHING, Item::from);
+            let value = value.map_or(Item::NOTHING, compared);
+            checks.push(list![keys.number(cell.key), field, value]);
+        }
+        for (set, (count, first)) in self.firsts {
+            let members: Vec<String> = first.into_iter().map(member).collect();
+            let members = compared(members.join(" ").into_bytes());
+            checks.push(list![keys.number(set), Item::NOTHING, members, count]);
+        }
         let writes = writes.into_items(&mut keys);
         (keys.names, pack(&checks), pack(&writes))
     }
+}
+
+/// A value as it is sent to be compared.
+fn compared(value: Vec<u8>) -> Item {
+    if value.len() > LONGEST_COMPARED {
+        return Item::from(sha1_smol::Sha1::from(&value).digest().to_string());
+    }
+    Item::from(value)
 }
 
 /// Keys by their number in a call.
@@ -300,7 +312,7 @@ impl Numbered {
 
 /// Whether rows do not fit each other: a key has never more than one open window.
 fn is_torn(rows: &Rows) -> bool {
-    let mut open = std::collections::BTreeSet::new();
+    let mut open = BTreeSet::new();
     let windows = rows.jobs.values().filter(|job| job.is_open_window());
     windows.into_iter().any(|job| !open.insert((&job.task, &job.key)))
 }

@@ -4,9 +4,10 @@
 //! one starts again without it: the loop is in `store`. The row moves, byte by byte, from the jobs to
 //! a hash that no script knows, and what is known of it takes the job out of the indexes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
+use quell_core::part::TaskKey;
 use quell_core::{
     Error, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp, UnreadableJob,
     UnreadableJobs, UnreadablePage, unreadable,
@@ -14,17 +15,18 @@ use quell_core::{
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::keys::member;
+use crate::busy::Busy;
+use crate::keys::{member, split_task_key};
 use crate::look::{Read, Score, job_of, read_fields};
 use crate::pace::TRIES;
 use crate::row::{decode_in_part, decode_job, from_json, to_json};
 use crate::shard::Time;
 use crate::store::{ShardStore, step, step_once};
 use crate::tx::{Cell, Committed, Tx, contended};
-use crate::write::split;
+use crate::write::{MESSAGE_ID, number};
 
-/// Unreadable jobs that one must set aside before another, because both have one key.
-const MOST_PENDING: usize = 8;
+/// Keys whose windows are read in one trip.
+const MOST_KEYS: usize = 200;
 
 /// What is kept of a job that is set aside, beside its row.
 #[derive(Serialize, Deserialize)]
@@ -47,38 +49,45 @@ enum Met {
     Gone,
 }
 
+/// What becomes of the other jobs of a key when one is set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Frees {
+    /// The next window may start where no attempt runs (R11).
+    NextWindow,
+    /// They stay as they are, because another job of the key is about to be set aside.
+    Nothing,
+}
+
 impl ShardStore {
     /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where
     /// that is no reason to take the failed step again.
     pub(crate) async fn set_aside(&self, error: &Error) -> Result<bool> {
         let Some(id) = error.unreadable_job() else { return Ok(false) };
-        let mut pending = vec![(id, unreadable::reason(error))];
-        let mut may_try = false;
-        while let Some((id, reason)) = pending.last() {
-            match self.set_one_aside(*id, reason).await {
-                Ok(met) => {
-                    may_try |= met != Met::Gone;
-                    pending.pop();
-                }
-                // Another job of its key.
-                Err(other) => match other.unreadable_job() {
-                    Some(id) if pending.len() < MOST_PENDING => {
-                        pending.push((id, unreadable::reason(&other)));
-                    }
-                    _ => return Err(other),
-                },
-            }
+        let reason = unreadable::reason(error);
+        let mut others = 0;
+        loop {
+            let error = match self.set_one_aside(id, &reason, Frees::NextWindow).await {
+                Ok(met) => return Ok(met != Met::Gone || others > 0),
+                Err(error) => error,
+            };
+            // Its key's next window cannot be decoded either. That one goes first: a process that
+            // dies between the two must not leave the key to a window that nothing frees.
+            let next = error.unreadable_job().filter(|next| *next != id);
+            let Some(next) = next.filter(|_| others < unreadable::MAX_PER_CALL) else {
+                return Err(error);
+            };
+            self.set_one_aside(next, &unreadable::reason(&error), Frees::Nothing).await?;
+            others += 1;
         }
-        Ok(may_try)
     }
 
-    async fn set_one_aside(&self, id: JobId, reason: &str) -> Result<Met> {
+    async fn set_one_aside(&self, id: JobId, reason: &str, frees: Frees) -> Result<Met> {
         let met = step_once!(
             self,
             "set an unreadable job aside",
             (Time::Last, 0, self.history.is_some()),
             TRIES,
-            |tx| tx.set_aside(id, reason).await?
+            |tx| tx.set_aside(id, reason, frees).await?
         );
         if met == Met::Aside {
             warn!(job = %id, reason, "job set aside: its row cannot be decoded");
@@ -136,7 +145,7 @@ impl UnreadableJobs for ShardStore {
 impl Tx<'_> {
     /// Takes the step that sets a job aside, if its row cannot be decoded with all names that there
     /// are: where more are made meanwhile, the commit fails.
-    async fn set_aside(&mut self, id: JobId, reason: &str) -> Result<Option<Met>> {
+    async fn set_aside(&mut self, id: JobId, reason: &str, frees: Frees) -> Result<Option<Met>> {
         let (keys, field) = (self.shard.keys.clone(), id.to_string());
         self.fetch(vec![Cell::new(keys.jobs(), field.clone())], Vec::new()).await?;
         let Some(row) = self.cell(keys.jobs(), &field).map(<[u8]>::to_vec) else {
@@ -156,13 +165,21 @@ impl Tx<'_> {
         self.beside.place(keys.unreadable(), member(id), place(id.get()));
         self.beside.hash_set(keys.unreadable_jobs(), id, to_json(&aside)?);
         self.beside.hash_set(keys.unreadable_rows(), id, row);
-        match job {
-            Some(job) => self.load_beside(job).await?,
-            None => self.leave_every_index(id).await?,
+        let busy_key = match job {
+            Some(job) => {
+                self.load_beside(job, frees).await?;
+                None
+            }
+            None => self.leave_every_index(id).await?.filter(|_| frees == Frees::NextWindow),
+        };
+        if let Some(task_key) = &busy_key {
+            self.load_next_windows(&BTreeSet::from([task_key.clone()]), &[id]).await?;
+            self.take_settings_of_jobs();
         }
         let reason = reason.to_owned();
         Ok(self.step(|part| {
             part.set_aside(id, &reason);
+            busy_key.iter().for_each(|task_key| part.free_key(task_key));
             Met::Aside
         }))
     }
@@ -179,7 +196,7 @@ impl Tx<'_> {
         let job = row.and_then(|row| decode_job(id, row, &self.known).ok());
         let (Some(was), Some(job)) = (was, job) else { return Ok(self.step(|_| false)) };
         self.forget_aside(id);
-        self.load_beside(Job { state: JobState::Unreadable, ..job }).await?;
+        self.load_beside(Job { state: JobState::Unreadable, ..job }, Frees::NextWindow).await?;
         Ok(self.step(|part| {
             part.restore(id, was);
             true
@@ -187,13 +204,17 @@ impl Tx<'_> {
     }
 
     /// Loads what hangs on a job that is set aside or about to be, and what its key is about.
-    async fn load_beside(&mut self, job: Job) -> Result<()> {
+    async fn load_beside(&mut self, job: Job, frees: Frees) -> Result<()> {
         let (keys, id) = (self.shard.keys.clone(), job.id);
         let task_key = job.key.clone().map(|key| (job.task.clone(), key));
         self.rows.jobs.insert(id, job);
         self.fetch(Vec::new(), vec![keys.names(id)]).await?;
         if let Some((task, key)) = &task_key {
-            self.load_keys(&BTreeSet::from([(task.clone(), key.clone())])).await?;
+            let task_keys = BTreeSet::from([(task.clone(), key.clone())]);
+            match frees {
+                Frees::NextWindow => self.load_keys(&task_keys, &[id]).await?,
+                Frees::Nothing => self.fetch_keys(&task_keys).await?,
+            }
             let cell = Cell::new(keys.memories(), crate::keys::task_key(task, key));
             self.fetch(vec![cell], Vec::new()).await?;
             self.take_memory(task, key)?;
@@ -230,8 +251,9 @@ impl Tx<'_> {
         self.beside.hash_delete(keys.unreadable_rows(), id);
     }
 
-    /// Takes a job of which nothing can be decoded out of every index that may name it.
-    async fn leave_every_index(&mut self, id: JobId) -> Result<()> {
+    /// Takes a job of which nothing can be decoded out of every index that may name it. Returns its
+    /// key where other jobs of the key may wait for it.
+    async fn leave_every_index(&mut self, id: JobId) -> Result<Option<TaskKey>> {
         let keys = self.shard.keys.clone();
         self.beside.hash_delete(keys.jobs(), id);
         for key in [keys.leases(), keys.waiting(), keys.ended(), keys.dead()] {
@@ -249,13 +271,69 @@ impl Tx<'_> {
                 self.beside.head(keys.heads(queue), keys.line(&line), line);
             }
         }
-        for (field, ids) in looked.pairs()? {
-            let mut others = split(&ids);
-            if others.remove(&id.get()) {
-                self.beside.set_runs(keys.runs(), &field, &others);
+        let mut busy_keys = BTreeMap::new();
+        for (field, value) in looked.pairs()? {
+            if let Some(task_key) = split_task_key(&field) {
+                busy_keys.insert(task_key, Busy::parse(&value));
             }
         }
-        Ok(())
+        self.leave_key(id, busy_keys).await
+    }
+
+    /// Takes the job out of what is busy of its key, and returns the key. A job that neither runs nor
+    /// has closed windows beside it keeps nothing back.
+    async fn leave_key(
+        &mut self,
+        id: JobId,
+        busy_keys: BTreeMap<TaskKey, Busy>,
+    ) -> Result<Option<TaskKey>> {
+        let keys = self.shard.keys.clone();
+        let runs = busy_keys.iter().find(|(_, busy)| busy.running.contains(&id));
+        let found = match runs {
+            Some((task_key, _)) => Some((task_key.clone(), false)),
+            None => self.key_of_window(id, &busy_keys).await?,
+        };
+        let Some((task_key, is_closed)) = found else { return Ok(None) };
+        self.fetch_keys(&BTreeSet::from([task_key.clone()])).await?;
+        let mut busy = self.busy(&task_key);
+        busy.running.remove(&id);
+        if is_closed {
+            self.beside.note_closed(keys.closed(&task_key.0, &task_key.1), id, false);
+        }
+        self.beside.set_busy(&keys, &task_key, &busy, is_closed);
+        Ok(Some(task_key))
+    }
+
+    /// The key with closed windows of which a job is a window, and whether it is one of those.
+    async fn key_of_window(
+        &mut self,
+        id: JobId,
+        busy_keys: &BTreeMap<TaskKey, Busy>,
+    ) -> Result<Option<(TaskKey, bool)>> {
+        let keys = self.shard.keys.clone();
+        let closed: Vec<&TaskKey> = busy_keys
+            .iter()
+            .filter(|(_, busy)| busy.closed.is_some())
+            .map(|(task_key, _)| task_key)
+            .collect();
+        for closed in closed.chunks(MOST_KEYS) {
+            let reads = closed.iter().flat_map(|(task, key)| {
+                let hash = keys.debounce(task, key);
+                [
+                    Read::Scores(keys.closed(task, key), vec![member(id)]),
+                    Read::Fields(hash, vec![MESSAGE_ID.to_owned()]),
+                ]
+            });
+            let mut looked = self.look(reads.collect()).await?;
+            for task_key in closed {
+                let is_closed = looked.present()?.contains(&true);
+                let shown = looked.text()?.as_deref().and_then(number);
+                if is_closed || shown == Some(id.get()) {
+                    return Ok(Some(((*task_key).clone(), is_closed)));
+                }
+            }
+        }
+        Ok(None)
     }
 }
 

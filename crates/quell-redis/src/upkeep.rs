@@ -57,7 +57,9 @@ impl Tx<'_> {
 
     /// Loads the open window of a key with all that its end may touch.
     pub(crate) async fn load_window(&mut self, task: &TaskName, key: &Key) -> Result<()> {
-        self.load_keys(&[(task.clone(), key.clone())].into()).await?;
+        let task_keys = [(task.clone(), key.clone())].into();
+        self.fetch_keys(&task_keys).await?;
+        self.load_open_windows(&task_keys).await?;
         let window = self.rows.jobs.values().find(|job| job.is_open_window()).map(|job| job.id);
         match window {
             Some(id) => self.load_around(&[id]).await,

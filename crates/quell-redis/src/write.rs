@@ -8,6 +8,7 @@ use quell_core::{
     Job, JobId, JobState, Key, KeyAdvice, Origin, QueueName, Result, TaskName, Timestamp,
 };
 
+use crate::busy::Changes;
 use crate::keys::{Keys, member, slot_changes, slots_of, task_key};
 use crate::known::Lane;
 use crate::row::{StoredHold, StoredRecord, encode_job, encode_starts, to_json};
@@ -70,7 +71,7 @@ impl Writes {
     fn jobs(&mut self, tx: &mut Tx<'_>, before: &Rows, after: &Rows) -> Result<bool> {
         let mut named = false;
         let mut limited = BTreeSet::new();
-        let mut runs: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        let mut busy = Changes::default();
         for (id, was, is) in differing(&before.jobs, &after.jobs) {
             let was_at = was.map(|job| standing(tx, job)).transpose()?.flatten();
             // What is set aside is kept elsewhere: see `unreadable`.
@@ -82,29 +83,17 @@ impl Writes {
             self.move_in_line(&tx.shard.keys, *id, was_at, is_at);
             self.index(&tx.shard.keys, *id, was, is);
             limited.extend(limited_queue(tx, was, is));
-            self.note_run(tx, &mut runs, *id, (was, is));
+            busy.note(self, tx, (was, is));
             self.window(tx, *id, was, is);
         }
         for queue in limited {
             self.hash_add(tx.shard.keys.slots(), slot_changes(&queue), 1);
         }
-        let key = tx.shard.keys.runs();
-        for (field, ids) in runs {
-            self.set_runs(key.clone(), &field, &ids);
-        }
+        busy.write(self, &tx.shard.keys);
         for (heads, line, lane) in std::mem::take(&mut self.lines) {
             self.push(Write::Head { heads, line, lane });
         }
         Ok(named)
-    }
-
-    /// The running jobs of a key.
-    pub(crate) fn set_runs(&mut self, key: String, field: &str, ids: &BTreeSet<u64>) {
-        if ids.is_empty() {
-            self.hash_delete(key, field);
-        } else {
-            self.hash_set(key, field, join(ids).into_bytes());
-        }
     }
 
     /// A job's row; says whether its lane or shape was new.
@@ -195,31 +184,6 @@ impl Writes {
         }
     }
 
-    /// Which jobs of a key run (R11).
-    fn note_run(
-        &mut self,
-        tx: &Tx<'_>,
-        runs_of: &mut BTreeMap<String, BTreeSet<u64>>,
-        id: JobId,
-        (was, is): (Option<&Job>, Option<&Job>),
-    ) {
-        let (ran, runs) = (was.is_some_and(|job| runs(&job)), is.is_some_and(|job| runs(&job)));
-        let Some((job, key)) = was.or(is).and_then(|job| Some((job, job.key.as_ref()?))) else {
-            return;
-        };
-        if ran == runs {
-            return;
-        }
-        let field = task_key(&job.task, key);
-        let known = tx.cell(tx.shard.keys.runs(), &field).map(split).unwrap_or_default();
-        let ids = runs_of.entry(field).or_insert(known);
-        if runs {
-            ids.insert(id.get());
-        } else {
-            ids.remove(&id.get());
-        }
-    }
-
     /// The hash that shows a key's window, and says which job it is.
     fn window(&mut self, tx: &Tx<'_>, id: JobId, was: Option<&Job>, is: Option<&Job>) {
         let Some((job, key)) = is.and_then(|job| Some((job, job.key.as_ref()?))) else { return };
@@ -233,7 +197,9 @@ impl Writes {
             let key = keys.recent(&job.task);
             self.push(Write::Push { key, value: number.clone(), most });
         }
-        if job.state == JobState::Scheduled {
+        if job.is_closed_window() && was.is_some() {
+            // The hash shows the open window, or this one until there is another.
+        } else if job.state == JobState::Scheduled {
             let opens = was.is_none_or(|was| was.state != JobState::Scheduled);
             if opens || shown != Some(id.get()) {
                 self.hash_set(name.clone(), MESSAGE_ID, number.into_bytes());
@@ -488,17 +454,6 @@ fn ended(job: &Job) -> Option<Timestamp> {
 
 fn died(job: &Job) -> Option<Timestamp> {
     job.ended_at.filter(|_| job.state == JobState::Dead)
-}
-
-/// Numbers in one field.
-fn join(ids: &BTreeSet<u64>) -> String {
-    ids.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
-}
-
-/// Reads what [`join`] wrote.
-pub(crate) fn split(bytes: &[u8]) -> BTreeSet<u64> {
-    let text = std::str::from_utf8(bytes).unwrap_or_default();
-    text.split(' ').filter_map(|id| id.parse().ok()).collect()
 }
 
 pub(crate) fn number(bytes: &[u8]) -> Option<u64> {

@@ -50,6 +50,13 @@ pub(crate) enum Write {
         line: String,
         lane: String,
     },
+    /// What keeps a new window of a key back: these running jobs, and the first of the set `closed`.
+    Busy {
+        key: String,
+        closed: String,
+        field: String,
+        running: String,
+    },
     Include {
         key: String,
         member: String,
@@ -187,6 +194,9 @@ impl Writes {
             Write::Unplace { key, member } => list!["zrem", keys.number(key), member],
             Write::Head { heads, line, lane } => {
                 list!["head", keys.number(heads), keys.number(line), lane]
+            }
+            Write::Busy { key, closed, field, running } => {
+                list!["busy", keys.number(key), keys.number(closed), field, running]
             }
             Write::Include { key, member } => list!["sadd", keys.number(key), member],
             Write::Exclude { key, member } => list!["srem", keys.number(key), member],

@@ -90,7 +90,8 @@ async fn end(
         return Err(lease_lost(lease.job));
     }
     // R11: the commit wakes every worker, this process's too.
-    sqlx::query(FREE_KEYS).execute(db).await.map_err(|e| explain(WHAT, e))?;
+    let freed = sqlx::query(FREE_KEYS).bind(format!("[{}]", signed(lease.job.get())));
+    freed.execute(db).await.map_err(|e| explain(WHAT, e))?;
     Ok(())
 }
 

@@ -59,7 +59,15 @@ impl Tx<'_> {
             "select ",
             job_columns!("case when ?3 then j.payload end"),
             " from json_each(?2) k
-              cross join quell_job j on j.task_id = ?1 and j.key = k.value and j.hold is not null"
+              cross join quell_job j on j.task_id = ?1 and j.key = k.value and j.hold >= 0
+             union all
+             select ",
+            job_columns!("null"),
+            " from json_each(?2) k
+              -- R10: a closed window holds back newer ones, and the first of them is enough to know.
+              cross join quell_job j on j.id = (select -max(c.hold) from quell_job c
+                                                 where c.task_id = ?1 and c.key = k.value
+                                                   and c.hold < 0)"
         );
         for (task, keys) in &needs.windows {
             let Some(task_id) = self.names.task_id(task) else { continue };
@@ -82,7 +90,7 @@ impl Tx<'_> {
     async fn write(&mut self, touched: &Touched) -> Result<()> {
         let (new, changed) = (touched.new_keyed(), touched.changed());
         let now = self.now;
-        for job in new.iter().chain(&changed) {
+        for job in changed.iter().chain(&new) {
             if job.state != JobState::Scheduled {
                 // Only a leading edge counts triggers in a job that does not wait.
                 self.tell(|| Event::suppressed(now, job));
@@ -94,8 +102,9 @@ impl Tx<'_> {
                 self.wake(&job.queue, job.window.due_at);
             }
         }
-        insert_new(&mut self.db, self.names, &new).await?;
+        // A window that closes gives up its place before another opens.
         update_joined(&mut self.db, self.names, &changed).await?;
+        insert_new(&mut self.db, self.names, &new).await?;
         self.write_unkeyed(touched.new_unkeyed()).await?;
         write_holds(&mut self.db, self.names, &touched.taken()).await?;
         write_records(&mut self.db, self.names, &touched.recorded()).await?;

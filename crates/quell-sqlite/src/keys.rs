@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_core::dedup::{Hold, HoldUntil};
 use quell_core::edge::{Edge, KeyMemory};
 use quell_core::touched::{Loaded, TaskKey, Wanted};
-use quell_core::{Job, JobId, JobState, Key, Result, SettledAs, TaskName};
+use quell_core::{Job, JobId, JobState, Key, Result, SettledAs};
 use serde::Serialize;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
@@ -25,7 +25,7 @@ impl Tx<'_> {
         let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) else {
             return Ok(became);
         };
-        let runs = !job.shape.overlap && self.key_runs(job.id, &job.task, &key).await?;
+        let is_busy = !job.shape.overlap && self.key_is_busy(job, &key).await?;
         let memory = match job.shape.edge {
             Edge::Throttle => {
                 let wanted = BTreeMap::from([(&job.task, BTreeSet::from([key.as_str()]))]);
@@ -33,19 +33,23 @@ impl Tx<'_> {
             }
             _ => None,
         };
-        self.keys_wait |= runs;
-        Ok(job.heed_key(self.now, runs, memory.map(|loaded| loaded.value).as_ref()))
+        self.keys_wait |= is_busy;
+        Ok(job.heed_key(self.now, is_busy, memory.map(|loaded| loaded.value).as_ref()))
     }
 
-    /// Whether an attempt of the key runs that is not of this job.
-    async fn key_runs(&mut self, id: JobId, task: &TaskName, key: &Key) -> Result<bool> {
+    /// Whether an attempt of the key runs that is not of this job, or an older window of it waits.
+    async fn key_is_busy(&mut self, job: &Job, key: &Key) -> Result<bool> {
         sqlx::query_scalar(
             "select exists (select 1 from quell_job
-                             where task_id = ?1 and key = ?2 and hold > 0 and id <> ?3)",
+                             where task_id = ?1 and key = ?2 and hold > 0 and id <> ?3)
+                 or exists (select 1 from quell_job
+                             where task_id = ?1 and key = ?2 and hold > -?3 and hold < 0)
+                 or exists (select 1 from quell_job
+                             where task_id = ?1 and key = ?2 and hold = 0 and id < ?3)",
         )
-        .bind(self.names.task_id(task))
+        .bind(self.names.task_id(&job.task))
         .bind(key.as_str().to_owned())
-        .bind(signed(id.get()))
+        .bind(signed(job.id.get()))
         .fetch_one(&mut *self.db)
         .await
         .map_err(|e| explain("look for a running attempt", e))

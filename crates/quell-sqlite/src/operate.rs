@@ -72,7 +72,7 @@ impl Tx<'_> {
             self.record_attempt(&ran, AttemptOutcome::Cancelled, why).await?;
         }
         self.put_back(&job, None).await?;
-        self.free_keys().await?;
+        self.free_keys(std::iter::once(job.id)).await?;
         if ran.state == JobState::Running {
             self.free_slots();
             self.news.cancelled.push(job.id);

@@ -9,24 +9,46 @@ use quell_core::crash::is_crash;
 use quell_core::history::Event;
 use quell_core::{
     Attempt, AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Payload,
-    QueueName, Result, Settled, SettledAs, Settlement, Timestamp,
+    QueueName, Result, Settled, SettledAs, Settlement, TaskName, Timestamp,
 };
 
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::explain;
+use crate::keys::json;
 use crate::row::{decode, get, job_columns, signed, unsigned};
 use crate::tx::{Trip, Tx, opening};
 use crate::workers::read_workers;
 use crate::write::put;
 
-/// R11: windows whose key no longer runs may start.
+/// R11: the next windows of keys that no longer run may start: of the keys of the jobs `?1`.
 pub(crate) const FREE_KEYS: &str = "update quell_job
+        set waits = 0
+      where waits = 1
+        and id in (
+              -- R10: the oldest comes first.
+              select min(coalesce((select -max(c.hold) from quell_job c
+                                    where c.task_id = e.task_id and c.key = e.key and c.hold < 0),
+                                  9223372036854775807),
+                         coalesce((select w.id from quell_job w
+                                    where w.task_id = e.task_id and w.key = e.key and w.hold = 0),
+                                  9223372036854775807))
+                from json_each(?1) l
+               cross join quell_job e on e.id = l.value
+               where not exists (select 1 from quell_job r
+                                  where r.task_id = e.task_id and r.key = e.key and r.hold > 0))
+  returning lane_id, due_at";
+
+/// R10, R11: the next windows of all keys that no longer run may start.
+const FREE_ALL: &str = "update quell_job
         set waits = 0
       where waits = 1
         and not exists (select 1 from quell_job r
                          where r.task_id = quell_job.task_id and r.key = quell_job.key
-                           and r.hold > 0)
+                           and (r.hold > 0 or r.hold < 0 and r.hold > -quell_job.id))
+        and not exists (select 1 from quell_job r
+                         where r.task_id = quell_job.task_id and r.key = quell_job.key
+                           and r.hold = 0 and r.id < quell_job.id)
   returning lane_id, due_at";
 
 /// Begins a transaction with ending all the attempts that succeeded; the rest comes after. R21: only
@@ -71,7 +93,7 @@ impl Tx<'_> {
             self.tell_at(place, || Event::settled(now, settlement, became));
             settled.push(Settled { lease: *lease, became });
         }
-        self.free_keys().await?;
+        self.free_keys(settled.iter().map(|one| one.lease.job)).await?;
         if settled.iter().any(|one| one.became != SettledAs::Refused) {
             self.free_slots();
         }
@@ -124,7 +146,7 @@ impl Tx<'_> {
             self.tell_at(place, || Event::Lapse { t, job, token, became, crash });
             lapsed.push(Lapsed { lease, became, crash });
         }
-        self.free_keys().await?;
+        self.free_keys(lapsed.iter().map(|one| one.lease.job)).await?;
         if !lapsed.is_empty() {
             self.free_slots();
         }
@@ -171,32 +193,48 @@ impl Tx<'_> {
         row.map(|row| decode(&row, self.names)).transpose()
     }
 
-    /// The open window of the job's key, if that is another job (R12).
+    /// The next window of the job's key, if that is another job: the one with the smallest id (R10,
+    /// R12).
     pub(crate) async fn heir_of(&mut self, job: &Job) -> Result<Option<Job>> {
+        const NEXT: &str = concat!(
+            "select ",
+            job_columns!("j.payload"),
+            " from quell_job j
+              where j.task_id = ?1 and j.key = ?2
+                and j.hold in (0, (select max(c.hold) from quell_job c
+                                    where c.task_id = ?1 and c.key = ?2 and c.hold < 0))
+              order by +j.id limit 1"
+        );
         let Some(key) = &job.key else { return Ok(None) };
-        let heir = self.open_window(&job.task, key.as_str()).await?;
+        let heir = self.window(NEXT, &job.task, key.as_str()).await?;
         Ok(heir.filter(|heir| heir.id != job.id))
     }
 
     /// The open window of a key.
-    pub(crate) async fn open_window(
-        &mut self,
-        task: &quell_core::TaskName,
-        key: &str,
-    ) -> Result<Option<Job>> {
+    pub(crate) async fn open_window(&mut self, task: &TaskName, key: &str) -> Result<Option<Job>> {
         const WINDOW: &str = concat!(
             "select ",
             job_columns!("j.payload"),
             " from quell_job j where j.task_id = ?1 and j.key = ?2 and j.hold = 0"
         );
+        self.window(WINDOW, task, key).await
+    }
+
+    async fn window(
+        &mut self,
+        sql: &'static str,
+        task: &TaskName,
+        key: &str,
+    ) -> Result<Option<Job>> {
         let Some(task_id) = self.names.task_id(task) else { return Ok(None) };
-        let row = sqlx::query(WINDOW).bind(task_id).bind(key.to_owned());
+        let row = sqlx::query(sql).bind(task_id).bind(key.to_owned());
         let row = row.fetch_optional(&mut *self.db).await;
-        let row = row.map_err(|e| explain("read an open window", e))?;
+        let row = row.map_err(|e| explain("read a window", e))?;
         row.map(|row| decode(&row, self.names)).transpose()
     }
 
-    /// Writes a job and the heir that may have absorbed it; dedup holds follow the work.
+    /// Writes a job, and the next window of its key where that absorbed it or waits for it; dedup
+    /// holds follow the work.
     pub(crate) async fn put_back(&mut self, job: &Job, heir: Option<&Job>) -> Result<()> {
         let absorbed = job.state == JobState::Absorbed;
         if job.state.is_ended() {
@@ -217,6 +255,13 @@ impl Tx<'_> {
                 .map_err(|e| explain("move dedup keys", e))?;
             self.hand_over_records(job, heir).await?;
         }
+        if let Some(next) = heir.filter(|next| !absorbed && next.waits && job.id < next.id) {
+            const HOLD_BACK: &str = "update quell_job set waits = 1 where id = ?1 and waits = 0";
+            let held = sqlx::query(HOLD_BACK).bind(signed(next.id.get()));
+            let held = held.execute(&mut *self.db).await;
+            held.map_err(|e| explain("hold a newer window back", e))?;
+            self.keys_wait = true;
+        }
         for changed in rows.into_iter().filter(|row| row.state == JobState::Scheduled) {
             let now = self.now;
             self.tell(|| Event::window(now, changed));
@@ -227,12 +272,23 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// R11: windows whose key no longer runs may start.
-    pub(crate) async fn free_keys(&mut self) -> Result<()> {
+    /// R11: the next windows of these jobs' keys may start, unless an attempt of the key runs.
+    pub(crate) async fn free_keys(&mut self, jobs: impl Iterator<Item = JobId>) -> Result<()> {
         if !self.keys_wait {
             return Ok(());
         }
-        let rows = sqlx::query(FREE_KEYS).fetch_all(&mut *self.db).await;
+        let jobs = json(&jobs.map(|id| signed(id.get())).collect::<Vec<_>>())?;
+        let rows = sqlx::query(FREE_KEYS).bind(jobs).fetch_all(&mut *self.db).await;
+        self.tell_freed(rows)
+    }
+
+    /// The same of all keys: a row that cannot be decoded does not say which one it held.
+    pub(crate) async fn free_all_keys(&mut self) -> Result<()> {
+        let rows = sqlx::query(FREE_ALL).fetch_all(&mut *self.db).await;
+        self.tell_freed(rows)
+    }
+
+    fn tell_freed(&mut self, rows: sqlx::Result<Vec<SqliteRow>>) -> Result<()> {
         for row in rows.map_err(|e| explain("free a key", e))? {
             let queue = self.names.lane(get(&row, 0)?).map(|lane| lane.queue.clone());
             if let Some(queue) = queue {

@@ -49,8 +49,7 @@ impl Tx<'_> {
             changed.map_err(|e| explain(what, e))?;
         }
         // R11, R31: what it held back may start.
-        self.keys_wait = true;
-        self.free_keys().await?;
+        self.free_all_keys().await?;
         self.free_slots();
         self.news.ended.push(id);
         warn!(job = %id, reason, "job set aside: its row cannot be decoded");

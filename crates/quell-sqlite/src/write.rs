@@ -186,19 +186,21 @@ pub(crate) async fn update_joined(
     static UPDATE: Sized = Sized::new(
         [
             "with w (id, lane_id, waits, due_at, last_at, bound_at, asked_at, not_before, reason,
-                     triggers, suppressed, attempt, shape, partition, payload) as (values ",
+                     triggers, suppressed, attempt, shape, partition, hold, payload) as (values ",
             ")
              update quell_job
                 set lane_id = w.lane_id, waits = w.waits, due_at = w.due_at, last_at = w.last_at,
                     bound_at = w.bound_at, asked_at = w.asked_at, not_before = w.not_before,
                     reason = w.reason, triggers = w.triggers, suppressed = w.suppressed,
                     attempt = w.attempt, shape = w.shape, partition = w.partition,
+                    -- Null where it stays: only a window that closes gives up its place.
+                    hold = coalesce(w.hold, quell_job.hold),
                     -- Null where it was not read, which says that it stays.
                     payload = coalesce(w.payload, quell_job.payload)
                from w
               where quell_job.id = w.id",
         ],
-        15,
+        16,
         256,
     );
     let bind = |query: JobQuery, (job, lane_id, _): &Laned<'_>| {
@@ -219,6 +221,7 @@ pub(crate) async fn update_joined(
             .bind(job.attempt)
             .bind(shape(job)?)
             .bind(partition(job))
+            .bind(hold(job).filter(|hold| *hold < 0))
             .bind((!payload.is_empty()).then(|| payload.to_owned())))
     };
     let jobs = laned(db, names, jobs).await?;
@@ -277,6 +280,7 @@ pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&J
 /// Which place of its key a job holds: see the schema.
 fn hold(job: &Job) -> Option<i64> {
     match (job.state, &job.key) {
+        (JobState::Scheduled, Some(_)) if job.shape.closed => Some(-signed(job.id.get())),
         (JobState::Scheduled, Some(_)) => Some(0),
         (JobState::Running, Some(_)) => Some(signed(job.id.get())),
         _ => None,

@@ -48,6 +48,7 @@ pub struct Policy {
     thresholds: Option<(Duration, Duration)>,
     throttle: Option<Duration>,
     max_triggers: Option<u32>,
+    max_bytes: Option<u32>,
     edge: Edge,
     overlap: bool,
     fold: Fold,
@@ -73,6 +74,7 @@ impl Policy {
             thresholds: None,
             throttle: None,
             max_triggers: None,
+            max_bytes: None,
             edge: Edge::Trailing,
             overlap: false,
             fold: Fold::Last,
@@ -106,6 +108,13 @@ impl Policy {
     /// The number of triggers at which a window is due at once (R7).
     pub fn max_triggers(mut self, triggers: u32) -> Self {
         self.max_triggers = Some(triggers);
+        self
+    }
+
+    /// The bytes that the gathered payload of a window may have: 1 MiB by default, 16 MiB at most. The
+    /// trigger that does not fit closes the window, which is due then, and opens the next one (R10).
+    pub fn max_bytes(mut self, bytes: u32) -> Self {
+        self.max_bytes = Some(bytes);
         self
     }
 
@@ -222,6 +231,7 @@ impl Policy {
         self.thresholds.is_some()
             || self.throttle.is_some()
             || self.max_triggers.is_some()
+            || self.max_bytes.is_some()
             || self.edge != Edge::Trailing
             || self.fold != Fold::Last
     }
@@ -244,13 +254,13 @@ impl Policy {
             }
             (None, None) => Debounce { edge: self.edge, ..Debounce::with_default(default) },
         };
-        if self.max_triggers == Some(0) {
-            return Err(Error::invalid("max_triggers", "max_triggers is 0: give 1 or more"));
-        }
         if matches!(self.fold, Fold::Collect { cap: 0 }) {
             return Err(Error::invalid("collect", "the cap of collect is 0: give 1 or more"));
         }
-        Ok(Debounce { max_triggers: self.max_triggers, overlap: self.overlap, ..base })
+        let (max_triggers, max_bytes) = (self.max_triggers, self.max_bytes);
+        let debounce = Debounce { max_triggers, max_bytes, overlap: self.overlap, ..base };
+        debounce.check_bounds()?;
+        Ok(debounce)
     }
 
     /// A trigger of `task` under this policy; with `key` it is debounced.
@@ -417,6 +427,7 @@ mod tests {
             (Policy::default().debounce(secs(1)..=secs(2)), true),
             (Policy::default().throttle(secs(1)), true),
             (Policy::default().max_triggers(3), true),
+            (Policy::default().max_bytes(3), true),
             (Policy::default().edge(Edge::Leading), true),
             (Policy::default().fold(Fold::Merge), true),
         ];

@@ -138,9 +138,10 @@ impl State {
                 became
             }
             (SettledAs::Scheduled { .. }, Some(task_key)) => {
-                let runs = self.key_runs(&task_key);
+                let is_next = self.next_window(&task_key) == Some(id);
+                let is_busy = self.key_runs(&task_key) || !is_next;
                 let memory = self.memories.get(&task_key).copied();
-                self.update(id, |job| job.heed_key(now, runs, memory.as_ref())).unwrap_or(became)
+                self.update(id, |job| job.heed_key(now, is_busy, memory.as_ref())).unwrap_or(became)
             }
             _ => became,
         }
@@ -153,11 +154,16 @@ impl State {
         self.hand_over_records(from, to);
     }
 
-    /// R11: the open window of the key may start once no attempt of it runs.
     fn free_key(&mut self, id: JobId) {
-        let Some(task_key) = self.task_key(id).filter(|key| !self.key_runs(key)) else { return };
-        let (task, key) = &task_key;
-        if let Some(window) = self.open_window(task, key)
+        if let Some(task_key) = self.task_key(id) {
+            self.free_next_window(&task_key);
+        }
+    }
+
+    /// R11: the next window of the key may start once no attempt of it runs.
+    pub(super) fn free_next_window(&mut self, task_key: &TaskKey) {
+        if !self.key_runs(task_key)
+            && let Some(window) = self.next_window(task_key)
             && self.job(window).is_some_and(|job| job.waits)
         {
             self.update(window, |job| job.waits = false);

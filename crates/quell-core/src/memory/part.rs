@@ -123,6 +123,13 @@ impl Part {
         Part(state)
     }
 
+    /// Notes jobs of a key whose rows were not loaded: whether one of them runs, and the oldest
+    /// closed window (R10, R11). Such a window is enough for [`Part::enqueue`]; the other steps need
+    /// its row.
+    pub fn note_key(&mut self, task_key: &TaskKey, runs: bool, closed: Option<JobId>) {
+        self.0.note_key(task_key, runs, closed);
+    }
+
     /// Ends the step.
     #[must_use]
     pub fn end(mut self) -> Ended {
@@ -253,6 +260,12 @@ impl Part {
     /// [`Part::settle`] needs, and on the idempotency keys that name it.
     pub fn set_aside(&mut self, id: JobId, reason: &str) {
         self.0.set_aside(id, reason);
+    }
+
+    /// Lets the key's next window start where no attempt of the key runs any more (R11), on the row
+    /// of that window: after a job was set aside of which not even the key can be decoded.
+    pub fn free_key(&mut self, task_key: &TaskKey) {
+        self.0.free_next_window(task_key);
     }
 
     /// As [`UnreadableJobs::restore`](crate::UnreadableJobs::restore), of one job that was set aside

@@ -25,8 +25,10 @@ impl Rows for State {
         self.open_window(task, key)
     }
 
-    fn key_runs(&self, task: &TaskName, key: &Key) -> bool {
-        self.key_runs(&(task.clone(), key.clone()))
+    fn key_is_busy(&self, task: &TaskName, key: &Key, window: JobId) -> bool {
+        let task_key = (task.clone(), key.clone());
+        let closed = self.closed_window(&task_key);
+        self.key_runs(&task_key) || closed.is_some_and(|closed| closed < window)
     }
 
     fn job(&self, id: JobId) -> Option<&Job> {

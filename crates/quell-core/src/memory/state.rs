@@ -26,8 +26,9 @@ use crate::{
 pub(super) type Ready = BTreeSet<(Reverse<i16>, Timestamp, JobId)>;
 /// Jobs of one task that share a line: those of a partition, or those without one.
 pub(super) type Lane = (QueueName, TaskName, Option<Key>);
-/// What others see of a job's place in line: its state, window, wait and lane.
-type Place = (JobState, Window, bool, Lane);
+/// What others see of a job's place in line: its state, window, wait and lane, and whether it is a
+/// closed window.
+type Place = (JobState, Window, bool, Lane, bool);
 /// A debounce or dedup key is its task's own.
 pub(super) type TaskKey = (TaskName, Key);
 
@@ -41,6 +42,8 @@ pub(super) struct State {
     pub(super) jobs: BTreeMap<JobId, Job>,
     pub(super) ready: BTreeMap<Lane, Ready>,
     open: BTreeMap<TaskKey, JobId>,
+    /// Full windows; the windows of a key run in the order of their ids (R10, R11).
+    closed: BTreeMap<TaskKey, BTreeSet<JobId>>,
     running: BTreeSet<JobId>,
     running_keys: BTreeMap<TaskKey, usize>,
     pub(super) attempts: BTreeMap<JobId, Vec<Attempt>>,
@@ -81,6 +84,7 @@ impl State {
             jobs: BTreeMap::new(),
             ready: BTreeMap::new(),
             open: BTreeMap::new(),
+            closed: BTreeMap::new(),
             running: BTreeSet::new(),
             running_keys: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -171,6 +175,28 @@ impl State {
         self.running_keys.contains_key(task_key)
     }
 
+    /// The oldest closed window of a key (R10).
+    pub(super) fn closed_window(&self, task_key: &TaskKey) -> Option<JobId> {
+        self.closed.get(task_key).and_then(BTreeSet::first).copied()
+    }
+
+    /// The window of a key that runs next: that with the smallest id (R10, R11).
+    pub(super) fn next_window(&self, task_key: &TaskKey) -> Option<JobId> {
+        let open = self.open.get(task_key).copied();
+        self.closed_window(task_key).into_iter().chain(open).min()
+    }
+
+    /// Notes jobs of a key that have no row here.
+    pub(super) fn note_key(&mut self, task_key: &TaskKey, runs: bool, closed: Option<JobId>) {
+        if runs {
+            let count = self.running_keys.entry(task_key.clone()).or_insert(0);
+            *count = count.saturating_add(1);
+        }
+        if let Some(closed) = closed {
+            self.closed.entry(task_key.clone()).or_default().insert(closed);
+        }
+    }
+
     pub(super) fn running(&self) -> impl Iterator<Item = &Job> {
         self.running.iter().filter_map(|id| self.jobs.get(id))
     }
@@ -190,17 +216,18 @@ impl State {
         answer
     }
 
-    /// Changes a job that may be absorbed by the open window of its key.
+    /// Changes a job that may be absorbed by the next window of its key.
     pub(super) fn update_with_heir<R>(
         &mut self,
         id: JobId,
         change: impl FnOnce(&mut Job, Option<&mut Job>) -> R,
     ) -> Option<R> {
         let mut job = self.jobs.get(&id)?.clone();
-        let heir = job.key.as_ref().and_then(|key| self.open_window(&job.task, key));
+        let task_key = job.key.clone().map(|key| (job.task.clone(), key));
+        let heir = task_key.and_then(|task_key| self.next_window(&task_key));
         let mut heir = heir.filter(|heir| *heir != id).and_then(|id| self.jobs.get(&id).cloned());
         let answer = change(&mut job, heir.as_mut());
-        if let Some(heir) = heir {
+        if let Some(heir) = heir.filter(|heir| self.jobs.get(&heir.id) != Some(heir)) {
             self.update(heir.id, |row| *row = heir);
         }
         self.update(id, |row| *row = job);
@@ -239,6 +266,12 @@ impl State {
         if self.open.get(&task_key) == Some(&id) {
             self.open.remove(&task_key);
         }
+        if let Some(closed) = self.closed.get_mut(&task_key) {
+            closed.remove(&id);
+            if closed.is_empty() {
+                self.closed.remove(&task_key);
+            }
+        }
         if job.state == JobState::Running
             && let Some(count) = self.running_keys.get_mut(&task_key)
         {
@@ -254,6 +287,9 @@ impl State {
         let Some(job) = self.jobs.get(&id) else { return };
         let task_key = job.key.clone().map(|key| (job.task.clone(), key));
         match (job.state, &task_key) {
+            (JobState::Scheduled, Some(task_key)) if job.shape.closed => {
+                self.closed.entry(task_key.clone()).or_default().insert(id);
+            }
             (JobState::Scheduled, Some(task_key)) => {
                 let other = self.open.insert(task_key.clone(), id);
                 assert!(other.is_none(), "two open windows for {task_key:?}: {other:?} and {id}");
@@ -278,7 +314,10 @@ impl State {
                 *wake = due.min(*wake);
             }
         }
-        let window_changed = before.is_none_or(|(_, window, ..)| window != job.window);
+        let window_changed = before.is_none_or(|(state, window, _, _, was_closed)| {
+            let closes = state == JobState::Scheduled && job.is_closed_window() && !was_closed;
+            window != job.window || closes
+        });
         if self.has_history && window_changed {
             // Only a leading edge counts triggers in a job that does not wait.
             let scheduled = job.state == JobState::Scheduled;
@@ -405,11 +444,11 @@ fn lane(job: &Job) -> Lane {
 }
 
 fn place(job: &Job) -> Place {
-    (job.state, job.window, job.waits, lane(job))
+    (job.state, job.window, job.waits, lane(job), job.is_closed_window())
 }
 
 /// R34: whether a worker may now start the job earlier than it had to think before.
-fn is_news((state, window, waits, was): &Place, job: &Job) -> bool {
+fn is_news((state, window, waits, was, _): &Place, job: &Job) -> bool {
     let was_in_line = *state == JobState::Scheduled && !waits && *was == lane(job);
     !was_in_line || job.window.due_at < window.due_at
 }

@@ -60,6 +60,9 @@ create table quell.job (
     absorbed_by bigint,
     -- R13: the period of a throttled key.
     period      bigint,
+    -- R10: the closed window of its key that it waits behind, if that is known: claims do not look at
+    -- it until that one has ended. Null says nothing: `blocked` in row.rs decides.
+    behind      bigint,
     lane_id     integer not null,
     task_id     integer not null,
     attempt     integer not null default 0,
@@ -71,6 +74,8 @@ create table quell.job (
     reason      smallint not null default 0,
     -- R11: attempts of its key may run at the same time.
     overlap     boolean not null default false,
+    -- R10: a window that takes no further trigger, also while it runs.
+    closed      boolean not null default false,
     key         text collate "C",
     partition   text collate "C",
     worker      text,
@@ -83,15 +88,49 @@ create table quell.job (
         autovacuum_vacuum_cost_delay = 0);
 -- R30: jobs that may start, in order. The partitions of a lane stand side by side, so that those in
 -- which nothing waits cost nothing (R31).
-create index job_ready on quell.job (lane_id, partition_id, due_at, id) where state = 0;
+create index job_ready on quell.job (lane_id, partition_id, due_at, id)
+    where state = 0 and behind is null;
+-- R27: the lateness of those that wait behind a closed window.
+create index job_late on quell.job (lane_id, partition_id, due_at, id)
+    where state = 0 and behind is not null;
+create index job_behind on quell.job (behind) where behind is not null;
 -- R6: at most one open window for a (task, key).
-create unique index job_window on quell.job (task_id, key) where state = 0 and key is not null;
+create unique index job_window on quell.job (task_id, key)
+    where state = 0 and key is not null and not closed;
+-- R10: the closed ones beside it.
+create index job_closed on quell.job (task_id, key, id) where state = 0 and closed;
 -- R11: at most one attempt of a (task, key), unless its task says otherwise.
 create unique index job_alone on quell.job (task_id, key)
     where state = 1 and key is not null and not overlap;
 create index job_running on quell.job (task_id, key) where state = 1 and key is not null;
 -- R21: leases by the time they lapse.
 create index job_lease on quell.job (lease_until) where state = 1;
+
+-- R10: the window of a key that runs next.
+create function quell.next_window(task integer, of text) returns bigint
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select least((select id from quell.job
+                   where task_id = $1 and key = $2 collate "C" and state = 0 and closed
+                   order by id limit 1),
+                 (select id from quell.job
+                   where task_id = $1 and key = $2 collate "C" and state = 0 and not closed
+                   order by key limit 1))
+$$;
+-- R10: where a closed window ends, claims may look at those behind it. Whoever puts a window behind
+-- it holds its row meanwhile, so that this sees them all. They stay behind it while it runs: a claim
+-- that found one of them a moment before it was put there finds its row changed, and looks again.
+create function quell.let_through() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    update quell.job set behind = null where behind = old.id;
+    return null;
+end
+$$;
+create trigger job_opens after update of closed on quell.job
+   for each row when (old.closed and not new.closed) execute function quell.let_through();
+-- At the commit, or a caller's own transaction that ends a job (R22) would hold them until then.
+create constraint trigger job_leaves after delete on quell.job deferrable initially deferred
+   for each row when (old.closed) execute function quell.let_through();
 
 -- Jobs that have ended, until their retention is over (R37).
 create table quell.ended (like quell.job including defaults, primary key (id))
@@ -255,7 +294,7 @@ begin
           from quell.job n
           join quell.lane l on l.id = n.lane_id
           join quell.queue q on q.id = l.queue_id
-         where n.task_id = j.task_id and n.key = j.key and n.state = 0
+         where n.id = quell.next_window(j.task_id, j.key)
          union
         select q.name, -9223372036854775808
           from quell.lane l

@@ -130,13 +130,15 @@ end
 $$;
 
 create function quell.keyed_json(
-    key text, min interval, max interval, max_triggers integer, edge text, "overlap" boolean
+    key text, min interval, max interval, max_triggers integer, max_bytes integer,
+    edge text, "overlap" boolean
 ) returns text language plpgsql volatile as $$
 #variable_conflict use_variable
 begin
     if key is null then
-        if min is not null or max is not null or max_triggers is not null then
-            perform quell.refuse('key', 'is missing: min, max and max_triggers go with it');
+        if min is not null or max is not null or max_triggers is not null
+                or max_bytes is not null then
+            perform quell.refuse('key', 'is missing: min, max, max_triggers and max_bytes go with it');
         end if;
         return 'null';
     end if;
@@ -154,22 +156,26 @@ begin
     if max_triggers < 1 then
         perform quell.refuse('max_triggers', format('is %s: give 1 or more', max_triggers));
     end if;
+    if max_bytes not between 1 and 16777216 then
+        perform quell.refuse('max_bytes', format('is %s: give 1 to 16777216', max_bytes));
+    end if;
     if edge is null or edge not in ('trailing', 'leading', 'both', 'throttle') then
         perform quell.refuse('edge', format('is %L: give trailing, leading, both or throttle', edge));
     end if;
     return format(
         '{"key":%s,"debounce":{"thresholds":{"min":%s,"max":%s},"from_default":%s,'
-        '"max_triggers":%s,"edge":%s,"overlap":%s}}',
+        '"max_triggers":%s,"max_bytes":%s,"edge":%s,"overlap":%s}}',
         to_json(key), quell.span('min', coalesce(min, interval '10 s')),
         quell.span('max', coalesce(max, interval '60 s')), to_json(min is null),
-        coalesce(max_triggers::text, 'null'), to_json(edge), to_json(coalesce("overlap", false)));
+        coalesce(max_triggers::text, 'null'), coalesce(max_bytes::text, 'null'), to_json(edge),
+        to_json(coalesce("overlap", false)));
 end
 $$;
 
 create function quell.trigger_json(
     task text, payload text, queue text, key text, min interval, max interval,
-    max_triggers integer, edge text, "overlap" boolean, fold text, fold_cap integer,
-    fold_fields text[], priority integer, partition text, delay interval, run_at timestamptz, dedup text,
+    max_triggers integer, max_bytes integer, edge text, "overlap" boolean, fold text,
+    fold_cap integer, fold_fields text[], priority integer, partition text, delay interval, run_at timestamptz, dedup text,
     dedup_ttl interval, dedup_until text
 ) returns text language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -210,7 +216,7 @@ begin
         '"fold":%s,"dedup":%s}',
         to_json(task), to_json(queue), coalesce(to_json(partition)::text, 'null'), payload,
         priority, due,
-        quell.keyed_json(key, min, max, max_triggers, edge, "overlap"),
+        quell.keyed_json(key, min, max, max_triggers, max_bytes, edge, "overlap"),
         quell.fold_json(fold, fold_cap, fold_fields),
         quell.dedup_json(dedup, dedup_ttl, dedup_until));
 end
@@ -223,11 +229,11 @@ create function quell.trigger(
     edge text default 'trailing', "overlap" boolean default false, fold text default 'last',
     fold_cap integer default null, fold_fields text[] default null, priority integer default 0,
     partition text default null, delay interval default null, run_at timestamptz default null, dedup text default null,
-    dedup_ttl interval default null, dedup_until text default null
+    dedup_ttl interval default null, dedup_until text default null, max_bytes integer default null
 ) returns void language sql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
     select quell.put('[[' || quell.trigger_json(
-        task, payload, queue, key, min, max, max_triggers, edge, "overlap", fold, fold_cap,
+        task, payload, queue, key, min, max, max_triggers, max_bytes, edge, "overlap", fold, fold_cap,
         fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until) || '],null]')
 $$;
 
@@ -238,12 +244,12 @@ create function quell.trigger(
     edge text default 'trailing', "overlap" boolean default false, fold text default 'last',
     fold_cap integer default null, fold_fields text[] default null, priority integer default 0,
     partition text default null, delay interval default null, run_at timestamptz default null, dedup text default null,
-    dedup_ttl interval default null, dedup_until text default null
+    dedup_ttl interval default null, dedup_until text default null, max_bytes integer default null
 ) returns void language sql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
     select quell.trigger(
         task, payload::text, queue, key, min, max, max_triggers, edge, "overlap", fold, fold_cap,
-        fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until)
+        fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until, max_bytes)
 $$;
 
 create function quell.trigger(
@@ -252,12 +258,12 @@ create function quell.trigger(
     edge text default 'trailing', "overlap" boolean default false, fold text default 'last',
     fold_cap integer default null, fold_fields text[] default null, priority integer default 0,
     partition text default null, delay interval default null, run_at timestamptz default null, dedup text default null,
-    dedup_ttl interval default null, dedup_until text default null
+    dedup_ttl interval default null, dedup_until text default null, max_bytes integer default null
 ) returns void language sql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
     select quell.trigger(
         task, payload::text, queue, key, min, max, max_triggers, edge, "overlap", fold, fold_cap,
-        fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until)
+        fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until, max_bytes)
 $$;
 
 -- R5: triggers many, all or none: an array of objects whose members are named as the arguments of
@@ -270,7 +276,7 @@ set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     known constant text[] := array['task', 'payload', 'queue', 'key', 'min', 'max', 'max_triggers',
-        'edge', 'overlap', 'fold', 'fold_cap', 'fold_fields', 'priority', 'partition', 'delay',
+        'max_bytes', 'edge', 'overlap', 'fold', 'fold_cap', 'fold_fields', 'priority', 'partition', 'delay',
         'run_at',
         'dedup', 'dedup_ttl', 'dedup_until'];
     one json;
@@ -299,6 +305,7 @@ begin
                 one ->> 'task', coalesce((one -> 'payload')::text, 'null'),
                 coalesce(one ->> 'queue', 'default'), one ->> 'key', (one ->> 'min')::interval,
                 (one ->> 'max')::interval, (one ->> 'max_triggers')::integer,
+                (one ->> 'max_bytes')::integer,
                 coalesce(one ->> 'edge', 'trailing'), (one ->> 'overlap')::boolean,
                 coalesce(one ->> 'fold', 'last'), (one ->> 'fold_cap')::integer,
                 (select array_agg(value) from json_array_elements_text(one -> 'fold_fields')),

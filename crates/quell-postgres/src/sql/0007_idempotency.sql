@@ -43,7 +43,7 @@ set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     known constant text[] := array['task', 'payload', 'queue', 'key', 'min', 'max', 'max_triggers',
-        'edge', 'overlap', 'fold', 'fold_cap', 'fold_fields', 'priority', 'partition', 'delay',
+        'max_bytes', 'edge', 'overlap', 'fold', 'fold_cap', 'fold_fields', 'priority', 'partition', 'delay',
         'run_at',
         'dedup', 'dedup_ttl', 'dedup_until', 'idempotency_key', 'idempotency_retention'];
     one json;
@@ -73,6 +73,7 @@ begin
                 one ->> 'task', coalesce((one -> 'payload')::text, 'null'),
                 coalesce(one ->> 'queue', 'default'), one ->> 'key', (one ->> 'min')::interval,
                 (one ->> 'max')::interval, (one ->> 'max_triggers')::integer,
+                (one ->> 'max_bytes')::integer,
                 coalesce(one ->> 'edge', 'trailing'), (one ->> 'overlap')::boolean,
                 coalesce(one ->> 'fold', 'last'), (one ->> 'fold_cap')::integer,
                 (select array_agg(value) from json_array_elements_text(one -> 'fold_fields')),

@@ -2,14 +2,16 @@
 //! were empty: the statistics of a queue are always late.
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{debounce, fails, keyed, keyed_with, lease, plain, secs, until};
+use quell_conformance::rig::{
+    debounce, fails, key, keyed, keyed_with, lease, plain, secs, task, until,
+};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::edge::Edge;
 use quell_core::idempotency::Idempotency;
 use quell_core::window::Debounce;
 use quell_core::{
     Batch, ClaimedJob, DeadFilter, DeadLetters, DeadPlace, Fold, JobId, Key, NewTrigger, Outcome,
-    QueueSettings, Retention, Settlement, Store, When,
+    QueueSettings, Redrive, Retention, Settlement, Store, When,
 };
 use quell_postgres::{PostgresOptions, PostgresStore};
 
@@ -262,6 +264,56 @@ async fn r34_a_claim_and_its_settlement_read_their_own_jobs_and_no_other() {
         drop(store);
         were.expect_few(&scene, "job", 5 + 4 + 4 + OTHERS + 2 * CALLS).await;
         were.expect_few(&scene, "ended", 2 + CALLS / 2).await;
+    }
+}
+
+/// A key with many closed windows (R10): those behind the first are in nobody's way.
+#[tokio::test]
+async fn r10_r11_closed_windows_are_not_read_until_it_is_their_turn() {
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        let full = || keyed_with("k", debounce(), Fold::Collect { cap: 1 }, "1");
+        let triggers = (0..OTHERS).map(|_| full()).collect();
+        let batch = Batch { triggers, dedup: None };
+        store.enqueue(None, vec![batch]).await.unwrap()[0].as_ref().unwrap();
+        for call in 0..CALLS {
+            trigger(&store, full()).await;
+            let jobs = claim(&store, 9).await;
+            assert_eq!(jobs.len(), 1, "{call}");
+            let outcome = if call % 2 == 0 { Outcome::succeeded() } else { fails(secs(0), false) };
+            settle(&store, &jobs, outcome).await;
+        }
+        were.expect_few(&scene, "job", OTHERS + 4 * CALLS).await;
+    }
+}
+
+/// Windows that someone puts back one after the other stand in a row as well, though the open window
+/// comes before them.
+#[tokio::test]
+async fn r10_r26_redriven_windows_are_not_read_until_it_is_their_turn() {
+    let scene = Scene::new();
+    let store = Were::New.open(&scene).await;
+    let full = || keyed_with("k", debounce(), Fold::Collect { cap: 1 }, "1");
+    let mut dead = Vec::new();
+    for _ in 0..CALLS {
+        trigger(&store, full()).await;
+        store.flush(None, &task("t"), &key("k")).await.unwrap();
+        let jobs = claim(&store, 1).await;
+        dead.push(jobs[0].id);
+        settle(&store, &jobs, fails(secs(0), true)).await;
+    }
+    for id in dead {
+        store.redrive(None, &Redrive { id, payload: None }).await.unwrap();
+    }
+    // Claims look at those that stand behind no other.
+    let seen = "select count(*) from quell.job where state = 0 and behind is null";
+    assert_eq!(scene.sql(seen), "2", "the open window and the first after it");
+    for _ in 0..CALLS {
+        let jobs = claim(&store, 9).await;
+        assert_eq!(jobs.len(), 1);
+        settle(&store, &jobs, Outcome::succeeded()).await;
+        assert!(scene.sql(seen).parse::<u64>().unwrap() <= 1);
     }
 }
 

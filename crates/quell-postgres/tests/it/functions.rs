@@ -135,6 +135,8 @@ async fn r40_bad_input_is_refused_by_name_and_nothing_is_written() {
         ("'t', key => 'k', min => '2 s', max => '1 s'", "min 00:00:02 is longer than max"),
         ("'t', key => 'k', min => '0 s', max => '1 s'", "min is 00:00:00"),
         ("'t', key => 'k', max_triggers => 0", "max_triggers is 0"),
+        ("'t', key => 'k', max_bytes => 16777217", "max_bytes is 16777217"),
+        ("'t', max_bytes => 9", "key is missing"),
         ("'t', key => 'k', edge => 'sharp'", "edge is 'sharp'"),
         ("'t', key => 'k', fold => 'paper'", "fold is 'paper'"),
         ("'t', key => 'k', fold => 'collect', fold_cap => 0", "fold_cap is 0"),

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use quell_conformance::Rig;
-use quell_conformance::rig::{key, keyed, lease, plain, until};
+use quell_conformance::rig::{debounce, key, keyed, keyed_with, lease, plain, task, until};
 use quell_core::dedup::Dedup;
 use quell_core::{
-    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, Location, NewTrigger,
+    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, Fold, JobState, Location, NewTrigger,
     Outcome, Payload, QueueSettings, SettledAs, Settlement, Store,
 };
 use quell_postgres::{settle_in, settle_in_with, trigger_in};
@@ -292,6 +292,30 @@ async fn r31_a_settlement_in_a_transaction_frees_its_slot_and_says_so() {
     let woken = tokio::time::timeout(Duration::from_secs(20), wakeups.next()).await;
     assert!(woken.unwrap().is_some());
     assert_eq!(rig.claim().await.len(), 1);
+}
+
+/// The window behind the one whose attempt a transaction ends stays free until the commit.
+#[tokio::test]
+async fn r10_r22_a_transaction_that_ends_a_closed_window_holds_up_no_trigger_of_its_key() {
+    let scene = Scene::new();
+    let (store, rig) = (scene.store().await, scene.rig().await);
+    let full = |payload| keyed_with("k", debounce(), Fold::Collect { cap: 1 }, payload);
+    rig.trigger(full("1")).await;
+    let open = rig.trigger(full("2")).await.job();
+    let run = rig.claim_one().await;
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    let location = rig.store.location().unwrap();
+    settle_in(&mut tx, location, &lease(&run), Some(rig.now())).await.unwrap();
+    let (task, k) = (task("t"), key("k"));
+    let flush = store.flush(Some(rig.now()), &task, &k);
+    let flushed = tokio::time::timeout(Duration::from_secs(20), flush).await;
+    assert_eq!(flushed.unwrap().unwrap(), open);
+    let trigger = tokio::time::timeout(Duration::from_secs(20), rig.trigger(full("3"))).await;
+    assert!(trigger.unwrap().trigger().is_some());
+    rig.claim_none().await;
+    tx.commit().await.unwrap();
+    assert_eq!(Some(rig.claim_one().await.id), open);
 }
 
 #[tokio::test]

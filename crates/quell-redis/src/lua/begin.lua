@@ -42,27 +42,31 @@ local STATE, LANE, FIRST, LAST, DUE, BOUND, REASON, TRIGGERS, SHAPE, KEY, PAYLOA
   1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
 local WAITS, PARTITION, ASKED, NOT_BEFORE, ATTEMPT, STARTS, WORKER = 12, 13, 14, 15, 16, 17, 18
 local LEASE, STARTED, ENDED, OUTPUT, FAILURES, LAPSES, SUPPRESSED = 19, 20, 21, 22, 23, 24, 25
-local FIELDS = 27
+-- Whether a window is closed, and how many elements more than triggers it has (R10).
+local CLOSED, SURPLUS = 28, 29
+local FIELDS = 29
 -- What is not there because it is the default and at the end.
 local DEFAULTS = {
   [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [FAILURES] = 0, [LAPSES] = 0, [SUPPRESSED] = 0,
+  [CLOSED] = false, [SURPLUS] = 0,
 }
 local SCHEDULED, RUNNING, SUCCEEDED = 0, 1, 2
 -- As MessagePack has it.
 local NIL = string.char(192)
 
-local TIMES = { FIRST, LAST, DUE, BOUND, ASKED, NOT_BEFORE, LEASE, STARTED }
+local NUMBERS = { FIRST, LAST, DUE, BOUND, ASKED, NOT_BEFORE, LEASE, STARTED, SURPLUS }
 
 -- None where a number of it cannot be written back as it was, and where the row cannot be decoded:
 -- the step finds out which row that is.
 local function read_row(bytes)
   local is_whole, row = pcall(cmsgpack.unpack, bytes)
   if not (is_whole and type(row) == 'table' and type(row[LANE]) == 'number') then return nil end
-  for number = 1, #TIMES do
-    local time = row[TIMES[number]]
-    if time and (time > EXACT or time < -EXACT) then return nil end
+  for place = 1, #NUMBERS do
+    local number = row[NUMBERS[place]]
+    if number and (number > EXACT or number < -EXACT) then return nil end
   end
   row[WAITS] = row[WAITS] or false
+  row[CLOSED], row[SURPLUS] = row[CLOSED] or false, row[SURPLUS] or 0
   row[ATTEMPT], row[STARTS] = row[ATTEMPT] or 0, row[STARTS] or 0
   row[FAILURES], row[LAPSES], row[SUPPRESSED] = row[FAILURES] or 0, row[LAPSES] or 0, row[SUPPRESSED] or 0
   return row

@@ -2,12 +2,15 @@
 --
 -- KEYS[1] is the clock, the others are named by their number. ARGV[1] is the time of the step in
 -- microseconds, ARGV[2] the checks and ARGV[3] the writes, in MessagePack, ARGV[4] `grows` where it
--- makes jobs. Answers with 0, or with
--- the number of the first check that failed, before anything was written.
+-- makes jobs. Answers with 0, or with the number of the first check that failed, before anything was
+-- written.
 for number, check in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local key, field, expected = KEYS[check[1]], check[2], check[3]
+  local key, field, expected, members = KEYS[check[1]], check[2], check[3], check[4]
   local found
-  if field then
+  if members then
+    -- The first so many members of a sorted set.
+    found = table.concat(redis.call('ZRANGE', key, 0, members - 1), ' ')
+  elseif field then
     found = redis.call('HGET', key, field)
   else
     found = redis.call('GET', key)
@@ -42,6 +45,16 @@ for _, write in ipairs(cmsgpack.unpack(ARGV[3])) do
       redis.call('ZADD', key, head[2], write[4])
     else
       redis.call('ZREM', key, write[4])
+    end
+  elseif kind == 'busy' then
+    -- R10, R11: the running jobs of a key, after the first of its closed windows.
+    local first = redis.call('ZRANGE', KEYS[write[3]], 0, 0)[1]
+    local busy = write[5]
+    if first then busy = 'c' .. string.sub(first, 2) .. (busy ~= '' and ' ' or '') .. busy end
+    if busy ~= '' then
+      redis.call('HSET', key, write[4], busy)
+    else
+      redis.call('HDEL', key, write[4])
     end
   elseif kind == 'sadd' then
     redis.call('SADD', key, write[3])

@@ -147,7 +147,7 @@ local function join_other(at, bytes)
   local lane = lanes[items[at]]
   local is_common = row and row[LANE] == lane[NUMBER] and row[SHAPE] == 0
     and (row[PARTITION] or false) == lane[OF_PARTITION] and row[BOUND] == items[at + 5]
-    and not row[ASKED] and not row[NOT_BEFORE]
+    and not row[ASKED] and not row[NOT_BEFORE] and not row[CLOSED] and row[SURPLUS] == 0
   if not is_common then
     is_left = true
     answer(0, 0, 0, 0)

@@ -39,10 +39,13 @@ local function row_of(id)
   return rows[id]
 end
 
--- The jobs of a key that run beside this one.
+-- The jobs of a key that run beside this one; none where the key has closed windows (R10), of which
+-- the first one's id begins the field, after a c.
 local function others_of(field, id)
+  local busy = redis.call('HGET', KEYS[8], field) or ''
+  if string.sub(busy, 1, 1) == 'c' then return nil end
   local others = {}
-  for other in string.gmatch(redis.call('HGET', KEYS[8], field) or '', '%d+') do
+  for other in string.gmatch(busy, '%d+') do
     if other ~= id then others[#others + 1] = other end
   end
   return others
@@ -68,7 +71,10 @@ end
 -- The end of a keyed job: says whether it is left to the caller.
 local function end_of_key(group, id, key, hash)
   local field = group[TASK] .. ' ' .. key
-  local others, shown = others_of(field, id), redis.call('HGET', KEYS[hash], 'message_id')
+  local others = others_of(field, id)
+  -- Only the caller knows which window comes next.
+  if not others then return true end
+  local shown = redis.call('HGET', KEYS[hash], 'message_id')
   local window = #others == 0 and shown and shown ~= id and row_of(shown)
   if window == 'left' then return true end
   local waits = window and window ~= 'none' and window[STATE] == SCHEDULED and window[WAITS]

@@ -22,6 +22,8 @@ end
 local running_of = {}
 if #runs_of > 0 then
   for number, others in ipairs(redis.call('HMGET', KEYS[7], unpack(runs_of))) do
+    -- A key with closed windows (R10) is the caller's: the first one's id begins the field, after a c.
+    if others and string.sub(others, 1, 1) == 'c' then return GENERAL end
     running_of[runs_of[number]] = others
   end
 end

@@ -12,8 +12,8 @@ use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claim, Claimed, Fold, NewTrigger, Outcome, Payload, Pruned, QueueName, QueueSettings,
-    Rate, Retention, Settlement, Store, TaskName, Timestamp, When,
+    Batch, Claim, Claimed, Fold, JobId, NewTrigger, Outcome, Payload, Pruned, QueueName,
+    QueueSettings, Rate, Redrive, Retention, Settlement, Store, TaskName, Timestamp, When,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
@@ -63,8 +63,17 @@ impl Server {
 
     /// The bytes that the server has sent.
     fn sent(&self) -> u64 {
+        self.total("total_net_output_bytes:")
+    }
+
+    /// The bytes that the server has sent and received.
+    fn moved(&self) -> u64 {
+        self.sent() + self.total("total_net_input_bytes:")
+    }
+
+    fn total(&self, name: &str) -> u64 {
         let stats = self.redis.command(&["INFO", "stats"]).unwrap();
-        let line = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        let line = stats.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap().trim().parse().unwrap()
     }
 
@@ -416,4 +425,98 @@ async fn r37_upkeep_removes_large_rows_within_a_bound_of_bytes() {
         assert_eq!((gone.jobs, gone.expired), (jobs, expired));
         assert!(calls > 2, "{calls} calls");
     }
+}
+
+/// The first round on one key has so many closed windows; what calls of the second cost: the
+/// commands and the bytes.
+async fn beside_closed(closed: usize) -> Vec<(&'static str, BTreeMap<String, u64>, u64)> {
+    let mut server = Server::start().await;
+    let payload = format!("\"{}\"", "x".repeat(20_000));
+    let debounce = Debounce { max_bytes: Some(30_000), ..debounce() };
+    let collects = || keyed_with("k", debounce, Fold::Collect { cap: 1 }, &payload);
+    for chunk in (0..closed + 8).step_by(100) {
+        let triggers = chunk..(closed + 8).min(chunk + 100);
+        server.trigger(triggers.map(|_| collects()).collect()).await;
+    }
+    let mut costs = Vec::new();
+    let now = Some(Rig::START + secs(20));
+    let mut ids = (1..).map(JobId::new);
+    // In the first round, scripts are new.
+    for _ in 0..2 {
+        costs.clear();
+        macro_rules! cost {
+            ($what:literal, $call:expr) => {{
+                server.calls();
+                let before = server.moved();
+                let answer = $call;
+                let bytes = server.moved() - before;
+                costs.push(($what, server.calls(), bytes));
+                answer
+            }};
+        }
+        cost!("a trigger", server.trigger(vec![collects()]).await);
+        let run = cost!("a claim", server.claim(20, 9).await);
+        assert_eq!(run.jobs.iter().map(|job| job.id).next(), ids.next());
+        cost!("a trigger while it runs", server.trigger(vec![collects()]).await);
+        cost!("its end", server.succeed(20, &run).await);
+        let (first, second) = (ids.next().unwrap(), ids.next().unwrap());
+        cost!("cancelling the second", server.store.cancel(now, second, "no").await.unwrap());
+        cost!("cancelling the first", server.store.cancel(now, first, "no").await.unwrap());
+        let run = server.claim(20, 9).await;
+        assert_eq!(run.jobs.iter().map(|job| job.id).next(), ids.next());
+        let end = Settlement { lease: lease(&run.jobs[0]), outcome: fails(secs(1), true) };
+        cost!("a death", server.store.settle(now, vec![end]).await.unwrap());
+        let redrive = Redrive { id: run.jobs[0].id, payload: None };
+        cost!("a redrive", server.store.redrive(now, &redrive).await.unwrap());
+        server.store.cancel(now, redrive.id, "no").await.unwrap();
+    }
+    costs
+}
+
+#[tokio::test]
+async fn r10_a_call_costs_no_more_however_many_windows_of_its_key_are_closed() {
+    let (few, many) = (beside_closed(10).await, beside_closed(1_000).await);
+    for ((what, few, short), (_, many, long)) in few.into_iter().zip(many) {
+        assert_eq!(few, many, "{what}");
+        assert!(long < short + 1_000, "{what}: {short} bytes, and {long} with 1,000");
+    }
+}
+
+/// What a window keeps of its own is in its row, and takes no number of its own.
+#[tokio::test]
+async fn r10_r26_windows_of_any_surplus_share_one_shape() {
+    let server = Server::start().await;
+    let collects = || keyed_with("k", debounce(), Fold::Collect { cap: 1_000 }, "0");
+    let shapes = |server: &Server| server.redis.command(&["HLEN", "quell:{all}:shapes"]).unwrap();
+    server.trigger(vec![collects()]).await;
+    let before = shapes(&server);
+    for round in 0..20_u64 {
+        let second = 100 * (round + 1);
+        let run = server.claim(second, 1).await.jobs.remove(0);
+        let end = Settlement { lease: lease(&run), outcome: fails(secs(1), true) };
+        let now = Some(Rig::START + secs(second));
+        server.store.settle(now, vec![end]).await.unwrap();
+        let elements = vec!["7"; usize::try_from(round + 3).unwrap()].join(",");
+        let payload = Some(Payload::from_text(format!("[{elements}]")).unwrap());
+        server.store.redrive(now, &Redrive { id: run.id, payload }).await.unwrap();
+        let job = server.store.job(run.id).await.unwrap().unwrap();
+        assert_eq!(
+            (job.shape.surplus, job.shape.closed),
+            (i64::try_from(round + 2).unwrap(), false)
+        );
+        // One of them is closed, and runs in the next round.
+        if round % 2 == 1 {
+            let full = keyed_with("k", debounce(), Fold::Collect { cap: 1 }, "1");
+            let again = Batch::one(full);
+            server.store.enqueue(now, vec![again]).await.unwrap().remove(0).unwrap();
+            let job = server.store.job(run.id).await.unwrap().unwrap();
+            assert!(job.is_closed_window() && job.shape.surplus > 0, "{job:?}");
+            let claimed = server.claim(second, 1).await;
+            assert_eq!(claimed.jobs[0].id, run.id);
+            server.succeed(second, &claimed).await;
+        }
+    }
+    // That of the cap of 1 came besides.
+    let more = before.trim().parse::<u64>().unwrap() + 1;
+    assert_eq!(shapes(&server).trim().parse::<u64>().unwrap(), more);
 }

@@ -30,14 +30,23 @@ struct Opened {
     prefix: String,
 }
 
+/// What most of the calls are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Common,
+    /// The queue has limits, and most jobs have partitions.
+    Limited,
+    /// One key of a task, whose windows are full mostly (R10).
+    Closing,
+}
+
 struct Pair {
     scripts: Opened,
     steps: Opened,
     now: Timestamp,
     leases: Vec<Lease>,
     random: fastrand::Rng,
-    /// Whether the queue has limits, and most jobs have partitions.
-    is_limited: bool,
+    kind: Kind,
     /// What was done, to be shown where the two differ.
     story: Vec<String>,
 }
@@ -69,7 +78,7 @@ macro_rules! ask {
 }
 
 impl Pair {
-    async fn open(url: &str, seed: u64, is_limited: bool) -> Self {
+    async fn open(url: &str, seed: u64, kind: Kind) -> Self {
         let open = async |records| {
             let prefix = format!("{}-{seed}", if records { "steps" } else { "scripts" });
             let options = RedisOptions::from_url(url).unwrap().prefix(prefix.clone()).unwrap();
@@ -80,7 +89,7 @@ impl Pair {
         let random = fastrand::Rng::with_seed(seed);
         let (leases, story) = (Vec::new(), vec![format!("seed {seed}")]);
         let now = Rig::START;
-        let mut pair = Pair { scripts, steps, now, leases, random, is_limited, story };
+        let mut pair = Pair { scripts, steps, now, leases, random, kind, story };
         pair.name_all().await;
         pair
     }
@@ -95,9 +104,14 @@ impl Pair {
             let priority = if number / 4 == 0 { 0 } else { 5 };
             triggers.push(NewTrigger { queue, task, priority, ..plain("0") });
         }
-        for (k, fold, overlap) in
-            [("x", Fold::First, false), ("y", Fold::First, true), ("z", Fold::Last, true)]
-        {
+        let full = Fold::Collect { cap: 2 };
+        for (k, fold, overlap) in [
+            ("x", Fold::First, false),
+            ("y", Fold::First, true),
+            ("z", Fold::Last, true),
+            ("c", full.clone(), false),
+            ("d", full, true),
+        ] {
             let debounce = Debounce { overlap, ..debounce() };
             triggers.push(keyed_with(k, debounce, fold, "0"));
         }
@@ -111,28 +125,37 @@ impl Pair {
     }
 
     fn trigger(&mut self) -> NewTrigger {
+        let (is_limited, closes) = (self.kind == Kind::Limited, self.kind == Kind::Closing);
         let random = &mut self.random;
         let payload = Payload::from_stored(format!("\"{}\"", "x".repeat(random.usize(..60))));
         let task = task(["t", "t", "u"][random.usize(..3)]);
         let queue = if random.u8(..6) == 0 { QueueName::new("other").unwrap() } else { queue() };
         let mut trigger = NewTrigger { task, queue, payload, ..plain("0") };
         trigger.priority = [0, 0, 0, 5][random.usize(..4)];
-        if random.u8(..5) == 0 || (self.is_limited && random.u8(..5) > 0) {
+        if random.u8(..5) == 0 || (is_limited && random.u8(..5) > 0) {
             let partitions = ["p", "q", "r s", "t", "u", "v\n", "w", "x"];
-            let several = if self.is_limited { partitions.len() } else { 2 };
+            let several = if is_limited { partitions.len() } else { 2 };
             trigger.partition = Some(key(partitions[random.usize(..several)]));
         }
-        if random.bool() {
+        if closes || random.bool() {
             let (min, max) = [(5, 20), (5, 20), (5, 5), (1, 20), (5, 7_200)][random.usize(..5)];
             let debounce = Debounce::new(Thresholds::new(secs(min), secs(max)).unwrap());
             let from_default = random.u8(..6) == 0;
             let debounce = Debounce { from_default, ..debounce };
             let overlap = random.u8(..12) == 0;
             let debounce = Debounce { overlap, ..debounce };
-            let fold = if random.u8(..12) == 0 { Fold::First } else { Fold::Last };
+            let fold = match random.u8(..12) {
+                0 => Fold::First,
+                // R10: windows of it close.
+                1..=3 => Fold::Collect { cap: 2 },
+                4..=9 if closes => Fold::Collect { cap: 2 },
+                _ => Fold::Last,
+            };
             let throttles = fold == Fold::Last && random.u8(..6) == 0;
             let debounce = if throttles { throttle() } else { debounce };
-            trigger.keyed = Some(Keyed { key: key(["a", "b", "c"][random.usize(..3)]), debounce });
+            let several = if closes { 1 } else { 3 };
+            let key = key(["a", "b", "c"][random.usize(..several)]);
+            trigger.keyed = Some(Keyed { key, debounce });
             trigger.fold = fold;
         } else {
             trigger.when = match random.u8(..6) {
@@ -210,7 +233,9 @@ impl Pair {
             16 => {
                 ask!(self, reap(now, 3));
             }
-            17 if self.random.u8(..4) == 0 || self.is_limited => self.change_settings().await,
+            17 if self.random.u8(..4) == 0 || self.kind == Kind::Limited => {
+                self.change_settings().await
+            }
             _ => self.now = self.now + secs(self.random.u64(..9)),
         }
     }
@@ -219,7 +244,7 @@ impl Pair {
         let thresholds = self.random.bool().then(|| Thresholds::new(secs(2), secs(9)).unwrap());
         let concurrency = (self.random.u8(..3) == 0).then_some(2);
         let paused = self.random.u8(..4) == 0;
-        let limits = if self.is_limited {
+        let limits = if self.kind == Kind::Limited {
             self.limits()
         } else {
             QueueSettings { concurrency, ..QueueSettings::default() }
@@ -325,12 +350,12 @@ async fn dump(connection: &mut MultiplexedConnection, prefix: &str) -> BTreeMap<
     found
 }
 
-async fn compare(is_limited: bool, seeds: Range<u64>) {
+async fn compare(kind: Kind, seeds: Range<u64>) {
     // Of its own, so that all its keys are few.
     let server = Redis::start(&[]).unwrap();
     let mut connection = Place::on(&server).connect().await;
     for seed in seeds {
-        let mut pair = Pair::open(&server.url(), seed, is_limited).await;
+        let mut pair = Pair::open(&server.url(), seed, kind).await;
         for _ in 0..70 {
             pair.step().await;
         }
@@ -344,12 +369,17 @@ async fn compare(is_limited: bool, seeds: Range<u64>) {
 
 #[tokio::test]
 async fn r06_r07_r11_r21_r30_scripts_leave_in_redis_what_steps_leave() {
-    compare(false, 0..24).await;
+    compare(Kind::Common, 0..24).await;
+}
+
+#[tokio::test]
+async fn r10_r11_scripts_leave_keys_with_closed_windows_as_steps_do() {
+    compare(Kind::Closing, 200..224).await;
 }
 
 #[tokio::test]
 async fn r13_r30_r31_scripts_within_limits_leave_in_redis_what_steps_leave() {
-    compare(true, 100..132).await;
+    compare(Kind::Limited, 100..132).await;
 }
 
 /// Where MessagePack begins to write a number or a length in another way.
@@ -380,7 +410,7 @@ fn long(edge: u64, more: usize) -> Payload {
 async fn r06_r07_r21_scripts_write_numbers_and_texts_of_all_lengths_as_steps_do() {
     let server = Redis::start(&[]).unwrap();
     let mut connection = Place::on(&server).connect().await;
-    let mut pair = Pair::open(&server.url(), 0, false).await;
+    let mut pair = Pair::open(&server.url(), 0, Kind::Common).await;
     // Lanes whose numbers take two bytes, too, and windows of so many triggers.
     let lanes: Vec<Batch> =
         (10..140).map(|priority| Batch::one(NewTrigger { priority, ..plain("0") })).collect();

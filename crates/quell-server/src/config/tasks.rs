@@ -43,6 +43,7 @@ struct RawDebounce {
     min: Option<Length>,
     max: Option<Length>,
     max_triggers: Option<u32>,
+    max_bytes: Option<u32>,
     edge: Option<RawEdge>,
 }
 
@@ -182,7 +183,7 @@ fn template(
 /// Where the configuration keeps a policy's field.
 fn place_of(field: &str) -> String {
     match field {
-        "min" | "max_triggers" | "edge" => format!(".debounce.{field}"),
+        "min" | "max_triggers" | "max_bytes" | "edge" => format!(".debounce.{field}"),
         "max_attempts" | "min_backoff" | "max_backoff" | "max_crashes" => format!(".retry.{field}"),
         "idempotency_retention" => ".idempotency.retention".to_owned(),
         "idempotency_fields" => ".idempotency.key".to_owned(),
@@ -248,6 +249,9 @@ fn with_debounce(
     }
     if let Some(triggers) = raw.max_triggers {
         policy = policy.max_triggers(triggers);
+    }
+    if let Some(bytes) = raw.max_bytes {
+        policy = policy.max_bytes(bytes);
     }
     policy = policy.edge(match raw.edge {
         None | Some(RawEdge::Trailing) => Edge::Trailing,

@@ -72,6 +72,7 @@ fn every_setting_is_read() {
         min = "10s"
         max = "60s"
         max_triggers = 100
+        max_bytes = 4096
         edge = "both"
         [tasks.notify]
         key = "{{ user }}"
@@ -85,6 +86,7 @@ fn every_setting_is_read() {
     assert_eq!(build.checked.retry().max_attempts, 3);
     assert_eq!(build.checked.timeout(), Duration::from_secs(120));
     assert_eq!(build.checked.debounce().max_triggers, Some(100));
+    assert_eq!(build.checked.debounce().max_bytes, Some(4_096));
     assert_eq!(build.checked.fold(), &Fold::Collect { cap: 7 });
     let quell_server::handler::Handler::Exec(exec) = &build.handler else { panic!("not exec") };
     assert!(exec.command[0].ends_with("/build.sh") && exec.command[0].starts_with('/'));
@@ -141,6 +143,7 @@ fn r40_bad_values_are_told_with_file_line_and_field() {
         &task("key = \"k\"\ndebounce = { min = \"soon\", max = \"10s\" }"),
         &task("key = \"k\"\ndebounce = { min = \"1s\" }"),
         &task("key = \"k\"\ndebounce = { min = \"1s\", max = \"2s\", max_triggers = 0 }"),
+        &task("key = \"k\"\ndebounce = { min = \"1s\", max = \"2s\", max_bytes = 16777217 }"),
         &task("payload = \"collect:0\""),
         &task("payload = \"accumulate\""),
         &task("payload = \"newest\""),

@@ -53,7 +53,8 @@ create table quell_job (
     starts      integer not null default 0,
     lapses      integer not null default 0,
     key         text,
-    -- 0 for the open window of the key, the job's id while it runs, null once it has ended.
+    -- 0 for the open window of the key, the job's id while it runs, its negative id for a closed
+    -- window (R10), null once it has ended.
     hold        integer,
     lease_until integer,
     started_at  integer,

@@ -211,6 +211,81 @@ async fn r30_r37_no_call_takes_more_steps_on_a_store_a_hundred_times_as_large() 
     assert!(grown.is_empty(), "{}", grown.join("\n"));
 }
 
+/// What callers and workers do to a key that has many closed windows (R10); the steps of each call.
+async fn costs_of_a_full_key(windows: u64) -> Vec<(&'static str, u64)> {
+    let (scene, steps) = (Scene::new(), StepCounter::default());
+    let store = scene.options().count_steps(Arc::clone(&steps)).open().await.unwrap();
+    let mut rig = Rig::new(Opened { store: Arc::new(store), guard: Box::new(()) });
+    let full = || keyed_with("k", debounce(), Fold::Collect { cap: 1 }, "1");
+    let paused = |paused| QueueSettings { paused, ..QueueSettings::default() };
+    rig.set_queue(paused(true)).await;
+    let triggers = (0..windows).map(|_| full()).collect();
+    rig.trigger_batch(Batch { triggers, dedup: None }).await;
+    rig.trigger(plain("1")).await;
+    rig.set_queue(paused(false)).await;
+    let mut costs = Vec::new();
+    macro_rules! cost {
+        ($name:literal, $call:expr) => {{
+            let before = steps.load(Ordering::Relaxed);
+            let answer = $call;
+            costs.push(($name, steps.load(Ordering::Relaxed) - before));
+            answer
+        }};
+    }
+    rig.at(1_000);
+    cost!("a trigger that closes a window", rig.trigger(full()).await);
+    let other = cost!("a look past the key's windows", rig.claim_with(&Rig::wish(9)).await);
+    assert_eq!(other.len(), 2, "the first window, and the job without a key");
+    let first = other.iter().find(|job| job.key.is_some()).unwrap();
+    cost!("a failure that goes back before the others", rig.fail(first, secs(1)).await);
+    let first = rig.at(1_002).claim_one().await;
+    cost!("an end", rig.succeed(&first).await);
+    let next = cost!("the next start", rig.claim_one().await);
+    rig.succeed(&next).await;
+    let next = rig.jobs().await.into_iter().rev().find(|job| job.is_closed_window()).unwrap();
+    cost!("a cancelled window", rig.cancel(next.id).await.unwrap());
+    cost!("a flush", rig.flush("k").await);
+    costs
+}
+
+#[tokio::test]
+async fn r10_r11_a_key_with_many_closed_windows_costs_no_more_than_one_with_few() {
+    let (few, many) = (costs_of_a_full_key(SMALL).await, costs_of_a_full_key(LARGE).await);
+    let grown: Vec<String> = few
+        .into_iter()
+        .zip(many)
+        .filter(|((_, few), (_, many))| *many > few + few / 2 + 60)
+        .map(|((call, few), (_, many))| format!("{call}: {few} steps, then {many}"))
+        .collect();
+    assert!(grown.is_empty(), "{}", grown.join("\n"));
+}
+
+/// However long the queue is paused, no row that a join writes is larger than the window's limit.
+#[tokio::test]
+async fn r10_joins_write_no_more_while_a_queue_is_paused() {
+    let mut largest = Vec::new();
+    for count in [SMALL, LARGE] {
+        let scene = Scene::new();
+        let rig = scene.rig().await;
+        let paused = QueueSettings { paused: true, ..QueueSettings::default() };
+        rig.set_queue(paused).await;
+        let limit = Debounce { max_bytes: Some(500), ..debounce() };
+        let payload = format!("\"{}\"", "x".repeat(50));
+        for first in (0..count).step_by(10) {
+            let of_batch = first..count.min(first + 10);
+            let joins =
+                of_batch.map(|_| keyed_with("k", limit, Fold::Collect { cap: 90 }, &payload));
+            rig.trigger_batch(Batch { triggers: joins.collect(), dedup: None }).await;
+        }
+        let mut db = scene.connect().await;
+        let row = sqlx::query_as("select max(length(payload)), sum(triggers) from quell_job");
+        let (bytes, triggers): (i64, i64) = row.fetch_one(&mut db).await.unwrap();
+        assert_eq!(triggers, i64::try_from(count).unwrap());
+        largest.push(bytes);
+    }
+    assert_eq!(largest, [478, 478]);
+}
+
 #[tokio::test]
 async fn the_counter_sees_a_loop() {
     let (scene, steps) = (Scene::new(), StepCounter::default());
