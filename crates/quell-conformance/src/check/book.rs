@@ -34,8 +34,10 @@ pub struct Book {
     pub overlaps: BTreeMap<TaskKey, bool>,
     /// The keys for which a caller asked for a flush.
     pub flushes: BTreeSet<TaskKey>,
-    /// The scheduled jobs of a key: one, if all is well.
+    /// The open windows of a key: one, if all is well.
     pub open: BTreeMap<TaskKey, BTreeSet<JobId>>,
+    /// The closed windows of a key that wait (R10).
+    pub closed: BTreeMap<TaskKey, BTreeSet<JobId>>,
     /// The running jobs.
     pub running: BTreeSet<JobId>,
     /// The scheduled jobs.
@@ -353,12 +355,15 @@ impl Book {
         // A window that is not complete may have missed how it came to wait again.
         view.state = JobState::Scheduled;
         let absorbs = view.absorbs(*count);
+        if shape.closed && !view.shape.closed {
+            view.closes.push((at, *t));
+        }
         view.queue.clone_from(queue);
         view.partition.clone_from(partition);
         view.shape.clone_from(shape);
         (view.priority, view.first) = (*priority, *first);
         (view.due, view.nb, view.reason) = (*due, *nb, *reason);
-        view.flushed |= view.count == *count && *bound < view.bound;
+        view.flushed |= view.count == *count && *bound < view.bound && !shape.closed;
         view.bound = *bound;
         if *count > view.count && absorbs.is_empty() {
             // R12: a join gives fresh attempts.
@@ -506,8 +511,9 @@ impl Book {
         put(&mut self.running, id, runs);
         put(&mut self.scheduled, id, waits);
         if let Some(key) = &view.key {
-            let open = self.open.entry((view.task.clone(), key.clone())).or_default();
-            put(open, id, waits);
+            let (key, is_closed) = ((view.task.clone(), key.clone()), view.shape.closed);
+            put(self.open.entry(key.clone()).or_default(), id, waits && !is_closed);
+            put(self.closed.entry(key).or_default(), id, waits && is_closed);
         }
     }
 

@@ -23,6 +23,14 @@ struct Landed<'b> {
     job: &'b JobView,
 }
 
+impl Landed<'_> {
+    /// Whether the trigger opened a window because the one before was closed for it.
+    fn overflows(&self, before: &Landed<'_>) -> bool {
+        let closed = |at: Timestamp| before.job.closes.iter().any(|(_, closed)| *closed == at);
+        self.step.seq == 1 && before.id != self.id && closed(self.step.t)
+    }
+}
+
 /// The burst that a key is in.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
@@ -98,11 +106,18 @@ fn bursts(book: &Book, calls: &[&OpView], found: &mut Found) {
         Err(why) => return found.cannot("P8b", why),
     };
     let mut burst: Option<Burst> = None;
+    let mut before: Option<&Landed<'_>> = None;
     for one in &landed {
         let thresholds = one.step.debounce.thresholds;
         let t = one.step.t;
+        // R10: what does not fit into a window leads another.
+        let overflows = before.is_some_and(|before| one.overflows(before));
+        let leads_anew = one.step.debounce.edge == Edge::Leading
+            && (overflows || burst.is_some_and(|burst| leader_is_full(book, burst, t)));
+        before = Some(one);
         let goes_on = burst.filter(|burst| {
-            t < burst.expires
+            !leads_anew
+                && t < burst.expires
                 && t < burst.last + thresholds.min()
                 && t < burst.since + thresholds.max()
         });
@@ -149,9 +164,14 @@ fn edge(book: &Book, one: &Landed<'_>, burst: Option<Burst>, found: &mut Found) 
 
 /// Due at once, where neither a size nor a bound says so.
 fn ran_at_once(step: &Step, job: &JobView) -> bool {
-    let Some((_, count, due, _)) = job.dues.first() else { return false };
+    let Some((at, count, due, _)) = job.dues.first() else { return false };
     let full = Step { seq: *count, ..step.clone() };
-    *due <= step.t && !full.is_full()
+    let is_closed = job.closes.first().is_some_and(|(closed, _)| closed == at);
+    *due <= step.t && !full.is_full() && !is_closed
+}
+
+fn leader_is_full(book: &Book, burst: Burst, t: Timestamp) -> bool {
+    book.jobs.get(&burst.leader).is_some_and(|leader| leader.waits_closed(t))
 }
 
 /// Whether the job that leads a burst is there, so that a later trigger is counted on it.

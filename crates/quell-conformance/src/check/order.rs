@@ -1,7 +1,7 @@
 //! Only legal moves, in the right order, by those who may (P8, P11, P14, P23, P24).
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::history::Event;
 use quell_core::{JobId, JobState, SettledAs, Timestamp, TriggerId};
@@ -10,8 +10,9 @@ use super::limits::partition_has_room;
 use super::views::JobView;
 use super::{Act, Book, Found, Line as HistoryLine, Property};
 
-/// P8: one open window per key. P11: the moves between states are those of the contract. P14: an
-/// absorbed job has one heir, which takes its triggers.
+/// P8: one open window per key, and all windows of a key start in the order of their ids. P11: the
+/// moves between states are those of the contract. P14: an absorbed job has one heir, which takes its
+/// triggers.
 #[derive(Debug)]
 pub(super) struct Moves;
 
@@ -26,6 +27,7 @@ impl Property for Moves {
                 moves(book, (*job, *t), waits, "its window changed", at, found);
             }
             Event::Claimed { t, job, .. } => {
+                in_order(book, (*job, *t), at, found);
                 let waits = |state| state == JobState::Scheduled;
                 moves(book, (*job, *t), waits, "it started", at, found);
             }
@@ -101,6 +103,7 @@ fn absorbed(
     let fits = heir.is_some_and(|heir| {
         by != id
             && heir.state == JobState::Scheduled
+            && !heir.shape.closed
             && (&heir.task, &heir.key) == (&job.task, &job.key)
     });
     if fits {
@@ -122,7 +125,10 @@ fn one_window(
     line: &HistoryLine,
     found: &mut Found,
 ) {
-    let Event::Window { task, key: Some(key), .. } = &line.event else { return };
+    let Event::Window { task, key: Some(key), shape, .. } = &line.event else { return };
+    if shape.closed {
+        return;
+    }
     let open = book.open.get(&(task.clone(), key.clone()));
     let other = open.and_then(|open| open.iter().find(|other| **other != id));
     let Some((other, job)) = other.and_then(|id| Some((id, book.jobs.get(id)?))) else {
@@ -131,6 +137,34 @@ fn one_window(
     };
     let two = format!("jobs {other} and {id} are open windows of {task} {key} at once");
     found.unless(book.missing(job, t), "P8", job.newest(1).chain([at]), two);
+}
+
+/// P8: a window starts after the older ones of its key.
+fn in_order(book: &Book, (id, t): (JobId, Timestamp), at: usize, found: &mut Found) {
+    let Some(job) = book.jobs.get(&id) else { return };
+    let overlaps = || job.task_key().and_then(|key| book.overlaps.get(&key).copied());
+    if job.key.is_none() || job.shape.overlap || overlaps().unwrap_or(false) {
+        return;
+    }
+    let older = comes_before(book, id, job, t.before(book.slack));
+    let Some((first, view)) = older else { return found.holds("P8") };
+    let early = format!("job {id} started before job {first}, an older window of its key");
+    let excuse = book.missing(view, t).or_else(|| book.missing(job, t));
+    found.unless(excuse, "P8", view.newest(1).chain(job.newest(1)).chain([at]), early);
+}
+
+/// The first of the older windows of the job's key that wait since `t` (R10).
+fn comes_before<'b>(
+    book: &'b Book,
+    id: JobId,
+    job: &JobView,
+    t: Timestamp,
+) -> Option<(JobId, &'b JobView)> {
+    let key = job.task_key()?;
+    let waiting = |all: &'b BTreeMap<_, BTreeSet<JobId>>| all.get(&key).into_iter().flatten();
+    let older = waiting(&book.closed).chain(waiting(&book.open)).filter(|other| **other < id);
+    let views = older.filter_map(|other| Some((*other, book.jobs.get(other)?)));
+    views.filter(|(_, view)| view.seen_from <= t).min_by_key(|(other, _)| *other)
 }
 
 /// P23: who is first in line starts first. P24: nothing starts in a paused queue, of a paused task,
@@ -220,7 +254,7 @@ impl Line {
                 && view.seen_from <= ready
                 && view.due <= ready
                 && (Reverse(priority(book, *other, view)), view.due, *other) < mine
-                && may_start(book, view, ready);
+                && may_start(book, (*other, view), ready);
             waits.then_some((other, view))
         });
         let Some((other, view)) = first else {
@@ -255,9 +289,13 @@ fn priority(book: &Book, id: JobId, job: &JobView) -> i16 {
 }
 
 /// Whether nothing holds a scheduled job back at `t`.
-fn may_start(book: &Book, job: &JobView, t: Timestamp) -> bool {
+fn may_start(book: &Book, (id, job): (JobId, &JobView), t: Timestamp) -> bool {
+    let is_held = || {
+        let comes_before = comes_before(book, id, job, Timestamp::MAX);
+        key_runs(book, job) || key_ran_lately(book, job, t) || comes_before.is_some()
+    };
     job.due <= t
-        && (job.shape.overlap || !(key_runs(book, job) || key_ran_lately(book, job, t)))
+        && (job.shape.overlap || !is_held())
         && !book.paused.contains(&job.task)
         && partition_has_room(book, job, t)
 }

@@ -1,15 +1,20 @@
-//! Handlers are given what the policy makes of the payloads of their triggers (P5).
+//! Handlers are given what the policy makes of the payloads of their triggers (P5), and windows close
+//! where those do not fit, and only there (P8).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use quell_core::edge::Edge;
 use quell_core::history::Event;
-use quell_core::{Fold, JobId, Payload, SettledAs, TriggerId};
+use quell_core::job::Shape;
+use quell_core::payload::WINDOW_BYTES;
+use quell_core::{Fold, JobId, Payload, SettledAs, Timestamp, TriggerId};
 
-use super::views::OpState;
+use super::views::{OpState, TaskKey};
 use super::{Book, Found, Line, Property};
 
 /// P5: folds the payloads again, in the order of the events and as the calls asked, and compares at
-/// each start.
+/// each start. P8: no window holds more than its bounds, and one that closes had no room for the next
+/// trigger.
 #[derive(Debug)]
 pub(super) struct Payloads;
 
@@ -30,6 +35,7 @@ impl Property for Payloads {
         let mut jobs = Jobs::new();
         // Jobs that are absorbed by the next change of their heir's window.
         let mut taken: BTreeMap<JobId, JobId> = BTreeMap::new();
+        let mut full = Full::default();
         for (at, line) in lines.iter().enumerate() {
             match &line.event {
                 // What it holds from now on is not on record.
@@ -47,11 +53,15 @@ impl Property for Payloads {
                 Event::Window { job, count, shape, .. } => {
                     let older = taken.remove(job);
                     window(book, &mut jobs, (*job, *count), &shape.fold, older);
+                    full.on(book, &jobs, at, &line.event, found);
                 }
                 Event::Suppressed { job, count, .. } => {
                     if let Some(folded) = jobs.get_mut(job) {
                         folded.count = *count;
                     }
+                }
+                Event::Claimed { job, .. } => {
+                    full.open.remove(job);
                 }
                 Event::Start { job, payload: Some(given), .. } => {
                     compare(jobs.get(job), *job, given, at, found);
@@ -62,6 +72,76 @@ impl Property for Payloads {
                 _ => {}
             }
         }
+    }
+}
+
+/// What is known of windows that are full (R10).
+#[derive(Debug, Default)]
+struct Full {
+    /// Jobs that were open windows when they were last heard of.
+    open: BTreeSet<JobId>,
+    /// The window of a key that closed last, when, and where.
+    closed: BTreeMap<TaskKey, (JobId, Timestamp, usize)>,
+}
+
+impl Full {
+    fn on(&mut self, book: &Book, jobs: &Jobs, at: usize, event: &Event, found: &mut Found) {
+        let Event::Window { t, job, task, key: Some(key), shape, .. } = event else { return };
+        let Some(folded) = jobs.get(job) else { return };
+        let task_key = (task.clone(), key.clone());
+        if let Some((before, closed, line)) = self.closed.remove(&task_key)
+            && closed == *t
+            && before < *job
+        {
+            let had_room = jobs.get(&before).and_then(|full| full.has_room(book, shape, *job));
+            let told = format!("job {before} was closed, yet the next trigger fits into it");
+            match had_room {
+                Some(true) => found.broken("P8", [line, at], told),
+                Some(false) => found.holds("P8"),
+                None => found.cannot("P8", "a payload of a window that was closed is not known"),
+            }
+        }
+        if let Some(payload) = folded.payload.as_ref().filter(|_| folded.count > 1) {
+            // The bounds of the newest trigger, where its call is on record.
+            let newest = book.triggers.get(&TriggerId { job: *job, seq: folded.count });
+            let asked = newest.and_then(|op| book.ops.get(op)?.debounce);
+            let max_bytes = asked.map_or(shape.max_bytes, |debounce| debounce.max_bytes);
+            let bounds = Shape { max_bytes, ..shape.clone() };
+            let fits = shape.edge == Edge::Throttle || may_hold(&folded.fold, &bounds, payload);
+            let message = format!("job {job} holds more than a window may");
+            if fits { found.holds("P8") } else { found.broken("P8", [at], message) }
+        }
+        if !shape.closed {
+            self.open.insert(*job);
+        } else if self.open.remove(job) || book.jobs.get(job).is_some_and(|view| view.opened(at)) {
+            self.closed.insert(task_key, (*job, *t, at));
+        }
+    }
+}
+
+impl Folded {
+    /// Whether the first trigger of the next window would have fitted into this one.
+    fn has_room(&self, book: &Book, next: &Shape, into: JobId) -> Option<bool> {
+        let op = book.ops.get(book.triggers.get(&TriggerId { job: into, seq: 1 })?)?;
+        let fold = op.fold.as_ref()?;
+        let joined = fold.join(self.payload.as_ref()?, op.payload.as_ref()?);
+        let bounds = Shape { max_bytes: op.debounce?.max_bytes, ..next.clone() };
+        Some(may_hold(fold, &bounds, &joined))
+    }
+}
+
+/// The checker's own reading of the bounds.
+fn may_hold(fold: &Fold, shape: &Shape, payload: &Payload) -> bool {
+    let text = payload.as_str();
+    let bytes = u64::from(shape.max_bytes.unwrap_or(WINDOW_BYTES));
+    let fits = u64::try_from(text.len()).is_ok_and(|len| len <= bytes);
+    match fold {
+        Fold::Collect { cap } => {
+            let elements: Vec<serde_json::Value> = serde_json::from_str(text).unwrap_or_default();
+            fits && u64::try_from(elements.len()).is_ok_and(|count| count <= u64::from(*cap))
+        }
+        Fold::Merge | Fold::Accumulate { .. } => fits,
+        _ => true,
     }
 }
 

@@ -90,10 +90,10 @@ impl World {
                 let held = |said: &Said| said.runs && said.token == token.get();
                 *became == SettledAs::Refused || self.jobs.get(job).is_none_or(held)
             }
-            Event::Window { job, task, key, count, .. } => {
+            Event::Window { job, task, key, count, shape, .. } => {
                 let other =
                     key.as_ref().and_then(|key| self.open.get(&(task.clone(), key.clone())));
-                other.is_none_or(|open| open == job)
+                (shape.closed || other.is_none_or(|open| open == job))
                     && self.jobs.get(job).is_none_or(|said| !said.runs && *count >= said.count)
             }
             _ => true,
@@ -142,13 +142,17 @@ impl World {
             }
             Event::Lapse { job, .. } | Event::Cancel { job, .. } => self.end(*job),
             Event::Settle { job, became, .. } if *became != SettledAs::Refused => self.end(*job),
-            Event::Window { job, task, key, count, .. } => {
+            Event::Window { job, task, key, count, shape, .. } => {
                 let said = self.jobs.entry(*job).or_default();
                 said.count = *count;
                 if let Some(key) = key {
                     let task_key = (task.clone(), key.clone());
                     said.task_key = Some(task_key.clone());
-                    self.open.insert(task_key, *job);
+                    if shape.closed {
+                        self.close(*job);
+                    } else {
+                        self.open.insert(task_key, *job);
+                    }
                 }
             }
             Event::Prune { job, .. } | Event::Discard { job, .. } => {

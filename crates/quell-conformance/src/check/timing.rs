@@ -84,6 +84,10 @@ fn quiet(
     if index > 0 && !by_time {
         return;
     }
+    // R10: a window that closed does not wait for quiet. Whether it had to close, P8 says.
+    if job.closes.iter().any(|(_, closed)| *closed <= claim.t) {
+        return;
+    }
     let Some(opened) = job.joins.first() else { return };
     let Some(last) = job.joins.iter().rev().find(|joined| joined.at < claim.at) else { return };
     let Some(steps @ [first, ..]) = policies.upto(job, last.upto) else {

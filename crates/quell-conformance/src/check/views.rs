@@ -149,6 +149,8 @@ pub struct JobView {
     pub joins: Vec<Joined>,
     /// Every claim, oldest first.
     pub claims: Vec<ClaimView>,
+    /// Where it was closed, and when (R10).
+    pub closes: Vec<(usize, Timestamp)>,
     /// Each change of due: the line, the count, due and not before.
     pub dues: Vec<(usize, u64, Timestamp, Timestamp)>,
     /// Jobs that it took in and that its count does not show yet, with their counts.
@@ -205,6 +207,7 @@ impl JobView {
             failures: 0,
             joins: Vec::new(),
             claims: Vec::new(),
+            closes: Vec::new(),
             dues: Vec::new(),
             awaits: Vec::new(),
             heir: None,
@@ -223,6 +226,20 @@ impl JobView {
     #[must_use]
     pub fn task_key(&self) -> Option<TaskKey> {
         Some((self.task.clone(), self.key.clone()?))
+    }
+
+    /// Whether the line is the first about it.
+    #[must_use]
+    pub fn opened(&self, at: usize) -> bool {
+        self.lines.first() == Some(&at)
+    }
+
+    /// Whether it was a closed window at `t` that had not started.
+    #[must_use]
+    pub fn waits_closed(&self, t: Timestamp) -> bool {
+        let started =
+            |closed: Timestamp| self.claims.iter().any(|claim| closed <= claim.t && claim.t <= t);
+        self.closes.iter().any(|(_, closed)| *closed <= t && !started(*closed))
     }
 
     /// When the trigger of this place came in.

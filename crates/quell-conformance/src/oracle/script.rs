@@ -206,7 +206,7 @@ fn members() -> impl Strategy<Value = Members> {
 pub(super) fn call() -> impl Strategy<Value = Call> {
     (
         prop::option::weighted(0.8, 0_u8..3),
-        0_u8..10,
+        0_u8..14,
         other(),
         prop::option::weighted(0.6, 0_u8..3),
         prop_oneof![4 => Just(0_i16), 1 => -2_i16..3],
@@ -261,7 +261,7 @@ impl Call {
             };
             Dedup { key: key(&format!("d{name}")), until }
         });
-        let (debounce, fold) = policy(self.policy);
+        let (debounce, fold) = policy(self.policy, self.key);
         let base = match self.key {
             None => NewTrigger { fold, ..plain(&payload) },
             Some(k) => keyed_with(&format!("k{k}"), debounce, fold, &payload),
@@ -283,23 +283,45 @@ pub(super) fn queue_number(number: u8) -> QueueName {
     if number == 0 { queue() } else { QueueName::new("other").expect("a valid name") }
 }
 
-/// A handful of policies; keys meet several of them, as after a deploy.
-fn policy(number: u8) -> (Debounce, Fold) {
+/// A handful of policies; keys meet several of them, as after a deploy. Of which of two windows that
+/// differ in it whether attempts may overlap waits for the other, the rules say nothing, so windows of
+/// a key either become full, with and without overlap, or differ.
+fn policy(number: u8, key: Option<u8>) -> (Debounce, Fold) {
+    let (debounce, fold) = any_policy(number);
+    match key {
+        Some(0) => (Debounce { overlap: false, ..debounce }, fold),
+        Some(1) => (Debounce { overlap: true, ..debounce }, fold),
+        Some(_) => match number {
+            1 | 2 | 10..=13 => (Debounce { max_bytes: None, ..debounce }, Fold::Last),
+            _ => (debounce, fold),
+        },
+        None => (debounce, fold),
+    }
+}
+
+fn any_policy(number: u8) -> (Debounce, Fold) {
     let thresholds = Thresholds::new(secs(5), secs(20)).expect("valid");
     let base = Debounce::new(thresholds);
     match number {
         0 => (Debounce { max_triggers: Some(3), ..base }, Fold::Last),
         1 => (base, Fold::Collect { cap: 3 }),
-        2 => (base, Fold::Merge),
+        2 => (Debounce { max_bytes: Some(20), ..base }, Fold::Merge),
         3 => (Debounce { edge: Edge::Leading, ..base }, Fold::First),
         4 => (Debounce { edge: Edge::Both, ..base }, Fold::Last),
         5 => (Debounce::throttle(secs(8)).expect("valid"), Fold::Last),
         6 => (Debounce { overlap: true, ..base }, Fold::Last),
-        7 => {
-            (Debounce::with_default(thresholds), Fold::Accumulate { fields: ["ids".into()].into() })
-        }
+        7 => (Debounce::with_default(thresholds), lists()),
+        // Windows that are soon full (R10).
+        10 => (base, Fold::Collect { cap: 1 }),
+        11 => (Debounce { edge: Edge::Leading, ..base }, Fold::Collect { cap: 2 }),
+        12 => (Debounce { edge: Edge::Both, max_bytes: Some(19), ..base }, lists()),
+        13 => (Debounce { overlap: true, max_bytes: Some(50), ..base }, Fold::Collect { cap: 9 }),
         _ => (base, Fold::Last),
     }
+}
+
+fn lists() -> Fold {
+    Fold::Accumulate { fields: ["ids".into()].into() }
 }
 
 /// What a queue is set to; now and then what must be refused.

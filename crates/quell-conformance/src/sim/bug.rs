@@ -67,6 +67,8 @@ pub enum Bug {
     SameTrigger,
     /// The handler is given something else than the fold of the payloads.
     MangledPayload,
+    /// Windows gather past their byte limit.
+    NeverFull,
     /// A leading edge runs at the end of the burst.
     LeadsLate,
     /// A job that has ended can be cancelled.
@@ -89,7 +91,7 @@ pub enum Bug {
 
 impl Bug {
     /// Each bug and the properties that may catch it, the foremost first.
-    pub const ALL: [(Bug, &'static [&'static str]); 40] = [
+    pub const ALL: [(Bug, &'static [&'static str]); 41] = [
         (Bug::ClosesNewerWindow, &["P2"]),
         (Bug::JoinsRunning, &["P2"]),
         (Bug::NeverCapped, &["P7a"]),
@@ -121,6 +123,7 @@ impl Bug {
         (Bug::RunsRefused, &["P3"]),
         (Bug::SameTrigger, &["P4"]),
         (Bug::MangledPayload, &["P5"]),
+        (Bug::NeverFull, &["P8"]),
         (Bug::LeadsLate, &["P8b"]),
         (Bug::CancelsEnded, &["P11"]),
         (Bug::ChargesLapses, &["P12"]),

@@ -71,10 +71,14 @@ fn policy(base: Policy, task: usize, version: u8) -> Policy {
     match (version, task) {
         (1, 5) => base.throttle(ms(120)).attempts(2),
         (1, _) => base.debounce(ms(40)..=ms(250)).attempts(2).max_backoff(ms(100)),
-        (2, _) => base.debounce(ms(300)..=ms(1_500)).edge(Edge::Leading).fold(Fold::Merge),
+        (2, _) => {
+            let base = base.debounce(ms(300)..=ms(1_500)).edge(Edge::Leading);
+            base.fold(Fold::Merge).max_bytes(30)
+        }
         (3, _) => base.debounce(ms(100)..=ms(400)).overlap().fold(Fold::Collect { cap: 3 }),
-        (_, 1) => base.debounce(ms(200)..=ms(1_000)).fold(Fold::Collect { cap: 5 }),
-        (_, 2) => base.debounce(ms(150)..=ms(600)).fold(Fold::Merge).max_triggers(4),
+        // Windows that are soon full (R10), by their number or their size.
+        (_, 1) => base.debounce(ms(200)..=ms(1_000)).fold(Fold::Collect { cap: 5 }).max_bytes(50),
+        (_, 2) => base.debounce(ms(150)..=ms(600)).fold(Fold::Merge).max_triggers(4).max_bytes(30),
         (_, 3) => base.debounce(ms(150)..=ms(600)).edge(Edge::Leading),
         (_, 4) => base.debounce(ms(150)..=ms(600)).edge(Edge::Both),
         (_, 5) => base.throttle(ms(300)),

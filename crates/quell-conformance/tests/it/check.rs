@@ -79,6 +79,7 @@ catches! {
     checker_catches_a_refused_trigger_that_runs: RunsRefused,
     checker_catches_a_trigger_id_that_is_given_out_twice: SameTrigger,
     checker_catches_a_payload_that_is_no_fold: MangledPayload,
+    checker_catches_a_window_that_gathers_past_its_limit: NeverFull,
     checker_catches_a_leading_edge_that_trails: LeadsLate,
     checker_catches_a_cancelled_job_that_had_ended: CancelsEnded,
     checker_catches_a_lapse_that_spends_an_attempt: ChargesLapses,

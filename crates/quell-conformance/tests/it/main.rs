@@ -4,6 +4,7 @@
 
 mod broken;
 mod check;
+mod check_closed;
 mod check_limits;
 mod check_processes;
 mod exhaustive;

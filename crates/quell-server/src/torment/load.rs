@@ -68,7 +68,8 @@ pub(super) fn policy(task: &str, deploy: u32) -> Policy {
             .edge(Edge::Both)
             .min_backoff(millis(2))
             .max_backoff(millis(20)),
-        RARE => policy.debounce(millis(5)..=millis(60)).fold(Fold::Collect { cap: 50 }),
+        // Windows that are soon full (R10).
+        RARE => policy.debounce(millis(5)..=millis(60)).fold(Fold::Collect { cap: 3 }),
         _ if is_second => policy.debounce(millis(10)..=millis(60)),
         _ => policy.debounce(millis(5)..=millis(40)),
     }

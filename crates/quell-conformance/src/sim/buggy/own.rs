@@ -21,6 +21,11 @@ impl Buggy {
             Bug::OutOfOrder if self.now_and_then() => {
                 trigger.priority = trigger.priority.saturating_add(1);
             }
+            Bug::NeverFull => {
+                if let Some(keyed) = &mut trigger.keyed {
+                    keyed.debounce.max_bytes = None;
+                }
+            }
             Bug::LeadsLate => {
                 if let Some(keyed) = &mut trigger.keyed
                     && keyed.debounce.edge == Edge::Leading
