@@ -15,13 +15,15 @@ use crate::row::{StoredRecord, corrupt, decode_job, from_json};
 use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::tx::{Tx, contended};
+use crate::upkeep::fitting;
 use crate::write::{MESSAGE_ID, NEWEST, absorbed_by, number};
 
 /// Rows that are read in one trip.
 const CHUNK: usize = 500;
 /// How often a read of several trips is tried.
 const TRIES: u32 = 20;
-/// Windows that wait for their key's attempt, of which an overview sees the earliest.
+/// Windows that wait for an attempt of their key or for an older window: an overview sees the
+/// earliest, as far as their rows are not too long to be read.
 const MOST_WAITING: usize = 1_000;
 
 impl ShardStore {
@@ -250,7 +252,8 @@ impl ShardStore {
         }
         let now = looked.now;
         let ids: Result<Vec<JobId>> = waiting.iter().map(|(member, _)| job_of(member)).collect();
-        for job in self.read_jobs(&ids?).await?.iter().filter(|job| job.waits) {
+        let ids = self.first_rows(ids?).await?;
+        for job in self.read_jobs(&ids).await?.iter().filter(|job| job.waits) {
             note(&job.queue, &job.task, job.window.due_at);
         }
         for counts in self.read_counts().await? {
@@ -266,6 +269,18 @@ impl ShardStore {
         }
         let lanes = lanes.into_values().collect();
         Ok(Overview { now, lanes, unreadable })
+    }
+
+    /// The first of these jobs, so many that their rows stay within the bound of bytes of a call.
+    async fn first_rows(&self, mut ids: Vec<JobId>) -> Result<Vec<JobId>> {
+        if ids.is_empty() {
+            return Ok(ids);
+        }
+        let fields = ids.iter().map(ToString::to_string).collect();
+        let reads = [Read::Lengths(self.shard.keys.jobs(), fields)];
+        let mut looked = self.shard.look("look at all queues", Time::Last, &reads).await?;
+        ids.truncate(fitting(looked.numbers()?));
+        Ok(ids)
     }
 }
 

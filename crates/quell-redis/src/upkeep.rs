@@ -147,12 +147,7 @@ impl Tx<'_> {
                 }
             }
         }
-        let mut sum = 0_u64;
-        let fits = bytes.into_iter().take_while(|length| {
-            sum = sum.saturating_add(*length);
-            sum <= MOST_BYTES
-        });
-        let fits = fits.count().max(1);
+        let fits = fitting(bytes);
         let left = fits < all.len();
         all.truncate(fits);
         Ok((all, left))
@@ -194,6 +189,16 @@ impl Tx<'_> {
         }
         Ok(())
     }
+}
+
+/// How many of these rows a call reads: as many as its bound of bytes allows, and one at least.
+pub(crate) fn fitting(lengths: impl IntoIterator<Item = u64>) -> usize {
+    let mut sum = 0_u64;
+    let fits = lengths.into_iter().take_while(|length| {
+        sum = sum.saturating_add(*length);
+        sum <= MOST_BYTES
+    });
+    fits.count().max(1)
 }
 
 /// The cells that removing a job reads.

@@ -427,6 +427,22 @@ async fn r37_upkeep_removes_large_rows_within_a_bound_of_bytes() {
     }
 }
 
+/// Windows that wait may be long.
+#[tokio::test]
+async fn r10_r27_an_overview_reads_waiting_windows_within_a_bound_of_bytes() {
+    let server = Server::start().await;
+    let payload = format!("\"{}\"", "x".repeat(200_000));
+    let full = || keyed_with("k", debounce(), Fold::Collect { cap: 1 }, &payload);
+    for _ in 0..60 {
+        server.trigger(vec![full()]).await;
+    }
+    let before = server.sent();
+    let seen = server.store.overview(Some(Rig::START + secs(20))).await.unwrap();
+    let sent = server.sent() - before;
+    assert!(sent < 5_000_000, "{sent} bytes in one call");
+    assert_eq!(seen.lanes[0].first_due, Some(Rig::START));
+}
+
 /// The first round on one key has so many closed windows; what calls of the second cost: the
 /// commands and the bytes.
 async fn beside_closed(closed: usize) -> Vec<(&'static str, BTreeMap<String, u64>, u64)> {
