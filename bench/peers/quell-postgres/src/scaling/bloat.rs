@@ -99,7 +99,7 @@ impl Rounds<'_> {
         let retention = Retention { succeeded: Some(Duration::ZERO), dead: None };
         let mut removed = 0;
         while removed < self.size as u64 {
-            let batch = self.quell.store().prune(None, &retention, PRUNE_BATCH).await?;
+            let batch = self.quell.store().prune(None, &retention, PRUNE_BATCH).await?.jobs;
             ensure!(batch > 0, "{removed} of {} ended jobs were removed", self.size);
             removed += batch;
         }
