@@ -28,30 +28,29 @@ impl Moving {
     /// A job and the next window of its key, to be changed and put back (R10, R12).
     pub(crate) fn take(&self, id: JobId) -> Option<(Job, Option<Job>)> {
         let job = self.jobs.get(&id)?.clone();
-        let is_window = |other: &&Job| {
-            other.id != id
+        let next = self.other_windows(&job).next().cloned();
+        Some((job, next))
+    }
+
+    /// The windows of the job's key that are locked here, in the order of their ids, without itself.
+    fn other_windows(&self, job: &Job) -> impl DoubleEndedIterator<Item = &Job> {
+        self.jobs.values().filter(move |other| {
+            other.id != job.id
                 && other.state == JobState::Scheduled
                 && job.key.is_some()
                 && (&other.task, &other.key) == (&job.task, &job.key)
-        };
-        // They are in the order of their ids.
-        let next = self.jobs.values().find(is_window).cloned();
-        Some((job, next))
+        })
     }
-}
 
-impl Moving {
     /// R10: a job that went back waits behind the closed window before it, and the next window of its
     /// key behind the job, if that is older. Of an open window nobody is told that it ends, so none
     /// is put behind it.
     fn line_up(&mut self, job: &Job, next: &Job) {
         if job.id > next.id {
-            let is_before = |other: &&Job| {
-                other.is_closed_window() && (&other.task, &other.key) == (&job.task, &job.key)
-            };
-            let before = self.jobs.range(..job.id).rev().map(|(_, other)| other).find(is_before);
+            let is_before = |other: &&Job| other.is_closed_window() && other.id < job.id;
+            let before = self.other_windows(job).rfind(is_before).map(|before| before.id);
             if let Some(before) = before.filter(|_| !job.shape.overlap) {
-                self.behind.insert(job.id, before.id);
+                self.behind.insert(job.id, before);
             }
         } else if job.is_closed_window() && !next.shape.overlap {
             // A claim that has just found it looks again, as its row changes.
@@ -74,6 +73,7 @@ const ASIDE: &str = concat!(
     job_columns!("j.payload", "false"),
     " from quell.ended j where j.id = any($1) and j.state + 0 = 6 for update of j"
 );
+
 impl Tx<'_> {
     /// Cancels a job, or puts a dead one back: `change` moves it, in view of its key's next window.
     pub(crate) async fn move_one(

@@ -152,38 +152,56 @@ async fn fill(rig: &mut Rig, many: Many, count: u64) {
     while rig.pruned(now, &keep, 1_000).await.more {}
 }
 
+/// Makes a call, and notes the steps that it took.
+macro_rules! cost {
+    ($steps:ident, $costs:ident, $name:literal, $call:expr) => {{
+        let before = $steps.load(Ordering::Relaxed);
+        let answer = $call;
+        $costs.push(($name, $steps.load(Ordering::Relaxed) - before));
+        answer
+    }};
+}
+
 /// One of each call that workers and clients make all the time; returns the steps of each.
 async fn costs(rig: &mut Rig, steps: &StepCounter, round: u64) -> Vec<(&'static str, u64)> {
     let mut costs = Vec::new();
     let now = Some(rig.at(5_000 + round).now());
-    macro_rules! cost {
-        ($name:literal, $call:expr) => {{
-            let before = steps.load(Ordering::Relaxed);
-            let answer = $call;
-            costs.push(($name, steps.load(Ordering::Relaxed) - before));
-            answer
-        }};
-    }
     let keep = Retention { succeeded: Some(secs(500_000)), dead: None };
     let partition = Some(key("p1"));
     let dedup = Some(Dedup::new(key(&format!("once{round}"))));
     let idempotency = Some(record(&format!("mine{round}"), 900_000));
-    cost!("next_due", rig.next_due().await);
-    cost!("peek", rig.store.peek(now, &[(queue(), Rig::wish(1).tasks)]).await.unwrap());
-    cost!("reap", rig.reap().await);
-    cost!("prune", rig.pruned(rig.now(), &keep, 100).await);
-    cost!("tick", rig.store.tick(now, 9).await.unwrap());
-    cost!("overview", rig.store.overview(now).await.unwrap());
-    cost!("claim", rig.claim_with(&Rig::wish(3)).await);
-    cost!("enqueue", rig.trigger(plain("1")).await);
-    cost!("enqueue, partition", rig.trigger(NewTrigger { partition, ..plain("1") }).await);
-    cost!("enqueue, debounced", rig.trigger(keyed("k1")).await);
-    cost!("enqueue, dedup", rig.trigger(NewTrigger { dedup, ..plain("1") }).await);
-    cost!("enqueue, idempotent", rig.trigger(NewTrigger { idempotency, ..plain("1") }).await);
-    let jobs: Vec<ClaimedJob> = cost!("claim again", rig.claim_with(&Rig::wish(3)).await);
+    cost!(steps, costs, "next_due", rig.next_due().await);
+    cost!(
+        steps,
+        costs,
+        "peek",
+        rig.store.peek(now, &[(queue(), Rig::wish(1).tasks)]).await.unwrap()
+    );
+    cost!(steps, costs, "reap", rig.reap().await);
+    cost!(steps, costs, "prune", rig.pruned(rig.now(), &keep, 100).await);
+    cost!(steps, costs, "tick", rig.store.tick(now, 9).await.unwrap());
+    cost!(steps, costs, "overview", rig.store.overview(now).await.unwrap());
+    cost!(steps, costs, "claim", rig.claim_with(&Rig::wish(3)).await);
+    cost!(steps, costs, "enqueue", rig.trigger(plain("1")).await);
+    cost!(
+        steps,
+        costs,
+        "enqueue, partition",
+        rig.trigger(NewTrigger { partition, ..plain("1") }).await
+    );
+    cost!(steps, costs, "enqueue, debounced", rig.trigger(keyed("k1")).await);
+    cost!(steps, costs, "enqueue, dedup", rig.trigger(NewTrigger { dedup, ..plain("1") }).await);
+    cost!(
+        steps,
+        costs,
+        "enqueue, idempotent",
+        rig.trigger(NewTrigger { idempotency, ..plain("1") }).await
+    );
+    let jobs: Vec<ClaimedJob> =
+        cost!(steps, costs, "claim again", rig.claim_with(&Rig::wish(3)).await);
     let job = jobs.first().unwrap();
-    cost!("renew", rig.renew(lease(job)).await);
-    cost!("settle", rig.succeed(job).await);
+    cost!(steps, costs, "renew", rig.renew(lease(job)).await);
+    cost!(steps, costs, "settle", rig.succeed(job).await);
     costs
 }
 
@@ -224,27 +242,25 @@ async fn costs_of_a_full_key(windows: u64) -> Vec<(&'static str, u64)> {
     rig.trigger(plain("1")).await;
     rig.set_queue(paused(false)).await;
     let mut costs = Vec::new();
-    macro_rules! cost {
-        ($name:literal, $call:expr) => {{
-            let before = steps.load(Ordering::Relaxed);
-            let answer = $call;
-            costs.push(($name, steps.load(Ordering::Relaxed) - before));
-            answer
-        }};
-    }
     rig.at(1_000);
-    cost!("a trigger that closes a window", rig.trigger(full()).await);
-    let other = cost!("a look past the key's windows", rig.claim_with(&Rig::wish(9)).await);
+    cost!(steps, costs, "a trigger that closes a window", rig.trigger(full()).await);
+    let other =
+        cost!(steps, costs, "a look past the key's windows", rig.claim_with(&Rig::wish(9)).await);
     assert_eq!(other.len(), 2, "the first window, and the job without a key");
     let first = other.iter().find(|job| job.key.is_some()).unwrap();
-    cost!("a failure that goes back before the others", rig.fail(first, secs(1)).await);
+    cost!(
+        steps,
+        costs,
+        "a failure that goes back before the others",
+        rig.fail(first, secs(1)).await
+    );
     let first = rig.at(1_002).claim_one().await;
-    cost!("an end", rig.succeed(&first).await);
-    let next = cost!("the next start", rig.claim_one().await);
+    cost!(steps, costs, "an end", rig.succeed(&first).await);
+    let next = cost!(steps, costs, "the next start", rig.claim_one().await);
     rig.succeed(&next).await;
     let next = rig.jobs().await.into_iter().rev().find(|job| job.is_closed_window()).unwrap();
-    cost!("a cancelled window", rig.cancel(next.id).await.unwrap());
-    cost!("a flush", rig.flush("k").await);
+    cost!(steps, costs, "a cancelled window", rig.cancel(next.id).await.unwrap());
+    cost!(steps, costs, "a flush", rig.flush("k").await);
     costs
 }
 
