@@ -21,23 +21,49 @@ use crate::tx::{Trip, Tx, opening};
 use crate::workers::read_workers;
 use crate::write::put;
 
+/// Chooses the next window of a key among its jobs `$of`: the one with the smallest id (R10).
+macro_rules! next_window {
+    ($of:literal, $task:literal, $key:literal) => {
+        concat!(
+            $of,
+            ".task_id = ",
+            $task,
+            " and ",
+            $of,
+            ".key = ",
+            $key,
+            "
+             and ",
+            $of,
+            ".hold in (0, (select max(c.hold) from quell_job c
+                                         where c.task_id = ",
+            $task,
+            " and c.key = ",
+            $key,
+            "
+                                           and c.hold < 0))
+           order by +",
+            $of,
+            ".id limit 1"
+        )
+    };
+}
+
 /// R11: the next windows of keys that no longer run may start: of the keys of the jobs `?1`.
-pub(crate) const FREE_KEYS: &str = "update quell_job
+pub(crate) const FREE_KEYS: &str = concat!(
+    "update quell_job
         set waits = 0
       where waits = 1
         and id in (
-              -- R10: the oldest comes first.
-              select min(coalesce((select -max(c.hold) from quell_job c
-                                    where c.task_id = e.task_id and c.key = e.key and c.hold < 0),
-                                  9223372036854775807),
-                         coalesce((select w.id from quell_job w
-                                    where w.task_id = e.task_id and w.key = e.key and w.hold = 0),
-                                  9223372036854775807))
+              select (select w.id from quell_job w where ",
+    next_window!("w", "e.task_id", "e.key"),
+    "         )
                 from json_each(?1) l
                cross join quell_job e on e.id = l.value
                where not exists (select 1 from quell_job r
                                   where r.task_id = e.task_id and r.key = e.key and r.hold > 0))
-  returning lane_id, due_at";
+  returning lane_id, due_at"
+);
 
 /// R10, R11: the next windows of all keys that no longer run may start.
 const FREE_ALL: &str = "update quell_job
@@ -199,11 +225,8 @@ impl Tx<'_> {
         const NEXT: &str = concat!(
             "select ",
             job_columns!("j.payload"),
-            " from quell_job j
-              where j.task_id = ?1 and j.key = ?2
-                and j.hold in (0, (select max(c.hold) from quell_job c
-                                    where c.task_id = ?1 and c.key = ?2 and c.hold < 0))
-              order by +j.id limit 1"
+            " from quell_job j where ",
+            next_window!("j", "?1", "?2")
         );
         let Some(key) = &job.key else { return Ok(None) };
         let heir = self.window(NEXT, &job.task, key.as_str()).await?;
