@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use pg_common::{median, quantile};
 use quell::{
-    Batch, Claim, Ctx, Lease, NewTrigger, Outcome, Payload, Policy, Quell, QueueName,
+    Batch, Claim, Ctx, Draw, Lease, NewTrigger, Outcome, Payload, Policy, Quell, QueueName,
     Settlement, Task, TaskError, TaskName, WorkerId,
 };
 use serde::{Deserialize, Serialize};
@@ -137,6 +137,7 @@ pub(crate) async fn claim_cost(quell: &Quell, task: &str, samples: usize) -> Res
         worker: WorkerId::new("bench")?,
         limit: LIMIT,
         lease: Duration::from_secs(60),
+        draw: Draw::MIN,
     };
     let plain = NewTrigger::new(task, queue, Payload::encode(&Noop { n: 0 })?);
     let batch = || Batch { triggers: vec![plain.clone(); LIMIT], dedup: None };
