@@ -9,9 +9,9 @@ use quell_core::heartbeat::Heartbeat;
 use quell_core::idempotency::Idempotency;
 use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::{
-    AlertName, Batch, DeadFilter, EffectName, ExplainTarget, JobFilter, JobId, Lease, LeaseToken,
-    NewTrigger, Outcome, Payload, QueueSettings, Redrive, Result, Retention, ScheduleName,
-    Settlement, Store, TaskSettings, Timestamp, TriggerId,
+    AlertName, Batch, DeadFilter, EffectName, ExplainTarget, JobFilter, JobId, Lease, NewTrigger,
+    Outcome, Payload, QueueSettings, Redrive, Result, Retention, ScheduleName, Settlement, Store,
+    TaskSettings, Timestamp, TriggerId,
 };
 
 use crate::Rig;
@@ -82,7 +82,7 @@ async fn settle(store: &dyn Store, now: Timestamp, job: JobId, outcome: Outcome)
 
 /// The lease of a job's first start.
 fn lease(job: JobId) -> Lease {
-    Lease { job, token: LeaseToken::new(1) }
+    Lease { job, token: Rig::token(1) }
 }
 
 /// Due at once, although it has a key.

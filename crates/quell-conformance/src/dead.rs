@@ -154,15 +154,15 @@ pub async fn r26_a_redriven_job_keeps_its_history(mut rig: Rig) {
     let id = dead(&mut rig, 10, "first death").await;
     rig.at(20).redrive(id).await.expect("redrives");
     let run = rig.at(21).claim_one().await;
-    assert_eq!((run.id, run.attempt, run.token.get()), (id, 1, 3));
+    assert_eq!((run.id, run.attempt, run.token.starts()), (id, 1, 3));
     rig.settle(lease(&run), dies("second death")).await;
 
     let DeadLetter { job, attempts, past, .. } = letter(&rig, id).await;
-    let told = |n: usize| (attempts[n].token.get(), attempts[n].error.as_deref());
+    let told = |n: usize| (attempts[n].token.starts(), attempts[n].error.as_deref());
     assert_eq!(attempts.len(), 3);
     assert_eq!([told(0), told(1)], [(1, Some("boom")), (2, Some("first death"))]);
     assert_eq!(told(2), (3, Some("second death")));
-    assert_eq!((job.starts, job.error.as_deref()), (3, Some("second death")));
+    assert_eq!((job.starts(), job.error.as_deref()), (3, Some("second death")));
     assert_eq!(past, quell_core::Past::default());
     let alone = rig.store.letters(&[JobId::new(9_999), id, id]).await.expect("reads");
     assert_eq!(alone.len(), 2, "an unknown job has no letter, and one asked for twice has two");
@@ -302,8 +302,8 @@ pub async fn r26_letters_of_another_store_come_in(mut rig: Rig) {
     let queue = QueueName::new("elsewhere").expect("a name");
     let wish = quell_core::Claim { queue, ..Rig::wish(9) };
     let run = rig.claim_with(&wish).await.remove(0);
-    let token = mine.job.starts + 1;
-    assert_eq!((run.id, run.token.get(), run.key), (came[1].id, token, Some(key("k"))));
+    let token = Rig::token(mine.job.starts() + 1);
+    assert_eq!((run.id, run.token, run.key), (came[1].id, token, Some(key("k"))));
 }
 
 /// An import of what is here, or came in before, changes nothing, however often it is made.

@@ -2,8 +2,8 @@
 
 use quell_core::effect::{Begun, MAX_EFFECTS, MAX_RESULT_BYTES};
 use quell_core::{
-    ClaimedJob, Effect, EffectName, ErrorKind, ExplainTarget, JobId, Lease, LeaseToken, Outcome,
-    Payload, Result, Retention, SettledAs,
+    ClaimedJob, Draw, Effect, EffectName, ErrorKind, ExplainTarget, JobId, Lease, LeaseToken,
+    Outcome, Payload, Result, Retention, SettledAs,
 };
 
 use crate::rig::{Rig, fails, key, keyed, lease, plain, secs};
@@ -150,7 +150,7 @@ pub async fn r21_r23_an_attempt_without_its_lease_records_nothing(mut rig: Rig) 
         }
     }
     let owner = rig.claim_one().await;
-    let forged = Lease { job: owner.id, token: LeaseToken::new(99) };
+    let forged = Lease { job: owner.id, token: LeaseToken::of(owner.token.starts(), Draw::MIN) };
     let nowhere = Lease { job: JobId::new(99), token: owner.token };
     for lease in [lease(&zombie), forged, nowhere] {
         assert_eq!(kind(rig.try_begin(lease, "charge", "k2").await), refused, "{lease:?}");

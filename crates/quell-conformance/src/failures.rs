@@ -201,7 +201,7 @@ pub async fn r25_the_first_and_the_last_attempts_are_kept(mut rig: Rig) {
     }
     let target = ExplainTarget::Job(id);
     let told = rig.explain(&target).await.expect("is known");
-    let tokens: Vec<u64> = told.attempts.iter().map(|one| one.token.get()).collect();
+    let tokens: Vec<u64> = told.attempts.iter().map(|one| one.token.starts()).collect();
     let expected: Vec<u64> = (1..=5).chain(13..=57).collect();
     assert_eq!((tokens, told.dropped_attempts()), (expected, 7));
     let text = told.to_string();

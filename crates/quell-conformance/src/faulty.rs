@@ -12,8 +12,9 @@ use quell_core::{
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ErrorKind,
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId,
+    Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups,
+    WorkerId,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -120,7 +121,7 @@ impl<S: Store> Store for Faulty<S> {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         self.call(self.inner.renew(now, leases, lease)).await
     }
 

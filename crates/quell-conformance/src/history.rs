@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quell_core::history::{Event, History, Sink};
 use quell_core::window::DueReason;
 use quell_core::{
-    JobId, JobState, Lease, LeaseToken, NewTrigger, QueueSettings, Retention, SettledAs,
-    Settlement, TaskSettings,
+    JobId, JobState, Lease, NewTrigger, QueueSettings, Retention, SettledAs, Settlement,
+    TaskSettings,
 };
 
 use crate::rig::{Rig, fails, key, keyed, lease, plain, secs};
@@ -125,7 +125,7 @@ pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Re
     recorder.take();
     rig.at(30).reap().await;
     let t = rig.now();
-    let token = LeaseToken::new(1);
+    let token = Rig::token(1);
     let became = SettledAs::Scheduled { due: t };
     assert_eq!(recorder.take()[0], Event::Lapse { t, job: run.id, token, became, crash: false });
 
@@ -198,7 +198,7 @@ pub async fn what_changes_nothing_is_not_recorded(mut rig: Rig, recorder: Record
     rig.redrive(job).await.expect_err("it is not dead");
     rig.cancel(JobId::new(9_999)).await.expect_err("unknown");
     rig.flush("b").await;
-    rig.renew(Lease { job, token: LeaseToken::new(9) }).await;
+    rig.renew(Lease { job, token: Rig::token(9) }).await;
     rig.reap().await;
     rig.claim_none().await;
     assert_eq!(recorder.take(), []);

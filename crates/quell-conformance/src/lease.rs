@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use quell_core::window::Debounce;
 use quell_core::{
-    AttemptOutcome, ExplainTarget, Failure, FailureKind, Fold, JobState, Lease, LeaseToken,
-    Outcome, Payload, SettledAs, Settlement,
+    AttemptOutcome, ExplainTarget, Failure, FailureKind, Fold, JobState, Lease, Outcome, Payload,
+    Renewal, SettledAs, Settlement,
 };
 
 use crate::rig::{Rig, debounce, fails, keyed, keyed_with, lease, plain, secs};
@@ -58,16 +58,16 @@ pub async fn r21_two_ends_of_one_job_in_a_call_go_by_their_tokens(mut rig: Rig) 
 pub async fn r21_a_renewed_lease_holds(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     let job = rig.claim_one().await;
-    let stranger = Lease { job: job.id, token: LeaseToken::new(99) };
+    let stranger = Lease { job: job.id, token: Rig::token(99) };
     rig.at(20);
     let leases = [lease(&job), stranger];
     let renewed = rig.store.renew(Some(rig.now()), &leases, Rig::LEASE).await.expect("renews");
-    assert_eq!(renewed, [Some(rig.now() + Rig::LEASE), None]);
+    assert_eq!(renewed, [Renewal::Held(rig.now() + Rig::LEASE), Renewal::Lost]);
     rig.at(49);
     assert!(rig.store.reap(Some(rig.now()), 9).await.expect("reaps").is_empty());
     rig.at(50);
     let renewed = rig.store.renew(Some(rig.now()), &leases, Rig::LEASE).await.expect("renews");
-    assert_eq!(renewed, [None, None]);
+    assert_eq!(renewed, [Renewal::Lost, Renewal::Lost]);
     assert_eq!(rig.store.reap(Some(rig.now()), 9).await.expect("reaps").len(), 1);
 }
 
@@ -97,7 +97,7 @@ pub async fn r25_a_dead_job_keeps_everything(mut rig: Rig) {
     let kept: Vec<_> = attempts
         .iter()
         .map(|one| {
-            (one.token.get(), one.outcome, one.error.as_deref(), Rig::second(one.started_at))
+            (one.token.starts(), one.outcome, one.error.as_deref(), Rig::second(one.started_at))
         })
         .collect();
     let failed = Some(AttemptOutcome::Failed);

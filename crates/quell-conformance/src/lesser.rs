@@ -15,9 +15,10 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ExplainTarget,
     Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
-    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId, lacks,
+    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId,
+    lacks,
 };
 
 use crate::Capability;
@@ -122,7 +123,7 @@ impl<S: Store> Store for Lesser<S> {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         self.inner.renew(now, leases, lease).await
     }
 

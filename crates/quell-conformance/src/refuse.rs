@@ -2,8 +2,8 @@
 
 use quell_core::payload::MAX_PAYLOAD_BYTES;
 use quell_core::{
-    Batch, ClaimedJob, ErrorKind, Job, JobId, JobState, Key, Lease, LeaseToken, MAX_KEY_BYTES,
-    MAX_NAME_BYTES, NewTrigger, Outcome, Payload, QueueName, SettledAs, TaskName,
+    Batch, ClaimedJob, Draw, ErrorKind, Job, JobId, JobState, Key, Lease, LeaseToken,
+    MAX_KEY_BYTES, MAX_NAME_BYTES, NewTrigger, Outcome, Payload, QueueName, SettledAs, TaskName,
 };
 
 use crate::rig::{Rig, fails, key, keyed, lease, plain, secs, task};
@@ -74,7 +74,7 @@ pub async fn r40_what_is_unknown_is_said_to_be(rig: Rig) {
     }
     assert_eq!(rig.store.job(unknown).await.expect("reads"), None);
     assert!(rig.store.attempts(unknown).await.expect("reads").is_empty());
-    let stranger = Lease { job: unknown, token: LeaseToken::new(1) };
+    let stranger = Lease { job: unknown, token: Rig::token(1) };
     assert_eq!(rig.settle(stranger, Outcome::succeeded()).await, SettledAs::Refused);
     assert_eq!(rig.renew(stranger).await, None);
     for (name, k) in [("t", "b"), ("u", "a")] {
@@ -89,19 +89,36 @@ pub async fn r40_what_is_unknown_is_said_to_be(rig: Rig) {
 pub async fn r21_only_the_current_token_counts(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     let first = rig.claim_one().await;
-    rig.refuses_tokens(&first, [0, first.token.get() + 1, u64::from(u32::MAX)]).await;
+    rig.refuses_tokens(
+        &first,
+        [LeaseToken::NONE, first.token.next(Rig::DRAW), Rig::token(u64::MAX)],
+    )
+    .await;
     rig.settle(lease(&first), Outcome::Released).await;
     let second = rig.claim_one().await;
-    let forged = [0, first.token.get(), second.token.get() + 1, u64::from(u32::MAX)];
+    let elsewhere = second.token.draw().get() ^ 1;
+    let forged = [
+        LeaseToken::NONE,
+        first.token,
+        second.token.next(Rig::DRAW),
+        // As a store had it that gave the id, and lost that.
+        LeaseToken::of(second.token.starts(), Draw::new(elsewhere)),
+        LeaseToken::new(second.token.starts()),
+        LeaseToken::new(i64::MAX as u64),
+    ];
     rig.refuses_tokens(&second, forged).await;
     rig.at(1).succeed(&second).await;
 }
 
 impl Rig {
-    async fn refuses_tokens(&mut self, job: &ClaimedJob, tokens: impl IntoIterator<Item = u64>) {
+    async fn refuses_tokens(
+        &mut self,
+        job: &ClaimedJob,
+        tokens: impl IntoIterator<Item = LeaseToken>,
+    ) {
         let before: Vec<Job> = self.jobs().await;
         for token in tokens {
-            let forged = Lease { job: job.id, token: LeaseToken::new(token) };
+            let forged = Lease { job: job.id, token };
             let settled = self.settle(forged, Outcome::succeeded()).await;
             assert_eq!(settled, SettledAs::Refused, "{token}");
             assert_eq!(self.renew(forged).await, None, "{token}");

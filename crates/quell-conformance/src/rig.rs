@@ -9,10 +9,10 @@ use quell_core::heartbeat::Heartbeat;
 use quell_core::trigger::Keyed;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    AttemptOutcome, Batch, Claim, ClaimedJob, ExplainTarget, Explanation, Failure, FailureKind,
-    Fold, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, NewTrigger, NextDue, Outcome,
-    Payload, Pruned, QueueName, QueueSettings, Receipt, Result, Retention, SettledAs, Settlement,
-    Store, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Batch, Claim, ClaimedJob, Draw, ExplainTarget, Explanation, Failure,
+    FailureKind, Fold, Job, JobFilter, JobId, JobState, Key, Lapsed, Lease, LeaseToken, NewTrigger,
+    NextDue, Outcome, Payload, Pruned, QueueName, QueueSettings, Receipt, Renewal, Result,
+    Retention, SettledAs, Settlement, Store, TaskName, Timestamp, WorkerId,
 };
 
 /// A fresh store and whatever must outlive it.
@@ -120,6 +120,8 @@ impl Rig {
     pub const START: Timestamp = Timestamp::from_secs(1_767_225_600);
     /// How long leases hold.
     pub const LEASE: Duration = Duration::from_secs(30);
+    /// What is drawn for each claim of a test. Its digits fill what there is.
+    pub const DRAW: Draw = Draw::new(0x7a_5f3c_9d17);
 
     /// Starts on a fresh store.
     #[must_use]
@@ -184,7 +186,14 @@ impl Rig {
             worker: WorkerId::new("w1").expect("a valid name"),
             limit,
             lease: Rig::LEASE,
+            draw: Rig::DRAW,
         }
+    }
+
+    /// The token of a job's `starts`-th start, by a claim as [`Rig::wish`] has it.
+    #[must_use]
+    pub fn token(starts: u64) -> LeaseToken {
+        LeaseToken::of(starts, Rig::DRAW)
     }
 
     /// A worker reports that it is alive, at this second of the test.
@@ -246,7 +255,9 @@ impl Rig {
     /// Extends one lease.
     pub async fn renew(&self, lease: Lease) -> Option<Timestamp> {
         let renewed = self.store.renew(Some(self.now), &[lease], Rig::LEASE).await;
-        renewed.expect("the store renews").remove(0)
+        let renewed = renewed.expect("the store renews").remove(0);
+        assert_ne!(renewed, Renewal::Unknown, "the store was there");
+        renewed.until()
     }
 
     /// Cancels a job.

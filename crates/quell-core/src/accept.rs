@@ -13,8 +13,8 @@ use crate::job::Shape;
 use crate::trigger::Keyed;
 use crate::window::{Debounce, Thresholds, Window};
 use crate::{
-    Batch, Error, Job, JobId, JobResult, JobState, Key, NewTrigger, Payload, QueueName, Receipt,
-    Result, TaskName, Timestamp, TriggerId, When,
+    Batch, Error, Job, JobId, JobResult, JobState, Key, LeaseToken, NewTrigger, Payload, QueueName,
+    Receipt, Result, TaskName, Timestamp, TriggerId, When,
 };
 
 /// The rows that accepting triggers reads and writes, within one atomic step.
@@ -319,7 +319,7 @@ fn debounced(rows: &impl Rows, job: JobId, triggers: u64) -> Receipt {
 /// The job that holds a dedup key now (R16).
 fn holder(rows: &impl Rows, trigger: &NewTrigger, dedup: &Dedup) -> Option<JobId> {
     let hold = rows.hold(&trigger.task, &dedup.key)?;
-    let job = rows.job(hold.job).map(|job| (job.state, job.starts > 0));
+    let job = rows.job(hold.job).map(|job| (job.state, job.starts() > 0));
     hold.holds(rows.now(), job).then_some(hold.job)
 }
 
@@ -347,7 +347,7 @@ impl Job {
             suppressed: 0,
             attempt: 0,
             failures: 0,
-            starts: 0,
+            token: LeaseToken::NONE,
             lapses: 0,
             worker: None,
             lease_until: None,

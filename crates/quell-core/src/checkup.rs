@@ -29,13 +29,68 @@ pub struct Fact {
     pub value: String,
     /// What is wrong with that and what to do, if anything is.
     pub problem: Option<String>,
+    /// The same as numbers, for those who watch the store.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gauges: Vec<Gauge>,
+}
+
+/// A number that a metrics page shows of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gauge {
+    /// The name of the metric, with the unit where it has one.
+    pub metric: String,
+    /// How much it is.
+    pub measure: Measure,
+}
+
+/// How much a [`Gauge`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// A number of things.
+    Count(u64),
+    /// A duration; a page shows it in seconds.
+    Time(Duration),
+}
+
+impl Gauge {
+    /// A number of things.
+    #[must_use]
+    pub fn count(metric: &str, count: u64) -> Self {
+        Gauge { metric: metric.to_owned(), measure: Measure::Count(count) }
+    }
+
+    /// A time; the metric's name ends in `_seconds`.
+    #[must_use]
+    pub fn time(metric: &str, time: Duration) -> Self {
+        Gauge { metric: metric.to_owned(), measure: Measure::Time(time) }
+    }
+}
+
+impl fmt::Display for Gauge {
+    /// As a metrics page in Prometheus' text format has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let metric = &self.metric;
+        writeln!(f, "# TYPE {metric} gauge")?;
+        match self.measure {
+            Measure::Count(count) => writeln!(f, "{metric} {count}"),
+            Measure::Time(time) => writeln!(f, "{metric} {}", time.as_secs_f64()),
+        }
+    }
 }
 
 impl Fact {
     /// A fact with nothing wrong about it.
     #[must_use]
     pub fn plain(name: &str, value: impl fmt::Display) -> Self {
-        Fact { name: name.to_owned(), value: value.to_string(), problem: None }
+        let (name, value) = (name.to_owned(), value.to_string());
+        Fact { name, value, problem: None, gauges: Vec::new() }
+    }
+
+    /// The same fact with its numbers.
+    #[must_use]
+    pub fn with_gauges(self, gauges: Vec<Gauge>) -> Self {
+        Fact { gauges, ..self }
     }
 
     /// How many triggers of callers' transactions were set aside because they cannot be folded;
@@ -118,6 +173,10 @@ impl ClockReading {
     }
 }
 
+/// How many ids are left out by `skip_ids`, where a store was restored or lost its newest writes:
+/// more than any store gives away between a backup and its loss.
+pub const SKIPPED_IDS: u64 = 100_000_000;
+
 /// A store's clock that was set back, with all times that it had made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReset {
@@ -142,6 +201,12 @@ pub fn in_use(who: &str) -> Error {
 }
 
 impl Checkup {
+    /// The numbers to watch: how far the store's clock is ahead, and those of its facts.
+    pub fn gauges(&self) -> impl Iterator<Item = Gauge> + '_ {
+        let ahead = Gauge::time("quell_store_clock_ahead_seconds", self.clock.ahead());
+        std::iter::once(ahead).chain(self.facts.iter().flat_map(|fact| fact.gauges.clone()))
+    }
+
     /// What is wrong, with what to do about it.
     pub fn problems(&self) -> impl Iterator<Item = String> + '_ {
         let facts = self.facts.iter().filter_map(|fact| fact.problem.clone());
@@ -196,7 +261,15 @@ mod tests {
     #[test]
     fn r38_a_checkup_shows_both_clocks_and_each_problem_with_its_remedy() {
         let facts = vec![Fact::plain("journal", "wal"), Fact::set_aside(2, 1_000)];
-        let shown = Checkup { id: None, clock: reading(7_200), facts }.to_string();
+        let checkup = Checkup { id: None, clock: reading(7_200), facts };
+        let (shown, page) = (
+            checkup.to_string(),
+            checkup.gauges().map(|gauge| gauge.to_string()).collect::<String>(),
+        );
+        assert_eq!(
+            page,
+            "# TYPE quell_store_clock_ahead_seconds gauge\nquell_store_clock_ahead_seconds 7200\n"
+        );
         assert!(shown.contains("ahead by       7200s"), "{shown}");
         assert!(shown.contains("inbox          2 set aside"), "{shown}");
         assert_eq!(shown.matches("problem: ").count(), 2, "{shown}");

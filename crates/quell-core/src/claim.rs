@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{JobId, Key, LeaseToken, Payload, QueueName, TaskName, Timestamp, WorkerId};
+use crate::{Draw, JobId, Key, LeaseToken, Payload, QueueName, TaskName, Timestamp, WorkerId};
 
 /// A worker's wish for jobs of one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Claim {
     pub limit: usize,
     /// How long each lease holds.
     pub lease: Duration,
+    /// A new random number for each claim, part of the tokens of its leases (R21).
+    pub draw: Draw,
 }
 
 /// What a claim brought.
@@ -84,4 +86,34 @@ pub struct Lease {
     pub job: JobId,
     /// The fence.
     pub token: LeaseToken,
+}
+
+/// What a renewal found out about one lease (R21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// It is held until then, in store time.
+    Held(Timestamp),
+    /// It was lost.
+    Lost,
+    /// The part of the store that knows it did not answer. The lease may have been extended, and it
+    /// lasts at least as long as before.
+    Unknown,
+}
+
+impl Renewal {
+    /// The end of a lease that is held.
+    #[must_use]
+    pub fn until(self) -> Option<Timestamp> {
+        match self {
+            Renewal::Held(until) => Some(until),
+            Renewal::Lost | Renewal::Unknown => None,
+        }
+    }
+}
+
+/// The answer of a store that knows the lease: its new end, or none where it was lost.
+impl From<Option<Timestamp>> for Renewal {
+    fn from(until: Option<Timestamp>) -> Self {
+        until.map_or(Renewal::Lost, Renewal::Held)
+    }
 }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES};
 use crate::{
-    Attempt, Effect, Error, Fold, Job, JobId, JobState, LeaseToken, Limits, Payload, QueueName,
-    Result, TaskName, Timestamp, effect,
+    Attempt, Effect, Error, Fold, Job, JobId, JobState, Limits, Payload, QueueName, Result,
+    TaskName, Timestamp, effect,
 };
 
 /// The largest reason of a discard, in bytes.
@@ -357,7 +357,7 @@ impl DeadLetter {
         if job.waits || job.lease_until.is_some() || job.absorbed_by.is_some() {
             return wrong("state", "the job runs, waits or was absorbed, and is dead: not both");
         }
-        let numbers = [job.id.get(), job.starts, job.window.triggers, job.suppressed];
+        let numbers = [job.id.get(), job.token.get(), job.window.triggers, job.suppressed];
         let narrow = [job.attempt, job.failures, job.lapses];
         let fits = numbers.iter().all(|number| i64::try_from(*number).is_ok())
             && narrow.iter().all(|number| i32::try_from(*number).is_ok());
@@ -376,18 +376,18 @@ impl DeadLetter {
             }
         }
         self.validate_attempts()?;
-        effect::check_all(&self.effects, job.starts)
+        effect::check_all(&self.effects, job.starts())
     }
 
     fn validate_attempts(&self) -> Result<()> {
         let mut tokens = BTreeSet::new();
         for attempt in &self.attempts {
-            let fits = attempt.token <= LeaseToken::new(self.job.starts)
-                && attempt.token.get() > 0
+            let fits = attempt.token <= self.job.token
+                && attempt.token.starts() > 0
                 && attempt.outcome.is_some()
                 && attempt.ended_at.is_some();
             if !fits || !tokens.insert(attempt.token) {
-                let number = attempt.token.get();
+                let number = attempt.token.starts();
                 let message =
                     format!("attempt {number} has not ended, or the job never started it");
                 return Err(Error::invalid("attempts", message));

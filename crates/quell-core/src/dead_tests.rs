@@ -8,9 +8,13 @@ use crate::effect::{Done, MAX_EFFECTS, MAX_RESULT_BYTES};
 use crate::job::Shape;
 use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES};
 use crate::{
-    Attempt, AttemptOutcome, Effect, EffectName, Fold, Job, JobId, JobState, Key, LeaseToken,
+    Attempt, AttemptOutcome, Draw, Effect, EffectName, Fold, Job, JobId, JobState, Key, LeaseToken,
     Limits, NewTrigger, Payload, QueueName, TaskName, Timestamp, WorkerId,
 };
+
+fn token(start: u64) -> LeaseToken {
+    LeaseToken::of(start, Draw::new(9))
+}
 
 fn dead() -> Job {
     let (task, queue) = (TaskName::new("t").unwrap(), QueueName::new("q").unwrap());
@@ -18,7 +22,7 @@ fn dead() -> Job {
     let job = Job::unkeyed(JobId::new(3), &trigger, Timestamp::from_secs(0));
     Job {
         state: JobState::Dead,
-        starts: 2,
+        token: token(2),
         ended_at: Some(Timestamp::from_secs(9)),
         error: Some("Connection REFUSED".to_owned()),
         ..job
@@ -26,8 +30,8 @@ fn dead() -> Job {
 }
 
 fn letter() -> DeadLetter {
-    let attempt = |token| Attempt {
-        token: LeaseToken::new(token),
+    let attempt = |start| Attempt {
+        token: token(start),
         worker: WorkerId::new("w").unwrap(),
         started_at: Timestamp::from_secs(1),
         ended_at: Some(Timestamp::from_secs(2)),
@@ -145,26 +149,26 @@ fn r40_a_letter_that_no_store_wrote_is_refused() {
     assert_eq!(refused(&|l| l.job.waits = true), Some("state"));
     assert_eq!(refused(&|l| l.job.absorbed_by = Some(JobId::new(1))), Some("state"));
     assert_eq!(refused(&|l| l.job.window.triggers = 0), Some("job"));
-    assert_eq!(refused(&|l| l.job.starts = u64::MAX), Some("job"));
+    assert_eq!(refused(&|l| l.job.token = LeaseToken::new(u64::MAX)), Some("job"));
     assert_eq!(refused(&|l| l.job.failures = u32::MAX), Some("job"));
     assert_eq!(refused(&|l| l.job.payload = Payload::from_stored("123456789")), Some("payload"));
     assert_eq!(refused(&|l| l.job.error = Some("x".repeat(99_999))), Some("error"));
-    assert_eq!(refused(&|l| l.job.starts = 1), Some("attempts"));
+    assert_eq!(refused(&|l| l.job.token = token(1)), Some("attempts"));
     assert_eq!(refused(&|l| l.attempts[0].outcome = None), Some("attempts"));
-    assert_eq!(refused(&|l| l.attempts[0].token = LeaseToken::new(2)), Some("attempts"));
+    assert_eq!(refused(&|l| l.attempts[0].token = token(2)), Some("attempts"));
     assert_eq!(refused(&|l| l.effects = vec![effect("a", 3)]), Some("effects"));
     assert_eq!(refused(&|l| l.effects = vec![effect("a", 1), effect("a", 2)]), Some("effects"));
     let many = || (0..=MAX_EFFECTS).map(|n| effect(&format!("e{n}"), 1)).collect();
     assert_eq!(refused(&|l| l.effects = many()), Some("effects"));
     let large = || Payload::encode(&"x".repeat(MAX_RESULT_BYTES)).unwrap();
-    let done = || Some(Done { at: Timestamp::MIN, by: LeaseToken::new(1), result: large() });
+    let done = || Some(Done { at: Timestamp::MIN, by: token(1), result: large() });
     let too_large = || vec![Effect { done: done(), ..effect("a", 1) }];
     assert_eq!(refused(&|l| l.effects = too_large()), Some("result"));
 }
 
 fn effect(name: &str, by: u64) -> Effect {
     let (name, key) = (EffectName::new(name).unwrap(), Key::new("k").unwrap());
-    Effect::intended(Timestamp::from_secs(1), LeaseToken::new(by), &name, &key)
+    Effect::intended(Timestamp::from_secs(1), token(by), &name, &key)
 }
 
 #[test]

@@ -188,7 +188,7 @@ pub fn check_all(effects: &[Effect], starts: u64) -> Result<()> {
     let mut names = BTreeSet::new();
     for Effect { name, begun_by, done, .. } in effects {
         let done = done.as_ref();
-        let is_told = |token: LeaseToken| (1..=starts).contains(&token.get());
+        let is_told = |token: LeaseToken| (1..=starts).contains(&token.starts());
         if !is_told(*begun_by) || done.is_some_and(|done| !is_told(done.by)) || !names.insert(name)
         {
             let message =

@@ -161,12 +161,13 @@ impl Explanation {
 
     fn fmt_attempts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (gap, after) = (self.dropped_attempts(), Attempt::FIRST_KEPT.saturating_add(1));
-        let gap_at = self.attempts.iter().position(|attempt| attempt.token.get() > after);
+        let gap_at = self.attempts.iter().position(|attempt| attempt.token.starts() > after);
         for (index, attempt) in self.attempts.iter().enumerate() {
             if gap > 0 && gap_at == Some(index) {
                 writeln!(f, "  ...        {gap} attempts more, which are not kept")?;
             }
-            let (token, worker, start) = (attempt.token.get(), &attempt.worker, attempt.started_at);
+            let (token, worker, start) =
+                (attempt.token.starts(), &attempt.worker, attempt.started_at);
             write!(f, "  attempt {token:<2} {start} on {worker}: ")?;
             match (attempt.outcome, attempt.ended_at) {
                 (Some(outcome), Some(end)) => {

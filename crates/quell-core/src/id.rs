@@ -102,24 +102,121 @@ macro_rules! serde_as_text {
 serde_as_text!(JobId);
 serde_as_text!(TriggerId);
 
-/// The fence of one attempt: it grows with every start of a job, so an older one never fits (R21).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct LeaseToken(u64);
+/// What makes the tokens of one claim differ from all others: a random number of 39 bits, which the
+/// worker draws for each claim (R21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Draw(u64);
 
-impl LeaseToken {
-    /// The token of the `starts`-th start of a job, from 1.
+impl Draw {
+    /// The smallest.
+    pub const MIN: Draw = Draw(0);
+    /// The largest.
+    pub const MAX: Draw = Draw((1 << LeaseToken::DRAW_BITS) - 1);
+
+    /// The draw that the lowest 39 bits of a random number make.
     #[must_use]
-    pub const fn new(starts: u64) -> Self {
-        LeaseToken(starts)
+    pub const fn new(random: u64) -> Self {
+        Draw(random & Draw::MAX.0)
     }
 
-    /// Which start of the job it stands for.
+    /// The number behind it.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 }
+
+/// The fence of one attempt (R21): which start of the job it is, from 1, and what was [drawn](Draw)
+/// for it. It grows with every start of a job, and a store that gives an id again, because it was
+/// restored or lost its newest writes, does not give the token again.
+///
+/// As text it is `3-5f2c`: the third start, and the draw in hexadecimal digits. Its number keeps the
+/// starts in 24 bits, above the draw, and fits an `i64`. From the 16,777,215th start on all have that
+/// number, and only the draw tells them apart.
+///
+/// ```
+/// use quell_core::{Draw, LeaseToken};
+///
+/// let token = LeaseToken::of(3, Draw::new(0x5f2c));
+/// assert_eq!(token.to_string(), "3-5f2c");
+/// assert_eq!("3-5f2c".parse::<LeaseToken>()?, token);
+/// assert!(token < token.next(Draw::MIN));
+/// # Ok::<(), quell_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseToken(u64);
+
+impl LeaseToken {
+    /// The bits of the draw, the lowest of its number.
+    pub const DRAW_BITS: u32 = 39;
+    const MOST_STARTS: u64 = (1 << (63 - Self::DRAW_BITS)) - 1;
+
+    /// That of a job that never started.
+    pub const NONE: LeaseToken = LeaseToken(0);
+
+    /// The token with this number, as stores keep it.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        LeaseToken(number)
+    }
+
+    /// The token of the `starts`-th start of a job, from 1.
+    #[must_use]
+    pub const fn of(starts: u64, draw: Draw) -> Self {
+        let starts = if starts > Self::MOST_STARTS { Self::MOST_STARTS } else { starts };
+        LeaseToken(starts << Self::DRAW_BITS | draw.0)
+    }
+
+    /// That of the job's next start.
+    #[must_use]
+    pub const fn next(self, draw: Draw) -> Self {
+        Self::of(self.starts().saturating_add(1), draw)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Which start of the job it stands for, from 1.
+    #[must_use]
+    pub const fn starts(self) -> u64 {
+        self.0 >> Self::DRAW_BITS
+    }
+
+    /// What was drawn for it.
+    #[must_use]
+    pub const fn draw(self) -> Draw {
+        Draw::new(self.0)
+    }
+}
+
+impl fmt::Display for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:x}", self.starts(), self.draw().get())
+    }
+}
+
+impl FromStr for LeaseToken {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let number = |text: &str, radix, most| {
+            u64::from_str_radix(text, radix).ok().filter(|number| *number <= most)
+        };
+        let parts = text.split_once('-').and_then(|(starts, draw)| {
+            Some((number(starts, 10, Self::MOST_STARTS)?, number(draw, 16, Draw::MAX.0)?))
+        });
+        let (starts, draw) = parts.ok_or_else(|| {
+            let message =
+                format!("`{text}` is not a lease token: give it as it was told, as `3-5f2c`");
+            Error::invalid("token", message)
+        })?;
+        Ok(Self::of(starts, Draw(draw)))
+    }
+}
+serde_as_text!(LeaseToken);
 
 /// A checked, cheaply cloned piece of text.
 macro_rules! text_type {

@@ -12,8 +12,8 @@ use crate::settlement::{FailureKind, Outcome, SettledAs, clipped};
 pub use crate::shape::Shape;
 use crate::window::{DueReason, Window};
 use crate::{
-    Error, ErrorKind, JobId, Key, LeaseToken, Payload, QueueName, Result, TaskName, Timestamp,
-    TriggerId, WorkerId,
+    Claim, Error, ErrorKind, JobId, Key, LeaseToken, Payload, QueueName, Result, TaskName,
+    Timestamp, TriggerId, WorkerId,
 };
 
 /// Where a job is in its life.
@@ -133,8 +133,8 @@ pub struct Job {
     pub attempt: u32,
     /// The key's failures in a row; it sets the backoff (R12).
     pub failures: u32,
-    /// Every start there ever was: the lease token of the current or last one.
-    pub starts: u64,
+    /// The fence of the current or last attempt, which counts every start there ever was.
+    pub token: LeaseToken,
     /// Its crashes in a row: how often its lease lapsed because its worker was gone, since an attempt
     /// of it last reported (R25).
     pub lapses: u32,
@@ -222,7 +222,7 @@ impl AttemptOutcome {
 /// One attempt on record (R15, R25).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attempt {
-    /// The job's start that it was, from 1: its lease token.
+    /// Its lease token, which says which start of the job it was.
     pub token: LeaseToken,
     /// Who ran it.
     pub worker: WorkerId,
@@ -237,6 +237,12 @@ pub struct Attempt {
 }
 
 impl Job {
+    /// How often it started.
+    #[must_use]
+    pub fn starts(&self) -> u64 {
+        self.token.starts()
+    }
+
     /// The id of the newest trigger it counted.
     #[must_use]
     pub fn newest_trigger(&self) -> TriggerId {
@@ -257,7 +263,7 @@ impl Job {
             | JobState::Unreadable => return None,
         };
         Some(Attempt {
-            token: LeaseToken::new(self.starts),
+            token: self.token,
             worker: self.worker.clone()?,
             started_at: self.started_at?,
             ended_at,
@@ -314,7 +320,7 @@ impl Job {
     #[must_use]
     pub fn is_held_by(&self, token: LeaseToken, now: Timestamp) -> bool {
         self.state == JobState::Running
-            && self.starts == token.get()
+            && self.token == token
             && self.lease_until.is_some_and(|until| now < until)
     }
 
@@ -322,14 +328,14 @@ impl Job {
     ///
     /// # Panics
     /// When [`Job::may_start`] says no: the store's claim is broken, and the call must not go on.
-    pub fn start(&mut self, now: Timestamp, worker: &WorkerId, lease: std::time::Duration) {
+    pub fn start(&mut self, now: Timestamp, claim: &Claim) {
         assert!(self.may_start(now), "job {} was started before it might", self.id);
         self.state = JobState::Running;
-        self.starts = self.starts.saturating_add(1);
+        self.token = self.token.next(claim.draw);
         self.attempt = self.attempt.saturating_add(1);
-        self.worker = Some(worker.clone());
+        self.worker = Some(claim.worker.clone());
         self.started_at = Some(now);
-        self.lease_until = Some(now + lease);
+        self.lease_until = Some(now + claim.lease);
     }
 
     /// Ends the running attempt; `heir` is the key's next window, if there is one: that with the

@@ -58,14 +58,14 @@ mod wake;
 pub mod window;
 
 pub use alert::{AlertRow, AlertState, Overview};
-pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue};
+pub use claim::{Claim, Claimed, ClaimedJob, Lease, NextDue, Renewal};
 pub use dead::{DeadFilter, DeadLetter, DeadLetters, DeadPlace, Imported, Origin, Past, Redrive};
 pub use effect::Effect;
 pub use ends::{EndHub, Ended};
 pub use error::{Error, ErrorKind, Result};
 pub use explain::{Explanation, KeyAdvice, describe_reason};
 pub use id::{
-    AlertName, EffectName, JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName,
+    AlertName, Draw, EffectName, JobId, Key, LeaseToken, MAX_KEY_BYTES, MAX_NAME_BYTES, QueueName,
     ScheduleName, StoreId, TaskName, TriggerId, WorkerId,
 };
 pub use idempotency::JobResult;

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::{Attempt, Job};
+use crate::{Attempt, Draw, Job, LeaseToken};
 
 impl Attempt {
     /// How many of a job's attempts are kept from the first on.
@@ -17,19 +17,24 @@ impl Attempt {
 ///
 /// ```
 /// use quell_core::record::given_up;
+/// use quell_core::{Draw, LeaseToken};
 ///
-/// assert_eq!(given_up(50), None);
-/// assert_eq!(given_up(51), Some(6..=6));
-/// assert_eq!(given_up(60), Some(6..=15));
+/// let newest = |start| LeaseToken::of(start, Draw::new(7));
+/// let starts = |start| given_up(newest(start)).map(|t| (t.start().starts(), t.end().starts()));
+/// assert_eq!(starts(50), None);
+/// assert_eq!(starts(51), Some((6, 6)));
+/// assert_eq!(starts(60), Some((6, 15)));
 /// ```
 #[must_use]
-pub fn given_up(newest: u64) -> Option<RangeInclusive<u64>> {
-    let last = newest.checked_sub(Attempt::LAST_KEPT).filter(|last| *last > Attempt::FIRST_KEPT)?;
-    Some(Attempt::FIRST_KEPT.saturating_add(1)..=last)
+pub fn given_up(newest: LeaseToken) -> Option<RangeInclusive<LeaseToken>> {
+    let last = newest.starts().checked_sub(Attempt::LAST_KEPT);
+    let last = last.filter(|last| *last > Attempt::FIRST_KEPT)?;
+    let first = LeaseToken::of(Attempt::FIRST_KEPT.saturating_add(1), Draw::MIN);
+    Some(first..=LeaseToken::of(last, Draw::MAX))
 }
 
 /// How many of a job's attempts are not on record any more: every start was one.
 #[must_use]
 pub fn dropped(job: &Job, attempts: &[Attempt]) -> u64 {
-    job.starts.saturating_sub(u64::try_from(attempts.len()).unwrap_or(u64::MAX))
+    job.starts().saturating_sub(u64::try_from(attempts.len()).unwrap_or(u64::MAX))
 }

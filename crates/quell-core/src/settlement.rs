@@ -149,7 +149,7 @@ impl Settlement {
     #[must_use]
     pub fn without_lease(&self, job: Option<&Job>) -> SettledAs {
         let by_itself =
-            |job: &&Job| job.state == JobState::Succeeded && job.starts == self.lease.token.get();
+            |job: &&Job| job.state == JobState::Succeeded && job.token == self.lease.token;
         match self.outcome {
             Outcome::InTransaction(_) if job.filter(by_itself).is_some() => SettledAs::Succeeded,
             Outcome::InTransaction(_)

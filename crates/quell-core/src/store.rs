@@ -19,8 +19,8 @@ use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::{
     AlertName, Attempt, Batch, Claim, Claimed, DeadLetters, Effect, EffectName, Ended, Error,
     Explanation, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, NextDue, Payload, QueueName,
-    Receipt, Redrive, Result, ScheduleName, Settled, SettledAs, Settlement, StoreId, TaskName,
-    Timestamp, TriggerId, UnreadableJobs, Wakeups, WorkerId,
+    Receipt, Redrive, Renewal, Result, ScheduleName, Settled, SettledAs, Settlement, StoreId,
+    TaskName, Timestamp, TriggerId, UnreadableJobs, Wakeups, WorkerId,
 };
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -234,13 +234,16 @@ pub trait Store: DeadLetters + UnreadableJobs + Send + Sync + std::fmt::Debug + 
     /// Starts due jobs, in the order of R30, under fresh leases.
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed>;
 
-    /// Extends leases to `lease` from now; returns the new end, or none for one that was lost (R21).
+    /// Extends leases to `lease` from now, and answers for each of them in the same order (R21).
+    ///
+    /// An error is the answer for all. A store of several parts answers for the leases of each part
+    /// that it reached, and [`Renewal::Unknown`] for the others.
     async fn renew(
         &self,
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>>;
+    ) -> Result<Vec<Renewal>>;
 
     /// Ends attempts; answers come in the same order (R12, R21, R24, R25).
     async fn settle(

@@ -209,6 +209,16 @@ impl Batch {
                 format!("batch has {count} triggers, the limit is {}: split it", limits.batch),
             ));
         }
+        let bytes = |trigger: &NewTrigger| trigger.payload.as_str().len();
+        let total = self.triggers.iter().map(bytes).fold(0, usize::saturating_add);
+        if total > MAX_BATCH_BYTES {
+            return Err(Error::invalid(
+                "triggers",
+                format!(
+                    "batch has {total} bytes of payloads, the limit is {MAX_BATCH_BYTES}: split it"
+                ),
+            ));
+        }
         for (index, trigger) in self.triggers.iter().enumerate() {
             let checked = trigger.validate(limits);
             checked.map_err(|e| if count > 1 { e.at(format!("triggers[{index}]")) } else { e })?;
@@ -216,6 +226,9 @@ impl Batch {
         self.dedup.as_ref().map_or(Ok(()), Dedup::validate)
     }
 }
+
+/// The most bytes of payloads in one batch: what one transaction writes in reasonable time.
+pub const MAX_BATCH_BYTES: usize = 64 << 20;
 
 /// Bounds on what a caller may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,6 +338,19 @@ mod tests {
             QueueName::new("q").unwrap(),
             Payload::from_stored("1"),
         )
+    }
+
+    #[test]
+    fn r40_a_batch_is_bounded_in_bytes() {
+        let large = format!("\"{}\"", "x".repeat(MAX_PAYLOAD_BYTES - 2));
+        let of = |count| {
+            let one = NewTrigger { payload: Payload::from_stored(&*large), ..trigger() };
+            Batch { triggers: vec![one; count], dedup: None }
+        };
+        let most = MAX_BATCH_BYTES / MAX_PAYLOAD_BYTES;
+        assert!(of(most).validate(&Limits::default()).is_ok());
+        let error = of(most + 1).validate(&Limits::default()).unwrap_err();
+        assert_eq!(error.field(), Some("triggers"), "{error}");
     }
 
     #[test]

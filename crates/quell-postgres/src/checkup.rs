@@ -3,11 +3,15 @@
 //! Setting back scans every table that keeps times. It locks the clock, and no other process of the
 //! store may run.
 
-use quell_core::checkup::{Checkup, ClockReading, ClockReset, Fact, in_use};
+use std::time::Duration;
+
+use quell_core::checkup::{Checkup, ClockReading, ClockReset, Fact, Gauge, in_use};
 use quell_core::{Error, Result, StoreId};
+use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::PostgresOptions;
+use crate::bounded::Bounded;
 use crate::error::explain;
 use crate::options::hints_name;
 use crate::row::{get, signed, time, unsigned};
@@ -17,6 +21,8 @@ use crate::sql::Sql;
 const NEVER: i64 = i64::MAX;
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;
+/// Triggers that wait in the inbox and are counted at most.
+const MOST_COUNTED: u64 = 100_000;
 
 const JOB_TIMES: &[&str] = &[
     "due_at",
@@ -47,27 +53,56 @@ const CLOCKS: &str = "select (extract(epoch from clock_timestamp()) * 1000000)::
         (select max(at) from quell.clock)";
 
 /// Reads a checkup; `pushes` is whether notifications arrive (R34).
-pub(crate) async fn read_checkup(
-    db: &mut PgConnection,
-    sql: &Sql,
-    pushes: bool,
-) -> Result<Checkup> {
+pub(crate) async fn read_checkup(db: &mut Bounded, sql: &Sql, pushes: bool) -> Result<Checkup> {
     const FACTS: &str = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint,
             (select max(at) from quell.clock), store_id, schema_version,
             current_setting('server_version'),
-            (select count(*) from (select from quell.inbox where refused is not null limit $1) r)
+            (select count(*) from (select from quell.inbox where refused is not null limit $1) r),
+            (select count(*) from (select from quell.inbox where refused is null limit $2) w),
+            (select coalesce(sum(numbackends), 0)::bigint from pg_stat_database),
+            current_setting('max_connections')::bigint,
+            -- What the role may not see is null. A snapshot holds vacuum back on the whole server.
+            (select (extract(epoch from clock_timestamp() - min(since)) * 1000000)::bigint
+               from (select min(xact_start) as since
+                       from pg_stat_activity where backend_xmin is not null
+                     union all select min(prepared) from pg_prepared_xacts) s),
+            (select (extract(epoch from max(replay_lag)) * 1000000)::bigint
+               from pg_stat_replication)
        from quell.meta";
-    let row = sql.query(FACTS).bind(signed(MOST_SET_ASIDE)).fetch_one(db).await;
-    let row = &row.map_err(|e| explain("check the store", e))?;
+    let query = sql.query(FACTS).bind(signed(MOST_SET_ASIDE)).bind(signed(MOST_COUNTED));
+    let row = &db.fetch_one(query).await.map_err(|e| explain("check the store", e))?;
     let clock = ClockReading { host: time(row, 0)?, mark: time(row, 1)? };
     let arrive = if pushes { "notifications arrive" } else { "polling, behind a pooler" };
-    let facts = vec![
+    let mut facts = vec![
         Fact::plain("schema", get::<i32, _>(row, 3)?),
         Fact::plain("server", get::<&str, _>(row, 4)?),
         Fact::plain("wake-ups", arrive),
-        Fact::set_aside(unsigned(get(row, 5)?), MOST_SET_ASIDE),
+        Fact::set_aside(unsigned(get(row, 5)?), MOST_SET_ASIDE)
+            .with_gauges(vec![Gauge::count("quell_store_inbox_refused", unsigned(get(row, 5)?))]),
     ];
+    let waiting = unsigned(get(row, 6)?);
+    let more = if waiting >= MOST_COUNTED { " or more" } else { "" };
+    facts.push(
+        Fact::plain("inbox waits", format_args!("{waiting}{more}"))
+            .with_gauges(vec![Gauge::count("quell_store_inbox_waiting", waiting)]),
+    );
+    let (used, most) = (unsigned(get(row, 7)?), unsigned(get(row, 8)?));
+    facts.push(Fact::plain("connections", format_args!("{used} of {most}")).with_gauges(vec![
+        Gauge::count("quell_store_connections", used),
+        Gauge::count("quell_store_connections_max", most),
+    ]));
+    facts.extend(lasting(row, 9, "oldest snapshot", "quell_store_oldest_snapshot_seconds")?);
+    facts.extend(lasting(row, 10, "replica lag", "quell_store_replica_lag_seconds")?);
     Ok(Checkup { id: Some(StoreId::new(get::<&str, _>(row, 2)?)?), clock, facts })
+}
+
+/// A time in microseconds; none where there is nothing of the kind, or the role may not see it.
+fn lasting(row: &PgRow, index: usize, name: &str, metric: &str) -> Result<Option<Fact>> {
+    let micros = get::<Option<i64>, _>(row, index)?;
+    Ok(micros.map(|micros| {
+        let time = Duration::from_micros(unsigned(micros.max(0)));
+        Fact::plain(name, format_args!("{time:?}")).with_gauges(vec![Gauge::time(metric, time)])
+    }))
 }
 
 impl PostgresOptions {
@@ -83,7 +118,9 @@ impl PostgresOptions {
     /// schema, [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the clock is not an
     /// hour ahead ([`ClockReading::LEAST_RESET`]), and as for [`PostgresOptions::open`].
     pub async fn reset_clock(self) -> Result<ClockReset> {
-        let (sql, mut db) = self.connect().await?;
+        let (sql, db) = self.connect().await?;
+        // It reads and writes all tables, with no process of the store left: it may take its time.
+        let mut db = db.into_inner();
         let done = set_back(&mut db, &sql).await;
         db.close().await.map_err(failed)?;
         done

@@ -21,7 +21,7 @@ use crate::connections::Connections;
 use crate::error::corrupt;
 use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_of};
 use crate::names::Names;
-use crate::row::{blocked, broken, count, get, optional_time, time, unsigned};
+use crate::row::{blocked, broken, count, get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx, first, read};
 
@@ -37,7 +37,7 @@ pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> R
     get(first(&rows)?, 0)
 }
 
-/// Starts jobs for the worker `$3`, with leases of `$4`: of those that are due, at most `$5` that
+/// Starts jobs for the worker `$3`, with leases of `$4` and the draw `$6`: of those that are due, at most `$5` that
 /// `$chosen` says, among it that they wait. Goes on from `clock`.
 macro_rules! start {
     ($chosen:literal) => {
@@ -56,13 +56,15 @@ macro_rules! start {
                     for update of j skip locked),
              started as (
                  update quell.job j
-                    set state = 1, starts = j.starts + 1, attempt = j.attempt + 1,
+                    set state = 1, attempt = j.attempt + 1,
+                        -- R21: one start more, and the draw.
+                        token = (least((j.token >> 39) + 1, 16777215) << 39) | $6,
                         worker = $3, started_at = c.now,
                         lease_until = case when c.now > 9223372036854775807 - $4
                                            then 9223372036854775807 else c.now + $4 end
                    from taken t, clock c
                   where j.ctid = t.place
-              returning j.id, j.due_at, j.starts, j.key, j.payload, j.attempt, j.failures,
+              returning j.id, j.due_at, j.token, j.key, j.payload, j.attempt, j.failures,
                         j.triggers, j.first_at, j.lease_until, j.period, j.task_id, j.lane_id,
                         j.partition, j.lapses),
              -- R13: a throttled key's start is remembered.
@@ -77,7 +79,7 @@ macro_rules! start {
                         leader = excluded.leader, triggers = 0, burst_at = excluded.burst_at,
                         last_at = excluded.last_at, started_at = excluded.started_at,
                         expires_at = excluded.expires_at)
-             select c.now, s.id, s.due_at, s.starts, s.key, s.payload, s.attempt, s.failures,
+             select c.now, s.id, s.due_at, s.token, s.key, s.payload, s.attempt, s.failures,
                     s.triggers, s.first_at, s.lease_until, s.lane_id, s.partition, s.lapses"
         )
     };
@@ -88,19 +90,19 @@ macro_rules! start {
 /// the inbox waits, it starts nothing and says so. The time is put on record only with a start.
 const STRAIGHT: &str = concat!(
     "with recursive clock as materialized (select quell.peek($1, $2) as now), ",
-    lanes!("$6", "$7"),
+    lanes!("$7", "$8"),
     ", seen as materialized (
          select not exists (select from quell.inbox where refused is null)
                 and not exists (
                     select from quell.queue
-                     where name = $6
+                     where name = $7
                        and (deleted or settings <> '{}' and (
                             coalesce((settings::json ->> 'paused')::boolean, false) or ",
     crate::operate::limited!(),
     "                  )))
                 and count(*) filter (where l.due_at <= c.now) <= 1
                 -- A lane whose names are not known would be asked about after the commit.
-                and coalesce(bool_and(l.partition_id = 0 and l.id = any($8))
+                and coalesce(bool_and(l.partition_id = 0 and l.id = any($9))
                                  filter (where l.due_at <= c.now), true)
                     as straight,
                 min(l.id) filter (where l.due_at <= c.now) as lane,
@@ -140,7 +142,7 @@ const STRAIGHT: &str = concat!(
 const START_IDS: &str = concat!(
     "with clock as materialized (select quell.tick($1, $2) as now), ",
     // The sum keeps other indexes away, which a plan made while the table was empty would read whole.
-    start!("j.id = any($6) and j.state + 0 = 0 and j.behind is null"),
+    start!("j.id = any($7) and j.state + 0 = 0 and j.behind is null"),
     " from clock c left join started s on true order by s.due_at, s.id"
 );
 
@@ -153,7 +155,8 @@ pub(crate) fn straight_query(sql: &Sql, asked: Asked, claim: &Claim, lanes: Vec<
 fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
     let lease = i64::try_from(claim.lease.as_micros()).unwrap_or(i64::MAX);
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    query.bind(claim.worker.as_str().to_owned()).bind(lease).bind(limit)
+    let query = query.bind(claim.worker.as_str().to_owned()).bind(lease).bind(limit);
+    query.bind(signed(claim.draw.get()))
 }
 
 /// Jobs that started.

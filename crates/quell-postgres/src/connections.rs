@@ -2,22 +2,42 @@
 //! last. Its process is warm, and has planned what calls ask for; in turns, calls that are rare would
 //! each meet a cold one. (Pools that know this order give back by `Drop` what a call left halfway;
 //! here that is closed, which rolls it back at once.)
+//!
+//! Where one breaks, or falls silent, those that were made before it failed are not used again: they
+//! most likely lead to the same place.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use quell_core::Result;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Error, Executor, PgConnection};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Error};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::error::{explain, is_starting};
+use crate::bounded::{Bounded, Era};
+use crate::error::{explain, is_lost_soon, is_starting};
+use crate::hosts::Hosts;
 
 /// A connection that idled this long is asked whether it still lives before it is used.
 const TRUSTED: Duration = Duration::from_secs(1);
+/// How long it may take to say so: a new one costs less than waiting longer.
+const PROBE: Duration = Duration::from_secs(1);
 /// Between two tries to connect to a server that starts, at first.
 const PAUSE: Duration = Duration::from_millis(10);
+/// A statement that reads every row, such as a count, has this many times the limit of others.
+pub(crate) const LONG: u32 = 6;
+/// How often a call that was surely not made is made again.
+pub(crate) const AGAIN: usize = 2;
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Until a call has a connection.
+    pub(crate) acquire: Duration,
+    /// Until a statement is answered.
+    pub(crate) call: Duration,
+}
 
 /// All connections of a store.
 #[derive(Clone, Debug)]
@@ -25,71 +45,100 @@ pub(crate) struct Connections(Arc<Home>);
 
 #[derive(Debug)]
 struct Home {
-    options: PgConnectOptions,
+    hosts: Hosts,
     /// What each session begins with.
     greeting: Option<String>,
-    /// How long a call waits for a connection.
-    patience: Duration,
+    limits: Limits,
+    era: Arc<Era>,
     /// One for each connection that there may be; who waits is served in turn.
     places: Arc<Semaphore>,
     /// Those that are free, and since when; the last was used last.
-    free: Mutex<Vec<(PgConnection, Instant)>>,
+    free: Mutex<Vec<(Bounded, Instant)>>,
 }
 
 impl Connections {
     /// At most `most`, each of which begins with `greeting`.
-    pub(crate) fn new(
-        options: PgConnectOptions,
-        greeting: Option<String>,
-        most: u32,
-        patience: Duration,
-    ) -> Self {
+    pub(crate) fn new(hosts: Hosts, greeting: Option<String>, most: u32, limits: Limits) -> Self {
         let most = usize::try_from(most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         let (places, free) = (Arc::new(Semaphore::new(most)), Mutex::default());
-        Connections(Arc::new(Home { options, greeting, patience, places, free }))
+        let era = Arc::<Era>::default();
+        Connections(Arc::new(Home { hosts, greeting, limits, era, places, free }))
     }
 
     /// A free connection, or a new one. Waits for its place, and for a server that starts.
     pub(crate) async fn acquire(&self) -> Result<Held> {
-        let found = tokio::time::timeout(self.0.patience, self.find()).await;
+        let found = tokio::time::timeout(self.0.limits.acquire, self.find()).await;
         found.unwrap_or(Err(Error::PoolTimedOut)).map_err(|e| explain("connect to PostgreSQL", e))
     }
 
-    async fn find(&self) -> std::result::Result<Held, Error> {
-        let place = Arc::clone(&self.0.places).acquire_owned().await;
-        let place = place.map_err(|_| Error::PoolClosed)?;
-        while let Some((mut db, since)) = self.0.last_used() {
-            // One that broke while nobody used it says so here.
-            if since.elapsed() < TRUSTED || db.ping().await.is_ok() {
-                return Ok(Held { db, home: Arc::clone(&self.0), place });
+    /// A connection on which `text`, which begins a transaction, was run, with its rows. Where the
+    /// connection breaks nothing was done, and another one is taken.
+    pub(crate) async fn begin(&self, what: &'static str, text: &str) -> Result<(Held, Vec<PgRow>)> {
+        let mut tries = 0;
+        loop {
+            let mut held = self.acquire().await?;
+            // Settings, numbers, quoted keys and the schema's checked name are all that callers put
+            // into the text.
+            match held.fetch_all(sqlx::raw_sql(AssertSqlSafe(text.to_owned()))).await {
+                Ok(rows) => return Ok((held, rows)),
+                Err(error) if tries < AGAIN && is_lost_soon(&error) => tries += 1,
+                Err(error) => return Err(explain(what, error)),
             }
         }
-        let db = self.0.connect().await?;
-        Ok(Held { db, home: Arc::clone(&self.0), place })
+    }
+
+    /// As [`Connections::begin`], for statements that read every row.
+    pub(crate) async fn begin_long(
+        &self,
+        what: &'static str,
+        text: &str,
+    ) -> Result<(Held, Vec<PgRow>)> {
+        let (mut held, rows) = self.begin(what, text).await?;
+        held.set_limit(self.0.limits.call.saturating_mul(LONG));
+        Ok((held, rows))
+    }
+
+    async fn find(&self) -> std::result::Result<Held, Error> {
+        let home = &self.0;
+        let place = Arc::clone(&home.places).acquire_owned().await;
+        let place = place.map_err(|_| Error::PoolClosed)?;
+        while let Some((mut db, since)) = home.last_used() {
+            // One that broke while nobody used it says so here.
+            let probe = PROBE.min(home.limits.acquire / 4);
+            if db.is_trusted() && (since.elapsed() < TRUSTED || db.answers(probe).await) {
+                db.set_limit(home.limits.call);
+                return Ok(Held { db, home: Arc::clone(home), place });
+            }
+        }
+        let db = home.connect().await?;
+        Ok(Held { db, home: Arc::clone(home), place })
     }
 }
 
 impl Home {
-    fn last_used(&self) -> Option<(PgConnection, Instant)> {
+    fn last_used(&self) -> Option<(Bounded, Instant)> {
         self.free().pop()
     }
 
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<(PgConnection, Instant)>> {
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<(Bounded, Instant)>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connect(&self) -> std::result::Result<PgConnection, Error> {
+    async fn connect(&self) -> std::result::Result<Bounded, Error> {
         let mut pause = PAUSE;
-        let mut db = loop {
-            match self.options.connect().await {
+        // Several servers have to share the time.
+        let limit = self.limits.acquire / self.hosts.count();
+        let db = loop {
+            match self.hosts.connect(limit).await {
                 Ok(db) => break db,
                 Err(error) if is_starting(&error) => {
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(self.patience / 5);
+                    pause = (pause * 2).min(self.limits.acquire / 5);
                 }
                 Err(error) => return Err(error),
             }
         };
+        let mut db = Bounded::new(db, self.limits.call, Arc::clone(&self.era));
         if let Some(greeting) = &self.greeting {
             // Only the schema's checked name comes from outside.
             db.execute(sqlx::raw_sql(AssertSqlSafe(greeting.clone()))).await?;
@@ -101,30 +150,32 @@ impl Home {
 /// A connection that one call holds. Dropped, it is closed.
 #[derive(Debug)]
 pub(crate) struct Held {
-    db: PgConnection,
+    db: Bounded,
     home: Arc<Home>,
     place: OwnedSemaphorePermit,
 }
 
 impl Held {
-    /// Nothing is under way on it: the next call may have it.
+    /// Returns the connection, on which nothing is in flight, to the pool if it is still sound.
     pub(crate) fn release(self) {
         let Held { db, home, place } = self;
-        home.free().push((db, Instant::now()));
+        if db.is_trusted() {
+            home.free().push((db, Instant::now()));
+        }
         drop(place);
     }
 }
 
 impl Deref for Held {
-    type Target = PgConnection;
+    type Target = Bounded;
 
-    fn deref(&self) -> &PgConnection {
+    fn deref(&self) -> &Bounded {
         &self.db
     }
 }
 
 impl DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut PgConnection {
+    fn deref_mut(&mut self) -> &mut Bounded {
         &mut self.db
     }
 }

@@ -102,7 +102,7 @@ impl Reader<'_> {
         mut query: QueryBuilder<Postgres>,
     ) -> Result<Vec<PgRow>> {
         let query = query.build().persistent(self.sql.is_persistent());
-        query.fetch_all(&mut *self.db).await.map_err(|e| explain(what, e))
+        self.db.fetch_all(query).await.map_err(|e| explain(what, e))
     }
 }
 

@@ -1,6 +1,9 @@
 //! What PostgreSQL's errors mean to a caller.
 
+use std::time::Duration;
+
 use quell_core::{Error, ErrorKind};
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 /// SQLSTATE codes, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 mod code {
@@ -21,6 +24,49 @@ mod code {
     pub(super) const NO_FUNCTION: &str = "42883";
     pub(super) const NO_DATABASE: &str = "3D000";
     pub(super) const IDLE_IN_TRANSACTION: &str = "25P03";
+    pub(super) const ADMIN_SHUTDOWN: &str = "57P01";
+    pub(super) const IDLE_SESSION: &str = "57P05";
+}
+
+/// What PostgreSQL's own code calls the place where a session ends between two statements, or in
+/// the middle of one, which it then undoes.
+const INTERRUPTED: &str = "ProcessInterrupts";
+
+/// What the driver has no error for.
+#[derive(Debug, PartialEq, Eq)]
+enum Fault {
+    /// No answer came for so long.
+    Silent(Duration),
+    /// There are servers, and none of them is what was asked for.
+    NoHostFits,
+}
+
+impl std::error::Error for Fault {}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Silent(limit) => write!(f, "no answer within {limit:?}"),
+            Fault::NoHostFits => f.write_str("no server of the url has the role asked for"),
+        }
+    }
+}
+
+/// No answer came within the limit; the connection is of no use any more.
+pub(crate) fn silent(limit: Duration) -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, Fault::Silent(limit)))
+}
+
+/// No server is what `target_session_attrs` asks for.
+pub(crate) fn no_host_fits() -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::NotConnected, Fault::NoHostFits))
+}
+
+fn fault(error: &sqlx::Error) -> Option<&Fault> {
+    match error {
+        sqlx::Error::Io(error) => error.get_ref()?.downcast_ref(),
+        _ => None,
+    }
 }
 
 /// Turns a driver's error into Quell's; `what` says what was being done.
@@ -31,7 +77,7 @@ pub(crate) fn explain(what: &'static str, error: sqlx::Error) -> Error {
 
 /// As [`explain`], for a statement that commits: where it may have become durable, nobody knows (R1).
 pub(crate) fn explain_commit(what: &'static str, error: sqlx::Error) -> Error {
-    if error.as_database_error().is_some() || !is_broken(&error) {
+    if !is_uncertain(&error) {
         // The server answered that it did not.
         return explain(what, error);
     }
@@ -42,17 +88,71 @@ pub(crate) fn explain_commit(what: &'static str, error: sqlx::Error) -> Error {
     Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
 }
 
+/// Whether a commit that failed so may have been done all the same: the connection broke, the
+/// session was ended, or what answered is no server but a pooler that lost its own connection.
+fn is_uncertain(error: &sqlx::Error) -> bool {
+    let Some(answer) = answer(error) else { return is_broken(error) };
+    let is_of = |classes: &[&str]| classes.iter().any(|class| answer.code().starts_with(class));
+    // PostgreSQL names the place in its own code that failed; a pooler has none to name.
+    is_of(&["08", "57P01", "57P02", "57P03"])
+        || answer.routine().is_none() && is_of(&["XX", "58", "57"])
+}
+
+/// Whether the session was ended by a server that says so, or the statement could not be sent. A
+/// statement that was not answered before is undone then, or was never begun.
+pub(crate) fn is_undone(error: &sqlx::Error) -> bool {
+    match (answer(error), error) {
+        (Some(answer), _) => {
+            [code::ADMIN_SHUTDOWN, code::IDLE_SESSION].contains(&answer.code())
+                && answer.routine() == Some(INTERRUPTED)
+        }
+        // Only a write ends so: the last bytes of the statement did not go.
+        (None, sqlx::Error::Io(error)) => error.kind() == std::io::ErrorKind::BrokenPipe,
+        (None, _) => false,
+    }
+}
+
+/// Whether nothing may follow on the connection.
+pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
+    let is_last =
+        |e: &PgDatabaseError| matches!(e.severity(), PgSeverity::Fatal | PgSeverity::Panic);
+    answer(error).map_or_else(|| is_broken(error), is_last)
+}
+
+/// Whether the connection was lost before a deadline: another one may do.
+pub(crate) fn is_lost_soon(error: &sqlx::Error) -> bool {
+    is_lost(error) && fault(error).is_none()
+}
+
+/// Whether the server takes no writes.
+pub(crate) fn is_standby(error: &sqlx::Error) -> bool {
+    answer(error).is_some_and(|answer| answer.code() == code::READ_ONLY)
+}
+
+/// Whether a server that could be reached will not let one in, whichever of several it is.
+pub(crate) fn is_final(error: &sqlx::Error) -> bool {
+    answer(error).is_some_and(|e| e.code().starts_with("28") || e.code() == code::NO_DATABASE)
+}
+
+fn answer(error: &sqlx::Error) -> Option<&PgDatabaseError> {
+    error.as_database_error()?.try_downcast_ref()
+}
+
 /// Whether another try, from the start, is what the server asks for: a deadlock, or another call
-/// that opened the same window or took the same key a moment earlier.
+/// that opened the same window or took the same key a moment earlier. None of them committed.
 pub(crate) fn wants_retry(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<sqlx::Error>());
     let code = source.and_then(|e| e.as_database_error()).and_then(|e| e.code());
-    matches!(code.as_deref(), Some(code::DEADLOCK | code::SERIALIZATION | code::UNIQUE))
+    // A process that was suspended for a while finds its transaction undone.
+    let again = [code::DEADLOCK, code::SERIALIZATION, code::UNIQUE, code::IDLE_IN_TRANSACTION];
+    code.is_some_and(|code| again.contains(&&*code))
 }
 
 /// Whether a server that could not be connected to is about to start, or to have connections again.
 pub(crate) fn is_starting(error: &sqlx::Error) -> bool {
     match error {
+        // A failover is under way.
+        _ if fault(error) == Some(&Fault::NoHostFits) => true,
         sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
         _ => error.as_database_error().and_then(|e| e.code()).is_some_and(|code| {
             [code::TOO_MANY_CONNECTIONS, code::CANNOT_CONNECT_NOW].contains(&&*code)
@@ -78,6 +178,16 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, &'static str) {
                 "no connection was to be had in time: the server is away, or has none left (raise \
                  `max_connections`), or those of this process are busy (raise `connections`, or look \
                  for slow statements)",
+            ),
+            _ if matches!(fault(error), Some(Fault::Silent(_))) => (
+                ErrorKind::Unavailable,
+                "no answer came in time, and the connection was given up: check the server and the \
+                 way to it, or raise `timeout_ms`",
+            ),
+            _ if fault(error) == Some(&Fault::NoHostFits) => (
+                ErrorKind::Unavailable,
+                "no server of the url is what `target_session_attrs` asks for: a failover may be \
+                 under way",
             ),
             sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolClosed => {
                 (ErrorKind::Unavailable, "the server did not answer: check that it runs")

@@ -11,13 +11,18 @@ use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 use tracing::error;
 
+use crate::connections::LONG;
 use crate::error::{corrupt, explain};
 use crate::row::{get, signed};
 use crate::sql::Sql;
-use crate::tx::Tx;
+use crate::tx::{Tx, first};
 
-/// Batches folded in one store call, at most; the next call goes on.
+/// Batches folded at once, at most.
 const FOLD: i64 = 1_000;
+/// Bytes of triggers folded at once, at most, unless a single batch has more.
+const FOLD_BYTES: i64 = 8 << 20;
+/// How long a transaction that folds may stand idle before the server rolls it back.
+const AWAY: &str = "5s";
 
 /// Triggers a batch inside the caller's transaction on the database that holds the store in
 /// `schema`.
@@ -121,27 +126,81 @@ async fn check_store(
 }
 
 impl Tx<'_> {
-    /// Folds what committed transactions left in the inbox, in order. Only one call folds at a
-    /// time; the others wait for it, so that no later trigger overtakes.
+    /// Folds what committed transactions left in the inbox, unless another call is doing it: then
+    /// this one goes on without.
+    ///
+    /// That is right for calls whose effect does not depend on what the inbox holds. A claim that
+    /// passes it over starts older jobs; what waits in the inbox is a job later, and an attempt that
+    /// starts after that covers it (R2). A failed, lapsed or redriven job goes into the newest window
+    /// of its key as the older one, whichever of both is there first (R12); one that has used up its attempts is dead then, and the
+    /// trigger in the inbox has a window of its own.
     pub(crate) async fn fold_inbox(&mut self) -> Result<()> {
-        const ALONE: &str = "select pg_advisory_xact_lock(hashtextextended($1, 1))";
-        const TAKE: &str = "delete from quell.inbox
-              where id = any(array(
-                    select id from quell.inbox where refused is null order by id limit $1))
-          returning id, triggers";
+        const ALONE: &str = "select pg_try_advisory_xact_lock(hashtextextended($1, 1)),
+                                    9223372036854775807,
+                                    set_config('idle_in_transaction_session_timeout', $2, true),
+                                    set_config('statement_timeout', '0', true)";
+        if let Some(newest) = self.lock_inbox(ALONE).await? {
+            self.news.wakes_all |= self.fold_some(newest).await?;
+        }
+        Ok(())
+    }
+
+    /// Folds all that committed transactions have left in the inbox, in order, and waits for another
+    /// call that is doing it: no trigger of a key may overtake one that committed before it (R4, R10, R16,
+    /// R19), and a flush or cancellation of a key includes those (R7).
+    ///
+    /// A process that is suspended meanwhile is not waited for: the server undoes its fold after
+    /// [`AWAY`].
+    pub(crate) async fn fold_inbox_first(&mut self) -> Result<()> {
+        // What is committed from here on comes later.
+        const ALONE: &str = "select true, (select max(id) from quell.inbox where refused is null),
+                    set_config('idle_in_transaction_session_timeout', $2, true),
+                    set_config('statement_timeout', '0', true)
+               from pg_advisory_xact_lock(hashtextextended($1, 1))";
+        if let Some(newest) = self.lock_inbox(ALONE).await? {
+            while self.fold_some(newest).await? {}
+        }
+        Ok(())
+    }
+
+    /// Up to which row this call folds the inbox, alone; none where there is nothing to fold, or
+    /// another call is at it.
+    async fn lock_inbox(&mut self, alone: &'static str) -> Result<Option<i64>> {
         if !self.inbox_waits {
-            return Ok(());
+            return Ok(None);
+        }
+        let query = self.sql.query(alone).bind(format!("quell {}", self.sql.schema()));
+        let locked = self.fetch("fold the inbox alone", query.bind(AWAY)).await?;
+        let locked = first(&locked)?;
+        if !get::<bool, _>(locked, 0)? {
+            return Ok(None);
         }
         self.inbox_waits = false;
-        let query = self.sql.query(ALONE).bind(format!("quell {}", self.sql.schema()));
-        self.run("fold the inbox alone", query).await?;
-        let rows = self.fetch("read the inbox", self.sql.query(TAKE).bind(FOLD)).await?;
-        self.news.wakes_all |= i64::try_from(rows.len()) == Ok(FOLD);
+        // A single row may be larger than what one statement writes in its time.
+        self.db().lengthen(LONG);
+        get(locked, 1)
+    }
+
+    /// Folds the oldest rows of the inbox up to this one; says whether there may be more.
+    async fn fold_some(&mut self, newest: i64) -> Result<bool> {
+        const TAKE: &str = "with waiting as materialized (
+                 select id, sum(size) over (order by id) - size as before
+                   from (select id, octet_length(triggers)::bigint as size
+                           from quell.inbox where refused is null and id <= $3
+                          order by id limit $1) i),
+             taken as (
+                 delete from quell.inbox
+                  where id = any(array(select id from waiting where before < $2))
+              returning id, triggers)
+             select id, triggers, (select count(*) = $1 or bool_or(before >= $2) from waiting)
+               from taken order by id";
+        let query = self.sql.query(TAKE).bind(FOLD).bind(FOLD_BYTES).bind(newest);
+        let rows = self.fetch("read the inbox", query).await?;
+        let has_more = rows.first().map_or(Ok(false), |row| get(row, 2))?;
         let mut taken = Vec::with_capacity(rows.len());
         for row in &rows {
             taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
         }
-        taken.sort_unstable_by_key(|(id, _)| *id);
         let (mut batches, mut sources) = (Vec::with_capacity(taken.len()), Vec::new());
         for (id, text) in taken {
             match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
@@ -162,7 +221,7 @@ impl Tx<'_> {
                 self.refuse_inbox(id, text, error.to_string()).await?;
             }
         }
-        Ok(())
+        Ok(has_more)
     }
 
     /// Keeps a row that cannot be folded, out of the way, with the reason.

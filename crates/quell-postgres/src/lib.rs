@@ -7,12 +7,15 @@
 //!
 //! Where to read: `store` is the door; `tx` opens a transaction and gives it the time; `enqueue`
 //! (with `keys`), `claim`, `settle` and `operate` are what happens inside one; `row` and `write`
-//! are how jobs look on disk; `names` are their numbers; `push` tells other processes.
+//! are how jobs look on disk; `names` are their numbers; `push` notifies other processes, and `listen`
+//! receives their notifications; `connections` lends connections to `hosts`, each `bounded` by a
+//! deadline.
 //!
 //! Invariant: no claim or settlement trusts a caller's clock, and nothing waits for a caller's own
 //! transaction.
 
 mod alerts;
+mod bounded;
 mod checkup;
 mod claim;
 mod connections;
@@ -22,10 +25,12 @@ mod ends;
 mod enqueue;
 mod error;
 mod gather;
+mod hosts;
 mod idempotency;
 mod inbox;
 mod keys;
 mod limit;
+mod listen;
 mod look;
 mod moving;
 mod names;
@@ -35,6 +40,7 @@ mod options;
 mod push;
 mod read;
 mod record;
+mod restored;
 mod row;
 mod schedules;
 mod schema;
@@ -48,6 +54,7 @@ mod warm;
 mod workers;
 mod write;
 
+pub use hosts::TargetSessionAttrs;
 pub use inbox::{settle_in, settle_in_with, trigger_in};
 pub use options::PostgresOptions;
 pub use store::PostgresStore;

@@ -340,7 +340,7 @@ impl Tx<'_> {
                 .sql
                 .query(RECORD)
                 .bind(signed(job.id.get()))
-                .bind(signed(job.starts))
+                .bind(signed(job.token.get()))
                 .bind(worker.as_str().to_owned())
                 .bind(started_at.as_micros())
                 .bind(self.now.as_micros())

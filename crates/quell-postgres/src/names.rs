@@ -10,14 +10,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use quell_core::touched::{Needs, Wanted};
 use quell_core::trigger::Priority;
 use quell_core::{Key, QueueName, Result, TaskName};
-use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
 
+use crate::bounded::Bounded;
 use crate::connections::Connections;
 use crate::error::explain;
 use crate::row::get;
 use crate::sql::{PgQuery, Sql};
-use crate::tx::{one_shot, read};
+use crate::tx::{read, repeatable};
 
 /// What a lane's number stands for.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl Names {
         let names: Vec<LaneNames> = names.collect();
         self.look_up(pool, sql, names.iter().cloned()).await?;
         for names in self.unknown(names.into_iter()) {
-            let rows = one_shot(pool, sql, make_query(sql, &names)).await?;
+            let rows = repeatable(pool, sql, "make names", make_query(sql, &names)).await?;
             self.learn_row(crate::tx::first(&rows)?, names)?;
         }
         Ok(())
@@ -172,7 +172,8 @@ impl Names {
             partitions.filter(|partition| self.partition_id(partition).is_none()).collect();
         for partition in unknown {
             let query = sql.query("select quell.partition_of($1)");
-            let rows = one_shot(pool, sql, query.bind(partition.as_str().to_owned())).await?;
+            let query = query.bind(partition.as_str().to_owned());
+            let rows = repeatable(pool, sql, "make names", query).await?;
             let id = get(crate::tx::first(&rows)?, 0)?;
             let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
             if known.partitions.len() >= CACHED {
@@ -186,7 +187,7 @@ impl Names {
     /// Makes the lanes with these numbers known to this process.
     pub(crate) async fn load(
         &self,
-        db: &mut PgConnection,
+        db: &mut Bounded,
         sql: &Sql,
         ids: impl Iterator<Item = i32>,
     ) -> Result<()> {
@@ -200,7 +201,7 @@ impl Names {
             return Ok(());
         }
         let query = sql.query(LANES).bind(unknown.into_iter().collect::<Vec<_>>());
-        let rows = query.fetch_all(db).await.map_err(|e| explain("read names", e))?;
+        let rows = db.fetch_all(query).await.map_err(|e| explain("read names", e))?;
         for row in &rows {
             self.learn(Lane {
                 id: get(row, 0)?,

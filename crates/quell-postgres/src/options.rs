@@ -1,22 +1,26 @@
 //! Which server, which schema, and how many connections.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use quell_core::history::Sink;
 use quell_core::{Error, Result};
-use sqlx::postgres::{PgConnectOptions, PgSslMode};
-use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx::ConnectOptions;
+use sqlx::postgres::PgConnectOptions;
+use tracing::warn;
 
 use crate::PostgresStore;
-use crate::connections::Connections;
+use crate::bounded::Bounded;
+use crate::connections::{Connections, Limits};
 use crate::error::explain;
+use crate::hosts::{Hosts, TargetSessionAttrs, verified};
+use crate::listen::{is_pooled, listen};
 use crate::opening::prepared;
-use crate::push::{is_pooled, listen};
 use crate::schema::{location, migrate};
 use crate::sql::Sql;
-use crate::tx::SESSION;
-use tracing::warn;
+use crate::tx::{SESSION, statement_timeout, tcp_settings};
+
+/// The longest that a notification may take: it is small.
+const HINT: Duration = Duration::from_secs(5);
 
 /// How to open a store.
 ///
@@ -35,16 +39,22 @@ use tracing::warn;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PostgresOptions {
-    connect: PgConnectOptions,
+    hosts: Hosts,
     schema: String,
     connections: u32,
-    acquire_timeout: Duration,
+    limits: Limits,
+    migration_timeout: Duration,
     history: Option<Sink>,
 }
 
 impl PostgresOptions {
-    /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with `?schema=NAME` and
-    /// `?connections=N` if wanted, beside what libpq knows (`sslmode` and so on).
+    /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with `?schema=NAME`, `?connections=N`
+    /// and `?timeout_ms=N` ([`PostgresOptions::call_timeout`]) if wanted, beside what libpq knows
+    /// (`sslmode` and so on).
+    ///
+    /// Several hosts may be named, as in `postgres://app@a:5432,b:5432/app`. The first one that
+    /// takes writes is used, or what `?target_session_attrs=…` asks for
+    /// ([`PostgresOptions::target_session_attrs`]); names are resolved again for each connection.
     ///
     /// A server on another machine must show a certificate for its name, unless `sslmode` says
     /// otherwise.
@@ -58,7 +68,7 @@ impl PostgresOptions {
             return Err(refuse("it does not begin with `postgres://`".to_owned()));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let (mut schema, mut connections) = (None, None);
+        let (mut schema, mut connections, mut timeout, mut target) = (None, None, None, None);
         let mut others = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
@@ -68,20 +78,31 @@ impl PostgresOptions {
                     let told = || refuse("`connections` is not a number above 0".to_owned());
                     connections = Some(number.ok_or_else(told)?);
                 }
+                Some(("timeout_ms", number)) => {
+                    let number = number.parse::<u32>().ok().filter(|number| *number >= 1);
+                    let error = || refuse("`timeout_ms` is not a number above 0".to_owned());
+                    timeout = Some(Duration::from_millis(number.ok_or_else(error)?.into()));
+                }
+                Some(("target_session_attrs", attrs)) => {
+                    target = Some(attrs.parse::<TargetSessionAttrs>()?);
+                }
+                Some(("host" | "hostaddr" | "port", hosts)) if hosts.contains(',') => {
+                    return Err(refuse("name several hosts before the database".to_owned()));
+                }
                 Some(_) => others.push(pair),
                 None => return Err(refuse(format!("{pair:?} has no value"))),
             }
         }
         let has_ssl_mode = others.iter().any(|pair| pair.starts_with("sslmode="));
         let rest = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
-        let connect = PgConnectOptions::from_str(&format!("{base}{rest}")).map_err(|error| {
+        let hosts = Hosts::parse(base, &rest).map_err(|error| {
             refuse("it reads postgres://USER:PASSWORD@HOST:PORT/DATABASE".to_owned())
                 .with_source(error)
         })?;
-        let remote = !is_local(&connect);
-        let connect =
-            if remote && !has_ssl_mode { connect.ssl_mode(PgSslMode::VerifyFull) } else { connect };
-        let mut options = PostgresOptions::new(connect);
+        let hosts = if has_ssl_mode { hosts } else { hosts.with(verified) };
+        let mut options = PostgresOptions::of(hosts);
+        options.limits.call = timeout.unwrap_or(options.limits.call);
+        target.into_iter().for_each(|target| options.hosts.set_target(target));
         options.schema = schema.unwrap_or(options.schema);
         options.connections = connections.unwrap_or(options.connections);
         Ok(options)
@@ -89,15 +110,23 @@ impl PostgresOptions {
 
     /// A store on the server that sqlx's options name, in the schema `quell`.
     pub fn new(connect: PgConnectOptions) -> Self {
+        PostgresOptions::of(Hosts::one(connect))
+    }
+
+    fn of(hosts: Hosts) -> Self {
+        let (acquire, call) = (Duration::from_secs(5), Duration::from_secs(10));
         PostgresOptions {
             // Poolers refuse what they do not know, and no float is ever sent.
-            connect: connect
-                .application_name("quell")
-                .extra_float_digits(None)
-                .disable_statement_logging(),
+            hosts: hosts.with(|connect| {
+                connect
+                    .application_name("quell")
+                    .extra_float_digits(None)
+                    .disable_statement_logging()
+            }),
             schema: "quell".to_owned(),
             connections: 8,
-            acquire_timeout: Duration::from_secs(5),
+            limits: Limits { acquire, call },
+            migration_timeout: Duration::from_secs(60),
             history: None,
         }
     }
@@ -120,7 +149,32 @@ impl PostgresOptions {
     /// How long a call waits for a free connection before it fails with
     /// [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable). 5 s by default.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
-        self.acquire_timeout = timeout;
+        self.limits.acquire = timeout;
+        self
+    }
+
+    /// How long the server may take to answer a statement: then the connection is closed, and the
+    /// call fails with [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable), or with
+    /// [`ErrorKind::UnknownOutcome`](quell_core::ErrorKind::UnknownOutcome) where it may have
+    /// committed. 10 s by default. What reads every row, as counts do, may take six times as long, a
+    /// statement of a migration sixty times.
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.call = timeout;
+        self
+    }
+
+    /// How long a migration tries to have its locks before it fails with
+    /// [`ErrorKind::Contention`](quell_core::ErrorKind::Contention). 60 s by default. It never holds
+    /// up others for longer than 200 ms meanwhile.
+    pub fn migration_timeout(mut self, timeout: Duration) -> Self {
+        self.migration_timeout = timeout;
+        self
+    }
+
+    /// What a server must be to be used, where several are named, or one whose role changes:
+    /// [`TargetSessionAttrs::ReadWrite`] by default where the URL names several hosts.
+    pub fn target_session_attrs(mut self, target: TargetSessionAttrs) -> Self {
+        self.hosts.set_target(target);
         self
     }
 
@@ -142,10 +196,11 @@ impl PostgresOptions {
     pub async fn open(self) -> Result<PostgresStore> {
         let (checked, mut first) = self.connect().await?;
         let location = location(&mut first, &checked).await?;
-        let pooled = is_pooled(&self.connect, &mut first).await?;
+        let call = self.limits.call;
+        let pooled = is_pooled(&self.hosts, &mut first, call).await?;
         let listener = match pooled {
             true => None,
-            false => listen(&self.for_hints(), &mut first, &checked).await?,
+            false => listen(self.for_hints(), &mut first, &checked, call).await?,
         };
         if listener.is_none() {
             warn!(
@@ -154,48 +209,41 @@ impl PostgresOptions {
                  session pool, to be woken"
             );
         }
-        // It was only needed to ask; how it ends changes nothing.
-        let _ended = first.close().await;
+        first.close().await;
         let sql = Sql::new(&self.schema, !pooled)?;
-        let pool = self.pool(&self.connect, &sql, self.connections);
-        let teller = self.pool(&self.for_hints(), &sql, 1);
+        let pool = self.pool(&self.hosts, &sql, self.connections, self.limits);
+        let hints = Limits { call: call.min(HINT), ..self.limits };
+        let teller = self.pool(&self.for_hints(), &sql, 1, hints);
         Ok(PostgresStore::start((pool, teller), sql, location, listener, self.history))
     }
 
     /// A connection to a store that is up to date.
-    pub(crate) async fn connect(&self) -> Result<(Sql, PgConnection)> {
+    pub(crate) async fn connect(&self) -> Result<(Sql, Bounded)> {
         let sql = Sql::new(&self.schema, true)?;
-        let connected = self.connect.connect().await;
+        let connected = self.hosts.connect_alone(self.limits.call).await;
         let mut first = connected.map_err(|e| explain("connect to PostgreSQL", e))?;
-        migrate(&mut first, &sql).await?;
+        migrate(&mut first, &sql, self.limits.call, self.migration_timeout).await?;
         Ok((sql, first))
     }
 
     /// How the connections that tell and hear hints introduce themselves.
-    fn for_hints(&self) -> PgConnectOptions {
-        self.connect.clone().application_name(&hints_name(&self.schema))
+    fn for_hints(&self) -> Hosts {
+        let name = hints_name(&self.schema);
+        self.hosts.with(|connect| connect.application_name(&name))
     }
 
-    fn pool(&self, connect: &PgConnectOptions, sql: &Sql, connections: u32) -> Connections {
+    fn pool(&self, hosts: &Hosts, sql: &Sql, connections: u32, limits: Limits) -> Connections {
         let (statements, greeting) = match sql.is_persistent() {
             true => {
                 let set = SESSION.map(|setting| format!("set {setting}")).join("; ");
-                (200, Some(format!("{set}; {}", prepared(sql))))
+                let (tcp, limit) = (tcp_settings(), statement_timeout(limits.call));
+                (200, Some(format!("{set}; {tcp}; {limit}; {}", prepared(sql))))
             }
             false => (0, None),
         };
-        let connect = connect.clone().statement_cache_capacity(statements);
-        Connections::new(connect, greeting, connections, self.acquire_timeout)
+        let hosts = hosts.with(|connect| connect.statement_cache_capacity(statements));
+        Connections::new(hosts, greeting, connections, limits)
     }
-}
-
-/// Whether no network lies between: a socket, or an address of this machine.
-fn is_local(connect: &PgConnectOptions) -> bool {
-    let host = connect.get_host();
-    connect.get_socket().is_some()
-        || host.starts_with('/')
-        || host == "localhost"
-        || host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
 /// How connections for notifications introduce themselves to the server, which keeps 63 bytes.
@@ -208,6 +256,7 @@ pub(crate) fn hints_name(schema: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sqlx::postgres::PgSslMode;
 
     #[test]
     fn r40_a_url_that_does_not_do_is_refused_without_its_password() {
@@ -216,6 +265,9 @@ mod tests {
             "postgres://u:secret@h/d?connections=0",
             "postgres://u:secret@h/d?connections",
             "postgres://u:secret@h:port/d",
+            "postgres://u:secret@h/d?timeout_ms=0",
+            "postgres://u:secret@h/d?target_session_attrs=master",
+            "postgres://u:secret@h/d?host=a,b",
         ] {
             let error = PostgresOptions::from_url(bad).unwrap_err();
             assert_eq!(error.field(), Some("url"), "{bad}");
@@ -225,7 +277,10 @@ mod tests {
 
     #[test]
     fn other_machines_must_prove_who_they_are_unless_told_otherwise() {
-        let mode = |url| PostgresOptions::from_url(url).unwrap().connect.get_ssl_mode();
+        let mode = |url| {
+            let options = PostgresOptions::from_url(url).unwrap();
+            options.hosts.in_order().next().unwrap().get_ssl_mode()
+        };
         assert!(matches!(mode("postgres://db.example.com/d"), PgSslMode::VerifyFull));
         assert!(matches!(mode("postgres://db.example.com/d?sslmode=require"), PgSslMode::Require));
         for local in ["postgres://localhost/d", "postgres://127.0.0.1/d", "postgres://[::1]/d"] {
@@ -234,9 +289,10 @@ mod tests {
     }
 
     #[test]
-    fn a_url_may_name_schema_and_connections() {
-        let options =
-            PostgresOptions::from_url("postgres://h/d?schema=jobs&connections=3").unwrap();
+    fn a_url_may_name_schema_connections_and_a_timeout() {
+        let url = "postgres://h/d?schema=jobs&connections=3&timeout_ms=250";
+        let options = PostgresOptions::from_url(url).unwrap();
         assert_eq!((options.schema.as_str(), options.connections), ("jobs", 3));
+        assert_eq!(options.limits.call, Duration::from_millis(250));
     }
 }

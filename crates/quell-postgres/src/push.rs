@@ -2,7 +2,8 @@
 //!
 //! A hint is sent after the commit that it is about, in a transaction of its own: inside it, it
 //! would make all commits of the server that notify wait for each other's writes to disk. Hints
-//! that gather while one is on its way go together. A hint that is lost only delays (R39).
+//! that gather while one is on its way go together. One that does not arrive is sent again on another
+//! connection; one that is lost only delays (R39).
 //!
 //! A hint of work is `ORIGIN DUE QUEUE`. Ends are `wait ORIGIN JOB…` from those who wait for them and
 //! `ended ORIGIN JOB…` from who ended them; `cancelled ORIGIN JOB…` names running jobs that were
@@ -13,29 +14,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quell_core::{Cancelled, JobId, QueueName, Result, Timestamp, WakeHub};
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
+use quell_core::{JobId, QueueName, Timestamp};
 use tokio::sync::Notify;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::connections::Connections;
-use crate::ends::Ends;
-use crate::error::explain;
 use crate::sql::Sql;
 
-/// How long a hint to oneself may take before there is no pushing.
-const SELF_TEST: Duration = Duration::from_secs(1);
-/// How often sessions are compared: others' traffic may hide a pooler once.
-const PROBES: usize = 5;
-/// Between two tries to listen again.
+/// Between two tries to send the same hints.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
+/// How often hints are sent that did not arrive.
+const TRIES: usize = 3;
 /// Begins a hint of those who wait for the ends of jobs.
 const WAIT: &str = "wait";
 /// Begins a hint that jobs have ended.
 const ENDED: &str = "ended";
 /// Begins a hint that running jobs were cancelled.
 const CANCELLED: &str = "cancelled";
+/// Begins a notification without content, which shows a listener that it is connected.
+const PROBE: &str = "probe";
 /// Jobs that one hint names, of 20 digits each at most: PostgreSQL carries less than 8,000 bytes.
 const NAMED: usize = 100;
 /// Stands for every queue; no name has it.
@@ -57,6 +54,7 @@ struct Pending {
     waits: BTreeSet<JobId>,
     ended: BTreeSet<JobId>,
     cancelled: BTreeSet<JobId>,
+    probe: bool,
 }
 
 impl Outbox {
@@ -91,6 +89,11 @@ impl Outbox {
         self.add(|pending| pending.cancelled.extend(jobs));
     }
 
+    /// Requests a notification that this process receives, too, if it still receives any.
+    pub(crate) fn put_probe(&self) {
+        self.add(|pending| pending.probe = true);
+    }
+
     fn add(&self, add: impl FnOnce(&mut Pending)) {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = *pending == Pending::default();
@@ -102,7 +105,7 @@ impl Outbox {
 
     fn take(&self) -> Vec<String> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let Pending { wakes, waits, ended, cancelled } = std::mem::take(&mut *pending);
+        let Pending { wakes, waits, ended, cancelled, probe } = std::mem::take(&mut *pending);
         drop(pending);
         let hint = |(queue, due): (Option<QueueName>, Timestamp)| {
             let queue = queue.as_ref().map_or(ANY, QueueName::as_str);
@@ -112,6 +115,7 @@ impl Outbox {
         hints.extend(self.naming(WAIT, &waits));
         hints.extend(self.naming(ENDED, &ended));
         hints.extend(self.naming(CANCELLED, &cancelled));
+        hints.extend(probe.then(|| format!("{PROBE} {:x}", self.origin)));
         hints
     }
 
@@ -130,121 +134,28 @@ pub(crate) async fn tell(pool: Connections, sql: Arc<Sql>, outbox: Arc<Outbox>) 
     if let Ok(db) = pool.acquire().await {
         db.release();
     }
+    let (mut hints, mut tries) = (Vec::new(), 0);
     loop {
-        outbox.ready.notified().await;
-        let hints = outbox.take();
+        if hints.is_empty() {
+            outbox.ready.notified().await;
+            (hints, tries) = (outbox.take(), 0);
+        }
         // It writes nothing, so there is nothing to wait for on the disk.
         let query = sql.query(
             "select set_config('synchronous_commit', 'off', true), pg_notify($1, hint)
                from unnest($2::text[]) hint",
         );
-        let query = query.bind(sql.channel().to_owned()).bind(hints);
-        if let Err(error) = crate::tx::one_shot(&pool, &sql, query).await {
-            debug!(%error, "hints to other processes were lost, polling finds the work");
-        }
-    }
-}
-
-/// Whether transactions of one connection run in different sessions, as behind a transaction pooler.
-///
-/// It is found out without listening: a pooled session that listens would tell strangers. While one
-/// connection holds a session, another must neither have had it before nor have lost its own.
-pub(crate) async fn is_pooled(
-    options: &PgConnectOptions,
-    first: &mut PgConnection,
-) -> Result<bool> {
-    let what = "look for a pooler";
-    let pid = async |db: &mut PgConnection, begin: &'static str| {
-        let row = db.fetch_one(sqlx::raw_sql(begin)).await.map_err(|e| explain(what, e))?;
-        crate::row::get::<i32, _>(&row, 0)
-    };
-    let mut second = options.connect().await.map_err(|e| explain(what, e))?;
-    let mut pooled = false;
-    for _ in 0..PROBES {
-        let before = pid(first, "select pg_backend_pid()").await?;
-        let held = pid(&mut second, "begin; select pg_backend_pid()").await?;
-        let after = async { pid(first, "select pg_backend_pid()").await };
-        pooled = match held {
-            // Waiting for an answer would be waiting for oneself where the pool has one session.
-            _ if held == before => true,
-            _ => tokio::time::timeout(SELF_TEST, after)
-                .await
-                .map_or(Ok(true), |after| after.map(|after| after != before))?,
-        };
-        let ended = second.execute(sqlx::raw_sql("commit")).await;
-        ended.map_err(|e| explain(what, e))?;
-        if pooled {
-            break;
-        }
-    }
-    // It was only needed to ask; how it ends changes nothing.
-    let _ended = second.close().await;
-    Ok(pooled)
-}
-
-/// A connection that hears hints; none where they do not arrive.
-pub(crate) async fn listen(
-    options: &PgConnectOptions,
-    teller: &mut PgConnection,
-    sql: &Sql,
-) -> Result<Option<PgListener>> {
-    let pool = PgPoolOptions::new()
-        .max_connections(1)
-        .max_lifetime(None)
-        .idle_timeout(None)
-        .connect_lazy_with(options.clone());
-    let what = "listen for hints";
-    let mut listener = PgListener::connect_with(&pool).await.map_err(|e| explain(what, e))?;
-    listener.listen(sql.channel()).await.map_err(|e| explain(what, e))?;
-    let nonce = format!("test {:x}", fastrand::u64(..));
-    let notify = format!("select pg_notify('{}', '{nonce}')", sql.channel());
-    let told = teller.execute(sqlx::raw_sql(AssertSqlSafe(notify))).await;
-    told.map_err(|e| explain(what, e))?;
-    let heard = async {
-        loop {
-            match listener.recv().await {
-                Ok(hint) if hint.payload() == nonce => return true,
-                Ok(_) => {}
-                Err(_) => return false,
-            }
-        }
-    };
-    let heard = tokio::time::timeout(SELF_TEST, heard).await.unwrap_or(false);
-    Ok(heard.then_some(listener))
-}
-
-/// Hands what it hears to the workers of this process and to those who wait for ends, until the task
-/// that runs it is dropped.
-pub(crate) async fn hear(
-    mut listener: PgListener,
-    outbox: Arc<Outbox>,
-    hub: Arc<WakeHub>,
-    ends: Arc<Ends>,
-) {
-    loop {
-        match listener.try_recv().await {
-            Ok(Some(hint)) => match read(hint.payload(), outbox.origin) {
-                Some(Hint::Wake(queue, due)) => hub.wake(queue.as_ref(), due),
-                Some(Hint::Wait(jobs)) => ends.await_elsewhere(&jobs),
-                Some(Hint::Ended(jobs)) => ends.ended_elsewhere(jobs),
-                Some(Hint::Cancelled(jobs)) => {
-                    jobs.into_iter().for_each(|job| hub.cancelled(Cancelled::Job(job)));
-                }
-                None => {}
-            },
-            // The connection was lost and is back, or will be by the next call: nobody knows what
-            // was told meanwhile.
-            Ok(None) => {
-                hub.wake(None, Timestamp::MIN);
-                hub.cancelled(Cancelled::Any);
-                ends.lost_touch();
+        let query = query.bind(sql.channel().to_owned()).bind(hints.clone());
+        match crate::tx::one_shot(&pool, &sql, query).await {
+            Ok(_) => hints.clear(),
+            // A second notification of the same harms nothing.
+            Err(_) if tries < TRIES => {
+                tries += 1;
+                tokio::time::sleep(PAUSE_AFTER_ERROR).await;
             }
             Err(error) => {
-                warn!(%error, "cannot hear the hints of other processes, polling instead");
-                tokio::time::sleep(PAUSE_AFTER_ERROR).await;
-                hub.wake(None, Timestamp::MIN);
-                hub.cancelled(Cancelled::Any);
-                ends.lost_touch();
+                debug!(%error, "hints to other processes were lost, polling finds the work");
+                hints.clear();
             }
         }
     }
@@ -252,7 +163,7 @@ pub(crate) async fn hear(
 
 /// What another process tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Hint {
+pub(crate) enum Hint {
     /// In a queue, or in any, something is due.
     Wake(Option<QueueName>, Timestamp),
     /// Someone waits for the ends of these jobs.
@@ -263,7 +174,13 @@ enum Hint {
     Cancelled(Vec<JobId>),
 }
 
-/// A hint of another store; none for one's own and for what is no hint.
+impl Outbox {
+    /// Decodes a hint of another store; none for this store's own and for what is no hint.
+    pub(crate) fn read(&self, hint: &str) -> Option<Hint> {
+        read(hint, self.origin)
+    }
+}
+
 fn read(hint: &str, own: u64) -> Option<Hint> {
     let (first, rest) = hint.split_once(' ')?;
     match first {
@@ -312,7 +229,7 @@ mod tests {
         assert_eq!(read(&hints[0], 0), Some(Hint::Wake(Some(queue), due)));
         let early = Timestamp::from_micros(-5);
         assert_eq!(read("0 -5 *", outbox.origin), Some(Hint::Wake(None, early)));
-        for other in ["", "test 1", "0", "0 x *", "0 1", "zz 1 q", "0 1 <q>"] {
+        for other in ["", "test 1", "probe 1", "0", "0 x *", "0 1", "zz 1 q", "0 1 <q>"] {
             assert_eq!(read(other, outbox.origin), None, "{other}");
         }
     }
@@ -348,7 +265,7 @@ mod tests {
 
     #[test]
     fn r39_a_process_that_knows_hints_of_work_only_ignores_the_others() {
-        for word in [WAIT, ENDED, CANCELLED] {
+        for word in [WAIT, ENDED, CANCELLED, PROBE] {
             assert!(u64::from_str_radix(word, 16).is_err(), "it would be read as an origin");
         }
     }

@@ -7,10 +7,11 @@ use quell_core::{
     KeyAdvice, QueueInfo, QueueName, QueueSettings, Result, TaskInfo, TaskName,
 };
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Postgres, QueryBuilder, SqlSafeStr, Transaction};
+use sqlx::{Postgres, QueryBuilder};
 use tracing::{error, warn};
 
 use crate::alerts::{ALL_ALERTS, decode_alert, decode_overview, overview_lanes, overview_query};
+use crate::bounded::Bounded;
 use crate::error::{corrupt, explain};
 use crate::idempotency::{KEPT, decode_kept};
 use crate::names::Names;
@@ -31,11 +32,16 @@ macro_rules! jobs_where {
     };
 }
 
-const BEGIN: &str = "begin isolation level repeatable read read only";
+/// Begins to read one state.
+pub(crate) const BEGIN: &str = "begin isolation level repeatable read read only";
+/// As [`BEGIN`], for what reads every row: its time is limited by what the role or the database
+/// says, and here.
+pub(crate) const BEGIN_LONG: &str =
+    "begin isolation level repeatable read read only; set local statement_timeout to default";
 
-/// One state of the store: it ends with the reader.
+/// One state of the store, in a transaction that has begun.
 pub(crate) struct Reader<'s> {
-    pub(crate) db: Transaction<'s, Postgres>,
+    pub(crate) db: &'s mut Bounded,
     pub(crate) sql: &'s Sql,
     names: &'s Names,
 }
@@ -61,23 +67,22 @@ pub(crate) fn push_names(
 }
 
 impl<'s> Reader<'s> {
-    pub(crate) async fn new(
-        db: &'s mut PgConnection,
-        sql: &'s Sql,
-        names: &'s Names,
-    ) -> Result<Self> {
-        let begun = Transaction::begin(db, Some(BEGIN.into_sql_str())).await;
-        let db = begun.map_err(|e| explain("begin to read", e))?;
-        Ok(Reader { db, sql, names })
+    pub(crate) fn new(db: &'s mut Bounded, sql: &'s Sql, names: &'s Names) -> Self {
+        Reader { db, sql, names }
     }
 
     /// Leaves the state.
     pub(crate) async fn end(self) -> Result<()> {
-        self.db.rollback().await.map_err(|e| explain("end reading", e))
+        if !self.db.is_sound() {
+            // It is closed, which ends the state: nothing is waited for a second time.
+            return Ok(());
+        }
+        let ended = self.db.execute(sqlx::raw_sql("rollback")).await;
+        ended.map(drop).map_err(|e| explain("end reading", e))
     }
 
     pub(crate) async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
-        query.fetch_all(&mut *self.db).await.map_err(|e| explain(what, e))
+        self.db.fetch_all(query).await.map_err(|e| explain(what, e))
     }
 
     pub(crate) async fn decode(&mut self, rows: &[PgRow]) -> Result<Vec<Job>> {
@@ -97,7 +102,7 @@ impl<'s> Reader<'s> {
 
     pub(crate) async fn know_lanes(&mut self, rows: &[PgRow]) -> Result<()> {
         let lanes = rows.iter().map(lane_of).collect::<Result<Vec<_>>>()?;
-        self.names.load(&mut self.db, self.sql, lanes.into_iter()).await
+        self.names.load(self.db, self.sql, lanes.into_iter()).await
     }
 
     pub(crate) fn names(&self) -> &'s Names {
@@ -136,7 +141,7 @@ impl<'s> Reader<'s> {
             let wanted = filter.page();
             let mut query = select_page(self.sql, &filter);
             let query = query.build().persistent(self.sql.is_persistent());
-            let rows = query.fetch_all(&mut *self.db).await.map_err(|e| explain("read jobs", e))?;
+            let rows = self.db.fetch_all(query).await.map_err(|e| explain("read jobs", e))?;
             jobs.extend(self.readable(&rows).await?);
             let last = rows.last().map(|row| get::<i64, _>(row, 0)).transpose()?;
             if rows.len() < wanted || jobs.len() >= wanted {
@@ -195,7 +200,7 @@ impl<'s> Reader<'s> {
     pub(crate) async fn overview(&mut self, asked: Asked) -> Result<Overview> {
         let rows = self.fetch("look at queues for alerts", overview_query(self.sql, asked)).await?;
         let lanes = overview_lanes(&rows)?;
-        self.names.load(&mut self.db, self.sql, lanes.into_iter()).await?;
+        self.names.load(self.db, self.sql, lanes.into_iter()).await?;
         decode_overview(&rows, self.names)
     }
 

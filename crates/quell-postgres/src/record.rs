@@ -11,9 +11,9 @@ impl Tx<'_> {
     pub(crate) async fn give_up_attempts(&mut self, job: &Job) -> Result<()> {
         const GIVE_UP: &str =
             "delete from quell.attempt where job_id = $1 and token between $2 and $3";
-        let Some(tokens) = given_up(job.starts) else { return Ok(()) };
+        let Some(tokens) = given_up(job.token) else { return Ok(()) };
         let query = self.sql.query(GIVE_UP).bind(signed(job.id.get()));
-        let query = query.bind(signed(*tokens.start())).bind(signed(*tokens.end()));
+        let query = query.bind(signed(tokens.start().get())).bind(signed(tokens.end().get()));
         self.run("give up attempts", query).await
     }
 }

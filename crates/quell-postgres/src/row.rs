@@ -83,7 +83,7 @@ macro_rules! job_columns {
             "j.id, j.lane_id, j.state, ",
             $waits,
             ", j.due_at, j.first_at, j.last_at, j.bound_at, j.asked_at, j.not_before, j.reason, \
-             j.triggers, j.suppressed, j.attempt, j.failures, j.starts, j.lapses, j.key, \
+             j.triggers, j.suppressed, j.attempt, j.failures, j.token, j.lapses, j.key, \
              j.lease_until, j.started_at, j.ended_at, j.absorbed_by, j.worker, j.error, j.shape, \
              j.partition, ",
             $payload,
@@ -161,7 +161,7 @@ fn decode_known(id: JobId, row: &PgRow, names: &Names) -> Result<Job> {
         suppressed: unsigned(get(row, 12)?),
         attempt: count(row, 13)?,
         failures: count(row, 14)?,
-        starts: unsigned(get(row, 15)?),
+        token: LeaseToken::new(unsigned(get(row, 15)?)),
         lapses: count(row, 16)?,
         key: key.map(Key::new).transpose()?,
         partition: partition.map(Key::new).transpose()?,

@@ -1,14 +1,19 @@
 //! The schema's version, and how a database gets to it.
 //!
 //! Migrations run in one transaction under an advisory lock, so several processes may start at
-//! once: all but one find the work done. Each adds and takes nothing away that an older Quell uses,
-//! and gives up rather than wait for locks, so an older one goes on while a newer starts. A schema
-//! of a newer Quell is left alone.
+//! once: all but one find the work done. Each adds and takes nothing away that an older Quell uses.
+//! A statement that waits for a table's lock holds up all that come after it. So a migration waits for
+//! a moment only, rolls back, lets the others go on and tries again. An older Quell works meanwhile.
+//! A schema of a newer Quell is left alone.
+
+use std::time::Duration;
 
 use quell_core::{Error, ErrorKind, Location, Result, StoreId};
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, Row};
+use sqlx::{AssertSqlSafe, Row};
+use tokio::time::Instant;
 
+use crate::bounded::Bounded;
 use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
@@ -31,26 +36,62 @@ const MIGRATIONS: [&str; 13] = [
 
 const WHAT: &str = "migrate the schema";
 
-/// Brings the schema up to date. Only the simple protocol is used, which any pooler passes on.
-pub(crate) async fn migrate(db: &mut PgConnection, sql: &Sql) -> Result<()> {
+/// Between two tries to have the locks, at first and at the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// A statement of a migration has this many times the limit of a call's.
+const LONG: u32 = 60;
+
+/// Brings the schema up to date; tries for as long as `patience` to have its locks. Only the simple
+/// protocol is used, which any pooler passes on.
+pub(crate) async fn migrate(
+    db: &mut Bounded,
+    sql: &Sql,
+    limit: Duration,
+    patience: Duration,
+) -> Result<()> {
     let newest = i32::try_from(MIGRATIONS.len()).map_err(|_| corrupt("the schema"))?;
-    if version(db, sql).await? == Some(newest) {
-        return Ok(());
+    // None where it is later than any clock.
+    let (deadline, mut pause) = (Instant::now().checked_add(patience), PAUSES.0);
+    db.set_limit(limit.saturating_mul(LONG));
+    while version(db, sql).await? != Some(newest) {
+        match migrate_at_once(db, sql, newest).await {
+            Ok(()) => break,
+            Err(error) if error.kind() != ErrorKind::Contention => return Err(error),
+            Err(error) if deadline.is_some_and(|end| Instant::now() + pause >= end) => {
+                let message = format!(
+                    "cannot {WHAT} within {patience:?}: other transactions hold its tables, or \
+                     another process migrates it. Nothing was changed; end them (see \
+                     `pg_stat_activity`) and start again"
+                );
+                return Err(Error::new(ErrorKind::Contention, message).with_source(error));
+            }
+            Err(_) => {
+                // Jitter, so that several that start at once do not keep colliding.
+                tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
+                pause = pause.saturating_mul(2).min(PAUSES.1);
+            }
+        }
     }
+    db.set_limit(limit);
+    Ok(())
+}
+
+async fn migrate_at_once(db: &mut Bounded, sql: &Sql, newest: i32) -> Result<()> {
     let schema = sql.schema();
-    // A migration that cannot have its locks soon fails, so that running workers are not held up.
     let begin = format!(
-        "begin; set local lock_timeout = '5s'; set local client_min_messages = warning;
+        "begin; set local lock_timeout = '200ms'; set local client_min_messages = warning;
          select pg_advisory_xact_lock(hashtextextended('quell {schema}', 0))"
     );
-    run(db, begin).await?;
-    let done = locked(db, sql, newest).await;
+    let done = match run(db, begin).await {
+        Ok(()) => locked(db, sql, newest).await,
+        refused => refused,
+    };
     let end = if done.is_ok() { "commit" } else { "rollback" };
     let ended = run(db, end.to_owned()).await;
     done.and(ended)
 }
 
-async fn locked(db: &mut PgConnection, sql: &Sql, newest: i32) -> Result<()> {
+async fn locked(db: &mut Bounded, sql: &Sql, newest: i32) -> Result<()> {
     let found = version(db, sql).await?.unwrap_or(0);
     if found > newest {
         return Err(Error::new(
@@ -72,13 +113,13 @@ async fn locked(db: &mut PgConnection, sql: &Sql, newest: i32) -> Result<()> {
 }
 
 /// The id that the store got when it was made.
-pub(crate) async fn location(db: &mut PgConnection, sql: &Sql) -> Result<Location> {
+pub(crate) async fn location(db: &mut Bounded, sql: &Sql) -> Result<Location> {
     let id: String = scalar(db, sql.rewrite("select store_id from quell.meta")).await?;
     Ok(Location { id: StoreId::new(id)?, schema: Some(sql.schema().to_owned()) })
 }
 
 /// The schema's version; none where there are no Quell tables yet.
-async fn version(db: &mut PgConnection, sql: &Sql) -> Result<Option<i32>> {
+async fn version(db: &mut Bounded, sql: &Sql) -> Result<Option<i32>> {
     let schema = sql.schema();
     // The catalogs are asked, not `to_regclass`, which may answer from before a lock was waited for.
     let columns = format!(
@@ -99,13 +140,13 @@ async fn version(db: &mut PgConnection, sql: &Sql) -> Result<Option<i32>> {
     scalar(db, sql.rewrite("select schema_version from quell.meta")).await.map(Some)
 }
 
-async fn run(db: &mut PgConnection, text: String) -> Result<()> {
+async fn run(db: &mut Bounded, text: String) -> Result<()> {
     // Only the schema's checked name comes from outside.
     let ran = db.execute(sqlx::raw_sql(AssertSqlSafe(text))).await;
     ran.map(drop).map_err(|e| explain(WHAT, e))
 }
 
-async fn scalar<T>(db: &mut PgConnection, text: String) -> Result<T>
+async fn scalar<T>(db: &mut Bounded, text: String) -> Result<T>
 where
     T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
 {

@@ -33,7 +33,7 @@ macro_rules! succeed {
              gone as (
                  delete from quell.job j
                   using clock c, unnest($3::bigint[], $4::bigint[], $5::text[]) l (id, token, output)
-                  where j.id between l.id and l.id and j.starts = l.token and j.state + 0 = 1
+                  where j.id between l.id and l.id and j.token = l.token and j.state + 0 = 1
                     and j.lease_until + 0 > c.now
               returning j.*, l.output as returned),
              -- A renewal that was waited for happened before: the time is read once all are gone.
@@ -44,15 +44,15 @@ macro_rules! succeed {
              kept as (
                  insert into quell.ended
                         (id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
-                         suppressed, starts, started_at, ended_at, absorbed_by, period, lane_id,
-                         task_id, attempt, lapses, state, reason, overlap, key, worker, error,
-                         shape, payload, partition_id, partition, output)
+                         suppressed, token, started_at, ended_at, absorbed_by, period, lane_id,
+                         task_id, attempt, lapses, state, reason, overlap, closed, key, worker,
+                         error, shape, payload, partition_id, partition, output)
                  select g.id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
-                        suppressed, starts, started_at, e.now, absorbed_by, period, lane_id,
-                        task_id, attempt, lapses, 2, reason, overlap, key, worker, error, shape,
-                        payload, partition_id, partition, returned
+                        suppressed, token, started_at, e.now, absorbed_by, period, lane_id,
+                        task_id, attempt, lapses, 2, reason, overlap, closed, key, worker, error,
+                        shape, payload, partition_id, partition, returned
                    from gone g, ended e)
-             select e.now, g.id, g.starts, null::int, null::bigint
+             select e.now, g.id, g.token, null::int, null::bigint
                from ended e left join gone g on true
               union all
              -- R10: what is behind a closed window may have closed meanwhile.
@@ -140,12 +140,12 @@ pub(crate) fn renew_query(sql: &Sql, asked: Asked, leases: &[Lease], length: Dur
                                        then 9223372036854775807 else c.now + $5 end
                from clock c
               where j.id = any($3)
-                and ((j.id, j.starts) in (
+                and ((j.id, j.token) in (
                         select id, token
                           from unnest($3::bigint[], $4::bigint[]) l (id, token))) is true
                 and j.state + 0 = 1 and j.lease_until + 0 > c.now
-          returning j.id, j.starts, j.lease_until)
-         select c.now, h.id, h.starts, h.lease_until from clock c left join held h on true";
+          returning j.id, j.token, j.lease_until)
+         select c.now, h.id, h.token, h.lease_until from clock c left join held h on true";
     let query = bind_leases(asked.bind(sql.query(RENEW)), leases.iter());
     query.bind(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
 }
@@ -223,7 +223,7 @@ impl Tx<'_> {
     /// Takes back leases that lapsed, oldest first (R21). What another call is taking back already
     /// is passed over.
     pub(crate) async fn reap(&mut self, limit: usize) -> Result<Vec<Lapsed>> {
-        const LAPSED: &str = "select id, starts from quell.job
+        const LAPSED: &str = "select id, token from quell.job
               where state = 1 and lease_until <= $1
               order by lease_until, id limit $2 for update skip locked";
         let query = self.sql.query(LAPSED).bind(self.now.as_micros());

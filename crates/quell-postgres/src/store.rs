@@ -17,10 +17,9 @@ use quell_core::{
     AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
     Ended, Error, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     Location, NewTrigger, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
-    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
-use sqlx::postgres::PgListener;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
@@ -30,11 +29,12 @@ use crate::claim::has_lapsed;
 use crate::connections::Connections;
 use crate::ends::{Ends, ask};
 use crate::error::wants_retry;
+use crate::listen::{Listener, receive};
 use crate::look::peek;
 use crate::names::Names;
 use crate::opening::opening;
 use crate::operate::may_prune;
-use crate::push::{Outbox, hear, tell};
+use crate::push::{Outbox, tell};
 use crate::read::Reader;
 use crate::row::time;
 use crate::schedules::look_for_ticks;
@@ -108,8 +108,16 @@ macro_rules! write_once {
         loop {
             let $asked = $self.asked($now);
             let (history, opening) = ($self.history.is_some(), $opening);
-            let mut $tx =
-                Tx::begin(&$self.pool, &$self.sql, &$self.names, $asked, history, opening).await?;
+            let begun = Tx::begin(&$self.pool, &$self.sql, &$self.names, $asked, history, opening);
+            let mut $tx = match begun.await {
+                Ok(tx) => tx,
+                // It may have locked windows.
+                Err(error) if wants_retry(&error) && tries < TRIES => {
+                    tries += 1;
+                    continue;
+                }
+                Err(error) => break Err(error),
+            };
             let done: Result<_> = async { Ok($body) }.await;
             let error = match done {
                 Ok(answer) => {
@@ -145,11 +153,19 @@ macro_rules! write_once {
     }};
 }
 
-/// An answer from one state of the store.
+/// An answer from one state of the store; `long` where that may take a while.
 macro_rules! read {
-    ($self:ident, |$reader:ident| $asked:expr) => {{
-        let mut db = $self.pool.acquire().await?;
-        let mut $reader = Reader::new(&mut db, &$self.sql, &$self.names).await?;
+    ($self:ident, |$reader:ident| $asked:expr) => {
+        read!($self, $self.pool.begin("begin to read", crate::read::BEGIN), |$reader| $asked)
+    };
+    ($self:ident, long, |$reader:ident| $asked:expr) => {
+        read!($self, $self.pool.begin_long("begin to read", crate::read::BEGIN_LONG), |$reader| {
+            $asked
+        })
+    };
+    ($self:ident, $begun:expr, |$reader:ident| $asked:expr) => {{
+        let (mut db, _) = $begun.await?;
+        let mut $reader = Reader::new(&mut db, &$self.sql, &$self.names);
         let answer = $asked.await;
         if $reader.end().await.is_ok() {
             db.release();
@@ -175,7 +191,7 @@ impl PostgresStore {
         (pool, teller): (Connections, Connections),
         sql: Sql,
         location: Location,
-        listener: Option<PgListener>,
+        listener: Option<Listener>,
         history: Option<Sink>,
     ) -> Self {
         let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
@@ -187,7 +203,7 @@ impl PostgresStore {
         if let Some(listener) = listener {
             let (hub, ends) = (Arc::clone(&hub), Arc::clone(&ends));
             tasks.spawn(ask(Arc::clone(&ends), Arc::clone(&outbox)));
-            tasks.spawn(hear(listener, Arc::clone(&outbox), hub, ends));
+            tasks.spawn(receive(listener, Arc::clone(&outbox), hub, ends));
         }
         PostgresStore {
             pool,
@@ -278,7 +294,7 @@ impl PostgresStore {
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let (sql, names, needs) = (&self.sql, &self.names, Needs::of(batches));
         write!(self, now, |asked| opening(sql, names, asked, &needs), |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.accept(batches, &needs).await?
         })
     }
@@ -341,7 +357,7 @@ impl Store for PostgresStore {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
@@ -356,7 +372,7 @@ impl Store for PostgresStore {
             }
         }
         self.spread(now, news);
-        Ok(leases.iter().map(|lease| renewed.get(lease).copied()).collect())
+        Ok(leases.iter().map(|lease| renewed.get(lease).copied().into()).collect())
     }
 
     async fn settle(
@@ -499,11 +515,11 @@ impl Store for PostgresStore {
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        read!(self, |reader| reader.jobs(filter))
+        read!(self, long, |reader| reader.jobs(filter))
     }
 
     async fn counts(&self) -> Result<Vec<Counts>> {
-        read!(self, |reader| reader.counts())
+        read!(self, long, |reader| reader.counts())
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
@@ -511,7 +527,7 @@ impl Store for PostgresStore {
     }
 
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        read!(self, |reader| reader.explain(target))
+        read!(self, long, |reader| reader.explain(target))
     }
 
     async fn flush(
@@ -521,7 +537,7 @@ impl Store for PostgresStore {
         key: &Key,
     ) -> Result<Option<JobId>> {
         write!(self, now, |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.flush(task, key).await?
         })
     }
@@ -533,7 +549,7 @@ impl Store for PostgresStore {
         key: &Key,
     ) -> Result<Option<JobId>> {
         write!(self, now, |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.cancel_key(task, key).await?
         })
     }
@@ -569,7 +585,7 @@ impl Store for PostgresStore {
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
         let asked = self.asked(now);
-        let overview = read!(self, |reader| reader.overview(asked))?;
+        let overview = read!(self, long, |reader| reader.overview(asked))?;
         self.saw(overview.now);
         Ok(overview)
     }
@@ -628,14 +644,14 @@ impl Store for PostgresStore {
             return Ok(seen);
         }
         write!(self, now, |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.fire_due(limit).await?
         })
     }
 
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
         write!(self, now, |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.run_schedule(name).await?
         })
     }
@@ -648,7 +664,7 @@ impl Store for PostgresStore {
         to: Timestamp,
     ) -> Result<u64> {
         write!(self, now, |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.backfill(name, from, to).await?
         })
     }

@@ -5,24 +5,28 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::touched::TaskKey;
 use quell_core::trigger::Priority;
 use quell_core::{Job, JobId, Key, QueueName, Result, TaskName, Timestamp};
-use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::{Execute, SqlStr};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::connections::{Connections, Held};
-use crate::error::{corrupt, explain, explain_commit};
+use crate::bounded::Bounded;
+use crate::connections::{AGAIN, Connections, Held};
+use crate::error::{corrupt, explain, explain_commit, is_lost_soon};
 use crate::names::{Lane, LaneNames, Names};
 use crate::row::{get, time};
 use crate::sql::{PgQuery, Sql};
 
 /// What every transaction sets, and every session where no pooler is in the way. Tables of a queue
 /// change faster than their statistics, and each statement here has an index that was made for it.
-pub(crate) const SESSION: [&str; 7] = [
+///
+/// A process that is suspended inside a transaction holds its locks no longer than the last one says.
+pub(crate) const SESSION: [&str; 8] = [
     "enable_seqscan = off",
     "enable_bitmapscan = off",
     "enable_hashjoin = off",
@@ -30,7 +34,45 @@ pub(crate) const SESSION: [&str; 7] = [
     "plan_cache_mode = force_generic_plan",
     "jit = off",
     "default_transaction_isolation = 'read committed'",
+    "idle_in_transaction_session_timeout = '10s'",
 ];
+
+/// What a session sets of its server's network, where the server knows the setting: a client that is
+/// gone without a word is noticed, and does not hold its locks until the kernel gives up.
+const TCP: [(&str, &str); 5] = [
+    ("tcp_keepalives_idle", "10"),
+    ("tcp_keepalives_interval", "3"),
+    ("tcp_keepalives_count", "3"),
+    ("tcp_user_timeout", "10000"),
+    // PostgreSQL 14 or later: notices it in the middle of a statement, too.
+    ("client_connection_check_interval", "2000"),
+];
+
+/// Sets what the server is to do about clients that fall silent.
+pub(crate) fn tcp_settings() -> String {
+    tolerantly(
+        TCP.map(|(name, value)| format!("set_config('{name}', '{value}', false)")).as_slice(),
+    )
+}
+
+/// Lets the server end a statement before this process gives it up (`limit`), unless it does so
+/// earlier already: then the answer is certain, and nothing is left behind that runs on.
+pub(crate) fn statement_timeout(limit: Duration) -> String {
+    let own = limit.saturating_sub(limit / 10).as_millis().max(1);
+    tolerantly(&[format!(
+        "set_config('statement_timeout', '{own}', false)
+           where current_setting('statement_timeout')::interval = interval '0'
+              or current_setting('statement_timeout')::interval > interval '{own} milliseconds'"
+    )])
+}
+
+/// Runs each of these, whether or not the server can do it.
+fn tolerantly(all: &[String]) -> String {
+    let each = all
+        .iter()
+        .map(|one| format!("begin perform {one}; exception when others then null; end; "));
+    format!("do $quell$ begin {} end $quell$", each.collect::<String>())
+}
 
 /// What others must hear of once the transaction has committed.
 #[derive(Debug, Default)]
@@ -87,19 +129,15 @@ struct Open(Held);
 
 impl Open {
     async fn begin(pool: &Connections, sql: &Sql) -> Result<Self> {
-        let mut db = pool.acquire().await?;
-        // Settings of our own are all that was put into the text.
-        let begun = sqlx::raw_sql(AssertSqlSafe(begin_text(sql))).execute(&mut *db).await;
-        begun.map_err(|e| explain("begin a transaction", e))?;
-        Ok(Open(db))
+        pool.begin(BEGIN, &begin_text(sql)).await.map(|(db, _)| Open(db))
     }
 
     async fn fetch(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
-        query.fetch_all(&mut *self.0).await.map_err(|e| explain(what, e))
+        self.0.fetch_all(query).await.map_err(|e| explain(what, e))
     }
 
     async fn commit(mut self) -> Result<()> {
-        let committed = sqlx::raw_sql("commit").execute(&mut *self.0).await;
+        let committed = self.0.execute(sqlx::raw_sql("commit")).await;
         committed.map_err(|e| explain_commit("commit", e))?;
         self.0.release();
         Ok(())
@@ -107,7 +145,7 @@ impl Open {
 
     async fn roll_back(mut self) {
         // Where this fails, the connection is closed, which rolls back too.
-        if sqlx::raw_sql("rollback").execute(&mut *self.0).await.is_ok() {
+        if self.0.is_sound() && self.0.execute(sqlx::raw_sql("rollback")).await.is_ok() {
             self.0.release();
         }
     }
@@ -168,10 +206,8 @@ impl<'s> Tx<'s> {
             begin_text(sql),
         ));
         text.push_str(opening.as_deref().unwrap_or_default());
-        let mut open = Open(pool.acquire().await?);
-        // Numbers, quoted keys and the schema's checked name are all that was put into the text.
-        let begun = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(&mut *open.0).await;
-        let mut rows = begun.map_err(|e| explain("begin a transaction", e))?;
+        let (db, mut rows) = pool.begin(BEGIN, &text).await?;
+        let open = Open(db);
         let head = first(&rows)?;
         let (mut now, inbox_waits) = (time(head, 0)?, get(head, 1)?);
         let opened = match opening.and_then(|_| rows.pop()) {
@@ -199,7 +235,7 @@ impl<'s> Tx<'s> {
     }
 
     /// The connection.
-    pub(crate) fn db(&mut self) -> &mut PgConnection {
+    pub(crate) fn db(&mut self) -> &mut Bounded {
         &mut self.open.0
     }
 
@@ -270,8 +306,8 @@ impl<'s> Tx<'s> {
 
     /// Runs a statement; returns how many rows it affected.
     pub(crate) async fn run_counted(&mut self, what: &'static str, query: PgQuery) -> Result<u64> {
-        let ran = query.execute(&mut *self.open.0).await;
-        ran.map(|done| done.rows_affected()).map_err(|e| explain(what, e))
+        let ran = self.open.0.execute(query).await;
+        ran.map_err(|e| explain(what, e))
     }
 
     pub(crate) fn tell(&mut self, event: impl FnOnce() -> Event) {
@@ -305,20 +341,38 @@ fn begin_text(sql: &Sql) -> String {
     text
 }
 
+const BEGIN: &str = "begin a transaction";
 const WHAT: &str = "run a statement that commits";
 
+/// A statement that can be sent again.
+struct Statement {
+    text: SqlStr,
+    values: PgArguments,
+    persistent: bool,
+}
+
+impl Statement {
+    fn of(mut query: PgQuery) -> std::result::Result<Self, sqlx::Error> {
+        let values = query.take_arguments().map_err(sqlx::Error::Encode)?.unwrap_or_default();
+        Ok(Statement { persistent: Execute::persistent(&query), text: query.sql(), values })
+    }
+
+    fn query(&self) -> PgQuery {
+        sqlx::query_with(self.text.clone(), self.values.clone()).persistent(self.persistent)
+    }
+}
+
 /// Runs a statement that is a transaction of its own and writes.
+///
+/// Where the server ended the session before it took the statement, the statement is sent again.
 pub(crate) async fn one_shot(pool: &Connections, sql: &Sql, query: PgQuery) -> Result<Vec<PgRow>> {
-    if sql.is_persistent() {
-        let mut db = pool.acquire().await?;
-        let rows = query.fetch_all(&mut *db).await.map_err(|e| explain_commit(WHAT, e))?;
-        db.release();
+    if !sql.is_persistent() {
+        let mut open = Open::begin(pool, sql).await?;
+        let rows = open.fetch(WHAT, query).await?;
+        open.commit().await?;
         return Ok(rows);
     }
-    let mut open = Open::begin(pool, sql).await?;
-    let rows = open.fetch(WHAT, query).await?;
-    open.commit().await?;
-    Ok(rows)
+    run_again(pool, WHAT, query, Bounded::was_undone, explain_commit).await
 }
 
 /// Runs a statement, and undoes it.
@@ -353,12 +407,56 @@ pub(crate) async fn read(
     query: PgQuery,
 ) -> Result<Vec<PgRow>> {
     if !sql.is_persistent() {
-        return one_shot(pool, sql, query).await;
+        let mut open = Open::begin(pool, sql).await?;
+        let rows = open.fetch(what, query).await?;
+        open.roll_back().await;
+        return Ok(rows);
     }
-    let mut db = pool.acquire().await?;
-    let rows = query.fetch_all(&mut *db).await.map_err(|e| explain(what, e))?;
-    db.release();
-    Ok(rows)
+    run_again(pool, what, query, |_, error| is_lost_soon(error), explain).await
+}
+
+/// Runs a statement that is a transaction of its own, and that may be run twice as well as once: it
+/// is nothing to a caller whether it was done when it fails.
+pub(crate) async fn repeatable(
+    pool: &Connections,
+    sql: &Sql,
+    what: &'static str,
+    query: PgQuery,
+) -> Result<Vec<PgRow>> {
+    if !sql.is_persistent() {
+        let mut open = Open::begin(pool, sql).await?;
+        let rows = open.fetch(what, query).await?;
+        let committed = open.0.execute(sqlx::raw_sql("commit")).await;
+        committed.map_err(|e| explain(what, e))?;
+        open.0.release();
+        return Ok(rows);
+    }
+    run_again(pool, what, query, |_, error| is_lost_soon(error), explain).await
+}
+
+/// Runs a statement, and again on another connection after a failure that `may_repeat`. Every other
+/// failure is as `explain_other` says.
+async fn run_again(
+    pool: &Connections,
+    what: &'static str,
+    query: PgQuery,
+    may_repeat: impl Fn(&Bounded, &sqlx::Error) -> bool,
+    explain_other: fn(&'static str, sqlx::Error) -> quell_core::Error,
+) -> Result<Vec<PgRow>> {
+    let statement = Statement::of(query).map_err(|e| explain(what, e))?;
+    let mut tries = 0;
+    loop {
+        let mut db = pool.acquire().await?;
+        match db.fetch_all(statement.query()).await {
+            Ok(rows) => {
+                db.release();
+                return Ok(rows);
+            }
+            Err(error) if !may_repeat(&db, &error) => return Err(explain_other(what, error)),
+            Err(_) if tries < AGAIN => tries += 1,
+            Err(error) => return Err(explain(what, error)),
+        }
+    }
 }
 
 /// The first row of an answer that always has one.

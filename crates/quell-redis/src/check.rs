@@ -24,14 +24,14 @@ async fn info(link: &Link) -> String {
     for section in ["memory", "persistence"] {
         let mut command = redis::cmd("INFO");
         command.arg(section);
-        if let Ok(answer) = link.command("ask for the server's settings", &command).await {
+        if let Ok(answer) = link.ask_servers("ask for the server's settings", &command).await {
             all.push_str(&readable(answer));
         }
     }
     for name in ["save", "appendfsync"] {
         let mut command = redis::cmd("CONFIG");
         command.arg("GET").arg(name);
-        if let Ok(answer) = link.command("ask for the server's settings", &command).await {
+        if let Ok(answer) = link.ask_servers("ask for the server's settings", &command).await {
             all.push_str(&format!("{name}:{}\n", setting(answer)));
         }
     }

@@ -1,7 +1,7 @@
 //! The door: which shards a call goes to, and one answer made of theirs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,9 +14,9 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_suc
 use quell_core::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
     Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
-    Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId, lacks, no_such_job,
+    Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
+    Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId, lacks, no_such_job,
 };
 use tokio::task::JoinSet;
 
@@ -24,6 +24,7 @@ use crate::RedisOptions;
 use crate::ends::Ends;
 use crate::shards::Shards;
 use crate::store::ShardStore;
+use crate::visits::{Visited, Visits};
 
 /// How many batches without keys go to one of a queue's shards together: each shard that a call
 /// goes to costs a script.
@@ -40,6 +41,9 @@ const TOGETHER: usize = 64;
 #[derive(Debug)]
 pub struct RedisStore {
     pub(crate) shards: Arc<Shards>,
+    pub(crate) visits: Visits,
+    /// What each shard with alerts to look for answered last.
+    pub(crate) overviews: Mutex<BTreeMap<String, Overview>>,
     hub: Arc<WakeHub>,
     ends: Arc<Ends>,
     // Owned so that it ends with the store.
@@ -60,7 +64,14 @@ impl RedisStore {
         (hub, ends): (Arc<WakeHub>, Arc<Ends>),
         listener: JoinSet<()>,
     ) -> Self {
-        RedisStore { shards, hub, ends, _listener: listener }
+        RedisStore {
+            shards,
+            visits: Visits::default(),
+            overviews: Mutex::default(),
+            hub,
+            ends,
+            _listener: listener,
+        }
     }
 
     /// The shard of a lease; any says that it holds nothing where no shard has that number.
@@ -79,10 +90,18 @@ impl RedisStore {
         if let Some(only) = self.shards.only() {
             return Ok(Arc::clone(only));
         }
-        for shard in self.shards.all().await? {
-            if shard.schedules().await?.iter().any(|info| info.schedule.name == *name) {
-                return Ok(shard);
-            }
+        let shards = self.shards.all().await?;
+        let asked = self.visits.each("find a schedule", shards, |shard| {
+            Box::pin(async move { shard.schedules().await })
+        });
+        let Visited { answers, failed } = asked.await;
+        let has = |all: &[ScheduleInfo]| all.iter().any(|info| info.schedule.name == *name);
+        if let Some((shard, _)) = answers.into_iter().find(|(_, all)| has(all)) {
+            return Ok(shard);
+        }
+        // It may be where nobody answered.
+        if let Some(error) = failed {
+            return Err(error);
         }
         Err(no_such_schedule(name))
     }
@@ -206,29 +225,10 @@ impl Store for RedisStore {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let mut shards = self.shards.of_queue(&claim.queue).await?;
-        // Each shard comes first in turn.
-        let turn = fastrand::usize(..shards.len().max(1));
-        shards.rotate_left(turn);
-        let mut all: Option<Claimed> = None;
-        for shard in shards {
-            let taken = all.as_ref().map_or(0, |all| all.jobs.len());
-            let claim = Claim { limit: claim.limit.saturating_sub(taken), ..claim.clone() };
-            let claimed = shard.claim(now, &claim).await;
-            all = Some(match (all, claimed) {
-                (None, claimed) => claimed?,
-                (Some(mut all), Ok(claimed)) => {
-                    all.next = sooner(all.next, claimed.next);
-                    all.jobs.extend(claimed.jobs);
-                    all.rated |= claimed.rated;
-                    all
-                }
-                // What was started is not to be forgotten because another shard is away.
-                (Some(all), Err(error)) if all.jobs.is_empty() => return Err(error),
-                (Some(all), Err(_)) => all,
-            });
+        if let Some(only) = self.shards.only() {
+            return only.claim(now, claim).await;
         }
-        all.ok_or_else(|| Error::new(ErrorKind::Internal, "a queue without shards"))
+        self.claim_each(now, claim).await
     }
 
     async fn renew(
@@ -236,20 +236,11 @@ impl Store for RedisStore {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
-        let mut answers = vec![None; leases.len()];
-        let parts = self.by_shard(leases, |lease| lease.job).await?;
-        let asked = parts.into_iter().map(async |(shard, places, part)| {
-            Ok::<_, Error>((places, shard.renew(now, &part, lease).await?))
-        });
-        for (places, part) in try_join_all(asked).await? {
-            for (place, until) in places.into_iter().zip(part) {
-                if let Some(answer) = answers.get_mut(place) {
-                    *answer = until;
-                }
-            }
+    ) -> Result<Vec<Renewal>> {
+        if let Some(only) = self.shards.only() {
+            return only.renew(now, leases, lease).await;
         }
-        Ok(answers)
+        self.renew_each(now, leases, lease).await
     }
 
     async fn settle(
@@ -316,14 +307,7 @@ impl Store for RedisStore {
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        let (mut lapsed, mut failed) = (Vec::new(), None);
-        for shard in self.shards.within_reach().await? {
-            match shard.reap(now, limit.saturating_sub(lapsed.len())).await {
-                Ok(more) => lapsed.extend(more),
-                Err(error) => failed = Some(error),
-            }
-        }
-        told_or(lapsed, |lapsed| !lapsed.is_empty(), failed)
+        self.reap_each(now, limit).await
     }
 
     async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
@@ -331,10 +315,7 @@ impl Store for RedisStore {
     }
 
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
-        for shard in self.shards.within_reach().await? {
-            shard.remove_worker(worker, incarnation).await?;
-        }
-        Ok(())
+        self.remove_from_each(worker, incarnation).await
     }
 
     async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
@@ -347,10 +328,10 @@ impl Store for RedisStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        let shards = self.shards.of_queue(queue).await?;
-        let asked = shards.iter().map(|shard| shard.next_due(now, queue, tasks));
-        let next = of_those_that_answer(join_all(asked).await)?.into_iter().reduce(sooner);
-        next.ok_or_else(|| Error::new(ErrorKind::Internal, "a queue without shards"))
+        if let Some(only) = self.shards.only() {
+            return only.next_due(now, queue, tasks).await;
+        }
+        self.next_of_each(now, queue, tasks).await
     }
 
     async fn peek(
@@ -395,7 +376,7 @@ impl Store for RedisStore {
     }
 
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        let shards = self.shards.of_queue(queue).await?;
+        let shards = self.shards.found_of_queue(queue).await?;
         let asked = shards.iter().map(|shard| shard.delete_queue(queue));
         Ok(try_join_all(asked).await?.contains(&true))
     }
@@ -510,42 +491,14 @@ impl Store for RedisStore {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
-        let (mut gone, mut failed) = (Pruned::default(), None);
-        for shard in self.shards.within_reach().await? {
-            let left = limit.saturating_sub(usize::try_from(gone.jobs).unwrap_or(usize::MAX));
-            match shard.prune(now, retention, left).await {
-                Ok(of_shard) => gone = gone.and(of_shard),
-                Err(error) => failed = Some(error),
-            }
-        }
-        told_or(gone, |gone| *gone != Pruned::default(), failed)
+        self.prune_each(now, retention, limit).await
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
         if let Some(only) = self.shards.only() {
             return only.overview(now).await;
         }
-        let mut all = self.shards.first.overview(now).await?;
-        for overview in all_of!(self, |shard| shard.overview(now)) {
-            all.now = all.now.max(overview.now);
-            all.unreadable = all.unreadable.saturating_add(overview.unreadable);
-            for lane in overview.lanes {
-                let same = |other: &&mut quell_core::alert::LaneOverview| {
-                    (&other.queue, &other.task) == (&lane.queue, &lane.task)
-                };
-                match all.lanes.iter_mut().find(same) {
-                    Some(known) => {
-                        known.dead = known.dead.saturating_add(lane.dead);
-                        known.unreadable = known.unreadable.saturating_add(lane.unreadable);
-                        let firsts = known.first_due.into_iter().chain(lane.first_due);
-                        known.first_due = firsts.min();
-                    }
-                    None => all.lanes.push(lane),
-                }
-            }
-        }
-        all.lanes.sort_by(|a, b| (&a.queue, &a.task).cmp(&(&b.queue, &b.task)));
-        Ok(all)
+        self.overview_of_each(now).await
     }
 
     async fn checkup(&self) -> Result<Checkup> {
@@ -611,23 +564,7 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.tick(now, limit).await;
         }
-        let mut all = Ticked { now: Timestamp::MIN, fired: Vec::new(), next: None };
-        let (mut shards, mut failed) = (self.shards.within_reach().await?, None);
-        if shards.is_empty() {
-            // It has no schedules, but knows the time.
-            shards.push(Arc::clone(&self.shards.first));
-        }
-        for shard in shards {
-            match shard.tick(now, limit.saturating_sub(all.fired.len())).await {
-                Ok(ticked) => {
-                    all.now = all.now.max(ticked.now);
-                    all.next = all.next.into_iter().chain(ticked.next).min();
-                    all.fired.extend(ticked.fired);
-                }
-                Err(error) => failed = Some(error),
-            }
-        }
-        told_or(all, |all| all.now > Timestamp::MIN, failed)
+        self.tick_each(now, limit).await
     }
 
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
@@ -645,18 +582,9 @@ impl Store for RedisStore {
     }
 }
 
-/// What some shards answered; the failure of the others where they had nothing to tell. A shard that
-/// is away holds up nobody else (R39).
-fn told_or<T>(told: T, is_something: impl Fn(&T) -> bool, failed: Option<Error>) -> Result<T> {
-    match failed {
-        Some(error) if !is_something(&told) => Err(error),
-        Some(_) | None => Ok(told),
-    }
-}
-
 /// What is next where a shard answers, and nothing for now where one is away; a failure where all
 /// are.
-fn of_those_that_answer(answers: Vec<Result<NextDue>>) -> Result<Vec<NextDue>> {
+pub(crate) fn of_those_that_answer(answers: Vec<Result<NextDue>>) -> Result<Vec<NextDue>> {
     let now = answers.iter().flatten().map(|next| next.now).max();
     let Some(now) = now else { return answers.into_iter().collect() };
     let nothing = NextDue { now, due: None, lapse: None };
@@ -664,7 +592,7 @@ fn of_those_that_answer(answers: Vec<Result<NextDue>>) -> Result<Vec<NextDue>> {
 }
 
 /// The earlier of two.
-fn sooner(a: NextDue, b: NextDue) -> NextDue {
+pub(crate) fn sooner(a: NextDue, b: NextDue) -> NextDue {
     NextDue {
         now: a.now.max(b.now),
         due: a.due.into_iter().chain(b.due).min(),

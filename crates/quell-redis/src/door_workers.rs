@@ -4,27 +4,43 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use quell_core::heartbeat::{Heartbeat, WorkerRow, Workers};
 use quell_core::{Result, Store, Timestamp, WorkerId};
 
 use crate::door::RedisStore;
-use crate::store::ShardStore;
+use crate::shards::found_of;
 
 impl RedisStore {
-    /// Sends a heartbeat to each shard of the worker's queues. A shard that is away does not keep
-    /// the others from getting it.
+    /// Sends a heartbeat to each shard of the worker's queues. A shard that is away, or that the
+    /// directory cannot name now, does not keep the others from getting it, and gets the next one:
+    /// the call fails only where no shard got it.
     pub(crate) async fn beat_each(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
-        let mut shards: Vec<Arc<ShardStore>> = Vec::new();
-        for queue in &beat.queues {
-            for shard in self.shards.of_queue(queue).await? {
-                if !shards.iter().any(|known| Arc::ptr_eq(known, &shard)) {
-                    shards.push(shard);
-                }
-            }
+        let found = beat.queues.iter().map(|queue| self.shards.of_workers(queue));
+        let mut shards = found_of(join_all(found).await)?;
+        shards.sort_by_key(Arc::as_ptr);
+        shards.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        let asked = self.visits.each("send a heartbeat", shards, |shard| {
+            let beat = beat.clone();
+            Box::pin(async move { shard.heartbeat(now, &beat).await })
+        });
+        asked.await.or_failure().map(drop)
+    }
+
+    /// Takes a worker's rows from each shard.
+    pub(crate) async fn remove_from_each(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        let mut shards = self.shards.within_reach().await?;
+        if self.shards.only().is_none() {
+            shards.push(Arc::clone(&self.shards.first));
         }
-        let sent = shards.iter().map(|shard| shard.heartbeat(now, beat));
-        join_all(sent).await.into_iter().collect()
+        let asked = self.visits.each("remove a worker", shards, |shard| {
+            let worker = worker.clone();
+            Box::pin(async move { shard.remove_worker(&worker, incarnation).await })
+        });
+        match asked.await.failed {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 
     /// Each worker once, as the shard shows it that saw it last.
@@ -33,10 +49,11 @@ impl RedisStore {
             return only.workers(now).await;
         }
         let mut newest: BTreeMap<(WorkerId, u32), WorkerRow> = BTreeMap::new();
-        // The directory has no rows, and tells the time before there is a shard.
-        let mut latest = self.shards.first.workers(now).await?.now;
-        for shard in self.shards.all().await? {
-            let workers = shard.workers(now).await?;
+        let mut latest = Timestamp::MIN;
+        let mut shards = self.shards.all().await?;
+        // Of workers that claim from queues that nothing was written to.
+        shards.push(Arc::clone(&self.shards.first));
+        for workers in try_join_all(shards.iter().map(|shard| shard.workers(now))).await? {
             latest = latest.max(workers.now);
             for row in workers.rows {
                 let name = (row.worker.clone(), row.incarnation);

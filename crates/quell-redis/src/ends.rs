@@ -76,9 +76,9 @@ impl Shard {
         let key = self.keys.awaited();
         let mut add = redis::cmd("SADD");
         add.arg(&key).arg(job.get());
-        self.link.command("wait for the end of a job", &add).await?;
+        self.link.command("wait for the end of a job", &key, &add).await?;
         let mut expire = redis::cmd("EXPIRE");
         expire.arg(&key).arg(KNOWN_SECS);
-        self.link.command("wait for the end of a job", &expire).await.map(drop)
+        self.link.command("wait for the end of a job", &key, &expire).await.map(drop)
     }
 }

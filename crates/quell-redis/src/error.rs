@@ -20,12 +20,6 @@ pub(crate) fn lost(what: &'static str, error: RedisError) -> Error {
     Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
 }
 
-/// Whether a command to the one node may have been done although this error came.
-pub(crate) fn is_lost(error: &RedisError) -> bool {
-    let never_sent = error.is_connection_refusal();
-    matches!(error.kind(), RedisKind::Io | RedisKind::Parse) && !never_sent
-}
-
 fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
     let wrapped = error.detail().filter(|_| error.code() == Some("ERR"));
     let told = error.code().and_then(classify_code);
@@ -33,9 +27,6 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
         return classified;
     }
     match error.kind() {
-        RedisKind::Server(ServerErrorKind::ReadOnly) => {
-            (ErrorKind::Unavailable, "the server is a replica now: a failover is under way")
-        }
         RedisKind::Server(ServerErrorKind::BusyLoading) => {
             (ErrorKind::Unavailable, "the server is loading its data")
         }
@@ -53,6 +44,9 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
             ErrorKind::Internal,
             "keys of several slots were named: the server is a Cluster, say so in the URL",
         ),
+        RedisKind::MasterNameNotFoundBySentinel => {
+            (ErrorKind::Unavailable, "no Sentinel knows a master of that name that is up")
+        }
         RedisKind::AuthenticationFailed => {
             (ErrorKind::Unavailable, "the server refuses the user or the password")
         }
@@ -109,6 +103,9 @@ fn classify_code(code: &str) -> Option<(ErrorKind, &'static str)> {
         ),
         "NOAUTH" | "WRONGPASS" => {
             (ErrorKind::Unavailable, "the server wants a user and a password: give them in the URL")
+        }
+        "READONLY" => {
+            (ErrorKind::Unavailable, "the server is a replica now: a failover is under way")
         }
         "BUSY" => (ErrorKind::Unavailable, "the server is busy with somebody's script"),
         "UNKILLABLE" => (ErrorKind::Unavailable, "the server is busy with a script that writes"),

@@ -5,7 +5,9 @@
 //! `lua/`), if what was read is still so; most calls are one script, which `fast` knows. `claim`
 //! knows who comes next, and `busy` which window of a key; `read`, `dead`, `alerts`, `schedules` and
 //! `upkeep` are what operators and workers ask for besides. `keys`, `row` and `known` say what stands
-//! where in Redis.
+//! where in Redis. Calls go out by a `link`: to one server by a `wire`, which keeps its connection
+//! alive and finds the server by a `source`, or to the nodes of a `cluster` by a wire each. `visits`
+//! asks all shards at the same time.
 //!
 //! Invariant: whatever is written is written by one script, and nothing that a time to live removes
 //! is needed.
@@ -18,6 +20,8 @@ mod cluster;
 mod dead;
 mod door;
 mod door_dead;
+mod door_renew;
+mod door_upkeep;
 mod door_workers;
 mod ends;
 mod error;
@@ -33,10 +37,14 @@ mod pack;
 mod push;
 mod read;
 mod reset;
+mod restored;
 mod row;
 mod schedules;
+mod sentinel;
 mod shard;
 mod shards;
+mod slots;
+mod source;
 mod store;
 mod tags;
 mod told;
@@ -44,6 +52,8 @@ mod trust;
 mod tx;
 mod unreadable;
 mod upkeep;
+mod visits;
+mod wire;
 mod workers;
 mod write;
 mod writes;

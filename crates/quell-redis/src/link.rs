@@ -4,28 +4,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_core::{Error, ErrorKind, Result};
-use redis::aio::{ConnectionLike, ConnectionManager};
-use redis::{
-    Cmd, ErrorKind as RedisKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
-};
+use redis::{Cmd, ErrorKind as RedisKind, Pipeline, ServerErrorKind, Value};
+use tokio::time::Instant;
 
-use crate::cluster::{self, Cluster, Twice};
-use crate::error::{explain, is_lost, lost};
+use crate::cluster::{Cluster, Twice};
+use crate::error::{explain, lost};
 use crate::fast::Fast;
 use crate::row::corrupt;
+use crate::wire::{Failed, Sent, Wire};
 
 /// How a call reaches its server.
 #[derive(Clone)]
 pub(crate) struct Link {
     to: To,
     wait: Option<Wait>,
+    timeout: Duration,
 }
 
 /// Connections that many calls share.
 #[derive(Clone)]
 enum To {
-    One(ConnectionManager),
-    Cluster(Box<Cluster>),
+    One(Wire),
+    Cluster(Cluster),
 }
 
 /// For how many replicas each write waits.
@@ -83,9 +83,8 @@ fn call(name: &str, script: &str, keys: &[String], args: &[&[u8]]) -> Cmd {
     command
 }
 
-fn is_unknown_script(answer: &Value) -> bool {
-    matches!(answer, Value::ServerError(error)
-        if error.kind() == Some(ServerErrorKind::NoScript))
+fn is_unknown_script(failed: &Failed) -> bool {
+    failed.error.kind() == RedisKind::Server(ServerErrorKind::NoScript)
 }
 
 /// Every script that the store runs.
@@ -93,7 +92,6 @@ fn is_unknown_script(answer: &Value) -> bool {
 pub(crate) struct Scripts {
     pub(crate) read: Script,
     pub(crate) commit: Script,
-    pub(crate) raise: Script,
     pub(crate) enter: Script,
     pub(crate) keep: Script,
     pub(crate) fast: Fast,
@@ -104,7 +102,6 @@ impl Scripts {
         Arc::new(Scripts {
             read: Script::reading(include_str!("lua/read.lua")),
             commit: Script::writing(include_str!("lua/commit.lua")),
-            raise: Script::writing(include_str!("lua/raise.lua")),
             enter: Script::writing(include_str!("lua/enter.lua")),
             keep: Script::writing(include_str!("lua/keep.lua")),
             fast: Fast::new(),
@@ -113,12 +110,28 @@ impl Scripts {
 }
 
 impl Link {
-    pub(crate) fn to_one(connection: ConnectionManager, wait: Option<Wait>) -> Self {
-        Link { to: To::One(connection), wait }
+    pub(crate) fn to_one(wire: Wire, wait: Option<Wait>, timeout: Duration) -> Self {
+        Link { to: To::One(wire), wait, timeout }
     }
 
-    pub(crate) fn to_cluster(cluster: Cluster, wait: Option<Wait>) -> Self {
-        Link { to: To::Cluster(Box::new(cluster)), wait }
+    pub(crate) fn to_cluster(cluster: Cluster, wait: Option<Wait>, timeout: Duration) -> Self {
+        Link { to: To::Cluster(cluster), wait, timeout }
+    }
+
+    /// The connection, where there is one server.
+    pub(crate) fn wire(&self) -> Option<&Wire> {
+        match &self.to {
+            To::One(wire) => Some(wire),
+            To::Cluster(_) => None,
+        }
+    }
+
+    /// Whether the last connection to the server of a key could be made.
+    pub(crate) fn is_reachable(&self, key: &str) -> bool {
+        match &self.to {
+            To::One(wire) => !wire.has_failed(),
+            To::Cluster(cluster) => cluster.is_reachable(key),
+        }
     }
 
     /// Whether a script that may write waits for replicas, although it may have written nothing: that
@@ -151,7 +164,7 @@ impl Link {
         args: &[&[u8]],
     ) -> Result<Value> {
         let answer = self.run(script, keys, args, Twice::Harmless).await;
-        answer.map_err(|error| explain(what, error))
+        answer.map_err(|failed| explain(what, failed.error))
     }
 
     /// Runs a script that may write: where its answer got lost, nobody knows what it did (R1).
@@ -163,9 +176,9 @@ impl Link {
         args: &[&[u8]],
     ) -> Result<Value> {
         let told = self.run_and_wait(script, keys, args).await;
-        let (told, heard) = told.map_err(|error| match self.is_lost(&error) {
-            true => lost(what, error),
-            false => explain(what, error),
+        let (told, heard) = told.map_err(|failed| match failed.may_be_done {
+            true => lost(what, failed.error),
+            false => explain(what, failed.error),
         })?;
         let Value::Array(told) = told else {
             return Err(corrupt(format_args!("the answer {told:?} to a script")));
@@ -179,14 +192,6 @@ impl Link {
         Ok(told.next().unwrap_or(Value::Nil))
     }
 
-    /// Whether a command may have been done although this error came.
-    fn is_lost(&self, error: &RedisError) -> bool {
-        match self.to {
-            To::One(_) => is_lost(error),
-            To::Cluster(_) => cluster::is_lost(error),
-        }
-    }
-
     /// Runs a script, and has the same connection wait for replicas where that is asked for: on
     /// another one, which has written nothing, `WAIT` would prove nothing.
     async fn run_and_wait(
@@ -194,7 +199,7 @@ impl Link {
         script: &Script,
         keys: &[String],
         args: &[&[u8]],
-    ) -> RedisResult<(Value, i64)> {
+    ) -> Result<(Value, i64), Failed> {
         let Some(wait) = self.wait else {
             return Ok((self.run(script, keys, args, Twice::Never).await?, 0));
         };
@@ -204,12 +209,15 @@ impl Link {
             pair.cmd("WAIT").arg(wait.replicas).arg(wait.longest.as_millis().to_string());
             pair
         };
-        let mut answers = self.send_all(&pair(script.by_hash(keys, args))).await?;
-        if answers.first().is_some_and(is_unknown_script) {
-            answers = self.send_all(&pair(script.by_code(keys, args))).await?;
-        }
+        let key = first(keys);
+        let answers = match self.send_all(key, &pair(script.by_hash(keys, args))).await {
+            Err(failed) if is_unknown_script(&failed) => {
+                self.send_all(key, &pair(script.by_code(keys, args))).await?
+            }
+            answers => answers?,
+        };
         let mut answers = answers.into_iter();
-        let answer = answers.next().unwrap_or(Value::Nil).extract_error()?;
+        let answer = answers.next().unwrap_or(Value::Nil);
         // The script was done, whatever came of the waiting.
         let heard = answers.next().and_then(|heard| redis::from_redis_value(heard).ok());
         Ok((answer, heard.unwrap_or(0)))
@@ -221,38 +229,64 @@ impl Link {
         keys: &[String],
         args: &[&[u8]],
         twice: Twice,
-    ) -> RedisResult<Value> {
-        match self.send(&script.by_hash(keys, args), twice).await {
+    ) -> Result<Value, Failed> {
+        let key = first(keys);
+        match self.send(key, &script.by_hash(keys, args), twice).await {
             // A server that was started anew, or told to forget, is told the script again.
-            Err(error) if error.kind() == RedisKind::Server(ServerErrorKind::NoScript) => {
-                self.send(&script.by_code(keys, args), twice).await
+            Err(failed) if is_unknown_script(&failed) => {
+                self.send(key, &script.by_code(keys, args), twice).await
             }
             answer => answer,
         }
     }
 
     /// Sends a script that may write, and what is to be asked of the same connection after it.
-    async fn send_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        let count = commands.len();
+    async fn send_all(&self, key: &str, commands: &Pipeline) -> Result<Vec<Value>, Failed> {
         match &self.to {
-            To::One(connection) => connection.clone().req_packed_commands(commands, 0, count).await,
-            To::Cluster(cluster) => cluster.send_all(commands, Twice::Never).await,
+            To::One(wire) => wire.send(Sent::All(commands), self.deadline()).await,
+            To::Cluster(cluster) => cluster.send_all(key, commands, Twice::Never).await,
         }
     }
 
-    async fn send(&self, command: &Cmd, twice: Twice) -> RedisResult<Value> {
+    async fn send(&self, key: &str, command: &Cmd, twice: Twice) -> Result<Value, Failed> {
         match &self.to {
-            To::One(connection) => {
-                connection.clone().req_packed_command(command).await?.extract_error()
+            To::One(wire) => {
+                let mut answers = wire.send(Sent::One(command), self.deadline()).await?;
+                Ok(answers.pop().unwrap_or(Value::Nil))
             }
-            To::Cluster(cluster) => cluster.send(command, twice).await,
+            To::Cluster(cluster) => cluster.send(key, command, twice).await,
         }
     }
 
-    /// Runs a command that is no script, and that changes nothing the second time.
-    pub(crate) async fn command(&self, what: &'static str, command: &Cmd) -> Result<Value> {
-        self.send(command, Twice::Harmless).await.map_err(|error| explain(what, error))
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
     }
+
+    /// Runs a command on a key, or on a channel, that is no script and changes nothing the second
+    /// time.
+    pub(crate) async fn command(
+        &self,
+        what: &'static str,
+        key: &str,
+        command: &Cmd,
+    ) -> Result<Value> {
+        let answer = self.send(key, command, Twice::Harmless).await;
+        answer.map_err(|failed| explain(what, failed.error))
+    }
+
+    /// Runs a command about the servers themselves: of several, a map has the answer of each.
+    pub(crate) async fn ask_servers(&self, what: &'static str, command: &Cmd) -> Result<Value> {
+        let answer = match &self.to {
+            To::One(_) => self.send("", command, Twice::Harmless).await,
+            To::Cluster(cluster) => cluster.send_everywhere(command).await,
+        };
+        answer.map_err(|failed| explain(what, failed.error))
+    }
+}
+
+/// All keys of a call are of one slot.
+fn first(keys: &[String]) -> &str {
+    keys.first().map_or("", String::as_str)
 }
 
 fn unheard(what: &'static str, heard: i64, wanted: u32) -> Error {

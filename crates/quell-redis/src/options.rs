@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use quell_core::history::Sink;
 use quell_core::{Error, QueueName, Result, WakeHub};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
+use redis::{ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use tokio::task::JoinSet;
 
 use crate::RedisStore;
@@ -18,10 +17,13 @@ use crate::cluster::Cluster;
 use crate::ends::{Ends, ask};
 use crate::error::explain;
 use crate::link::{Link, Scripts, Wait};
-use crate::push::{hear, listen};
+use crate::push::Listener;
+use crate::sentinel::{Login, Sentinels, Watched, follow};
 use crate::shard::Way;
 use crate::shards::{MOST_SHARDS_OF_QUEUE, Shards};
+use crate::source::{Source, tcp_settings};
 use crate::trust::{authorities, trusting};
+use crate::wire::Wire;
 
 /// What keys begin with where nothing else is asked for.
 const DEFAULT_PREFIX: &str = "quell";
@@ -52,8 +54,10 @@ pub enum Layout {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisOptions {
-    pub(crate) nodes: Vec<ConnectionInfo>,
+    nodes: Vec<ConnectionInfo>,
     is_cluster: bool,
+    /// The Sentinels to ask for the master, in place of nodes.
+    watched: Option<Watched>,
     pub(crate) prefix: String,
     pub(crate) layout: Layout,
     pub(crate) spread: BTreeMap<QueueName, u32>,
@@ -65,21 +69,29 @@ pub struct RedisOptions {
 
 impl RedisOptions {
     /// Reads `redis://[USER[:PASSWORD]@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS; for a
-    /// Cluster `redis-cluster://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT…]`, or `rediss-cluster://`.
+    /// Cluster `redis-cluster://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT…]`, or `rediss-cluster://`;
+    /// for a master that Sentinels watch
+    /// `redis+sentinel://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT…]/MASTER[/DATABASE]`, or
+    /// `rediss+sentinel://`, where hosts are the Sentinels, and user and password the master's.
     ///
     /// After a `?` come, divided by `&`: `prefix=NAME`, `layout=one|queues`, `shards.QUEUE=COUNT`,
     /// `wait_replicas=COUNT`, `timeout_ms=MILLISECONDS` and `ca_file=PATH`, which mean what the methods of these
-    /// names say.
+    /// names say, and `sentinel_user=NAME` and `sentinel_password=PASSWORD` for the Sentinels.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for anything else.
     pub fn from_url(url: &str) -> Result<Self> {
         let (server, query) = url.split_once('?').unwrap_or((url, ""));
-        let (nodes, is_cluster) = nodes(server)?;
+        let watched = watched(server)?;
+        let (nodes, is_cluster) = match watched {
+            Some(_) => (Vec::new(), false),
+            None => nodes(server)?,
+        };
         let layout = if is_cluster { Layout::Queues } else { Layout::One };
         let mut options = RedisOptions {
             nodes,
             is_cluster,
+            watched,
             prefix: DEFAULT_PREFIX.to_owned(),
             layout,
             spread: BTreeMap::new(),
@@ -94,7 +106,7 @@ impl RedisOptions {
         Ok(options)
     }
 
-    fn with(self, pair: &str) -> Result<Self> {
+    fn with(mut self, pair: &str) -> Result<Self> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let count = || {
             let wrong = || refuse(&format!("{pair:?}: give a whole number"));
@@ -107,12 +119,21 @@ impl RedisOptions {
             ("wait_replicas", _) => Ok(self.wait_replicas(count()?)),
             ("ca_file", "") => Err(refuse("`ca_file`: give a file")),
             ("ca_file", file) => Ok(self.ca_file(file)),
+            ("sentinel_user", user) if let Some(watched) = &mut self.watched => {
+                watched.to_sentinels.user = Some(decoded(user));
+                Ok(self)
+            }
+            ("sentinel_password", password) if let Some(watched) = &mut self.watched => {
+                watched.to_sentinels.password = Some(decoded(password));
+                Ok(self)
+            }
             ("timeout_ms", _) => Ok(self.timeout(Duration::from_millis(count()?.into()))),
             _ => match name.strip_prefix("shards.") {
                 Some(queue) => self.shards(&QueueName::new(queue)?, count()?),
                 None => Err(refuse(&format!(
                     "{pair:?} is not known: prefix=…, layout=one|queues, shards.QUEUE=…, \
-                     wait_replicas=…, timeout_ms=…, ca_file=…"
+                     wait_replicas=…, timeout_ms=…, ca_file=…; with Sentinels sentinel_user=…, \
+                     sentinel_password=…"
                 ))),
             },
         }
@@ -177,7 +198,8 @@ impl RedisOptions {
         self
     }
 
-    /// How long a call may wait for the server, of which three quarters for replicas. 10 s by default.
+    /// How long a call may take, of which three quarters to wait for replicas, and half to connect.
+    /// A connection that is silent for so long is replaced. 10 s by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -202,31 +224,34 @@ impl RedisOptions {
     /// [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable) where the server cannot be
     /// reached or refuses, with what to do; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid)
     /// where the store was made with another layout or other shards.
-    pub async fn open(mut self) -> Result<RedisStore> {
+    pub async fn open(self) -> Result<RedisStore> {
+        // Boxed, as it is deep: callers' own futures hold it, and the compiler bounds their depth.
+        Box::pin(self.opened()).await
+    }
+
+    async fn opened(mut self) -> Result<RedisStore> {
         let authorities = authorities(self.ca_file.as_deref())?;
-        self.nodes = trusting(&self.nodes, authorities.as_ref())?;
-        let link = self.link(authorities).await?;
+        self.trust(authorities.as_ref())?;
+        let (link, sources) = self.link(authorities).await?;
         let syncs = check_settings(&link).await;
         let channel = self.channel();
         let origin = format!("{:016x}", fastrand::u64(..));
         let hub = Arc::new(WakeHub::new());
-        let clients = self.nodes.iter().map(|node| Client::open(node.clone()));
-        let clients: redis::RedisResult<Vec<Client>> = clients.collect();
-        let clients = clients.map_err(|error| explain("open the store", error))?;
-        let mut heard = None;
-        for client in &clients {
-            // In a Cluster, any node will do.
-            heard = Some(listen(client, &channel).await);
-            if matches!(heard, Some(Ok(_))) {
-                break;
-            }
-        }
-        let heard = heard.ok_or_else(|| refuse("it names no server"))?;
+        let listens = Listener {
+            sources: sources.clone(),
+            channel: channel.clone(),
+            origin: origin.clone(),
+            timeout: self.timeout,
+            link: link.clone(),
+        };
+        let heard = listens.listen().await;
         let heard = heard.map_err(|error| explain("listen for hints", error))?;
         let mut listener = JoinSet::new();
         let ends = Arc::new(Ends::default());
-        let told = (Arc::clone(&hub), Arc::clone(&ends));
-        listener.spawn(hear(heard, clients, channel.clone(), origin.clone(), told));
+        listener.spawn(listens.hear(heard, (Arc::clone(&hub), Arc::clone(&ends))));
+        if let (Some(wire), Some(Source::Sentinels(sentinels))) = (link.wire(), sources.first()) {
+            listener.spawn(follow(Arc::clone(sentinels), wire.clone()));
+        }
         let seen = Arc::new(AtomicI64::new(i64::MIN));
         let (scripts, steps) = (Scripts::new(), Arc::default());
         let way = Way { link, scripts, channel, origin, seen, steps, syncs };
@@ -241,31 +266,102 @@ impl RedisOptions {
         Ok(RedisStore::new(shards, (hub, ends), listener))
     }
 
+    /// Has connections made as the options say: by TLS with these authorities, and with settings by
+    /// which a peer that is gone is noticed.
+    pub(crate) fn trust(&mut self, authorities: Option<&TlsCertificates>) -> Result<()> {
+        let settings = tcp_settings(self.timeout);
+        let nodes = trusting(&self.nodes, authorities)?;
+        let nodes = nodes.into_iter().map(|node| node.set_tcp_settings(settings.clone()));
+        self.nodes = nodes.collect();
+        Ok(())
+    }
+
     /// Where wake-ups go: each process of the store listens there.
     pub(crate) fn channel(&self) -> String {
         format!("{}:wake", self.prefix)
     }
 
-    pub(crate) async fn link(&self, authorities: Option<TlsCertificates>) -> Result<Link> {
+    /// The way for calls, and where to listen.
+    pub(crate) async fn link(
+        &self,
+        authorities: Option<TlsCertificates>,
+    ) -> Result<(Link, Vec<Source>)> {
         let failed = |error| explain("open the store", error);
-        let replicas = self.wait_replicas;
+        let (replicas, timeout) = (self.wait_replicas, self.timeout);
         // What came of it is to be heard before the client gives up.
-        let longest = self.timeout * 3 / 4;
-        let wait = (replicas > 0).then_some(Wait { replicas, longest });
+        let wait = (replicas > 0).then_some(Wait { replicas, longest: timeout * 3 / 4 });
         if self.is_cluster {
-            let connected = Cluster::connect(&self.nodes, authorities, self.timeout).await;
-            let connected = connected.map_err(failed)?;
-            return Ok(Link::to_cluster(connected, wait));
+            let connected = Cluster::connect(&self.nodes, timeout).await.map_err(failed)?;
+            let sources = self.nodes.iter().cloned().map(Box::new).map(Source::Address).collect();
+            return Ok((Link::to_cluster(connected, wait, timeout), sources));
         }
-        let node = self.nodes.first().cloned().ok_or_else(|| refuse("it names no server"))?;
-        let client = Client::open(node).map_err(failed)?;
-        let config = ConnectionManagerConfig::new()
-            .set_number_of_retries(1)
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(Some(self.timeout));
-        let connected = ConnectionManager::new_with_config(client, config).await;
-        Ok(Link::to_one(connected.map_err(failed)?, wait))
+        let source = match (&self.watched, self.nodes.first()) {
+            (Some(watched), _) => {
+                let sentinels = Sentinels::new(watched.clone(), authorities, timeout);
+                Source::Sentinels(Arc::new(sentinels))
+            }
+            (None, Some(node)) => Source::Address(Box::new(node.clone())),
+            (None, None) => return Err(refuse("it names no server")),
+        };
+        let wire = Wire::new(source.clone(), timeout);
+        wire.open().await.map_err(failed)?;
+        Ok((Link::to_one(wire, wait, timeout), vec![source]))
     }
+}
+
+/// The Sentinels that a URL names, and the master that they watch.
+fn watched(server: &str) -> Result<Option<Watched>> {
+    let Some((scheme, rest)) = server.split_once("://") else { return Ok(None) };
+    let tls = match scheme {
+        "redis+sentinel" => false,
+        "rediss+sentinel" => true,
+        _ => return Ok(None),
+    };
+    let (user, rest) =
+        rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
+    let mut parts = rest.trim_end_matches('/').split('/');
+    let (hosts, master) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    if master.is_empty() {
+        return Err(refuse("give the name of the master after the Sentinels: …HOST:PORT/MASTER"));
+    }
+    let database = parts.next().map_or(Ok(0), str::parse::<u16>);
+    let database = database.map_err(|_| refuse("the database is a whole number"))?.into();
+    let host = |host: &str| {
+        let (host, port) = host.rsplit_once(':').unwrap_or((host, "26379"));
+        let port = port.parse().map_err(|_| refuse("a Sentinel is HOST:PORT"))?;
+        match host {
+            "" => Err(refuse("a Sentinel is HOST:PORT")),
+            host => Ok((host.trim_matches(['[', ']']).to_owned(), port)),
+        }
+    };
+    let sentinels = hosts.split(',').map(host).collect::<Result<Vec<_>>>()?;
+    let to_master = user.map_or_else(Login::default, |user| {
+        let (user, password) = user.split_once(':').unwrap_or((user, ""));
+        let given = |text: &str| (!text.is_empty()).then(|| decoded(text));
+        Login { user: given(user), password: given(password) }
+    });
+    let (master, to_sentinels) = (decoded(master), Login::default());
+    Ok(Some(Watched { sentinels, master, tls, database, to_master, to_sentinels }))
+}
+
+/// A part of a URL in which `%` and two digits stand for a byte.
+fn decoded(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((first, more)) = rest.split_first() {
+        let digits = more.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match byte {
+            Some(byte) if *first == b'%' => {
+                bytes.push(byte);
+                rest = more.get(2..).unwrap_or_default();
+            }
+            Some(_) | None => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The nodes that a URL names, and whether they are of a Cluster.
@@ -305,7 +401,19 @@ mod tests {
         let many = many.unwrap();
         assert_eq!((many.nodes.len(), many.layout, many.wait_replicas), (3, Layout::Queues, 1));
         assert_eq!(many.spread.values().copied().collect::<Vec<_>>(), [4]);
+        let watched = read("rediss+sentinel://u:p%40@h1,h2:2/main/3?sentinel_password=s").unwrap();
+        let watched = watched.watched.unwrap();
+        assert_eq!(watched.sentinels, [("h1".to_owned(), 26_379), ("h2".to_owned(), 2)]);
+        assert_eq!((watched.master.as_str(), watched.tls, watched.database), ("main", true, 3));
+        assert_eq!(watched.to_master.user.as_deref(), Some("u"));
+        assert_eq!(watched.to_master.password.as_deref(), Some("p@"));
+        assert_eq!(watched.to_sentinels.password.as_deref(), Some("s"));
         for (url, field) in [
+            ("redis+sentinel://h:1", "url"),
+            ("redis+sentinel://:1/main", "url"),
+            ("redis+sentinel://h:x/main", "url"),
+            ("redis+sentinel://h:1/main/x", "url"),
+            ("redis://h/?sentinel_user=u", "url"),
             ("127.0.0.1:6379", "url"),
             ("http://127.0.0.1/", "url"),
             ("redis://h/?prefix=a b", "prefix"),

@@ -1,74 +1,156 @@
 //! Hearing of other processes (R34), by `SUBSCRIBE` on a connection of its own.
 //!
-//! Hints go out with the script that they are about. One that is lost only delays (R39).
+//! Hints go out with the script that they are about. One that is lost only delays (R39). A connection
+//! may be lost without a word, so the process also publishes to a channel of its own and subscribes
+//! again where it does not hear that.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use quell_core::{Cancelled, JobId, QueueName, Timestamp, WakeHub};
+use redis::RedisResult;
 use redis::aio::PubSub;
-use redis::{Client, RedisResult};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use crate::ends::Ends;
+use crate::link::Link;
+use crate::source::Source;
+use crate::wire::silent;
 use crate::writes::{ANY, CANCELLED, ENDED};
 
 /// Between two tries to listen again.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
+/// Between two probes, at most.
+const PROBE: Duration = Duration::from_secs(5);
+/// How long a probe that was published may take to come, at most.
+const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A connection that hears hints.
-pub(crate) async fn listen(client: &Client, channel: &str) -> RedisResult<PubSub> {
-    let mut heard = client.get_async_pubsub().await?;
-    heard.subscribe(channel).await?;
-    Ok(heard)
+/// What is listened to, and where.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// In a Cluster any node will do: each hears what any is told.
+    pub(crate) sources: Vec<Source>,
+    pub(crate) channel: String,
+    /// Tells this process's hints from others'.
+    pub(crate) origin: String,
+    /// How long a server may take to answer.
+    pub(crate) timeout: Duration,
+    /// By which probes go out.
+    pub(crate) link: Link,
 }
 
-/// Hands what it hears to the workers of this process, until the task that runs it is dropped.
-/// Where a node is lost, the next one is asked: in a Cluster, each hears what any is told.
-pub(crate) async fn hear(
-    first: PubSub,
-    clients: Vec<Client>,
-    channel: String,
-    origin: String,
-    (hub, ends): (Arc<WakeHub>, Arc<Ends>),
-) {
-    let mut heard = Some(first);
-    let mut turn = 0_usize;
-    loop {
-        if let Some(mut connection) = heard.take() {
-            let mut hints = connection.on_message();
-            while let Some(message) = hints.next().await {
-                let hint: String = message.get_payload().unwrap_or_default();
-                match read(&hint, &origin) {
-                    Some(Hint::Due(queue, due)) => hub.wake(queue.as_ref(), due),
-                    Some(Hint::Ended(job)) => ends.here.tell([job]),
-                    Some(Hint::Cancelled(job)) => hub.cancelled(Cancelled::Job(job)),
-                    None => {}
+impl Listener {
+    /// Where nobody else listens.
+    fn own_channel(&self) -> String {
+        format!("{}:{}", self.channel, self.origin)
+    }
+
+    /// A connection that hears hints, of the first source that has one.
+    pub(crate) async fn listen(&self) -> RedisResult<PubSub> {
+        let mut failed = silent();
+        for source in &self.sources {
+            match self.listen_to(source).await {
+                Ok(heard) => return Ok(heard),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    async fn listen_to(&self, source: &Source) -> RedisResult<PubSub> {
+        let listen = async {
+            let mut heard = source.client().await?.get_async_pubsub().await?;
+            heard.subscribe(&self.channel).await?;
+            heard.subscribe(self.own_channel()).await?;
+            Ok(heard)
+        };
+        timeout(self.timeout / 2, listen).await.unwrap_or_else(|_| Err(silent()))
+    }
+
+    /// Hands what it hears to the workers of this process, until the task that runs it is dropped.
+    pub(crate) async fn hear(mut self, first: PubSub, (hub, ends): (Arc<WakeHub>, Arc<Ends>)) {
+        let mut heard = Some(first);
+        loop {
+            let began = Instant::now();
+            let was_heard = heard.is_some();
+            if let Some(connection) = heard.take() {
+                self.hear_by(connection, (&hub, &ends)).await;
+            }
+            look(&hub);
+            ends.here.tell_all();
+            if was_heard && began.elapsed() < PAUSE_AFTER_ERROR {
+                sleep(PAUSE_AFTER_ERROR).await;
+            }
+            // The next node is asked first.
+            let sources = self.sources.len();
+            self.sources.rotate_left(1.min(sources));
+            match self.listen().await {
+                Ok(connection) => {
+                    look(&hub);
+                    heard = Some(connection);
+                }
+                Err(error) => {
+                    warn!(%error, "cannot hear the hints of other processes, polling instead");
+                    sleep(PAUSE_AFTER_ERROR).await;
                 }
             }
         }
-        // Nobody knows what was told meanwhile.
-        hub.wake(None, Timestamp::MIN);
-        hub.cancelled(Cancelled::Any);
-        ends.here.tell_all();
-        turn = turn.wrapping_add(1);
-        let Some(client) = turn.checked_rem(clients.len()).and_then(|turn| clients.get(turn))
-        else {
-            return;
-        };
-        match listen(client, &channel).await {
-            Ok(connection) => {
-                hub.wake(None, Timestamp::MIN);
-                hub.cancelled(Cancelled::Any);
-                heard = Some(connection);
+    }
+
+    /// Hears by one connection, until it ends or a probe does not come.
+    async fn hear_by(&self, mut connection: PubSub, (hub, ends): (&WakeHub, &Ends)) {
+        let (own, came) = (self.own_channel(), Notify::new());
+        let mut hints = connection.on_message();
+        let probes = self.probe(&own, &came);
+        tokio::pin!(probes);
+        loop {
+            let message = tokio::select! {
+                message = hints.next() => message,
+                () = &mut probes => {
+                    warn!("the subscription is silent, subscribing again");
+                    return;
+                }
+            };
+            let Some(message) = message else { return };
+            if message.get_channel_name() == own {
+                came.notify_one();
+                continue;
             }
-            Err(error) => {
-                warn!(%error, "cannot hear the hints of other processes, polling instead");
-                tokio::time::sleep(PAUSE_AFTER_ERROR).await;
+            let hint: String = message.get_payload().unwrap_or_default();
+            match read(&hint, &self.origin) {
+                Some(Hint::Due(queue, due)) => hub.wake(queue.as_ref(), due),
+                Some(Hint::Ended(job)) => ends.here.tell([job]),
+                Some(Hint::Cancelled(job)) => hub.cancelled(Cancelled::Job(job)),
+                None => {}
             }
         }
     }
+
+    /// Publishes probes; returns once one does not come. One that cannot be published proves nothing,
+    /// and in a Cluster the next one goes out by another node: any of them will do.
+    async fn probe(&self, own: &str, came: &Notify) {
+        loop {
+            sleep(PROBE.min(self.timeout / 2)).await;
+            let mut publish = redis::cmd("PUBLISH");
+            publish.arg(own).arg("probe");
+            let way = fastrand::u32(..).to_string();
+            if self.link.command("probe the subscription", &way, &publish).await.is_err() {
+                continue;
+            }
+            if timeout(PATIENCE.min(self.timeout / 2), came.notified()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Makes up for hints that were missed.
+fn look(hub: &WakeHub) {
+    hub.wake(None, Timestamp::MIN);
+    hub.cancelled(Cancelled::Any);
 }
 
 /// What another process tells.

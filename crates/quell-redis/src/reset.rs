@@ -24,7 +24,7 @@ use crate::row::from_json;
 use crate::shard::{Time, Way};
 use crate::shards::Shards;
 use crate::store::{ShardStore, step};
-use crate::trust::{authorities, trusting};
+use crate::trust::authorities;
 use crate::tx::{Committed, Tx, VERSION, contended};
 
 impl RedisOptions {
@@ -38,10 +38,15 @@ impl RedisOptions {
     /// listens for wake-ups, [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the clock
     /// is not an hour ahead ([`LEAST_RESET`](quell_core::checkup::ClockReading::LEAST_RESET)), and
     /// as for [`RedisOptions::open`].
-    pub async fn reset_clock(mut self) -> Result<ClockReset> {
+    pub async fn reset_clock(self) -> Result<ClockReset> {
+        // Boxed, as in `open`.
+        Box::pin(self.reset()).await
+    }
+
+    async fn reset(mut self) -> Result<ClockReset> {
         let authorities = authorities(self.ca_file.as_deref())?;
-        self.nodes = trusting(&self.nodes, authorities.as_ref())?;
-        let link = self.link(authorities).await?;
+        self.trust(authorities.as_ref())?;
+        let (link, _) = self.link(authorities).await?;
         let channel = self.channel();
         let processes = listeners(&link, &channel).await?;
         if processes > 0 {
@@ -78,7 +83,7 @@ impl RedisOptions {
 async fn listeners(link: &Link, channel: &str) -> Result<i64> {
     let mut command = redis::cmd("PUBSUB");
     command.arg("NUMSUB").arg(channel);
-    let answer = link.command("look for other processes", &command).await?;
+    let answer = link.ask_servers("look for other processes", &command).await?;
     Ok(sum(&answer))
 }
 

@@ -9,7 +9,8 @@ use quell_core::job::Shape;
 use quell_core::limit::StartLog;
 use quell_core::window::{DueReason, Window};
 use quell_core::{
-    Error, ErrorKind, Job, JobId, JobState, Key, Payload, Result, Timestamp, WorkerId,
+    Draw, Error, ErrorKind, Job, JobId, JobState, Key, LeaseToken, Payload, Result, Timestamp,
+    WorkerId,
 };
 use rmp::encode::{write_array_len, write_bool, write_nil, write_sint, write_str, write_uint};
 use serde::de::DeserializeOwned;
@@ -47,6 +48,9 @@ struct Stored {
     attempt: u32,
     #[serde(default)]
     starts: u64,
+    /// What was drawn for the newest start (R21).
+    #[serde(default)]
+    draw: u64,
     #[serde(default)]
     worker: Option<String>,
     #[serde(default)]
@@ -99,7 +103,8 @@ pub(crate) fn encode_around(job: &Job, lane: u32, shape: u32) -> (Vec<u8>, Vec<u
     row.number(some_after(window.asked_at));
     row.number(some_after(window.not_before));
     row.count(job.attempt.into());
-    row.count(job.starts);
+    row.count(job.token.starts());
+    row.count(job.token.draw().get());
     row.text(job.worker.as_ref().map(WorkerId::as_str));
     row.number(job.lease_until.map(Timestamp::as_micros));
     row.number(job.started_at.map(Timestamp::as_micros));
@@ -222,11 +227,12 @@ fn long_bound(stored: i64) -> i64 {
     if is_short { stored.saturating_mul(-1_000) } else { stored }
 }
 
-/// How the row of a job ends that a script started for the first time: attempt, starts, worker,
-/// lease, start. None where a time takes less room than those of our days do: `lua/settle.lua` takes
+/// How the row of a job ends that a script started for the first time: attempt, starts, draw,
+/// worker, lease, start. None where a time takes less room than those of our days do: `lua/settle.lua` takes
 /// nine bytes for each.
 pub(crate) fn tail_of_first_run(
     worker: &WorkerId,
+    draw: Draw,
     until: Timestamp,
     started: Timestamp,
 ) -> Option<Vec<u8>> {
@@ -237,6 +243,7 @@ pub(crate) fn tail_of_first_run(
     let mut row = Row::default();
     row.count(1);
     row.count(1);
+    row.count(draw.get());
     row.text(Some(worker.as_str()));
     row.number(Some(until.as_micros()));
     row.number(Some(started.as_micros()));
@@ -294,7 +301,7 @@ impl Stored {
             suppressed: self.suppressed,
             attempt: self.attempt,
             failures: self.failures,
-            starts: self.starts,
+            token: LeaseToken::of(self.starts, Draw::new(self.draw)),
             lapses: self.lapses,
             worker: self.worker.map(WorkerId::new).transpose()?,
             lease_until: moment(self.lease_until),

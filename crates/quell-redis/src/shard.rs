@@ -128,6 +128,11 @@ impl Shard {
         }
     }
 
+    /// Whether the last connection to the shard's server could be made.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.link.is_reachable(&self.keys.meta())
+    }
+
     pub(crate) fn known(&self) -> Arc<Known> {
         Arc::clone(&self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -5,12 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use quell_core::history::Sink;
 use quell_core::{
     Error, ErrorKind, Job, JobId, Key, NewTrigger, QueueName, Result, Store, TaskName, WakeHub,
     lacks,
 };
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout};
+use tracing::debug;
 
 use crate::ends::Ends;
 use crate::keys::Keys;
@@ -19,7 +24,7 @@ use crate::options::Layout;
 use crate::row::corrupt;
 use crate::shard::{OwnIds, Shard, Time, Way};
 use crate::store::ShardStore;
-use crate::tags::{numbered, tags_of};
+use crate::tags::tags_of;
 use crate::write::number;
 
 /// The most shards of one queue.
@@ -30,6 +35,10 @@ const MOST_SHARDS: u64 = 1_024;
 const DIRECTORY_CALL: &str = "read the directory of shards";
 /// How often a call of the directory is made of which nobody knows what came.
 const DIRECTORY_TRIES: usize = 3;
+/// How long upkeep waits for the directory, where it knows shards without it.
+const DIRECTORY_GRACE: Duration = Duration::from_millis(500);
+/// After it waited in vain, it goes on with the shards that it knows for so long.
+const PAUSE_WHERE_SLOW: Duration = Duration::from_secs(5);
 /// The hash tag of the one shard of [`Layout::One`].
 const ALL: &str = "all";
 /// The hash tag of the directory; no queue has a name with this sign.
@@ -58,6 +67,8 @@ struct Met {
     by_number: BTreeMap<u64, Arc<ShardStore>>,
     /// The queues in which tasks have their keys.
     kept_to: BTreeMap<TaskName, QueueName>,
+    /// When the directory did not answer upkeep in time.
+    slow_at: Option<Instant>,
 }
 
 impl Shards {
@@ -129,18 +140,12 @@ impl Shards {
             }
         }
         let spread = self.first.shard.directory("spread ").await?;
-        if spread.is_empty() {
-            return Ok(());
-        }
-        let shards = self.first.shard.directory("shard ").await?;
         for (field, count) in spread {
             let (queue, count) = (QueueName::new(field)?, u32::try_from(count).unwrap_or(u32::MAX));
             if count <= 1 {
                 continue;
             }
-            let older = numbered(&queue, count);
-            let has_older = shards.iter().any(|(tag, _)| older.contains(tag));
-            let tags = if has_older { older } else { tags_of(&queue, count) };
+            let tags = tags_of(&queue, count);
             self.spread.insert(queue, tags);
         }
         Ok(())
@@ -247,10 +252,54 @@ impl Shards {
         }
         let Some(queue) = self.first.shard.kept_to(task).await? else { return Ok(None) };
         let count = self.spread_of(&queue);
-        Ok(Some(self.by_tag(&self.tag(&queue, turn_of(task, key.as_str(), count))).await?))
+        self.find(&self.tag(&queue, turn_of(task, key.as_str(), count))).await
     }
 
-    /// The shards of a queue.
+    /// The shards of a queue that there are: one that nothing was written to has none, so that a name
+    /// that is only asked about takes no number.
+    pub(crate) async fn found_of_queue(&self, queue: &QueueName) -> Result<Vec<Arc<ShardStore>>> {
+        if let Some(only) = self.only() {
+            return Ok(vec![Arc::clone(only)]);
+        }
+        let mut shards = Vec::new();
+        for turn in 0..self.spread_of(queue) {
+            shards.extend(self.find(&self.tag(queue, turn)).await?);
+        }
+        Ok(shards)
+    }
+
+    /// The shards of a queue that there are, but those that cannot be met now. Fails only where that
+    /// leaves none.
+    pub(crate) async fn met_of_queue(&self, queue: &QueueName) -> Result<Vec<Arc<ShardStore>>> {
+        if let Some(only) = self.only() {
+            return Ok(vec![Arc::clone(only)]);
+        }
+        let tags: Vec<_> = (0..self.spread_of(queue)).map(|turn| self.tag(queue, turn)).collect();
+        let is_some_met = tags.iter().any(|tag| self.met().by_tag.contains_key(tag));
+        let found = join_all(tags.iter().map(async |tag| match is_some_met {
+            true => timeout(DIRECTORY_GRACE, self.find(tag)).await.unwrap_or(Ok(None)),
+            false => self.find(tag).await,
+        }));
+        found_of(found.await)
+    }
+
+    /// Where heartbeats go of a worker that claims from a queue: to the shards that there are, and to
+    /// the directory while there may be more.
+    pub(crate) async fn of_workers(&self, queue: &QueueName) -> Result<Vec<Arc<ShardStore>>> {
+        let knows_others = !self.met().by_tag.is_empty();
+        let found = self.met_of_queue(queue);
+        let mut shards = match knows_others {
+            // Other shards wait for the heartbeat.
+            true => timeout(DIRECTORY_GRACE * 2, found).await.unwrap_or_else(|_| Ok(Vec::new())),
+            false => found.await,
+        }?;
+        if shards.len() < usize::try_from(self.spread_of(queue)).unwrap_or(usize::MAX) {
+            shards.push(Arc::clone(&self.first));
+        }
+        Ok(shards)
+    }
+
+    /// The shards of a queue that is written to; those that it lacks are made.
     pub(crate) async fn of_queue(&self, queue: &QueueName) -> Result<Vec<Arc<ShardStore>>> {
         if let Some(only) = self.only() {
             return Ok(vec![Arc::clone(only)]);
@@ -261,6 +310,17 @@ impl Shards {
             shards.push(self.by_tag(&self.tag(queue, turn)).await?);
         }
         Ok(shards)
+    }
+
+    /// The shard of a tag, where there is one.
+    async fn find(&self, tag: &str) -> Result<Option<Arc<ShardStore>>> {
+        if let Some(shard) = self.met().by_tag.get(tag) {
+            return Ok(Some(Arc::clone(shard)));
+        }
+        match self.first.shard.number_of(&format!("shard {tag}")).await? {
+            Some(number) => self.meet(tag, number).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The shard of a tag; it is made where there is none.
@@ -303,15 +363,33 @@ impl Shards {
         Ok(shards)
     }
 
-    /// All shards that hold jobs; where the directory or a new one is away, those that this process
-    /// has met.
+    /// All shards that hold jobs; where the directory or a new one is slow or away, those that this
+    /// process has met.
     pub(crate) async fn within_reach(&self) -> Result<Vec<Arc<ShardStore>>> {
-        match self.all().await {
-            Err(error) => {
-                let met: Vec<_> = self.met().by_tag.values().map(Arc::clone).collect();
-                if met.is_empty() { Err(error) } else { Ok(met) }
-            }
-            all => all,
+        if let Some(only) = self.only() {
+            return Ok(vec![Arc::clone(only)]);
+        }
+        let is_none_met = self.met().by_tag.is_empty();
+        let was_slow = self.met().slow_at.is_some_and(|at| at.elapsed() < PAUSE_WHERE_SLOW);
+        if is_none_met {
+            self.meet_new().await?;
+        } else if !was_slow && timeout(DIRECTORY_GRACE, self.meet_new()).await.is_err() {
+            self.met().slow_at = Some(Instant::now());
+        }
+        Ok(self.met().by_tag.values().map(Arc::clone).collect())
+    }
+
+    /// Meets the shards that this process does not know yet, each by itself. Fails where the directory
+    /// does, and where none can be met and none is known.
+    async fn meet_new(&self) -> Result<()> {
+        let mut listed = self.first.shard.directory("shard ").await?;
+        listed.retain(|(tag, _)| !self.met().by_tag.contains_key(tag));
+        let new = listed.iter().map(async |(tag, number)| self.meet(tag, *number).await);
+        let failed = join_all(new).await.into_iter().filter_map(Result::err);
+        let failed = failed.inspect(|error| debug!(%error, "a shard cannot be met")).last();
+        match failed {
+            Some(error) if self.met().by_tag.is_empty() => Err(error),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -339,6 +417,13 @@ impl Shards {
                 shard.set_task(task, settings).await?;
             }
         }
+        for row in self.first.list_workers(Time::Last).await?.rows {
+            // No queue has a name with this sign.
+            let queue = tag.split_once('#').map_or(tag, |(queue, _)| queue);
+            if row.queues.iter().any(|own| own.as_str() == queue) {
+                shard.take_over(&row).await?;
+            }
+        }
         let shard = Arc::new(shard);
         let mut met = self.met();
         let shard = Arc::clone(met.by_tag.entry(tag.to_owned()).or_insert(shard));
@@ -358,6 +443,23 @@ impl Shards {
     }
 }
 
+/// The shards that were found; a failure where that is none.
+pub(crate) fn found_of<F: IntoIterator<Item = Arc<ShardStore>>>(
+    answers: Vec<Result<F>>,
+) -> Result<Vec<Arc<ShardStore>>> {
+    let (mut shards, mut failed) = (Vec::new(), None);
+    for answer in answers {
+        match answer {
+            Ok(found) => shards.extend(found),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if shards.is_empty() => Err(error),
+        Some(_) | None => Ok(shards),
+    }
+}
+
 /// Which of a queue's shards a key of a task is on: by the SHA-1 of both, which is the same
 /// everywhere and for ever.
 fn turn_of(task: &TaskName, key: &str, count: u32) -> u32 {
@@ -369,8 +471,15 @@ fn turn_of(task: &TaskName, key: &str, count: u32) -> u32 {
 impl Shard {
     /// Marks the keys as Quell's.
     async fn stamp(&self) -> Result<()> {
-        let (code, value) = (&self.scripts.raise, LAYOUT.to_string());
-        let known = self.directory_call(code, &[b"layout", value.as_bytes()]).await?;
+        let known = self.agree("layout", LAYOUT).await?;
+        if known < LAYOUT {
+            let message = format!(
+                "the store's keys are of version {known}, from before the first release, and this \
+                 Quell knows only {LAYOUT}: let the one that wrote them finish its jobs, then remove \
+                 the keys"
+            );
+            return Err(Error::new(ErrorKind::Foreign, message));
+        }
         if known > LAYOUT {
             let message = format!(
                 "the store's keys are of version {known}, this Quell knows up to {LAYOUT}: update it"
@@ -440,6 +549,13 @@ impl Shard {
         self.link.write(DIRECTORY_CALL, script, keys, args).await
     }
 
+    /// The number of a field of `meta`, where it has one.
+    async fn number_of(&self, field: &str) -> Result<Option<u64>> {
+        let reads = [Read::Fields(self.keys.meta(), vec![field.to_owned()])];
+        let known = self.look(DIRECTORY_CALL, Time::Last, &reads).await?.text()?;
+        Ok(known.as_deref().and_then(number))
+    }
+
     /// The fields of `meta` that begin so, with their numbers.
     async fn directory(&self, prefix: &str) -> Result<Vec<(String, u64)>> {
         let reads = [Read::All(self.keys.meta())];
@@ -453,8 +569,9 @@ impl Shard {
     /// Lets a new shard's ids begin with its own number; returns the number that it has.
     async fn number_from(&self, number: u64) -> Result<Option<u64>> {
         let mut command = redis::cmd("SET");
-        command.arg(self.keys.seq()).arg(number).arg("NX");
-        self.link.command("number a shard", &command).await?;
+        let key = self.keys.seq();
+        command.arg(&key).arg(number).arg("NX");
+        self.link.command("number a shard", &key, &command).await?;
         let reads = [Read::Text(self.keys.seq())];
         let newest = self.look("number a shard", Time::Last, &reads).await?.text()?;
         Ok(newest.as_deref().and_then(crate::write::number).map(|id| id % MOST_SHARDS))
@@ -462,5 +579,6 @@ impl Shard {
 }
 
 /// What these keys mean; a newer Quell may mean something else. Since 2, a shard of a queue has a part
-/// of the slots to itself, and a row may tell its bound in milliseconds; what 1 wrote is still read.
-pub(crate) const LAYOUT: u64 = 2;
+/// of the slots to itself, and a row may tell its bound in milliseconds; since 3, a row has what was
+/// drawn for the newest start. Nothing older was released, and none of it is read.
+const LAYOUT: u64 = 3;

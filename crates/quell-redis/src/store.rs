@@ -14,8 +14,8 @@ use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
     Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
+    NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
     TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 
@@ -256,7 +256,7 @@ impl Store for ShardStore {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }

@@ -5,8 +5,8 @@
 
 use quell_core::QueueName;
 
-/// How many slots a Cluster has.
-const SLOTS: u32 = 16_384;
+use crate::slots::SLOTS;
+
 /// Tags that are tried for one shard; as many as there are shards take a try each on average.
 const TRIES: u32 = 100_000;
 
@@ -18,24 +18,20 @@ pub(crate) fn tags_of(queue: &QueueName, count: u32) -> Vec<String> {
     (0..count).map(|turn| placed(queue, count, turn)).collect()
 }
 
-/// As tags were before they were chosen: a store that has such shards keeps them.
-pub(crate) fn numbered(queue: &QueueName, count: u32) -> Vec<String> {
-    (0..count).map(|turn| format!("{queue}#{turn}")).collect()
-}
-
 fn placed(queue: &QueueName, count: u32, turn: u32) -> String {
     let mut tags = (0..TRIES).map(|salt| format!("{queue}#{turn}.{salt}"));
-    let is_in_place = |tag: &String| slot(tag.as_bytes()) * count / SLOTS == turn;
+    let part = |tag: &String| u32::from(slot(tag.as_bytes())) * count / u32::from(SLOTS);
+    let is_in_place = |tag: &String| part(tag) == turn;
     tags.find(is_in_place).unwrap_or_else(|| format!("{queue}#{turn}"))
 }
 
 /// CRC16 as Redis has it (polynomial 0x1021, from 0), of all slots.
-fn slot(tag: &[u8]) -> u32 {
+pub(crate) fn slot(tag: &[u8]) -> u16 {
     let shifted = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
     let crc = tag
         .iter()
         .fold(0_u16, |crc, byte| (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| shifted(crc)));
-    u32::from(crc) % SLOTS
+    crc % SLOTS
 }
 
 #[cfg(test)]
@@ -56,7 +52,9 @@ mod tests {
             let queue = QueueName::new(name).unwrap();
             for count in 2..=64 {
                 let tags = tags_of(&queue, count);
-                let parts = tags.iter().map(|tag| slot(tag.as_bytes()) * count / SLOTS);
+                let parts = tags
+                    .iter()
+                    .map(|tag| u32::from(slot(tag.as_bytes())) * count / u32::from(SLOTS));
                 assert!(parts.eq(0..count), "{tags:?}");
             }
             assert_eq!(tags_of(&queue, 1), [name]);

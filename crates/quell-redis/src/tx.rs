@@ -194,6 +194,11 @@ impl<'s> Tx<'s> {
         Ok(())
     }
 
+    /// The id that the next new job gets.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
     fn ids(&self) -> Ids {
         Ids { next: self.next_id, step: self.shard.ids.step }
     }

@@ -24,6 +24,15 @@ impl ShardStore {
         rows.retain(|row| row.is_kept(now));
         Ok(Workers { now, rows })
     }
+
+    /// Keeps the row of a worker that has sent heartbeats since before there was this shard, unless
+    /// the shard knows the worker.
+    pub(crate) async fn take_over(&self, row: &WorkerRow) -> Result<()> {
+        let (key, field) = (self.shard.keys.workers(), field(&row.worker, row.incarnation));
+        let mut command = redis::cmd("HSETNX");
+        command.arg(&key).arg(field).arg(to_json(row)?);
+        self.shard.link.command("write a worker", &key, &command).await.map(drop)
+    }
 }
 
 impl Tx<'_> {

@@ -426,8 +426,8 @@ pub(crate) fn lane_member(lane: u32, partition: Option<&Key>) -> String {
 
 /// Whether an attempt has begun or ended.
 fn takes_turns(was: Option<&Job>, is: Option<&Job>) -> bool {
-    let starts = |job: Option<&Job>| job.filter(runs).map(|job| job.starts);
-    starts(was) != starts(is)
+    let token = |job: Option<&Job>| job.filter(runs).map(|job| job.token);
+    token(was) != token(is)
 }
 
 /// The queue with limits in which an attempt has begun or ended.

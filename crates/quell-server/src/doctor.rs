@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context as _, bail};
-use quell::checkup::{Checkup, ClockReset};
+use quell::checkup::{Checkup, ClockReset, SKIPPED_IDS};
 
 use crate::client::{check_exists, open_store};
 
@@ -17,6 +17,10 @@ pub struct Args {
     /// store first.
     #[arg(long)]
     reset_clock: bool,
+    /// Leave the next 100,000,000 ids out. For a store that was restored from a backup, or lost its
+    /// newest writes in a failover: ids that were lost must not name other jobs.
+    #[arg(long)]
+    skip_ids: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -33,6 +37,9 @@ pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut *out, &checkup)?;
         writeln!(out)?;
     } else {
+        if args.skip_ids {
+            writeln!(out, "left out {SKIPPED_IDS} ids")?;
+        }
         if let Some(ClockReset { from, to, by, .. }) = reset {
             writeln!(out, "set the clock back by {by:?}: from {from} to {to}")?;
         }
@@ -53,5 +60,9 @@ async fn examine(args: &Args) -> anyhow::Result<(Option<ClockReset>, Checkup)> {
     } else {
         None
     };
+    if args.skip_ids {
+        check_exists(&args.store)?;
+        quell::skip_ids(&args.store).await.context("--skip-ids")?;
+    }
     Ok((reset, open_store(&args.store).await?.checkup().await?))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use quell::checkup::Checkup;
 use quell::{Counts, JobState, QueueName, TaskName};
 use tokio_util::sync::CancellationToken;
 
@@ -72,6 +73,12 @@ pub fn render_jobs<'t>(
         dead.push_str(&dead_line(queue, task, 0));
     }
     text + &dead
+}
+
+/// The gauges of the store's health.
+#[must_use]
+pub fn render_store(checkup: &Checkup) -> String {
+    checkup.gauges().map(|gauge| gauge.to_string()).collect()
 }
 
 fn dead_line(queue: &QueueName, task: &TaskName, jobs: u64) -> String {

@@ -41,7 +41,7 @@ pub fn job(job: &Job) -> Value {
         "waits_for_its_key": job.waits,
         "attempt": job.attempt,
         "failures": job.failures,
-        "starts": job.starts,
+        "starts": job.starts(),
         "lapses": job.lapses,
         "worker": job.worker,
         "started_at": job.started_at.and_then(moment),
@@ -200,9 +200,9 @@ fn effect(effect: &Effect) -> Value {
         "key": effect.key,
         "state": if done.is_some() { "done" } else { "intended" },
         "begun_at": effect.begun_at.to_string(),
-        "begun_by": effect.begun_by,
+        "begun_by": effect.begun_by.starts(),
         "done_at": done.map(|done| done.at.to_string()),
-        "done_by": done.map(|done| done.by),
+        "done_by": done.map(|done| done.by.starts()),
         "result": effect.shown_result(),
     })
 }

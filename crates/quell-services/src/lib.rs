@@ -15,6 +15,7 @@ mod process;
 pub mod proxy;
 pub mod redis;
 mod releases;
+pub mod sentinel;
 
 pub use cluster::RedisCluster;
 pub use packages::install;
@@ -23,6 +24,7 @@ pub use postgres::{Postgres, psql};
 pub use proxy::Proxy;
 pub use redis::Redis;
 pub use releases::Release;
+pub use sentinel::RedisSentinels;
 
 /// Where the tests find the PostgreSQL server that they share.
 pub const POSTGRES_URL: &str = "QUELL_TEST_POSTGRES";

@@ -35,6 +35,15 @@ impl PgBouncer {
     /// # Errors
     /// Where it cannot be installed or started, with what it said.
     pub fn start(server: &Postgres, pooling: Pooling) -> anyhow::Result<Self> {
+        PgBouncer::start_at(server.port(), pooling)
+    }
+
+    /// As [`PgBouncer::start`], before whatever listens on this port of the loopback address and leads
+    /// to a server.
+    ///
+    /// # Errors
+    /// As [`PgBouncer::start`].
+    pub fn start_at(server: u16, pooling: Pooling) -> anyhow::Result<Self> {
         if !std::path::Path::new("/usr/sbin/pgbouncer").exists() {
             install(&["pgbouncer"])?;
         }
@@ -48,9 +57,8 @@ impl PgBouncer {
         let ini = format!(
             "[databases]\n* = host=127.0.0.1 port={server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {port}\nunix_socket_dir = {place}\nauth_type = any\n\
-             pool_mode = {mode}\ndefault_pool_size = 4\nlogfile = {place}/log\n\
+             pool_mode = {mode}\ndefault_pool_size = 4\nserver_login_retry = 0.1\nlogfile = {place}/log\n\
              pidfile = {place}/pid\n",
-            server = server.port(),
         );
         // `auth_type = any` logs everyone in as one user, whom it takes from the database's line.
         let ini = ini.replace("* = host", "* = user=quell host");

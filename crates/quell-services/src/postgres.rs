@@ -61,6 +61,105 @@ impl Postgres {
         Ok(server)
     }
 
+    /// Starts a standby that follows this server, with the same settings.
+    ///
+    /// # Errors
+    /// Where it cannot be copied or started, with what was said.
+    pub fn standby(&self) -> anyhow::Result<Self> {
+        let mut standby = self.copied(&["--write-recovery-conf"])?;
+        standby.resume()?;
+        Ok(standby)
+    }
+
+    /// A backup of this server, as a server that does not run yet.
+    ///
+    /// # Errors
+    /// Where it cannot be made, with what was said.
+    pub fn backup(&self) -> anyhow::Result<Self> {
+        self.copied(&[])
+    }
+
+    /// Starts a backup as `of` was at a restore point, by the log that `of` has archived. For that,
+    /// `of` has [`Postgres::ARCHIVE`] among its settings.
+    ///
+    /// # Errors
+    /// Where it does not come up, with its log.
+    pub fn restore(&mut self, of: &Postgres, point: &str) -> anyhow::Result<()> {
+        let archive = of.folder.path().join("archive");
+        self.settings.push(format!("restore_command=cp {}/%f %p", archive.display()));
+        self.settings.push(format!("recovery_target_name={point}"));
+        self.settings.push("recovery_target_action=promote".to_owned());
+        std::fs::write(self.data().join("recovery.signal"), "")?;
+        self.resume()?;
+        let is_over = || self.ask("select not pg_is_in_recovery()").is_ok_and(|over| over == "t");
+        if !await_that(PATIENCE, is_over) {
+            bail!("the restore does not end: {}", self.read_log());
+        }
+        Ok(())
+    }
+
+    /// Settings with which a server archives its log.
+    pub const ARCHIVE: [&str; 2] =
+        ["archive_mode=on", "archive_command=mkdir -p ../archive && cp %p ../archive/%f"];
+
+    /// Marks this moment for [`Postgres::restore`].
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn mark(&self, point: &str) -> anyhow::Result<()> {
+        self.ask(&format!("select pg_create_restore_point('{point}')")).map(drop)
+    }
+
+    /// Archives the log up to now.
+    ///
+    /// # Errors
+    /// Where the server does not answer, or does not archive.
+    pub fn archive(&self) -> anyhow::Result<()> {
+        let file = self.ask("select pg_walfile_name(pg_switch_wal())")?;
+        let asked = format!("select last_archived_wal >= '{file}' from pg_stat_archiver");
+        let is_there = || self.ask(&asked).is_ok_and(|there| there == "t");
+        if !await_that(PATIENCE, is_there) {
+            bail!("{file} is not archived: {}", self.read_log());
+        }
+        Ok(())
+    }
+
+    fn copied(&self, more: &[&str]) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("quell-pg-").tempdir()?;
+        own(folder.path())?;
+        let copy = Postgres {
+            folder,
+            binaries: self.binaries.clone(),
+            port: free_port()?,
+            settings: self.settings.clone(),
+            process: None,
+        };
+        let copied = copy
+            .command("pg_basebackup")
+            .args(more)
+            .args(["--checkpoint=fast", "--no-sync", "--dbname"])
+            .arg(self.url())
+            .arg("--pgdata")
+            .arg(copy.data())
+            .output()
+            .context("cannot run pg_basebackup")?;
+        if !copied.status.success() {
+            bail!("pg_basebackup failed: {}", String::from_utf8_lossy(&copied.stderr));
+        }
+        Ok(copy)
+    }
+
+    /// Makes a standby the primary.
+    ///
+    /// # Errors
+    /// Where it is none, or does not become one.
+    pub fn promote(&self) -> anyhow::Result<()> {
+        match self.ask("select pg_promote(true, 60)")?.as_str() {
+            "t" => Ok(()),
+            answer => bail!("the standby was not promoted: {answer}"),
+        }
+    }
+
     /// Cuts the connections of this application's sessions, in the middle of what they do; says how
     /// many there were.
     ///

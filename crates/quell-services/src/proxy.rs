@@ -5,7 +5,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,6 +19,17 @@ pub enum Cut {
     After(usize),
     /// When the server has sent a byte more, which does not arrive: it has done what it was asked.
     Before(usize),
+}
+
+/// Which way of a connection falls silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// What clients say does not arrive.
+    Up,
+    /// What the server replies does not arrive.
+    Down,
+    /// Neither arrives.
+    Both,
 }
 
 /// A proxy; it ends with its value, and its connections with it.
@@ -36,6 +47,8 @@ struct Gate {
     changed: Condvar,
     /// Clients who have said this are let through, and not counted.
     spared: Vec<u8>,
+    /// The port of the server that new connections lead to.
+    server: AtomicU16,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +68,8 @@ struct Connection {
     client: TcpStream,
     server: TcpStream,
     is_spared: AtomicBool,
+    is_silent_up: AtomicBool,
+    is_silent_down: AtomicBool,
 }
 
 impl Connection {
@@ -98,10 +113,11 @@ impl Proxy {
     pub fn sparing(server: u16, words: &[u8]) -> anyhow::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port is free")?;
         let port = listener.local_addr()?.port();
-        let gate = Arc::new(Gate { spared: words.to_owned(), ..Gate::default() });
+        let server = AtomicU16::new(server);
+        let gate = Arc::new(Gate { spared: words.to_owned(), server, ..Gate::default() });
         let shared = Arc::clone(&gate);
         let accepts = std::thread::Builder::new().name("proxy".to_owned());
-        let accepts = accepts.spawn(move || accept(&listener, server, &shared))?;
+        let accepts = accepts.spawn(move || accept(&listener, &shared))?;
         Ok(Proxy { port, gate, accepts: Some(accepts) })
     }
 
@@ -135,6 +151,34 @@ impl Proxy {
     pub fn hold(&self, held: bool) {
         self.gate.lock().is_held = held;
         self.gate.changed.notify_all();
+    }
+
+    /// Lets nothing pass that way on the connections that are open now, as where the other host or
+    /// something on the way is gone without a word; new ones work. Says how many there were.
+    #[must_use]
+    pub fn silence(&self, way: Way) -> usize {
+        let state = self.gate.lock();
+        for connection in &state.connections {
+            connection.is_silent_up.store(way != Way::Down, Ordering::Relaxed);
+            connection.is_silent_down.store(way != Way::Up, Ordering::Relaxed);
+        }
+        state.connections.len()
+    }
+
+    /// Ends the silence: what was held back arrives late.
+    pub fn heal(&self) {
+        let state = self.gate.lock();
+        for connection in &state.connections {
+            connection.is_silent_up.store(false, Ordering::Relaxed);
+            connection.is_silent_down.store(false, Ordering::Relaxed);
+        }
+        drop(state);
+        self.gate.changed.notify_all();
+    }
+
+    /// Leads new connections to the server on another port; those that are open stay.
+    pub fn lead_to(&self, server: u16) {
+        self.gate.server.store(server, Ordering::Relaxed);
     }
 
     /// Ends all connections by a reset on the client's side; says how many there were.
@@ -175,15 +219,22 @@ impl Gate {
         let held = |state: &mut State| state.is_held && !state.has_ended;
         drop(self.changed.wait_while(state, held));
     }
+
+    /// Waits while one way of a connection is silent; not once the proxy ends.
+    fn wait_for(&self, is_silent: &AtomicBool) {
+        let silent = |state: &mut State| is_silent.load(Ordering::Relaxed) && !state.has_ended;
+        drop(self.changed.wait_while(self.lock(), silent));
+    }
 }
 
-fn accept(listener: &TcpListener, server: u16, gate: &Arc<Gate>) {
+fn accept(listener: &TcpListener, gate: &Arc<Gate>) {
     let mut threads = Vec::new();
     while let Ok((client, _)) = listener.accept() {
         if gate.lock().has_ended {
             break;
         }
         // A client of a server that is away is told so by the end of its connection.
+        let server = gate.server.load(Ordering::Relaxed);
         threads.extend(serve(client, server, gate).into_iter().flatten());
     }
     for connection in std::mem::take(&mut gate.lock().connections) {
@@ -199,7 +250,13 @@ fn serve(client: TcpStream, server: u16, gate: &Arc<Gate>) -> std::io::Result<[J
     // A reply's last bytes are not to wait for the next ones.
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let connection = Arc::new(Connection { client, server, is_spared: AtomicBool::new(false) });
+    let connection = Arc::new(Connection {
+        client,
+        server,
+        is_spared: AtomicBool::new(false),
+        is_silent_up: AtomicBool::new(false),
+        is_silent_down: AtomicBool::new(false),
+    });
     let mut state = gate.lock();
     state.connections.retain(|other| Arc::strong_count(other) > 1);
     state.connections.push(Arc::clone(&connection));
@@ -226,6 +283,7 @@ fn up(connection: &Connection, gate: &Gate) -> std::io::Result<()> {
         if !connection.is_spared.load(Ordering::Relaxed) {
             gate.wait(Duration::ZERO);
         }
+        gate.wait_for(&connection.is_silent_up);
         (&connection.server).write_all(said)?;
     }
 }
@@ -242,6 +300,7 @@ fn down(connection: &Connection, gate: &Gate) -> std::io::Result<()> {
                 gate.lock().pass(said)
             }
         };
+        gate.wait_for(&connection.is_silent_down);
         (&connection.client).write_all(said.get(..passing).unwrap_or_default())?;
         if ends {
             return Ok(());

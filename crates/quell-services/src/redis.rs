@@ -236,7 +236,7 @@ impl Redis {
     }
 }
 
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     std::env::var_os(SERVER).unwrap_or_else(|| "redis-server".into()).into()
 }
 

@@ -11,7 +11,9 @@ use quell_core::history::Event;
 use quell_core::job::Shape;
 use quell_core::line::{Candidates, DueLane, Line, Place};
 use quell_core::touched::TaskKey;
-use quell_core::{Claim, ClaimedJob, JobId, Key, LeaseToken, NextDue, Payload, Result, Timestamp};
+use quell_core::{
+    Claim, ClaimedJob, Draw, JobId, Key, LeaseToken, NextDue, Payload, Result, Timestamp,
+};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
@@ -35,7 +37,7 @@ pub(crate) async fn has_lapsed(db: &mut SqliteConnection, now: Timestamp) -> Res
 /// The columns of a job that starts.
 macro_rules! started_columns {
     () => {
-        "j.id, j.due_at, j.starts, j.key, j.payload, j.attempt, j.failures, j.triggers, \
+        "j.id, j.due_at, j.token, j.key, j.payload, j.attempt, j.failures, j.triggers, \
          j.first_at, j.shape, j.lane_id, j.lapses"
     };
 }
@@ -56,18 +58,27 @@ const OF_IDS: &str = concat!(
     " from quell_job j where j.id in (select value from json_each(?1))"
 );
 
-/// Starts jobs; a `returning` clause instead of reading first costs more.
+/// Starts jobs, with what `$more` sets; a `returning` clause instead of reading first costs more.
 macro_rules! start {
-    () => {
-        "update quell_job
-            set state = 1,
-                -- R11: the key is held by the attempt.
-                hold = case when key is null then null else id end,
-                starts = starts + 1, attempt = attempt + 1,
-                worker = ?3, started_at = ?2, lease_until = ?4
-          where id in (select value from json_each(?1))"
+    ($more:literal) => {
+        concat!(
+            "update quell_job
+                set state = 1,
+                    -- R11: the key is held by the attempt.
+                    hold = case when key is null then null else id end,
+                    -- R21: one start more, and the draw.
+                    token = (min((token >> 39) + 1, 16777215) << 39) | ?5, attempt = attempt + 1,
+                    worker = ?3, started_at = ?2, lease_until = ?4",
+            $more,
+            " where id in (select value from json_each(?1))"
+        )
     };
 }
+
+const START: &str = concat!(start!(""), "; commit");
+/// Jobs of partitions leave these (see the schema).
+const START_IN_PARTITIONS: &str = start!(", lane_id = lane_id");
+const START_IN_PARTITIONS_AND_COMMIT: &str = concat!(start!(", lane_id = lane_id"), "; commit");
 
 /// The first due jobs of several lanes, as places in line.
 const HEADS: &str = "select j.due_at, j.id, j.lane_id
@@ -151,7 +162,7 @@ impl Tx<'_> {
         for row in &rows {
             let lane: i64 = get(row, 10)?;
             let named = self.names.lane(lane).ok_or_else(|| corrupt("the lane of due jobs"))?;
-            let (job, shape) = decode_claimed(row, named, self.now + claim.lease)?;
+            let (job, shape) = decode_claimed(row, named, (self.now + claim.lease, claim.draw))?;
             memories.extend(shape.and_then(|shape| remembered(&job, &shape, self.now)));
             let partition = candidates.partitions.get(&lane).cloned();
             started.push(Started { job, partition });
@@ -197,14 +208,17 @@ impl Tx<'_> {
         let start = |sql| -> Result<Trip> {
             let start = sqlx::query(sql).bind(json(&ids)?).bind(self.now.as_micros());
             let start = start.bind(claim.worker.as_str().to_owned());
-            Ok(start.bind((self.now + claim.lease).as_micros()))
+            let start = start.bind((self.now + claim.lease).as_micros());
+            Ok(start.bind(signed(claim.draw.get())))
         };
         if !limits_partitions(&line.settings) {
-            self.parting = Some(start(concat!(start!(), "; commit"))?);
+            let in_partitions = started.iter().any(|one| one.partition.is_some());
+            let parting = if in_partitions { START_IN_PARTITIONS_AND_COMMIT } else { START };
+            self.parting = Some(start(parting)?);
             return Ok(());
         }
         // These starts may fill partitions, so that what comes next is known only after them.
-        let start = start(start!())?;
+        let start = start(START_IN_PARTITIONS)?;
         start.execute(&mut *self.db).await.map_err(|e| explain("start jobs", e))?;
         line.lanes.retain(|lane| lane.partition.is_none());
         let stale = read_heads(&mut self.db, line, &claim.queue, 1).await?;
@@ -252,27 +266,27 @@ fn remembered(job: &ClaimedJob, shape: &Shape, now: Timestamp) -> Option<(TaskKe
 fn decode_claimed(
     row: &SqliteRow,
     lane: &Lane,
-    lease_until: Timestamp,
+    lease: (Timestamp, Draw),
 ) -> Result<(ClaimedJob, Option<Shape>)> {
     let id = JobId::new(unsigned(get(row, 0)?));
-    decode_started(id, row, lane, lease_until).map_err(|error| broken(id, &error))
+    decode_started(id, row, lane, lease).map_err(|error| broken(id, &error))
 }
 
 fn decode_started(
     id: JobId,
     row: &SqliteRow,
     lane: &Lane,
-    lease_until: Timestamp,
+    (lease_until, draw): (Timestamp, Draw),
 ) -> Result<(ClaimedJob, Option<Shape>)> {
     let key: Option<&str> = get(row, 3)?;
     let shape: Option<&str> = get(row, 9)?;
     let shape = shape.map(serde_json::from_str).transpose();
     let shape = shape.map_err(|error| corrupt(format_args!("shape: {error}")))?;
-    let starts: i64 = get(row, 2)?;
+    let token = LeaseToken::new(unsigned(get(row, 2)?));
     let attempt: u32 = get(row, 5)?;
     let job = ClaimedJob {
         id,
-        token: LeaseToken::new(unsigned(starts).saturating_add(1)),
+        token: token.next(draw),
         task: lane.task.clone(),
         key: key.map(Key::new).transpose()?,
         payload: Payload::from_stored(get::<&str, _>(row, 4)?),

@@ -68,7 +68,7 @@ async fn end(
     const END: &str = "update quell_job
             set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?3,
                 output = ?4
-          where id = ?1 and starts = ?2 and state = 1 and lease_until > ?3";
+          where id = ?1 and token = ?2 and state = 1 and lease_until > ?3";
     if SqliteTransactionManager::get_transaction_depth(db) > 1 {
         return Err(in_savepoint());
     }

@@ -54,7 +54,17 @@ pub(crate) async fn other_store(
 }
 
 impl Tx<'_> {
-    /// Folds what committed transactions left in the inbox, in order.
+    /// Folds all that committed transactions have left in the inbox, in order: no trigger of a key may
+    /// overtake one that committed before it (R4, R10, R19), and a flush or cancellation of a key
+    /// includes those (R7).
+    pub(crate) async fn fold_inbox_first(&mut self) -> Result<()> {
+        while self.inbox_waits {
+            self.fold_inbox().await?;
+        }
+        Ok(())
+    }
+
+    /// Folds the oldest of what committed transactions left in the inbox; what is left wakes workers.
     pub(crate) async fn fold_inbox(&mut self) -> Result<()> {
         const TAKE: &str = "delete from quell_inbox
               where id in (select id from quell_inbox where refused is null order by id limit ?1 + 0)
@@ -65,7 +75,8 @@ impl Tx<'_> {
         let what = "read the inbox";
         let rows = sqlx::query(TAKE).bind(FOLD).fetch_all(&mut *self.db).await;
         let rows = rows.map_err(|e| explain(what, e))?;
-        self.news.wakes_all |= i64::try_from(rows.len()) == Ok(FOLD);
+        self.inbox_waits = i64::try_from(rows.len()) == Ok(FOLD);
+        self.news.wakes_all |= self.inbox_waits;
         let mut taken = Vec::with_capacity(rows.len());
         for row in &rows {
             taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));

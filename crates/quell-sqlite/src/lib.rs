@@ -35,6 +35,7 @@ mod operate;
 mod options;
 mod read;
 mod record;
+mod restored;
 mod row;
 mod schedules;
 mod schema;

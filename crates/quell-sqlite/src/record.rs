@@ -12,11 +12,11 @@ impl Tx<'_> {
     pub(crate) async fn give_up_attempts(&mut self, job: &Job) -> Result<()> {
         const GIVE_UP: &str =
             "delete from quell_attempt where job_id = ?1 and token between ?2 and ?3";
-        let Some(tokens) = given_up(job.starts) else { return Ok(()) };
+        let Some(tokens) = given_up(job.token) else { return Ok(()) };
         sqlx::query(GIVE_UP)
             .bind(signed(job.id.get()))
-            .bind(signed(*tokens.start()))
-            .bind(signed(*tokens.end()))
+            .bind(signed(tokens.start().get()))
+            .bind(signed(tokens.end().get()))
             .execute(&mut *self.db)
             .await
             .map_err(|e| explain("give up attempts", e))?;

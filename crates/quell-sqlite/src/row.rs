@@ -21,7 +21,7 @@ macro_rules! job_columns {
         concat!(
             "j.id, j.lane_id, j.state, j.waits, j.due_at, j.first_at, j.last_at, j.bound_at, \
              j.asked_at, j.not_before, j.reason, j.triggers, j.suppressed, j.attempt, j.failures, \
-             j.starts, j.lapses, j.key, j.lease_until, j.started_at, j.ended_at, j.absorbed_by, \
+             j.token, j.lapses, j.key, j.lease_until, j.started_at, j.ended_at, j.absorbed_by, \
              j.worker, j.error, j.shape, ",
             $payload,
             ", j.partition, j.output"
@@ -94,7 +94,7 @@ fn decode_known(id: JobId, row: &SqliteRow, names: &Names) -> Result<Job> {
         suppressed: unsigned(get(row, 12)?),
         attempt: get(row, 13)?,
         failures: get(row, 14)?,
-        starts: unsigned(get(row, 15)?),
+        token: LeaseToken::new(unsigned(get(row, 15)?)),
         lapses: get(row, 16)?,
         key: key.map(Key::new).transpose()?,
         lease_until: optional_time(row, 18)?,

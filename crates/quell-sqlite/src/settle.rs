@@ -9,7 +9,7 @@ use quell_core::crash::is_crash;
 use quell_core::history::Event;
 use quell_core::{
     Attempt, AttemptOutcome, Job, JobId, JobState, Lapsed, Lease, LeaseToken, Outcome, Payload,
-    QueueName, Result, Settled, SettledAs, Settlement, TaskName, Timestamp,
+    QueueName, Renewal, Result, Settled, SettledAs, Settlement, TaskName, Timestamp,
 };
 
 use sqlx::sqlite::SqliteRow;
@@ -86,9 +86,9 @@ pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> T
                 -- R19: in a null, and so in most cases, there is no member.
                 output = ?3 ->> (l.key || ':' || l.value)
            from json_each(?2) l, quell_meta m
-          where quell_job.id = cast(l.key as integer) and starts = l.value
+          where quell_job.id = cast(l.key as integer) and token = l.value
             and state = 1 and lease_until > m.clock
-      returning quell_job.id, starts"
+      returning quell_job.id, token"
     );
     let succeeded = settlements.iter().filter(|one| one.outcome.is_success());
     let query = sqlx::query(SUCCEED).bind(now.as_micros());
@@ -161,7 +161,7 @@ impl Tx<'_> {
         for row in &rows {
             let mut job = decode(row, self.names)?;
             let crash = is_crash(&job, &workers);
-            let lease = Lease { job: job.id, token: LeaseToken::new(job.starts) };
+            let lease = Lease { job: job.id, token: job.token };
             self.record_attempt(&job, AttemptOutcome::Lapsed, None).await?;
             let mut heir = self.heir_of(&job).await?;
             let (t, place) = (self.now, self.told());
@@ -184,13 +184,13 @@ impl Tx<'_> {
         &mut self,
         leases: &[Lease],
         length: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         const RENEW: &str = "update quell_job
                 set lease_until = ?3
                from json_each(?1) l
-              where quell_job.id = cast(l.key as integer) and starts = l.value
+              where quell_job.id = cast(l.key as integer) and token = l.value
                 and state = 1 and lease_until > ?2
-          returning quell_job.id, starts";
+          returning quell_job.id, token";
         let until = self.now + length;
         let rows = sqlx::query(RENEW)
             .bind(json_leases(leases.iter()))
@@ -204,7 +204,7 @@ impl Tx<'_> {
         for Lease { job, token } in leases.iter().filter(|lease| renewed.contains(lease)).copied() {
             self.tell(|| Event::Renew { t, job, token, until });
         }
-        Ok(leases.iter().map(|lease| renewed.contains(lease).then_some(until)).collect())
+        Ok(leases.iter().map(|lease| renewed.contains(lease).then_some(until).into()).collect())
     }
 
     /// A job's row.
@@ -339,7 +339,7 @@ impl Tx<'_> {
         let (Some(worker), Some(started_at)) = (job.worker.clone(), job.started_at) else {
             return Ok(());
         };
-        let (token, ended_at) = (LeaseToken::new(job.starts), Some(self.now));
+        let (token, ended_at) = (job.token, Some(self.now));
         let outcome = Some(outcome);
         let attempt = Attempt { token, worker, started_at, ended_at, outcome, error };
         self.write_attempt(job.id, &attempt).await?;

@@ -16,9 +16,9 @@ use quell_core::{
     AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
     DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation,
     Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload,
-    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp,
-    UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
+    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -284,7 +284,7 @@ impl Store for SqliteStore {
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         write!(self, open_at(self.clock.time(now)?), |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.accept(&batches).await?
         })
     }
@@ -316,7 +316,7 @@ impl Store for SqliteStore {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
@@ -458,7 +458,7 @@ impl Store for SqliteStore {
         key: &Key,
     ) -> Result<Option<JobId>> {
         write!(self, open_at(self.clock.time(now)?), |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.flush(task, key).await?
         })
     }
@@ -470,7 +470,7 @@ impl Store for SqliteStore {
         key: &Key,
     ) -> Result<Option<JobId>> {
         write!(self, open_at(self.clock.time(now)?), |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.cancel_key(task, key).await?
         })
     }
@@ -556,14 +556,14 @@ impl Store for SqliteStore {
             return Ok(seen);
         }
         write!(self, open_at(self.clock.time(now)?), |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.tick(limit).await?
         })
     }
 
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
         write!(self, open_at(self.clock.time(now)?), |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.run_schedule(name).await?
         })
     }
@@ -576,7 +576,7 @@ impl Store for SqliteStore {
         to: Timestamp,
     ) -> Result<u64> {
         write!(self, open_at(self.clock.time(now)?), |tx| {
-            tx.fold_inbox().await?;
+            tx.fold_inbox_first().await?;
             tx.backfill(name, from, to).await?
         })
     }

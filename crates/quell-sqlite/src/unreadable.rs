@@ -29,7 +29,7 @@ impl Tx<'_> {
                  was = excluded.was, set_aside_at = excluded.set_aside_at, reason = excluded.reason";
         // R19: records of the job answer with its state; they are as those of a dead job.
         const CHANGES: [&str; 2] = [
-            "update quell_job set state = 6, hold = null, waits = 0 where id = ?1",
+            "update quell_job set state = 6, hold = null, waits = 0, lane_id = lane_id where id = ?1",
             "update quell_idempotency set state = 6 where job_id = ?1",
         ];
         let reason = unreadable::reason(error);

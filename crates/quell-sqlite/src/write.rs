@@ -4,6 +4,7 @@
 //! what costs. There are few sizes of each statement, so that all stay prepared; the rows a
 //! statement has too many are bound as nulls and skipped.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use quell_core::job::Shape;
@@ -13,6 +14,7 @@ use sqlx::sqlite::SqliteArguments;
 use sqlx::{Sqlite, SqliteConnection};
 
 use crate::error::{corrupt, explain};
+use crate::keys::json;
 use crate::names::Names;
 use crate::row::signed;
 
@@ -127,7 +129,8 @@ pub(crate) async fn insert_plain(
         let query = query.bind(lane_id).bind(lane.task_id).bind(due).bind(first);
         query.bind(partition.clone())
     };
-    INSERT.write(db, jobs, bind, finish).await
+    INSERT.write(db, jobs, bind, finish).await?;
+    note_heads(db, partition.iter().map(|_| lane_id)).await
 }
 
 /// Inserts new jobs of any kind, in the order of their ids.
@@ -172,7 +175,26 @@ pub(crate) async fn insert_new(
             .bind(job.payload.as_str().to_owned()))
     };
     let jobs = laned(db, names, jobs).await?;
-    INSERT.write(db, &jobs, bind, |query| query).await
+    INSERT.write(db, &jobs, bind, |query| query).await?;
+    let in_partitions = jobs.iter().filter(|(job, ..)| job.partition.is_some());
+    note_heads(db, in_partitions.map(|(_, lane_id, _)| *lane_id)).await
+}
+
+/// Keeps the first jobs of these partitions' lanes, into which jobs were inserted.
+async fn note_heads(db: &mut SqliteConnection, lanes: impl Iterator<Item = i64>) -> Result<()> {
+    const HEADS: &str = "update quell_partition
+            set (head_at, head_id) = (select due_at, id from quell_job
+                                       where lane_id = k.value and state = 0 and waits = 0
+                                       order by due_at, id limit 1)
+           from json_each(?1) k
+          where quell_partition.lane_id = k.value >> 32
+            and quell_partition.number = k.value & 4294967295";
+    let lanes: BTreeSet<i64> = lanes.collect();
+    if lanes.is_empty() {
+        return Ok(());
+    }
+    let noted = sqlx::query(HEADS).bind(json(&lanes)?).execute(&mut *db).await;
+    noted.map(drop).map_err(|e| explain("keep the first jobs of partitions", e))
 }
 
 /// Writes what triggers change in jobs that were there before: the window, and what was folded in.
@@ -234,7 +256,7 @@ pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&J
     const PUT: &str = "update quell_job
             set lane_id = ?2, state = ?3, waits = ?4, due_at = ?5, last_at = ?6, bound_at = ?7,
                 asked_at = ?8, not_before = ?9, reason = ?10, triggers = ?11, suppressed = ?12,
-                attempt = ?13, failures = ?14, starts = ?15, lapses = ?16, hold = ?17,
+                attempt = ?13, failures = ?14, token = ?15, lapses = ?16, hold = ?17,
                 lease_until = ?18, started_at = ?19, ended_at = ?20, absorbed_by = ?21,
                 worker = ?22, error = ?23, shape = ?24, payload = ?25, partition = ?26,
                 output = ?27
@@ -257,7 +279,7 @@ pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&J
             .bind(signed(job.suppressed))
             .bind(job.attempt)
             .bind(job.failures)
-            .bind(signed(job.starts))
+            .bind(signed(job.token.get()))
             .bind(job.lapses)
             .bind(hold(job))
             .bind(maybe(job.lease_until))

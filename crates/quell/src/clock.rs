@@ -17,6 +17,11 @@ pub trait Clock: Debug + Send + Sync + 'static {
     /// What stores are told the time is; none lets a store use its own clock.
     fn store_time(&self) -> Option<Timestamp>;
 
+    /// Whether time is a test's: then runs with one seed are the same, also in what is random else.
+    fn is_virtual(&self) -> bool {
+        false
+    }
+
     /// Sleeps until the clock's own time is `at`. Dropping the future is safe.
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<'static, ()>;
 }

@@ -7,7 +7,6 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::TaskError;
 use crate::ctx::Attempted;
+use crate::random::drawn;
 use crate::task::Answer;
 
 /// The waits before a store call that failed is made again. A result that is not recorded leaves
@@ -284,9 +284,8 @@ fn refused(name: &EffectName, error: Error) -> TaskError {
 /// A key that no other effect of any store has: 128 bits that the system drew, and for people whose
 /// it is.
 fn fresh_key(Lease { job, token }: &Lease) -> Result<Key> {
-    let drawn = RandomState::new();
-    let (high, low) = (drawn.hash_one(0_u8), drawn.hash_one(1_u8));
-    Key::new(format!("quell-{job}-{}-{high:016x}{low:016x}", token.get()))
+    let (high, low) = (drawn(), drawn());
+    Key::new(format!("quell-{job}-{}-{high:016x}{low:016x}", token.starts()))
 }
 
 #[cfg(test)]
@@ -296,7 +295,7 @@ mod tests {
 
     #[test]
     fn r23_keys_are_never_the_same() {
-        let lease = Lease { job: JobId::new(7), token: LeaseToken::new(2) };
+        let lease = Lease { job: JobId::new(7), token: LeaseToken::of(2, quell_core::Draw::MIN) };
         let keys: std::collections::BTreeSet<Key> =
             (0..1_000).map(|_| fresh_key(&lease).unwrap()).collect();
         assert_eq!(keys.len(), 1_000);

@@ -22,9 +22,9 @@ use quell_core::{
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ErrorKind,
     ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
     Location, NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
-    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups,
-    WorkerId,
+    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
+    Wakeups, WorkerId,
 };
 use tracing::error;
 
@@ -162,7 +162,7 @@ impl Store for Guarded {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         self.write("renew", async move { self.inner.renew(now, leases, lease).await }).await
     }
 

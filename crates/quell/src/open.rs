@@ -32,7 +32,7 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
             Ok(Quell::with_store(Arc::new(store)))
         }
         #[cfg(feature = "redis")]
-        Some("redis" | "rediss" | "redis-cluster" | "rediss-cluster") => {
+        Some(scheme) if REDIS.contains(&scheme) => {
             use quell_redis::RedisOptions;
             let options = RedisOptions::from_url(url)?;
             let store = history.into_iter().fold(options, RedisOptions::history).open().await?;
@@ -40,6 +40,27 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
         }
         scheme => Err(unknown(scheme.unwrap_or(""))),
     }
+}
+
+/// Asks the options of the store behind a URL for `$method`; `$memory` says why a store in memory has
+/// no use for it.
+macro_rules! of_options {
+    ($url:ident, $method:ident, $memory:literal) => {
+        match $url.split_once(':').map(|(scheme, _)| scheme) {
+            #[cfg(feature = "sqlite")]
+            Some("sqlite") => quell_sqlite::SqliteOptions::from_url($url)?.$method().await,
+            #[cfg(feature = "postgres")]
+            Some("postgres" | "postgresql") => {
+                quell_postgres::PostgresOptions::from_url($url)?.$method().await
+            }
+            #[cfg(feature = "redis")]
+            Some(scheme) if REDIS.contains(&scheme) => {
+                quell_redis::RedisOptions::from_url($url)?.$method().await
+            }
+            Some("memory") => Err(lacks(stringify!($method), $memory)),
+            scheme => Err(unknown(scheme.unwrap_or(""))),
+        }
+    };
 }
 
 /// Sets a store's clock back to the clock that it is read from, the host's or the database
@@ -60,22 +81,24 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
 /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) in memory; else what the
 /// store answers.
 pub async fn reset_clock(url: &str) -> Result<ClockReset> {
-    match url.split_once(':').map(|(scheme, _)| scheme) {
-        #[cfg(feature = "sqlite")]
-        Some("sqlite") => quell_sqlite::SqliteOptions::from_url(url)?.reset_clock().await,
-        #[cfg(feature = "postgres")]
-        Some("postgres" | "postgresql") => {
-            quell_postgres::PostgresOptions::from_url(url)?.reset_clock().await
-        }
-        #[cfg(feature = "redis")]
-        Some("redis" | "rediss" | "redis-cluster" | "rediss-cluster") => {
-            quell_redis::RedisOptions::from_url(url)?.reset_clock().await
-        }
-        Some("memory") => {
-            Err(lacks("reset_clock", "a store in memory ends with its process: start it again"))
-        }
-        scheme => Err(unknown(scheme.unwrap_or(""))),
-    }
+    of_options!(url, reset_clock, "a store in memory ends with its process: start it again")
+}
+
+/// Leaves ids out, [`SKIPPED_IDS`](crate::checkup::SKIPPED_IDS) of them, where a store was restored
+/// from a backup or lost its newest writes in a failover: receipts with the ids that were lost may be
+/// known elsewhere, and must not name other jobs. Processes of the store may run meanwhile.
+///
+/// ```no_run
+/// # async fn restored() -> quell::Result<()> {
+/// quell::skip_ids("sqlite://app.db").await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) in memory; else what the store answers.
+pub async fn skip_ids(url: &str) -> Result<()> {
+    of_options!(url, skip_ids, "a store in memory ends with its process: nothing restores it")
 }
 
 /// What a URL of this build may begin with.
@@ -88,15 +111,21 @@ const FORMS: &[&str] = &[
     "redis://HOST",
     #[cfg(feature = "redis")]
     "redis-cluster://HOST,HOST",
+    #[cfg(feature = "redis")]
+    "redis+sentinel://HOST,HOST/MASTER",
     "memory:",
 ];
+
+/// What a URL of a store on Redis begins with.
+const REDIS: [&str; 6] =
+    ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis+sentinel", "rediss+sentinel"];
 
 /// Only the scheme is told: the rest may hold a password.
 fn unknown(scheme: &str) -> Error {
     let feature = match scheme {
         "sqlite" => Some("sqlite"),
         "postgres" | "postgresql" => Some("postgres"),
-        "redis" | "rediss" | "redis-cluster" | "rediss-cluster" => Some("redis"),
+        scheme if REDIS.contains(&scheme) => Some("redis"),
         _ => None,
     };
     let (last, others) = FORMS.split_last().map_or(("", &[][..]), |(last, rest)| (*last, rest));
@@ -121,6 +150,7 @@ mod tests {
             ("sqlite", "needs the feature `sqlite` of quell: turn it on, or use "),
             ("postgresql", "needs the feature `postgres` of quell: turn it on, or use "),
             ("rediss-cluster", "needs the feature `redis` of quell: turn it on, or use "),
+            ("redis+sentinel", "needs the feature `redis` of quell: turn it on, or use "),
             ("mysql", "which this build does not know: use "),
         ] {
             let error = unknown(scheme);

@@ -119,6 +119,10 @@ impl Clock for TestClock {
         Some(self.now())
     }
 
+    fn is_virtual(&self) -> bool {
+        true
+    }
+
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<'static, ()> {
         let mut time = locked(&self.time);
         let id = time.next_id;

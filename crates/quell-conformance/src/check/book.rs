@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quell_core::history::{Event, WorkerTask};
 use quell_core::{
-    AttemptOutcome, JobId, JobState, Key, QueueName, QueueSettings, SettledAs, TaskName, Timestamp,
-    TriggerId, WorkerId,
+    AttemptOutcome, JobId, JobState, Key, LeaseToken, QueueName, QueueSettings, SettledAs,
+    TaskName, Timestamp, TriggerId, WorkerId,
 };
 
 use super::calls::Calls;
@@ -59,7 +59,7 @@ pub struct Book {
     /// The processes, and what may be missing of them.
     pub processes: Processes,
     /// Attempts that their handlers' own transactions ended, before that was on record.
-    pub in_tx: BTreeSet<(JobId, u64)>,
+    pub in_tx: BTreeSet<(JobId, LeaseToken)>,
     /// When the last change of a queue's settings was visible to every process.
     pub queue_set: BTreeMap<QueueName, Timestamp>,
     /// When the last pause or resume of a task was visible to every process.
@@ -110,7 +110,7 @@ impl Book {
                 Event::Row { .. } => book.has_rows = true,
                 Event::Window { .. } | Event::Claimed { .. } => book.has_store = true,
                 Event::Settle { job, token, in_tx: true, .. } => {
-                    book.in_tx.insert((*job, token.get()));
+                    book.in_tx.insert((*job, *token));
                 }
                 _ => {}
             }
@@ -224,8 +224,7 @@ impl Book {
             }
             Event::Claimed { .. } => self.claimed(at, line),
             Event::Renew { job, token, until, .. } => {
-                if let Some(view) = self.jobs.get_mut(job).filter(|view| view.token == token.get())
-                {
+                if let Some(view) = self.jobs.get_mut(job).filter(|view| view.token == *token) {
                     // A renewal that arrived twice is one.
                     if view.until != *until {
                         (view.until, view.renewed) = (*until, [at, view.renewed[0]]);
@@ -234,7 +233,7 @@ impl Book {
                 }
             }
             Event::Lapse { t, job, token, became, .. } => {
-                self.ended(at, *t, *job, token.get(), *became, Spent::Nothing);
+                self.ended(at, *t, *job, *token, *became, Spent::Nothing);
             }
             Event::Settle { t, job, token, outcome, became, .. } => {
                 let spent = match outcome {
@@ -244,17 +243,17 @@ impl Book {
                     | AttemptOutcome::TimedOut => Spent::Failure,
                     _ => Spent::Attempt,
                 };
-                self.ended(at, *t, *job, token.get(), *became, spent);
+                self.ended(at, *t, *job, *token, *became, spent);
             }
             Event::Cancel { t, job } => {
-                let token = self.jobs.get(job).map_or(0, |view| view.token);
+                let token = self.jobs.get(job).map_or(LeaseToken::NONE, |view| view.token);
                 self.ended(at, *t, *job, token, SettledAs::Cancelled, Spent::Attempt);
             }
             Event::Redrive { t, job, became, .. } => {
                 if let Some(view) = self.jobs.get_mut(job) {
                     (view.attempt, view.failures, view.ended) = (0, 0, None);
                 }
-                let token = self.jobs.get(job).map_or(0, |view| view.token);
+                let token = self.jobs.get(job).map_or(LeaseToken::NONE, |view| view.token);
                 self.ended(at, *t, *job, token, *became, Spent::Attempt);
             }
             Event::Prune { job, .. } | Event::Discard { job, .. } => {
@@ -412,12 +411,12 @@ impl Book {
         // Where events may be missing, the store's word is the only one.
         view.attempt = if view.doubted { *attempt } else { view.attempt.saturating_add(1) };
         view.newest_at = *t;
-        (view.token, view.until, view.renewed) = (token.get(), *until, [at, at]);
+        (view.token, view.until, view.renewed) = (*token, *until, [at, at]);
         (view.worker, view.by) = (Some(worker.clone()), line.p.clone());
         view.claims.push(ClaimView {
             at,
             t: *t,
-            token: token.get(),
+            token: *token,
             count: *count,
             first: view.first,
             due: view.due,
@@ -444,7 +443,7 @@ impl Book {
         at: usize,
         t: Timestamp,
         job: JobId,
-        token: u64,
+        token: LeaseToken,
         became: SettledAs,
         spent: Spent,
     ) {

@@ -69,7 +69,7 @@ impl Property for Failures {
 
 /// What is reported of an attempt that is not the job's newest is judged by its fence (P10).
 fn is_newest(view: &JobView, token: LeaseToken) -> bool {
-    view.token == token.get()
+    view.token == token
 }
 
 /// P12: the attempt has the number that follows from what came before.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_core::history::Event;
-use quell_core::{JobId, JobState, SettledAs, Timestamp};
+use quell_core::{JobId, JobState, LeaseToken, SettledAs, Timestamp};
 
 use super::views::JobView;
 use super::{Book, Found, Line, Property};
@@ -12,7 +12,7 @@ use super::{Book, Found, Line, Property};
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     /// Where each effect of a job was committed, and by which attempt.
-    effects: BTreeMap<(JobId, String), Vec<(usize, u64)>>,
+    effects: BTreeMap<(JobId, String), Vec<(usize, LeaseToken)>>,
 }
 
 impl Property for Leases {
@@ -20,7 +20,7 @@ impl Property for Leases {
         match &line.event {
             Event::Claimed { t, job, token, .. } => {
                 if let Some(view) = book.jobs.get(job) {
-                    fenced(view, (*job, token.get()), at, found);
+                    fenced(view, (*job, *token), at, found);
                     alone(book, view, (*job, *t), at, found);
                 }
             }
@@ -28,7 +28,7 @@ impl Property for Leases {
                 let Some(view) = book.jobs.get(job) else { return };
                 let late = format!("job {job}: a lease that was lost was extended");
                 let shown = view.newest(2).chain([at]);
-                if holds(view, token.get(), *t) {
+                if holds(view, *token, *t) {
                     found.holds("P10");
                 } else {
                     found.unless(book.missing(view, *t), "P10", shown, late);
@@ -36,13 +36,13 @@ impl Property for Leases {
             }
             Event::Lapse { t, job, token, .. } => {
                 if let Some(view) = book.jobs.get(job) {
-                    lapsed(book, view, (*job, token.get(), *t), at, found);
+                    lapsed(book, view, (*job, *token, *t), at, found);
                 }
             }
             Event::Settle { .. } => settled(book, at, &line.event, found),
             Event::Effect { job, token, name } => {
                 let place = self.effects.entry((*job, name.clone())).or_default();
-                place.push((at, token.get()));
+                place.push((at, *token));
             }
             _ => {}
         }
@@ -69,12 +69,12 @@ impl Property for Leases {
 }
 
 /// Whether an attempt's right holds at `t`.
-fn holds(view: &JobView, token: u64, t: Timestamp) -> bool {
+fn holds(view: &JobView, token: LeaseToken, t: Timestamp) -> bool {
     view.state == JobState::Running && view.token == token && t < view.until
 }
 
 /// P10: each attempt has a fence of its own, higher than those before.
-fn fenced(view: &JobView, (job, token): (JobId, u64), at: usize, found: &mut Found) {
+fn fenced(view: &JobView, (job, token): (JobId, LeaseToken), at: usize, found: &mut Found) {
     if token > view.token {
         found.holds("P10");
     } else {
@@ -108,7 +108,7 @@ fn alone(book: &Book, view: &JobView, (job, t): (JobId, Timestamp), at: usize, f
 fn lapsed(
     book: &Book,
     view: &JobView,
-    (job, token, t): (JobId, u64, Timestamp),
+    (job, token, t): (JobId, LeaseToken, Timestamp),
     at: usize,
     found: &mut Found,
 ) {
@@ -140,7 +140,7 @@ fn settled(book: &Book, at: usize, event: &Event, found: &mut Found) {
         found.cannot("P10", "the handler's own transaction ended the attempt, at a time before");
         return;
     }
-    let right = holds(view, token.get(), *t);
+    let right = holds(view, *token, *t);
     if *became == SettledAs::Refused {
         let wronged = format!("job {job}: a settlement was refused that had the right");
         let shown = view.newest(2).chain([at]);
@@ -157,9 +157,9 @@ fn settled(book: &Book, at: usize, event: &Event, found: &mut Found) {
         found.holds("P27");
         return;
     }
-    let settled = view.claims.iter().any(|c| c.token == token.get() && c.end.is_some());
+    let settled = view.claims.iter().any(|c| c.token == *token && c.end.is_some());
     // What is missing can only have given rights, not a second settlement.
-    let sure = settled || token.get() < view.token;
+    let sure = settled || *token < view.token;
     let excuse = book.missing(view, *t).filter(|_| !sure);
     let stale = format!("job {job}: a settlement counted that had no right to");
     found.unless(excuse, "P10", view.newest(3).chain([at]), stale);

@@ -88,7 +88,7 @@ impl Property for Limits {
             Event::Claimed { .. } => claimed(book, at, &line.event, found),
             Event::Start { t, job, token, .. } => {
                 let Some(view) = book.jobs.get(job) else { return };
-                if let Some(claim) = view.claims.iter().find(|claim| claim.token == token.get()) {
+                if let Some(claim) = view.claims.iter().find(|claim| claim.token == *token) {
                     let slow = t.since(claim.t) > HAND_OVER;
                     let harmed = !book.faults || book.fault.is_some_and(|fault| fault > claim.at);
                     let handed = Handed { t: *t, late: slow && harmed };

@@ -49,7 +49,7 @@ impl Property for Punctual {
             }
             Event::Start { t, job, token, .. } => {
                 let Some(view) = book.jobs.get(job) else { return };
-                let claim = view.claims.iter().find(|claim| claim.token == token.get());
+                let claim = view.claims.iter().find(|claim| claim.token == *token);
                 if let Some(claim) = claim {
                     handed(book, (*job, *t), (claim.t, claim.at), at, found);
                 }

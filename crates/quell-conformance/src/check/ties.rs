@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quell_core::history::Event;
-use quell_core::{JobId, SettledAs, Timestamp};
+use quell_core::{JobId, LeaseToken, SettledAs, Timestamp};
 
 use super::Line;
 use super::read::{job_of, time_of};
@@ -25,7 +25,7 @@ pub(super) struct Placed {
 /// What the lines so far say of one job.
 #[derive(Debug, Default)]
 struct Said {
-    token: u64,
+    token: LeaseToken,
     runs: bool,
     count: u64,
     task_key: Option<TaskKey>,
@@ -81,13 +81,15 @@ impl World {
     fn may(&self, event: &Event) -> bool {
         match event {
             Event::Claimed { job, token, count, .. } => self.jobs.get(job).is_none_or(|said| {
-                !said.runs && token.get() == said.token.saturating_add(1) && *count == said.count
+                !said.runs
+                    && token.starts() == said.token.starts().saturating_add(1)
+                    && *count == said.count
             }),
             Event::Renew { job, token, .. } | Event::Lapse { job, token, .. } => {
-                self.jobs.get(job).is_none_or(|said| said.runs && said.token == token.get())
+                self.jobs.get(job).is_none_or(|said| said.runs && said.token == *token)
             }
             Event::Settle { job, token, became, .. } => {
-                let held = |said: &Said| said.runs && said.token == token.get();
+                let held = |said: &Said| said.runs && said.token == *token;
                 *became == SettledAs::Refused || self.jobs.get(job).is_none_or(held)
             }
             Event::Window { job, task, key, count, shape, .. } => {
@@ -138,7 +140,7 @@ impl World {
             Event::Claimed { job, token, count, .. } => {
                 self.close(*job);
                 let said = self.jobs.entry(*job).or_default();
-                (said.token, said.runs, said.count) = (token.get(), true, *count);
+                (said.token, said.runs, said.count) = (*token, true, *count);
             }
             Event::Lapse { job, .. } | Event::Cancel { job, .. } => self.end(*job),
             Event::Settle { job, became, .. } if *became != SettledAs::Refused => self.end(*job),

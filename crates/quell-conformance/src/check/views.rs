@@ -9,8 +9,8 @@ use quell_core::job::Shape;
 use quell_core::trigger::When;
 use quell_core::window::{Debounce, DueReason};
 use quell_core::{
-    Fold, JobId, JobState, Key, Payload, QueueName, Receipt, SettledAs, TaskName, Timestamp,
-    WorkerId,
+    Fold, JobId, JobState, Key, LeaseToken, Payload, QueueName, Receipt, SettledAs, TaskName,
+    Timestamp, WorkerId,
 };
 
 /// A call, by its process and number.
@@ -72,7 +72,7 @@ pub struct ClaimView {
     /// Store time.
     pub t: Timestamp,
     /// The fence.
-    pub token: u64,
+    pub token: LeaseToken,
     /// How many triggers the attempt covers.
     pub count: u64,
     /// The window's first trigger at that time.
@@ -132,7 +132,7 @@ pub struct JobView {
     /// Why it is due then.
     pub reason: DueReason,
     /// The newest fence.
-    pub token: u64,
+    pub token: LeaseToken,
     /// When the newest lease lapses.
     pub until: Timestamp,
     /// The lines of the claim or renewal that set that, and of the one before.
@@ -198,7 +198,7 @@ impl JobView {
             flushed: false,
             nb: Timestamp::MIN,
             reason: DueReason::Immediate,
-            token: 0,
+            token: LeaseToken::NONE,
             until: Timestamp::MIN,
             renewed: [0; 2],
             worker: None,
@@ -253,13 +253,14 @@ impl JobView {
         match event {
             Event::Window { .. } => self.state != JobState::Scheduled,
             Event::Claimed { token, .. } => {
-                self.state != JobState::Scheduled || self.token.checked_add(1) != Some(token.get())
+                self.state != JobState::Scheduled
+                    || token.starts() != self.token.starts().saturating_add(1)
             }
             Event::Renew { token, .. } | Event::Lapse { token, .. } => {
-                self.state != JobState::Running || self.token != token.get()
+                self.state != JobState::Running || self.token != *token
             }
             Event::Settle { token, became, in_tx, .. } => {
-                let held = self.state == JobState::Running && self.token == token.get();
+                let held = self.state == JobState::Running && self.token == *token;
                 !held && !in_tx && *became != SettledAs::Refused
             }
             Event::Redrive { .. } | Event::Discard { .. } => self.state != JobState::Dead,

@@ -21,9 +21,9 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
     EffectName, Ended, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId,
     JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NextDue, Overview, Payload, Pruned,
-    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName,
-    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups,
-    WorkerId,
+    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, Wakeups, WorkerId,
 };
 
 use super::bug::Bug;
@@ -165,10 +165,10 @@ impl Store for Buggy {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         if self.has(Bug::NeverRenews) {
             let until = now.map(|now| now + lease);
-            return Ok(leases.iter().map(|_| until).collect());
+            return Ok(leases.iter().map(|_| until.into()).collect());
         }
         let renewed = self.inner.renew(now, leases, lease).await;
         self.tell();

@@ -239,6 +239,10 @@ impl Clock for ProcessClock {
         None
     }
 
+    fn is_virtual(&self) -> bool {
+        true
+    }
+
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<'static, ()> {
         let is_past = at <= self.now();
         let mut state = locked(&self.sleepers);

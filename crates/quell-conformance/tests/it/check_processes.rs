@@ -22,7 +22,7 @@ fn keyed(mut window: Value, key: &str, priority: i16) -> Value {
 
 fn claimed(t: u64, job: u64, token: u64, attempt: u32) -> Value {
     json!({
-        "event": "claimed", "t": t, "job": job.to_string(), "token": token, "task": "t",
+        "event": "claimed", "t": t, "job": job.to_string(), "token": format!("{token}-7"), "task": "t",
         "queue": "q", "key": "k", "worker": format!("w{token}"), "count": 1, "due": t,
         "attempt": attempt, "until": t + 1_000,
     })
@@ -30,7 +30,7 @@ fn claimed(t: u64, job: u64, token: u64, attempt: u32) -> Value {
 
 fn ended(t: u64, job: u64, token: u64, outcome: &str, due: u64) -> Value {
     json!({
-        "event": "settle", "t": t, "job": job.to_string(), "token": token, "outcome": outcome,
+        "event": "settle", "t": t, "job": job.to_string(), "token": format!("{token}-7"), "outcome": outcome,
         "became": {"scheduled": {"due": due}},
     })
 }

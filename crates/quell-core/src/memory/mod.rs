@@ -37,9 +37,9 @@ use crate::store::no_such_job;
 use crate::{
     AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
     EndHub, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
-    Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
+    Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -166,8 +166,9 @@ impl Store for MemoryStore {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
-        Ok(self.step(now, |state| leases.iter().map(|held| state.renew(held, lease)).collect()))
+    ) -> Result<Vec<Renewal>> {
+        Ok(self
+            .step(now, |state| leases.iter().map(|held| state.renew(held, lease).into()).collect()))
     }
 
     async fn settle(

@@ -9,8 +9,8 @@ use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
 use crate::settlement::clipped;
 use crate::{
-    AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, LeaseToken,
-    Pruned, Result, Retention, Settled, SettledAs, Settlement, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, Pruned, Result,
+    Retention, Settled, SettledAs, Settlement, TaskName, Timestamp,
 };
 
 impl State {
@@ -31,20 +31,20 @@ impl State {
     }
 
     pub(super) fn start_claimed(&mut self, id: JobId, claim: &Claim) -> Option<ClaimedJob> {
-        let job = self.start(id, &claim.worker, claim.lease)?;
+        let job = self.start(id, claim)?;
         let now = self.now();
         self.tell(|| Event::claimed(now, claim, &job));
         Some(job)
     }
 
-    fn start(&mut self, id: JobId, worker: &WorkerId, lease: Duration) -> Option<ClaimedJob> {
+    fn start(&mut self, id: JobId, claim: &Claim) -> Option<ClaimedJob> {
         let now = self.now();
-        self.update(id, |job| job.start(now, worker, lease))?;
+        self.update(id, |job| job.start(now, claim))?;
         let job = self.job(id)?;
         let (queue, partition) = (job.queue.clone(), job.partition.clone());
         let claimed = ClaimedJob {
             id,
-            token: LeaseToken::new(job.starts),
+            token: job.token,
             task: job.task.clone(),
             key: job.key.clone(),
             payload: job.payload.clone(),
@@ -54,7 +54,7 @@ impl State {
             triggers: job.window.triggers,
             first_at: job.window.first_at,
             due_at: job.window.due_at,
-            lease_until: now + lease,
+            lease_until: now + claim.lease,
         };
         if let (Edge::Throttle, Some(period), Some(key)) =
             (job.shape.edge, job.shape.period, job.key.clone())
@@ -107,7 +107,7 @@ impl State {
 
     fn lapse(&mut self, id: JobId) -> Option<Lapsed> {
         let now = self.now();
-        let token = LeaseToken::new(self.job(id)?.starts);
+        let token = self.job(id)?.token;
         self.record_attempt(id, AttemptOutcome::Lapsed, None);
         let place = self.told();
         let crash = is_crash(self.job(id)?, &self.workers);
@@ -277,7 +277,7 @@ impl State {
         self.limits.forget_starts(now);
         let mut holds = std::mem::take(&mut self.holds);
         holds.retain(|_, hold| {
-            let job = self.job(hold.job).map(|job| (job.state, job.starts > 0));
+            let job = self.job(hold.job).map(|job| (job.state, job.starts() > 0));
             hold.holds(now, job)
         });
         self.holds = holds;

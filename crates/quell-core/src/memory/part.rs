@@ -21,7 +21,7 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Tick, Ticked};
 use crate::{
     Attempt, Batch, Claim, ClaimedJob, DeadLetter, Effect, EffectName, ExplainTarget, Explanation,
     Imported, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, Past, Payload, Pruned,
-    QueueName, QueueSettings, Receipt, Redrive, Result, Retention, ScheduleName, Settled,
+    QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled,
     SettledAs, Settlement, TaskName, TaskSettings, Timestamp,
 };
 
@@ -186,8 +186,8 @@ impl Part {
     }
 
     /// As [`Store::renew`](crate::Store::renew), on the jobs' rows.
-    pub fn renew(&mut self, leases: &[Lease], lease: Duration) -> Vec<Option<Timestamp>> {
-        leases.iter().map(|held| self.0.renew(held, lease)).collect()
+    pub fn renew(&mut self, leases: &[Lease], lease: Duration) -> Vec<Renewal> {
+        leases.iter().map(|held| self.0.renew(held, lease).into()).collect()
     }
 
     /// As [`Store::settle`](crate::Store::settle), on the jobs with all that hangs on them, other

@@ -18,8 +18,8 @@ use crate::schedule::{ScheduleInfo, Tick};
 use crate::window::Window;
 use crate::{
     AlertName, AlertState, Attempt, AttemptOutcome, Counts, Effect, EffectName, ExplainTarget,
-    Explanation, Job, JobFilter, JobId, JobState, Key, KeyAdvice, LeaseToken, Past, QueueName,
-    QueueSettings, Result, ScheduleName, TaskName, Timestamp,
+    Explanation, Job, JobFilter, JobId, JobState, Key, KeyAdvice, Past, QueueName, QueueSettings,
+    Result, ScheduleName, TaskName, Timestamp,
 };
 
 /// Jobs that may start, in the order of R30.
@@ -376,18 +376,18 @@ impl State {
         let Some(job) = self.jobs.get(&id) else { return };
         let (Some(worker), Some(started_at)) = (job.worker.clone(), job.started_at) else { return };
         let attempt = Attempt {
-            token: LeaseToken::new(job.starts),
+            token: job.token,
             worker,
             started_at,
             ended_at: Some(self.now),
             outcome: Some(outcome),
             error,
         };
-        let given_up = given_up(attempt.token.get());
+        let given_up = given_up(attempt.token);
         let attempts = self.attempts.entry(id).or_default();
         attempts.push(attempt);
         if let Some(given_up) = given_up {
-            attempts.retain(|attempt| !given_up.contains(&attempt.token.get()));
+            attempts.retain(|attempt| !given_up.contains(&attempt.token));
         }
     }
 

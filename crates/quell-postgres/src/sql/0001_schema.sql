@@ -40,42 +40,44 @@ create table quell.lane (
     unique (queue_id, task_id, priority)
 );
 
--- Jobs that wait or run. Times are microseconds since the epoch.
+-- Jobs that wait or run. Times are microseconds since the epoch. What is never null comes first: its
+-- place in a row is the same in all of them, and the server finds it without walking there.
 create table quell.job (
     id          bigint primary key,
     due_at      bigint not null,
     first_at    bigint not null,
-    -- Null where it is the same as first_at.
-    last_at     bigint,
-    bound_at    bigint,
-    -- Null where no trigger asked for a delay.
-    asked_at    bigint,
-    not_before  bigint,
     triggers    bigint not null default 1,
     suppressed  bigint not null default 0,
-    starts      bigint not null default 0,
-    lease_until bigint,
-    started_at  bigint,
-    ended_at    bigint,
-    absorbed_by bigint,
-    -- R13: the period of a throttled key.
-    period      bigint,
-    -- R10: the closed window of its key that it waits behind, if that is known: claims do not look at
-    -- it until that one has ended. Null says nothing: `blocked` in row.rs decides.
-    behind      bigint,
+    -- R21: the fence of the newest start, which counts them above its 39 lowest bits.
+    token       bigint not null default 0,
     lane_id     integer not null,
     task_id     integer not null,
+    -- 0 for none.
+    partition_id integer not null default 0,
     attempt     integer not null default 0,
     failures    integer not null default 0,
     lapses      integer not null default 0,
-    -- 0 for none.
-    partition_id integer not null default 0,
     state       smallint not null default 0,
     reason      smallint not null default 0,
     -- R11: attempts of its key may run at the same time.
     overlap     boolean not null default false,
     -- R10: a window that takes no further trigger, also while it runs.
     closed      boolean not null default false,
+    lease_until bigint,
+    started_at  bigint,
+    -- R10: the closed window of its key that it waits behind, if that is known: claims do not look at
+    -- it until that one has ended. Null says nothing: `blocked` in row.rs decides.
+    behind      bigint,
+    ended_at    bigint,
+    -- Null where it is the same as first_at.
+    last_at     bigint,
+    bound_at    bigint,
+    -- Null where no trigger asked for a delay.
+    asked_at    bigint,
+    not_before  bigint,
+    absorbed_by bigint,
+    -- R13: the period of a throttled key.
+    period      bigint,
     key         text collate "C",
     partition   text collate "C",
     worker      text,
@@ -122,15 +124,12 @@ $$;
 create function quell.let_through() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    update quell.job set behind = null where behind = old.id;
+    update quell.job set behind = null where behind = new.id;
     return null;
 end
 $$;
 create trigger job_opens after update of closed on quell.job
    for each row when (old.closed and not new.closed) execute function quell.let_through();
--- At the commit, or a caller's own transaction that ends a job (R22) would hold them until then.
-create constraint trigger job_leaves after delete on quell.job deferrable initially deferred
-   for each row when (old.closed) execute function quell.let_through();
 
 -- Jobs that have ended, until their retention is over (R37).
 create table quell.ended (like quell.job including defaults, primary key (id))
@@ -138,6 +137,11 @@ create table quell.ended (like quell.job including defaults, primary key (id))
 create index ended_at on quell.ended (state, ended_at, lane_id);
 create index ended_key on quell.ended (task_id, key, id) where key is not null;
 create index ended_heir on quell.ended (absorbed_by) where absorbed_by is not null;
+-- R10: whoever leaves quell.job comes here, with `closed` where others may be behind it. At the commit, or a caller's own transaction that ends a
+-- job (R22) would hold those behind it until then. (A trigger on what is deleted would have to read
+-- each row once more.)
+create constraint trigger ended_arrives after insert on quell.ended deferrable initially deferred
+   for each row when (new.closed) execute function quell.let_through();
 
 -- Attempts that did not succeed; a success is on the job's row.
 create table quell.attempt (
@@ -260,6 +264,10 @@ $$;
 create function quell.put(triggers text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
+    if octet_length(put.triggers) > 134217728 then
+        raise exception 'triggers: the batch has % bytes, the limit is 134217728: split it',
+              octet_length(put.triggers) using errcode = '22023';
+    end if;
     insert into quell.inbox (triggers) values (put.triggers);
     -- Told once by the commit, however often it is asked for.
     perform pg_notify('{channel}', '0 -9223372036854775808 *');
@@ -277,7 +285,7 @@ declare
     w record;
 begin
     delete from quell.job
-     where id = settle.job_id and starts = settle.token and state + 0 = 1 and lease_until + 0 > now
+     where id = settle.job_id and job.token = settle.token and state + 0 = 1 and lease_until + 0 > now
  returning * into j;
     if not found then
         raise exception 'the lease of job % was lost: this transaction must not commit',

@@ -40,8 +40,12 @@ $$;
 create function quell.span(argument text, given interval) returns text
 language plpgsql volatile as $$
 declare
-    micros bigint := (extract(epoch from given) * 1000000)::bigint;
+    micros bigint;
 begin
+    if extract(epoch from given) > 9223372036854 then
+        perform quell.refuse(argument, format('is %s: give less than 290000 years', given));
+    end if;
+    micros := greatest(extract(epoch from given) * 1000000, 0)::bigint;
     if micros <= 0 then
         perform quell.refuse(argument, format('is %s: give a time span above zero', given));
     end if;
@@ -207,6 +211,11 @@ begin
     elsif run_at is not null then
         if not isfinite(run_at) then
             perform quell.refuse('run_at', format('is %s: give a moment', run_at));
+        end if;
+        -- The last moment that the store's clock can tell.
+        if extract(epoch from run_at) > 9223372036854 then
+            perform quell.refuse('run_at', format('is %s: give a moment before the year 294247',
+                                                  run_at));
         end if;
         due := format('{"at":%s}', (extract(epoch from run_at) * 1000000)::bigint);
     end if;

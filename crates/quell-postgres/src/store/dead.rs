@@ -14,15 +14,15 @@ use crate::tx::Tx;
 #[async_trait]
 impl DeadLetters for PostgresStore {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
-        read!(self, |reader| reader.dead(filter))
+        read!(self, long, |reader| reader.dead(filter))
     }
 
     async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
-        read!(self, |reader| reader.count_dead(filter))
+        read!(self, long, |reader| reader.count_dead(filter))
     }
 
     async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
-        read!(self, |reader| reader.letters(ids))
+        read!(self, long, |reader| reader.letters(ids))
     }
 
     async fn discard(
@@ -46,7 +46,7 @@ impl DeadLetters for PostgresStore {
 #[async_trait]
 impl UnreadableJobs for PostgresStore {
     async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
-        read!(self, |reader| reader.unreadable(page))
+        read!(self, long, |reader| reader.unreadable(page))
     }
 
     async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {

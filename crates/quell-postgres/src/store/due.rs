@@ -2,6 +2,7 @@
 //! a queue is kept, so that the next claim knows which way to go.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use quell_core::line::Line;
 use quell_core::{Claim, Claimed, QueueName, Result, TaskName, Timestamp, WorkerId};
@@ -11,6 +12,9 @@ use super::{PostgresStore, TRIES};
 use crate::error::wants_retry;
 use crate::look::{Look, base_of, look};
 use crate::tx::Tx;
+
+/// When to look again at an inbox that another call was folding.
+const FOLDED_ELSEWHERE: Duration = Duration::from_millis(250);
 
 impl PostgresStore {
     /// What the claims of a queue with limits pass one by one.
@@ -91,7 +95,12 @@ impl PostgresStore {
             None => None,
         };
         write!(self, now, |tx| {
-            let (jobs, next, rated) = tx.claim(claim).await?;
+            let (jobs, mut next, rated) = tx.claim(claim).await?;
+            if tx.inbox_waits {
+                // Another call folds the inbox. If it dies, no notification comes.
+                let soon = next.now + FOLDED_ELSEWHERE;
+                next.due = Some(next.due.map_or(soon, |due| due.min(soon)));
+            }
             Claimed { now: tx.now, jobs, next, rated }
         })
     }

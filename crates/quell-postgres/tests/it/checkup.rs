@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{key, keyed, lease, plain};
+use quell_conformance::rig::{key, keyed, lease, plain, until};
+use quell_core::checkup::Measure;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::{Batch, ErrorKind, JobId, NewTrigger, Store, Timestamp, When};
-use quell_postgres::{PostgresOptions, PostgresStore};
+use quell_postgres::{PostgresOptions, PostgresStore, trigger_in};
 
 use crate::scene::Scene;
 
@@ -38,6 +39,49 @@ async fn r38_a_checkup_shows_the_store_and_its_clock() {
     scene.sql("insert into quell.inbox (triggers, refused) values ('[]', 'why')");
     let checkup = store.checkup().await.unwrap();
     assert_eq!(checkup.problems().count(), 1, "{checkup}");
+}
+
+#[tokio::test]
+async fn r38_a_checkup_has_numbers_to_watch() {
+    let server = quell_services::Postgres::start(&["fsync=off", "max_prepared_transactions=1"]);
+    let server = server.unwrap();
+    let _standby = server.standby().unwrap();
+    let scene = Scene { url: format!("{}?schema=quell", server.url()) };
+    let store = scene.store().await;
+    let number = async |metric: &str| {
+        let checkup = store.checkup().await.unwrap();
+        let gauge = checkup.gauges().find(|gauge| gauge.metric == metric);
+        gauge.map(|gauge| match gauge.measure {
+            Measure::Count(count) => count as f64,
+            Measure::Time(time) => time.as_secs_f64(),
+        })
+    };
+    assert!(number("quell_store_clock_ahead_seconds").await.unwrap() < 60.0);
+    assert_eq!(number("quell_store_connections_max").await, Some(100.0));
+    let before = number("quell_store_connections").await.unwrap();
+    let mut db = scene.connect().await;
+    assert!(number("quell_store_connections").await.unwrap() > before);
+    assert_eq!(number("quell_store_inbox_waiting").await, Some(0.0));
+    trigger_in(&mut db, store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
+    assert_eq!(number("quell_store_inbox_waiting").await, Some(1.0));
+    // Of all snapshots the oldest counts, whoever holds it.
+    let begin = "begin isolation level repeatable read; select 1";
+    sqlx::raw_sql(begin).execute(&mut db).await.unwrap();
+    let open_for = async || number("quell_store_oldest_snapshot_seconds").await.unwrap();
+    until("the snapshot gets old", async || open_for().await > 1.0).await;
+    sqlx::raw_sql("commit").execute(&mut db).await.unwrap();
+    until("it is over", async || open_for().await < 1.0).await;
+    sqlx::raw_sql("begin; create table t (); prepare transaction 'p'")
+        .execute(&mut db)
+        .await
+        .unwrap();
+    until("it is old, too", async || open_for().await > 1.0).await;
+    // The standby tells how far behind it is while there is something to replay.
+    until("the replica's lag is known", async || {
+        accept(&store, None, plain("2")).await;
+        number("quell_store_replica_lag_seconds").await.is_some()
+    })
+    .await;
 }
 
 #[tokio::test]

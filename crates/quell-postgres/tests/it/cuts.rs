@@ -12,47 +12,58 @@ use quell_conformance::calls::{Case, table};
 use quell_conformance::rig::{secs, until};
 use quell_core::{ErrorKind, JobId, Result, Store, Timestamp};
 use quell_postgres::PostgresStore;
+use quell_services::{PgBouncer, Pooling};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::proxy::{Cut, Proxy, cuts_of};
 use crate::scene::Scene;
 
 /// How many cases are cut at a time.
-const SHARES: usize = 4;
+pub(crate) const SHARES: usize = 4;
 /// After how many cuts it is asked to go on: whatever was not done is done again.
 const GOES_ON: usize = 4;
 /// The first job of each round.
-const FIRST: JobId = JobId::new(1);
+pub(crate) const FIRST: JobId = JobId::new(1);
 /// Between two rounds: time only goes on.
 const ROUND: Duration = secs(10_000);
 
 /// One schema, a store that reaches it through the proxy, and one that does not.
-struct Ground {
+pub(crate) struct Ground {
     scene: Scene,
-    proxy: Proxy,
-    direct: PostgresStore,
-    cut_off: PostgresStore,
+    pub(crate) proxy: Proxy,
+    pub(crate) direct: PostgresStore,
+    pub(crate) cut_off: PostgresStore,
     db: PgConnection,
     /// When the round began.
-    base: Timestamp,
+    pub(crate) base: Timestamp,
     rounds: usize,
     /// Whether the store's connection was cut and not made again.
     is_closed: bool,
+    /// Stands between the store and the proxy: then it is the pooler that loses its server.
+    pooler: Option<PgBouncer>,
+    /// How often a connection was cut.
+    cuts: usize,
 }
 
 impl Ground {
-    async fn new() -> Ground {
+    pub(crate) async fn new(pooling: Option<Pooling>) -> Ground {
         let scene = Scene::new();
         let server = scene.plain_url().rsplit(':').next().unwrap().split('/').next().unwrap();
-        let proxy = Proxy::start(server.parse().unwrap()).await;
+        // A pooler gives any call the connections that served hints.
+        let spared =
+            if pooling.is_some() { b"\0no client says so\0".as_slice() } else { b"quell hints" };
+        let proxy = Proxy::start_sparing(server.parse().unwrap(), spared).await;
         let direct = PostgresStore::open(&scene.url).await.unwrap();
-        let cut_off = PostgresStore::open(&through(&proxy, &scene)).await.unwrap();
+        let pooler = pooling.map(|pooling| PgBouncer::start_at(proxy.port(), pooling).unwrap());
+        let cut_off = PostgresStore::open(&through(&proxy, &scene, pooler.as_ref())).await.unwrap();
+        assert_eq!(cut_off.capabilities().push, pooling != Some(Pooling::Transaction));
         let db = scene.connect().await;
-        Ground { scene, proxy, direct, cut_off, db, base: Rig::START, rounds: 0, is_closed: false }
+        let (base, rounds, cuts, is_closed) = (Rig::START, 0, 0, false);
+        Ground { scene, proxy, direct, cut_off, db, base, rounds, is_closed, pooler, cuts }
     }
 
     /// Begins a round with the rows that the case needs.
-    async fn begin(&mut self, case: &Case) {
+    pub(crate) async fn begin(&mut self, case: &Case) {
         const EMPTY: &str = "delete from quell.job; delete from quell.ended;
              delete from quell.attempt; delete from quell.hold; delete from quell.memory;
              delete from quell.start; delete from quell.inbox; delete from quell.tick_fired;
@@ -121,16 +132,23 @@ impl Ground {
     }
 
     /// Lets the store have a connection on which nothing was prepared yet, or none.
-    async fn connect(&mut self, case: &Case) {
+    pub(crate) async fn connect(&mut self, case: &Case) {
+        if self.pooler.is_some() {
+            // Where a login is cut off, the pooler takes its time before it tries again.
+            self.proxy.set(None);
+            let goes_on = async || self.cut_off.counts().await.is_ok();
+            return until("the pooler has a server again", goes_on).await;
+        }
         if case.stranger {
-            self.cut_off = PostgresStore::open(&through(&self.proxy, &self.scene)).await.unwrap();
+            let url = through(&self.proxy, &self.scene, None);
+            self.cut_off = PostgresStore::open(&url).await.unwrap();
         } else if !std::mem::take(&mut self.is_closed) {
             if case.cold {
                 self.idle().await;
             }
-            // One that idled is tested first: then the test is cut off, and the call has a new one.
+            // Behind its begin, which would be made again on another connection.
             let closes = async || {
-                self.proxy.set(Some(Cut::Before(0)));
+                self.proxy.set(Some(Cut::Before(40)));
                 let answer = self.cut_off.counts().await;
                 self.proxy.unset().1 && answer.is_err()
             };
@@ -148,7 +166,7 @@ impl Ground {
     }
 
     /// A call that is cut nowhere: the rows before and after it, and the server's replies.
-    async fn whole(&mut self, case: &Case) -> (String, String, Vec<u8>) {
+    pub(crate) async fn whole(&mut self, case: &Case) -> (String, String, Vec<u8>) {
         self.begin(case).await;
         self.connect(case).await;
         let before = self.rows().await;
@@ -168,6 +186,7 @@ impl Ground {
         self.proxy.set(Some(cut));
         let answer = (case.call)(&self.cut_off, self.base, FIRST).await;
         let (_, was_cut) = self.proxy.unset();
+        self.cuts += usize::from(was_cut);
         let rows = self.rows().await;
         let happened = rows == after;
         assert!(happened || rows == before, "{name}, {cut:?}: half done: {answer:?}\n{rows}");
@@ -190,6 +209,10 @@ impl Ground {
 
     /// The store is not opened again: it does what was not done, or at least reads.
     async fn goes_on(&mut self, case: &Case, cut: Cut, (happened, after): (bool, &str)) {
+        if self.pooler.is_some() {
+            // What was cut off may still hold its rows for a moment, behind the pooler.
+            return until("it goes on", async || self.cut_off.counts().await.is_ok()).await;
+        }
         if happened {
             // The connection may have been closed while nobody used it: the next call finds out.
             let _found_out = self.cut_off.counts().await;
@@ -217,11 +240,15 @@ enum Told {
     Unknown,
 }
 
-fn through(proxy: &Proxy, scene: &Scene) -> String {
+fn through(proxy: &Proxy, scene: &Scene, pooler: Option<&PgBouncer>) -> String {
     let (head, tail) = scene.plain_url().rsplit_once(':').unwrap();
     let database = tail.split_once('/').unwrap().1;
-    let schema = scene.schema();
-    format!("{head}:{}/{database}?sslmode=disable&connections=1&schema={schema}", proxy.port())
+    let (to, more) = match pooler {
+        // What is left of a message may announce more than will ever come.
+        Some(pooler) => (pooler.url(), "&timeout_ms=1000"),
+        None => (format!("{head}:{}/{database}", proxy.port()), ""),
+    };
+    format!("{to}?sslmode=disable&connections=1{more}&schema={}", scene.schema())
 }
 
 /// Times are the only numbers of so many digits; they are counted from `base`.
@@ -241,7 +268,7 @@ fn since(rows: &str, base: Timestamp) -> String {
 
 /// Cuts each of these cases everywhere; says how often, and what became of it.
 async fn cut_all(cases: Vec<Case>) -> (usize, String) {
-    let mut ground = Ground::new().await;
+    let mut ground = Ground::new(None).await;
     let mut summary = String::new();
     for case in cases {
         // The first time, names get their numbers.
@@ -282,4 +309,35 @@ fn r01_r39_a_connection_cut_at_any_byte_of_the_replies_leaves_no_call_half_done(
         eprint!("{summary}");
     }
     eprintln!("{rounds} cuts in {:?}", began.elapsed());
+}
+
+/// Cuts the connections of a pooler to its server at every message that comes through.
+async fn cut_pooler(pooling: Pooling) {
+    let mut ground = Ground::new(Some(pooling)).await;
+    let mut told = BTreeMap::new();
+    // What a stranger does there, others do as well.
+    for case in table().into_iter().filter(|case| !case.stranger) {
+        ground.whole(&case).await;
+        let (before, after, replies) = ground.whole(&case).await;
+        let changes = before != after;
+        let whole = |cut: &Cut| matches!(cut, Cut::Before(_));
+        for cut in cuts_of(&replies).into_iter().filter(whole) {
+            let answer = ground.round(&case, cut, (&before, &after)).await;
+            *told.entry(answer).or_insert(0) += 1;
+            assert!(changes || answer != Told::Unknown, "{}, {cut:?}: it only reads", case.name);
+        }
+    }
+    eprintln!("{pooling:?}: {} of {} rounds cut, {told:?}", ground.cuts, ground.rounds);
+    assert!(ground.cuts * 10 > ground.rounds * 8, "most of the cuts meet the call");
+    assert!(told.contains_key(&Told::Failed) && told.contains_key(&Told::Unknown), "{told:?}");
+}
+
+#[tokio::test]
+async fn r01_r39_a_session_pooler_that_loses_its_server_at_any_message_hides_no_commit() {
+    cut_pooler(Pooling::Session).await;
+}
+
+#[tokio::test]
+async fn r01_r39_a_transaction_pooler_that_loses_its_server_at_any_message_hides_no_commit() {
+    cut_pooler(Pooling::Transaction).await;
 }

@@ -40,6 +40,8 @@ async fn r19_ends_that_nobody_waits_for_are_not_told_and_others_once() {
     let last = || drop(scene.sql(&format!("select pg_notify('{channel}', '0 0 last')")));
     let mut listener = PgListener::connect(scene.plain_url()).await.unwrap();
     listener.listen(&channel).await.unwrap();
+    let mut begun = PgListener::connect(scene.plain_url()).await.unwrap();
+    begun.listen(&channel).await.unwrap();
     let mut jobs: Vec<JobId> = Vec::new();
     for _ in 0..5 {
         jobs.extend(rig.trigger(plain("1")).await.job());
@@ -50,8 +52,6 @@ async fn r19_ends_that_nobody_waits_for_are_not_told_and_others_once() {
     drop(brief);
     // Hints come in one order to everyone: once the last one is heard there, so are those before.
     let mut heard = rig.store.wakeups();
-    let mut begun = PgListener::connect(scene.plain_url()).await.unwrap();
-    begun.listen(&channel).await.unwrap();
     tokio::time::timeout(Duration::from_secs(20), async {
         while !begun.recv().await.unwrap().payload().starts_with("wait") {}
         last();

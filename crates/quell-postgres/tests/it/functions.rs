@@ -145,6 +145,18 @@ async fn r40_bad_input_is_refused_by_name_and_nothing_is_written() {
         ("'t', delay => '-1 s'", "delay is -00:00:01"),
         ("'t', delay => '1 s', run_at => now()", "run_at and delay were both given"),
         ("'t', run_at => 'infinity'", "run_at is infinity"),
+        ("'t', run_at => '294276-12-31 23:59:59+00'", "22023: run_at is 294276-12-31"),
+        ("'t', key => 'k', run_at => '294247-02-01'", "22023: run_at is 294247-02-01"),
+        ("'t', delay => '170000000 years'", "22023: delay is 170000000 years"),
+        ("'t', key => 'k', delay => '170000000 years'", "22023: delay is 170000000 years"),
+        (
+            "'t', dedup => 'd', dedup_ttl => '170000000 years'",
+            "22023: dedup_ttl is 170000000 years",
+        ),
+        (
+            "'t', key => 'k', min => '1 s', max => '170000000 years'",
+            "22023: max is 170000000 years",
+        ),
         (
             "'t', key => 'k', min => '1 s', max => '10 s', delay => '20 h'",
             "delay is 20:00:00 away, longer than max (00:00:10): raise max, or trigger without a key",
@@ -161,8 +173,22 @@ async fn r40_bad_input_is_refused_by_name_and_nothing_is_written() {
         ("'t', dedup => 'd', dedup_until => 'soon'", "dedup_until is 'soon'"),
     ];
     for (arguments, told) in table {
-        refused(&scene.psql(&format!("select quell.trigger({arguments})")), told);
+        let call = format!("select quell.trigger({arguments})");
+        refused(&scene.psql_verbose(&call), told);
     }
+    assert_eq!(scene.sql("select count(*) from quell.inbox"), "0");
+    assert_eq!(jobs(&*store).await, 0);
+}
+
+/// Notifications cannot be prepared, so neither can what sends them.
+#[tokio::test]
+async fn r04_a_transaction_that_triggers_cannot_be_prepared() {
+    let server = quell_services::Postgres::start(&["fsync=off", "max_prepared_transactions=1"]);
+    let server = server.unwrap();
+    let scene = Scene { url: format!("{}?schema=quell", server.url()) };
+    let store = scene.store().await;
+    let script = "begin; select quell.trigger('t'); prepare transaction 'p'";
+    refused(&scene.psql(script), "cannot PREPARE a transaction that has executed");
     assert_eq!(scene.sql("select count(*) from quell.inbox"), "0");
     assert_eq!(jobs(&*store).await, 0);
 }

@@ -97,6 +97,32 @@ async fn r04_an_open_transaction_holds_up_neither_triggers_nor_claims_of_its_key
     assert_eq!(rig.at(30).claim_one().await.triggers, 1);
 }
 
+/// A call takes in what it can bear; the next one goes on.
+#[tokio::test]
+async fn r04_r39_a_fold_is_bounded_in_bytes_and_a_large_batch_is_taken_whole() {
+    const MIB: usize = 1 << 20;
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    for size in [5, 5, 12, 1] {
+        let payload = format!("\"{}\"", "x".repeat(size * MIB));
+        let batch = Batch::one(plain(&payload));
+        trigger_in(&mut db, rig.store.location().unwrap(), &batch).await.unwrap();
+    }
+    let mut left = Vec::new();
+    let mut started = Vec::new();
+    while left.last() != Some(&0) {
+        assert!(left.len() < 9, "{left:?}");
+        let runs = rig.claim().await;
+        started.extend(runs.iter().map(|run| run.payload.as_str().len() / MIB));
+        let count = scene.sql("select count(*) from quell.inbox");
+        left.push(count.parse::<u64>().unwrap());
+    }
+    assert_eq!(left, [2, 1, 0]);
+    started.extend(rig.claim().await.iter().map(|run| run.payload.as_str().len() / MIB));
+    assert_eq!(started, [5, 5, 12, 1], "in their order");
+}
+
 #[tokio::test]
 async fn an_inbox_row_that_is_not_quells_is_set_aside_and_holds_up_nobody() {
     let scene = Scene::new();
@@ -350,4 +376,32 @@ async fn many_transactions_at_once_lose_nothing() {
         jobs(&*store).await == 8 * 30 + 1
     })
     .await;
+}
+
+/// More than one fold takes at once.
+#[tokio::test]
+async fn r04_r10_no_trigger_overtakes_one_of_its_key_however_many_wait() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let of_key = |payload| NewTrigger { payload: Payload::from_stored(payload), ..keyed("k") };
+    let mut tx = db.begin().await.unwrap();
+    for payload in ["\"other\""; 2_100] {
+        trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(plain(payload)))
+            .await
+            .unwrap();
+    }
+    let first = Batch::one(of_key("\"first\""));
+    trigger_in(&mut tx, rig.store.location().unwrap(), &first).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(rig.trigger(of_key("\"second\"")).await.outcome(), "debounced");
+    rig.at(10);
+    while let [others @ .., last] = &*rig.claim().await {
+        if last.key.is_some() {
+            assert_eq!((last.triggers, last.payload.as_str()), (2, "\"second\""));
+            assert!(others.iter().all(|job| job.key.is_none()));
+            return;
+        }
+    }
+    panic!("the window is gone");
 }

@@ -15,7 +15,11 @@ mod damage;
 #[cfg(test)]
 mod ends;
 #[cfg(test)]
+mod folds;
+#[cfg(test)]
 mod functions;
+#[cfg(test)]
+mod hosts;
 #[cfg(test)]
 mod inbox;
 #[cfg(test)]
@@ -33,4 +37,10 @@ mod scene;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]
+mod silent;
+#[cfg(test)]
 mod sim;
+#[cfg(test)]
+mod stopped;
+#[cfg(test)]
+mod timelines;

@@ -49,6 +49,13 @@ impl Scene {
         psql(self.plain_url()).args(["--command", &script]).output().unwrap()
     }
 
+    /// As [`Scene::psql`]; errors are told with their codes.
+    pub(crate) fn psql_verbose(&self, script: &str) -> Output {
+        let script = script.replace("quell.", &format!("{}.", self.schema()));
+        let mut psql = psql(self.plain_url());
+        psql.args(["--set", "VERBOSITY=verbose", "--command", &script]).output().unwrap()
+    }
+
     /// As [`Scene::psql`]; returns what it printed, and fails where psql did.
     pub(crate) fn sql(&self, script: &str) -> String {
         let output = self.psql(script);

@@ -1,9 +1,14 @@
 //! Opening: one schema by many at once, schemas that are not Quell's, servers that are not there.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use quell_conformance::Rig;
 use quell_conformance::rig::{plain, queue};
 use quell_core::{Batch, ErrorKind, Store};
 use quell_postgres::{PostgresOptions, PostgresStore};
+use sqlx::Connection;
 use tokio::task::JoinSet;
 
 use crate::scene::{Scene, jobs};
@@ -99,6 +104,73 @@ async fn a_schema_of_each_earlier_version_is_brought_forward_with_its_jobs() {
         let claimed = store.claim(None, &Rig::wish(10)).await.unwrap();
         assert_eq!(claimed.jobs.len(), 1, "of version {version}");
     }
+}
+
+/// A report that reads for hours holds every table that it read.
+async fn report(scene: &Scene) -> sqlx::PgConnection {
+    let schema = scene.schema();
+    let tables = ["job", "ended", "queue", "task", "inbox", "attempt"]
+        .map(|table| format!("select count(*) from {schema}.{table}"));
+    let mut db = scene.connect().await;
+    let begin = format!("begin; {}", tables.join("; "));
+    sqlx::raw_sql(sqlx::AssertSqlSafe(begin)).execute(&mut db).await.unwrap();
+    db
+}
+
+/// So long a call may wait beside a migration. Each try of it waits 200 ms for a lock.
+const HARDLY: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn r39_a_migration_holds_up_nobody_while_a_report_is_open() {
+    let scene = Scene::new();
+    scene.sql(&made(&scene, 1));
+    let reading = report(&scene).await;
+    let is_open = Arc::new(AtomicBool::new(true));
+    let mut workers = JoinSet::new();
+    for _ in 0..4 {
+        let (is_open, mut db) = (Arc::clone(&is_open), scene.connect().await);
+        let schema = scene.schema().to_owned();
+        workers.spawn(async move {
+            let mut longest = Duration::ZERO;
+            while is_open.load(Ordering::Relaxed) {
+                for table in ["job", "ended"] {
+                    let began = Instant::now();
+                    let call = format!("update {schema}.{table} set state = 3 where id = 0");
+                    sqlx::raw_sql(sqlx::AssertSqlSafe(call)).execute(&mut db).await.unwrap();
+                    longest = longest.max(began.elapsed());
+                }
+            }
+            longest
+        });
+    }
+    let url = scene.url.clone();
+    let mut opens = JoinSet::new();
+    opens.spawn(async move { PostgresStore::open(&url).await.map(drop) });
+    // It has tried again and again.
+    let early = tokio::time::timeout(Duration::from_secs(5), opens.join_next()).await;
+    assert!(early.is_err(), "it is not done while the report is open: {early:?}");
+    reading.close().await.unwrap();
+    let opened = tokio::time::timeout(Duration::from_secs(30), opens.join_next()).await;
+    opened.expect("it is done after the report").unwrap().unwrap().unwrap();
+    is_open.store(false, Ordering::Relaxed);
+    while let Some(longest) = workers.join_next().await {
+        assert!(longest.as_ref().unwrap() < &HARDLY, "a call waited {longest:?}");
+    }
+    assert_eq!(scene.sql("select schema_version from quell.meta"), MIGRATIONS.len().to_string());
+}
+
+#[tokio::test]
+async fn r39_a_migration_that_never_has_its_locks_says_so_and_changes_nothing() {
+    let scene = Scene::new();
+    scene.sql(&made(&scene, 1));
+    let _reading = report(&scene).await;
+    let options = PostgresOptions::from_url(&scene.url).unwrap();
+    let refused = options.migration_timeout(Duration::from_secs(1)).open();
+    let refused = tokio::time::timeout(Duration::from_secs(20), refused).await;
+    let refused = refused.expect("it ends").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Contention, "{refused}");
+    assert!(refused.to_string().contains("pg_stat_activity"), "{refused}");
+    assert_eq!(scene.sql("select schema_version from quell.meta"), "1");
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use quell_core::edge::Edge;
 use quell_core::{
-    Claim, ClaimedJob, Error, Job, JobId, LeaseToken, NextDue, QueueName, QueueSettings, Rate,
-    Result, TaskName, Timestamp,
+    Claim, ClaimedJob, Draw, Error, Job, JobId, NextDue, QueueName, QueueSettings, Rate, Result,
+    TaskName, Timestamp,
 };
 
 use super::{Answer, Request, exact};
@@ -55,6 +55,8 @@ struct Wish<'c> {
     limit: usize,
     /// The length of the leases, in microseconds.
     lease: i64,
+    /// What the tokens of its leases are made of.
+    draw: Draw,
     /// Lines of partitions that may be next.
     lines: Arc<[String]>,
 }
@@ -75,7 +77,9 @@ impl ShardStore {
         while cuts < ROUNDS {
             let limit = claim.limit.saturating_sub(given.jobs.len()).min(MOST_JOBS);
             let lines = shard.lines.get(queue, tasks);
-            let wish = Wish { queue, tasks, worker: claim.worker.as_str(), limit, lease, lines };
+            let draw = claim.draw;
+            let wish =
+                Wish { queue, tasks, worker: claim.worker.as_str(), limit, lease, draw, lines };
             let request = |known: &Known| Ok(wish.request(shard, known));
             let script = &shard.scripts.fast.claim;
             match shard.run("start jobs", script, now.into(), request).await {
@@ -157,8 +161,8 @@ impl ShardStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<Option<NextDue>> {
-        let (tasks, lines) = (tasks.into(), Arc::default());
-        let wish = Wish { queue, tasks: &tasks, worker: "", limit: 0, lease: 0, lines };
+        let (tasks, lines, draw) = (tasks.into(), Arc::default(), Draw::MIN);
+        let wish = Wish { queue, tasks: &tasks, worker: "", limit: 0, lease: 0, draw, lines };
         let shard = &self.shard;
         let request = |known: &Known| Ok(wish.request(shard, known));
         let script = &shard.scripts.fast.next;
@@ -176,7 +180,7 @@ fn claimed(id: JobId, job: Job) -> Result<ClaimedJob> {
     let lease_until = job.lease_until;
     Ok(ClaimedJob {
         id,
-        token: LeaseToken::new(job.starts),
+        token: job.token,
         task: job.task,
         key: job.key,
         payload: job.payload,
@@ -234,6 +238,7 @@ impl Wish<'_> {
             Item::List(self.lines.iter().map(|name| Item::from(name.as_str())).collect()),
             Item::from(ahead_of(self.limit)),
             Item::List(remembered(known)?),
+            Item::from_count(self.draw.get()),
         ];
         Some(Request { keys: numbered, asked })
     }

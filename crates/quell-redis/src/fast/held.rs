@@ -33,14 +33,10 @@ pub(crate) struct HeldJob {
 #[derive(Clone, Debug)]
 pub(crate) struct FirstRun {
     pub(crate) partition: Option<Key>,
+    pub(crate) token: LeaseToken,
     pub(crate) until: Timestamp,
     /// How the row ends: the same for all that one script starts.
     pub(crate) tail: Arc<[u8]>,
-}
-
-impl FirstRun {
-    /// The token of every first run.
-    pub(crate) const TOKEN: LeaseToken = LeaseToken::new(1);
 }
 
 impl Held {
@@ -59,10 +55,11 @@ impl Held {
         let until = first.lease_until;
         let started = until.before(claim.lease);
         let tail: Option<Arc<[u8]>> =
-            tail_of_first_run(&claim.worker, until, started).map(Into::into);
+            tail_of_first_run(&claim.worker, claim.draw, until, started).map(Into::into);
+        let token = LeaseToken::of(1, claim.draw);
         let held = given.iter().map(|(job, partition)| {
-            let tail = tail.clone().filter(|_| job.token == FirstRun::TOKEN && job.attempt == 1);
-            let first = |tail| FirstRun { partition: partition.clone(), until, tail };
+            let tail = tail.clone().filter(|_| job.token == token && job.attempt == 1);
+            let first = |tail| FirstRun { partition: partition.clone(), token, until, tail };
             (job, tail.map(first))
         });
         self.insert(claim, held);
@@ -115,6 +112,7 @@ mod tests {
             worker: quell_core::WorkerId::new("w").unwrap(),
             limit: 1,
             lease: std::time::Duration::from_secs(1),
+            draw: quell_core::Draw::MIN,
         };
         let job = |id| ClaimedJob {
             id: JobId::new(id),

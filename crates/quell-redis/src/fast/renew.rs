@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quell_core::{Lease, Result, Timestamp};
+use quell_core::{Lease, Renewal, Result, Timestamp};
 
 use super::{Request, exact};
 use crate::known::Known;
@@ -16,7 +16,7 @@ impl ShardStore {
         now: Option<Timestamp>,
         leases: &[Lease],
         length: Duration,
-    ) -> Result<Option<Vec<Option<Timestamp>>>> {
+    ) -> Result<Option<Vec<Renewal>>> {
         // Renewals are events, which the other step tells.
         if self.history.is_some() {
             return Ok(None);
@@ -24,15 +24,16 @@ impl ShardStore {
         let shard = &self.shard;
         let request = |_: &Known| {
             let Some(length) = exact(length) else { return Ok(None) };
-            let held = leases
-                .iter()
-                .map(|lease| list![lease.job.to_string(), Item::from_count(lease.token.get())]);
+            let held = leases.iter().map(|Lease { job, token }| {
+                let (starts, draw) = (token.starts(), token.draw().get());
+                list![job.to_string(), Item::from_count(starts), Item::from_count(draw)]
+            });
             let asked = vec![Item::from(length), Item::List(held.collect())];
             Ok(Some(Request { keys: shard.first_keys([shard.keys.leases()]), asked }))
         };
         let script = &shard.scripts.fast.renew;
         let answer = shard.run("renew leases", script, now.into(), request).await?;
         let Some(mut answer) = answer else { return Ok(None) };
-        leases.iter().map(|_| answer.moment()).collect::<Result<_>>().map(Some)
+        leases.iter().map(|_| answer.moment().map(Renewal::from)).collect::<Result<_>>().map(Some)
     }
 }

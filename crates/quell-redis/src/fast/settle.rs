@@ -11,7 +11,7 @@ use quell_core::{
 };
 
 use super::Request;
-use super::held::{FirstRun, HeldJob};
+use super::held::HeldJob;
 use crate::known::Known;
 use crate::pack::{Item, list};
 use crate::row::corrupt;
@@ -202,7 +202,7 @@ impl<'e> Groups<'e> {
             self.last = Some((job, lease.token));
             let HeldJob { queue, task, worker, first_run, .. } = job;
             // How a row ends is known of the first run, whoever else may ask.
-            let first_run = first_run.as_ref().filter(|_| lease.token == FirstRun::TOKEN);
+            let first_run = first_run.as_ref().filter(|first| first.token == lease.token);
             let (until, tail) = match first_run {
                 Some(first) => (first.until.as_micros(), Item::from(first.tail.to_vec())),
                 None => (0, Item::NOTHING),
@@ -211,11 +211,12 @@ impl<'e> Groups<'e> {
                 queue.as_str(),
                 task.as_str(),
                 worker.as_str(),
-                Item::from_count(lease.token.get()),
+                Item::from_count(lease.token.starts()),
                 // What limits kept back may start, at any worker.
                 known.settings(queue).limits_concurrency(),
                 until,
                 tail,
+                Item::from_count(lease.token.draw().get()),
             ]);
         }
         self.items.len()

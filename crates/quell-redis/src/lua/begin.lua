@@ -40,14 +40,18 @@ end
 -- first trigger.
 local STATE, LANE, FIRST, LAST, DUE, BOUND, REASON, TRIGGERS, SHAPE, KEY, PAYLOAD =
   1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
-local WAITS, PARTITION, ASKED, NOT_BEFORE, ATTEMPT, STARTS, WORKER = 12, 13, 14, 15, 16, 17, 18
-local LEASE, STARTED, ENDED, OUTPUT, FAILURES, LAPSES, SUPPRESSED = 19, 20, 21, 22, 23, 24, 25
+local WAITS, PARTITION, ASKED, NOT_BEFORE, ATTEMPT = 12, 13, 14, 15, 16
+-- The fence: a token of two parts (R21).
+local STARTS, DRAW = 17, 18
+local MOST_STARTS = 16777215
+local WORKER, LEASE, STARTED, ENDED, OUTPUT = 19, 20, 21, 22, 23
+local FAILURES, LAPSES, SUPPRESSED = 24, 25, 26
 -- Whether a window is closed, and how many elements more than triggers it has (R10).
-local CLOSED, SURPLUS = 28, 29
-local FIELDS = 29
+local CLOSED, SURPLUS = 29, 30
+local FIELDS = 30
 -- What is not there because it is the default and at the end.
 local DEFAULTS = {
-  [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [FAILURES] = 0, [LAPSES] = 0, [SUPPRESSED] = 0,
+  [WAITS] = false, [ATTEMPT] = 0, [STARTS] = 0, [DRAW] = 0, [FAILURES] = 0, [LAPSES] = 0, [SUPPRESSED] = 0,
   [CLOSED] = false, [SURPLUS] = 0,
 }
 local SCHEDULED, RUNNING, SUCCEEDED = 0, 1, 2
@@ -67,7 +71,7 @@ local function read_row(bytes)
   end
   row[WAITS] = row[WAITS] or false
   row[CLOSED], row[SURPLUS] = row[CLOSED] or false, row[SURPLUS] or 0
-  row[ATTEMPT], row[STARTS] = row[ATTEMPT] or 0, row[STARTS] or 0
+  row[ATTEMPT], row[STARTS], row[DRAW] = row[ATTEMPT] or 0, row[STARTS] or 0, row[DRAW] or 0
   row[FAILURES], row[LAPSES], row[SUPPRESSED] = row[FAILURES] or 0, row[LAPSES] or 0, row[SUPPRESSED] or 0
   return row
 end

@@ -5,13 +5,13 @@
 -- starts, memories, and what expires; then come the lines of the lanes, and those of partitions that
 -- are asked with. Asked are how many, the length of the leases, the worker, the queue, its limits, the
 -- lanes by priority, the highest first, the lines of partitions that have a key here, how many lines
--- the caller wants to hear of that may come next, and the shapes whose starts are remembered, with
--- their periods.
+-- the caller wants to hear of that may come next, the shapes whose starts are remembered, with their
+-- periods, and what was drawn for the tokens.
 --
 -- Answers with when the next job is due and the first lease ends, with 1 where a line without a key
 -- here is next, with how many jobs were started and the id and the row of each, and with the lines
 -- of partitions that come next. Where nothing is started, nothing is written.
-local limit, length, worker, queue, limits, lanes, named, ahead, remembered = unpack(asked)
+local limit, length, worker, queue, limits, lanes, named, ahead, remembered, draw = unpack(asked)
 -- The limits, false where there is none.
 local WHOLE, OF_WORKER, OF_PARTITION, RATE, PERIOD, PARTITION_RATE, PARTITION_PERIOD =
   limits[1], limits[2], limits[3], limits[4], limits[5], limits[6], limits[7]

@@ -1,16 +1,17 @@
 -- Extends leases that still hold (R21).
 --
--- KEYS[4] are the leases. Asked are the length from now on, and the jobs with their tokens. Answers
+-- KEYS[4] are the leases. Asked are the length from now on, and the jobs with both parts of their
+-- tokens. Answers
 -- with the new end for each, or with nothing where the lease is lost.
 local length, held = unpack(asked)
 local ends = string.format('%.0f', now + length)
 local answers, rows, leases = { now_text }, {}, {}
 for number, lease in ipairs(held) do
-  local id, token = lease[1], lease[2]
+  local id, starts, draw = lease[1], lease[2], lease[3]
   local bytes = redis.call('HGET', KEYS[3], id)
   local row = bytes and cmsgpack.unpack(bytes)
-  local holds = row and row[STATE] == RUNNING and row[STARTS] == token
-    and row[LEASE] and now < row[LEASE]
+  local holds = row and row[STATE] == RUNNING and row[STARTS] == starts
+    and row[DRAW] == draw and row[LEASE] and now < row[LEASE]
   answers[number + 1] = holds and ends or false
   if holds then
     row = read_row(bytes)

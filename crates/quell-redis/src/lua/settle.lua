@@ -9,10 +9,10 @@
 local channel, origin, lanes, groups, ends = unpack(asked)
 -- A lane: its number, heads, line, name there, queue.
 local NUMBER, HEADS, LINE, NAME, QUEUE = 1, 2, 3, 4, 5
--- What ends have in common: queue, task, worker, token, whether the queue is to be told of each end
+-- What ends have in common: queue, task, worker, starts, whether the queue is to be told of each end
 -- (R31), the end of the lease, and how rows of jobs that run for the first time end: with starts and
 -- times, as start.lua wrote them.
-local OF_QUEUE, TASK, AT, TOKEN, IS_TOLD, UNTIL, TAIL = 1, 2, 3, 4, 5, 6, 7
+local OF_QUEUE, TASK, AT, STARTED_AS, IS_TOLD, UNTIL, TAIL, DRAWN = 1, 2, 3, 4, 5, 6, 7, 8
 -- An end: job, group, output, partition, key, the hash of its window.
 local WIDTH = 6
 
@@ -96,8 +96,9 @@ end
 -- A job that runs for the first time, as the caller was given it, is not taken apart: its row ends
 -- as that of all that were started together. Once it has succeeded, its lease makes room for
 -- nothing, and after its start come its end and what it answered.
-local FIRST_RUN = string.char(220, 0, 20, RUNNING)
-local SUCCESS, WITH_OUTPUT = string.char(220, 0, 21, SUCCEEDED), string.char(220, 0, 22, SUCCEEDED)
+local FIRST_RUN = string.char(220, 0, STARTED, RUNNING)
+local SUCCESS = string.char(220, 0, ENDED, SUCCEEDED)
+local WITH_OUTPUT = string.char(220, 0, OUTPUT, SUCCEEDED)
 local packed_now = cmsgpack.pack(now)
 for _, group in ipairs(groups) do
   local tail = group[TAIL]
@@ -114,8 +115,8 @@ end
 local function settle_row(id, group, output, key, hash)
   local row = row_of(id)
   if row == 'left' then return 2 end
-  local is_held = row ~= 'none' and row[STATE] == RUNNING and row[STARTS] == group[TOKEN]
-    and row[LEASE] and now < row[LEASE]
+  local is_held = row ~= 'none' and row[STATE] == RUNNING and row[STARTS] == group[STARTED_AS]
+    and row[DRAW] == group[DRAWN] and row[LEASE] and now < row[LEASE]
   if not is_held then return 0 end
   if row[WORKER] ~= group[AT] or (row[KEY] or false) ~= key then return 2 end
   if key and end_of_key(group, id, key, hash) then return 2 end

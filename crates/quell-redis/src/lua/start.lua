@@ -35,10 +35,11 @@ local period_of = {}
 for _, shape in ipairs(remembered) do period_of[shape[1]] = shape[2] end
 local written, leases, memories, expiry = {}, {}, {}, {}
 -- What follows the first fields of a job that starts for the first time.
-local first_start = cmsgpack.pack(false, nil, nil, nil, 1, 1, worker, now + length, now)
+local first_start = cmsgpack.pack(false, nil, nil, nil, 1, 1, draw, worker, now + length, now)
 local first_head = string.char(220, 0, STARTED, RUNNING)
 local function started_row(row)
-  row[STATE], row[STARTS], row[ATTEMPT] = RUNNING, row[STARTS] + 1, row[ATTEMPT] + 1
+  row[STATE], row[ATTEMPT] = RUNNING, row[ATTEMPT] + 1
+  row[STARTS], row[DRAW] = math.min(row[STARTS] + 1, MOST_STARTS), draw
   row[WORKER], row[STARTED], row[LEASE] = worker, now, now + length
   return write_row(row)
 end

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use quell_core::{
-    Batch, Claim, JobFilter, JobId, JobState, NewTrigger, Outcome, Payload, QueueName, Receipt,
-    Settlement, Store, TaskName, WorkerId,
+    Batch, Claim, JobFilter, JobId, JobState, Lease, NewTrigger, Outcome, Payload, QueueName,
+    Receipt, Renewal, SettledAs, Settlement, Store, TaskName, WorkerId,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::RedisCluster;
@@ -62,6 +62,12 @@ fn trigger(name: &str, payload: u64) -> Batch {
     Batch::one(NewTrigger::new(task, queue(name), Payload::from_stored(payload.to_string())))
 }
 
+fn claim_of(name: &str, worker: WorkerId) -> Claim {
+    let tasks = Arc::from([TaskName::new(format!("task.{name}")).unwrap()]);
+    let draw = quell_conformance::Rig::DRAW;
+    Claim { queue: queue(name), tasks, worker, limit: 20, lease: LEASE, draw }
+}
+
 async fn call(store: Arc<RedisStore>, name: &'static str, number: u64, book: Arc<Mutex<Book>>) {
     let answer = store.enqueue(None, vec![trigger(name, number)]).await;
     let answer = answer.and_then(|mut each| each.pop().unwrap());
@@ -86,13 +92,7 @@ async fn work(
     book: Arc<Mutex<Book>>,
     is_over: Arc<AtomicBool>,
 ) {
-    let claim = Claim {
-        queue: queue(name),
-        tasks: Arc::from([TaskName::new(format!("task.{name}")).unwrap()]),
-        worker: WorkerId::new(format!("w-{name}")).unwrap(),
-        limit: 20,
-        lease: LEASE,
-    };
+    let claim = claim_of(name, WorkerId::new(format!("w-{name}")).unwrap());
     let deadline = Instant::now() + PATIENCE;
     loop {
         assert!(Instant::now() < deadline, "the queue {name} is never empty");
@@ -109,7 +109,7 @@ async fn work(
             .jobs
             .iter()
             .map(|job| Settlement {
-                lease: quell_core::Lease { job: job.id, token: job.token },
+                lease: Lease { job: job.id, token: job.token },
                 outcome: Outcome::succeeded(),
             })
             .collect();
@@ -345,4 +345,58 @@ async fn r01_connections_that_break_repeat_no_call() {
     let (store, book) = scene.end().await;
     book.is_whole();
     is_coherent(&store).await;
+}
+
+async fn start_one(store: &RedisStore, name: &str, number: u64) -> Lease {
+    store.enqueue(None, vec![trigger(name, number)]).await.unwrap().remove(0).unwrap();
+    let claim = claim_of(name, WorkerId::new("w").unwrap());
+    let job = store.claim(None, &claim).await.unwrap().jobs.remove(0);
+    Lease { job: job.id, token: job.token }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r21_r39_a_shard_that_is_away_costs_no_lease_of_another_shard() {
+    let settings = ["appendonly yes", "appendfsync always", "cluster-require-full-coverage no"];
+    let mut cluster = RedisCluster::start(3, 0, &settings).unwrap();
+    let store = open(&cluster, "").await;
+    let home = |name: &str| cluster.master_of(&tag(name)).unwrap();
+    let away = home("gamma");
+    let near = QUEUES.into_iter().find(|name| home(name) != away).unwrap();
+    let leases = [start_one(&store, near, 1).await, start_one(&store, "gamma", 2).await];
+    let began = Instant::now();
+    let stopped = cluster.stop_shard(&tag("gamma")).unwrap();
+    // An attempt of twice its lease. Renewals carry both leases, as a worker's do.
+    let mut rounds = 0;
+    while began.elapsed() < 2 * LEASE {
+        let asked = Instant::now();
+        let renewed = store.renew(None, &leases, LEASE).await.unwrap();
+        assert!(matches!(renewed[..], [Renewal::Held(_), Renewal::Unknown]), "{renewed:?}");
+        assert!(asked.elapsed() < LEASE / 2, "the answer comes too late for its lease");
+        rounds += 1;
+        tokio::time::sleep(LEASE / 10).await;
+    }
+    assert!(rounds >= 3, "{rounds}");
+    // Alone, its failure is told.
+    let error = store.renew(None, &leases[1..], LEASE).await.unwrap_err();
+    assert!(error.is_retryable() || error.is_unknown_outcome(), "{error:?}");
+    let settlement = Settlement { lease: leases[0], outcome: Outcome::succeeded() };
+    let settled = store.settle(None, vec![settlement]).await.unwrap();
+    assert_eq!(settled[0].became, SettledAs::Succeeded);
+    for node in stopped {
+        cluster.restart(node).unwrap();
+    }
+    let lost = until_known(&store, leases[1]).await;
+    assert_eq!(lost, Renewal::Lost, "it lapsed while its shard was away");
+}
+
+/// What becomes of a lease once its shard answers again.
+async fn until_known(store: &RedisStore, lease: Lease) -> Renewal {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Ok(renewed) = store.renew(None, &[lease], LEASE).await {
+            return renewed[0];
+        }
+        assert!(Instant::now() < deadline, "its shard never answers again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -38,6 +38,13 @@ mod one {
 /// The ids of the first shard of several.
 const SHARDED: Ids = Ids { next: 1_025, step: 1_024 };
 
+/// The store with the tests' queue on its first shard: the model knows no other ids.
+async fn sharded(options: RedisOptions) -> Opened {
+    let opened = open(options, None).await;
+    crate::place::make_shard(&*opened.store).await;
+    opened
+}
+
 mod queues {
     use super::*;
 
@@ -47,7 +54,7 @@ mod queues {
     }
 
     async fn plain() -> Opened {
-        open(options(), None).await
+        sharded(options()).await
     }
 
     async fn recorded(sink: Sink) -> Opened {
@@ -66,7 +73,7 @@ mod cluster {
     }
 
     async fn plain() -> Opened {
-        open(options(), None).await
+        sharded(options()).await
     }
 
     async fn recorded(sink: Sink) -> Opened {

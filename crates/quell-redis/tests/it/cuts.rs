@@ -8,19 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_conformance::Rig;
 use quell_conformance::calls::{Case, table};
-use quell_conformance::rig::{queue, until};
+use quell_conformance::rig::until;
 use quell_core::{ErrorKind, JobId, Result, Store};
 use quell_redis::RedisStore;
 use quell_services::Redis;
 use quell_services::proxy::{Cut, Proxy};
 use redis::aio::MultiplexedConnection;
 
-use crate::place::{Place, answers, at_last, dump, server};
+use crate::place::{Place, answers, at_last, dump, make_shard, server};
 
 /// How connections for hints introduce themselves.
 const HINTS: &[u8] = b"SUBSCRIBE";
-/// Calls that tell each shard in turn, and tell it again where they are made again.
-const OF_SEVERAL_SHARDS: [&str; 1] = ["set_task"];
+/// Calls that write to several shards, and write again where they are made again.
+const OF_SEVERAL_SHARDS: [&str; 2] = ["set_task", "remove_worker"];
 
 /// What a caller learned of a call that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +84,7 @@ impl Ground {
         redis::cmd("FLUSHALL").exec_async(&mut self.redis).await.unwrap();
         let direct = self.direct.open().await;
         // Which shards there are is known before: being told of one is no part of a call.
-        direct.next_due(Some(Rig::START), &queue(), &[]).await.unwrap();
+        make_shard(&direct).await;
         (case.given)(&direct, Rig::START, self.first).await.unwrap();
         let store = self.cut_off.open().await;
         if !case.stranger {

@@ -278,7 +278,7 @@ async fn r39_a_full_server_takes_no_trigger_and_lets_workers_catch_up() {
     }
     assert_eq!(dump(&mut redis).await, before, "nothing was written");
     // What makes no job goes on: work ends, and more is started.
-    assert!(store.renew(None, &[lease(&running)], Rig::LEASE).await.unwrap()[0].is_some());
+    assert!(store.renew(None, &[lease(&running)], Rig::LEASE).await.unwrap()[0].until().is_some());
     let end = Settlement { lease: lease(&running), outcome: Outcome::succeeded() };
     assert_eq!(store.settle(None, vec![end]).await.unwrap()[0].became, SettledAs::Succeeded);
     let next = store.claim(None, &Rig::wish(1)).await.unwrap().jobs.remove(0);

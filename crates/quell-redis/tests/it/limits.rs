@@ -142,7 +142,7 @@ async fn contend(is_step: bool, count: usize) {
     tokio::time::timeout(PATIENCE, workers.join_all()).await.unwrap();
     let jobs = done(&last.unwrap()).await;
     assert_eq!(jobs.len(), count);
-    assert!(jobs.iter().all(|job| job.starts == 1), "each started once");
+    assert!(jobs.iter().all(|job| job.starts() == 1), "each started once");
     let all: Vec<&Job> = jobs.iter().collect();
     assert!(most_at_once(jobs.iter()) <= 9, "{jobs:#?}");
     let rate = LIMITS.rate.unwrap();

@@ -1,6 +1,7 @@
 //! The store on real servers.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
+mod away;
 mod checkup;
 mod closed;
 mod cluster;
@@ -19,7 +20,9 @@ mod releases;
 mod replicas;
 mod rights;
 mod scripts;
+mod silent;
 mod sim;
 mod spread;
+mod timelines;
 mod tls;
 mod wake;

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use quell_conformance::Rig;
+use quell_conformance::rig::plain;
 use quell_core::history::{Event, History};
-use quell_core::{Result, Store};
+use quell_core::schedule::{CatchUp, Schedule, Spec};
+use quell_core::{Result, ScheduleName, Store};
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
 use redis::aio::MultiplexedConnection;
@@ -50,6 +53,16 @@ impl Place {
         let client = redis::Client::open(self.url.as_str()).unwrap();
         client.get_multiplexed_async_connection().await.unwrap()
     }
+}
+
+/// Gives the tests' queue its shard and writes nothing else: a schedule comes and goes.
+pub(crate) async fn make_shard(store: &dyn Store) {
+    let (name, now) = (ScheduleName::new("none").unwrap(), Some(Rig::START));
+    let spec = Spec::every(Duration::from_secs(60), Rig::START).unwrap();
+    let (catch_up, trigger) = (CatchUp::None, plain("1"));
+    let schedule = Schedule { name: name.clone(), spec, catch_up, trigger };
+    store.set_schedule(now, &schedule).await.unwrap();
+    store.delete_schedule(now, &name).await.unwrap();
 }
 
 /// A server of the test's own.

@@ -51,7 +51,7 @@ async fn call(store: &RedisStore, number: usize) {
             let runs = jobs.iter().filter(|job| job.state == JobState::Running).take(1);
             let ends = [Outcome::succeeded(), fails(secs(1), false), fails(secs(1), true)];
             let ends = runs.zip(ends.into_iter().cycle().skip(number / 5)).map(|(job, outcome)| {
-                let token = quell_core::LeaseToken::new(job.starts);
+                let token = job.token;
                 Settlement { lease: quell_core::Lease { job: job.id, token }, outcome }
             });
             store.settle(now, ends.collect()).await.unwrap();

@@ -97,7 +97,7 @@ async fn r40_a_key_below_the_prefix_that_is_not_quells_is_told() {
 }
 
 #[tokio::test]
-async fn r40_what_a_newer_quell_wrote_is_refused() {
+async fn r40_what_a_quell_of_another_layout_wrote_is_refused() {
     let place = Place::shared();
     place.open().await;
     let mut redis = place.connect().await;
@@ -107,15 +107,20 @@ async fn r40_what_a_newer_quell_wrote_is_refused() {
         hset.arg(&meta).arg("layout").arg(layout).exec_async(&mut redis).await.unwrap();
     };
     place.open().await.counts().await.unwrap();
-    set("3").await;
+    set("4").await;
     let error = refused(&place).await;
     assert_eq!(error.kind(), ErrorKind::Newer, "{error}");
-    assert!(error.to_string().contains("version 3, this Quell knows up to 2"), "{error}");
+    assert!(error.to_string().contains("version 4, this Quell knows up to 3"), "{error}");
     set("two").await;
     assert_eq!(refused(&place).await.kind(), ErrorKind::Corrupt);
-    set("1").await;
+    for older in ["1", "2"] {
+        set(older).await;
+        let error = refused(&place).await;
+        assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+        assert!(error.to_string().contains("knows only 3"), "{error}");
+        // It is not marked either.
+        assert!(refused(&place).await.to_string().contains(&format!("version {older}")));
+    }
+    set("3").await;
     place.open().await.counts().await.unwrap();
-    let mut hget = redis::cmd("HGET");
-    let stamp: String = hget.arg(&meta).arg("layout").query_async(&mut redis).await.unwrap();
-    assert_eq!(stamp, "2", "an older Quell must not open it any more");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
 use quell_conformance::rig::{lease, plain, until};
-use quell_core::{Batch, ErrorKind, LeaseToken, Outcome, SettledAs, Settlement, Store};
+use quell_core::{Batch, ErrorKind, Outcome, SettledAs, Settlement, Store};
 use quell_services::Redis;
 
 use crate::place::{Place, server};
@@ -45,7 +45,7 @@ async fn r01_who_writes_nothing_waits_for_no_replica() {
     store.counts().await.unwrap();
     assert_eq!(waits(&master), before, "{:?} for nothing", began.elapsed());
     // What is refused was not done: that is no unknown outcome.
-    let stale = quell_core::Lease { token: LeaseToken::new(99), ..lease(&job) };
+    let stale = quell_core::Lease { token: Rig::token(99), ..lease(&job) };
     let end = |lease| vec![Settlement { lease, outcome: Outcome::succeeded() }];
     let refused = store.settle(None, end(stale)).await.unwrap();
     assert_eq!(refused[0].became, SettledAs::Refused);

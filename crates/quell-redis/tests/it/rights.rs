@@ -20,7 +20,7 @@ use crate::wake::heard;
 /// Without these a store opens and works: it says less, waits for nobody, or is in nobody's way.
 const SPARED: [&str; 4] = ["+info", "+config|get", "+wait", "+incrby"];
 /// What a Cluster needs besides, as the page says.
-const OF_A_CLUSTER: [&str; 3] = ["+cluster|slots", "+ping", "+asking"];
+const OF_A_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
 
 /// The rules of a user, as `docs/redis.md` gives them for the prefix `quell`.
 fn rules() -> Vec<String> {

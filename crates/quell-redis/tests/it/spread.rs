@@ -189,26 +189,6 @@ async fn triggers_without_keys_that_ride_together_go_to_few_shards() {
 }
 
 #[tokio::test]
-async fn r40_a_queue_that_was_spread_before_tags_were_chosen_keeps_its_shards() {
-    let (url, prefix) = quell_services::redis_url_for_tests();
-    let redis = redis::Client::open(url).unwrap();
-    let mut redis = redis.get_multiplexed_async_connection().await.unwrap();
-    let (meta, queue) = (format!("{prefix}:{{#}}:meta"), queue());
-    let mut write = redis::cmd("HSET");
-    write.arg(&meta).arg(&["layout", "1", "shards", "1", &format!("spread {queue}"), "2"]);
-    write.arg(&[&format!("shard {queue}#0"), "1"]).exec_async(&mut redis).await.unwrap();
-    let store = at(&prefix, "layout=queues").open().await.unwrap();
-    for number in 0..64 {
-        take(&store, vec![keyed(&format!("customer-{number}"))]).await.unwrap();
-    }
-    for turn in 0..2 {
-        let jobs = format!("{prefix}:{{{queue}#{turn}}}:jobs");
-        let jobs: u64 = redis::cmd("HLEN").arg(jobs).query_async(&mut redis).await.unwrap();
-        assert!(jobs > 0, "shard {turn}");
-    }
-}
-
-#[tokio::test]
 async fn r17_a_batch_goes_where_its_key_is_wherever_in_it_the_key_stands() {
     let store = spread().await;
     for number in 0..16 {
@@ -245,4 +225,42 @@ async fn r39_a_directory_that_forgot_a_shard_is_told_and_not_believed() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("shard \"x\" has number 1"), "{error}");
     assert!(error.to_string().contains(&format!("HSET {meta} \"shard x\" 1")), "{error}");
+}
+
+/// The shards that the directory has numbered.
+async fn numbered(prefix: &str) -> Vec<String> {
+    let (url, _) = quell_services::redis_url_for_tests();
+    let client = redis::Client::open(url).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let meta = format!("{prefix}:{{#}}:meta");
+    let fields: Vec<String> = redis::cmd("HKEYS").arg(meta).query_async(&mut redis).await.unwrap();
+    fields.into_iter().filter(|field| field.starts_with("shard ")).collect()
+}
+
+#[tokio::test]
+async fn r40_a_queue_that_is_only_asked_about_takes_no_shard() {
+    let prefix = prefix();
+    let store = at(&prefix, "layout=queues&shards.wide=4").open().await.unwrap();
+    let mut before = store.next_due(None, &queue(), &[]).await.unwrap().now;
+    for name in ["typo", "wide"] {
+        let queue = QueueName::new(name).unwrap();
+        let claim = Claim { queue: queue.clone(), ..Rig::wish(9) };
+        let claimed = store.claim(None, &claim).await.unwrap();
+        assert!(claimed.jobs.is_empty() && claimed.next.due.is_none());
+        assert!(claimed.now >= before, "an empty answer tells the time");
+        before = claimed.now;
+        let tasks: Arc<[_]> = Arc::from([task("t")]);
+        let next = store.next_due(None, &queue, &tasks).await.unwrap();
+        let peeked = store.peek(None, &[(queue.clone(), tasks)]).await.unwrap();
+        assert_eq!((next.due, peeked[0].due), (None, None));
+        assert!(!store.delete_queue(&queue).await.unwrap());
+        assert_eq!(store.cancel_key(None, &task("t"), &key("k")).await.unwrap(), None);
+    }
+    assert_eq!(numbered(&prefix).await, [""; 0]);
+    // What is written takes one, and is found by who asked before.
+    let trigger = |name: &str| NewTrigger { queue: QueueName::new(name).unwrap(), ..plain("1") };
+    take(&at(&prefix, "layout=queues").open().await.unwrap(), vec![trigger("typo")]).await.unwrap();
+    assert_eq!(numbered(&prefix).await, ["shard typo"]);
+    let claim = Claim { queue: QueueName::new("typo").unwrap(), ..Rig::wish(9) };
+    assert_eq!(store.claim(None, &claim).await.unwrap().jobs.len(), 1);
 }

@@ -29,7 +29,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
-use quell::{Quell, TaskName};
+use quell::{ErrorKind, Quell, TaskName};
 
 use crate::alerts::DeclaredAlert;
 use crate::config::DeclaredTask;
@@ -142,5 +142,11 @@ async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     let counts = api.quell.store().counts().await?;
     let known = api.tasks.iter().map(|(name, task)| (task.checked.queue(), name));
     let text = api.metrics.render() + &crate::metrics::render_jobs(&counts, known);
+    // A store that has nothing to check shows nothing.
+    let checkup = match api.quell.checkup().await {
+        Err(error) if error.kind() == ErrorKind::Unsupported => None,
+        checkup => Some(checkup?),
+    };
+    let text = text + &checkup.as_ref().map(crate::metrics::render_store).unwrap_or_default();
     Ok(([("content-type", "text/plain; version=0.0.4")], text).into_response())
 }

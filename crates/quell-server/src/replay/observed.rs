@@ -13,9 +13,9 @@ use quell_core::{
     AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
     DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, ExplainTarget, Explanation,
     Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview, Payload,
-    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Result, Retention, Settled,
-    SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob,
-    UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
+    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention,
+    Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings, Timestamp,
+    UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
 };
 
 use super::ledger::Ledger;
@@ -75,7 +75,7 @@ impl Store for Observed {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         self.inner.renew(now, leases, lease).await
     }
 

@@ -53,3 +53,21 @@ async fn r38_doctor_fails_with_a_remedy_where_the_clock_is_ahead_and_sets_it_bac
         "{said}"
     );
 }
+
+#[tokio::test]
+async fn r21_doctor_leaves_ids_out_after_a_restore() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("q.db").display());
+    let (fine, said) = doctor(&url, &["--skip-ids"]);
+    assert!(!fine && said.contains("there is no such file"), "{said}");
+    let store = quell::sqlite::SqliteStore::open(&url).await.unwrap();
+    let trigger = async || {
+        let batch = quell::Batch::one(quell_conformance::rig::plain("1"));
+        let receipts = store.enqueue(None, vec![batch]).await.unwrap().remove(0).unwrap();
+        receipts[0].job().unwrap().get()
+    };
+    let before = trigger().await;
+    let (fine, said) = doctor(&url, &["--skip-ids"]);
+    assert!(fine && said.contains("left out 100000000 ids"), "{said}");
+    assert_eq!(trigger().await, before + 100_000_001);
+}

@@ -22,6 +22,7 @@ async fn r15_r23_a_jobs_effects_are_shown_with_it() {
         worker: WorkerId::new("w").unwrap(),
         limit: 1,
         lease: std::time::Duration::from_secs(60),
+        draw: quell_core::Draw::MIN,
     };
     let run = quell.store().claim(None, &claim).await.unwrap().jobs.remove(0);
     let lease = Lease { job: run.id, token: run.token };

@@ -50,7 +50,8 @@ create table quell_job (
     suppressed  integer not null default 0,
     attempt     integer not null default 0,
     failures    integer not null default 0,
-    starts      integer not null default 0,
+    -- R21: the fence of the newest start, which counts them above its 39 lowest bits.
+    token       integer not null default 0,
     lapses      integer not null default 0,
     key         text,
     -- 0 for the open window of the key, the job's id while it runs, its negative id for a closed

@@ -13,7 +13,7 @@ create table quell_partition (
     -- From 1.
     number  integer not null,
     -- The first job that may start: when it is due, and its id. Null where there is none. The
-    -- triggers below keep both up to date.
+    -- trigger below keeps both up to date.
     head_at integer,
     head_id integer,
     -- A lower bound of when the partition's rate lets the next job start; null where none is known.
@@ -27,16 +27,9 @@ create index quell_partition_head on quell_partition (lane_id, head_at, head_id,
     where head_at is not null;
 create index quell_partition_free on quell_partition (lane_id, free_at) where free_at is not null;
 
-create trigger quell_partition_job_new after insert on quell_job
-    when new.partition is not null and new.state = 0 and new.waits = 0
-begin
-    update quell_partition
-       set head_at = new.due_at, head_id = new.id
-     where lane_id = new.lane_id >> 32 and number = new.lane_id & 4294967295
-       and (head_at is null or (head_at, head_id) > (new.due_at, new.id));
-end;
-
-create trigger quell_partition_job_changed after update of lane_id, state, waits, due_at on quell_job
+-- A trigger makes each row of a statement dearer, so none is on inserts or on `state`: whoever inserts
+-- jobs of a partition keeps its head, and whoever starts one sets its `lane_id` to what it is.
+create trigger quell_partition_job_moved after update of lane_id, waits, due_at on quell_job
     when (new.partition is not null or old.partition is not null)
      and (new.state = 0 or old.state = 0)
 begin

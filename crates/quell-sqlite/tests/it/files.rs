@@ -7,7 +7,7 @@ use quell_conformance::rig::plain;
 use quell_core::effect::Begun;
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{
-    Batch, EffectName, ErrorKind, JobId, Key, Lease, LeaseToken, QueueSettings, Result,
+    Batch, Draw, EffectName, ErrorKind, JobId, Key, Lease, LeaseToken, QueueSettings, Result,
     ScheduleName, Store,
 };
 use quell_sqlite::{SqliteOptions, SqliteStore};
@@ -224,14 +224,14 @@ async fn r23_a_file_from_before_effects_opens_and_takes_them() {
          insert into quell_task (id, name) values (1, 't');
          insert into quell_queue (id, name) values (1, 'q');
          insert into quell_lane values (1, 1, 1, 0);
-         insert into quell_job (id, lane_id, task_id, state, starts, due_at, first_at, started_at,
+         insert into quell_job (id, lane_id, task_id, state, token, due_at, first_at, started_at,
                                 lease_until, worker, payload)
-                        values (7, 1, 1, 1, 1, 5, 5, 5, 9000000000000000000, 'w', '1')",
+                        values (7, 1, 1, 1, 549755813888, 5, 5, 5, 9000000000000000000, 'w', '1')",
     ] {
         sqlx::raw_sql(sql).execute(&mut db).await.unwrap();
     }
     let rig = scene.rig().await;
-    let lease = Lease { job: JobId::new(7), token: LeaseToken::new(1) };
+    let lease = Lease { job: JobId::new(7), token: LeaseToken::of(1, Draw::MIN) };
     let (name, key) = (EffectName::new("charge").unwrap(), Key::new("k").unwrap());
     let begun = rig.store.begin_effect(Some(rig.now()), &lease, &name, &key).await.unwrap();
     assert_eq!(begun, Begun::New { key });

@@ -7,7 +7,7 @@ use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, plain, until};
 use quell_core::dedup::Dedup;
 use quell_core::idempotency::Idempotency;
-use quell_core::{Batch, ErrorKind, NewTrigger, Store};
+use quell_core::{Batch, ErrorKind, NewTrigger, Payload, Store};
 use quell_sqlite::trigger_in;
 use sqlx::Connection;
 
@@ -145,4 +145,32 @@ async fn r04_r19_keys_are_met_at_the_fold_and_a_conflict_is_set_aside_with_its_r
     assert!(triggers.contains("\"payload\":3"), "{triggers}");
     assert!(refused.contains("idempotency key \"i\""), "{refused}");
     assert!(refused.contains(&format!("job {}", job.id)), "{refused}");
+}
+
+/// More than one fold takes at once.
+#[tokio::test]
+async fn r04_r10_no_trigger_overtakes_one_of_its_key_however_many_wait() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let of_key = |payload| NewTrigger { payload: Payload::from_stored(payload), ..keyed("k") };
+    let mut tx = db.begin().await.unwrap();
+    for payload in ["\"other\""; 2_100] {
+        trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(plain(payload)))
+            .await
+            .unwrap();
+    }
+    let first = Batch::one(of_key("\"first\""));
+    trigger_in(&mut tx, rig.store.location().unwrap(), &first).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(rig.trigger(of_key("\"second\"")).await.outcome(), "debounced");
+    rig.at(10);
+    while let [others @ .., last] = &*rig.claim().await {
+        if last.key.is_some() {
+            assert_eq!((last.triggers, last.payload.as_str()), (2, "\"second\""));
+            assert!(others.iter().all(|job| job.key.is_none()));
+            return;
+        }
+    }
+    panic!("the window is gone");
 }

@@ -16,4 +16,5 @@ mod scene;
 mod sharing;
 mod sim;
 mod steps;
+mod timelines;
 mod upkeep;

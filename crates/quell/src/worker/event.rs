@@ -2,8 +2,8 @@
 
 use quell_core::schedule::Ticked;
 use quell_core::{
-    Claimed, ClaimedJob, Lapsed, Lease, NextDue, Pruned, Result, Settled, Settlement, Timestamp,
-    Wakeup,
+    Claimed, ClaimedJob, Lapsed, Lease, NextDue, Pruned, Renewal, Result, Settled, Settlement,
+    Timestamp, Wakeup,
 };
 
 /// Something that happened.
@@ -22,7 +22,7 @@ pub(crate) enum Event {
     /// Settlements were answered.
     Settled { sent: Vec<Settlement>, answer: Result<Vec<Settled>> },
     /// Renewals were answered.
-    Renewed { leases: Vec<Lease>, asked_at: Timestamp, answer: Result<Vec<Option<Timestamp>>> },
+    Renewed { leases: Vec<Lease>, asked_at: Timestamp, answer: Result<Vec<Renewal>> },
     /// A heartbeat was answered.
     Beaten(Result<()>),
     /// Lapsed leases were taken back.

@@ -1,15 +1,22 @@
-//! What a worker reports about itself in its heartbeats (R25).
+//! Who a worker is: what it reports about itself in its heartbeats (R25), and what its leases are
+//! told from others' by (R21).
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quell_core::heartbeat::Heartbeat;
-use quell_core::{QueueName, Timestamp, WorkerId};
+use quell_core::{Draw, QueueName, Timestamp, WorkerId};
+
+use crate::random::drawn;
 
 /// A worker's heartbeats but for what changes from one to the next.
 #[derive(Debug)]
 pub(super) struct Identity {
     beat: Heartbeat,
     started: Timestamp,
+    /// How many it has made.
+    claims: AtomicU64,
 }
 
 impl Identity {
@@ -32,7 +39,18 @@ impl Identity {
             lease,
             age: Duration::ZERO,
         };
-        Identity { beat, started }
+        Identity { beat, started, claims: AtomicU64::new(0) }
+    }
+
+    /// What the tokens of the next claim are made of (R21). In virtual time a run with one seed is the
+    /// same each time.
+    pub(super) fn draw(&self, is_virtual: bool) -> Draw {
+        if !is_virtual {
+            return Draw::new(drawn());
+        }
+        let mut hasher = DefaultHasher::new();
+        (self.beat.worker.as_str(), self.claims.fetch_add(1, Ordering::Relaxed)).hash(&mut hasher);
+        Draw::new(hasher.finish())
     }
 
     pub(super) fn worker(&self) -> &WorkerId {

@@ -125,6 +125,9 @@ pub(crate) struct Machine {
     /// Leases that are to be renewed early: a cancelled job's is lost.
     checks: BTreeSet<Lease>,
     check_at: Timestamp,
+    /// Leases of which the last renewal found out nothing, and when to ask about them again.
+    unsure: BTreeSet<Lease>,
+    ask_again_at: Timestamp,
     pulse: Pulse,
     reaping: bool,
     reap_at: Option<Timestamp>,
@@ -170,6 +173,8 @@ impl Machine {
             renew_at: None,
             checks: BTreeSet::new(),
             check_at: now,
+            unsure: BTreeSet::new(),
+            ask_again_at: now,
             pulse: Pulse::new(bounds.heartbeat, now),
             reaping: false,
             reap_at: Some(now),
@@ -230,9 +235,7 @@ impl Machine {
         }
         wakes.extend(self.pulse.next_wake());
         if !self.held.is_empty() {
-            wakes.extend(self.renew_at.filter(|_| self.renewing < RENEWALS));
-            let checks = !self.checks.is_empty() && self.renewing < RENEWALS;
-            wakes.extend(checks.then_some(self.check_at));
+            wakes.extend(self.next_renewal());
             wakes.extend(self.lose_at);
         }
         if !self.unsettled.is_empty() && !self.settling {
@@ -449,8 +452,8 @@ impl Machine {
                     self.held.remove(&one.lease);
                     if one.became == SettledAs::Refused {
                         metrics::lease_lost();
-                        let (job, token) = (one.lease.job, one.lease.token.get());
-                        warn!(%job, token, "lease was lost: what the attempt reported does not count");
+                        let (job, token) = (one.lease.job, one.lease.token);
+                        warn!(%job, %token, "lease was lost: what the attempt reported does not count");
                     }
                 }
                 self.look_at_limited(now);
@@ -502,34 +505,6 @@ impl Machine {
             self.unsettled.splice(0..0, keep);
         }
         self.settle_at = now + RETRY_PAUSE;
-    }
-
-    fn on_renewed(
-        &mut self,
-        leases: &[Lease],
-        asked_at: Timestamp,
-        answer: Result<Vec<Option<Timestamp>>>,
-        now: Timestamp,
-        commands: &mut Vec<Command>,
-    ) {
-        self.renewing = self.renewing.saturating_sub(1);
-        match answer {
-            Ok(renewed) => {
-                for (lease, until) in leases.iter().zip(renewed) {
-                    let Some(held) = self.held.get_mut(lease) else { continue };
-                    match until {
-                        Some(_) => held.until = held.until.max(asked_at + self.bounds.lease),
-                        None => lose(*lease, held, commands),
-                    }
-                }
-                self.foresee_losses();
-            }
-            Err(error) => {
-                warn!(%error, leases = leases.len(), "leases could not be renewed, trying again");
-                let again = now + RETRY_PAUSE.min(self.bounds.lease / 3);
-                self.renew_at = self.renew_at.map(|at| at.min(again));
-            }
-        }
     }
 
     /// R29: stops claiming at once and gives back what has not started.

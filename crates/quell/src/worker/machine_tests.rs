@@ -4,7 +4,7 @@ use super::held::{HOLD, STALL};
 use super::leases::CHECK_PAUSE;
 use super::*;
 use quell_core::{
-    Cancelled, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, Payload, Pruned, TaskName,
+    Cancelled, ClaimedJob, ErrorKind, JobId, Key, LeaseToken, Payload, Pruned, Renewal, TaskName,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -251,7 +251,7 @@ fn answer_all(story: &mut Story, commands: Vec<Command>, releases: &mut usize) {
             }
             Command::Renew(leases) => {
                 let (asked_at, answer) =
-                    (story.now, Ok(vec![Some(story.now + LEASE); leases.len()]));
+                    (story.now, Ok(vec![Renewal::Held(story.now + LEASE); leases.len()]));
                 story.tell(Event::Renewed { leases, asked_at, answer })
             }
             Command::Reap => story.tell(Event::Reaped(Ok(vec![]))),
@@ -327,7 +327,7 @@ fn r21_a_cancelled_attempt_is_renewed_at_once_and_found_lost() {
     let commands = story.tell(cancelled(Cancelled::Job(JobId::new(2))));
     assert!(matches!(&commands[..], [Command::Renew(leases)] if *leases == [lease(2)]));
     let (leases, asked_at) = (vec![lease(2)], story.now);
-    let commands = story.tell(Event::Renewed { leases, asked_at, answer: Ok(vec![None]) });
+    let commands = story.tell(Event::Renewed { leases, asked_at, answer: Ok(vec![Renewal::Lost]) });
     assert!(matches!(commands[..], [Command::Cancel(lost)] if lost == lease(2)), "{commands:?}");
     assert!(story.tell(cancelled(Cancelled::Any)).is_empty(), "not that soon again");
     let (began, commands) = (story.now, story.wake());
@@ -398,7 +398,7 @@ fn r21_leases_are_renewed_in_one_call_and_a_lost_one_is_told_once() {
     assert_eq!(story.now, Timestamp::from_secs(1_010), "a third of the lease");
     let Some(Command::Renew(leases)) = commands.into_iter().next() else { panic!("no renewal") };
     assert_eq!(leases, [lease(1), lease(2)]);
-    let (asked_at, answer) = (story.now, Ok(vec![Some(story.now + LEASE), None]));
+    let (asked_at, answer) = (story.now, Ok(vec![Renewal::Held(story.now + LEASE), Renewal::Lost]));
     let commands = story.tell(Event::Renewed { leases, asked_at, answer });
     assert!(matches!(commands[..], [Command::Cancel(lost)] if lost == lease(2)), "{commands:?}");
     let commands = story.wake();
@@ -433,6 +433,33 @@ fn r21_a_lease_that_cannot_be_renewed_is_told_when_it_may_have_lapsed() {
 }
 
 #[test]
+fn r21_a_lease_that_a_renewal_found_out_nothing_about_is_kept_to_its_own_end() {
+    let (mut story, limit) = Story::started(2, 0);
+    story.claimed(2, limit, None);
+    let (end, mut cancelled, mut asked) = (story.now + LEASE, Vec::new(), 0);
+    while story.now < end + Duration::from_secs(5) && cancelled.is_empty() {
+        for command in story.wake() {
+            match command {
+                Command::Renew(leases) => {
+                    // The part of the store that knows job 2 is away.
+                    let one = |lease: &Lease| match lease.job.get() {
+                        1 => Renewal::Held(story.now + LEASE),
+                        _ => Renewal::Unknown,
+                    };
+                    let (asked_at, answer) = (story.now, Ok(leases.iter().map(one).collect()));
+                    asked += usize::from(leases == [lease(2)]);
+                    story.tell(Event::Renewed { leases, asked_at, answer });
+                }
+                Command::Cancel(lost) => cancelled.push((lost, story.now)),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(cancelled, [(lease(2), end)]);
+    assert!(asked > 60, "asked again {asked} times, of job 2 alone");
+}
+
+#[test]
 fn r21_a_renewal_that_hangs_holds_up_no_other() {
     let (mut story, limit) = Story::started(1, 0);
     story.claimed(1, limit, None);
@@ -442,13 +469,13 @@ fn r21_a_renewal_that_hangs_holds_up_no_other() {
     for nth in 2..=3 {
         let commands = story.wake();
         assert!(matches!(&commands[..], [Command::Renew(_)]), "renewal {nth}: {commands:?}");
-        let answer = Ok(vec![Some(story.now + LEASE)]);
+        let answer = Ok(vec![Renewal::Held(story.now + LEASE)]);
         let leases = vec![lease(1)];
         story.tell(Event::Renewed { leases, asked_at: story.now, answer });
     }
     let renewed = story.now + LEASE;
     // The answer that comes late takes nothing back.
-    let answer = Ok(vec![Some(asked_at + LEASE)]);
+    let answer = Ok(vec![Renewal::Held(asked_at + LEASE)]);
     story.tell(Event::Renewed { leases: vec![lease(1)], asked_at, answer });
     while story.now < renewed {
         let commands = story.wake();
@@ -487,7 +514,7 @@ fn r29_after_the_grace_time_attempts_are_aborted_and_given_back_unspent() {
         commands = story.wake();
         if let [Command::Renew(leases)] = &commands[..] {
             let (leases, asked_at) = (leases.clone(), story.now);
-            let answer = Ok(vec![Some(story.now + LEASE)]);
+            let answer = Ok(vec![Renewal::Held(story.now + LEASE)]);
             story.tell(Event::Renewed { leases, asked_at, answer });
         }
     }
@@ -603,7 +630,7 @@ fn r11_a_prefetched_job_whose_lease_was_lost_is_not_started() {
     let (mut story, limit) = Story::started(1, 0);
     story.claimed(2, limit, None);
     let leases = vec![lease(1), lease(2)];
-    let (asked_at, answer) = (story.now, Ok(vec![Some(story.now + LEASE), None]));
+    let (asked_at, answer) = (story.now, Ok(vec![Renewal::Held(story.now + LEASE), Renewal::Lost]));
     story.tell(Event::Renewed { leases, asked_at, answer });
     assert_eq!(starts(&story.ended(&[1])), 0);
 }

@@ -293,14 +293,15 @@ impl<S: Send + Sync + 'static> Runner<S> {
         let (Some(name), Some(tasks)) = (self.machine.queue(queue), self.queues.get(queue)) else {
             return;
         };
+        let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
         let claim = Claim {
             queue: name.clone(),
             tasks: Arc::clone(tasks),
             worker: self.identity.worker().clone(),
             limit,
             lease: self.lease,
+            draw: self.identity.draw(self.quell.clock().is_virtual()),
         };
-        let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
         live.calls.push(Box::pin(async move {
             let answer = store.claim(time, &claim).await;
             Event::Claimed { queue, limit, asked_at, answer }

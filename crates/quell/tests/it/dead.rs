@@ -29,7 +29,8 @@ async fn with_errors(errors: &[&str]) -> (Quell, Arc<TestClock>) {
     let one = NewTrigger::new(task.clone(), queue.clone(), Payload::from_text("1").unwrap());
     let worker = WorkerId::new("w").unwrap();
     let lease = Duration::from_secs(30);
-    let claim = Claim { queue, tasks: [task].into(), worker, limit: 1_000, lease };
+    let claim =
+        Claim { queue, tasks: [task].into(), worker, limit: 1_000, lease, draw: quell::Draw::MIN };
     for errors in errors.chunks(1_000) {
         let triggers = vec![one.clone(); errors.len()];
         quell.enqueue(Batch { triggers, dedup: None }).await.unwrap();

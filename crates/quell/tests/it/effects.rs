@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use quell::effect::{Begun, MAX_RESULT_BYTES};
 use quell::testing::TestKit;
 use quell::{
-    Ctx, EffectName, Jitter, JobId, JobState, Key, Lease, LeaseToken, MemoryStore, Once, Policy,
-    PollSettings, Result, Task, TaskError,
+    Ctx, EffectName, Jitter, JobId, JobState, Key, Lease, MemoryStore, Once, Policy, PollSettings,
+    Result, Task, TaskError,
 };
 use quell_conformance::faulty::{Faulty, NthCall};
 use serde::{Deserialize, Serialize};
@@ -361,7 +361,7 @@ async fn r23_an_intent_of_the_library_is_an_intent_of_the_store() -> Result<()> 
     let store = kit.quell().store();
     let effects = store.effects(JobId::new(1)).await?;
     assert_eq!((effects[0].name.as_str(), effects[0].done.as_ref()), ("charge", None));
-    assert_eq!(effects[0].begun_by, LeaseToken::new(1));
+    assert_eq!(effects[0].begun_by.starts(), 1);
     store.redrive(Some(kit.now()), &JobId::new(1).into()).await?;
     let claim = quell_conformance::Rig::wish(1);
     let claim = quell::Claim {

@@ -112,6 +112,7 @@ async fn crashed(store: &MemoryStore, times: u32) -> Result<()> {
         worker: WorkerId::new("killed")?,
         limit: 1,
         lease: secs(30),
+        draw: quell::Draw::MAX,
     };
     let trigger = Policy::default().trigger(task(), Payload::encode(&"fine")?, None)?;
     store.enqueue(None, vec![Batch::one(trigger)]).await?;

@@ -71,7 +71,7 @@ async fn run(fails: NthCall) -> Result<bool> {
         // A claim whose answer was lost lapses; a newer window may take it in.
         let ended = match job.state {
             JobState::Succeeded => job.started_at >= Some(job.window.last_at),
-            JobState::Absorbed => job.starts > 0,
+            JobState::Absorbed => job.starts() > 0,
             _ => false,
         };
         assert!(ended, "{fails:?}: {job:?}");

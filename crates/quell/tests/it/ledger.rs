@@ -175,7 +175,7 @@ async fn states(store: &dyn Store) -> (BTreeSet<i64>, bool, usize) {
         filter.before = Some(last.id);
         for job in page {
             // Enough to mean something: not all are looked for.
-            if job.starts > 1 && lapses <= 10 {
+            if job.starts() > 1 && lapses <= 10 {
                 let attempts = store.attempts(job.id).await.unwrap();
                 let lapsed = |one: &&Attempt| one.outcome == Some(AttemptOutcome::Lapsed);
                 lapses += attempts.iter().filter(lapsed).count();

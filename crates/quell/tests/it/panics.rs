@@ -215,7 +215,7 @@ async fn r25_a_panic_anywhere_in_an_attempt_is_on_record_and_frees_key_and_slot(
         assert_eq!(store.job(second).await?.unwrap().state, JobState::Succeeded, "{place:?}");
         kit.advance(secs(30)).await;
         let job = store.job(first).await?.unwrap();
-        assert_eq!((job.state, job.starts), (JobState::Succeeded, 2), "{place:?}: {job:?}");
+        assert_eq!((job.state, job.starts()), (JobState::Succeeded, 2), "{place:?}: {job:?}");
     }
     Ok(())
 }

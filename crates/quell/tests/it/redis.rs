@@ -2,7 +2,8 @@
 //! callers' transactions, which Redis has no part in.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use quell::redis::{RedisOptions, RedisStore};
 use quell::testing::TestKit;
@@ -137,6 +138,49 @@ async fn r34_r39_a_worker_that_lost_its_hints_polls() -> Result<()> {
             until("it is found", || async { log.runs().len() == n }).await;
         }
         assert_eq!(server.command(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).unwrap(), "");
+    };
+    worker.run_until(asked).await
+}
+
+/// Callers of one process share calls, and a worker claims meanwhile: both go on by themselves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r39_a_process_goes_on_within_15_s_after_its_connections_fell_silent() -> Result<()> {
+    let server = quell_services::Redis::start(&[]).unwrap();
+    let proxy = quell_services::Proxy::start(server.port()).unwrap();
+    let quell = Quell::open(&format!("redis://127.0.0.1:{}/", proxy.port())).await?;
+    let log = App::default();
+    let poll = PollSettings { base: Duration::from_millis(20), ceiling: secs(1) };
+    let worker = quell.worker(Arc::clone(&log)).register(script).poll(poll);
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let (quell, accepted) = (quell.clone(), Arc::clone(&accepted));
+        callers.spawn(async move {
+            loop {
+                match quell.trigger(Script::new(&[])).await {
+                    Ok(_) => drop(accepted.fetch_add(1, Ordering::Relaxed)),
+                    Err(error) => assert!(error.is_retryable() || error.is_unknown_outcome()),
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+    let goes_on = async || {
+        let counts = || (accepted.load(Ordering::Relaxed), log.runs().len());
+        let (before, began) = (counts(), Instant::now());
+        loop {
+            let now = counts();
+            if now.0 > before.0 + 20 && now.1 > before.1 + 20 {
+                return;
+            }
+            assert!(began.elapsed() < secs(15), "{before:?} accepted and run, now {now:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let asked = async {
+        goes_on().await;
+        assert!(proxy.silence(quell_services::proxy::Way::Both) >= 2);
+        goes_on().await;
     };
     worker.run_until(asked).await
 }

@@ -185,7 +185,7 @@ async fn r29_shutdown_gives_unfinished_work_back_unspent() -> Result<()> {
     let begun = async { until("the handler hangs", || async { log.runs().len() == 1 }).await };
     worker.run_until(begun).await?;
     let job = store.jobs(&quell::JobFilter::default()).await?.remove(0);
-    assert_eq!((job.state, job.attempt, job.starts), (JobState::Scheduled, 0, 1));
+    assert_eq!((job.state, job.attempt, job.starts()), (JobState::Scheduled, 0, 1));
     assert_eq!(job.window.reason, quell::DueReason::Released);
     Ok(())
 }

@@ -8,8 +8,8 @@ use quell_core::schedule::{Fired, TickedBy};
 use quell_core::window::Thresholds;
 use quell_core::{
     Batch, Claim, ClaimedJob, Error, ErrorKind, FailureKind, Job, JobFilter, JobId, JobState, Key,
-    LeaseToken, NewTrigger, NextDue, Outcome, Receipt, Result, Retention, Settled, SettledAs,
-    Settlement, Store, TaskName, Timestamp, TriggerId,
+    NewTrigger, NextDue, Outcome, Receipt, Result, Retention, Settled, SettledAs, Settlement,
+    Store, TaskName, Timestamp, TriggerId,
 };
 
 use super::{Buggy, locked};
@@ -184,7 +184,7 @@ impl Buggy {
         locked(&self.odd).ran.insert(job.id);
         let again = ClaimedJob {
             id: job.id,
-            token: LeaseToken::new(job.starts + 1),
+            token: job.token.next(claim.draw),
             task: job.task.clone(),
             key: job.key.clone(),
             payload: job.payload.clone(),
@@ -213,7 +213,7 @@ impl Buggy {
             *backoff = Duration::ZERO;
         }
         if self.has(Bug::NoFence) {
-            one.lease.token = LeaseToken::new(job.starts);
+            one.lease.token = job.token;
         }
         let fails = matches!(one.outcome, Outcome::Failed(_));
         if let (Bug::AbsorbsNothing, true, Some(key)) = (self.bug, fails, &job.key)

@@ -30,8 +30,8 @@ impl DeadLetters for Broken {
                 letters.iter_mut().for_each(|one| one.past = Past::default())
             }
             Bug::ForgetsAttemptsAtRedrive => letters.iter_mut().for_each(|one| {
-                let first = one.job.starts.saturating_sub(u64::from(one.job.attempt));
-                one.attempts.retain(|attempt| attempt.token.get() > first);
+                let first = one.job.starts().saturating_sub(u64::from(one.job.attempt));
+                one.attempts.retain(|attempt| attempt.token.starts() > first);
             }),
             _ => {}
         }

@@ -16,8 +16,8 @@ use quell_core::{
     Counts, Effect, EffectName, Ended, ExplainTarget, Explanation, FailureKind, Fold, Job,
     JobFilter, JobId, JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue,
     Outcome, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Rate, Receipt,
-    Redrive, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
+    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -260,7 +260,7 @@ impl Store for Broken {
             claimed.jobs.iter_mut().for_each(|job| job.lapses = 0);
         }
         if self.bug == Bug::CountsEveryLapse {
-            let starts = |job: &ClaimedJob| u32::try_from(job.token.get()).unwrap();
+            let starts = |job: &ClaimedJob| u32::try_from(job.token.starts()).unwrap();
             claimed.jobs.iter_mut().for_each(|job| job.lapses = starts(job) - 1);
         }
         Ok(claimed)
@@ -271,10 +271,11 @@ impl Store for Broken {
         now: Option<Timestamp>,
         leases: &[Lease],
         lease: Duration,
-    ) -> Result<Vec<Option<Timestamp>>> {
+    ) -> Result<Vec<Renewal>> {
         let mut renewed = self.inner.renew(now, leases, lease).await?;
         if self.bug == Bug::RenewsWhatIsLost {
-            renewed.iter_mut().for_each(|until| *until = until.or(now.map(|now| now + lease)));
+            let again = now.map(|now| now + lease);
+            renewed.iter_mut().for_each(|one| *one = one.until().or(again).into());
         }
         Ok(renewed)
     }
@@ -324,7 +325,7 @@ impl Store for Broken {
             (Bug::ChangesKeysOfEffects, Ok(Begun::Intended { .. })) => {
                 Ok(Begun::Intended { key: key.clone() })
             }
-            (Bug::LosesEffectsOnTheWay, Ok(_)) if lease.token.get() > 2 => {
+            (Bug::LosesEffectsOnTheWay, Ok(_)) if lease.token.starts() > 2 => {
                 Ok(Begun::New { key: key.clone() })
             }
             (Bug::SharesEffects, Ok(begun)) => Ok(met.map_or(begun, |key| Begun::Intended { key })),

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use quell_core::window::{Debounce, Thresholds};
-use quell_core::{
-    Batch, JobState, Lease, LeaseToken, MemoryStore, Receipt, Retention, Store, TriggerId,
-};
+use quell_core::{Batch, JobState, Lease, MemoryStore, Receipt, Retention, Store, TriggerId};
 
 use super::model::{Action, Answer, End, World, at, at_once, jobs};
 
@@ -109,7 +107,7 @@ impl Bug {
         let heir = all.iter().any(|other| other.state == JobState::Scheduled);
         match (self, end) {
             (Bug::NoFence, _) => {
-                let lease = Lease { token: LeaseToken::new(job.starts), ..lease };
+                let lease = Lease { token: job.token, ..lease };
                 world.act(store, now, &Action::Settle(lease, end))
             }
             (Bug::AbsorbDrops, End::Failed) if heir => {

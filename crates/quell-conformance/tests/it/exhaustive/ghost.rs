@@ -87,7 +87,7 @@ impl Ghost {
         let held = match until {
             HoldUntil::Started => jobs
                 .get(&job)
-                .is_some_and(|job| job.state == JobState::Scheduled && job.starts == 0),
+                .is_some_and(|job| job.state == JobState::Scheduled && job.starts() == 0),
             HoldUntil::Done => jobs.get(&self.home(job)).is_some_and(|job| !job.state.is_ended()),
             _ => now < at + HELD,
         };

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use quell_core::edge::Edge;
-use quell_core::{ClaimedJob, Job, JobId, JobState, Lease, Receipt, Settled, SettledAs, Store};
+use quell_core::{
+    ClaimedJob, Job, JobId, JobState, Lease, Receipt, Renewal, Settled, SettledAs, Store,
+};
 use stateright::Property;
 
 use super::ghost::Known;
@@ -96,10 +98,11 @@ impl Case<'_> {
                 );
             }
             (Action::Claim, Answer::Claimed(claimed)) => self.claimed(last, next, claimed),
-            (Action::Renew(lease), Answer::Renewed(until)) => {
-                let expected = self.is_held(*lease).then(|| at(self.now + LEASE));
-                self.must("P10", *until == expected && (until.is_some() || self.same), || {
-                    format!("{lease:?} was renewed to {until:?}, not to {expected:?}")
+            (Action::Renew(lease), Answer::Renewed(renewal)) => {
+                let expected = Renewal::from(self.is_held(*lease).then(|| at(self.now + LEASE)));
+                let is_lost = *renewal == Renewal::Lost;
+                self.must("P10", *renewal == expected && (!is_lost || self.same), || {
+                    format!("{lease:?} was renewed to {renewal:?}, not to {expected:?}")
                 });
             }
             (Action::Settle(lease, end), Answer::Settled(settled)) => {
@@ -126,9 +129,7 @@ impl Case<'_> {
 
     fn is_held(&self, lease: Lease) -> bool {
         self.before.get(&lease.job).is_some_and(|job| {
-            job.state == JobState::Running
-                && job.starts == lease.token.get()
-                && !self.is_lapsed(job)
+            job.state == JobState::Running && job.token == lease.token && !self.is_lapsed(job)
         })
     }
 

@@ -13,9 +13,9 @@ use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::trigger::{Keyed, NewTrigger, When};
 use quell_core::window::Debounce;
 use quell_core::{
-    AttemptOutcome, Batch, Claim, Failure, FailureKind, Job, JobFilter, JobId, JobState, Key,
-    Lease, LeaseToken, MemoryStore, Outcome, Payload, QueueName, QueueSettings, Receipt, Retention,
-    Settled, Settlement, Snapshot, Store, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Batch, Claim, Draw, Failure, FailureKind, Job, JobFilter, JobId, JobState, Key,
+    Lease, LeaseToken, MemoryStore, Outcome, Payload, QueueName, QueueSettings, Receipt, Renewal,
+    Retention, Settled, Settlement, Snapshot, Store, TaskName, Timestamp, WorkerId,
 };
 use stateright::{Model, Property};
 
@@ -23,6 +23,8 @@ use super::bug::Bug;
 use super::ghost::Ghost;
 use super::judge::{self, Broken};
 
+/// What is drawn for all claims.
+const DRAW: Draw = Draw::new(5);
 /// One lease, in seconds.
 pub(super) const LEASE: i64 = 2;
 /// The wait after a transient failure, and of a snooze.
@@ -155,7 +157,7 @@ pub(super) enum Answer {
     Nothing,
     Receipt(Receipt),
     Claimed(Vec<quell_core::ClaimedJob>),
-    Renewed(Option<Timestamp>),
+    Renewed(Renewal),
     Settled(Settled),
     Lapsed(Vec<JobId>),
     Operated(bool),
@@ -204,6 +206,7 @@ impl World {
                     worker: WorkerId::new(format!("w{busy}")).unwrap(),
                     limit: 1,
                     lease: seconds(LEASE),
+                    draw: DRAW,
                 };
                 Answer::Claimed(at_once(store.claim(time, &claim)).unwrap().jobs)
             }
@@ -248,12 +251,12 @@ impl World {
     /// Every lease that was ever given, and may still be used by a worker that does not know better.
     fn leases(&self, jobs: &[Job]) -> Vec<Lease> {
         let given = |job: &Job| {
-            let (id, first) = (job.id, if self.late { 1 } else { job.starts.max(1) });
+            let (id, first) = (job.id, if self.late { 1 } else { job.starts().max(1) });
             let running = job.state == JobState::Running;
             let any = self.late || running;
-            (first..=job.starts)
+            (first..=job.starts())
                 .filter(move |_| any)
-                .map(move |token| Lease { job: id, token: LeaseToken::new(token) })
+                .map(move |start| Lease { job: id, token: LeaseToken::of(start, DRAW) })
         };
         jobs.iter().flat_map(given).collect()
     }
@@ -332,7 +335,7 @@ impl Model for World {
             }
         }
         let busy = jobs.iter().filter(|job| job.state == JobState::Running).count();
-        let starts: u64 = jobs.iter().map(|job| job.starts).sum();
+        let starts: u64 = jobs.iter().map(Job::starts).sum();
         if busy < 2 && starts < self.starts {
             actions.push(Action::Claim);
         }

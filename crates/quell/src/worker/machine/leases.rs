@@ -1,39 +1,94 @@
-//! When a worker renews its leases (R21): in time, and at once where a job was cancelled.
+//! When a worker renews its leases (R21): in time, and early where a job was cancelled or a renewal
+//! found out nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quell_core::{Cancelled, Lease, LeaseToken, Timestamp};
+use quell_core::{Cancelled, Lease, LeaseToken, Renewal, Result, Timestamp};
+use tracing::warn;
 
 use super::super::event::Command;
-use super::{Held, Machine, RENEWALS};
+use super::{Held, Machine, RENEWALS, RETRY_PAUSE, lose};
 
 /// Between two early renewals, at least: cancelling many jobs makes few calls.
 pub(super) const CHECK_PAUSE: Duration = Duration::from_millis(20);
 
 impl Machine {
+    /// When the next renewal is to be sent.
+    pub(super) fn next_renewal(&self) -> Option<Timestamp> {
+        if self.renewing >= RENEWALS {
+            return None;
+        }
+        let check = (!self.checks.is_empty()).then_some(self.check_at);
+        let again = (!self.unsure.is_empty()).then_some(self.ask_again_at);
+        self.renew_at.into_iter().chain(check).chain(again).min()
+    }
+
     pub(super) fn plan_renew(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         if self.held.is_empty() {
             self.renew_at = None;
             self.checks.clear();
+            self.unsure.clear();
             return;
         }
-        let renews = |held: &Held| !held.lost && !held.doubtful;
-        if self.renewing < RENEWALS && self.renew_at.is_some_and(|at| at <= now) {
-            self.renewing += 1;
+        if self.renewing >= RENEWALS {
+            return;
+        }
+        let leases: Vec<Lease> = if self.renew_at.is_some_and(|at| at <= now) {
             self.renew_at = Some(now + self.bounds.lease / 3);
             self.checks.clear();
-            let renewed = self.held.iter().filter(|(_, held)| renews(held));
-            commands.push(Command::Renew(renewed.map(|(lease, _)| *lease).collect()));
-        } else if self.renewing < RENEWALS && !self.checks.is_empty() && self.check_at <= now {
-            let checks = std::mem::take(&mut self.checks).into_iter();
-            let leases: Vec<Lease> =
-                checks.filter(|lease| self.held.get(lease).is_some_and(renews)).collect();
-            if !leases.is_empty() {
-                self.renewing += 1;
-                self.check_at = now + CHECK_PAUSE;
-                commands.push(Command::Renew(leases));
+            self.unsure.clear();
+            self.held.iter().filter(|(_, held)| renews(held)).map(|(lease, _)| *lease).collect()
+        } else if !self.checks.is_empty() && self.check_at <= now {
+            self.check_at = now + CHECK_PAUSE;
+            let checks = std::mem::take(&mut self.checks);
+            self.unsure.retain(|lease| !checks.contains(lease));
+            self.renewable(checks)
+        } else if !self.unsure.is_empty() && self.ask_again_at <= now {
+            let unsure = std::mem::take(&mut self.unsure);
+            self.renewable(unsure)
+        } else {
+            return;
+        };
+        if !leases.is_empty() {
+            self.renewing += 1;
+            commands.push(Command::Renew(leases));
+        }
+    }
+
+    fn renewable(&self, leases: BTreeSet<Lease>) -> Vec<Lease> {
+        leases.into_iter().filter(|lease| self.held.get(lease).is_some_and(renews)).collect()
+    }
+
+    /// Takes the answer for each lease. One that nobody answered for is kept, and lost only at its
+    /// own end: the store is asked about it again soon.
+    pub(super) fn on_renewed(
+        &mut self,
+        leases: &[Lease],
+        asked_at: Timestamp,
+        answer: Result<Vec<Renewal>>,
+        now: Timestamp,
+        commands: &mut Vec<Command>,
+    ) {
+        self.renewing = self.renewing.saturating_sub(1);
+        let renewals = answer.unwrap_or_else(|error| {
+            warn!(%error, leases = leases.len(), "leases could not be renewed, trying again");
+            Vec::new()
+        });
+        let renewals = renewals.into_iter().chain(std::iter::repeat(Renewal::Unknown));
+        let mut is_unsure = false;
+        for (lease, renewal) in leases.iter().zip(renewals) {
+            let Some(held) = self.held.get_mut(lease) else { continue };
+            match renewal {
+                Renewal::Held(_) => held.until = held.until.max(asked_at + self.bounds.lease),
+                Renewal::Lost => lose(*lease, held, commands),
+                Renewal::Unknown => is_unsure |= self.unsure.insert(*lease),
             }
         }
+        if is_unsure {
+            self.ask_again_at = now + RETRY_PAUSE.min(self.bounds.lease / 3);
+        }
+        self.foresee_losses();
     }
 
     /// R21: a running job was cancelled, so that its lease is lost. The next renewal would find out
@@ -48,4 +103,8 @@ impl Machine {
             Cancelled::Any => self.checks.extend(self.held.keys()),
         }
     }
+}
+
+fn renews(held: &Held) -> bool {
+    !held.lost && !held.doubtful
 }

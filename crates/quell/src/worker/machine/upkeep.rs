@@ -34,8 +34,8 @@ impl Machine {
         match answer {
             Ok(lapsed) => {
                 for one in &lapsed {
-                    let (job, token, crash) = (one.lease.job, one.lease.token.get(), one.crash);
-                    warn!(%job, token, crash, "lease lapsed, job taken back");
+                    let (job, token, crash) = (one.lease.job, one.lease.token, one.crash);
+                    warn!(%job, %token, crash, "lease lapsed, job taken back");
                 }
                 if !lapsed.is_empty() {
                     self.pollers.iter_mut().for_each(|poller| poller.look_by(now));

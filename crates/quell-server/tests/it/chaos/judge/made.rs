@@ -2,8 +2,8 @@
 
 use quell::history::Event;
 use quell::{
-    AttemptOutcome, Batch, Job, JobId, JobState, Key, LeaseToken, MemoryStore, NewTrigger, Payload,
-    QueueName, SettledAs, Store, TaskName, Timestamp, WorkerId,
+    AttemptOutcome, Batch, Draw, Job, JobId, JobState, Key, LeaseToken, MemoryStore, NewTrigger,
+    Payload, QueueName, SettledAs, Store, TaskName, Timestamp, WorkerId,
 };
 use quell_server::torment::record::Entry;
 
@@ -26,7 +26,7 @@ pub(super) fn claimed_by(name: &str, t: i64, job: u64, token: u64) -> Event {
     Event::Claimed {
         t: at(t),
         job: JobId::new(job),
-        token: LeaseToken::new(token),
+        token: LeaseToken::of(token, Draw::MIN),
         task: TaskName::new("stamped").unwrap(),
         queue: QueueName::new("narrow").unwrap(),
         key: Some(Key::new("k").unwrap()),
@@ -42,7 +42,7 @@ pub(super) fn started(t: i64, job: u64, token: u64) -> Event {
     Event::Start {
         t: at(t),
         job: JobId::new(job),
-        token: LeaseToken::new(token),
+        token: LeaseToken::of(token, Draw::MIN),
         task: TaskName::new("stamped").unwrap(),
         key: Some(Key::new("k").unwrap()),
         worker: worker("w"),
@@ -55,12 +55,12 @@ pub(super) fn started(t: i64, job: u64, token: u64) -> Event {
 }
 
 pub(super) fn renew(t: i64, job: u64, token: u64, until: i64) -> Event {
-    let (job, token) = (JobId::new(job), LeaseToken::new(token));
+    let (job, token) = (JobId::new(job), LeaseToken::of(token, Draw::MIN));
     Event::Renew { t: at(t), job, token, until: at(until) }
 }
 
 pub(super) fn lapse(t: i64, job: u64, token: u64) -> Event {
-    let (job, token) = (JobId::new(job), LeaseToken::new(token));
+    let (job, token) = (JobId::new(job), LeaseToken::of(token, Draw::MIN));
     Event::Lapse { t: at(t), job, token, became: SettledAs::Scheduled { due: at(t) }, crash: true }
 }
 
@@ -75,7 +75,7 @@ pub(super) fn ended(
     outcome: AttemptOutcome,
     became: SettledAs,
 ) -> Event {
-    let (job, token) = (JobId::new(job), LeaseToken::new(token));
+    let (job, token) = (JobId::new(job), LeaseToken::of(token, Draw::MIN));
     Event::Settle {
         t: at(t),
         job,
