@@ -31,7 +31,6 @@ const JOB_TIMES: &[&str] = &[
     "bound_at",
     "asked_at",
     "not_before",
-    "lease_until",
     "started_at",
     "ended_at",
 ];
@@ -40,6 +39,7 @@ const JOB_TIMES: &[&str] = &[
 const TIMES: &[(&str, &[&str])] = &[
     ("quell.job", JOB_TIMES),
     ("quell.ended", JOB_TIMES),
+    ("quell.lease", &["until"]),
     ("quell.attempt", &["started_at", "ended_at"]),
     ("quell.hold", &["expires_at"]),
     ("quell.memory", &["burst_at", "last_at", "started_at", "expires_at"]),

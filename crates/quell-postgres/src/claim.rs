@@ -17,28 +17,33 @@ use quell_core::{
 };
 use sqlx::postgres::PgRow;
 
-use crate::connections::Connections;
 use crate::error::corrupt;
+use crate::leases::{first_lapse, grant};
 use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_of};
 use crate::names::Names;
 use crate::row::{blocked, broken, count, get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
-use crate::tx::{Asked, Tx, first, read};
+use crate::tx::{Asked, Tx, first};
 
 /// When to look again at a job that was passed over because another call held its row.
 const PASSED_OVER: Duration = Duration::from_millis(2);
 
-/// Looks, without writing, whether a lease has lapsed.
-pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> Result<bool> {
-    const LAPSED: &str = "select coalesce(
-         (select lease_until from quell.job where state = 1 order by lease_until limit 1)
-             <= quell.peek($1, $2), false)";
-    let rows = read(pool, sql, "look for lapsed leases", asked.bind(sql.query(LAPSED))).await?;
-    get(first(&rows)?, 0)
+/// The time, and when a lease ends that begins then.
+macro_rules! until {
+    ($now:literal) => {
+        concat!(
+            "select now, case when now > 9223372036854775807 - $4 then 9223372036854775807
+                              else now + $4 end as until
+               from (select ",
+            $now,
+            " as now) t"
+        )
+    };
 }
 
 /// Starts jobs for the worker `$3`, with leases of `$4` and the draw `$6`: of those that are due, at most `$5` that
-/// `$chosen` says, among it that they wait. Goes on from `clock`.
+/// `$chosen` says, among it that they wait. Goes on from `clock`, which has `now` and `until`, the end
+/// of the leases.
 macro_rules! start {
     ($chosen:literal) => {
         concat!(
@@ -59,14 +64,15 @@ macro_rules! start {
                     set state = 1, attempt = j.attempt + 1,
                         -- R21: one start more, and the draw.
                         token = (least((j.token >> 39) + 1, 16777215) << 39) | $6,
-                        worker = $3, started_at = c.now,
-                        lease_until = case when c.now > 9223372036854775807 - $4
-                                           then 9223372036854775807 else c.now + $4 end
+                        worker = $3, started_at = c.now
                    from taken t, clock c
                   where j.ctid = t.place
               returning j.id, j.due_at, j.token, j.key, j.payload, j.attempt, j.failures,
-                        j.triggers, j.first_at, j.lease_until, j.period, j.task_id, j.lane_id,
-                        j.partition, j.lapses),
+                        j.triggers, j.first_at, j.period, j.task_id, j.lane_id, j.partition,
+                        j.lapses),
+             ",
+            grant!("$6"),
+            ",
              -- R13: a throttled key's start is remembered.
              remembered as (
                  insert into quell.memory
@@ -80,7 +86,7 @@ macro_rules! start {
                         last_at = excluded.last_at, started_at = excluded.started_at,
                         expires_at = excluded.expires_at)
              select c.now, s.id, s.due_at, s.token, s.key, s.payload, s.attempt, s.failures,
-                    s.triggers, s.first_at, s.lease_until, s.lane_id, s.partition, s.lapses"
+                    s.triggers, s.first_at, c.until, s.lane_id, s.partition, s.lapses"
         )
     };
 }
@@ -89,7 +95,9 @@ macro_rules! start {
 /// partitions: one statement, which is its own transaction. Where the queue is not like that, or
 /// the inbox waits, it starts nothing and says so. The time is put on record only with a start.
 const STRAIGHT: &str = concat!(
-    "with recursive clock as materialized (select quell.peek($1, $2) as now), ",
+    "with recursive clock as materialized (",
+    until!("quell.peek($1, $2)"),
+    "), ",
     lanes!("$7", "$8"),
     ", seen as materialized (
          select not exists (select from quell.inbox where refused is null)
@@ -114,7 +122,9 @@ const STRAIGHT: &str = concat!(
                     and j.partition_id = 0 and j.state = 0 and j.behind is null"
     ),
     ",      e.straight, e.later,
-            (select lease_until from quell.job where state = 1 order by lease_until limit 1),
+            ",
+    first_lapse!(),
+    ",
             -- With fewer than asked for, what was passed over is told of too.
             case when (select count(*) from taken) < $5 then
                 (select j.due_at from quell.job j
@@ -140,7 +150,9 @@ const STRAIGHT: &str = concat!(
 /// Jobs by their ids, within a transaction. The time is read with the rows: what made room for them,
 /// an end of their key's attempt or of others under a limit, came before (R11, R31).
 const START_IDS: &str = concat!(
-    "with clock as materialized (select quell.tick($1, $2) as now), ",
+    "with clock as materialized (",
+    until!("quell.tick($1, $2)"),
+    "), ",
     // The sum keeps other indexes away, which a plan made while the table was empty would read whole.
     start!("j.id = any($7) and j.state + 0 = 0 and j.behind is null"),
     " from clock c left join started s on true order by s.due_at, s.id"

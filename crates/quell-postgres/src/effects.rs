@@ -9,6 +9,7 @@ use quell_core::{
 };
 use sqlx::postgres::PgRow;
 
+use crate::leases::lease_until;
 use crate::read::Reader;
 use crate::row::{decode, get, job_columns, optional_time, signed, time, unsigned};
 use crate::tx::{Tx, first};
@@ -52,7 +53,7 @@ impl Tx<'_> {
     async fn lock_lease(&mut self, lease: &Lease) -> Result<()> {
         const LOCK: &str = concat!(
             "select ",
-            job_columns!("null::text", "false"),
+            job_columns!("null::text", "false", lease_until!()),
             " from quell.job j where j.id = $1 for no key update"
         );
         let query = self.sql.query(LOCK).bind(signed(lease.job.get()));

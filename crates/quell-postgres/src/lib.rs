@@ -29,6 +29,7 @@ mod hosts;
 mod idempotency;
 mod inbox;
 mod keys;
+mod leases;
 mod limit;
 mod listen;
 mod look;

@@ -12,6 +12,7 @@ use quell_core::{Key, NextDue, QueueName, QueueSettings, Result, TaskName, Worke
 use sqlx::postgres::PgRow;
 
 use crate::connections::Connections;
+use crate::leases::first_lapse;
 use crate::limit::Counting;
 use crate::read::parse_settings;
 use crate::row::{blocked, get, optional_time, time};
@@ -126,7 +127,9 @@ const LOOK: &str = concat!(
     "
      select c.now,
             exists (select from quell.inbox where refused is null),
-            (select lease_until from quell.job where state = 1 order by lease_until limit 1),
+            ",
+    first_lapse!(),
+    ",
             q.settings, coalesce(q.deleted, false), l.id, l.priority, l.partition_id,
             (select n.name from quell.partition n where n.id = l.partition_id),
             l.due_at,
@@ -222,7 +225,9 @@ pub(crate) async fn peek(
         "     group by q.name)
          select c.now,
                 exists (select from quell.inbox where refused is null),
-                (select lease_until from quell.job where state = 1 order by lease_until limit 1),
+                ",
+        first_lapse!(),
+        ",
                 d.name, d.due_at
            from clock c left join due d on true"
     );

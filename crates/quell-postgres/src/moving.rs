@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::history::Event;
 use quell_core::{
-    AttemptOutcome, Job, JobId, JobState, Key, Result, SettledAs, TaskName, Timestamp,
+    AttemptOutcome, Job, JobId, JobState, Key, Lease, Result, SettledAs, TaskName, Timestamp,
 };
 
 use crate::error::corrupt;
+use crate::leases::{draws, lease_until};
 use crate::row::{closed_before, decode, get, job_columns, next_window, signed, time, unsigned};
 use crate::tx::Tx;
 use crate::write::{Behind, storable};
@@ -22,6 +23,8 @@ pub(crate) struct Moving {
     followed: Vec<(JobId, JobId)>,
     pub(crate) attempts: Vec<(Job, AttemptOutcome, Option<String>)>,
     behind: Behind,
+    /// What those that ran when they were locked had.
+    leases: BTreeMap<JobId, Lease>,
 }
 
 impl Moving {
@@ -161,7 +164,7 @@ impl Tx<'_> {
     pub(crate) async fn lock(&mut self, ids: BTreeSet<JobId>) -> Result<Moving> {
         const LOCK: &str = concat!(
             "select ",
-            job_columns!("j.payload", "false"),
+            job_columns!("j.payload", "false", lease_until!()),
             " from quell.job j
               where j.id = any($1 || array(
                         select unnest(array[",
@@ -183,7 +186,10 @@ impl Tx<'_> {
         let rows = self.fetch("lock jobs", self.sql.query(sql).bind(ids)).await?;
         self.know_lanes(&rows).await?;
         let jobs = rows.iter().map(|row| decode(row, self.names).map(|job| (job.id, job)));
-        Ok(Moving { jobs: jobs.collect::<Result<_>>()?, ..Moving::default() })
+        let jobs = jobs.collect::<Result<BTreeMap<JobId, Job>>>()?;
+        let running = jobs.values().filter(|job| job.state == JobState::Running);
+        let leases = running.map(|job| (job.id, Lease { job: job.id, token: job.token })).collect();
+        Ok(Moving { jobs, leases, ..Moving::default() })
     }
 
     /// Puts a job back that was set aside, if its row can be decoded (R25).
@@ -250,6 +256,9 @@ impl Tx<'_> {
         let changed: Vec<Job> =
             moving.changed.iter().filter_map(|id| moving.jobs.get(id).cloned()).collect();
         self.put(&changed.iter().collect::<Vec<_>>(), false, &moving.behind).await?;
+        let left = changed.iter().filter(|job| job.state != JobState::Running);
+        let leases = left.filter_map(|job| moving.leases.get(&job.id));
+        self.forget_leases(draws(leases)).await?;
         for (from, to) in &moving.followed {
             // A key that was taken until the start is free: the job has started.
             const FOLLOW: &str = "update quell.hold set job_id = $2

@@ -15,7 +15,7 @@ use crate::error::explain;
 use crate::hosts::{Hosts, TargetSessionAttrs, verified};
 use crate::listen::{is_pooled, listen};
 use crate::opening::prepared;
-use crate::schema::{location, migrate};
+use crate::schema::{Upgrade, location, migrate};
 use crate::sql::Sql;
 use crate::tx::{SESSION, statement_timeout, tcp_settings};
 
@@ -43,7 +43,7 @@ pub struct PostgresOptions {
     schema: String,
     connections: u32,
     limits: Limits,
-    migration_timeout: Duration,
+    upgrade: Upgrade,
     history: Option<Sink>,
 }
 
@@ -126,7 +126,7 @@ impl PostgresOptions {
             schema: "quell".to_owned(),
             connections: 8,
             limits: Limits { acquire, call },
-            migration_timeout: Duration::from_secs(60),
+            upgrade: Upgrade { patience: Duration::from_secs(60), later: None },
             history: None,
         }
     }
@@ -167,7 +167,15 @@ impl PostgresOptions {
     /// [`ErrorKind::Contention`](quell_core::ErrorKind::Contention). 60 s by default. It never holds
     /// up others for longer than 200 ms meanwhile.
     pub fn migration_timeout(mut self, timeout: Duration) -> Self {
-        self.migration_timeout = timeout;
+        self.upgrade.patience = timeout;
+        self
+    }
+
+    /// Opens the store as a later version of Quell would whose schema has one migration more: a test
+    /// of how versions meet.
+    #[doc(hidden)]
+    pub fn later_version(mut self, migration: &'static str) -> Self {
+        self.upgrade.later = Some(migration);
         self
     }
 
@@ -222,7 +230,7 @@ impl PostgresOptions {
         let sql = Sql::new(&self.schema, true)?;
         let connected = self.hosts.connect_alone(self.limits.call).await;
         let mut first = connected.map_err(|e| explain("connect to PostgreSQL", e))?;
-        migrate(&mut first, &sql, self.limits.call, self.migration_timeout).await?;
+        migrate(&mut first, &sql, self.limits.call, self.upgrade).await?;
         Ok((sql, first))
     }
 

@@ -14,6 +14,7 @@ use crate::alerts::{ALL_ALERTS, decode_alert, decode_overview, overview_lanes, o
 use crate::bounded::Bounded;
 use crate::error::{corrupt, explain};
 use crate::idempotency::{KEPT, decode_kept};
+use crate::leases::lease_until;
 use crate::names::Names;
 use crate::row::{blocked, decode, decode_attempt, get, job_columns, lane_of, signed, unsigned};
 use crate::schedules::{ALL_SCHEDULES, decode_schedule, decode_ticks, ticks_query};
@@ -25,7 +26,7 @@ macro_rules! jobs_where {
     ($these:literal) => {
         concat!(
             "select ",
-            job_columns!("j.payload", concat!("j.state = 0 and ", blocked!())),
+            job_columns!("j.payload", concat!("j.state = 0 and ", blocked!()), lease_until!()),
             " from (select * from quell.job union all select * from quell.ended) j where ",
             $these
         )

@@ -76,15 +76,20 @@ pub(crate) use closed_before;
 
 /// The columns of a job, in the order that [`decode`] reads them. `$payload` is where its payload
 /// comes from: a null there is decoded as an empty one, which no write puts in a payload's place.
-/// `$waits` says whether an attempt of its key holds it back, for whoever asks.
+/// `$waits` says whether an attempt of its key holds it back, and `$until` when its lease lapses, for
+/// whoever asks.
 macro_rules! job_columns {
     ($payload:expr, $waits:expr) => {
+        $crate::row::job_columns!($payload, $waits, "null::bigint")
+    };
+    ($payload:expr, $waits:expr, $until:expr) => {
         concat!(
             "j.id, j.lane_id, j.state, ",
             $waits,
             ", j.due_at, j.first_at, j.last_at, j.bound_at, j.asked_at, j.not_before, j.reason, \
-             j.triggers, j.suppressed, j.attempt, j.failures, j.token, j.lapses, j.key, \
-             j.lease_until, j.started_at, j.ended_at, j.absorbed_by, j.worker, j.error, j.shape, \
+             j.triggers, j.suppressed, j.attempt, j.failures, j.token, j.lapses, j.key, ",
+            $until,
+            ", j.started_at, j.ended_at, j.absorbed_by, j.worker, j.error, j.shape, \
              j.partition, ",
             $payload,
             ", j.output"

@@ -18,21 +18,11 @@ use crate::error::{corrupt, explain};
 use crate::sql::Sql;
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 13] = [
-    include_str!("sql/0001_schema.sql"),
-    include_str!("sql/0002_trigger.sql"),
-    include_str!("sql/0003_schedules.sql"),
-    include_str!("sql/0004_clock.sql"),
-    include_str!("sql/0005_effects.sql"),
-    include_str!("sql/0006_dead.sql"),
-    include_str!("sql/0007_idempotency.sql"),
-    include_str!("sql/0008_alerts.sql"),
-    include_str!("sql/0009_settle_output.sql"),
-    include_str!("sql/0010_workers.sql"),
-    include_str!("sql/0011_unreadable.sql"),
-    include_str!("sql/0012_idempotency_look.sql"),
-    include_str!("sql/0013_alerts_by_queue.sql"),
-];
+const MIGRATIONS: [&str; 1] = [concat!(
+    include_str!("sql/tables.sql"),
+    include_str!("sql/functions.sql"),
+    include_str!("sql/triggers.sql"),
+)];
 
 const WHAT: &str = "migrate the schema";
 
@@ -41,20 +31,35 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// A statement of a migration has this many times the limit of a call's.
 const LONG: u32 = 60;
 
-/// Brings the schema up to date; tries for as long as `patience` to have its locks. Only the simple
-/// protocol is used, which any pooler passes on.
+/// How a schema is brought up to date.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Upgrade {
+    /// How long it tries to have its locks.
+    pub(crate) patience: Duration,
+    /// A migration after the known ones, for tests.
+    pub(crate) later: Option<&'static str>,
+}
+
+impl Upgrade {
+    fn migrations(self) -> impl Iterator<Item = &'static str> {
+        MIGRATIONS.into_iter().chain(self.later)
+    }
+}
+
+/// Brings the schema up to date. Only the simple protocol is used, which any pooler passes on.
 pub(crate) async fn migrate(
     db: &mut Bounded,
     sql: &Sql,
     limit: Duration,
-    patience: Duration,
+    upgrade: Upgrade,
 ) -> Result<()> {
-    let newest = i32::try_from(MIGRATIONS.len()).map_err(|_| corrupt("the schema"))?;
+    let newest = i32::try_from(upgrade.migrations().count()).map_err(|_| corrupt("the schema"))?;
+    let patience = upgrade.patience;
     // None where it is later than any clock.
     let (deadline, mut pause) = (Instant::now().checked_add(patience), PAUSES.0);
     db.set_limit(limit.saturating_mul(LONG));
     while version(db, sql).await? != Some(newest) {
-        match migrate_at_once(db, sql, newest).await {
+        match migrate_at_once(db, sql, newest, upgrade).await {
             Ok(()) => break,
             Err(error) if error.kind() != ErrorKind::Contention => return Err(error),
             Err(error) if deadline.is_some_and(|end| Instant::now() + pause >= end) => {
@@ -76,14 +81,14 @@ pub(crate) async fn migrate(
     Ok(())
 }
 
-async fn migrate_at_once(db: &mut Bounded, sql: &Sql, newest: i32) -> Result<()> {
+async fn migrate_at_once(db: &mut Bounded, sql: &Sql, newest: i32, upgrade: Upgrade) -> Result<()> {
     let schema = sql.schema();
     let begin = format!(
         "begin; set local lock_timeout = '200ms'; set local client_min_messages = warning;
          select pg_advisory_xact_lock(hashtextextended('quell {schema}', 0))"
     );
     let done = match run(db, begin).await {
-        Ok(()) => locked(db, sql, newest).await,
+        Ok(()) => locked(db, sql, newest, upgrade).await,
         refused => refused,
     };
     let end = if done.is_ok() { "commit" } else { "rollback" };
@@ -91,7 +96,7 @@ async fn migrate_at_once(db: &mut Bounded, sql: &Sql, newest: i32) -> Result<()>
     done.and(ended)
 }
 
-async fn locked(db: &mut Bounded, sql: &Sql, newest: i32) -> Result<()> {
+async fn locked(db: &mut Bounded, sql: &Sql, newest: i32, upgrade: Upgrade) -> Result<()> {
     let found = version(db, sql).await?.unwrap_or(0);
     if found > newest {
         return Err(Error::new(
@@ -106,7 +111,7 @@ async fn locked(db: &mut Bounded, sql: &Sql, newest: i32) -> Result<()> {
     if done == 0 {
         run(db, format!("create schema if not exists \"{}\"", sql.schema())).await?;
     }
-    for migration in MIGRATIONS.iter().skip(done) {
+    for migration in upgrade.migrations().skip(done) {
         run(db, sql.rewrite(migration)).await?;
     }
     run(db, sql.rewrite(&format!("update quell.meta set schema_version = {newest}"))).await

@@ -1,8 +1,7 @@
 //! Ending attempts: success in one statement for many, everything else by the core's moves (R12,
-//! R21, R24, R25), and taking lapsed leases back.
+//! R21, R24, R25), and taking jobs back whose leases lapsed.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::time::Duration;
+use std::collections::{BTreeMap, HashSet};
 
 use quell_core::crash::is_crash;
 use quell_core::history::Event;
@@ -13,8 +12,9 @@ use quell_core::{
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
+use crate::leases::{bind_leases, draws, forget, holds, known};
 use crate::moving::Moving;
-use crate::row::{get, next_window, optional_time, signed, time, unsigned};
+use crate::row::{get, next_window, optional_time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx};
 
@@ -30,13 +30,21 @@ macro_rules! succeed {
             "with clock as materialized (select ",
             $clock,
             " as now),
+             ",
+            known!("$6"),
+            ",
              gone as (
                  delete from quell.job j
-                  using clock c, unnest($3::bigint[], $4::bigint[], $5::text[]) l (id, token, output)
+                  using unnest($3::bigint[], $4::bigint[], $5::text[]) l (id, token, output)
                   where j.id between l.id and l.id and j.token = l.token and j.state + 0 = 1
-                    and j.lease_until + 0 > c.now
+                    and ",
+            holds!(),
+            "
               returning j.*, l.output as returned),
-             -- A renewal that was waited for happened before: the time is read once all are gone.
+             forgotten as (",
+            forget!(),
+            "),
+             -- What was waited for happened before: the time is read once all are gone.
              ended as materialized (
                  select greatest(c.now, ",
             $later,
@@ -94,15 +102,7 @@ fn bind_well(query: PgQuery, settlements: &[Settlement]) -> PgQuery {
     } else {
         Vec::new()
     };
-    bind_leases(query, ends.keys()).bind(outputs)
-}
-
-fn bind_leases<'l>(query: PgQuery, leases: impl Iterator<Item = &'l Lease>) -> PgQuery {
-    // In the order of their ids, as all calls lock.
-    let sorted: BTreeSet<&Lease> = leases.collect();
-    let (ids, tokens): (Vec<i64>, Vec<i64>) =
-        sorted.iter().map(|lease| (signed(lease.job.get()), signed(lease.token.get()))).unzip();
-    query.bind(ids).bind(tokens)
+    bind_leases(query, ends.keys()).bind(outputs).bind(draws(ends.keys()))
 }
 
 /// What [`succeed_query`] brought.
@@ -127,40 +127,6 @@ pub(crate) fn decode_succeeded(rows: &[PgRow]) -> Result<Succeeded> {
     }
     let now = now.ok_or_else(|| corrupt("an answer without its time"))?;
     Ok(Succeeded { now, leases, freed })
-}
-
-/// Extends leases that still hold (R21): one statement, which is its own transaction.
-///
-/// No join with the leases, which a plan made while the table was empty would turn round.
-pub(crate) fn renew_query(sql: &Sql, asked: Asked, leases: &[Lease], length: Duration) -> PgQuery {
-    const RENEW: &str = "with clock as materialized (select quell.tick($1, $2) as now),
-         held as (
-             update quell.job j
-                set lease_until = case when c.now > 9223372036854775807 - $5
-                                       then 9223372036854775807 else c.now + $5 end
-               from clock c
-              where j.id = any($3)
-                and ((j.id, j.token) in (
-                        select id, token
-                          from unnest($3::bigint[], $4::bigint[]) l (id, token))) is true
-                and j.state + 0 = 1 and j.lease_until + 0 > c.now
-          returning j.id, j.token, j.lease_until)
-         select c.now, h.id, h.token, h.lease_until from clock c left join held h on true";
-    let query = bind_leases(asked.bind(sql.query(RENEW)), leases.iter());
-    query.bind(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
-}
-
-/// The time, and the new end of each lease that still held.
-pub(crate) fn decode_renewed(rows: &[PgRow]) -> Result<(Timestamp, BTreeMap<Lease, Timestamp>)> {
-    let now = time(crate::tx::first(rows)?, 0)?;
-    let mut renewed = BTreeMap::new();
-    for row in rows {
-        if let Some(id) = get::<Option<i64>, _>(row, 1)? {
-            let token = LeaseToken::new(unsigned(get(row, 2)?));
-            renewed.insert(Lease { job: JobId::new(unsigned(id)), token }, time(row, 3)?);
-        }
-    }
-    Ok((now, renewed))
 }
 
 impl Tx<'_> {
@@ -223,17 +189,14 @@ impl Tx<'_> {
     /// Takes back leases that lapsed, oldest first (R21). What another call is taking back already
     /// is passed over.
     pub(crate) async fn reap(&mut self, limit: usize) -> Result<Vec<Lapsed>> {
-        const LAPSED: &str = "select id, token from quell.job
-              where state = 1 and lease_until <= $1
-              order by lease_until, id limit $2 for update skip locked";
-        let query = self.sql.query(LAPSED).bind(self.now.as_micros());
-        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = self.fetch("read lapsed leases", query).await?;
-        let mut leases = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let token = LeaseToken::new(unsigned(get(row, 1)?));
-            leases.push(Lease { job: JobId::new(unsigned(get(row, 0)?)), token });
-        }
+        let (leases, draws) = loop {
+            let (leases, draws) = self.lock_lapsed(limit).await?;
+            // Shared rows that were left over are not what was asked for.
+            let full = leases.is_empty() && draws.len() >= limit;
+            if !full || self.forget_leases(draws.clone()).await? == 0 {
+                break (leases, draws);
+            }
+        };
         let mut moving = self.lock(leases.iter().map(|lease| lease.job).collect()).await?;
         self.read_clock().await?;
         let workers = if leases.is_empty() { Vec::new() } else { self.workers().await? };
@@ -251,6 +214,7 @@ impl Tx<'_> {
             lapsed.push(Lapsed { lease, became, crash });
         }
         self.write_moved(moving).await?;
+        self.forget_leases(draws).await?;
         Ok(lapsed)
     }
 }

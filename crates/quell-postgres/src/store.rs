@@ -25,10 +25,10 @@ use tokio::task::JoinSet;
 
 use crate::PostgresOptions;
 use crate::checkup::read_checkup;
-use crate::claim::has_lapsed;
 use crate::connections::Connections;
 use crate::ends::{Ends, ask};
 use crate::error::wants_retry;
+use crate::leases::{decode_renewed, has_lapsed, renew_query};
 use crate::listen::{Listener, receive};
 use crate::look::peek;
 use crate::names::Names;
@@ -38,7 +38,7 @@ use crate::push::{Outbox, tell};
 use crate::read::Reader;
 use crate::row::time;
 use crate::schedules::look_for_ticks;
-use crate::settle::{decode_renewed, renew_query};
+
 use crate::sql::Sql;
 use crate::tx::{Asked, News, Tx, Unnamed, one_shot, read};
 use crate::workers::{beat_query, decode_list, list_query, remove_query};

@@ -11,6 +11,7 @@ use quell_core::{
 use sqlx::postgres::PgRow;
 use tracing::warn;
 
+use crate::leases::draw;
 use crate::names::Names;
 use crate::read::Reader;
 use crate::row::{get, signed, time, unsigned};
@@ -21,8 +22,11 @@ impl Tx<'_> {
     /// Sets the job aside that `error` names; `false` where it is set aside already or is gone.
     pub(crate) async fn set_aside(&mut self, id: JobId, error: &Error) -> Result<bool> {
         // The row is locked where it is: in one of the two tables.
-        const MOVE: &str = "with gone as (delete from quell.job where id = $1 returning *)
-             insert into quell.ended select * from gone";
+        const MOVE: &str = concat!(
+            "with gone as (delete from quell.job where id = $1 returning *)
+             insert into quell.ended as j select * from gone returning ",
+            draw!("j")
+        );
         const MARK: &str = "with was as (
                  select id, state from quell.ended where id = $1 and state + 0 <> 6 for update),
              marked as (
@@ -43,7 +47,9 @@ impl Tx<'_> {
               where e.id = $1";
         let (what, reason) = ("set an unreadable job aside", storable(&unreadable::reason(error)));
         let number = signed(id.get());
-        self.run(what, self.sql.query(MOVE).bind(number)).await?;
+        let moved = self.fetch(what, self.sql.query(MOVE).bind(number)).await?;
+        let draws = moved.iter().map(|row| get(row, 0)).collect::<Result<_>>()?;
+        self.forget_leases(draws).await?;
         self.read_clock().await?;
         let mark = self.sql.query(MARK).bind(number).bind(self.now.as_micros());
         if self.fetch(what, mark.bind(reason.clone())).await?.is_empty() {

@@ -224,11 +224,11 @@ impl Tx<'_> {
         const UPDATE: &str = "update quell.job j
                 set (lane_id, state, due_at, last_at, bound_at, asked_at, not_before, reason,
                      triggers, suppressed, attempt, failures, token, lapses, overlap, period,
-                     lease_until, started_at, ended_at, absorbed_by, worker, error, shape, payload,
+                     started_at, ended_at, absorbed_by, worker, error, shape, payload,
                      partition_id, partition, closed, behind)
                   = (w.lane_id, w.state, w.due_at, w.last_at, w.bound_at, w.asked_at, w.not_before,
                      w.reason, w.triggers, w.suppressed, w.attempt, w.failures, w.token, w.lapses,
-                     w.overlap, w.period, w.lease_until, w.started_at, w.ended_at, w.absorbed_by,
+                     w.overlap, w.period, w.started_at, w.ended_at, w.absorbed_by,
                      w.worker, w.error, w.shape, w.payload, w.partition_id, w.partition,
                      w.closed, w.behind)
                from json_populate_recordset(null::quell.job, $1::json) w
@@ -292,7 +292,6 @@ struct Row<'j> {
     triggers: i64,
     suppressed: i64,
     token: i64,
-    lease_until: Option<i64>,
     started_at: Option<i64>,
     ended_at: Option<i64>,
     absorbed_by: Option<i64>,
@@ -332,7 +331,6 @@ impl<'j> Row<'j> {
             triggers: signed(window.triggers),
             suppressed: signed(job.suppressed),
             token: signed(job.token.get()),
-            lease_until: maybe(job.lease_until),
             started_at: maybe(job.started_at),
             ended_at: maybe(job.ended_at),
             absorbed_by: job.absorbed_by.map(|id| signed(id.get())),

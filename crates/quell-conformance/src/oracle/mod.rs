@@ -22,8 +22,8 @@ use proptest::test_runner::{
 use quell_core::heartbeat::Heartbeat;
 use quell_core::part::Ids;
 use quell_core::{
-    AlertName, AlertState, Claim, DeadLetter, EffectName, ExplainTarget, JobFilter, JobId, Lease,
-    LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Receipt, Retention,
+    AlertName, AlertState, Claim, DeadLetter, Draw, EffectName, ExplainTarget, JobFilter, JobId,
+    Lease, LeaseToken, MemoryStore, NextDue, Payload, QueueInfo, QueueSettings, Receipt, Retention,
     Settlement, Store, TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
@@ -172,7 +172,9 @@ impl Pair {
                 let tasks: Vec<TaskName> = if *both_tasks { tasks() } else { vec![task("t")] };
                 let queue = queue_number(*queue);
                 let worker = worker_name(*worker);
-                let wish = Claim { worker, ..Rig::wish(*limit) };
+                // Mostly a draw of its own, and sometimes one that another has drawn.
+                let draw = Draw::new(self.steps as u64 % 5);
+                let wish = Claim { worker, draw, ..Rig::wish(*limit) };
                 let claim = Claim { queue, tasks: tasks.into(), lease: LEASE, ..wish };
                 let claimed = ask!(self, op, claim(now, &claim));
                 let jobs = claimed.into_iter().flat_map(|claimed| claimed.jobs);

@@ -45,6 +45,7 @@ impl Were {
             let key = "(job_id, expires_at, task_id, key, until) select n, 0, 0, n, ''";
             let memory = "(burst_at, last_at, started_at, leader, expires_at, task_id, key)
                           select 0, 0, 0, n, 0, 0, n";
+            let of_claim = "(draw, job_id, until) select n, 0, 0";
             let record = "(job_id, expires_at, task_id, key, fingerprint) select n, 0, 0, n, ''";
             for (table, row) in [
                 ("job", job),
@@ -52,6 +53,7 @@ impl Were {
                 ("hold", key),
                 ("memory", memory),
                 ("idempotency", record),
+                ("lease", of_claim),
             ] {
                 scene.sql(&format!(
                     "insert into quell.{table} {row} from generate_series(1, {DRAINED}) n;
@@ -59,7 +61,7 @@ impl Were {
                 ));
             }
         }
-        for table in ["job", "ended", "hold", "memory", "idempotency"] {
+        for table in ["job", "ended", "hold", "memory", "idempotency", "lease"] {
             scene.sql(&format!("analyze quell.{table}"));
         }
         store
@@ -237,7 +239,8 @@ async fn r21_a_renewal_reads_its_own_job_and_no_other() {
             renew().await;
         }
         drop(store);
-        were.expect_few(&scene, "job", 3 + OTHERS + CALLS).await;
+        were.expect_few(&scene, "job", 2 + OTHERS).await;
+        were.expect_few(&scene, "lease", 2 + CALLS).await;
     }
 }
 

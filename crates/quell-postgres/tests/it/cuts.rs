@@ -65,7 +65,7 @@ impl Ground {
     /// Begins a round with the rows that the case needs.
     pub(crate) async fn begin(&mut self, case: &Case) {
         const EMPTY: &str = "delete from quell.job; delete from quell.ended;
-             delete from quell.attempt; delete from quell.hold; delete from quell.memory;
+             delete from quell.lease; delete from quell.attempt; delete from quell.hold; delete from quell.memory;
              delete from quell.start; delete from quell.inbox; delete from quell.tick_fired;
              delete from quell.schedule; delete from quell.past;
              delete from quell.effect; delete from quell.alert; delete from quell.idempotency;
@@ -86,9 +86,10 @@ impl Ground {
 
     /// Every row that a call may change, with times counted from the round's beginning.
     async fn rows(&mut self) -> String {
-        const TABLES: [&str; 17] = [
+        const TABLES: [&str; 18] = [
             "job",
             "ended",
+            "lease",
             "attempt",
             "past",
             "effect",

@@ -25,6 +25,8 @@ mod inbox;
 #[cfg(test)]
 mod keys;
 #[cfg(test)]
+mod leases;
+#[cfg(test)]
 mod pooler;
 #[cfg(test)]
 mod proxy;

@@ -25,7 +25,9 @@ async fn take(store: &PostgresStore, trigger: NewTrigger) -> Result<()> {
 /// can still be made.
 async fn lock(scene: &Scene) -> PgConnection {
     let mut db = scene.connect().await;
-    let lock = format!("begin; lock table {}.job in share row exclusive mode", scene.schema());
+    let schema = scene.schema();
+    let lock =
+        format!("begin; lock table {schema}.job, {schema}.lease in share row exclusive mode");
     sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut db).await.unwrap();
     db
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{plain, queue};
-use quell_core::{Batch, ErrorKind, Store};
+use quell_conformance::rig::{fails, lease, plain};
+use quell_core::{Batch, ErrorKind, Outcome, SettledAs, Settlement, Store};
 use quell_postgres::{PostgresOptions, PostgresStore};
 use sqlx::Connection;
 use tokio::task::JoinSet;
@@ -60,50 +60,37 @@ async fn a_schema_of_a_newer_quell_is_left_alone() {
     assert!(refused.to_string().contains("update this program"), "{refused}");
 }
 
-/// The migrations of each version that ever landed.
-const MIGRATIONS: [&str; 13] = [
-    include_str!("../../src/sql/0001_schema.sql"),
-    include_str!("../../src/sql/0002_trigger.sql"),
-    include_str!("../../src/sql/0003_schedules.sql"),
-    include_str!("../../src/sql/0004_clock.sql"),
-    include_str!("../../src/sql/0005_effects.sql"),
-    include_str!("../../src/sql/0006_dead.sql"),
-    include_str!("../../src/sql/0007_idempotency.sql"),
-    include_str!("../../src/sql/0008_alerts.sql"),
-    include_str!("../../src/sql/0009_settle_output.sql"),
-    include_str!("../../src/sql/0010_workers.sql"),
-    include_str!("../../src/sql/0011_unreadable.sql"),
-    include_str!("../../src/sql/0012_idempotency_look.sql"),
-    include_str!("../../src/sql/0013_alerts_by_queue.sql"),
-];
+/// What a later version might change: it takes the locks that migrations take.
+const LATER: &str = "alter table quell.job add column later text;
+     alter table quell.ended add column later text;
+     create table quell.afterwards (id bigint primary key)";
 
-/// What makes the schema as an earlier version did.
-pub(crate) fn made(scene: &Scene, version: usize) -> String {
-    let schema = scene.schema();
-    let made = MIGRATIONS[..version].concat();
-    let made = made.replace("{schema}", schema).replace("{channel}", "quell_test");
-    format!("create schema {schema}; {made}; update quell.meta set schema_version = {version}")
+fn version(scene: &Scene) -> String {
+    scene.sql("select schema_version from quell.meta")
 }
 
 #[tokio::test]
-async fn a_schema_of_each_earlier_version_is_brought_forward_with_its_jobs() {
-    for version in 1..=MIGRATIONS.len() {
-        let scene = Scene::new();
-        let job = format!(
-            "insert into quell.job (id, lane_id, task_id, due_at, first_at, payload)
-             select nextval('quell.job_id'), id, task_id, 0, 0, '1'
-               from quell.lane_of('{}', 't', 0::smallint)",
-            queue()
-        );
-        scene.sql(&format!("{}; {job}", made(&scene, version)));
-        let store = scene.store().await;
-        assert_eq!(
-            scene.sql("select schema_version from quell.meta"),
-            MIGRATIONS.len().to_string()
-        );
-        let claimed = store.claim(None, &Rig::wish(10)).await.unwrap();
-        assert_eq!(claimed.jobs.len(), 1, "of version {version}");
+async fn a_schema_is_brought_forward_with_its_jobs_and_older_processes_go_on() {
+    let scene = Scene::new();
+    let old = scene.store().await;
+    old.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
+    let later = PostgresOptions::from_url(&scene.url).unwrap().later_version(LATER);
+    let new = later.open().await.unwrap();
+    assert_eq!(version(&scene), "2");
+    old.enqueue(None, vec![Batch::one(plain("2"))]).await.unwrap();
+    // Both take from both, end what they took, and move whole rows between the tables.
+    for (store, outcome) in
+        [(&new, Outcome::Succeeded { output: None }), (&*old, fails(Duration::ZERO, true))]
+    {
+        let claimed = store.claim(None, &Rig::wish(1)).await.unwrap();
+        let settlement = Settlement { lease: lease(&claimed.jobs[0]), outcome };
+        let settled = store.settle(None, vec![settlement]).await.unwrap();
+        assert_ne!(settled[0].became, SettledAs::Refused);
     }
+    assert_eq!(scene.sql("select count(*) from quell.ended"), "2");
+    drop((old, new));
+    let refused = PostgresStore::open(&scene.url).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Newer, "an older process does not start any more");
 }
 
 /// A report that reads for hours holds every table that it read.
@@ -123,7 +110,7 @@ const HARDLY: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn r39_a_migration_holds_up_nobody_while_a_report_is_open() {
     let scene = Scene::new();
-    scene.sql(&made(&scene, 1));
+    drop(scene.store().await);
     let reading = report(&scene).await;
     let is_open = Arc::new(AtomicBool::new(true));
     let mut workers = JoinSet::new();
@@ -143,9 +130,9 @@ async fn r39_a_migration_holds_up_nobody_while_a_report_is_open() {
             longest
         });
     }
-    let url = scene.url.clone();
+    let options = PostgresOptions::from_url(&scene.url).unwrap().later_version(LATER);
     let mut opens = JoinSet::new();
-    opens.spawn(async move { PostgresStore::open(&url).await.map(drop) });
+    opens.spawn(async move { options.open().await.map(drop) });
     // It has tried again and again.
     let early = tokio::time::timeout(Duration::from_secs(5), opens.join_next()).await;
     assert!(early.is_err(), "it is not done while the report is open: {early:?}");
@@ -156,21 +143,21 @@ async fn r39_a_migration_holds_up_nobody_while_a_report_is_open() {
     while let Some(longest) = workers.join_next().await {
         assert!(longest.as_ref().unwrap() < &HARDLY, "a call waited {longest:?}");
     }
-    assert_eq!(scene.sql("select schema_version from quell.meta"), MIGRATIONS.len().to_string());
+    assert_eq!(version(&scene), "2");
 }
 
 #[tokio::test]
 async fn r39_a_migration_that_never_has_its_locks_says_so_and_changes_nothing() {
     let scene = Scene::new();
-    scene.sql(&made(&scene, 1));
+    drop(scene.store().await);
     let _reading = report(&scene).await;
-    let options = PostgresOptions::from_url(&scene.url).unwrap();
+    let options = PostgresOptions::from_url(&scene.url).unwrap().later_version(LATER);
     let refused = options.migration_timeout(Duration::from_secs(1)).open();
     let refused = tokio::time::timeout(Duration::from_secs(20), refused).await;
     let refused = refused.expect("it ends").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Contention, "{refused}");
     assert!(refused.to_string().contains("pg_stat_activity"), "{refused}");
-    assert_eq!(scene.sql("select schema_version from quell.meta"), "1");
+    assert_eq!(version(&scene), "1");
 }
 
 #[tokio::test]

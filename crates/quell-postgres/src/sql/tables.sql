@@ -1,4 +1,4 @@
--- The first schema. `quell.` stands for the schema's name, `{channel}` for its channel.
+-- The tables of the first version. `quell.` stands for the schema's name, `{channel}` for its channel.
 
 -- One row: what the whole store shares.
 create table quell.meta (
@@ -63,7 +63,6 @@ create table quell.job (
     overlap     boolean not null default false,
     -- R10: a window that takes no further trigger, also while it runs.
     closed      boolean not null default false,
-    lease_until bigint,
     started_at  bigint,
     -- R10: the closed window of its key that it waits behind, if that is known: claims do not look at
     -- it until that one has ended. Null says nothing: `blocked` in row.rs decides.
@@ -84,7 +83,9 @@ create table quell.job (
     error       text,
     -- JSON; null for the default shape.
     shape       text,
-    payload     text not null
+    payload     text not null,
+    -- R19: what the handler returned.
+    output      text
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_analyze_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
@@ -105,8 +106,20 @@ create index job_closed on quell.job (task_id, key, id) where state = 0 and clos
 create unique index job_alone on quell.job (task_id, key)
     where state = 1 and key is not null and not overlap;
 create index job_running on quell.job (task_id, key) where state = 1 and key is not null;
--- R21: leases by the time they lapse.
-create index job_lease on quell.job (lease_until) where state = 1;
+-- R21: the jobs of a claim, which share the draw in their tokens.
+create index job_drawn on quell.job ((token & 549755813887)) where state = 1;
+
+-- R21: the leases of running jobs. One row for all jobs of a claim, with 0 for their ids, and one for
+-- each job whose lease was renewed without the others. The fill factor leaves room for what renewals
+-- write.
+create table quell.lease (
+    draw   bigint not null,
+    job_id bigint not null,
+    until  bigint not null,
+    primary key (draw, job_id)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0);
+create index lease_until on quell.lease (until);
 
 -- R10: the window of a key that runs next.
 create function quell.next_window(task integer, of text) returns bigint
@@ -137,9 +150,11 @@ create table quell.ended (like quell.job including defaults, primary key (id))
 create index ended_at on quell.ended (state, ended_at, lane_id);
 create index ended_key on quell.ended (task_id, key, id) where key is not null;
 create index ended_heir on quell.ended (absorbed_by) where absorbed_by is not null;
--- R10: whoever leaves quell.job comes here, with `closed` where others may be behind it. At the commit, or a caller's own transaction that ends a
--- job (R22) would hold those behind it until then. (A trigger on what is deleted would have to read
--- each row once more.)
+-- R27: dead and unreadable jobs, so that those of each queue are counted by themselves.
+create index ended_trouble on quell.ended (state, lane_id) where state in (3, 6);
+-- R10: whoever leaves quell.job comes here, with `closed` where others may be behind it. At the commit,
+-- or a caller's own transaction that ends a job (R22) would hold those behind it until then. (A trigger
+-- on what is deleted would have to read each row once more.)
 create constraint trigger ended_arrives after insert on quell.ended deferrable initially deferred
    for each row when (new.closed) execute function quell.let_through();
 
@@ -207,109 +222,113 @@ create table quell.inbox (
         autovacuum_vacuum_cost_delay = 0);
 create index inbox_waiting on quell.inbox (id) where refused is null;
 
--- The lane of these names, made where there is none. Whoever comes second waits, and finds it.
-create function quell.partition_of(partition_name text) returns integer
-language plpgsql volatile as $$
-declare
-    found_id integer;
-begin
-    insert into quell.partition (name) values (partition_name) on conflict do nothing;
-    select id into strict found_id from quell.partition where name = partition_name;
-    return found_id;
-end
-$$;
+-- R36: schedules, and which of their ticks fired.
 
-create function quell.lane_of(queue_name text, task_name text, of_priority smallint)
-returns quell.lane language plpgsql volatile as $$
-declare
-    lane quell.lane;
-begin
-    insert into quell.queue (name) values (queue_name) on conflict do nothing;
-    insert into quell.task (name) values (task_name) on conflict do nothing;
-    insert into quell.lane (queue_id, task_id, priority)
-    select q.id, t.id, of_priority
-      from quell.queue q, quell.task t where q.name = queue_name and t.name = task_name
-        on conflict do nothing;
-    select l.* into strict lane
-      from quell.lane l
-      join quell.queue q on q.id = l.queue_id and q.name = queue_name
-      join quell.task t on t.id = l.task_id and t.name = task_name
-     where l.priority = of_priority;
-    return lane;
-end
-$$;
+create table quell.schedule (
+    id         integer primary key generated always as identity,
+    name       text not null unique,
+    -- JSON of what was set.
+    schedule   text not null,
+    paused     boolean not null default false,
+    -- Every tick up to here has fired by plan or never will.
+    handled_at bigint not null,
+    last_at    bigint,
+    -- Null while it is paused, and after the last tick.
+    next_at    bigint
+);
+create index schedule_next on quell.schedule (next_at, name) where next_at is not null;
 
--- The store's time: what is asked for, or the server's clock, but never earlier than was seen.
-create function quell.peek(asked bigint, seen bigint) returns bigint
-language sql volatile as $$
-    select greatest(coalesce(asked, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
-                    seen, (select max(at) from quell.clock))
-$$;
+create table quell.tick_fired (
+    tick_at     bigint not null,
+    job_id      bigint,
+    schedule_id integer not null,
+    -- Whether a backfill fired it.
+    backfilled  boolean not null,
+    primary key (schedule_id, tick_at)
+);
+create index tick_fired_job on quell.tick_fired (job_id, tick_at) where job_id is not null;
+-- R37: ticks that no backfill can reach any more.
+create index tick_fired_at on quell.tick_fired (tick_at);
 
--- As peek, and puts it on record. Skips rows that others are writing, so nobody waits.
-create function quell.tick(asked bigint, seen bigint) returns bigint
-language plpgsql volatile as $$
-declare
-    now bigint := quell.peek(asked, seen);
-begin
-    update quell.clock c set at = now
-     where c.slot = (select slot from quell.clock order by slot limit 1 for update skip locked)
-       and c.at < now;
-    return now;
-end
-$$;
+-- R23: what attempts recorded of their effects on the outside.
+create table quell.effect (
+    job_id   bigint not null,
+    begun_at bigint not null,
+    begun_by bigint not null,
+    -- These three are null while only the intent is known.
+    done_at  bigint,
+    done_by  bigint,
+    name     text collate "C" not null,
+    key      text not null,
+    result   text,
+    primary key (job_id, name)
+);
 
--- Takes triggers as Quell's clients write them into the caller's transaction (R4). Its owner's
--- rights are used, so that a producer needs none on the tables.
-create function quell.put(triggers text) returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    if octet_length(put.triggers) > 134217728 then
-        raise exception 'triggers: the batch has % bytes, the limit is 134217728: split it',
-              octet_length(put.triggers) using errcode = '22023';
-    end if;
-    insert into quell.inbox (triggers) values (put.triggers);
-    -- Told once by the commit, however often it is asked for.
-    perform pg_notify('{channel}', '0 -9223372036854775808 *');
-end
-$$;
+-- R26: what jobs were before someone edited their payload, or imported them.
 
--- Ends a running attempt well in the caller's transaction (R22). With a lost lease it raises an
--- error, so that the transaction cannot commit. The row stays locked until its end: nobody takes
--- the lease back meanwhile.
-create function quell.settle(job_id bigint, token bigint, asked bigint) returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    now bigint := quell.peek(asked, null);
-    j quell.job;
-    w record;
-begin
-    delete from quell.job
-     where id = settle.job_id and job.token = settle.token and state + 0 = 1 and lease_until + 0 > now
- returning * into j;
-    if not found then
-        raise exception 'the lease of job % was lost: this transaction must not commit',
-              settle.job_id using errcode = '40002';
-    end if;
-    j.state := 2;
-    j.failures := 0;
-    j.lease_until := null;
-    j.ended_at := now;
-    insert into quell.ended select j.*;
-    -- R11, R31: what the key or the queue held back may start after the commit.
-    for w in
-        select q.name, n.due_at
-          from quell.job n
-          join quell.lane l on l.id = n.lane_id
-          join quell.queue q on q.id = l.queue_id
-         where n.id = quell.next_window(j.task_id, j.key)
-         union
-        select q.name, -9223372036854775808
-          from quell.lane l
-          join quell.queue q on q.id = l.queue_id
-         where l.id = j.lane_id and q.settings <> '{}'
-    loop
-        perform pg_notify('{channel}', '0 ' || w.due_at || ' ' || w.name);
-    end loop;
-end
-$$;
+create table quell.past (
+    job_id      bigint primary key,
+    -- The job that it was in the store that accepted it, and when; null where that is this one.
+    of_job      bigint,
+    of_first_at bigint,
+    -- The payload that its triggers gave it; null where nobody edited that.
+    original    text
+);
+-- Importing a letter twice makes one job, also by two calls at once.
+create unique index past_of on quell.past (of_job, of_first_at) where of_job is not null;
+
+-- R19: idempotency keys.
+create table quell.idempotency (
+    job_id      bigint not null,
+    expires_at  bigint not null,
+    -- R37: when upkeep looks again at a key that has expired while its job had not ended; null where it
+    -- has not looked yet.
+    look_at     bigint,
+    task_id     integer not null,
+    -- R37: what the job's row said when it was removed; null while it is there.
+    state       smallint,
+    key         text collate "C" not null,
+    -- Of the payload that came first.
+    fingerprint text not null,
+    output      text,
+    primary key (task_id, key)
+);
+create index idempotency_job on quell.idempotency (job_id);
+create index idempotency_look on quell.idempotency (coalesce(look_at, expires_at));
+
+-- R27: what is kept of alerts. One row each, changed by compare and set of its version.
+create table quell.alert (
+    version bigint not null,
+    name    text collate "C" primary key,
+    -- JSON.
+    state   text not null
+);
+
+-- R25: one row for each worker process. Heartbeats change the last three columns, none of which is
+-- indexed, and the fill factor leaves room for the new version: so they are heap-only updates.
+create table quell.worker (
+    incarnation  bigint not null,
+    pid          bigint not null,
+    lease        bigint not null,
+    started_at   bigint not null,
+    slots        integer not null,
+    worker       text collate "C" not null,
+    host         text not null,
+    version      text not null,
+    -- JSON.
+    queues       text not null,
+    busy         integer not null,
+    steady_since bigint not null,
+    seen_at      bigint not null,
+    primary key (worker, incarnation)
+) with (fillfactor = 50);
+
+-- R25: jobs whose rows cannot be decoded. They stand among the ended with state 6, which no statement
+-- starts, joins or ends.
+create table quell.unreadable (
+    job_id       bigint primary key,
+    set_aside_at bigint not null,
+    -- The state that the row had.
+    was          smallint not null,
+    reason       text not null
+);

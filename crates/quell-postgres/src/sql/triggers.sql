@@ -275,8 +275,23 @@ set search_path = pg_catalog, pg_temp as $$
         fold_fields, priority, partition, delay, run_at, dedup, dedup_ttl, dedup_until, max_bytes)
 $$;
 
+create function quell.idempotency_json(key text, retention interval) returns text
+language plpgsql volatile as $$
+begin
+    if key is null then
+        if retention is not null then
+            perform quell.refuse('idempotency_key', 'is missing: idempotency_retention goes with it');
+        end if;
+        return 'null';
+    end if;
+    perform quell.check_key('idempotency_key', key);
+    return format('{"key":%s,"retention":%s}', to_json(key),
+                  quell.span('idempotency_retention', coalesce(retention, interval '1 day')));
+end
+$$;
+
 -- R5: triggers many, all or none: an array of objects whose members are named as the arguments of
--- trigger. A dedup key here is the batch's as a whole (R17).
+-- trigger, and each may have an idempotency key (R19). A dedup key here is the batch's as a whole (R17).
 create function quell.trigger_many(
     triggers json, dedup text default null, dedup_ttl interval default null,
     dedup_until text default null
@@ -287,7 +302,7 @@ declare
     known constant text[] := array['task', 'payload', 'queue', 'key', 'min', 'max', 'max_triggers',
         'max_bytes', 'edge', 'overlap', 'fold', 'fold_cap', 'fold_fields', 'priority', 'partition', 'delay',
         'run_at',
-        'dedup', 'dedup_ttl', 'dedup_until'];
+        'dedup', 'dedup_ttl', 'dedup_until', 'idempotency_key', 'idempotency_retention'];
     one json;
     other text;
     texts text[] := '{}';
@@ -310,7 +325,8 @@ begin
                     perform quell.refuse(other, 'is not known: it takes ' || array_to_string(known, ', '));
                 end if;
             end loop;
-            texts := texts || quell.trigger_json(
+            -- The trigger's object, with one more member before its closing brace.
+            texts := texts || (left(quell.trigger_json(
                 one ->> 'task', coalesce((one -> 'payload')::text, 'null'),
                 coalesce(one ->> 'queue', 'default'), one ->> 'key', (one ->> 'min')::interval,
                 (one ->> 'max')::interval, (one ->> 'max_triggers')::integer,
@@ -321,7 +337,10 @@ begin
                 coalesce((one ->> 'priority')::integer, 0), one ->> 'partition',
                 (one ->> 'delay')::interval,
                 (one ->> 'run_at')::timestamptz, one ->> 'dedup', (one ->> 'dedup_ttl')::interval,
-                one ->> 'dedup_until');
+                one ->> 'dedup_until'), -1)
+                || ',"idempotency":'
+                || quell.idempotency_json(one ->> 'idempotency_key',
+                                          (one ->> 'idempotency_retention')::interval) || '}');
         exception when data_exception then
             raise exception 'triggers[%]: %', count, sqlerrm
                   using errcode = 'invalid_parameter_value';

@@ -1,0 +1,124 @@
+-- The store's functions.
+
+-- The lane of these names, made where there is none. Whoever comes second waits, and finds it.
+create function quell.partition_of(partition_name text) returns integer
+language plpgsql volatile as $$
+declare
+    found_id integer;
+begin
+    insert into quell.partition (name) values (partition_name) on conflict do nothing;
+    select id into strict found_id from quell.partition where name = partition_name;
+    return found_id;
+end
+$$;
+
+create function quell.lane_of(queue_name text, task_name text, of_priority smallint)
+returns quell.lane language plpgsql volatile as $$
+declare
+    lane quell.lane;
+begin
+    insert into quell.queue (name) values (queue_name) on conflict do nothing;
+    insert into quell.task (name) values (task_name) on conflict do nothing;
+    insert into quell.lane (queue_id, task_id, priority)
+    select q.id, t.id, of_priority
+      from quell.queue q, quell.task t where q.name = queue_name and t.name = task_name
+        on conflict do nothing;
+    select l.* into strict lane
+      from quell.lane l
+      join quell.queue q on q.id = l.queue_id and q.name = queue_name
+      join quell.task t on t.id = l.task_id and t.name = task_name
+     where l.priority = of_priority;
+    return lane;
+end
+$$;
+
+-- R38: the store's time: what is asked for, or the server's clock, but never earlier than was seen. In
+-- this language a function's statements are planned once for a session; in SQL, by each statement that
+-- asks.
+create function quell.peek(asked bigint, seen bigint) returns bigint
+language plpgsql volatile as $$
+begin
+    return greatest(coalesce(asked, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
+                    seen, (select max(at) from quell.clock));
+end
+$$;
+
+-- As peek, and puts it on record. Skips rows that others are writing, so nobody waits.
+create function quell.tick(asked bigint, seen bigint) returns bigint
+language plpgsql volatile as $$
+declare
+    now bigint := greatest(
+        coalesce(asked, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
+        seen, (select max(at) from quell.clock));
+begin
+    update quell.clock c set at = now
+     where c.slot = (select slot from quell.clock order by slot limit 1 for update skip locked)
+       and c.at < now;
+    return now;
+end
+$$;
+
+-- Takes triggers as Quell's clients write them into the caller's transaction (R4). Its owner's
+-- rights are used, so that a producer needs none on the tables.
+create function quell.put(triggers text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if octet_length(put.triggers) > 134217728 then
+        raise exception 'triggers: the batch has % bytes, the limit is 134217728: split it',
+              octet_length(put.triggers) using errcode = '22023';
+    end if;
+    insert into quell.inbox (triggers) values (put.triggers);
+    -- Told once by the commit, however often it is asked for.
+    perform pg_notify('{channel}', '0 -9223372036854775808 *');
+end
+$$;
+
+-- Ends a running attempt well in the caller's transaction (R22), with what the handler returned (R19).
+-- With a lost lease it raises an error, so that the transaction cannot commit. The row stays locked
+-- until its end: nobody takes the job back meanwhile.
+--
+-- A transaction that keeps one snapshot does not see renewals that came after it. There a lease has
+-- ended where the job was taken back, which nobody can hide from it.
+create function quell.settle(job_id bigint, token bigint, asked bigint, output text default null)
+returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    now bigint := quell.peek(asked, null);
+    j quell.job;
+    w record;
+begin
+    delete from quell.job o
+     where o.id = settle.job_id and o.token = settle.token and o.state + 0 = 1
+ returning * into j;
+    if not found
+       or current_setting('transaction_isolation') in ('read committed', 'read uncommitted')
+          and not coalesce((select coalesce(max(x.until) filter (where x.job_id = j.id), max(x.until))
+                              from quell.lease x
+                             where x.draw = (j.token & 549755813887) and x.job_id in (0, j.id)) > now,
+                           false)
+    then
+        raise exception 'the lease of job % was lost: this transaction must not commit',
+              settle.job_id using errcode = '40002';
+    end if;
+    j.state := 2;
+    j.failures := 0;
+    j.ended_at := now;
+    j.output := settle.output;
+    insert into quell.ended select j.*;
+    -- R11, R31: what the key or the queue held back may start after the commit.
+    for w in
+        select q.name, n.due_at
+          from quell.job n
+          join quell.lane l on l.id = n.lane_id
+          join quell.queue q on q.id = l.queue_id
+         where n.id = quell.next_window(j.task_id, j.key)
+         union
+        select q.name, -9223372036854775808
+          from quell.lane l
+          join quell.queue q on q.id = l.queue_id
+         where l.id = j.lane_id and q.settings <> '{}'
+    loop
+        perform pg_notify('{channel}', '0 ' || w.due_at || ' ' || w.name);
+    end loop;
+end
+$$;

@@ -1,0 +1,236 @@
+//! Leases, apart from jobs (R21): what renewals write, what waits for an open transaction, and that no
+//! lease is left behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_conformance::Rig;
+use quell_conformance::rig::{lease, plain, queue, task};
+use quell_core::{Claim, Draw, JobState, Lease, Outcome, Renewal, SettledAs, Settlement};
+use quell_postgres::settle_in;
+use sqlx::{AssertSqlSafe, Connection};
+use tokio::task::JoinSet;
+
+use crate::scene::Scene;
+
+/// So long a call may wait beside a transaction that is left open: it does not wait at all.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
+async fn claim(rig: &Rig, limit: usize, draw: u64) -> Vec<Lease> {
+    let claim = Claim { draw: Draw::new(draw), ..Rig::wish(limit) };
+    let claimed = rig.store.claim(Some(rig.now()), &claim).await.unwrap();
+    assert_eq!(claimed.jobs.len(), limit);
+    claimed.jobs.iter().map(lease).collect()
+}
+
+async fn trigger(rig: &Rig, count: usize) {
+    for _ in 0..count {
+        rig.trigger(plain("1")).await;
+    }
+}
+
+/// Whether each lease held, and got a new end.
+async fn renew(rig: &Rig, leases: &[Lease]) -> Vec<bool> {
+    let renewed = rig.store.renew(Some(rig.now()), leases, Rig::LEASE);
+    let renewed = tokio::time::timeout(AT_ONCE, renewed).await.expect("nothing waits").unwrap();
+    renewed.iter().map(|one| matches!(one, Renewal::Held(_))).collect()
+}
+
+/// Ends attempts well, and says how many of them it did.
+async fn succeed(rig: &Rig, leases: &[Lease]) -> usize {
+    let of = |lease: &Lease| Settlement { lease: *lease, outcome: Outcome::succeeded() };
+    let settle = rig.store.settle(Some(rig.now()), leases.iter().map(of).collect());
+    let settled = tokio::time::timeout(AT_ONCE, settle).await.expect("nothing waits").unwrap();
+    settled.iter().filter(|one| one.became == SettledAs::Succeeded).count()
+}
+
+/// The seconds at which the lapses of leases are due.
+async fn lapse(rig: &Rig) -> Option<u64> {
+    rig.next_due().await.lapse.map(Rig::second)
+}
+
+fn kept(scene: &Scene) -> String {
+    scene.sql("select count(*) from quell.lease")
+}
+
+#[tokio::test]
+async fn r22_an_open_settlement_delays_no_renewal_and_no_settlement_of_others() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    trigger(&rig, 5).await;
+    let leases = [claim(&rig, 3, 1).await, claim(&rig, 2, 2).await].concat();
+    let mut db = scene.connect().await;
+    let mut tx = db.begin().await.unwrap();
+    settle_in(&mut tx, rig.store.location().unwrap(), &leases[0], Some(rig.now())).await.unwrap();
+    for second in [10, 35, 60] {
+        assert_eq!(renew(rig.at(second), &leases).await, [true; 5]);
+        assert!(rig.reap().await.is_empty());
+    }
+    assert_eq!(succeed(&rig, &leases[1..2]).await, 1);
+    assert_eq!(renew(rig.at(85), &leases[2..]).await, [true; 3]);
+    tx.commit().await.unwrap();
+    assert_eq!(succeed(rig.at(90), &leases[2..]).await, 3);
+    let states = rig.states().await;
+    assert!(states.iter().all(|state| *state == JobState::Succeeded), "{states:?}");
+    assert!(rig.at(200).reap().await.is_empty());
+    assert_eq!(kept(&scene), "0", "what the transaction left behind went with its lapse");
+}
+
+#[tokio::test]
+async fn r21_a_renewal_writes_no_job() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    trigger(&rig, 4).await;
+    let leases = claim(&rig, 4, 1).await;
+    let versions = "select string_agg(xmin || ' ' || ctid, ', ' order by id) from quell.job";
+    let before = scene.sql(versions);
+    for second in 1..5 {
+        assert_eq!(renew(rig.at(second), &leases).await, [true; 4]);
+        assert_eq!(renew(&rig, &leases[..2]).await, [true; 2]);
+    }
+    assert_eq!(scene.sql(versions), before);
+}
+
+/// Under these a transaction does not see what was committed since it began to read.
+#[tokio::test]
+async fn r22_settles_in_a_transaction_of_any_isolation_after_renewals() {
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        let scene = Scene::new();
+        let mut rig = scene.rig().await;
+        trigger(&rig, 2).await;
+        let leases = claim(&rig, 2, 1).await;
+        let mut db = scene.connect().await;
+        let begin = format!(
+            "begin isolation level {isolation}; select count(*) from {}.job",
+            scene.schema()
+        );
+        sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut db).await.unwrap();
+        assert_eq!(renew(rig.at(20), &leases).await, [true; 2]);
+        let location = rig.store.location().unwrap().clone();
+        // The lease that the transaction saw has ended by now.
+        let settled = settle_in(&mut db, &location, &leases[0], Some(rig.at(40).now())).await;
+        settled.unwrap_or_else(|error| panic!("{isolation}: {error}"));
+        sqlx::raw_sql("commit").execute(&mut db).await.unwrap();
+        assert_eq!(rig.job(leases[0].job).await.state, JobState::Succeeded, "{isolation}");
+        // R21: the other job is taken back while a transaction reads: it cannot end it any more.
+        sqlx::raw_sql(AssertSqlSafe(format!(
+            "begin isolation level {isolation}; select count(*) from {}.job",
+            scene.schema()
+        )))
+        .execute(&mut db)
+        .await
+        .unwrap();
+        assert_eq!(rig.at(50).reap().await.len(), 1, "{isolation}");
+        let refused = settle_in(&mut db, &location, &leases[1], Some(rig.now())).await;
+        assert!(refused.is_err(), "{isolation}");
+        let committed = sqlx::raw_sql("commit; select 1").execute(&mut db).await;
+        drop(committed);
+        assert_eq!(rig.job(leases[1].job).await.state, JobState::Scheduled, "{isolation}");
+    }
+}
+
+#[tokio::test]
+async fn r21_each_lease_of_a_claim_lapses_at_its_own_time() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    trigger(&rig, 4).await;
+    let leases = claim(&rig, 4, 1).await;
+    assert_eq!(renew(rig.at(10), &leases[1..2]).await, [true]);
+    assert_eq!(renew(rig.at(20), &leases[2..]).await, [true; 2]);
+    assert_eq!(lapse(&rig).await, Some(30));
+    let lapsed: Vec<_> = rig.at(45).reap().await.into_iter().map(|one| one.lease).collect();
+    assert_eq!(lapsed, leases[..2], "the oldest first");
+    assert_eq!(renew(&rig, &leases).await, [false, false, true, true]);
+    assert_eq!(lapse(&rig).await, Some(75));
+    assert_eq!(succeed(&rig, &leases).await, 2);
+    assert_eq!((lapse(&rig).await, kept(&scene)), (None, "0".to_owned()));
+}
+
+/// A draw has 39 bits: two claims that drew the same have leases of their own.
+#[tokio::test]
+async fn r21_two_claims_that_drew_the_same_have_their_own_leases() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    trigger(&rig, 4).await;
+    let early = claim(&rig, 2, 7).await;
+    let late = claim(rig.at(20), 2, 7).await;
+    assert_eq!(lapse(&rig).await, Some(30));
+    let lapsed: Vec<_> = rig.at(40).reap().await.into_iter().map(|one| one.lease).collect();
+    assert_eq!(lapsed, early);
+    assert_eq!(lapse(&rig).await, Some(50));
+    assert_eq!(renew(&rig, &late).await, [true; 2]);
+    assert_eq!(succeed(rig.at(60), &late).await, 2);
+    assert_eq!(kept(&scene), "0");
+}
+
+/// Two calls that end the last jobs of a claim at once may leave its lease behind.
+#[tokio::test]
+async fn r37_leases_that_were_left_behind_leave_and_hold_up_nothing() {
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    trigger(&rig, 1).await;
+    let left = Rig::START.as_micros();
+    scene.sql(&format!(
+        "insert into quell.lease (draw, job_id, until)
+         select n, n % 2, {left} + n from generate_series(100, 2099) n"
+    ));
+    let lease = claim(rig.at(1), 1, 1).await;
+    let now = rig.at(40).now();
+    let reaped = rig.store.reap(Some(now), 10).await.unwrap();
+    assert_eq!(reaped.iter().map(|one| one.lease).collect::<Vec<_>>(), lease);
+    assert_eq!(kept(&scene), "0");
+}
+
+/// Jobs that run without a lease would never be taken back.
+const WITHOUT: &str = "select count(*) from quell.job j
+     where j.state = 1 and not exists (
+           select from quell.lease x
+            where x.draw = (j.token & 549755813887) and x.job_id in (0, j.id))";
+
+#[tokio::test]
+async fn r21_every_running_job_has_a_lease_whatever_happens_at_once() {
+    const WORKERS: u64 = 6;
+    const ROUNDS: u64 = 30;
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    trigger(&rig, 200).await;
+    let mut workers = JoinSet::new();
+    for worker in 0..WORKERS {
+        let store = Arc::clone(&rig.store);
+        workers.spawn(async move {
+            for round in 0..ROUNDS {
+                // Some draws are drawn twice, and mostly several calls end the jobs of one claim.
+                let draw = Draw::new((worker * ROUNDS + round) / 2);
+                let claim = Claim { draw, ..Rig::wish(6) };
+                let claimed = store.claim(None, &claim).await.unwrap();
+                let leases: Vec<Lease> = claimed.jobs.iter().map(lease).collect();
+                let (some, others) = leases.split_at(leases.len() / 2);
+                let end = |leases: &[Lease], outcome: &Outcome| {
+                    let of = |lease: &Lease| Settlement { lease: *lease, outcome: outcome.clone() };
+                    store.settle(None, leases.iter().map(of).collect())
+                };
+                let renewed = async {
+                    store.renew(None, some, Rig::LEASE).await.unwrap();
+                    store.renew(None, &leases, Rig::LEASE).await.unwrap()
+                };
+                let soon = Outcome::Snoozed { delay: Duration::from_micros(1) };
+                let well = Outcome::succeeded();
+                let outcome = if round % 5 == 0 { &well } else { &soon };
+                let (_, ended, back) =
+                    tokio::join!(renewed, end(some, &soon), end(others, outcome));
+                ended.unwrap();
+                back.unwrap();
+                store.reap(None, 10).await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = workers.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(scene.sql(WITHOUT), "0");
+    // What was left behind leaves when it lapses.
+    let next = rig.store.next_due(None, &queue(), &[task("t")]).await.unwrap();
+    let later = next.now + 10 * Rig::LEASE;
+    rig.store.reap(Some(later), 1_000).await.unwrap();
+    assert_eq!(kept(&scene), "0");
+}
