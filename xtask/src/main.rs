@@ -4,6 +4,7 @@
 //! temporary folder, but for the files that a chore is there to write.
 
 mod bench;
+mod earlier;
 mod fuzz;
 mod run;
 mod services;
@@ -28,6 +29,9 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Builds the `quell` of the commit that compat/earlier.toml names, which tests run beside this
+    /// one's, and prints where it is.
+    Earlier,
     /// Runs a command beside the servers that tests need, such as `cargo nextest run -p …`.
     WithServices {
         /// The command and its arguments.
@@ -110,6 +114,7 @@ fn main() -> anyhow::Result<()> {
     let root = run::root()?;
     match Cli::parse().chore {
         Chore::Test { quick } => test::test(&root, quick),
+        Chore::Earlier => earlier::earlier(&root),
         Chore::WithServices { command } => services::with_services(&root, &command),
         Chore::Tidy => tidy::tidy(&root),
         Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),

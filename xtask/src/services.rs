@@ -7,6 +7,7 @@ use std::thread::{self, ScopedJoinHandle};
 use anyhow::{Context, anyhow};
 use quell_services::{POSTGRES_URL, Postgres, REDIS_CLUSTER, REDIS_URL, Redis, RedisCluster};
 
+use crate::earlier::{EARLIER, built};
 use crate::run::run;
 
 /// Servers that run, and what tells tests where.
@@ -46,9 +47,14 @@ fn started<T>(thread: ScopedJoinHandle<'_, anyhow::Result<T>>) -> anyhow::Result
     thread.join().map_err(|_| anyhow!("the thread that starts a server panicked"))?
 }
 
-/// Runs a command beside the servers.
+/// Runs a command beside the servers, and tells it of the earlier build if that is there: few
+/// commands need it.
 pub(crate) fn with_services(root: &Path, command: &[String]) -> anyhow::Result<()> {
     let (program, args) = command.split_first().context("name a command")?;
     let services = Services::start()?;
-    run(root, services.tell(Command::new(program).args(args)))
+    let mut command = Command::new(program);
+    if let Some(earlier) = built(root)? {
+        command.env(EARLIER, earlier);
+    }
+    run(root, services.tell(command.args(args)))
 }

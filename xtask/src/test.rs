@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
+use crate::earlier::{self, EARLIER};
 use crate::run::{answers, cargo, cargo_command, run};
 use crate::services::Services;
 use crate::tidy::tidy;
@@ -28,8 +29,9 @@ pub(crate) fn test(root: &Path, quick: bool) -> anyhow::Result<()> {
         step("features, one at a time", || features(root))?;
         step("documentation", || documentation(root))?;
     }
+    let earlier = step("earlier build", || earlier::build(root))?;
     let services = step("services", Services::start)?;
-    step("tests", || run(root, services.tell(&mut nextest_command(root))))?;
+    step("tests", || run(root, services.tell(nextest_command(root).env(EARLIER, &earlier))))?;
     drop(services);
     step("documentation tests", || {
         cargo(root, &["test", "--doc", "--workspace", "--all-features", "--locked"])
