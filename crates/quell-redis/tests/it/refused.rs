@@ -110,7 +110,10 @@ async fn r40_what_a_quell_of_another_layout_wrote_is_refused() {
     set("4").await;
     let error = refused(&place).await;
     assert_eq!(error.kind(), ErrorKind::Newer, "{error}");
-    assert!(error.to_string().contains("version 4, this Quell knows up to 3"), "{error}");
+    assert!(
+        error.to_string().contains("version 4, this Quell knows up to 3: update it"),
+        "{error}"
+    );
     set("two").await;
     assert_eq!(refused(&place).await.kind(), ErrorKind::Corrupt);
     for older in ["1", "2"] {

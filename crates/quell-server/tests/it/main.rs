@@ -9,6 +9,8 @@ mod binary;
 #[cfg(test)]
 mod bounds;
 #[cfg(test)]
+mod builds;
+#[cfg(test)]
 mod chaos;
 #[cfg(test)]
 mod check;

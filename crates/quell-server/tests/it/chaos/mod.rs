@@ -21,6 +21,7 @@ mod seen;
 use std::time::Duration;
 
 use ground::Ground;
+pub(crate) use judge::checked;
 use plan::{
     Deck, ON_FILE, ON_FILE_GENTLY, ON_POSTGRES, ON_POSTGRES_GENTLY, ON_REDIS, ON_REDIS_GENTLY,
 };

@@ -103,7 +103,7 @@ pub(super) const JUDGED: &[&str] = &[
 
 /// Asks `quell check` about all histories and the store's rows: it finds nothing, and judged a case
 /// of each of these properties. Returns what it printed.
-pub(super) fn checked(folder: &Path, url: &str, properties: &[&str]) -> String {
+pub(crate) fn checked(folder: &Path, url: &str, properties: &[&str]) -> String {
     let mut command = quell(&["check", "--store", url]);
     let checked = command.args(files(folder, "jsonl")).output().unwrap();
     let printed = [checked.stdout, checked.stderr].concat();

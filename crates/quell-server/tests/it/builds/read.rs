@@ -1,0 +1,84 @@
+//! Both builds tell the same of one store at rest, asked through the other's server or directly.
+
+use serde_json::Value;
+
+use super::build::Build;
+use super::server::{Server, printed};
+
+/// Words for people, and what moves while nothing happens.
+const NOT_COMPARED: [&str; 3] = ["text", "seen_at", "busy"];
+
+/// The two servers of a store at rest.
+pub(super) async fn tell_the_same(url: &str, one: &Server, two: &Server) {
+    let newest = async |task: &str, state: &str| {
+        let jobs = one.get(&format!("/v1/jobs?task={task}&state={state}&limit=1")).await;
+        jobs["jobs"][0]["id"].as_str().unwrap_or_else(|| panic!("no {task} is {state}")).to_owned()
+    };
+    let plain = newest("plain", "succeeded").await;
+    let gathered = newest("gather", "succeeded").await;
+    let dead = newest("picky", "dead").await;
+    let beat = newest("beat", "succeeded").await;
+    let commands: [&[&str]; 16] = [
+        &["jobs", "--limit", "200"],
+        &["jobs", "--task", "stuck", "--state", "succeeded"],
+        &["job", &plain],
+        &["job", &gathered],
+        &["job", &dead],
+        &["job", &beat],
+        &["explain", &gathered],
+        &["explain", &format!("{gathered}.2")],
+        &["result", &plain],
+        &["dead", "list"],
+        &["dead", "causes"],
+        &["dead", "show", &dead],
+        &["queue", "list"],
+        &["schedule", "list"],
+        &["schedule", "show", "beat"],
+        &["workers"],
+    ];
+    for command in commands {
+        let command = [command, &["--json"]].concat();
+        let direct = |build| printed(build, &[&command[..], &["--store", url]].concat());
+        let told = [
+            direct(one.build),
+            direct(two.build),
+            one.command(two.build, &command),
+            two.command(one.build, &command),
+        ];
+        let [first, others @ ..] = told.map(|told| serde_json::from_str::<Value>(&told).unwrap());
+        for other in others {
+            assert_same(&first, &other, &command.join(" "));
+        }
+    }
+    // A server adds the tasks that it declares.
+    let tasks =
+        |build| serde_json::from_str(&printed(build, &["task", "list", "--json", "--store", url]));
+    assert_same(&tasks(one.build).unwrap(), &tasks(two.build).unwrap(), "task list");
+    for build in [Build::Earlier, Build::New] {
+        let told = printed(build, &["explain", &gathered, "--store", url]);
+        assert!(told.contains(&format!("job {gathered}")), "{build:?}: {told}");
+    }
+    for path in ["/v1/dead/letters", "/v1/dead/unreadable", "/v1/alerts", "/v1/healthz"] {
+        assert_same(&one.get(path).await, &two.get(path).await, path);
+    }
+}
+
+/// What both tell is the same; one of them may tell more.
+fn assert_same(one: &Value, two: &Value, place: &str) {
+    match (one, two) {
+        (Value::Object(one), Value::Object(two)) => {
+            let both = one.iter().filter_map(|(name, value)| Some((name, value, two.get(name)?)));
+            for (name, one, two) in both.filter(|(name, ..)| !NOT_COMPARED.contains(&name.as_str()))
+            {
+                assert_same(one, two, &format!("{place}: {name}"));
+            }
+        }
+        (Value::Array(one), Value::Array(two)) => {
+            assert_eq!(one.len(), two.len(), "{place}: {one:#?} and {two:#?}");
+            for (at, (one, two)) in one.iter().zip(two).enumerate() {
+                assert_same(one, two, &format!("{place}[{at}]"));
+            }
+        }
+        _ => assert_eq!(one, two, "{place}"),
+    }
+}
