@@ -110,14 +110,13 @@ create index job_running on quell.job (task_id, key) where state = 1 and key is 
 create index job_drawn on quell.job ((token & 549755813887)) where state = 1;
 
 -- R21: the leases of running jobs. One row for all jobs of a claim, with 0 for their ids, and one for
--- each job whose lease was renewed without the others. The fill factor leaves room for what renewals
--- write.
+-- each job whose lease was renewed without the others.
 create table quell.lease (
     draw   bigint not null,
     job_id bigint not null,
     until  bigint not null,
     primary key (draw, job_id)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
         autovacuum_vacuum_cost_delay = 0);
 create index lease_until on quell.lease (until);
 
