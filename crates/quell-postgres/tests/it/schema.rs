@@ -57,9 +57,8 @@ async fn a_schema_of_a_newer_quell_is_left_alone() {
     scene.sql("update quell.meta set schema_version = 1000");
     let refused = PostgresStore::open(&scene.url).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Newer, "{refused}");
-    let versions =
-        format!("schema version 1000, this Quell knows up to {}: update", MIGRATIONS.len());
-    assert!(refused.to_string().contains(&versions), "{refused}");
+    let versions = "schema version 1000, this Quell knows up to 1: update";
+    assert!(refused.to_string().contains(versions), "{refused}");
 }
 
 /// What a later version might change: it takes the locks that migrations take.
