@@ -264,6 +264,14 @@ pub enum Event {
         /// The fence.
         token: LeaseToken,
     },
+    /// A handler asks a transaction of its own to end the attempt (R22): its commit, whose answer may
+    /// be lost, ends the job well from here on. Written before the database is asked.
+    SettleIn {
+        /// The job.
+        job: JobId,
+        /// The fence.
+        token: LeaseToken,
+    },
     /// The store took a lapsed lease back.
     Lapse {
         /// Store time.

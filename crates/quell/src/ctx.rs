@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quell_core::{ClaimedJob, EffectName, JobId, Key, Lease, TaskName, Timestamp};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-use quell_core::{Payload, idempotency::encoded_output};
+use quell_core::{Payload, history::Event, idempotency::encoded_output};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -210,6 +210,9 @@ impl<S> Ctx<S> {
         output: Option<&Payload>,
     ) -> quell_core::Result<()> {
         let (quell, lease) = (self.quell(), self.job.lease());
+        if let Some(history) = quell.history() {
+            history.record(&Event::SettleIn { job: lease.job, token: lease.token });
+        }
         DB::settle(tx, &**quell.store(), lease, quell.clock().store_time(), output).await?;
         self.job.settled.store(true, Ordering::SeqCst);
         Ok(())

@@ -18,6 +18,8 @@ use super::{Line, Report};
 
 /// Why nothing is known about how a job came to be.
 pub(super) const UNKNOWN_MAKER: &str = "a call of unknown outcome may have made the job";
+/// Why a job that runs may have ended.
+const IN_TX: &str = "its handler's own transaction ended an attempt, nobody knows when or whether";
 /// How far apart two processes may read the clock for what they commit together.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -58,7 +60,8 @@ pub struct Book {
     pub killed: BTreeSet<String>,
     /// The processes, and what may be missing of them.
     pub processes: Processes,
-    /// Attempts that their handlers' own transactions ended, before that was on record.
+    /// Attempts that their handlers' own transactions ended before that was on record, or may have
+    /// ended because no answer says otherwise.
     pub in_tx: BTreeSet<(JobId, LeaseToken)>,
     /// When the last change of a queue's settings was visible to every process.
     pub queue_set: BTreeMap<QueueName, Timestamp>,
@@ -101,6 +104,7 @@ impl Book {
         let now = Timestamp::MIN;
         let mut book =
             Book { now, ops, triggers, overlaps, flushes, processes, slack, ..Book::default() };
+        let mut refuted = BTreeSet::new();
         for line in lines {
             match &line.event {
                 Event::Record { faults, punctual } => {
@@ -109,12 +113,20 @@ impl Book {
                 Event::Fault { .. } => book.any_fault = true,
                 Event::Row { .. } => book.has_rows = true,
                 Event::Window { .. } | Event::Claimed { .. } => book.has_store = true,
-                Event::Settle { job, token, in_tx: true, .. } => {
+                Event::SettleIn { job, token } | Event::Settle { job, token, in_tx: true, .. } => {
                     book.in_tx.insert((*job, *token));
+                }
+                // The store has seen that the transaction did not commit. A refusal says nothing.
+                Event::Settle { job, token, became, .. } if *became != SettledAs::Refused => {
+                    refuted.insert((*job, *token));
+                }
+                Event::Lapse { job, token, .. } => {
+                    refuted.insert((*job, *token));
                 }
                 _ => {}
             }
         }
+        book.in_tx.retain(|attempt| !refuted.contains(attempt));
         book
     }
 
@@ -133,12 +145,15 @@ impl Book {
     /// Why the attempt that a job runs may have ended before `to`, if it may.
     #[must_use]
     pub fn may_have_ended(&self, id: JobId, job: &JobView, to: Timestamp) -> Option<String> {
-        if self.in_tx.contains(&(id, job.token)) {
-            return Some(
-                "its handler's own transaction ended an attempt, nobody knows when".into(),
-            );
-        }
-        self.missing(job, to)
+        self.may_have_succeeded(id, job).or_else(|| self.missing(job, to))
+    }
+
+    /// Why a job that runs may have succeeded without an event, if it may: the transaction of its
+    /// handler's own commits on its own, and its answer may be lost (R22).
+    #[must_use]
+    pub fn may_have_succeeded(&self, id: JobId, job: &JobView) -> Option<String> {
+        let may = job.state == JobState::Running && self.in_tx.contains(&(id, job.token));
+        may.then(|| IN_TX.to_owned())
     }
 
     /// Why a job without a recorded origin may exist, if it may: a killed caller may have made it, or

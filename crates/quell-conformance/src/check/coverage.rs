@@ -173,7 +173,9 @@ fn waits(book: &Book, id: JobId, job: &JobView) -> Covered {
     if !book.has_rows || job.row.is_some_and(|row| !row.is_ended()) {
         return Covered::Unknown("it waits at the end, which P32 judges".to_owned());
     }
-    match book.missing(job, Timestamp::MAX) {
+    let succeeded = job.row.filter(|row| *row == JobState::Succeeded);
+    let succeeded = succeeded.and_then(|_| book.may_have_succeeded(id, job));
+    match succeeded.or_else(|| book.missing(job, Timestamp::MAX)) {
         Some(why) => Covered::Unknown(why),
         None => Covered::No(format!("job {id} is {} at the end", job.state)),
     }

@@ -5,7 +5,7 @@ use quell_conformance::check::{Event, Line, Report, check, elsewhere, merge, par
 use quell_core::Timestamp;
 use serde_json::{Value, json};
 
-fn window(t: u64, job: u64, reason: &str) -> Value {
+pub(crate) fn window(t: u64, job: u64, reason: &str) -> Value {
     json!({
         "event": "window", "t": t, "job": job.to_string(), "task": "t", "queue": "q", "key": "k",
         "priority": 0, "first": 10, "last": 10, "count": 1, "suppressed": 0, "due": t, "bound": t,
@@ -20,7 +20,7 @@ fn keyed(mut window: Value, key: &str, priority: i16) -> Value {
     window
 }
 
-fn claimed(t: u64, job: u64, token: u64, attempt: u32) -> Value {
+pub(crate) fn claimed(t: u64, job: u64, token: u64, attempt: u32) -> Value {
     json!({
         "event": "claimed", "t": t, "job": job.to_string(), "token": format!("{token}-7"), "task": "t",
         "queue": "q", "key": "k", "worker": format!("w{token}"), "count": 1, "due": t,
@@ -28,7 +28,7 @@ fn claimed(t: u64, job: u64, token: u64, attempt: u32) -> Value {
     })
 }
 
-fn ended(t: u64, job: u64, token: u64, outcome: &str, due: u64) -> Value {
+pub(crate) fn ended(t: u64, job: u64, token: u64, outcome: &str, due: u64) -> Value {
     json!({
         "event": "settle", "t": t, "job": job.to_string(), "token": format!("{token}-7"), "outcome": outcome,
         "became": {"scheduled": {"due": due}},
@@ -45,14 +45,14 @@ fn worker(token: u64) -> Value {
 }
 
 /// What a process wrote, from its begin, and to its end where it had one.
-fn process(name: &str, ends: bool, events: &[Value]) -> Vec<Line> {
+pub(crate) fn process(name: &str, ends: bool, events: &[Value]) -> Vec<Line> {
     let begin = json!({"event": "begin", "t": 0});
     let end = json!({"event": "end"});
     let lines = std::iter::once(&begin).chain(events).chain(ends.then_some(&end));
     parse(name, &lines.map(|line| format!("{line}\n")).collect::<String>()).unwrap()
 }
 
-fn judged(files: &[Vec<Line>]) -> (Report, String) {
+pub(crate) fn judged(files: &[Vec<Line>]) -> (Report, String) {
     let lines = merge(files.to_vec());
     let report = check(&lines);
     let text = report.text(&lines);

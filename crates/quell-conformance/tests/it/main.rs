@@ -7,6 +7,7 @@ mod check;
 mod check_closed;
 mod check_limits;
 mod check_processes;
+mod check_settle_in;
 mod exhaustive;
 mod lesser;
 mod oracle;

@@ -1,14 +1,42 @@
 //! Outputs of handlers that settle in their own transaction (R19, R22).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use quell::history::{Event, History};
 use quell::{
     Ctx, ErrorKind, JobResult, JobState, Payload, Quell, Result, SettlingDatabase, Store, Task,
     TaskError,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::Pool;
+
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Vec<Event>>);
+
+impl History for Recorder {
+    fn record(&self, event: &Event) {
+        self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+impl Recorder {
+    /// The attempts that asked their own transactions to end them, which were handed to the handler.
+    fn asked(&self) -> usize {
+        let (mut running, mut asked) = (Vec::new(), 0);
+        for event in self.0.lock().unwrap().iter() {
+            match event {
+                Event::Start { job, token, .. } => running.push((*job, *token)),
+                Event::SettleIn { job, token } => {
+                    assert!(running.contains(&(*job, *token)), "{event:?} of {running:?}");
+                    asked += 1;
+                }
+                _ => {}
+            }
+        }
+        asked
+    }
+}
 
 /// How the handler settles.
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -45,7 +73,9 @@ async fn the_committed_output_is_kept<DB: SettlingDatabase>(
     store: Arc<dyn Store>,
     pool: Pool<DB>,
 ) -> Result<()> {
-    let quell = Quell::with_store(store).build()?;
+    let recorder = Arc::new(Recorder::default());
+    let sink = Arc::<Recorder>::clone(&recorder);
+    let quell = Quell::with_store(store).history(sink).build()?;
     let worker = quell.worker(pool).register(book::<DB>);
     let asked = async {
         let table = [
@@ -61,7 +91,10 @@ async fn the_committed_output_is_kept<DB: SettlingDatabase>(
             assert_eq!((result.state, kept), (JobState::Succeeded, output), "{result:?}");
         }
     };
-    worker.run_until(asked).await
+    worker.run_until(asked).await?;
+    // R22: the history has what a lost answer to the commit would leave open.
+    assert_eq!(recorder.asked(), 2, "the output that was too large asked for nothing");
+    Ok(())
 }
 
 #[cfg(feature = "sqlite")]
