@@ -160,6 +160,44 @@ impl Postgres {
         }
     }
 
+    /// Makes a standby of this server the primary in its place; this one stops in order, so that
+    /// nothing is lost, and comes back as a standby of the new one.
+    ///
+    /// # Errors
+    /// Where one of them does not do its part, with what it said.
+    pub fn hand_over(&mut self, to: &Postgres) -> anyhow::Result<()> {
+        // In order: it ends once its standby has everything.
+        let mut process = self.process.take().context("the server does not run")?;
+        process.signal(Signal::INT)?;
+        if !await_that(PATIENCE, || process.has_ended()) {
+            bail!("PostgreSQL does not stop: {}", self.read_log());
+        }
+        to.promote()?;
+        self.settings.retain(|setting| !setting.starts_with("primary_conninfo="));
+        let address = format!("host=127.0.0.1 port={} user={USER}", to.port);
+        self.settings.push(format!("primary_conninfo={address}"));
+        std::fs::write(self.data().join("standby.signal"), "")?;
+        self.resume()?;
+        let follows =
+            || self.ask("select count(*) from pg_stat_wal_receiver where status = 'streaming'");
+        if !await_that(PATIENCE, || follows().is_ok_and(|count| count == "1")) {
+            bail!("the old primary does not follow the new one: {}", self.read_log());
+        }
+        Ok(())
+    }
+
+    /// Ends the sessions of this application that do nothing; says how many there were.
+    ///
+    /// # Errors
+    /// Where the server does not answer.
+    pub fn end_idle(&self, application: &str) -> anyhow::Result<usize> {
+        let end = format!(
+            "select count(pg_terminate_backend(pid)) from pg_stat_activity
+              where application_name = '{application}' and state = 'idle'"
+        );
+        self.ask(&end)?.parse().context("a count")
+    }
+
     /// Cuts the connections of this application's sessions, in the middle of what they do; says how
     /// many there were.
     ///

@@ -70,9 +70,15 @@ struct Connection {
     is_spared: AtomicBool,
     is_silent_up: AtomicBool,
     is_silent_down: AtomicBool,
+    /// Whether the server has given it up, and its client does not know.
+    is_abandoned: AtomicBool,
 }
 
 impl Connection {
+    fn is_silent(&self) -> bool {
+        [&self.is_silent_up, &self.is_silent_down].iter().any(|way| way.load(Ordering::Relaxed))
+    }
+
     fn close(&self) {
         // Whoever is gone already needs no closing.
         let _gone = self.client.shutdown(Shutdown::Both);
@@ -168,12 +174,29 @@ impl Proxy {
     /// Ends the silence: what was held back arrives late.
     pub fn heal(&self) {
         let state = self.gate.lock();
-        for connection in &state.connections {
+        let is_open = |one: &&Arc<Connection>| !one.is_abandoned.load(Ordering::Relaxed);
+        for connection in state.connections.iter().filter(is_open) {
             connection.is_silent_up.store(false, Ordering::Relaxed);
             connection.is_silent_down.store(false, Ordering::Relaxed);
         }
         drop(state);
         self.gate.changed.notify_all();
+    }
+
+    /// Closes the server's side of the connections that are silent, as a server does that probes them;
+    /// their clients hear nothing of it, ever. Says how many there were.
+    #[must_use]
+    pub fn abandon(&self) -> usize {
+        let state = self.gate.lock();
+        let silent = state.connections.iter().filter(|connection| connection.is_silent());
+        silent
+            .map(|connection| {
+                connection.is_silent_up.store(true, Ordering::Relaxed);
+                connection.is_abandoned.store(true, Ordering::Relaxed);
+                // Whoever is gone already needs no closing.
+                let _gone = connection.server.shutdown(Shutdown::Both);
+            })
+            .count()
     }
 
     /// Leads new connections to the server on another port; those that are open stay.
@@ -256,17 +279,22 @@ fn serve(client: TcpStream, server: u16, gate: &Arc<Gate>) -> std::io::Result<[J
         is_spared: AtomicBool::new(false),
         is_silent_up: AtomicBool::new(false),
         is_silent_down: AtomicBool::new(false),
+        is_abandoned: AtomicBool::new(false),
     });
     let mut state = gate.lock();
-    state.connections.retain(|other| Arc::strong_count(other) > 1);
+    state
+        .connections
+        .retain(|other| other.is_abandoned.load(Ordering::Relaxed) || Arc::strong_count(other) > 1);
     state.connections.push(Arc::clone(&connection));
     drop(state);
     let spawn = |run: fn(&Connection, &Gate) -> std::io::Result<()>| {
         let (connection, gate) = (Arc::clone(&connection), Arc::clone(gate));
         std::thread::Builder::new().name("proxy".to_owned()).spawn(move || {
-            // Either end closes both.
+            // Either end closes both, but for a client who is to hear nothing.
             let _why = run(&connection, &gate);
-            connection.close();
+            if !connection.is_abandoned.load(Ordering::Relaxed) {
+                connection.close();
+            }
         })
     };
     Ok([spawn(up)?, spawn(down)?])

@@ -189,6 +189,41 @@ impl Redis {
         Ok(())
     }
 
+    /// Follows this master, and waits until it does.
+    ///
+    /// # Errors
+    /// Where that does not come about in a minute.
+    pub fn follow(&self, master: &Redis) -> anyhow::Result<()> {
+        self.command(&["REPLICAOF", "127.0.0.1", &master.port.to_string()])?;
+        let follows = || {
+            let about = self.command(&["INFO", "replication"]).unwrap_or_default();
+            about.contains("master_link_status:up")
+        };
+        anyhow::ensure!(await_that(PATIENCE, follows), "{} does not follow", self.address());
+        Ok(())
+    }
+
+    /// Makes a replica of this server the master in its place, once that has everything; this one lives
+    /// on as a replica of it, and the connections to it stay.
+    ///
+    /// # Errors
+    /// Where that does not come about in a minute.
+    pub fn hand_over(&self, to: &Redis) -> anyhow::Result<()> {
+        let is_ready = || {
+            let about = self.command(&["INFO", "replication"]).unwrap_or_default();
+            about.contains("state=online")
+        };
+        anyhow::ensure!(await_that(PATIENCE, is_ready), "{} is not followed", self.address());
+        self.command(&["FAILOVER", "TO", "127.0.0.1", &to.port.to_string()])?;
+        let is_over = || {
+            let about =
+                |server: &Redis| server.command(&["INFO", "replication"]).unwrap_or_default();
+            about(to).contains("role:master") && about(self).contains("master_link_status:up")
+        };
+        anyhow::ensure!(await_that(PATIENCE, is_over), "{} does not take over", to.address());
+        Ok(())
+    }
+
     /// What the server answers to a command, as `redis-cli` prints it for programs: an array takes a
     /// line for each element.
     ///

@@ -7,8 +7,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use quell::{Ctx, Quell, TaskError};
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::load::Booked;
 
@@ -20,14 +21,17 @@ const ORDER: &str = "insert into chaos_orders (number) values ($1)";
 const ENTRY: &str = "insert into chaos_ledger (job, number) values ($1, $2)";
 /// How long a call waits for a connection or for the file's lock.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a transaction may take on a server, which may fall silent.
+const DEADLINE: Duration = Duration::from_secs(2);
 
 /// Where the tables are.
 #[derive(Debug)]
 pub enum Books {
     /// In the store's file.
     Sqlite(SqlitePool),
-    /// In the store's database.
-    Postgres(PgPool),
+    /// In the store's database. Each use has a connection of its own: one that is silent is given up
+    /// with it.
+    Postgres(Box<PgConnectOptions>),
 }
 
 /// What becomes of an attempt that settles in its own transaction.
@@ -45,7 +49,7 @@ macro_rules! order {
     ($begun:expr, $quell:expr, $number:expr, $commit:expr) => {{
         let mut tx = $begun.await?;
         let number = i64::try_from($number)?;
-        sqlx::query(ORDER).bind(number).execute(&mut *tx).await?;
+        sqlx::query(ORDER).persistent(false).bind(number).execute(&mut *tx).await?;
         $quell.trigger(Booked { order: $number }).within(&mut tx).await?;
         if $commit { tx.commit().await? } else { tx.rollback().await? }
     }};
@@ -55,7 +59,7 @@ macro_rules! settle {
     ($begun:expr, $ctx:expr, $number:expr, $fate:expr) => {{
         let mut tx = $begun.await?;
         let (job, number) = (i64::try_from($ctx.job().get())?, i64::try_from($number)?);
-        sqlx::query(ENTRY).bind(job).bind(number).execute(&mut *tx).await?;
+        sqlx::query(ENTRY).persistent(false).bind(job).bind(number).execute(&mut *tx).await?;
         $ctx.settle_in(&mut tx).await?;
         match $fate {
             Fate::RollsBack => {
@@ -86,9 +90,9 @@ impl Books {
         if !address.starts_with("postgres") {
             return Ok(None);
         }
+        // A pooler would have to know every parameter of the start, and which statements are prepared.
         let options = PgConnectOptions::from_str(address)?.application_name("books");
-        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(PATIENCE);
-        Ok(Some(Books::Postgres(pool.connect_lazy_with(options))))
+        Ok(Some(Books::Postgres(Box::new(options.extra_float_digits(None)))))
     }
 
     /// Creates the tables.
@@ -101,8 +105,9 @@ impl Books {
                 Books::Sqlite(pool) => {
                     sqlx::query(table).execute(pool).await?;
                 }
-                Books::Postgres(pool) => {
-                    sqlx::query(table).execute(pool).await?;
+                Books::Postgres(options) => {
+                    let mut db = options.connect().await?;
+                    sqlx::query(table).persistent(false).execute(&mut db).await?;
                 }
             }
         }
@@ -121,10 +126,13 @@ impl Books {
                 sqlx::query_scalar(orders).fetch_all(pool).await?,
                 sqlx::query_as(ledger).fetch_all(pool).await?,
             ),
-            Books::Postgres(pool) => (
-                sqlx::query_scalar(orders).fetch_all(pool).await?,
-                sqlx::query_as(ledger).fetch_all(pool).await?,
-            ),
+            Books::Postgres(options) => {
+                let mut db = options.connect().await?;
+                (
+                    sqlx::query_scalar(orders).persistent(false).fetch_all(&mut db).await?,
+                    sqlx::query_as(ledger).persistent(false).fetch_all(&mut db).await?,
+                )
+            }
         })
     }
 
@@ -139,7 +147,14 @@ impl Books {
             Books::Sqlite(pool) => {
                 order!(pool.begin_with("begin immediate"), quell, number, commit);
             }
-            Books::Postgres(pool) => order!(pool.begin(), quell, number, commit),
+            Books::Postgres(options) => {
+                let ordered = async {
+                    let mut db = options.connect().await?;
+                    order!(db.begin(), quell, number, commit);
+                    anyhow::Ok(())
+                };
+                tokio::time::timeout(DEADLINE, ordered).await??;
+            }
         }
         Ok(())
     }
@@ -155,7 +170,14 @@ impl Books {
             Books::Sqlite(pool) => {
                 settle!(pool.begin_with("begin immediate"), ctx, number, fate);
             }
-            Books::Postgres(pool) => settle!(pool.begin(), ctx, number, fate),
+            Books::Postgres(options) => {
+                let settled = async {
+                    let mut db = options.connect().await?;
+                    settle!(db.begin(), ctx, number, fate);
+                    Ok::<_, TaskError>(())
+                };
+                tokio::time::timeout(DEADLINE, settled).await??;
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use quell_services::Redis;
-use quell_services::proxy::{Cut, Proxy};
+use quell_services::proxy::{Cut, Proxy, Way};
 
 /// More than anything here takes, unless it is held up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -101,4 +101,25 @@ fn a_reset_is_a_reset_and_new_connections_are_served() {
     let client = connected(&proxy);
     drop(proxy);
     assert_eq!((&client).read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn a_client_of_a_connection_that_the_server_gave_up_hears_nothing() {
+    let server = Redis::start(&[]).unwrap();
+    let proxy = Proxy::start(server.port()).unwrap();
+    for way in [Way::Up, Way::Down, Way::Both] {
+        let client = connected(&proxy);
+        assert_eq!(answer(&client, "PING\r\n", 7), "+PONG\r\n");
+        assert!(proxy.silence(way) > 0);
+        assert!(proxy.abandon() > 0);
+        proxy.heal();
+        client.set_read_timeout(Some(GLANCE)).unwrap();
+        (&client).write_all(b"PING\r\n").unwrap();
+        let heard = (&client).read(&mut [0; 9]).map_err(|error| error.kind());
+        assert!(
+            matches!(heard, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut)),
+            "{way:?}: {heard:?}"
+        );
+        assert_eq!(answer(&connected(&proxy), "PING\r\n", 7), "+PONG\r\n", "a new one works");
+    }
 }

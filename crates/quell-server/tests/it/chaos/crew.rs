@@ -139,6 +139,48 @@ impl Crew {
         signal(&self.workers[index].child, "-CONT");
     }
 
+    /// Stops a worker and a caller that wait for answers, which come while they stand still; `holds`
+    /// keeps answers back, and lets them go.
+    pub(super) async fn stop_in_calls(
+        &self,
+        index: usize,
+        length: Duration,
+        holds: impl Fn(bool),
+    ) -> bool {
+        let caller = index % CALLERS;
+        holds(true);
+        let waits = self.waits_for_an_answer(self.callers[caller].number).await;
+        let stopped = [&self.workers[index].child, &self.callers[caller].child];
+        stopped.iter().for_each(|child| signal(child, "-STOP"));
+        holds(false);
+        tokio::time::sleep(length).await;
+        stopped.iter().for_each(|child| signal(child, "-CONT"));
+        waits
+    }
+
+    /// Stops a caller; `ends` ends its connections meanwhile.
+    pub(super) async fn stop_caller(&self, index: usize, ends: impl AsyncFnOnce()) {
+        signal(&self.callers[index].child, "-STOP");
+        ends().await;
+        signal(&self.callers[index].child, "-CONT");
+    }
+
+    /// Waits until the last line of a caller is a call; not for long, as it may make another kind.
+    async fn waits_for_an_answer(&self, number: usize) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let file = self.file(number, "jsonl");
+        loop {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            if text.lines().next_back().is_some_and(|line| line.contains("\"trigger_invoke\"")) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     pub(super) async fn fill_disk_of_caller(&mut self, index: usize, length: Duration) {
         self.kill_caller(index).await;
         fill_disk(&self.callers[index].child, length).await;

@@ -43,12 +43,36 @@ pub(super) enum Kind {
     Freeze,
     /// The server forgets every script.
     Forget,
+    /// Nothing passes that way on the connections that are open, and after a while it does.
+    Silent(Side),
+    /// The same, and it never does: the server gives them up, and the clients hear nothing of it.
+    Lost(Side),
+    /// Nothing passes at all for a while, and new connections are not made either.
+    Hole,
+    /// A worker and a caller stand still in the middle of their calls, for longer than leases last.
+    StopInCalls,
+    /// The server ends connections that idle.
+    EndIdle,
+    /// Another server takes over; the old one lives on as its replica, and the address leads to it for
+    /// a while.
+    HandOver,
     /// An operator pauses a queue and resumes it (R33).
     PauseQueue,
     /// An operator pauses a task and resumes it (R33).
     PauseTask,
     /// Every process ends in order and starts again, one after the other, with other policies.
     Deploy,
+}
+
+/// Whose words do not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Side {
+    /// Those of the clients.
+    Clients,
+    /// Those of the server.
+    Server,
+    /// Nobody's.
+    Both,
 }
 
 /// One fault, whom it meets and for how long.
@@ -80,6 +104,16 @@ impl Kind {
             Kind::NoConnections => "no connection left",
             Kind::Freeze => "server stopped",
             Kind::Forget => "scripts forgotten",
+            Kind::Silent(Side::Clients) => "requests held up",
+            Kind::Silent(Side::Server) => "replies held up",
+            Kind::Silent(Side::Both) => "connections silent for a while",
+            Kind::Lost(Side::Clients) => "requests lost for good",
+            Kind::Lost(Side::Server) => "replies lost for good",
+            Kind::Lost(Side::Both) => "connections silent for good",
+            Kind::Hole => "address silent",
+            Kind::StopInCalls => "worker and caller stopped inside calls",
+            Kind::EndIdle => "idle connections ended",
+            Kind::HandOver => "address led to a replica",
             Kind::PauseQueue => "queue paused",
             Kind::PauseTask => "task paused",
             Kind::Deploy => "deploy",
@@ -102,7 +136,9 @@ impl Kind {
         let (member, millis) = match self {
             Kind::KillCaller | Kind::FullForCaller => (random.usize(..CALLERS), 50..150),
             Kind::FullForWorker => (random.usize(..WORKERS), 50..150),
-            Kind::Stop => (random.usize(..WORKERS), 1_100..1_500),
+            Kind::Stop | Kind::StopInCalls => (random.usize(..WORKERS), 1_100..1_500),
+            // Some end before the deadlines of calls, and some after.
+            Kind::Silent(_) | Kind::Hole => (0, 100..2_000),
             Kind::Outage | Kind::Freeze => (0, 100..1_500),
             // Long enough for starts that come too late to show.
             Kind::PauseQueue | Kind::PauseTask => (random.usize(..WORKERS), 1_600..2_400),

@@ -11,6 +11,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
 
 use super::crew::Crew;
 use super::fault::{Fault, Kind};
+use super::gray::Gray;
 
 /// A store that processes share.
 pub(super) enum Ground {
@@ -20,6 +21,8 @@ pub(super) enum Ground {
     Postgres(Box<Postgres>),
     /// A server that keeps all it has acknowledged.
     Redis(Box<Redis>),
+    /// Servers behind an address that may fall silent and lead elsewhere.
+    Gray(Box<Gray>),
 }
 
 impl Ground {
@@ -42,8 +45,24 @@ impl Ground {
         Ground::Redis(Box::new(Redis::start(&durable).unwrap()))
     }
 
+    /// Two servers of PostgreSQL behind one address.
+    pub(super) fn gray_postgres() -> Ground {
+        Ground::Gray(Box::new(Gray::postgres()))
+    }
+
+    /// Two servers of Redis behind one address.
+    pub(super) fn gray_redis() -> Ground {
+        Ground::Gray(Box::new(Gray::redis()))
+    }
+
+    /// A pooler before an address that leads to PostgreSQL.
+    pub(super) fn pooled_postgres() -> Ground {
+        Ground::Gray(Box::new(Gray::pooled()))
+    }
+
     pub(super) fn url(&self) -> String {
         match self {
+            Ground::Gray(gray) => gray.url(),
             Ground::Sqlite(url, _) => url.clone(),
             Ground::Postgres(server) => format!("{}?connections=4", server.url()),
             Ground::Redis(server) => format!("{}?timeout_ms=1000", server.url()),
@@ -102,37 +121,66 @@ impl Ground {
             Kind::Forget => drop(self.redis_server().command(&["SCRIPT", "FLUSH"]).unwrap()),
             Kind::Impatient => self.impatient(length).await,
             Kind::NoConnections => self.no_connections(length).await,
+            Kind::Silent(_)
+            | Kind::Lost(_)
+            | Kind::Hole
+            | Kind::StopInCalls
+            | Kind::EndIdle
+            | Kind::HandOver => self.gray().harm(crew, fault).await,
             Kind::PauseQueue | Kind::PauseTask => unreachable!("operators pause"),
         }
     }
 
     /// Kills the server and starts it again.
     fn kill_server(&mut self) {
-        match self {
-            Ground::Redis(server) => {
-                server.kill().unwrap();
-                server.resume().unwrap();
-            }
-            _ => {
-                self.server().kill().unwrap();
-                self.server().resume().unwrap();
-            }
+        if self.is_redis() {
+            self.redis_server().kill().unwrap();
+            self.redis_server().resume().unwrap();
+        } else {
+            self.server().kill().unwrap();
+            self.server().resume().unwrap();
         }
     }
 
     /// The server goes away in order, and refuses connections.
     pub(super) fn stop(&mut self) {
-        match self {
-            Ground::Redis(server) => server.stop().unwrap(),
-            _ => self.server().stop().unwrap(),
+        if self.is_redis() {
+            self.redis_server().stop().unwrap();
+        } else {
+            self.server().stop().unwrap();
         }
     }
 
     /// It comes back.
     pub(super) fn resume(&mut self) {
+        if self.is_redis() {
+            self.redis_server().resume().unwrap();
+        } else {
+            self.server().resume().unwrap();
+        }
+    }
+
+    /// Does no more harm: everything that is said arrives.
+    pub(super) fn calm(&self) {
+        if let Ground::Gray(gray) = self {
+            gray.calm();
+        }
+    }
+
+    fn is_redis(&self) -> bool {
         match self {
-            Ground::Redis(server) => server.resume().unwrap(),
-            _ => self.server().resume().unwrap(),
+            Ground::Redis(_) => true,
+            Ground::Gray(gray) => gray.is_redis(),
+            Ground::Sqlite(..) | Ground::Postgres(_) => false,
+        }
+    }
+
+    fn gray(&mut self) -> &mut Gray {
+        match self {
+            Ground::Gray(gray) => gray,
+            Ground::Sqlite(..) | Ground::Postgres(_) | Ground::Redis(_) => {
+                panic!("nothing stands before this store")
+            }
         }
     }
 
@@ -156,26 +204,31 @@ impl Ground {
     pub(super) fn server(&mut self) -> &mut Postgres {
         match self {
             Ground::Postgres(server) => server,
-            Ground::Sqlite(..) | Ground::Redis(_) => panic!("this is no PostgreSQL"),
+            Ground::Gray(gray) => gray.postgres_mut(),
+            Ground::Sqlite(..) | Ground::Redis(_) => {
+                panic!("this is no PostgreSQL")
+            }
         }
     }
 
     fn redis_server(&mut self) -> &mut Redis {
         match self {
             Ground::Redis(server) => server,
-            Ground::Sqlite(..) | Ground::Postgres(_) => panic!("this is no Redis"),
+            Ground::Gray(gray) => gray.redis_mut(),
+            Ground::Sqlite(..) | Ground::Postgres(_) => {
+                panic!("this is no single Redis")
+            }
         }
     }
 
     /// Every connection is cut, in the middle of whatever it does.
     fn cut(&mut self) {
-        match self {
-            Ground::Redis(server) => {
-                for kind in ["normal", "pubsub"] {
-                    server.command(&["CLIENT", "KILL", "TYPE", kind]).unwrap();
-                }
+        if self.is_redis() {
+            for kind in ["normal", "pubsub"] {
+                self.redis_server().command(&["CLIENT", "KILL", "TYPE", kind]).unwrap();
             }
-            _ => drop(self.server().cut("quell").unwrap()),
+        } else {
+            self.server().cut("quell").unwrap();
         }
     }
 
@@ -199,6 +252,7 @@ impl Ground {
                 server.command(&pause).unwrap();
                 tokio::time::sleep(length).await;
             }
+            Ground::Gray(_) => panic!("no program locks all of this store"),
         }
     }
 

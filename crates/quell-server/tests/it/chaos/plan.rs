@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use super::fault::{Fault, Kind};
+use super::fault::{Fault, Kind, Side};
 
 /// The kinds of faults of a run, each with how often it is drawn.
 pub(super) type Deck = &'static [(Kind, usize)];
@@ -93,6 +93,47 @@ pub(super) const ON_REDIS_GENTLY: Deck = &[
     (Kind::Deploy, 1),
 ];
 
+/// What stands between PostgreSQL and its clients fails by halves. No process is killed.
+pub(super) const ON_GRAY_POSTGRES: Deck = &[
+    (Kind::Silent(Side::Clients), 1),
+    (Kind::Silent(Side::Server), 1),
+    (Kind::Silent(Side::Both), 1),
+    (Kind::Lost(Side::Clients), 1),
+    (Kind::Lost(Side::Server), 1),
+    (Kind::Lost(Side::Both), 1),
+    (Kind::Hole, 1),
+    (Kind::StopInCalls, 3),
+    (Kind::EndIdle, 2),
+    (Kind::HandOver, 1),
+    (Kind::PauseQueue, 1),
+    (Kind::PauseTask, 1),
+];
+/// The same between Redis and its clients.
+pub(super) const ON_GRAY_REDIS: Deck = &[
+    (Kind::Silent(Side::Clients), 1),
+    (Kind::Silent(Side::Server), 1),
+    (Kind::Silent(Side::Both), 1),
+    (Kind::Lost(Side::Clients), 1),
+    (Kind::Lost(Side::Server), 1),
+    (Kind::Lost(Side::Both), 1),
+    (Kind::Hole, 1),
+    (Kind::StopInCalls, 3),
+    (Kind::EndIdle, 2),
+    (Kind::HandOver, 1),
+    (Kind::PauseQueue, 1),
+    (Kind::PauseTask, 1),
+];
+/// A transaction pooler loses its server.
+pub(super) const BEHIND_A_POOLER: Deck = &[
+    (Kind::KillServer, 1),
+    (Kind::KillSession, 1),
+    (Kind::Outage, 2),
+    (Kind::Cut, 1),
+    (Kind::Stop, 1),
+    (Kind::PauseQueue, 1),
+    (Kind::PauseTask, 1),
+];
+
 /// An endless row of faults, each with the time to wait before it. Every kind comes once first, in
 /// an order of the seed.
 pub(super) struct Plan {
@@ -139,9 +180,10 @@ impl Iterator for Plan {
 
 #[test]
 fn the_same_seed_plans_the_same_and_every_kind_comes_once_first() {
+    let gray = [ON_GRAY_POSTGRES, ON_GRAY_REDIS, BEHIND_A_POOLER];
     let decks =
         [ON_FILE, ON_FILE_GENTLY, ON_POSTGRES, ON_POSTGRES_GENTLY, ON_REDIS, ON_REDIS_GENTLY];
-    for deck in decks {
+    for deck in decks.into_iter().chain(gray) {
         let drawn = |seed, count| -> Vec<_> {
             Plan::new(seed, deck, Duration::from_millis(60)).take(count).collect()
         };
@@ -154,7 +196,7 @@ fn the_same_seed_plans_the_same_and_every_kind_comes_once_first() {
         all.sort_unstable();
         assert_eq!(first, all);
     }
-    for gentle in [ON_FILE_GENTLY, ON_POSTGRES_GENTLY, ON_REDIS_GENTLY] {
+    for gentle in [ON_FILE_GENTLY, ON_POSTGRES_GENTLY, ON_REDIS_GENTLY].into_iter().chain(gray) {
         assert!(gentle.iter().all(|(kind, _)| !kind.kills_a_process()), "{gentle:?}");
     }
 }

@@ -133,6 +133,7 @@ pub(super) async fn rest(
     operator: &Operator,
     properties: &[&str],
 ) -> Counts {
+    ground.calm();
     crew.hush().await;
     let store = ground.store().await;
     operator.pause_schedule().await;
