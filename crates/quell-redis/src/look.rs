@@ -35,8 +35,8 @@ pub(crate) enum Read {
     Count(String),
     /// The server's clock; the key is the store's clock, which says where to ask.
     ServerTime(String),
-    /// Counts a number up.
-    Reserve(String, usize),
+    /// Counts a number up by so many.
+    Reserve(String, u64),
 }
 
 /// A bound of scores.
@@ -101,7 +101,7 @@ impl Read {
             }
             Read::Count(_) => list!["n", key],
             Read::ServerTime(_) => list!["t", key],
-            Read::Reserve(_, by) => list!["i", key, *by],
+            Read::Reserve(_, by) => list!["i", key, by.to_string()],
         }
     }
 }

@@ -115,20 +115,24 @@ impl<'s> Tx<'s> {
     /// Learns the time, the next id, and whether names and settings have changed.
     async fn open(&mut self, jobs: usize) -> Result<()> {
         let keys = &self.shard.keys;
-        let id =
-            if self.reserved { Read::Reserve(keys.seq(), jobs) } else { Read::Text(keys.seq()) };
+        let step = self.shard.ids.step;
+        let reserved = as_number(jobs).saturating_mul(step);
+        let id = if self.reserved {
+            Read::Reserve(keys.seq(), reserved)
+        } else {
+            Read::Text(keys.seq())
+        };
         let mut looked =
             self.look(vec![Read::Fields(keys.meta(), vec![VERSION.into()]), id]).await?;
         let version = looked.text()?;
         self.note(keys.meta(), VERSION, version.clone());
         if self.reserved {
             let last = looked.number()?;
-            let reserved = as_number(jobs).saturating_mul(self.shard.ids.step);
-            self.next_id = last.saturating_sub(reserved).saturating_add(self.shard.ids.step);
+            self.next_id = last.saturating_sub(reserved).saturating_add(step);
         } else {
             let seq = looked.text()?;
             let newest = seq.as_deref().map_or(Ok(self.shard.ids.first), parse)?;
-            self.next_id = newest.saturating_add(self.shard.ids.step);
+            self.next_id = newest.saturating_add(step);
             if jobs > 0 {
                 self.cells.insert(Cell { key: keys.seq(), field: None }, seq);
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, plain, queue, secs, task};
-use quell_core::dedup::Dedup;
+use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{
     Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, QueueSettings, Receipt, Result,
@@ -14,6 +14,7 @@ use quell_core::{
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::RedisCluster;
+use tokio::task::JoinSet;
 
 /// Shards are told apart by what ids leave of this.
 const SHARDS: u64 = 1_024;
@@ -38,6 +39,38 @@ async fn take(store: &RedisStore, triggers: Vec<NewTrigger>) -> Result<Vec<Recei
 
 fn shard(id: JobId) -> u64 {
     id.get() % SHARDS
+}
+
+/// Calls that others overtake again and again draw their ids before they decide.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn r03_ids_stay_with_their_shard_however_many_call_at_once() {
+    const CALLERS: usize = 16;
+    const CALLS: usize = 12;
+    let prefix = prefix();
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let options = at(&prefix, "layout=queues");
+        callers.spawn(async move {
+            let store = options.open().await.unwrap();
+            let mut jobs = Vec::new();
+            for call in 0..CALLS {
+                let dedup = Dedup { key: key(&format!("{caller}-{call}")), until: HoldUntil::Done };
+                let triggers = vec![plain("1"), NewTrigger { dedup: Some(dedup), ..plain("2") }];
+                let taken = take(&store, triggers).await.unwrap();
+                jobs.extend(taken.iter().filter_map(Receipt::job));
+            }
+            jobs
+        });
+    }
+    let jobs: Vec<JobId> = callers.join_all().await.concat();
+    let store = at(&prefix, "layout=queues").open().await.unwrap();
+    let each: BTreeSet<JobId> = jobs.iter().copied().collect();
+    assert_eq!(each.len(), CALLERS * CALLS * 2, "each trigger has a job of its own");
+    let shards: BTreeSet<u64> = jobs.iter().map(|id| shard(*id)).collect();
+    assert_eq!(shards.len(), 1, "a queue on one shard: {shards:?}");
+    for id in each {
+        assert!(store.job(id).await.unwrap().is_some(), "job {id} is found by its id");
+    }
 }
 
 #[tokio::test]
