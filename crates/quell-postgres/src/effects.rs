@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use quell_core::effect::{self, Begun, Done};
 use quell_core::{
-    DeadLetter, Effect, EffectName, JobId, Key, Lease, LeaseToken, Payload, Result, Timestamp,
+    DeadLetter, Effect, EffectName, JobId, JobState, Key, Lease, LeaseToken, Payload, Result,
+    Timestamp,
 };
 use sqlx::postgres::PgRow;
 
-use crate::leases::lease_until;
 use crate::read::Reader;
 use crate::row::{decode, get, job_columns, optional_time, signed, time, unsigned};
 use crate::tx::{Tx, first};
@@ -53,14 +53,18 @@ impl Tx<'_> {
     async fn lock_lease(&mut self, lease: &Lease) -> Result<()> {
         const LOCK: &str = concat!(
             "select ",
-            job_columns!("null::text", "false", lease_until!()),
+            job_columns!("null::text", "false"),
             " from quell.job j where j.id = $1 for no key update"
         );
         let query = self.sql.query(LOCK).bind(signed(lease.job.get()));
         let rows = self.fetch("lock a job", query).await?;
         self.know_lanes(&rows).await?;
         self.read_clock().await?;
-        let job = rows.first().map(|row| decode(row, self.names)).transpose()?;
+        let mut job = rows.first().map(|row| decode(row, self.names)).transpose()?;
+        let ends = self.lease_ends(&[*lease]).await?;
+        if let Some(job) = job.as_mut().filter(|job| job.state == JobState::Running) {
+            job.lease_until = ends.get(&job.id).copied();
+        }
         effect::check_lease(self.now, lease, job.as_ref())
     }
 

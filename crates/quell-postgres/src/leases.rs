@@ -3,21 +3,22 @@
 //!
 //! The jobs of one claim share the draw in their tokens, and one row, whose `job_id` is 0. A job whose
 //! lease was renewed without the others has a row of its own, which counts instead of the shared one.
-//! Who writes leases locks their rows in the order of the table's key. Who takes jobs back locks the
-//! leases before it looks at the jobs, and passes over jobs that others hold. Everybody else locks
-//! jobs before leases.
+//! Who writes leases locks their rows in the order of the table's key, and waits for nothing else
+//! meanwhile. Who takes jobs back locks the leases before it looks at the jobs, and passes over jobs
+//! that others hold; what follows may meet an operator's call the other way round, and then the
+//! server lets one of the two start over.
 //!
 //! A shared row that nobody needs any more leaves with the last job. Where two jobs ended at the same
 //! time neither may see that it was the last; the row leaves when it lapses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use quell_core::{JobId, Lease, LeaseToken, Result, Timestamp};
 use sqlx::postgres::PgRow;
 
 use crate::connections::Connections;
-use crate::row::{get, signed, time, unsigned};
+use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx, first, read};
 
@@ -28,6 +29,26 @@ macro_rules! draw {
     };
 }
 pub(crate) use draw;
+
+/// A running job of the draw `$draw` for which `$and` is true. The order, and that it is no `exists`,
+/// leave the server no way but the index by draws, even where it took the tables for empty.
+macro_rules! running_of {
+    ($draw:literal, $and:literal) => {
+        concat!(
+            "(select k.id from quell.job k
+               where ",
+            $crate::leases::draw!("k"),
+            " = ",
+            $draw,
+            " and k.state = 1 and ",
+            $and,
+            " order by ",
+            $crate::leases::draw!("k"),
+            " limit 1)"
+        )
+    };
+}
+pub(crate) use running_of;
 
 /// When the lease of the job `j` lapses, if it runs.
 macro_rules! lease_until {
@@ -105,7 +126,7 @@ macro_rules! known {
                    from unnest(",
             $draws,
             "::bigint[]) d (draw)
-                   join quell.lease x on x.draw = d.draw
+                   join quell.lease x on x.draw between d.draw and d.draw
                   order by x.draw, x.job_id)"
         )
     };
@@ -126,13 +147,13 @@ macro_rules! forget {
                          else x.draw in (select ",
             $crate::leases::draw!("g"),
             " from gone g)
-                          and not exists (
-                              select from quell.job k
-                               where ",
-            $crate::leases::draw!("k"),
-            " = x.draw and k.state = 1
-                                 and k.id not in (select g.id from gone g)
-                                 and (x.draw, k.id) not in (select o.draw, o.job_id from known o)) end"
+                          and ",
+            $crate::leases::running_of!(
+                "x.draw",
+                "k.id not in (select g.id from gone g)
+                     and (x.draw, k.id) not in (select o.draw, o.job_id from known o)"
+            ),
+            " is null end"
         )
     };
 }
@@ -146,69 +167,81 @@ pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> R
     get(first(&rows)?, 0)
 }
 
-/// Extends leases that still hold (R21): one statement, which is its own transaction.
-///
-/// Jobs are read and not locked: whoever ends one meanwhile comes after.
-pub(crate) fn renew_query(sql: &Sql, asked: Asked, leases: &[Lease], length: Duration) -> PgQuery {
-    const RENEW: &str = concat!(
-        "with clock as materialized (
+/// The leases `$3` with the tokens `$4` and the draws `$5`, for `$6` microseconds from now.
+const RENEW: &str = concat!(
+    "with clock as materialized (
              select now, case when now > 9223372036854775807 - $6
                               then 9223372036854775807 else now + $6 end as until
                from (select quell.tick($1, $2) as now) t),
          ",
-        known!("$5"),
-        ",
+    known!("$5"),
+    ",
          running as materialized (
              select j.id, j.token, ",
-        draw!("j"),
-        " as draw
+    draw!("j"),
+    " as draw
                from quell.job j
               where j.id = any($3)
                 and ((j.id, j.token) in (
                         select id, token
                           from unnest($3::bigint[], $4::bigint[]) l (id, token))) is true
                 and j.state + 0 = 1),
-         -- Shared rows whose jobs are all among them.
-         whole as materialized (
-             select distinct r.draw from running r
-              where not exists (
-                    select from quell.job k
-                     where ",
-        draw!("k"),
-        " = r.draw and k.state = 1
-                       and k.id not in (select id from running)
-                       and (r.draw, k.id) not in (select draw, job_id from known))),
+         -- Here and below, `is true` keeps a set from becoming a join, which compares all with all.
          alone as materialized (
              select r.draw, r.id from running r
-              where (r.draw, r.id) in (select draw, job_id from known)),
-         -- Without a shared row that holds, nobody gets one of their own.
-         held as materialized (
-             select x.draw, x.job_id
+              where ((r.draw, r.id) in (select draw, job_id from known)) is true),
+         -- Shared rows whose jobs are all among them.
+         whole as materialized (
+             select r.draw from (select distinct draw from running) r
+              where ",
+    running_of!(
+        "r.draw",
+        "k.id not in (select id from running)
+             and (r.draw, k.id) not in (select draw, job_id from known)"
+    ),
+    " is null),
+         locked as materialized (
+             select x.draw, x.job_id, x.until
                from known n
-               join quell.lease x on x.draw = n.draw and x.job_id = n.job_id
-              where x.until > (select now from clock)
-                and (x.job_id = 0 or (x.draw, x.job_id) in (select draw, id from alone))
+               join quell.lease x on x.draw between n.draw and n.draw
+                                 and x.job_id between n.job_id and n.job_id
+              where x.job_id = 0 or ((x.draw, x.job_id) in (select draw, id from alone)) is true
               order by x.draw, x.job_id
                 for no key update of x),
+         -- The time is read again once all are locked: who was waited for may have taken jobs back.
+         later as materialized (
+             select quell.peek($1, c.now) as now
+               from clock c where (select count(*) from locked) >= 0),
+         held as materialized (
+             select k.draw, k.job_id from locked k where k.until > (select now from later)),
          renewed as (
-             update quell.lease x set until = c.until
+             update quell.lease x set until = greatest(x.until, c.until)
                from held h, clock c
-              where x.draw = h.draw and x.job_id = h.job_id
-                and (x.job_id <> 0 or x.draw in (select draw from whole))),
+              where x.draw between h.draw and h.draw and x.job_id between h.job_id and h.job_id
+                and (x.job_id <> 0 or (x.draw in (select draw from whole)) is true)),
+         -- Without a shared row that holds, nobody gets one of their own.
          parted as (
-             insert into quell.lease (draw, job_id, until)
+             insert into quell.lease as x (draw, job_id, until)
              select r.draw, r.id, c.until
-               from running r join held h on h.draw = r.draw and h.job_id = 0, clock c
-              where r.draw not in (select draw from whole)
+               from running r, clock c
+              where (r.draw in (select draw from held where job_id = 0)) is true
+                and r.draw not in (select draw from whole)
                 and (r.draw, r.id) not in (select draw, id from alone)
               order by r.draw, r.id
-                 on conflict (draw, job_id) do update set until = excluded.until)
-         select c.now, r.id, r.token, c.until
-           from clock c
-           left join running r
-             on (r.draw, case when (r.draw, r.id) in (select draw, id from alone)
-                              then r.id else 0 end) in (select draw, job_id from held)"
-    );
+                 on conflict (draw, job_id) do update
+                set until = greatest(x.until, excluded.until)),
+         kept as materialized (
+             select r.id, r.token from running r
+              where ((r.draw, case when (r.draw, r.id) in (select draw, id from alone)
+                                   then r.id else 0 end)
+                        in (select draw, job_id from held)) is true)
+         select c.now, r.id, r.token, c.until from clock c left join kept r on true"
+);
+
+/// Extends leases that still hold (R21): one statement, which is its own transaction.
+///
+/// Jobs are read and not locked: whoever ends one meanwhile comes after.
+pub(crate) fn renew_query(sql: &Sql, asked: Asked, leases: &[Lease], length: Duration) -> PgQuery {
     let query = bind_leases(asked.bind(sql.query(RENEW)), leases.iter()).bind(draws(leases));
     query.bind(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
 }
@@ -229,6 +262,13 @@ pub(crate) fn draws<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> Vec<i64>
     draws.into_iter().collect()
 }
 
+/// Waits for renewals of these leases that are under way.
+pub(crate) fn wait_query<'l>(sql: &Sql, leases: impl IntoIterator<Item = &'l Lease>) -> PgQuery {
+    const WAIT: &str = "select from quell.lease x where x.draw = any($1)
+          order by x.draw, x.job_id for share";
+    sql.query(WAIT).bind(draws(leases))
+}
+
 /// The time, and the new end of each lease that still held.
 pub(crate) fn decode_renewed(rows: &[PgRow]) -> Result<(Timestamp, BTreeMap<Lease, Timestamp>)> {
     let now = time(first(rows)?, 0)?;
@@ -242,72 +282,162 @@ pub(crate) fn decode_renewed(rows: &[PgRow]) -> Result<(Timestamp, BTreeMap<Leas
     Ok((now, renewed))
 }
 
+/// A lease that lapsed and was locked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LapsedRow {
+    until: i64,
+    draw: i64,
+    /// 0 for one that jobs share.
+    job: i64,
+}
+
 impl Tx<'_> {
-    /// Locks leases that lapsed, and jobs that have them, the oldest first: `limit` at most. What
-    /// another call holds is passed over. Returns the draws of all leases that it locked.
-    pub(crate) async fn lock_lapsed(&mut self, limit: usize) -> Result<(Vec<Lease>, Vec<i64>)> {
-        // Those that lapse together come together: which of their jobs is first, the jobs say.
-        const LEASES: &str = "select x.draw, x.job_id, x.until from quell.lease x
-              where x.until <= $1
-                and x.until <= coalesce((select y.until from quell.lease y
-                                          order by y.until limit 1 offset $2 - 1), $1)
-              order by x.until
-                for update skip locked";
-        // A statement of its own: the leases are locked, so that it sees what renewals did before.
-        const JOBS: &str = concat!(
-            "select j.id, j.token
-               from unnest($1::bigint[], $2::bigint[], $3::bigint[]) l (draw, job_id, until)
-               join quell.job j on ",
-            draw!("j"),
-            " = l.draw and j.state = 1
-              where l.job_id = j.id
-                 or l.job_id = 0 and not exists (
-                        select from quell.lease o where o.draw = l.draw and o.job_id = j.id)
-              order by l.until, j.id limit $4
-                for update of j skip locked"
-        );
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let query = self.sql.query(LEASES).bind(self.now.as_micros()).bind(limit);
-        let (mut draws, mut jobs, mut ends) = (Vec::new(), Vec::new(), Vec::new());
-        for row in &self.fetch("read lapsed leases", query).await? {
-            draws.push(get::<i64, _>(row, 0)?);
-            jobs.push(get::<i64, _>(row, 1)?);
-            ends.push(get::<i64, _>(row, 2)?);
+    /// Locks jobs whose leases lapsed, the oldest first, `limit` at most, with the leases. What
+    /// another call holds is passed over.
+    pub(crate) async fn lock_lapsed(&mut self, limit: usize) -> Result<(Vec<Lease>, Vec<Lease>)> {
+        let (mut leases, mut rows) = (Vec::new(), Vec::new());
+        loop {
+            let found = self.lock_lapsed_rows(limit, rows.last().copied()).await?;
+            let is_full = found.len() >= most_rows(limit);
+            leases =
+                if found.is_empty() { leases } else { self.lock_jobs_of(&found, limit).await? };
+            rows.extend(found);
+            // A full page may be of jobs that others hold, or of leases that were left behind.
+            if !leases.is_empty() || !is_full {
+                let of = |row: LapsedRow| Lease {
+                    job: JobId::new(unsigned(row.job)),
+                    token: LeaseToken::new(unsigned(row.draw)),
+                };
+                return Ok((leases, rows.into_iter().map(of).collect()));
+            }
         }
-        if draws.is_empty() {
-            return Ok((Vec::new(), draws));
-        }
-        let query = self.sql.query(JOBS).bind(draws.clone()).bind(jobs).bind(ends).bind(limit);
-        let mut leases = Vec::new();
-        for row in &self.fetch("lock jobs whose leases lapsed", query).await? {
-            let token = LeaseToken::new(unsigned(get(row, 1)?));
-            leases.push(Lease { job: JobId::new(unsigned(get(row, 0)?)), token });
-        }
-        Ok((leases, draws))
     }
 
-    /// Removes leases of these draws that no running job has any more; returns how many.
-    pub(crate) async fn forget_leases(&mut self, draws: Vec<i64>) -> Result<usize> {
-        const FORGET: &str = concat!(
-            "with ",
-            known!("$1"),
-            "
-             delete from quell.lease d
-              using known x
-              where d.draw = x.draw and d.job_id = x.job_id
-                and not exists (
-                    select from quell.job k
-                     where ",
-            draw!("k"),
-            " = x.draw and k.state = 1
-                       and case when x.job_id <> 0 then k.id = x.job_id
-                                else (x.draw, k.id) not in (
-                                         select o.draw, o.job_id from known o) end)
-          returning d.draw"
-        );
-        if draws.is_empty() {
-            return Ok(0);
-        }
-        Ok(self.fetch("remove leases", self.sql.query(FORGET).bind(draws)).await?.len())
+    async fn lock_lapsed_rows(
+        &mut self,
+        limit: usize,
+        after: Option<LapsedRow>,
+    ) -> Result<Vec<LapsedRow>> {
+        const ROWS: &str = "select x.until, x.draw, x.job_id from quell.lease x
+              where x.until <= $1 and x.until >= $3 and (x.until, x.draw, x.job_id) > ($3, $4, $5)
+              order by x.until, x.draw, x.job_id limit $2
+                for update skip locked";
+        let LapsedRow { until, draw, job } =
+            after.unwrap_or(LapsedRow { until: i64::MIN, draw: i64::MIN, job: i64::MIN });
+        let rows = i64::try_from(most_rows(limit)).unwrap_or(i64::MAX);
+        let query = self.sql.query(ROWS).bind(self.now.as_micros()).bind(rows);
+        let query = query.bind(until).bind(draw).bind(job);
+        let rows = self.fetch("lock lapsed leases", query).await?;
+        let of = |row| Ok(LapsedRow { until: get(row, 0)?, draw: get(row, 1)?, job: get(row, 2)? });
+        rows.iter().map(of).collect()
     }
+
+    /// The jobs that have these leases, which are locked: so this sees what renewals did before.
+    async fn lock_jobs_of(&mut self, rows: &[LapsedRow], limit: usize) -> Result<Vec<Lease>> {
+        const JOBS: &str = concat!(
+            "with l as materialized (
+                 select * from unnest($1::bigint[], $2::bigint[], $3::bigint[])
+                          l (until, draw, job_id)),
+             due as materialized (
+                 select l.until, j.id, j.token
+                   from l join quell.job j on j.id between l.job_id and l.job_id
+                  where l.job_id <> 0 and j.state + 0 = 1 and ",
+            draw!("j"),
+            " = l.draw
+                  union all
+                 select l.until, j.id, j.token
+                   from l
+                  cross join lateral (
+                        select j.id, j.token from quell.job j
+                         where ",
+            draw!("j"),
+            " = l.draw and j.state = 1
+                           and (select o.job_id from quell.lease o
+                            where o.draw = l.draw and o.job_id = j.id) is null
+                         order by ",
+            draw!("j"),
+            " offset 0) j
+                  where l.job_id = 0)
+             select j.id, j.token
+               from due d join quell.job j on j.id between d.id and d.id
+              where j.token = d.token and j.state + 0 = 1
+              order by d.until, j.id limit $4
+                for update of j skip locked"
+        );
+        let column = |of: fn(&LapsedRow) -> i64| rows.iter().map(of).collect::<Vec<_>>();
+        let query = self.sql.query(JOBS).bind(column(|row| row.until)).bind(column(|row| row.draw));
+        let query = query.bind(column(|row| row.job));
+        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let of = |row| {
+            let token = LeaseToken::new(unsigned(get(row, 1)?));
+            Ok(Lease { job: JobId::new(unsigned(get(row, 0)?)), token })
+        };
+        self.fetch("lock jobs whose leases lapsed", query).await?.iter().map(of).collect()
+    }
+
+    /// When the leases of these jobs, which run and are locked, lapse: by a statement of its own, so
+    /// that it sees the renewals that came while the locks were waited for.
+    pub(crate) async fn lease_ends(
+        &mut self,
+        leases: &[Lease],
+    ) -> Result<HashMap<JobId, Timestamp>> {
+        const ENDS: &str = "select l.id, coalesce(
+                 (select x.until from quell.lease x where x.draw = l.draw and x.job_id = l.id),
+                 (select x.until from quell.lease x where x.draw = l.draw and x.job_id = 0))
+               from unnest($1::bigint[], $2::bigint[]) l (id, draw)";
+        let mut ends = HashMap::new();
+        if leases.is_empty() {
+            return Ok(ends);
+        }
+        let query = bind_pairs(self.sql.query(ENDS), leases);
+        for row in &self.fetch("read leases", query).await? {
+            if let Some(until) = optional_time(row, 1)? {
+                ends.insert(JobId::new(unsigned(get(row, 0)?)), until);
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Removes these leases and those that they shared where no running job has them any more.
+    pub(crate) async fn forget_leases(&mut self, leases: &[Lease]) -> Result<()> {
+        const FORGET: &str = concat!(
+            "delete from quell.lease d
+              using (select id, draw from unnest($1::bigint[], $2::bigint[]) l (id, draw)
+                      union
+                     select 0, draw from unnest($2::bigint[]) l (draw)
+                      order by draw, id) x
+              where d.draw between x.draw and x.draw and d.job_id between x.id and x.id
+                and case when x.id <> 0
+                         then (select k.id from quell.job k
+                                where k.id between x.id and x.id and k.state + 0 = 1 and ",
+            draw!("k"),
+            " = x.draw)
+                         else ",
+            running_of!(
+                "x.draw",
+                "(select o.job_id from quell.lease o
+                   where o.draw = x.draw and o.job_id = k.id) is null"
+            ),
+            " end is null"
+        );
+        if leases.is_empty() {
+            return Ok(());
+        }
+        self.run("remove leases", bind_pairs(self.sql.query(FORGET), leases)).await
+    }
+}
+
+/// How many leases are locked at a time to take so many jobs back: many may lapse together, and
+/// which of their jobs is first the jobs say.
+fn most_rows(limit: usize) -> usize {
+    limit.max(1_000)
+}
+
+/// Binds the ids and the draws of leases.
+fn bind_pairs(query: PgQuery, leases: &[Lease]) -> PgQuery {
+    let (ids, draws): (Vec<i64>, Vec<i64>) = leases
+        .iter()
+        .map(|lease| (signed(lease.job.get()), signed(lease.token.draw().get())))
+        .unzip();
+    query.bind(ids).bind(draws)
 }

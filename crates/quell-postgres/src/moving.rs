@@ -9,7 +9,6 @@ use quell_core::{
 };
 
 use crate::error::corrupt;
-use crate::leases::{draws, lease_until};
 use crate::row::{closed_before, decode, get, job_columns, next_window, signed, time, unsigned};
 use crate::tx::Tx;
 use crate::write::{Behind, storable};
@@ -164,7 +163,7 @@ impl Tx<'_> {
     pub(crate) async fn lock(&mut self, ids: BTreeSet<JobId>) -> Result<Moving> {
         const LOCK: &str = concat!(
             "select ",
-            job_columns!("j.payload", "false", lease_until!()),
+            job_columns!("j.payload", "false"),
             " from quell.job j
               where j.id = any($1 || array(
                         select unnest(array[",
@@ -186,9 +185,14 @@ impl Tx<'_> {
         let rows = self.fetch("lock jobs", self.sql.query(sql).bind(ids)).await?;
         self.know_lanes(&rows).await?;
         let jobs = rows.iter().map(|row| decode(row, self.names).map(|job| (job.id, job)));
-        let jobs = jobs.collect::<Result<BTreeMap<JobId, Job>>>()?;
+        let mut jobs = jobs.collect::<Result<BTreeMap<JobId, Job>>>()?;
         let running = jobs.values().filter(|job| job.state == JobState::Running);
-        let leases = running.map(|job| (job.id, Lease { job: job.id, token: job.token })).collect();
+        let leases: Vec<Lease> =
+            running.map(|job| Lease { job: job.id, token: job.token }).collect();
+        for (id, until) in self.lease_ends(&leases).await? {
+            jobs.entry(id).and_modify(|job| job.lease_until = Some(until));
+        }
+        let leases = leases.into_iter().map(|lease| (lease.job, lease)).collect();
         Ok(Moving { jobs, leases, ..Moving::default() })
     }
 
@@ -257,8 +261,8 @@ impl Tx<'_> {
             moving.changed.iter().filter_map(|id| moving.jobs.get(id).cloned()).collect();
         self.put(&changed.iter().collect::<Vec<_>>(), false, &moving.behind).await?;
         let left = changed.iter().filter(|job| job.state != JobState::Running);
-        let leases = left.filter_map(|job| moving.leases.get(&job.id));
-        self.forget_leases(draws(leases)).await?;
+        let leases = left.filter_map(|job| moving.leases.get(&job.id).copied());
+        self.forget_leases(&leases.collect::<Vec<_>>()).await?;
         for (from, to) in &moving.followed {
             // A key that was taken until the start is free: the job has started.
             const FOLLOW: &str = "update quell.hold set job_id = $2

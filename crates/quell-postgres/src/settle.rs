@@ -158,6 +158,10 @@ impl Tx<'_> {
             settled.push(Settled { lease: *lease, became });
         }
         self.write_moved(moving).await?;
+        // A caller's transaction that ends a job leaves its lease alone.
+        let ended =
+            settlements.iter().filter(|one| matches!(one.outcome, Outcome::InTransaction(_)));
+        self.forget_leases(&ended.map(|one| one.lease).collect::<Vec<_>>()).await?;
         Ok(settled)
     }
 
@@ -189,14 +193,7 @@ impl Tx<'_> {
     /// Takes back leases that lapsed, oldest first (R21). What another call is taking back already
     /// is passed over.
     pub(crate) async fn reap(&mut self, limit: usize) -> Result<Vec<Lapsed>> {
-        let (leases, draws) = loop {
-            let (leases, draws) = self.lock_lapsed(limit).await?;
-            // Shared rows that were left over are not what was asked for.
-            let full = leases.is_empty() && draws.len() >= limit;
-            if !full || self.forget_leases(draws.clone()).await? == 0 {
-                break (leases, draws);
-            }
-        };
+        let (leases, rows) = self.lock_lapsed(limit).await?;
         let mut moving = self.lock(leases.iter().map(|lease| lease.job).collect()).await?;
         self.read_clock().await?;
         let workers = if leases.is_empty() { Vec::new() } else { self.workers().await? };
@@ -214,7 +211,7 @@ impl Tx<'_> {
             lapsed.push(Lapsed { lease, became, crash });
         }
         self.write_moved(moving).await?;
-        self.forget_leases(draws).await?;
+        self.forget_leases(&rows).await?;
         Ok(lapsed)
     }
 }

@@ -13,11 +13,12 @@ use tokio::sync::MutexGuard;
 use tracing::{debug, warn};
 
 use crate::claim::{decode_straight, straight_query};
+use crate::leases::wait_query;
 use crate::row::{get, time, unsigned};
-use crate::settle::{decode_succeeded, succeed_query};
+use crate::settle::{Succeeded, decode_succeeded, succeed_query};
 use crate::sql::PgQuery;
 use crate::store::PostgresStore;
-use crate::tx::{News, first, one_shot_in_order};
+use crate::tx::{News, first, one_shot, one_shot_in_order};
 use crate::write::insert_plain;
 
 impl PostgresStore {
@@ -99,6 +100,19 @@ impl PostgresStore {
         let query = succeed_query(&self.sql, self.asked(now), settlements);
         let (rows, _ordered) = self.one_shot(query).await?;
         let mut succeeded = decode_succeeded(&rows)?;
+        let is_refused = |one: &&Settlement| !succeeded.leases.contains(&one.lease);
+        let refused: Vec<Settlement> = settlements.iter().filter(is_refused).cloned().collect();
+        if !refused.is_empty() {
+            match self.settle_again(now, &refused).await {
+                Ok(more) => {
+                    succeeded.now = succeeded.now.max(more.now);
+                    succeeded.leases.extend(more.leases);
+                    succeeded.freed.extend(more.freed);
+                }
+                // The others have ended, and that is their answer.
+                Err(error) => debug!(%error, "settlements were refused, and not tried again"),
+            }
+        }
         let mut news = News::default();
         let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
         if let Err(error) = self.know_lanes(&lanes).await {
@@ -129,5 +143,17 @@ impl PostgresStore {
         }
         self.spread(succeeded.now, news);
         Ok(settled)
+    }
+
+    /// Tries to end attempts again whose leases had lapsed: a renewal may have been under way.
+    async fn settle_again(
+        &self,
+        now: Option<Timestamp>,
+        refused: &[Settlement],
+    ) -> Result<Succeeded> {
+        let wait = wait_query(&self.sql, refused.iter().map(|one| &one.lease));
+        one_shot(&self.pool, &self.sql, wait).await?;
+        let again = succeed_query(&self.sql, self.asked(now), refused);
+        decode_succeeded(&one_shot(&self.pool, &self.sql, again).await?)
     }
 }

@@ -6,7 +6,8 @@
 
 use quell_core::history::Event;
 use quell_core::{
-    Error, JobId, JobState, QueueName, Result, UnreadableJob, UnreadablePage, unreadable,
+    Error, JobId, JobState, Lease, LeaseToken, QueueName, Result, UnreadableJob, UnreadablePage,
+    unreadable,
 };
 use sqlx::postgres::PgRow;
 use tracing::warn;
@@ -48,8 +49,10 @@ impl Tx<'_> {
         let (what, reason) = ("set an unreadable job aside", storable(&unreadable::reason(error)));
         let number = signed(id.get());
         let moved = self.fetch(what, self.sql.query(MOVE).bind(number)).await?;
-        let draws = moved.iter().map(|row| get(row, 0)).collect::<Result<_>>()?;
-        self.forget_leases(draws).await?;
+        for row in &moved {
+            let token = LeaseToken::new(unsigned(get(row, 0)?));
+            self.forget_leases(&[Lease { job: id, token }]).await?;
+        }
         self.read_clock().await?;
         let mark = self.sql.query(MARK).bind(number).bind(self.now.as_micros());
         if self.fetch(what, mark.bind(reason.clone())).await?.is_empty() {
