@@ -251,8 +251,15 @@ impl Link {
     async fn send(&self, key: &str, command: &Cmd, twice: Twice) -> Result<Value, Failed> {
         match &self.to {
             To::One(wire) => {
-                let mut answers = wire.send(Sent::One(command), self.deadline()).await?;
-                Ok(answers.pop().unwrap_or(Value::Nil))
+                let (sent, deadline) = (Sent::One(command), self.deadline());
+                let answers = match wire.send(sent, deadline).await {
+                    // The server may have ended the connection a moment ago.
+                    Err(failed) if matches!(twice, Twice::Harmless) && failed.is_broken() => {
+                        wire.send(sent, deadline).await
+                    }
+                    answers => answers,
+                };
+                Ok(answers?.pop().unwrap_or(Value::Nil))
             }
             To::Cluster(cluster) => cluster.send(key, command, twice).await,
         }

@@ -62,6 +62,11 @@ impl Failed {
     fn lost(error: RedisError) -> Self {
         Failed { error, may_be_done: true }
     }
+
+    /// Whether the connection broke, and was not silent.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.may_be_done && !self.error.is_timeout()
+    }
 }
 
 /// A server's connection, shared and replaced.
