@@ -73,8 +73,7 @@ macro_rules! first_lapse {
 }
 pub(crate) use first_lapse;
 
-/// With `lapse`: gives leases to the jobs `started`, which share the draw `$draw`, until
-/// `clock.until`. A claim may be several statements: those after the first give each job a lease of its
+/// Gives leases to the jobs `started`, which share the draw `$draw`, until `clock.until`. A claim may be several statements: those after the first give each job a lease of its
 /// own, and so does a claim whose draw another has drawn.
 macro_rules! grant {
     ($draw:literal) => {
@@ -284,7 +283,7 @@ pub(crate) fn decode_renewed(rows: &[PgRow]) -> Result<(Timestamp, BTreeMap<Leas
 
 /// A lease that lapsed and was locked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LapsedRow {
+struct LapsedRow {
     until: i64,
     draw: i64,
     /// 0 for one that jobs share.
@@ -292,8 +291,9 @@ pub(crate) struct LapsedRow {
 }
 
 impl Tx<'_> {
-    /// Locks jobs whose leases lapsed, the oldest first, `limit` at most, with the leases. What
-    /// another call holds is passed over.
+    /// Locks jobs whose leases lapsed, the oldest first, `limit` at most. What another call holds is
+    /// passed over. Returns their leases, and all rows that it locked for them, whose tokens have the
+    /// draw and nothing else.
     pub(crate) async fn lock_lapsed(&mut self, limit: usize) -> Result<(Vec<Lease>, Vec<Lease>)> {
         let (mut leases, mut rows) = (Vec::new(), Vec::new());
         loop {

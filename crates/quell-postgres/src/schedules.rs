@@ -203,10 +203,10 @@ impl Tx<'_> {
         }
         let batch = |(row, _): &(&Row, _)| Batch::one(row.info.schedule.trigger.clone());
         let batches: Vec<Batch> = planned.iter().map(batch).collect();
-        let place = self.told();
+        // The time by which the ticks were chosen: to accept them may take until the next one.
+        let (t, place) = (self.now, self.told());
         let receipts =
             self.accept_promised(&batches).await?.into_iter().collect::<Result<Vec<_>>>()?;
-        let t = self.now;
         let mut fired = Vec::with_capacity(planned.len());
         let (mut ids, mut times, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
         for ((row, tick), receipt) in planned.into_iter().zip(receipts.into_iter().flatten()) {
