@@ -18,7 +18,7 @@ use quell_core::{
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
-use crate::leases::{first_lapse, grant};
+use crate::leases::{first_lapse, grant, until};
 use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_of};
 use crate::names::Names;
 use crate::row::{blocked, broken, count, get, optional_time, signed, time, unsigned};
@@ -28,22 +28,8 @@ use crate::tx::{Asked, Tx, first};
 /// When to look again at a job that was passed over because another call held its row.
 const PASSED_OVER: Duration = Duration::from_millis(2);
 
-/// The time, and when a lease ends that begins then.
-macro_rules! until {
-    ($now:literal) => {
-        concat!(
-            "select now, case when now > 9223372036854775807 - $4 then 9223372036854775807
-                              else now + $4 end as until
-               from (select ",
-            $now,
-            " as now) t"
-        )
-    };
-}
-
-/// Starts jobs for the worker `$3`, with leases of `$4` and the draw `$6`: of those that are due, at most `$5` that
-/// `$chosen` says, among it that they wait. Goes on from `clock`, which has `now` and `until`, the end
-/// of the leases.
+/// Starts jobs for the worker `$3`, with leases of `$4` and the draw `$6`: of those that are due, at
+/// most `$5` that `$chosen` says, among it that they wait. Goes on from `clock`, as `until` makes it.
 macro_rules! start {
     ($chosen:literal) => {
         concat!(
@@ -96,7 +82,7 @@ macro_rules! start {
 /// the inbox waits, it starts nothing and says so. The time is put on record only with a start.
 const STRAIGHT: &str = concat!(
     "with recursive clock as materialized (",
-    until!("quell.peek($1, $2)"),
+    until!("quell.peek($1, $2)", "$4"),
     "), ",
     lanes!("$7", "$8"),
     ", seen as materialized (
@@ -151,7 +137,7 @@ const STRAIGHT: &str = concat!(
 /// an end of their key's attempt or of others under a limit, came before (R11, R31).
 const START_IDS: &str = concat!(
     "with clock as materialized (",
-    until!("quell.tick($1, $2)"),
+    until!("quell.tick($1, $2)", "$4"),
     "), ",
     // The sum keeps other indexes away, which a plan made while the table was empty would read whole.
     start!("j.id = any($7) and j.state + 0 = 0 and j.behind is null"),

@@ -73,6 +73,22 @@ macro_rules! first_lapse {
 }
 pub(crate) use first_lapse;
 
+/// The time `$now`, and `until` when a lease of the length `$length` lasts that begins then.
+macro_rules! until {
+    ($now:literal, $length:literal) => {
+        concat!(
+            "select now, case when now > 9223372036854775807 - ",
+            $length,
+            " then 9223372036854775807 else now + ",
+            $length,
+            " end as until from (select ",
+            $now,
+            " as now) t"
+        )
+    };
+}
+pub(crate) use until;
+
 /// Gives leases to the jobs `started`, which share the draw `$draw`, until `clock.until`. A claim may be several statements: those after the first give each job a lease of its
 /// own, and so does a claim whose draw another has drawn.
 macro_rules! grant {
@@ -168,10 +184,9 @@ pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> R
 
 /// The leases `$3` with the tokens `$4` and the draws `$5`, for `$6` microseconds from now.
 const RENEW: &str = concat!(
-    "with clock as materialized (
-             select now, case when now > 9223372036854775807 - $6
-                              then 9223372036854775807 else now + $6 end as until
-               from (select quell.tick($1, $2) as now) t),
+    "with clock as materialized (",
+    until!("quell.tick($1, $2)", "$6"),
+    "),
          ",
     known!("$5"),
     ",

@@ -24,8 +24,8 @@ use std::time::Duration;
 use ground::Ground;
 pub(crate) use judge::checked;
 use plan::{
-    BEHIND_A_POOLER, Deck, ON_FILE, ON_FILE_GENTLY, ON_GRAY_POSTGRES, ON_GRAY_REDIS, ON_POSTGRES,
-    ON_POSTGRES_GENTLY, ON_REDIS, ON_REDIS_GENTLY,
+    BEHIND_A_POOLER, Deck, ON_FILE, ON_FILE_GENTLY, ON_GRAY, ON_POSTGRES, ON_POSTGRES_GENTLY,
+    ON_REDIS, ON_REDIS_GENTLY,
 };
 use run::{Run, hold};
 use seen::Counts;
@@ -85,14 +85,14 @@ async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_redis() {
 #[tokio::test]
 async fn r39_silent_peers_and_moved_addresses_only_delay_in_rounds_of_chaos_on_postgres() {
     let folder = tempfile::tempdir().unwrap();
-    let run = run(ON_GRAY_POSTGRES, 12, 120);
+    let run = run(ON_GRAY, 12, 120);
     assert_judged(&hold(folder.path(), Ground::gray_postgres(), run).await, true);
 }
 
 #[tokio::test]
 async fn r39_silent_peers_and_moved_addresses_only_delay_in_rounds_of_chaos_on_redis() {
     let folder = tempfile::tempdir().unwrap();
-    let run = run(ON_GRAY_REDIS, 12, 120);
+    let run = run(ON_GRAY, 12, 120);
     assert_judged(&hold(folder.path(), Ground::gray_redis(), run).await, false);
 }
 

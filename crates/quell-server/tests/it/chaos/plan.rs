@@ -93,23 +93,8 @@ pub(super) const ON_REDIS_GENTLY: Deck = &[
     (Kind::Deploy, 1),
 ];
 
-/// What stands between PostgreSQL and its clients fails by halves. No process is killed.
-pub(super) const ON_GRAY_POSTGRES: Deck = &[
-    (Kind::Silent(Side::Clients), 1),
-    (Kind::Silent(Side::Server), 1),
-    (Kind::Silent(Side::Both), 1),
-    (Kind::Lost(Side::Clients), 1),
-    (Kind::Lost(Side::Server), 1),
-    (Kind::Lost(Side::Both), 1),
-    (Kind::Hole, 1),
-    (Kind::StopInCalls, 3),
-    (Kind::EndIdle, 2),
-    (Kind::HandOver, 1),
-    (Kind::PauseQueue, 1),
-    (Kind::PauseTask, 1),
-];
-/// The same between Redis and its clients.
-pub(super) const ON_GRAY_REDIS: Deck = &[
+/// What stands between a server and its clients fails by halves. No process is killed.
+pub(super) const ON_GRAY: Deck = &[
     (Kind::Silent(Side::Clients), 1),
     (Kind::Silent(Side::Server), 1),
     (Kind::Silent(Side::Both), 1),
@@ -180,7 +165,7 @@ impl Iterator for Plan {
 
 #[test]
 fn the_same_seed_plans_the_same_and_every_kind_comes_once_first() {
-    let gray = [ON_GRAY_POSTGRES, ON_GRAY_REDIS, BEHIND_A_POOLER];
+    let gray = [ON_GRAY, BEHIND_A_POOLER];
     let decks =
         [ON_FILE, ON_FILE_GENTLY, ON_POSTGRES, ON_POSTGRES_GENTLY, ON_REDIS, ON_REDIS_GENTLY];
     for deck in decks.into_iter().chain(gray) {
