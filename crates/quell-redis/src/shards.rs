@@ -338,13 +338,16 @@ impl Shards {
             return Ok(Some(Arc::clone(only)));
         }
         let number = id.get() % MOST_SHARDS;
-        let known = |shards: &Met| shards.by_number.get(&number).map(Arc::clone);
-        let met = known(&self.met());
-        if met.is_some() {
-            return Ok(met);
+        let mut found = self.met().by_number.get(&number).map(Arc::clone);
+        if found.is_none() {
+            let mut listed = self.first.shard.directory("shard ").await?;
+            // Others are not asked: their masters may be away.
+            listed.retain(|(_, own)| *own == number);
+            for (tag, _) in listed {
+                found = Some(self.meet(&tag, number).await?);
+            }
         }
-        self.all().await?;
-        Ok(known(&self.met()))
+        Ok(found)
     }
 
     /// All shards that hold jobs.

@@ -11,8 +11,8 @@ use quell_core::alert::Overview;
 use quell_core::heartbeat::Heartbeat;
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{
-    Batch, Claim, Lease, NewTrigger, Outcome, Payload, QueueName, Retention, ScheduleName,
-    Settlement, Store, TaskName, WorkerId,
+    Batch, Claim, ErrorKind, Lease, NewTrigger, Outcome, Payload, QueueName, Retention,
+    ScheduleName, Settlement, Store, TaskName, WorkerId,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::RedisCluster;
@@ -281,4 +281,24 @@ async fn r27_r39_alerts_count_a_shard_that_is_away_as_it_was() {
     let lane = overview.lanes.iter().find(|lane| lane.queue.as_str() == queues[0]).unwrap();
     assert!(lane.first_due.is_some(), "{overview:?}");
     assert_eq!(dead(&overview), 2);
+}
+
+/// It has met no shard yet, and meets the job's alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r39_a_new_process_reads_and_cancels_a_job_while_another_master_is_dead() {
+    let mut cluster = cluster();
+    let (near, away) = two_masters(&cluster);
+    let store = open(&cluster, "").await;
+    let queues = [away, near].map(|node| queues_on(&cluster, node, 1).remove(0));
+    let mut jobs = Vec::new();
+    for name in &queues {
+        let receipts = store.enqueue(None, vec![Batch::one(plain(name))]).await.unwrap().remove(0);
+        jobs.push(receipts.unwrap().remove(0).job().unwrap());
+    }
+    hurt(&mut cluster, away, Fault::Killed);
+    let new = open(&cluster, "timeout_ms=1000").await;
+    let [far, job] = jobs[..] else { panic!("{jobs:?}") };
+    assert_eq!(new.job(job).await.unwrap().unwrap().id, job);
+    assert_eq!(new.job(far).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    new.cancel(None, job, "asked").await.unwrap();
 }
