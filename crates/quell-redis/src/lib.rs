@@ -29,6 +29,7 @@ mod fast;
 mod keys;
 mod known;
 mod link;
+mod list;
 mod load;
 mod look;
 mod options;

@@ -33,6 +33,8 @@ pub(crate) enum Read {
     Highest { key: String, from: Score, to: Score, limit: usize, skip: usize },
     /// How many fields a hash has.
     Count(String),
+    /// Fields of a hash from a cursor on, more or less so many.
+    Scan(String, String, usize),
     /// The server's clock; the key is the store's clock, which says where to ask.
     ServerTime(String),
     /// Counts a number up by so many.
@@ -75,6 +77,7 @@ impl Read {
             | Read::Lowest { key, .. }
             | Read::Highest { key, .. }
             | Read::Count(key)
+            | Read::Scan(key, _, _)
             | Read::ServerTime(key)
             | Read::Reserve(key, _) => key,
         }
@@ -100,6 +103,7 @@ impl Read {
                 list!["r", key, from.item(), to.item(), *limit, *skip]
             }
             Read::Count(_) => list!["n", key],
+            Read::Scan(_, cursor, count) => list!["c", key, cursor.as_str(), *count],
             Read::ServerTime(_) => list!["t", key],
             Read::Reserve(_, by) => list!["i", key, by.to_string()],
         }
@@ -180,6 +184,12 @@ impl Looked {
     /// The next answer: members of a set or a list.
     pub(crate) fn members(&mut self) -> Result<Vec<String>> {
         values(self.next())?.into_iter().map(text).collect()
+    }
+
+    /// The next answer: the cursor after a scan, `0` at its end, and the fields that it met.
+    pub(crate) fn scanned(&mut self) -> Result<(String, Vec<String>)> {
+        let mut met = self.members()?.into_iter();
+        Ok((met.next().unwrap_or_else(|| "0".to_owned()), met.collect()))
     }
 
     /// The next answer: a number for each field or member; 0 where it is missing.

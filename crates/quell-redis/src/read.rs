@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_core::alert::{LaneOverview, Overview};
 use quell_core::part::Part;
 use quell_core::{
-    Attempt, Counts, Effect, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult,
-    JobState, KeyAdvice, QueueName, Result, TaskName,
+    Attempt, Counts, Effect, ExplainTarget, Explanation, Job, JobId, JobResult, JobState,
+    KeyAdvice, QueueName, Result, TaskName,
 };
 use tracing::warn;
 
@@ -19,7 +19,7 @@ use crate::upkeep::fitting;
 use crate::write::{MESSAGE_ID, NEWEST, absorbed_by, number};
 
 /// Rows that are read in one trip.
-const CHUNK: usize = 500;
+pub(crate) const CHUNK: usize = 500;
 /// How often a read of several trips is tried.
 const TRIES: u32 = 20;
 /// Windows that wait for an attempt of their key or for an older window: an overview sees the
@@ -66,70 +66,6 @@ impl ShardStore {
             }
         }
         Ok(jobs)
-    }
-
-    /// A page of jobs, newest first.
-    pub(crate) async fn list(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        let keys = &self.shard.keys;
-        let index = match filter.state {
-            Some(JobState::Running) => Some(keys.leases()),
-            Some(JobState::Dead) => Some(keys.dead()),
-            Some(_) | None => None,
-        };
-        match index {
-            Some(index) => {
-                let reads = [Read::lowest(index, usize::MAX)];
-                let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
-                let members = looked.scored()?;
-                let ids: Result<BTreeSet<JobId>> =
-                    members.iter().map(|(member, _)| job_of(member)).collect();
-                let ids: Vec<JobId> = ids?.into_iter().rev().collect();
-                self.pick(filter, &mut ids.chunks(CHUNK).map(<[JobId]>::to_vec)).await
-            }
-            None => self.walk(filter).await,
-        }
-    }
-
-    /// Walks from the newest job back: numbers are handed out in order.
-    async fn walk(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        let keys = &self.shard.keys;
-        let reads = [Read::Text(keys.seq())];
-        let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
-        let newest = looked.text()?.as_deref().and_then(number).unwrap_or(0);
-        let top = filter.before.map_or(newest, |before| newest.min(before.get().saturating_sub(1)));
-        let ids = self.shard.ids;
-        // In steps of its own from the first id, whatever number the page before ended with.
-        let newest = top.saturating_sub(ids.first).checked_div(ids.step).unwrap_or(0);
-        let chunk = u64::try_from(CHUNK).unwrap_or(u64::MAX);
-        let mut chunks = std::iter::successors(Some(newest), |top| top.checked_sub(chunk))
-            .take_while(|top| *top > 0)
-            .map(|top| {
-                let bottom = top.saturating_sub(chunk);
-                let id = |turn: u64| ids.first.saturating_add(turn.saturating_mul(ids.step));
-                (bottom.saturating_add(1)..=top).rev().map(|turn| JobId::new(id(turn))).collect()
-            });
-        self.pick(filter, &mut chunks).await
-    }
-
-    async fn pick(
-        &self,
-        filter: &JobFilter,
-        chunks: &mut (dyn Iterator<Item = Vec<JobId>> + Send),
-    ) -> Result<Vec<Job>> {
-        let reads = [Read::Count(self.shard.keys.jobs())];
-        let mut left = self.shard.look("list jobs", Time::Last, &reads).await?.number()?;
-        let mut page = Vec::new();
-        for ids in chunks {
-            let jobs = self.read_jobs(&ids).await?;
-            left = left.saturating_sub(u64::try_from(jobs.len()).unwrap_or(u64::MAX));
-            page.extend(jobs.into_iter().filter(|job| filter.matches(job)));
-            // Nobody looks below the oldest job that is there.
-            if page.len() >= filter.page() || (left == 0 && filter.before.is_none()) {
-                break;
-            }
-        }
-        page.truncate(filter.page());
-        Ok(page)
     }
 
     pub(crate) async fn read_counts(&self) -> Result<Vec<Counts>> {

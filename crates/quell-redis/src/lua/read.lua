@@ -42,6 +42,11 @@ for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
     answer = redis.call('TIME')
   elseif kind == 'n' then
     answer = redis.call('HLEN', key)
+  elseif kind == 'c' then
+    -- The cursor, and the fields without their values.
+    local scanned = redis.call('HSCAN', key, request[3], 'COUNT', request[4])
+    answer = { scanned[1] }
+    for at = 1, #scanned[2], 2 do answer[#answer + 1] = scanned[2][at] end
   elseif kind == 'i' then
     answer = redis.call('INCRBY', key, request[3])
   end

@@ -8,11 +8,12 @@ use quell_conformance::rig::{
     Rig, debounce, fails, key, keyed_with, lease, plain, queue, secs, task,
 };
 use quell_core::alert::Overview;
+use quell_core::checkup::SKIPPED_IDS;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claim, Claimed, Fold, JobId, NewTrigger, Outcome, Payload, Pruned, QueueName,
+    Batch, Claim, Claimed, Fold, JobFilter, JobId, NewTrigger, Outcome, Payload, Pruned, QueueName,
     QueueSettings, Rate, Redrive, Retention, Settlement, Store, TaskName, Timestamp, When,
 };
 use quell_redis::{RedisOptions, RedisStore};
@@ -535,4 +536,68 @@ async fn r10_r26_windows_of_any_surplus_share_one_shape() {
     // That of the cap of 1 came besides.
     let more = before.trim().parse::<u64>().unwrap() + 1;
     assert_eq!(shapes(&server).trim().parse::<u64>().unwrap(), more);
+}
+
+/// Every job of a store, page by page, and the scripts of each page.
+async fn listed(
+    server: &mut Server,
+    store: &RedisStore,
+    task: Option<&str>,
+) -> (Vec<JobId>, Vec<u64>) {
+    let (mut ids, mut scripts, mut before): (Vec<JobId>, Vec<u64>, _) = Default::default();
+    server.calls();
+    loop {
+        let task = task.map(|name| TaskName::new(name).unwrap());
+        let filter = JobFilter { before, task, limit: JobFilter::MAX_PAGE, ..Default::default() };
+        let page = store.jobs(&filter).await.unwrap();
+        scripts.push(server.scripts().into_values().sum());
+        ids.extend(page.iter().map(|job| job.id));
+        match page.last() {
+            Some(last) => before = Some(last.id),
+            None => return (ids, scripts),
+        }
+    }
+}
+
+/// Half of the jobs come before ids are left out, and half after it.
+async fn listed_across_a_gap(jobs: u64, layout: &str) {
+    let mut server = Server::start().await;
+    let open = || {
+        RedisOptions::from_url(&format!("{}?prefix=list&layout={layout}", server.redis.url()))
+            .unwrap()
+    };
+    let store = open().open().await.unwrap();
+    let trigger = async |count: u64| {
+        for number in 0..count {
+            let batch = Batch::one(later(number));
+            if number % 1_000 == 0 {
+                let many = (number..count.min(number + 1_000)).map(|_| batch.clone()).collect();
+                store.enqueue(Some(Rig::START), many).await.unwrap();
+            }
+        }
+    };
+    let rare = NewTrigger { task: task("rare"), ..later(0) };
+    store.enqueue(Some(Rig::START), vec![Batch::one(rare)]).await.unwrap();
+    trigger(jobs / 2).await;
+    open().skip_ids().await.unwrap();
+    trigger(jobs / 2).await;
+
+    let (ids, scripts) = listed(&mut server, &store, None).await;
+    assert_eq!(ids.len() as u64, jobs + 1);
+    assert!(ids.is_sorted_by(|newer, older| newer > older), "newest first, each once");
+    assert!(ids[0].get() > SKIPPED_IDS && ids.last().unwrap().get() < SKIPPED_IDS);
+    // A page, reads that find nothing, and all rows once.
+    let most = scripts.iter().max().unwrap();
+    assert!(*most <= 30 + 2 * jobs / 100, "{scripts:?} scripts for {jobs} jobs");
+    let (oldest, scripts) = listed(&mut server, &store, Some("rare")).await;
+    assert_eq!(oldest, ids[ids.len() - 1..]);
+    assert!(scripts[0] <= 60 + 4 * jobs / 100, "{scripts:?} scripts for {jobs} jobs");
+}
+
+#[tokio::test]
+async fn r39_a_list_of_jobs_costs_no_more_for_ids_that_were_left_out() {
+    listed_across_a_gap(20, "one").await;
+    listed_across_a_gap(4_000, "queues").await;
+    // More than one look through the rows remembers.
+    listed_across_a_gap(24_000, "one").await;
 }
