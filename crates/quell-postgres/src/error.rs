@@ -15,6 +15,8 @@ mod code {
     pub(super) const UNIQUE: &str = "23505";
     pub(super) const CANCELED: &str = "57014";
     pub(super) const READ_ONLY: &str = "25006";
+    /// A full queue of notifications is one.
+    pub(super) const LIMIT_EXCEEDED: &str = "54000";
     pub(super) const DENIED: &str = "42501";
     pub(super) const TOO_MANY_CONNECTIONS: &str = "53300";
     pub(super) const CANNOT_CONNECT_NOW: &str = "57P03";
@@ -122,6 +124,11 @@ pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
 /// Whether the connection was lost before a deadline: another one may do.
 pub(crate) fn is_lost_soon(error: &sqlx::Error) -> bool {
     is_lost(error) && fault(error).is_none()
+}
+
+/// Whether a limit of the server was exceeded, as when its queue of notifications is full.
+pub(crate) fn is_full(error: &sqlx::Error) -> bool {
+    answer(error).is_some_and(|answer| answer.code() == code::LIMIT_EXCEEDED)
 }
 
 /// Whether the server takes no writes.

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use crate::bounded::Bounded;
 use crate::ends::Ends;
-use crate::error::{explain, silent};
+use crate::error::{explain, is_full, silent};
 use crate::hosts::Hosts;
 use crate::push::{Hint, Outbox};
 use crate::sql::Sql;
@@ -91,8 +91,11 @@ pub(crate) async fn listen(
     let mut listener = Listener { inner, hosts, channel, limit };
     let nonce = format!("test {:x}", fastrand::u64(..));
     let notify = format!("select pg_notify('{}', '{nonce}')", sql.channel());
-    let sent = teller.execute(sqlx::raw_sql(AssertSqlSafe(notify))).await;
-    sent.map_err(|e| explain(what, e))?;
+    match teller.execute(sqlx::raw_sql(AssertSqlSafe(notify))).await {
+        // Notifications come again once the server's queue of them is read.
+        Err(error) if is_full(&error) => return Ok(Some(listener)),
+        sent => sent.map_err(|e| explain(what, e))?,
+    };
     let received = async {
         loop {
             match listener.inner.try_recv().await {

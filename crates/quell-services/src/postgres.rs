@@ -1,6 +1,7 @@
 //! A private PostgreSQL server.
 //!
-//! Its binaries are Debian's. It refuses to run as root, so root starts it as the user `postgres`.
+//! Its binaries are Debian's, or those of a newer release. It refuses to run as root, so root starts
+//! it as the user `postgres`.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::packages::{install, run_as_root};
 use crate::process::{Process, await_that, free_port};
+use crate::releases::postgres_18;
 
 /// How long a start or stop may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,7 +39,20 @@ impl Postgres {
     /// # Errors
     /// Where it cannot be installed or started, with what it said.
     pub fn start(settings: &[&str]) -> anyhow::Result<Self> {
-        let binaries = binaries()?;
+        Postgres::start_from(binaries()?, settings)
+    }
+
+    /// As [`Postgres::start`], of PostgreSQL 18.
+    ///
+    /// # Errors
+    /// Where it cannot be fetched or started, with what it said.
+    pub fn start_18(settings: &[&str]) -> anyhow::Result<Self> {
+        // Debian's package makes the user that the server runs as.
+        binaries()?;
+        Postgres::start_from(postgres_18()?, settings)
+    }
+
+    fn start_from(binaries: PathBuf, settings: &[&str]) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("quell-pg-").tempdir()?;
         own(folder.path())?;
         let mut server = Postgres {
@@ -154,10 +169,14 @@ impl Postgres {
     /// # Errors
     /// Where it is none, or does not become one.
     pub fn promote(&self) -> anyhow::Result<()> {
-        match self.ask("select pg_promote(true, 60)")?.as_str() {
-            "t" => Ok(()),
-            answer => bail!("the standby was not promoted: {answer}"),
+        // The promotion may end the session that asks for it, so what came of it is asked apart.
+        let asked = self.psql().args(["--command", "select pg_promote(true, 60)"]).output()?;
+        let is_primary =
+            || self.ask("select pg_is_in_recovery()").is_ok_and(|answer| answer == "f");
+        if !await_that(PATIENCE, is_primary) {
+            bail!("the standby was not promoted: {}", String::from_utf8_lossy(&asked.stderr));
         }
+        Ok(())
     }
 
     /// Makes a standby of this server the primary in its place; this one stops in order, so that

