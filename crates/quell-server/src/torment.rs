@@ -52,6 +52,9 @@ enum Role {
         slot: u32,
         /// The deploy whose policies it has.
         deploy: u32,
+        /// Also trigger attempts that take longer than their leases.
+        #[arg(long)]
+        long: bool,
     },
     /// Runs the tasks of the load until it is asked to end.
     Work {
@@ -81,8 +84,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let worked = runtime.block_on(async {
         let quell = open(&args.store, &sink).await?;
         match &args.role {
-            Role::Call { slot, deploy } => {
-                caller(args, quell, sink, (*slot, *deploy))?.call().await
+            Role::Call { slot, deploy, long } => {
+                caller(args, quell, sink, (*slot, *deploy, *long))?.call().await
             }
             Role::Work { deploy, rare } => {
                 let registered = Registered { deploy: *deploy, rare: *rare };
@@ -103,12 +106,12 @@ fn caller(
     args: &Args,
     quell: Quell,
     sink: Sink,
-    (slot, deploy): (u32, u32),
+    (slot, deploy, long): (u32, u32, bool),
 ) -> anyhow::Result<Caller> {
     let record = Record::open(&args.history.with_extension("record"))?;
     let (stamps, books) = (args.stamps.clone(), Books::open(&args.store)?);
     let answered = VecDeque::new();
-    Ok(Caller { quell, sink, record, stamps, books, slot, deploy, op: 0, answered })
+    Ok(Caller { quell, sink, record, stamps, books, slot, deploy, long, op: 0, answered })
 }
 
 fn witness(args: &Args, sink: Sink) -> anyhow::Result<Witness> {

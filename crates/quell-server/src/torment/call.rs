@@ -13,7 +13,7 @@ use quell::{
 };
 
 use super::books::Books;
-use super::load::{self, NARROW, NOTE, ORDER, RARE, RATED, STAMPED};
+use super::load::{self, LONG, NARROW, NOTE, ORDER, RARE, RATED, STAMPED};
 use super::record::{Entry, Record};
 use super::{raise_stamp, read_stamp};
 use crate::signal;
@@ -34,6 +34,8 @@ pub(super) struct Caller {
     pub(super) slot: u32,
     /// Whose policies.
     pub(super) deploy: u32,
+    /// Whether it triggers attempts that take longer than their leases.
+    pub(super) long: bool,
     /// Numbers of stamps.
     pub(super) op: u64,
     /// Orders that were answered, to be asked for again once they have run.
@@ -47,7 +49,8 @@ impl Caller {
         loop {
             match fastrand::u8(..100) {
                 0..38 => self.stamped().await?,
-                38..58 => self.plain().await?,
+                38..57 => self.plain(NOTE).await?,
+                57 => self.plain(if self.long { LONG } else { NOTE }).await?,
                 58..70 => self.order().await?,
                 70..80 => self.booked().await,
                 80..88 => self.limited(NARROW).await?,
@@ -93,9 +96,9 @@ impl Caller {
     }
 
     /// A debounced trigger; its answer is in the history.
-    async fn plain(&self) -> anyhow::Result<()> {
+    async fn plain(&self, task: &str) -> anyhow::Result<()> {
         let key = Key::new(self.key())?;
-        let trigger = self.trigger(NOTE, Payload::encode(&key)?, Some(key))?;
+        let trigger = self.trigger(task, Payload::encode(&key)?, Some(key))?;
         let _recorded = self.quell.enqueue(Batch::one(trigger)).await;
         Ok(())
     }

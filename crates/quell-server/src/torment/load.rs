@@ -20,6 +20,9 @@ pub const RATED: &str = "rated";
 /// Registered by one of the workers only; collects payloads, some with a dedup key.
 pub const RARE: &str = "rare";
 
+/// Takes longer than leases last; triggered where a test asks for it.
+pub const LONG: &str = "long";
+
 /// How long a lease lasts: long enough to be renewed in time on a loaded machine, and short enough
 /// to lapse often in a run.
 pub const LEASE: Duration = Duration::from_secs(1);

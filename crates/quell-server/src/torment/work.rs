@@ -11,7 +11,7 @@ use quell::history::{Event, Sink};
 use quell::{Ctx, Payload, Quell, TaskError, TaskName, Timestamp, WorkerId};
 
 use super::books::{Books, Fate};
-use super::load::{self, Booked, NARROW, ORDER, RARE, RATED, STAMPED};
+use super::load::{self, Booked, LONG, NARROW, ORDER, RARE, RATED, STAMPED};
 use super::read_stamp;
 use super::record::{Entry, Record, now};
 use crate::signal;
@@ -48,6 +48,7 @@ pub(super) async fn work(
         .register_raw(TaskName::new(ORDER)?, &policy(ORDER), run_order)
         .register_raw(TaskName::new(NARROW)?, &policy(NARROW), run_narrow)
         .register_raw(TaskName::new(RATED)?, &policy(RATED), run_plain)
+        .register_raw(TaskName::new(LONG)?, &policy(LONG), run_long)
         .lease(load::LEASE)
         .grace(Duration::from_secs(1))
         .concurrency(4)
@@ -113,9 +114,16 @@ async fn run_order(order: Payload, ctx: Ctx<Arc<Witness>>) -> Result<Option<Payl
 /// Takes long enough for others to wait for its slot.
 async fn run_narrow(_: Payload, ctx: Ctx<Arc<Witness>>) -> Result<Option<Payload>, TaskError> {
     let _body = Body::begin(&ctx);
-    pause(60).await;
+    pause(120).await;
     fail_sometimes()?;
     Ok(None)
+}
+
+/// Needs its lease renewed several times.
+async fn run_long(_: Payload, ctx: Ctx<Arc<Witness>>) -> Result<(), TaskError> {
+    let _body = Body::begin(&ctx);
+    tokio::time::sleep(load::LEASE * 5 / 2).await;
+    Ok(())
 }
 
 async fn run_booked(booked: Booked, ctx: Ctx<Arc<Witness>>) -> Result<(), TaskError> {

@@ -36,7 +36,7 @@ fn told(folder: &Path) -> (usize, Vec<String>) {
 }
 
 /// Waits until the callers had so many more triggers accepted.
-async fn accepted_more(folder: &Path, more: usize) -> usize {
+pub(super) async fn accepted_more(folder: &Path, more: usize) -> usize {
     let (deadline, before) = (Instant::now() + PATIENCE, told(folder).0);
     loop {
         let (now, _) = told(folder);
@@ -49,7 +49,7 @@ async fn accepted_more(folder: &Path, more: usize) -> usize {
 }
 
 /// Waits until the ticks have fired that were missed while the server was away.
-async fn caught_up(store: &dyn Store) {
+pub(super) async fn caught_up(store: &dyn Store) {
     let (deadline, back) = (Instant::now() + PATIENCE, store.tick(None, 0).await);
     let back = back.unwrap().now;
     while store.schedules().await.unwrap()[0].last < Some(back) {

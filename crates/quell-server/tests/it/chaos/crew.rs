@@ -47,10 +47,12 @@ pub(super) struct Crew {
     gone: BTreeSet<usize>,
     /// Whose policies they have.
     deploy: u32,
+    /// Whether callers trigger attempts that take longer than their leases.
+    long: bool,
 }
 
 impl Crew {
-    pub(super) fn start(folder: &Path, url: &str) -> Crew {
+    pub(super) fn start(folder: &Path, url: &str, long: bool) -> Crew {
         std::fs::create_dir(folder.join("stamps")).unwrap();
         write_configs(folder, url);
         let mut crew = Crew {
@@ -61,6 +63,7 @@ impl Crew {
             started: 0,
             gone: BTreeSet::new(),
             deploy: 0,
+            long,
         };
         for index in 0..WORKERS {
             let worker = crew.worker(index);
@@ -134,9 +137,14 @@ impl Crew {
     }
 
     pub(super) async fn stop_worker(&self, index: usize, length: Duration) {
-        signal(&self.workers[index].child, "-STOP");
+        self.stand_still(index, true);
         tokio::time::sleep(length).await;
-        signal(&self.workers[index].child, "-CONT");
+        self.stand_still(index, false);
+    }
+
+    /// Stops a worker, or lets it go on.
+    pub(super) fn stand_still(&self, index: usize, still: bool) {
+        signal(&self.workers[index].child, if still { "-STOP" } else { "-CONT" });
     }
 
     /// Stops a worker and a caller that wait for answers, which come while they stand still; `holds`
@@ -290,7 +298,8 @@ impl Crew {
 
     fn caller(&mut self, index: usize) -> Member {
         let deploy = self.deploy.to_string();
-        self.torment(&["call", &index.to_string(), &deploy])
+        let long: &[&str] = if self.long { &["--long"] } else { &[] };
+        self.torment(&[&["call", &index.to_string(), &deploy], long].concat())
     }
 
     fn torment(&mut self, role: &[&str]) -> Member {

@@ -170,6 +170,45 @@ impl Gray {
     }
 }
 
+impl Gray {
+    /// The replica becomes a server of its own: it hears of nothing that is written from now on.
+    pub(super) fn split(&self) {
+        match &self.servers {
+            Servers::Postgres(_, standby) => {
+                standby.as_ref().expect("a standby").promote().unwrap()
+            }
+            Servers::Redis(_, replica) => {
+                drop(replica.command(&["REPLICAOF", "NO", "ONE"]).unwrap())
+            }
+        }
+    }
+
+    /// The server ends without a word, and the address leads nowhere. Returns where the other one is.
+    pub(super) fn lose(&mut self) -> String {
+        match &mut self.servers {
+            Servers::Postgres(primary, standby) => {
+                primary.kill().unwrap();
+                std::mem::swap(primary, standby.as_mut().expect("a standby"));
+                primary.url()
+            }
+            Servers::Redis(master, replica) => {
+                master.kill().unwrap();
+                std::mem::swap(master, replica);
+                master.url()
+            }
+        }
+    }
+
+    /// The address leads to the server that there is.
+    pub(super) fn lead(&self) {
+        let port = match &self.servers {
+            Servers::Postgres(primary, _) => primary.port(),
+            Servers::Redis(master, _) => master.port(),
+        };
+        self.proxy.lead_to(port);
+    }
+}
+
 fn way(side: Side) -> Way {
     match side {
         Side::Clients => Way::Up,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quell::{ErrorKind, Quell, Store};
-use quell_services::{Postgres, Redis};
+use quell_services::{Postgres, Redis, RedisCluster};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
 
@@ -23,6 +23,8 @@ pub(super) enum Ground {
     Redis(Box<Redis>),
     /// Servers behind an address that may fall silent and lead elsewhere.
     Gray(Box<Gray>),
+    /// Three masters that keep all they have acknowledged, each with its own part of the queues.
+    Cluster(RedisCluster),
 }
 
 impl Ground {
@@ -60,9 +62,17 @@ impl Ground {
         Ground::Gray(Box::new(Gray::pooled()))
     }
 
+    pub(super) fn cluster() -> Ground {
+        let durable = ["appendonly yes", "appendfsync always", "cluster-require-full-coverage no"];
+        Ground::Cluster(RedisCluster::start(3, 0, &durable).unwrap())
+    }
+
     pub(super) fn url(&self) -> String {
         match self {
             Ground::Gray(gray) => gray.url(),
+            Ground::Cluster(cluster) => {
+                format!("redis-cluster://{}/?timeout_ms=1000", cluster.nodes())
+            }
             Ground::Sqlite(url, _) => url.clone(),
             Ground::Postgres(server) => format!("{}?connections=4", server.url()),
             Ground::Redis(server) => format!("{}?timeout_ms=1000", server.url()),
@@ -171,16 +181,26 @@ impl Ground {
         match self {
             Ground::Redis(_) => true,
             Ground::Gray(gray) => gray.is_redis(),
+            Ground::Cluster(_) => true,
             Ground::Sqlite(..) | Ground::Postgres(_) => false,
         }
     }
 
-    fn gray(&mut self) -> &mut Gray {
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Ground::Cluster(_))
+    }
+
+    pub(super) fn gray(&mut self) -> &mut Gray {
         match self {
             Ground::Gray(gray) => gray,
-            Ground::Sqlite(..) | Ground::Postgres(_) | Ground::Redis(_) => {
-                panic!("nothing stands before this store")
-            }
+            _ => panic!("nothing stands before this store"),
+        }
+    }
+
+    pub(super) fn masters(&mut self) -> &mut RedisCluster {
+        match self {
+            Ground::Cluster(cluster) => cluster,
+            _ => panic!("this is no Cluster"),
         }
     }
 
@@ -205,9 +225,7 @@ impl Ground {
         match self {
             Ground::Postgres(server) => server,
             Ground::Gray(gray) => gray.postgres_mut(),
-            Ground::Sqlite(..) | Ground::Redis(_) => {
-                panic!("this is no PostgreSQL")
-            }
+            _ => panic!("this is no PostgreSQL"),
         }
     }
 
@@ -215,9 +233,7 @@ impl Ground {
         match self {
             Ground::Redis(server) => server,
             Ground::Gray(gray) => gray.redis_mut(),
-            Ground::Sqlite(..) | Ground::Postgres(_) => {
-                panic!("this is no single Redis")
-            }
+            _ => panic!("this is no single Redis"),
         }
     }
 
@@ -252,7 +268,7 @@ impl Ground {
                 server.command(&pause).unwrap();
                 tokio::time::sleep(length).await;
             }
-            Ground::Gray(_) => panic!("no program locks all of this store"),
+            _ => panic!("no program locks all of this store"),
         }
     }
 

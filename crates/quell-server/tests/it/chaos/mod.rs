@@ -7,12 +7,14 @@
 //! `cargo xtask chaos --store postgres --rounds N --seed S` does more of it.
 
 mod away;
+mod cluster;
 mod crew;
 mod crowd;
 mod fault;
 mod gray;
 mod ground;
 mod judge;
+mod lost;
 mod operator;
 mod payments;
 mod plan;

@@ -55,7 +55,10 @@ pub(super) async fn hold(folder: &Path, mut ground: Ground, run: Run) -> Counts 
     for (done, (wait, fault)) in Plan::new(seed as u64, run.deck, run.longest_wait).enumerate() {
         let is_due = done >= faults || (asked_for.is_none() && began.elapsed() > LONG);
         if is_due && done % FAULTS_BETWEEN_LOOKS == 0 {
-            let missing = tally.look().missing(&needs);
+            let mut missing = tally.look().missing(&needs);
+            if missing.is_empty() {
+                missing = judge::limits_reached(folder).missing(&judge::SLOTS_REACHED);
+            }
             if missing.is_empty() {
                 break;
             }
@@ -104,7 +107,7 @@ pub(super) async fn begin(folder: &Path, ground: &Ground) -> (Operator, Crew) {
             assert!(Instant::now() < deadline, "the tables cannot be created: {error}");
         }
     }
-    (Operator::start(folder, &url).await, Crew::start(folder, &url))
+    (Operator::start(folder, &url).await, Crew::start(folder, &url, ground.is_cluster()))
 }
 
 async fn harm(ground: &mut Ground, crew: &mut Crew, operator: &mut Operator, fault: Fault) {
@@ -133,6 +136,33 @@ pub(super) async fn rest(
     operator: &Operator,
     properties: &[&str],
 ) -> Counts {
+    let rested = come_to_rest(ground, crew, operator).await;
+    let printed = judge::checked(folder, &ground.url(), properties);
+    eprintln!("{printed}");
+    let is_whole = !printed.contains("did not end its record");
+    assert_eq!(is_whole, crew.gone().is_empty(), "{printed}");
+    verdict(folder, ground, crew, rested).await
+}
+
+/// What is there once nothing moves any more.
+pub(super) struct Rested {
+    story: Story,
+    ticks: usize,
+}
+
+impl Rested {
+    /// Whether there is such a job.
+    pub(super) fn has(&self, job: JobId) -> bool {
+        self.story.jobs.contains_key(&job)
+    }
+}
+
+/// Lets everything come to rest.
+pub(super) async fn come_to_rest(
+    ground: &mut Ground,
+    crew: &mut Crew,
+    operator: &Operator,
+) -> Rested {
     ground.calm();
     crew.hush().await;
     let store = ground.store().await;
@@ -151,17 +181,22 @@ pub(super) async fn rest(
     };
     crew.dismiss().await;
     let ticks = judge::each_tick_is_one_job(&*store, &jobs).await;
-    let (outputs, tables) = (outputs(&jobs), tables(&ground.url()).await);
-    let story = Story { jobs, died, pauses: operator.pauses(), ..Story::default() };
+    operator.ends();
+    Rested { story: Story { jobs, died, pauses: operator.pauses(), ..Story::default() }, ticks }
+}
+
+/// What the judges say of the histories and records in a folder.
+pub(super) async fn verdict(
+    folder: &Path,
+    ground: &mut Ground,
+    crew: &Crew,
+    Rested { story, ticks }: Rested,
+) -> Counts {
+    let (outputs, tables) = (outputs(&story.jobs), tables(&ground.url()).await);
     let story = story.read(folder, crew.gone());
     let judged = judge::judge(&story, &outputs, tables.as_ref());
     let mut counts = judged.unwrap_or_else(|broken| panic!("{broken}"));
     counts.add("ticks", ticks);
-    operator.ends();
-    let printed = judge::checked(folder, &ground.url(), properties);
-    eprintln!("{printed}");
-    let is_whole = !printed.contains("did not end its record");
-    assert_eq!(is_whole, crew.gone().is_empty(), "{printed}");
     ground.check().await;
     counts
 }

@@ -16,9 +16,12 @@ use super::history::{Held, leases};
 
 /// A worker may hold a claimed job this long before it starts or releases it.
 const HOLD: Duration = Duration::from_millis(100);
-/// Names of the limits at once, for the counts.
-const REACHED: [&str; 3] =
-    ["most at once of the queue", "most at once of a worker", "most at once of a partition"];
+/// The limits at once, each by the name of its count.
+pub(in crate::chaos) const SLOTS_REACHED: [(&str, usize); 3] = [
+    ("most at once of the queue", SLOTS[0] as usize),
+    ("most at once of a worker", SLOTS[1] as usize),
+    ("most at once of a partition", SLOTS[2] as usize),
+];
 
 fn partition(jobs: &BTreeMap<JobId, Job>, job: JobId) -> String {
     let partition = jobs.get(&job).and_then(|job| job.partition.as_ref());
@@ -31,14 +34,39 @@ pub(super) fn slots(
     jobs: &BTreeMap<JobId, Job>,
     counts: &mut Counts,
 ) -> Result<(), String> {
-    let narrow = leases(events).into_iter().filter(|lease| lease.queue == NARROW);
-    let narrow: Vec<Held> = narrow.filter(|lease| lease.end().is_some()).collect();
+    let narrow = narrow(events);
     counts.add("leases under concurrency limits", narrow.len());
-    let whose =
-        |lease: &Held| [String::new(), lease.worker.to_string(), partition(jobs, lease.job)];
-    for (index, (limit, name)) in SLOTS.into_iter().zip(REACHED).enumerate() {
-        let mut moves: BTreeMap<String, Vec<(Timestamp, i32, &Held)>> = BTreeMap::new();
-        for lease in &narrow {
+    most_at_once(&narrow, |lease| partition(jobs, lease.job), counts)
+}
+
+/// How close a run that goes on has come to each limit so far; of partitions by what keys say.
+pub(in crate::chaos) fn reached(events: &[Event]) -> Counts {
+    let mut counts = Counts::default();
+    let partition = |lease: &Held| {
+        let key = lease.key.as_ref().map(ToString::to_string).unwrap_or_default();
+        key.split('k').next().unwrap_or_default().to_owned()
+    };
+    if let Err(broken) = most_at_once(&narrow(events), partition, &mut counts) {
+        panic!("{broken}");
+    }
+    counts
+}
+
+/// The leases in the queue with limits, as far as their ends are on record.
+fn narrow(events: &[Event]) -> Vec<Held> {
+    let narrow = leases(events).into_iter().filter(|lease| lease.queue == NARROW);
+    narrow.filter(|lease| lease.end().is_some()).collect()
+}
+
+fn most_at_once(
+    narrow: &[Held],
+    partition: impl Fn(&Held) -> String,
+    counts: &mut Counts,
+) -> Result<(), String> {
+    let whose = |lease: &Held| [String::new(), lease.worker.to_string(), partition(lease)];
+    for (index, (name, limit)) in SLOTS_REACHED.into_iter().enumerate() {
+        let mut moves: BTreeMap<String, Vec<(Timestamp, isize, &Held)>> = BTreeMap::new();
+        for lease in narrow {
             let moves = moves.entry(whose(lease)[index].clone()).or_default();
             moves.push((lease.from, 1, lease));
             moves.push((lease.end().unwrap_or(lease.from), -1, lease));
@@ -47,16 +75,16 @@ pub(super) fn slots(
         for (whose, mut moves) in moves {
             // What ends at the moment of a start makes room for it.
             moves.sort_by_key(|(t, change, _)| (*t, *change));
-            let mut taken = 0;
+            let mut taken = 0_usize;
             for (_, change, lease) in moves {
-                taken += change;
-                if taken > i32::try_from(limit).unwrap() {
+                taken = taken.saturating_add_signed(change);
+                if taken > limit {
                     return Err(format!("{taken} at once, {name} {whose:?}: {lease:?}"));
                 }
                 reached = reached.max(taken);
             }
         }
-        counts.add(name, usize::try_from(reached).unwrap());
+        counts.add(name, reached);
     }
     Ok(())
 }

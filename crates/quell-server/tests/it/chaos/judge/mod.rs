@@ -19,12 +19,12 @@ use quell::{Job, JobFilter, JobId, Store};
 
 pub(super) use booked::Tables;
 pub(super) use coverage::each_tick_is_one_job;
-pub(super) use history::{Story, events};
+pub(super) use history::{Story, events, files};
+pub(super) use limits::SLOTS_REACHED;
 pub(super) use pauses::Pause;
 
 use super::seen::Counts;
 use crate::binary::quell;
-use history::files;
 
 /// Every row of the store.
 pub(super) async fn all_jobs(store: &dyn Store) -> BTreeMap<JobId, Job> {
@@ -63,17 +63,18 @@ pub(super) fn judge(
     Ok(counts)
 }
 
+/// How close a run that goes on has come to its limits on what runs at once.
+pub(super) fn limits_reached(folder: &Path) -> Counts {
+    limits::reached(&events(folder))
+}
+
 /// What the judges of a whole run must have judged.
 pub(super) fn needs(has_books: bool) -> Vec<(&'static str, usize)> {
-    let [queue, worker, partition] = quell_server::torment::load::SLOTS;
     let mut needs = vec![
         ("accepted triggers found in their jobs", 200),
         ("leases of one key compared", 100),
         ("bodies compared", 40),
         ("leases under concurrency limits", 10),
-        ("most at once of the queue", queue as usize),
-        ("most at once of a worker", worker as usize),
-        ("most at once of a partition", partition as usize),
         ("claims under rates", 10),
         ("handler starts under rates", 8),
         ("pauses of a queue", 1),
@@ -85,6 +86,7 @@ pub(super) fn needs(has_books: bool) -> Vec<(&'static str, usize)> {
         ("orders answered after calls without an answer", 2),
         ("other payloads refused", 5),
     ];
+    needs.extend(SLOTS_REACHED);
     if has_books {
         needs.extend([
             ("orders committed with their trigger", 10),
