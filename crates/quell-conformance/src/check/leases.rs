@@ -31,7 +31,9 @@ impl Property for Leases {
                 if holds(view, *token, *t) {
                     found.holds("P10");
                 } else {
-                    found.unless(book.missing(view, *t), "P10", shown, late);
+                    let missing =
+                        book.missing(view, *t).or_else(|| ends_meanwhile(view, *token, *t));
+                    found.unless(missing, "P10", shown, late);
                 }
             }
             Event::Lapse { t, job, token, .. } => {
@@ -71,6 +73,13 @@ impl Property for Leases {
 /// Whether an attempt's right holds at `t`.
 fn holds(view: &JobView, token: LeaseToken, t: Timestamp) -> bool {
     view.state == JobState::Running && view.token == token && t < view.until
+}
+
+/// A renewal may look at the job before the end of the same attempt is committed, and take its time
+/// after the end has taken its own.
+fn ends_meanwhile(view: &JobView, token: LeaseToken, t: Timestamp) -> Option<String> {
+    (view.token == token && t < view.seen_from)
+        .then(|| "the attempt ended while its lease was renewed".to_owned())
 }
 
 /// P10: each attempt has a fence of its own, higher than those before.

@@ -202,6 +202,24 @@ fn checker_takes_a_dedup_key_as_held_until_its_end_was_committed() {
     assert!(!broke(Some(35)));
 }
 
+/// A renewal that is under way does not see that the same attempt is being settled.
+#[test]
+fn checker_takes_an_attempt_as_running_until_its_end_was_committed() {
+    let renewed = json!({"event": "renew", "t": 40, "job": "1", "token": "1-7", "until": 1_040});
+    let broke = |committed: Option<i64>| {
+        let end = ended(30, 1, 1, "released", 30);
+        let events = [window(10, 1, "quiet"), claimed(20, 1, 1, 1), end, renewed.clone()];
+        let mut one = process("one", true, &events);
+        one[3].w = committed.map(Timestamp::from_micros);
+        let (report, text) = judged(&[one]);
+        assert!(report.violations.len() <= 1, "{text}");
+        report.broke("P10")
+    };
+    assert!(broke(None));
+    assert!(broke(Some(35)), "it had ended before");
+    assert!(!broke(Some(45)));
+}
+
 /// The store's word that a window was flushed is none: someone must have asked for it.
 #[test]
 fn checker_believes_a_flush_only_of_a_caller() {
