@@ -54,12 +54,13 @@ impl ShardStore {
             Some(JobState::Dead) => Some(keys.dead()),
             Some(_) | None => None,
         };
+        let is_indexed = index.is_some();
         let from = index.map_or(Read::Text(keys.seq()), |index| Read::lowest(index, usize::MAX));
         // Both of one moment: what is added later is no reason to stop sooner.
         let reads = [Read::Count(keys.jobs()), from];
         let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
         let mut page = Page { filter, left: looked.number()?, jobs: Vec::new() };
-        if filter.state.is_some_and(|state| [JobState::Running, JobState::Dead].contains(&state)) {
+        if is_indexed {
             let members = looked.scored()?;
             let ids: Result<BTreeSet<JobId>> =
                 members.iter().map(|(member, _)| job_of(member)).collect();
