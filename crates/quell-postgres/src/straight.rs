@@ -73,7 +73,7 @@ impl PostgresStore {
         let lanes = self.names.lanes_of(&claim.queue);
         let query = straight_query(&self.sql, self.asked(now), claim, lanes);
         let (rows, ordered) = match self.one_shot(query).await {
-            // Another call started a window of the same key a moment earlier. The longer way asks anew.
+            // Another call started a window of the same key a moment earlier. The longer way tries again.
             Err(error) if wants_retry(&error) => return Ok(None),
             answered => answered?,
         };

@@ -169,7 +169,7 @@ impl Postgres {
     /// # Errors
     /// Where it is none, or does not become one.
     pub fn promote(&self) -> anyhow::Result<()> {
-        // The promotion may end the session that asks for it, so what came of it is asked apart.
+        // The promotion may end the session that asks for it, so the result is read by another one.
         let asked = self.psql().args(["--command", "select pg_promote(true, 60)"]).output()?;
         let is_primary =
             || self.ask("select pg_is_in_recovery()").is_ok_and(|answer| answer == "f");

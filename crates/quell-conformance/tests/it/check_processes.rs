@@ -202,7 +202,7 @@ fn checker_takes_a_dedup_key_as_held_until_its_end_was_committed() {
     assert!(!broke(Some(35)));
 }
 
-/// A renewal that is under way does not see that the same attempt is being settled.
+/// A renewal in flight does not see that the same attempt is being settled.
 #[test]
 fn checker_takes_an_attempt_as_running_until_its_end_was_committed() {
     let renewed = json!({"event": "renew", "t": 40, "job": "1", "token": "1-7", "until": 1_040});

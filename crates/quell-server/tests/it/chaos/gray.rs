@@ -171,7 +171,7 @@ impl Gray {
 }
 
 impl Gray {
-    /// The replica becomes a server of its own: it hears of nothing that is written from now on.
+    /// The replica becomes a server of its own: it receives nothing that is written from now on.
     pub(super) fn split(&self) {
         match &self.servers {
             Servers::Postgres(_, standby) => {

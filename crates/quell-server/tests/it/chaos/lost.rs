@@ -52,8 +52,7 @@ fn lines<T: DeserializeOwned>(file: &Path, mark: &Mark) -> Vec<(bool, T)> {
     lines
 }
 
-/// Waits until each caller was told that there is no server: then none of its calls is under way that
-/// was made before.
+/// Waits until a call of each caller failed since the server ended: then no earlier call is in flight.
 async fn callers_are_told(folder: &Path, since: &Mark) {
     let deadline = Instant::now() + PATIENCE;
     let is_told = |file: &PathBuf| {
@@ -82,7 +81,7 @@ fn order(entry: &Entry) -> Option<u64> {
     }
 }
 
-/// Orders of the lost time: whether the replica knows of them nobody can say.
+/// Orders of the lost time: the replica may have them or not.
 fn old_orders(folder: &Path, mark: &Mark) -> BTreeSet<u64> {
     let entries = files(folder, "record").into_iter().flat_map(|file| lines::<Entry>(&file, mark));
     let old = entries.filter(|(is_new, _)| !is_new);
