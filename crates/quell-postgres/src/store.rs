@@ -40,11 +40,8 @@ use crate::row::time;
 use crate::schedules::look_for_ticks;
 
 use crate::sql::Sql;
-use crate::tx::{Asked, News, Tx, Unnamed, one_shot, read};
+use crate::tx::{Asked, News, TRIES, Tx, Unnamed, one_shot, read};
 use crate::workers::{beat_query, decode_list, list_query, remove_query};
-
-/// How often a call that met another on the same rows starts over before it says so.
-const TRIES: usize = 10;
 
 /// A store in one schema of a PostgreSQL database.
 ///

@@ -13,7 +13,6 @@ use tokio::sync::MutexGuard;
 use tracing::{debug, warn};
 
 use crate::claim::{decode_straight, straight_query};
-use crate::error::wants_retry;
 use crate::leases::wait_query;
 use crate::row::{get, time, unsigned};
 use crate::settle::{Succeeded, decode_succeeded, succeed_query};
@@ -72,11 +71,7 @@ impl PostgresStore {
     ) -> Result<Option<Claimed>> {
         let lanes = self.names.lanes_of(&claim.queue);
         let query = straight_query(&self.sql, self.asked(now), claim, lanes);
-        let (rows, ordered) = match self.one_shot(query).await {
-            // Another call started a window of the same key a moment earlier. The longer way tries again.
-            Err(error) if wants_retry(&error) => return Ok(None),
-            answered => answered?,
-        };
+        let (rows, ordered) = self.one_shot(query).await?;
         let Some((claimed, unreadable)) = decode_straight(&rows, &self.names, claim.limit)? else {
             return Ok(None);
         };

@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::bounded::Bounded;
 use crate::connections::{AGAIN, Connections, Held};
-use crate::error::{corrupt, explain, explain_commit, is_lost_soon};
+use crate::error::{corrupt, explain, explain_commit, is_lost_soon, wants_retry};
 use crate::names::{Lane, LaneNames, Names};
 use crate::row::{get, time};
 use crate::sql::{PgQuery, Sql};
@@ -341,6 +341,9 @@ fn begin_text(sql: &Sql) -> String {
     text
 }
 
+/// How often a call that met another on the same rows starts over before it says so.
+pub(crate) const TRIES: usize = 10;
+
 const BEGIN: &str = "begin a transaction";
 const WHAT: &str = "run a statement that commits";
 
@@ -364,15 +367,10 @@ impl Statement {
 
 /// Runs a statement that is a transaction of its own and writes.
 ///
-/// Where the server ended the session before it took the statement, the statement is sent again.
+/// Where the server ended the session before it took the statement, or undid it for a conflict with
+/// another call, the statement is sent again.
 pub(crate) async fn one_shot(pool: &Connections, sql: &Sql, query: PgQuery) -> Result<Vec<PgRow>> {
-    if !sql.is_persistent() {
-        let mut open = Open::begin(pool, sql).await?;
-        let rows = open.fetch(WHAT, query).await?;
-        open.commit().await?;
-        return Ok(rows);
-    }
-    run_again(pool, WHAT, query, Bounded::was_undone, explain_commit).await
+    one_shot_in_order(pool, sql, query, None).await.map(|(rows, _)| rows)
 }
 
 /// Runs a statement, and undoes it.
@@ -391,12 +389,36 @@ pub(crate) async fn one_shot_in_order<'o>(
     query: PgQuery,
     order: Option<&'o Mutex<()>>,
 ) -> Result<(Vec<PgRow>, Option<MutexGuard<'o, ()>>)> {
-    let Some(order) = order else { return Ok((one_shot(pool, sql, query).await?, None)) };
+    let statement = Statement::of(query).map_err(|e| explain(WHAT, e))?;
+    let mut tries = 0;
+    loop {
+        let done = if order.is_none() && sql.is_persistent() {
+            let rows = run_again(pool, WHAT, &statement, Bounded::was_undone, explain_commit).await;
+            rows.map(|rows| (rows, None))
+        } else {
+            in_transaction(pool, sql, &statement, order).await
+        };
+        match done {
+            Err(error) if wants_retry(&error) && tries < TRIES => tries += 1,
+            done => return done,
+        }
+    }
+}
+
+async fn in_transaction<'o>(
+    pool: &Connections,
+    sql: &Sql,
+    statement: &Statement,
+    order: Option<&'o Mutex<()>>,
+) -> Result<(Vec<PgRow>, Option<MutexGuard<'o, ()>>)> {
     let mut open = Open::begin(pool, sql).await?;
-    let rows = open.fetch(WHAT, query).await?;
-    let ordered = order.lock().await;
+    let rows = open.fetch(WHAT, statement.query()).await?;
+    let ordered = match order {
+        Some(order) => Some(order.lock().await),
+        None => None,
+    };
     open.commit().await?;
-    Ok((rows, Some(ordered)))
+    Ok((rows, ordered))
 }
 
 /// Runs a statement that only reads.
@@ -412,7 +434,8 @@ pub(crate) async fn read(
         open.roll_back().await;
         return Ok(rows);
     }
-    run_again(pool, what, query, |_, error| is_lost_soon(error), explain).await
+    let statement = Statement::of(query).map_err(|e| explain(what, e))?;
+    run_again(pool, what, &statement, |_, error| is_lost_soon(error), explain).await
 }
 
 /// Runs a statement that is a transaction of its own, and that may be run twice as well as once: it
@@ -431,7 +454,8 @@ pub(crate) async fn repeatable(
         open.0.release();
         return Ok(rows);
     }
-    run_again(pool, what, query, |_, error| is_lost_soon(error), explain).await
+    let statement = Statement::of(query).map_err(|e| explain(what, e))?;
+    run_again(pool, what, &statement, |_, error| is_lost_soon(error), explain).await
 }
 
 /// Runs a statement, and again on another connection after a failure that `may_repeat`. Every other
@@ -439,11 +463,10 @@ pub(crate) async fn repeatable(
 async fn run_again(
     pool: &Connections,
     what: &'static str,
-    query: PgQuery,
+    statement: &Statement,
     may_repeat: impl Fn(&Bounded, &sqlx::Error) -> bool,
     explain_other: fn(&'static str, sqlx::Error) -> quell_core::Error,
 ) -> Result<Vec<PgRow>> {
-    let statement = Statement::of(query).map_err(|e| explain(what, e))?;
     let mut tries = 0;
     loop {
         let mut db = pool.acquire().await?;

@@ -5,6 +5,8 @@ mod alerts;
 #[cfg(test)]
 mod checkup;
 #[cfg(test)]
+mod conflicts;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod cost;
