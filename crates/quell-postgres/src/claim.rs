@@ -18,7 +18,7 @@ use quell_core::{
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
-use crate::leases::{first_lapse, grant, until};
+use crate::leases::{first_lapse, grant, grant_new, until};
 use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_of};
 use crate::names::Names;
 use crate::row::{blocked, broken, count, get, optional_time, signed, time, unsigned};
@@ -29,9 +29,10 @@ use crate::tx::{Asked, Tx, first};
 const PASSED_OVER: Duration = Duration::from_millis(2);
 
 /// Starts jobs for the worker `$3`, with leases of `$4` and the draw `$6`: of those that are due, at
-/// most `$5` that `$chosen` says, among it that they wait. Goes on from `clock`, as `until` makes it.
+/// most `$5` that `$chosen` says, among it that they wait. `$granted` gives them their leases. Goes on
+/// from `clock`, as `until` makes it.
 macro_rules! start {
-    ($chosen:literal) => {
+    ($chosen:literal, $granted:expr) => {
         concat!(
             "taken as materialized (
                  select j.id, j.due_at, j.ctid as place
@@ -57,7 +58,7 @@ macro_rules! start {
                         j.triggers, j.first_at, j.period, j.task_id, j.lane_id, j.partition,
                         j.lapses),
              ",
-            grant!("$6"),
+            $granted,
             ",
              -- R13: a throttled key's start is remembered.
              remembered as (
@@ -94,6 +95,8 @@ const STRAIGHT: &str = concat!(
                             coalesce((settings::json ->> 'paused')::boolean, false) or ",
     crate::operate::limited!(),
     "                  )))
+                -- A draw that was drawn before has leases already.
+                and not exists (select from quell.lease where draw = $6)
                 and count(*) filter (where l.due_at <= c.now) <= 1
                 -- A lane whose names are not known would be asked about after the commit.
                 and coalesce(bool_and(l.partition_id = 0 and l.id = any($9))
@@ -102,32 +105,29 @@ const STRAIGHT: &str = concat!(
                 min(l.id) filter (where l.due_at <= c.now) as lane,
                 min(l.due_at) filter (where l.due_at > c.now) as later
            from clock c left join line l on true),
+     -- The last of those that were taken, if they are as many as asked for.
+     edge as materialized (
+         select case when count(*) < $5 then array['-9223372036854775808'::bigint, 0]
+                     else max(array[t.due_at, t.id]) end as place
+           from taken t),
      ",
     start!(
         "j.lane_id = (select case when straight then lane end from seen)
-                    and j.partition_id = 0 and j.state = 0 and j.behind is null"
+                    and j.partition_id = 0 and j.state = 0 and j.behind is null",
+        grant_new!("$6")
     ),
     ",      e.straight, e.later,
             ",
     first_lapse!(),
     ",
-            -- With fewer than asked for, what was passed over is told of too.
-            case when (select count(*) from taken) < $5 then
-                (select j.due_at from quell.job j
-                  where j.lane_id = (select lane from seen) and j.partition_id = 0
-                    and j.state = 0 and j.behind is null and not ",
+            -- With fewer than asked for, this includes those that were passed over.
+            (select j.due_at from quell.job j
+              where j.lane_id = (select lane from seen) and j.partition_id = 0
+                and j.state = 0 and j.behind is null and not ",
     blocked!(),
-    "               and j.id not in (select id from taken)
-                  order by j.due_at, j.id limit 1)
-            else
-                (select j.due_at from quell.job j
-                  where j.lane_id = (select lane from seen) and j.partition_id = 0
-                    and j.state = 0 and j.behind is null and not ",
-    blocked!(),
-    "               and (j.due_at, j.id) > (select t.due_at, t.id from taken t
-                                             order by t.due_at desc, t.id desc limit 1)
-                  order by j.due_at, j.id limit 1)
-            end,
+    "           and j.id not in (select id from taken)
+                and (j.due_at, j.id) > ((select place[1] from edge), (select place[2] from edge))
+              order by j.due_at, j.id limit 1),
             (select quell.tick(now, now) from clock where exists (select from taken))
        from clock c cross join seen e left join started s on true
       order by s.due_at, s.id"
@@ -140,7 +140,7 @@ const START_IDS: &str = concat!(
     until!("quell.tick($1, $2)", "$4"),
     "), ",
     // The sum keeps other indexes away, which a plan made while the table was empty would read whole.
-    start!("j.id = any($7) and j.state + 0 = 0 and j.behind is null"),
+    start!("j.id = any($7) and j.state + 0 = 0 and j.behind is null", grant!("$6")),
     " from clock c left join started s on true order by s.due_at, s.id"
 );
 

@@ -89,8 +89,24 @@ macro_rules! until {
 }
 pub(crate) use until;
 
-/// Gives leases to the jobs `started`, which share the draw `$draw`, until `clock.until`. A claim may be several statements: those after the first give each job a lease of its
-/// own, and so does a claim whose draw another has drawn.
+/// Gives the jobs `started` one lease, until `clock.until`. No lease has the draw `$draw` yet: where
+/// another call is giving it one, the statement fails with a conflict.
+macro_rules! grant_new {
+    ($draw:literal) => {
+        concat!(
+            "granted as (
+                 insert into quell.lease (draw, job_id, until)
+                 select ",
+            $draw,
+            ", 0, c.until from clock c where exists (select from started))"
+        )
+    };
+}
+pub(crate) use grant_new;
+
+/// Gives leases to the jobs `started`, which share the draw `$draw`, until `clock.until`. A claim may
+/// be several statements: those after the first give each job a lease of its own, and so does a claim
+/// whose draw another has drawn.
 macro_rules! grant {
     ($draw:literal) => {
         concat!(

@@ -82,7 +82,8 @@ macro_rules! heads {
 }
 
 /// The lanes of the queue `$queue` and the tasks `$tasks`, as `line`: of their partitions those in
-/// which a job may start, each at its head. Part of a recursive `with`.
+/// which a job may start, each at its head. Each lane begins with the partition -1, which has no
+/// due time. Part of a recursive `with`.
 macro_rules! lanes {
     ($queue:literal, $tasks:literal) => {
         concat!(
@@ -99,13 +100,7 @@ macro_rules! lanes {
                     -- R33
                     and coalesce((t.settings::json ->> 'paused')::boolean, false) = false),
              line (id, priority, partition_id, due_at) as (
-                 select b.id, b.priority, h.partition_id, h.due_at
-                   from base b
-                  cross join lateral (
-                        select j.partition_id, j.due_at from quell.job j
-                         where j.lane_id = b.id and j.state = 0 and j.behind is null and not ",
-            blocked!(),
-            "            order by j.partition_id, j.due_at, j.id limit 1) h
+                 select b.id, b.priority, -1, null::bigint from base b
                  union all
                  -- From each partition in which a job may start to the next one of its lane.
                  select p.id, p.priority, h.partition_id, h.due_at
@@ -140,7 +135,7 @@ const LOOK: &str = concat!(
     "         order by j.due_at, j.id limit 1)
        from clock c
        left join quell.queue q on q.name = $3
-       left join line l on true
+       left join line l on l.partition_id >= 0
       order by l.priority desc, l.id, l.partition_id"
 );
 

@@ -17,17 +17,19 @@ use crate::names::Names;
 /// Whether an attempt of the key of the waiting job `j` runs, or an older window of it waits, so that
 /// `j` may not start (R10, R11). Where other stores keep this on the row, here it follows from the
 /// rows: nothing needs to keep it true.
+///
+/// The first row of the key in the index of turns decides: what runs comes first, then the oldest
+/// closed window. A query for one value is no set, which the server could read whole for each claim.
 macro_rules! blocked {
     () => {
-        "(j.key is not null and not j.overlap and (exists (
-              select from quell.job r
-               where r.task_id = j.task_id and r.key = j.key and r.state = 1) or exists (
-              select from quell.job r
-               where r.task_id = j.task_id and r.key = j.key and r.state = 0 and r.closed
-                 and r.id < j.id) or j.closed and exists (
-              select from quell.job r
-               where r.task_id = j.task_id and r.key = j.key and r.state = 0 and not r.closed
-                 and r.id < j.id)))"
+        "(j.key is not null and not j.overlap and (
+              coalesce((select r.state = 1 or r.id < j.id from quell.job r
+                         where r.task_id = j.task_id and r.key = j.key
+                           and (r.state = 1 or r.closed)
+                         order by r.state desc, r.id limit 1), false)
+              or j.closed and coalesce((select r.id < j.id from quell.job r
+                         where r.task_id = j.task_id and r.key = j.key
+                           and r.state = 0 and not r.closed), false)))"
     };
 }
 pub(crate) use blocked;

@@ -100,12 +100,13 @@ create index job_behind on quell.job (behind) where behind is not null;
 -- R6: at most one open window for a (task, key).
 create unique index job_window on quell.job (task_id, key)
     where state = 0 and key is not null and not closed;
--- R10: the closed ones beside it.
-create index job_closed on quell.job (task_id, key, id) where state = 0 and closed;
 -- R11: at most one attempt of a (task, key), unless its task says otherwise.
 create unique index job_alone on quell.job (task_id, key)
     where state = 1 and key is not null and not overlap;
-create index job_running on quell.job (task_id, key) where state = 1 and key is not null;
+-- R10, R11: whose turn it is of a (task, key) beside the open window: attempts that run, then the
+-- closed windows in their order.
+create index job_turn on quell.job (task_id, key, state desc, id)
+    where key is not null and (state = 1 or closed);
 -- R21: the jobs of a claim, which share the draw in their tokens.
 create index job_drawn on quell.job ((token & 549755813887)) where state = 1;
 

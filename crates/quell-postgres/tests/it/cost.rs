@@ -270,6 +270,34 @@ async fn r34_a_claim_and_its_settlement_read_their_own_jobs_and_no_other() {
     }
 }
 
+#[tokio::test]
+async fn r11_r34_a_claim_of_a_keyed_job_reads_no_other_job_that_runs() {
+    for were in Were::ALL {
+        let scene = Scene::new();
+        let store = were.open(&scene).await;
+        let run = async |key: &str| {
+            trigger(&store, keyed(key)).await;
+            store.flush(None, &task("t"), &Key::new(key).unwrap()).await.unwrap();
+            let jobs = claim(&store, 1).await;
+            assert_eq!(jobs.len(), 1);
+            settle(&store, &jobs, Outcome::succeeded()).await;
+        };
+        run("first").await;
+        trigger(&store, keyed("first")).await;
+        scene.sql(&format!(
+            "insert into quell.job
+                    (id, due_at, first_at, lane_id, task_id, key, shape, payload, state, token)
+             select nextval('quell.job_id'), 0, 0, lane_id, task_id, 'k' || n, shape, payload, 1, n
+               from (select * from quell.job limit 1) j, generate_series(1, {OTHERS}) n"
+        ));
+        for n in 1..=CALLS {
+            run(&format!("new{n}")).await;
+        }
+        drop(store);
+        were.expect_few(&scene, "job", 5 + OTHERS + 4 * CALLS).await;
+    }
+}
+
 /// A key with many closed windows (R10): those behind the first are in nobody's way.
 #[tokio::test]
 async fn r10_r11_closed_windows_are_not_read_until_it_is_their_turn() {
