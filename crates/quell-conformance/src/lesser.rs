@@ -5,20 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use quell_core::effect::Begun;
-use quell_core::heartbeat::{Heartbeat, Workers};
-use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
-    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ExplainTarget,
-    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Overview,
-    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result,
-    Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, Wakeups, WorkerId,
-    lacks,
+    Answer, Batch, Capabilities, Ended, Error, JobId, Operation, QueueName, Receipt, Result, Store,
+    TaskName, Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -78,13 +69,8 @@ impl<S: Store> Lesser<S> {
     }
 }
 
-#[async_trait]
-impl<S: Store> Store for Lesser<S> {
-    fn capabilities(&self) -> Capabilities {
-        self.claims
-    }
-
-    async fn enqueue(
+impl<S: Store> Lesser<S> {
+    async fn enqueue_less(
         &self,
         now: Option<Timestamp>,
         mut batches: Vec<Batch>,
@@ -114,74 +100,56 @@ impl<S: Store> Store for Lesser<S> {
         Ok(answers.flatten().collect())
     }
 
-    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        self.inner.claim(now, claim).await
+    /// What it refuses, and what it leaves out of what is asked.
+    fn less(&self, operation: &mut Operation) -> Result<()> {
+        match operation {
+            Operation::SetQueue { settings, .. }
+                if settings.limits_concurrency() || settings.limits_rate() =>
+            {
+                self.needs(Capability::ExactLimits, "limit the workers of the queue instead")?;
+            }
+            Operation::Jobs { .. }
+            | Operation::Counts {}
+            | Operation::Dead { .. }
+            | Operation::CountDead { .. }
+            | Operation::Unreadable { .. } => {
+                self.needs(Capability::Listing, "ask for a job by its id")?;
+            }
+            Operation::Overview {} => {
+                self.needs(Capability::Listing, "look at a job by its id")?;
+            }
+            Operation::SetSchedule { schedule } => {
+                self.keeps_to_queues(&Batch::one(schedule.trigger.clone()))?;
+                if schedule.trigger.dedup.is_some() {
+                    self.needs(Capability::Dedup, "leave the dedup key out or change stores")?;
+                }
+                if !self.claims.priorities {
+                    schedule.trigger.priority = 0;
+                }
+            }
+            Operation::ImportDead { letters } if !self.claims.priorities => {
+                letters.iter_mut().for_each(|letter| letter.job.priority = 0);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl<S: Store> Store for Lesser<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.claims
     }
 
-    async fn renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Renewal>> {
-        self.inner.renew(now, leases, lease).await
-    }
-
-    async fn settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: Vec<Settlement>,
-    ) -> Result<Vec<Settled>> {
-        self.inner.settle(now, settlements).await
-    }
-
-    async fn begin_effect(
-        &self,
-        now: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        key: &Key,
-    ) -> Result<Begun> {
-        self.inner.begin_effect(now, lease, name, key).await
-    }
-
-    async fn end_effect(
-        &self,
-        now: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        result: &Payload,
-    ) -> Result<()> {
-        self.inner.end_effect(now, lease, name, result).await
-    }
-
-    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
-        self.inner.effects(id).await
-    }
-
-    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        self.inner.reap(now, limit).await
-    }
-
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
-        self.inner.heartbeat(now, beat).await
-    }
-
-    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
-        self.inner.remove_worker(worker, incarnation).await
-    }
-
-    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
-        self.inner.workers(now).await
-    }
-
-    async fn next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<NextDue> {
-        self.inner.next_due(now, queue, tasks).await
+    async fn call(&self, now: Option<Timestamp>, mut operation: Operation) -> Result<Answer> {
+        self.less(&mut operation)?;
+        match operation {
+            Operation::Enqueue { batches } => {
+                self.enqueue_less(now, batches).await.map(Answer::Enqueue)
+            }
+            operation => self.inner.call(now, operation).await,
+        }
     }
 
     fn wakeups(&self) -> Wakeups {
@@ -199,204 +167,5 @@ impl<S: Store> Store for Lesser<S> {
         } else {
             Box::pin(futures_util::future::pending())
         }
-    }
-
-    async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        self.inner.queues().await
-    }
-
-    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
-        if settings.limits_concurrency() || settings.limits_rate() {
-            self.needs(Capability::ExactLimits, "limit the workers of the queue instead")?;
-        }
-        self.inner.set_queue(queue, settings).await
-    }
-
-    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        self.inner.delete_queue(queue).await
-    }
-
-    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
-        self.inner.tasks().await
-    }
-
-    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        self.inner.set_task(task, settings).await
-    }
-
-    async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        self.inner.job(id).await
-    }
-
-    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
-        self.inner.result(id).await
-    }
-
-    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        self.needs(Capability::Listing, "ask for a job by its id")?;
-        self.inner.jobs(filter).await
-    }
-
-    async fn counts(&self) -> Result<Vec<Counts>> {
-        self.needs(Capability::Listing, "ask for a job by its id")?;
-        self.inner.counts().await
-    }
-
-    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        self.inner.attempts(id).await
-    }
-
-    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        self.inner.explain(target).await
-    }
-
-    async fn flush(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
-        self.inner.flush(now, task, key).await
-    }
-
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
-        self.inner.cancel_key(now, task, key).await
-    }
-
-    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
-        self.inner.cancel(now, id, reason).await
-    }
-
-    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
-        self.inner.redrive(now, redrive).await
-    }
-
-    async fn prune(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Pruned> {
-        self.inner.prune(now, retention, limit).await
-    }
-
-    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
-        self.needs(Capability::Listing, "look at a job by its id")?;
-        self.inner.overview(now).await
-    }
-
-    async fn alerts(&self) -> Result<Vec<AlertRow>> {
-        self.inner.alerts().await
-    }
-
-    async fn set_alert(
-        &self,
-        name: &AlertName,
-        version: u64,
-        state: Option<&AlertState>,
-    ) -> Result<bool> {
-        self.inner.set_alert(name, version, state).await
-    }
-
-    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
-        self.keeps_to_queues(&Batch::one(schedule.trigger.clone()))?;
-        let mut schedule = schedule.clone();
-        if schedule.trigger.dedup.is_some() {
-            self.needs(Capability::Dedup, "leave the dedup key out or change stores")?;
-        }
-        if !self.claims.priorities {
-            schedule.trigger.priority = 0;
-        }
-        self.inner.set_schedule(now, &schedule).await
-    }
-
-    async fn set_schedule_state(
-        &self,
-        now: Option<Timestamp>,
-        name: &ScheduleName,
-        state: ScheduleState,
-    ) -> Result<()> {
-        self.inner.set_schedule_state(now, name, state).await
-    }
-
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        self.inner.delete_schedule(now, name).await
-    }
-
-    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
-        self.inner.schedules().await
-    }
-
-    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        self.inner.tick(now, limit).await
-    }
-
-    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
-        self.inner.run_schedule(now, name).await
-    }
-
-    async fn backfill(
-        &self,
-        now: Option<Timestamp>,
-        name: &ScheduleName,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<u64> {
-        self.inner.backfill(now, name, from, to).await
-    }
-}
-
-#[async_trait]
-impl<S: Store> DeadLetters for Lesser<S> {
-    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
-        self.needs(Capability::Listing, "ask for a job by its id")?;
-        self.inner.dead(filter).await
-    }
-
-    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
-        self.needs(Capability::Listing, "ask for a job by its id")?;
-        self.inner.count_dead(filter).await
-    }
-
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
-        self.inner.letters(ids).await
-    }
-
-    async fn discard(
-        &self,
-        now: Option<Timestamp>,
-        ids: &[JobId],
-        reason: &str,
-    ) -> Result<Vec<JobId>> {
-        self.inner.discard(now, ids, reason).await
-    }
-
-    async fn import_dead(
-        &self,
-        now: Option<Timestamp>,
-        letters: &[DeadLetter],
-    ) -> Result<Vec<Imported>> {
-        let mut letters = letters.to_vec();
-        if !self.claims.priorities {
-            letters.iter_mut().for_each(|letter| letter.job.priority = 0);
-        }
-        self.inner.import_dead(now, &letters).await
-    }
-}
-
-#[async_trait]
-impl<S: Store> UnreadableJobs for Lesser<S> {
-    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
-        self.needs(Capability::Listing, "ask for a job by its id")?;
-        self.inner.unreadable(page).await
-    }
-
-    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
-        self.inner.restore(now, ids).await
     }
 }

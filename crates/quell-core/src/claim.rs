@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Draw, JobId, Key, LeaseToken, Payload, QueueName, TaskName, Timestamp, WorkerId};
 
 /// A worker's wish for jobs of one queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The queue.
     pub queue: QueueName,
@@ -25,7 +25,7 @@ pub struct Claim {
 }
 
 /// What a claim brought.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimed {
     /// The store time of the claim: every job in it started then.
     pub now: Timestamp,
@@ -39,7 +39,7 @@ pub struct Claimed {
 }
 
 /// A job with a fresh lease, as its worker needs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimedJob {
     /// The job.
     pub id: JobId,
@@ -68,7 +68,7 @@ pub struct ClaimedJob {
 }
 
 /// When something will be to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextDue {
     /// The store's time of the answer, for callers whose clocks are wrong (R38).
     pub now: Timestamp,
@@ -89,7 +89,8 @@ pub struct Lease {
 }
 
 /// What a renewal found out about one lease (R21).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Renewal {
     /// It is held until then, in store time.
     Held(Timestamp),

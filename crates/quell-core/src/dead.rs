@@ -1,6 +1,6 @@
 //! Dead letters: finding them, what is kept of them, and how they leave (R25, R26).
 //!
-//! A store implements [`DeadLetters`] beside [`Store`](crate::Store), which needs it. What may be
+//! A store implements [`DeadLetters`] beside [`Steps`](crate::Steps), which needs it. What may be
 //! asked, edited and imported is decided here; stores load rows and write them.
 
 use std::collections::BTreeSet;
@@ -72,7 +72,7 @@ pub trait DeadLetters {
 /// let filter = DeadFilter { error: Some(String::new()), ..DeadFilter::default() };
 /// assert_eq!(filter.validate().unwrap_err().field(), Some("error"));
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadFilter {
     /// Only of this task.
     pub task: Option<TaskName>,
@@ -162,7 +162,7 @@ fn check_text(field: &'static str, text: &str, most: usize) -> Result<()> {
 }
 
 /// A place in the list of the dead, which is by time of death: written `MICROSECONDS.JOB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeadPlace {
     /// When the job died.
     pub died_at: Timestamp,
@@ -202,7 +202,7 @@ impl FromStr for DeadPlace {
 }
 
 /// Puts a dead job back, with its payload or with another.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redrive {
     /// The job.
     pub id: JobId,

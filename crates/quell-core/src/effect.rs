@@ -45,7 +45,8 @@ pub struct Done {
 }
 
 /// What an attempt that begins an effect has to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Begun {
     /// The intent is on record, and nobody acted on it before: perform with this key.
     New {

@@ -5,8 +5,11 @@
 //! public variants per store would freeze internals into the API, so stores keep private enums and
 //! hand them over as the source.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::JobId;
 
@@ -14,7 +17,8 @@ use crate::JobId;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What sort of thing went wrong, and so what a caller can do about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The input breaks a rule; nothing was written. [`Error::field`] names it (R40).
@@ -49,6 +53,9 @@ pub enum ErrorKind {
     Internal,
 }
 
+/// What caused an error.
+type Source = Box<dyn StdError + Send + Sync>;
+
 /// What went wrong, where, and what to do about it.
 ///
 /// ```
@@ -59,13 +66,15 @@ pub enum ErrorKind {
 /// assert_eq!(error.field(), Some("key"));
 /// assert!(!error.is_retryable());
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
-    field: Option<&'static str>,
+    field: Option<Cow<'static, str>>,
     unreadable: Option<JobId>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    /// As text where the error has crossed a wire.
+    #[serde(serialize_with = "write_source", deserialize_with = "read_source")]
+    source: Option<Source>,
 }
 
 impl Error {
@@ -76,7 +85,7 @@ impl Error {
 
     /// Bad input in `field` (R40).
     pub fn invalid(field: &'static str, message: impl Into<String>) -> Self {
-        Error { field: Some(field), ..Error::new(ErrorKind::Invalid, message) }
+        Error { field: Some(Cow::Borrowed(field)), ..Error::new(ErrorKind::Invalid, message) }
     }
 
     /// The row of `job` cannot be decoded; `message` says what of it.
@@ -94,7 +103,7 @@ impl Error {
 
     /// The same error with the one that caused it.
     #[must_use]
-    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Source>) -> Self {
         self.source = Some(source.into());
         self
     }
@@ -114,8 +123,8 @@ impl Error {
 
     /// The input field at fault, for [`ErrorKind::Invalid`].
     #[must_use]
-    pub fn field(&self) -> Option<&'static str> {
-        self.field
+    pub fn field(&self) -> Option<&str> {
+        self.field.as_deref()
     }
 
     /// Whether the same call may succeed later, with nothing written by this one.
@@ -137,7 +146,7 @@ impl Error {
         Error {
             kind: self.kind,
             message: self.message.clone(),
-            field: self.field,
+            field: self.field.clone(),
             unreadable: self.unreadable,
             source: self.source.as_ref().map(|source| chain(source.as_ref()).into()),
         }
@@ -154,6 +163,14 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
     }
+}
+
+fn write_source<S: Serializer>(source: &Option<Source>, to: S) -> Result<S::Ok, S::Error> {
+    source.as_ref().map(|source| chain(source.as_ref())).serialize(to)
+}
+
+fn read_source<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Source>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.map(Source::from))
 }
 
 /// An error and all its sources on one line.
@@ -195,5 +212,23 @@ mod tests {
         let shared = error.share();
         assert_eq!((shared.kind(), shared.to_string().as_str()), (error.kind(), "outer"));
         assert_eq!(shared.source().unwrap().to_string(), "middle: inner");
+    }
+
+    #[test]
+    fn an_error_crosses_a_wire_with_all_that_callers_decide_by() {
+        let source = Error::new(ErrorKind::Internal, "inner");
+        let errors = [
+            Error::invalid("key", "a key is empty: give one"),
+            Error::unreadable(JobId::new(7), "state 77 is unknown"),
+            Error::new(ErrorKind::UnknownOutcome, "outer").with_source(source),
+        ];
+        for error in errors {
+            let sent = serde_json::to_string(&error).unwrap();
+            let received: Error = serde_json::from_str(&sent).unwrap();
+            assert_eq!(received.kind(), error.kind());
+            assert_eq!(received.field(), error.field());
+            assert_eq!(received.unreadable_job(), error.unreadable_job());
+            assert_eq!(chain(&received), chain(&error));
+        }
     }
 }

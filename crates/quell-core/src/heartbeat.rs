@@ -145,7 +145,7 @@ impl WorkerRow {
 }
 
 /// The workers that a store knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workers {
     /// The store time of the answer.
     pub now: Timestamp,

@@ -104,7 +104,7 @@ serde_as_text!(TriggerId);
 
 /// What makes the tokens of one claim differ from all others: a random number of 39 bits, which the
 /// worker draws for each claim (R21).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Draw(u64);
 
 impl Draw {

@@ -41,6 +41,7 @@ pub mod letters;
 pub mod limit;
 pub mod line;
 mod memory;
+mod operation;
 pub mod payload;
 pub mod poll;
 pub mod record;
@@ -49,6 +50,7 @@ pub mod schedule;
 mod settings;
 mod settlement;
 mod shape;
+mod steps;
 mod store;
 mod time;
 pub mod touched;
@@ -71,14 +73,16 @@ pub use id::{
 pub use idempotency::JobResult;
 pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot, part};
+pub use operation::{Answer, Call, Operation, OperationKind, Store, dispatch};
 pub use payload::{Fold, Payload};
 pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 pub use settlement::{
     Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement, clipped,
 };
+pub use steps::Steps;
 pub use store::{
-    Capabilities, Counts, ExplainTarget, JobFilter, Location, Pruned, Retention, Store,
-    in_savepoint, lacks, no_such_job,
+    Capabilities, Counts, ExplainTarget, JobFilter, Location, Pruned, Retention, in_savepoint,
+    lacks, no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{AttemptOutcome, Job, JobId, JobState, Lease, Payload, Timestamp};
 
 /// The end of an attempt, as a worker reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settlement {
     /// The attempt's right.
     pub lease: Lease,
@@ -16,7 +16,8 @@ pub struct Settlement {
 }
 
 /// What came of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Outcome {
     /// It ended well.
@@ -99,7 +100,7 @@ impl Outcome {
 }
 
 /// A failed attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// What it said, with its sources; stores cut it at [`Failure::MAX_ERROR_BYTES`].
     pub error: String,
@@ -128,7 +129,8 @@ pub fn clipped(text: &str) -> String {
 }
 
 /// What follows a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// It is tried again after `backoff`, unless this was the last attempt (R24).
     Transient {
@@ -163,7 +165,7 @@ impl Settlement {
 }
 
 /// The store's answer to one settlement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
     /// Whose attempt.
     pub lease: Lease,
@@ -199,7 +201,7 @@ pub enum SettledAs {
 }
 
 /// A lease that was taken back (R21).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lapsed {
     /// Whose attempt.
     pub lease: Lease,

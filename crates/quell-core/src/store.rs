@@ -1,27 +1,10 @@
-//! The one door to the world: what every store does, in batches, one atomic step per call.
-//!
-//! Callers are the client's batcher, the worker and the operator's tools; implementors are
-//! [`MemoryStore`](crate::MemoryStore) and one crate per engine. A store takes the time as a
-//! parameter: `None` means its own clock (production), `Some` is virtual time (tests).
+//! What callers and stores say to each other beside operations: capabilities, filters, counts.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::alert::{AlertRow, AlertState, Overview};
-use crate::checkup::Checkup;
-use crate::effect::Begun;
-use crate::heartbeat::{Heartbeat, Workers};
-use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
-use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
-use crate::{
-    AlertName, Attempt, Batch, Claim, Claimed, DeadLetters, Effect, EffectName, Ended, Error,
-    Explanation, Job, JobId, JobResult, JobState, Key, Lapsed, Lease, NextDue, Payload, QueueName,
-    Receipt, Redrive, Renewal, Result, ScheduleName, Settled, SettledAs, Settlement, StoreId,
-    TaskName, Timestamp, TriggerId, UnreadableJobs, Wakeups, WorkerId,
-};
+use crate::{Error, Job, JobId, JobState, Key, QueueName, StoreId, TaskName, TriggerId};
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
 /// [`Unsupported`](crate::ErrorKind::Unsupported) that names the field, before anything is written,
@@ -92,7 +75,7 @@ pub struct Counts {
 }
 
 /// Which jobs to list, newest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFilter {
     /// Only of this task.
     pub task: Option<TaskName>,
@@ -133,7 +116,8 @@ impl JobFilter {
 }
 
 /// What to explain (R15).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ExplainTarget {
     /// A job.
     Job(JobId),
@@ -149,7 +133,7 @@ pub enum ExplainTarget {
 }
 
 /// How long ended jobs are kept (R37); none means for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
     /// Succeeded, cancelled and absorbed jobs.
     pub succeeded: Option<Duration>,
@@ -164,8 +148,8 @@ impl Default for Retention {
     }
 }
 
-/// What one call of [`Store::prune`] removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What one call of [`Store::prune`](crate::Store::prune) removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pruned {
     /// Ended jobs.
     pub jobs: u64,
@@ -196,302 +180,6 @@ impl Pruned {
     pub fn reaches(&mut self, handled: u64, limit: usize) {
         self.more |= handled >= u64::try_from(limit).unwrap_or(u64::MAX);
     }
-}
-
-/// The engine below clients and workers.
-///
-/// Each method is one atomic step: all of it happens or none, except that an error of kind
-/// [`UnknownOutcome`](crate::ErrorKind::UnknownOutcome) says nothing about which. Dropping a
-/// returned future leaves the step's outcome unknown in the same way.
-#[async_trait]
-pub trait Store: DeadLetters + UnreadableJobs + Send + Sync + std::fmt::Debug + 'static {
-    /// What the store does natively.
-    fn capabilities(&self) -> Capabilities;
-
-    /// How many calls of [`enqueue`](Store::enqueue) a process does well to have under way at a time
-    /// when more triggers wait, as things are now: it is asked before each call. One for a store that
-    /// takes one writer at a time.
-    fn enqueues_at_once(&self) -> usize {
-        1
-    }
-
-    /// Where callers' own transactions find the store (R4, R22); none where they cannot.
-    fn location(&self) -> Option<&Location> {
-        None
-    }
-
-    /// Accepts batches, each whole or not at all; receipts come in the same order (R1–R9, R16). A
-    /// batch whose idempotency keys came with other payloads is refused by itself (R19), and leaves
-    /// nothing behind.
-    ///
-    /// The caller has validated the batches.
-    async fn enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: Vec<Batch>,
-    ) -> Result<Vec<Result<Vec<Receipt>>>>;
-
-    /// Starts due jobs, in the order of R30, under fresh leases.
-    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed>;
-
-    /// Extends leases to `lease` from now, and answers for each of them in the same order (R21).
-    ///
-    /// An error is the answer for all. A store of several parts answers for the leases of each part
-    /// that it reached, and [`Renewal::Unknown`] for the others.
-    async fn renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Renewal>>;
-
-    /// Ends attempts; answers come in the same order (R12, R21, R24, R25).
-    async fn settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: Vec<Settlement>,
-    ) -> Result<Vec<Settled>>;
-
-    /// Puts on record that an attempt is about to perform an effect, and says what is known of it
-    /// (R23). The intent is durable before the answer comes; where one is known, that one stands,
-    /// with its key.
-    ///
-    /// Fails with `IllegalMove` where the lease was lost, and with `Invalid` as for
-    /// [`Effect::begin`].
-    async fn begin_effect(
-        &self,
-        now: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        key: &Key,
-    ) -> Result<Begun>;
-
-    /// Records the result of an effect that was begun (R23).
-    ///
-    /// Fails with `IllegalMove` where the lease was lost or as for [`effect::end`](crate::effect::end),
-    /// and with `Invalid` for a result over
-    /// [`effect::MAX_RESULT_BYTES`](crate::effect::MAX_RESULT_BYTES).
-    async fn end_effect(
-        &self,
-        now: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        result: &Payload,
-    ) -> Result<()>;
-
-    /// The effects of a job, by name; none where its id is unknown or its row was pruned (R23).
-    async fn effects(&self, id: JobId) -> Result<Vec<Effect>>;
-
-    /// Records that a worker is alive (R25): makes its row, or changes it as
-    /// [`WorkerRow::again`](crate::heartbeat::WorkerRow::again) does. A new row removes those that
-    /// are [`outdated`](crate::heartbeat::outdated).
-    ///
-    /// Its price is bounded by the number of workers: it reads and writes nothing of jobs and queues.
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()>;
-
-    /// Removes the row of a worker that has stopped; nothing where there is none.
-    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()>;
-
-    /// The workers that were seen within [`KEPT_UNSEEN`](crate::heartbeat::KEPT_UNSEEN), by name and
-    /// incarnation.
-    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers>;
-
-    /// Takes back at most `limit` leases that lapsed (R21), and decides for each from the worker
-    /// rows whether it counts as a crash ([`crash::is_crash`](crate::crash::is_crash)).
-    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>>;
-
-    /// When something will be to do in `queue` for a worker that knows `tasks`.
-    async fn next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<NextDue>;
-
-    /// When something may be to do in each of these queues, for a worker that knows these tasks: at
-    /// the latest when [`Store::next_due`] says so, and earlier where a limit keeps it back. One
-    /// look at all of them is what an idle worker costs.
-    async fn peek(
-        &self,
-        now: Option<Timestamp>,
-        queues: &[(QueueName, Arc<[TaskName]>)],
-    ) -> Result<Vec<NextDue>> {
-        let mut next = Vec::with_capacity(queues.len());
-        for (queue, tasks) in queues {
-            next.push(self.next_due(now, queue, tasks).await?);
-        }
-        Ok(next)
-    }
-
-    /// A stream of hints that something may be due earlier than a worker thinks (R34). A hint may
-    /// be lost or false; polling is the safety net.
-    fn wakeups(&self) -> Wakeups;
-
-    /// Hears of the end of a job that comes after this call (R19), an absorption too. The hint may be
-    /// lost or false; asking for the [result](Store::result) now and then is the safety net. A store
-    /// that pushes nothing answers with what is never ready.
-    fn ended(&self, job: JobId) -> Ended;
-
-    /// The queues there are, with their settings.
-    async fn queues(&self) -> Result<Vec<QueueInfo>>;
-
-    /// Sets a queue's settings; makes the queue where there is none, or was deleted (R32).
-    ///
-    /// Fails with `Invalid` as for [`QueueSettings::validate`]. A rate counts starts from when it
-    /// is set; a longer period counts those that the shorter one did.
-    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()>;
-
-    /// Deletes a queue's settings, so that nothing starts until it is set again (R32); triggers are
-    /// accepted and wait. Says whether there was such a queue.
-    async fn delete_queue(&self, queue: &QueueName) -> Result<bool>;
-
-    /// The tasks there are, with their settings.
-    async fn tasks(&self) -> Result<Vec<TaskInfo>>;
-
-    /// Sets a task's settings; no job need be there yet (R33).
-    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()>;
-
-    /// One job, or none where its id is unknown or its row was pruned.
-    async fn job(&self, id: JobId) -> Result<Option<Job>>;
-
-    /// How a job stands and what came of it, also after its row was removed where an idempotency
-    /// record keeps it (R19, R37); of the heir, where it was absorbed. None where nothing is known.
-    async fn result(&self, id: JobId) -> Result<Option<JobResult>>;
-
-    /// Jobs that match, newest first, one page.
-    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>>;
-
-    /// How many jobs there are.
-    async fn counts(&self) -> Result<Vec<Counts>>;
-
-    /// The attempts of a job, oldest first; of many, the first and the last ones
-    /// ([`record`](crate::record)).
-    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>>;
-
-    /// What happened to a trigger, job or key, and why (R15); none where nothing is known of it.
-    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>>;
-
-    /// Makes the open window of a key due now (R7); none where no window is open.
-    async fn flush(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>>;
-
-    /// Cancels the open window of a key (R7); none where no window is open.
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>>;
-
-    /// Cancels a job that waits or runs.
-    ///
-    /// Fails with `NotFound` for an unknown job and `IllegalMove` for one that has ended.
-    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()>;
-
-    /// Puts a dead job back with fresh attempts, or into its key's open window; a payload that is
-    /// edited replaces its own, which stays on record (R26).
-    ///
-    /// Fails with `NotFound` for an unknown job, `IllegalMove` for one that is not dead, and
-    /// `Invalid` for a payload that later ones could not be gathered into. The caller has validated
-    /// its size.
-    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs>;
-
-    /// Removes at most `limit` ended jobs past their retention, and expired dedup and idempotency
-    /// keys, key memories, starts and ticks, of which a store with a disk takes at most `limit` of
-    /// each kind (R37). The answer says whether another call may find more; callers repeat the call
-    /// until it does not.
-    async fn prune(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Pruned>;
-
-    /// The dead jobs and the oldest due one of each queue and task, in bounded work (R27).
-    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview>;
-
-    /// What is kept of alerts, by name (R27).
-    async fn alerts(&self) -> Result<Vec<AlertRow>>;
-
-    /// Writes what is kept of an alert, if its row still has this version; 0 where there is none.
-    /// Says whether it did. None removes the row.
-    async fn set_alert(
-        &self,
-        name: &AlertName,
-        version: u64,
-        state: Option<&AlertState>,
-    ) -> Result<bool>;
-
-    /// Reads the store's clock and a few facts about its health, in bounded work (R38).
-    async fn checkup(&self) -> Result<Checkup> {
-        Err(lacks("checkup", "there is nothing to check"))
-    }
-
-    /// Makes a schedule, or changes the one of its name; its state stays (R36).
-    ///
-    /// The caller has validated it.
-    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
-        let _unused = (now, schedule);
-        Err(lacks_schedules())
-    }
-
-    /// Pauses or resumes a schedule (R36). Fails with `NotFound` for an unknown one.
-    async fn set_schedule_state(
-        &self,
-        now: Option<Timestamp>,
-        name: &ScheduleName,
-        state: ScheduleState,
-    ) -> Result<()> {
-        let _unused = (now, name, state);
-        Err(lacks_schedules())
-    }
-
-    /// Removes a schedule and what is known of its ticks. Fails with `NotFound` for an unknown one.
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        let _unused = (now, name);
-        Err(lacks_schedules())
-    }
-
-    /// The schedules there are, by name.
-    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
-        Err(lacks_schedules())
-    }
-
-    /// Fires at most `limit` ticks that are due, of at most as many schedules, those that have
-    /// waited longest first; each tick once, whoever asks and however often (R36).
-    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        let _unused = (now, limit);
-        Err(lacks_schedules())
-    }
-
-    /// Triggers what a schedule triggers, now and outside its plan. Fails with `NotFound` for an
-    /// unknown one.
-    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
-        let _unused = (now, name);
-        Err(lacks_schedules())
-    }
-
-    /// Fires the ticks from `from` to `to`, both included, that have not fired; returns how many
-    /// did. Fails with `NotFound` for an unknown schedule, and with `Invalid` for a range that
-    /// [`ScheduleInfo::backfill`] refuses.
-    async fn backfill(
-        &self,
-        now: Option<Timestamp>,
-        name: &ScheduleName,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<u64> {
-        let _unused = (now, name, from, to);
-        Err(lacks_schedules())
-    }
-}
-
-fn lacks_schedules() -> Error {
-    lacks("schedules", "trigger from a scheduler of your own, or change stores")
 }
 
 /// The answer for a job that is not there.

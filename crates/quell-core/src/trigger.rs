@@ -162,7 +162,7 @@ impl NewTrigger {
 }
 
 /// Triggers that are accepted together or not at all (R5).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     /// In order; receipts come back in the same order.
     pub triggers: Vec<NewTrigger>,

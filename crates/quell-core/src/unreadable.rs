@@ -27,7 +27,7 @@ pub struct UnreadableJob {
 }
 
 /// A page of the jobs that were set aside, newest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnreadablePage {
     /// Only ids below this one: the last of the page before.
     pub before: Option<JobId>,

@@ -14,11 +14,12 @@ use quell_core::history::{Event, Sink};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::touched::Needs;
 use quell_core::{
-    AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
-    Ended, Error, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    Location, NewTrigger, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
-    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect,
+    EffectName, Ended, Error, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key,
+    Lapsed, Lease, Location, NewTrigger, NextDue, Operation, Payload, Pruned, QueueInfo, QueueName,
+    QueueSettings, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Steps, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    WorkerId, dispatch,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -325,6 +326,21 @@ impl Store for PostgresStore {
         Some(&self.location)
     }
 
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        dispatch(self, now, operation).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
+    }
+}
+
+#[async_trait]
+impl Steps for PostgresStore {
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
@@ -471,14 +487,6 @@ impl Store for PostgresStore {
         next.iter().for_each(|next| self.saw(next.now));
         self.warm_up(queues.iter().map(|(queue, tasks)| (queue, &**tasks))).await;
         Ok(next)
-    }
-
-    fn wakeups(&self) -> Wakeups {
-        self.hub.subscribe()
-    }
-
-    fn ended(&self, job: JobId) -> Ended {
-        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

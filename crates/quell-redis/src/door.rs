@@ -12,11 +12,12 @@ use quell_core::effect::Begun;
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
 use quell_core::{
-    AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName, Ended,
-    Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
-    Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
-    Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId, lacks, no_such_job,
+    AlertName, Answer, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
+    Ended, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key,
+    Lapsed, Lease, NextDue, Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings,
+    Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement,
+    Steps, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    dispatch, lacks, no_such_job,
 };
 use tokio::task::JoinSet;
 
@@ -180,6 +181,21 @@ impl Store for RedisStore {
         self.shards.first.enqueues_at_once()
     }
 
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        dispatch(self, now, operation).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
+    }
+}
+
+#[async_trait]
+impl Steps for RedisStore {
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
@@ -342,16 +358,8 @@ impl Store for RedisStore {
         if let Some(only) = self.shards.only() {
             return only.peek(now, queues).await;
         }
-        let asked = queues.iter().map(|(queue, tasks)| self.next_due(now, queue, tasks));
+        let asked = queues.iter().map(|(queue, tasks)| Steps::next_due(self, now, queue, tasks));
         of_those_that_answer(join_all(asked).await)
-    }
-
-    fn wakeups(&self) -> Wakeups {
-        self.hub.subscribe()
-    }
-
-    fn ended(&self, job: JobId) -> Ended {
-        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use quell_core::{Error, ErrorKind, Lease, Renewal, Result, Store, Timestamp};
+use quell_core::{Error, ErrorKind, Lease, Renewal, Result, Steps, Timestamp};
 use tokio::time::timeout;
 use tracing::warn;
 

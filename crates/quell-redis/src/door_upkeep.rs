@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, join_all};
 use quell_core::alert::{LaneOverview, Overview};
 use quell_core::schedule::Ticked;
 use quell_core::{
-    Claim, Claimed, Lapsed, NextDue, Pruned, QueueName, Result, Retention, Store, TaskName,
+    Claim, Claimed, Lapsed, NextDue, Pruned, QueueName, Result, Retention, Steps, TaskName,
     Timestamp,
 };
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
 use quell_core::heartbeat::{Heartbeat, WorkerRow, Workers};
-use quell_core::{Result, Store, Timestamp, WorkerId};
+use quell_core::{Result, Steps, Timestamp, WorkerId};
 
 use crate::door::RedisStore;
 use crate::shards::found_of;

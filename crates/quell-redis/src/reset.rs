@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use quell_core::checkup::{ClockReset, in_use};
 use quell_core::part::Rows;
-use quell_core::{Result, ScheduleName, Store, Timestamp, WakeHub};
+use quell_core::{Result, ScheduleName, Steps, Timestamp, WakeHub};
 use redis::Value;
 use tracing::error;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quell_core::history::Sink;
 use quell_core::{
-    Error, ErrorKind, Job, JobId, Key, NewTrigger, QueueName, Result, Store, TaskName, WakeHub,
+    Error, ErrorKind, Job, JobId, Key, NewTrigger, QueueName, Result, Steps, TaskName, WakeHub,
     lacks,
 };
 

@@ -13,10 +13,10 @@ use quell_core::part::News;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
-    Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName,
-    TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
+    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, TaskInfo, TaskName,
+    TaskSettings, Timestamp, WakeHub, WorkerId,
 };
 
 use crate::claim::Tried;
@@ -188,9 +188,8 @@ impl ShardStore {
     }
 }
 
-#[async_trait]
-impl Store for ShardStore {
-    fn capabilities(&self) -> Capabilities {
+impl ShardStore {
+    pub(crate) fn capabilities(&self) -> Capabilities {
         Capabilities {
             dedup: true,
             transactions: false,
@@ -205,12 +204,15 @@ impl Store for ShardStore {
     /// While the server works on one call, this process reads the answer of another and makes the
     /// next. But steps wait for each other, and where replicas or the disk are waited for, two
     /// calls wait twice.
-    fn enqueues_at_once(&self) -> usize {
+    pub(crate) fn enqueues_at_once(&self) -> usize {
         let Shard { link, steps, syncs, .. } = &self.shard;
         let one_by_one = self.history.is_some() || link.waits() || *syncs || steps.are_common();
         if one_by_one { 1 } else { 2 }
     }
+}
 
+#[async_trait]
+impl Steps for ShardStore {
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
@@ -360,14 +362,6 @@ impl Store for ShardStore {
         queues: &[(QueueName, Arc<[TaskName]>)],
     ) -> Result<Vec<NextDue>> {
         self.peek_all(now, queues).await
-    }
-
-    fn wakeups(&self) -> Wakeups {
-        self.hub.subscribe()
-    }
-
-    fn ended(&self, job: JobId) -> Ended {
-        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

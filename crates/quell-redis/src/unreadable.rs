@@ -345,7 +345,7 @@ fn place(id: u64) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use quell_conformance::rig::{keyed, task};
-    use quell_core::{Batch, Key, Store};
+    use quell_core::{Batch, Key, Steps};
 
     use crate::RedisOptions;
 

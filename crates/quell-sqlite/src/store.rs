@@ -13,12 +13,13 @@ use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
+    AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
     DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation,
-    Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload,
-    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId,
+    Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Operation,
+    Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result,
+    Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, Store, TaskInfo, TaskName,
+    TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups,
+    WorkerId, dispatch,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{Connection, SqliteConnection, SqlitePool};
@@ -278,6 +279,21 @@ impl Store for SqliteStore {
         Some(&self.location)
     }
 
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        dispatch(self, now, operation).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
+    }
+}
+
+#[async_trait]
+impl Steps for SqliteStore {
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
@@ -396,14 +412,6 @@ impl Store for SqliteStore {
     ) -> Result<NextDue> {
         let asked = Asked { queue, tasks, worker: None, limit: 0 };
         Ok(self.look(now, &asked).await?.line.next())
-    }
-
-    fn wakeups(&self) -> Wakeups {
-        self.hub.subscribe()
-    }
-
-    fn ended(&self, job: JobId) -> Ended {
-        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

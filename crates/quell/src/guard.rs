@@ -8,23 +8,13 @@ use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
-use quell_core::checkup::Checkup;
-use quell_core::effect::Begun;
-use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::{Event, Sink};
-use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts,
-    DeadFilter, DeadLetter, DeadLetters, Effect, EffectName, Ended, Error, ErrorKind,
-    ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
-    Location, NextDue, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt,
-    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
-    Wakeups, WorkerId,
+    Answer, Capabilities, Ended, Error, ErrorKind, JobId, Location, Operation, OperationKind,
+    Result, Store, Timestamp, Wakeups,
 };
 use tracing::error;
 
@@ -140,104 +130,21 @@ impl Store for Guarded {
         self.inner.location()
     }
 
-    async fn checkup(&self) -> Result<Checkup> {
-        read("checkup", async move { self.inner.checkup().await }).await
-    }
-
-    async fn enqueue(
-        &self,
-        now: Option<Timestamp>,
-        batches: Vec<Batch>,
-    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        let (name, kind) = (operation.name(), operation.kind());
+        if let (Operation::Flush { task, key }, Some(history)) = (&operation, &self.history) {
+            history.record(&Event::FlushInvoke { task: task.clone(), key: key.clone() });
+        }
         // The client records each trigger of unknown outcome.
-        write("enqueue", async move { self.inner.enqueue(now, batches).await }).await
-    }
-
-    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        self.write("claim", async move { self.inner.claim(now, claim).await }).await
-    }
-
-    async fn renew(
-        &self,
-        now: Option<Timestamp>,
-        leases: &[Lease],
-        lease: Duration,
-    ) -> Result<Vec<Renewal>> {
-        self.write("renew", async move { self.inner.renew(now, leases, lease).await }).await
-    }
-
-    async fn settle(
-        &self,
-        now: Option<Timestamp>,
-        settlements: Vec<Settlement>,
-    ) -> Result<Vec<Settled>> {
-        self.write("settle", async move { self.inner.settle(now, settlements).await }).await
-    }
-
-    async fn begin_effect(
-        &self,
-        now: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        key: &Key,
-    ) -> Result<Begun> {
-        self.write(
-            "begin_effect",
-            async move { self.inner.begin_effect(now, lease, name, key).await },
-        )
-        .await
-    }
-
-    async fn end_effect(
-        &self,
-        now: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        result: &Payload,
-    ) -> Result<()> {
-        self.write(
-            "end_effect",
-            async move { self.inner.end_effect(now, lease, name, result).await },
-        )
-        .await
-    }
-
-    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
-        read("effects", async move { self.inner.effects(id).await }).await
-    }
-
-    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        self.write("reap", async move { self.inner.reap(now, limit).await }).await
-    }
-
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
-        self.write("heartbeat", async move { self.inner.heartbeat(now, beat).await }).await
-    }
-
-    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
-        let removed = async move { self.inner.remove_worker(worker, incarnation).await };
-        self.write("remove_worker", removed).await
-    }
-
-    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
-        read("workers", async move { self.inner.workers(now).await }).await
-    }
-
-    async fn next_due(
-        &self,
-        now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-    ) -> Result<NextDue> {
-        read("next_due", async move { self.inner.next_due(now, queue, tasks).await }).await
-    }
-
-    async fn peek(
-        &self,
-        now: Option<Timestamp>,
-        queues: &[(QueueName, Arc<[TaskName]>)],
-    ) -> Result<Vec<NextDue>> {
-        read("peek", async move { self.inner.peek(now, queues).await }).await
+        let is_recorded = !matches!(operation, Operation::Enqueue { .. });
+        let answer = async move { self.inner.call(now, operation).await };
+        match kind {
+            OperationKind::Read => read(name, answer).await,
+            OperationKind::Write | OperationKind::Hot if is_recorded => {
+                self.write(name, answer).await
+            }
+            OperationKind::Write | OperationKind::Hot => write(name, answer).await,
+        }
     }
 
     /// A stream that panics ends: polling is the safety net (R34).
@@ -250,193 +157,6 @@ impl Store for Guarded {
     fn ended(&self, job: JobId) -> Ended {
         let ended = plain("ended", || self.inner.ended(job), || Box::pin(std::future::pending()));
         guarded_ended(ended)
-    }
-
-    async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        read("queues", async move { self.inner.queues().await }).await
-    }
-
-    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
-        self.write("set_queue", async move { self.inner.set_queue(queue, settings).await }).await
-    }
-
-    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        self.write("delete_queue", async move { self.inner.delete_queue(queue).await }).await
-    }
-
-    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
-        read("tasks", async move { self.inner.tasks().await }).await
-    }
-
-    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        self.write("set_task", async move { self.inner.set_task(task, settings).await }).await
-    }
-
-    async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        read("job", async move { self.inner.job(id).await }).await
-    }
-
-    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
-        read("result", async move { self.inner.result(id).await }).await
-    }
-
-    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        read("jobs", async move { self.inner.jobs(filter).await }).await
-    }
-
-    async fn counts(&self) -> Result<Vec<Counts>> {
-        read("counts", async move { self.inner.counts().await }).await
-    }
-
-    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        read("attempts", async move { self.inner.attempts(id).await }).await
-    }
-
-    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        read("explain", async move { self.inner.explain(target).await }).await
-    }
-
-    async fn flush(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
-        if let Some(history) = &self.history {
-            history.record(&Event::FlushInvoke { task: task.clone(), key: key.clone() });
-        }
-        self.write("flush", async move { self.inner.flush(now, task, key).await }).await
-    }
-
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
-        self.write("cancel_key", async move { self.inner.cancel_key(now, task, key).await }).await
-    }
-
-    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
-        self.write("cancel", async move { self.inner.cancel(now, id, reason).await }).await
-    }
-
-    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
-        self.write("redrive", async move { self.inner.redrive(now, redrive).await }).await
-    }
-
-    async fn prune(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Pruned> {
-        self.write("prune", async move { self.inner.prune(now, retention, limit).await }).await
-    }
-
-    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
-        read("overview", async move { self.inner.overview(now).await }).await
-    }
-
-    async fn alerts(&self) -> Result<Vec<AlertRow>> {
-        read("alerts", async move { self.inner.alerts().await }).await
-    }
-
-    async fn set_alert(
-        &self,
-        name: &AlertName,
-        version: u64,
-        state: Option<&AlertState>,
-    ) -> Result<bool> {
-        self.write("set_alert", async move { self.inner.set_alert(name, version, state).await })
-            .await
-    }
-
-    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
-        self.write("set_schedule", async move { self.inner.set_schedule(now, schedule).await })
-            .await
-    }
-
-    async fn set_schedule_state(
-        &self,
-        now: Option<Timestamp>,
-        name: &ScheduleName,
-        state: ScheduleState,
-    ) -> Result<()> {
-        self.write("set_schedule_state", async move {
-            self.inner.set_schedule_state(now, name, state).await
-        })
-        .await
-    }
-
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        self.write("delete_schedule", async move { self.inner.delete_schedule(now, name).await })
-            .await
-    }
-
-    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
-        read("schedules", async move { self.inner.schedules().await }).await
-    }
-
-    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        self.write("tick", async move { self.inner.tick(now, limit).await }).await
-    }
-
-    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
-        self.write("run_schedule", async move { self.inner.run_schedule(now, name).await }).await
-    }
-
-    async fn backfill(
-        &self,
-        now: Option<Timestamp>,
-        name: &ScheduleName,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<u64> {
-        self.write("backfill", async move { self.inner.backfill(now, name, from, to).await }).await
-    }
-}
-
-#[async_trait]
-impl DeadLetters for Guarded {
-    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
-        read("dead", async move { self.inner.dead(filter).await }).await
-    }
-
-    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
-        read("count_dead", async move { self.inner.count_dead(filter).await }).await
-    }
-
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
-        read("letters", async move { self.inner.letters(ids).await }).await
-    }
-
-    async fn discard(
-        &self,
-        now: Option<Timestamp>,
-        ids: &[JobId],
-        reason: &str,
-    ) -> Result<Vec<JobId>> {
-        self.write("discard", async move { self.inner.discard(now, ids, reason).await }).await
-    }
-
-    async fn import_dead(
-        &self,
-        now: Option<Timestamp>,
-        letters: &[DeadLetter],
-    ) -> Result<Vec<Imported>> {
-        self.write("import_dead", async move { self.inner.import_dead(now, letters).await }).await
-    }
-}
-
-#[async_trait]
-impl UnreadableJobs for Guarded {
-    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
-        read("unreadable", async move { self.inner.unreadable(page).await }).await
-    }
-
-    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
-        self.write("restore", async move { self.inner.restore(now, ids).await }).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use quell_core::{DeadFilter, DeadLetters, DeadPlace, JobId, Payload, Redrive, Store, Timestamp};
+use quell_core::{DeadFilter, DeadPlace, JobId, Payload, Redrive, Store, Timestamp};
 
 use super::{Op, Pair, both};
 use crate::rig::task;

@@ -4,7 +4,6 @@
 //! the model inside did. The bugs are those that real queues had; see `docs/testing.md`.
 
 mod bend;
-mod dead;
 mod own;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,16 +13,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use quell_core::effect::Begun;
-use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::{Event, History, Sink};
 use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, Ended, Error, ErrorKind, ExplainTarget, Explanation, Job, JobFilter, JobId,
-    JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NextDue, Overview, Payload, Pruned,
-    QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, Wakeups, WorkerId,
+    Answer, Batch, Capabilities, Claim, Claimed, EffectName, Ended, Error, ErrorKind, Job,
+    JobFilter, JobId, JobState, Key, Lapsed, Lease, MemoryStore, NextDue, Operation, QueueName,
+    QueueSettings, Receipt, Renewal, Result, ScheduleName, Settled, SettledAs, Settlement, Store,
+    TaskName, Timestamp, Wakeups,
 };
 
 use super::bug::Bug;
@@ -117,6 +113,66 @@ impl Store for Buggy {
         self.inner.capabilities()
     }
 
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        match operation {
+            Operation::Enqueue { batches } => self.enqueue(now, batches).await.map(Answer::Enqueue),
+            Operation::Claim { claim } => self.claim(now, &claim).await.map(Answer::Claim),
+            Operation::Renew { leases, lease } => {
+                self.renew(now, &leases, lease).await.map(Answer::Renew)
+            }
+            Operation::Settle { settlements } => {
+                self.settle(now, settlements).await.map(Answer::Settle)
+            }
+            Operation::BeginEffect { lease, name, key } => {
+                self.begin_effect(now, &lease, &name, &key).await.map(Answer::BeginEffect)
+            }
+            Operation::Reap { limit } => self.reap(now, limit).await.map(Answer::Reap),
+            Operation::NextDue { queue, tasks } => {
+                self.next_due(now, &queue, &tasks).await.map(Answer::NextDue)
+            }
+            Operation::SetQueue { queue, settings } => {
+                self.set_queue(&queue, &settings).await.map(Answer::SetQueue)
+            }
+            Operation::Jobs { filter } => self.jobs(&filter).await.map(Answer::Jobs),
+            Operation::Cancel { id, reason } => {
+                self.cancel(now, id, &reason).await.map(Answer::Cancel)
+            }
+            Operation::SetSchedule { schedule } => {
+                self.set_schedule(now, &schedule).await.map(Answer::SetSchedule)
+            }
+            Operation::SetScheduleState { name, state } => {
+                self.set_schedule_state(now, &name, state).await.map(Answer::SetScheduleState)
+            }
+            Operation::Tick { limit } => self.tick(now, limit).await.map(Answer::Tick),
+            Operation::Peek { queues } => {
+                let mut next = Vec::with_capacity(queues.len());
+                for (queue, tasks) in &queues {
+                    next.push(self.next_due(now, queue, tasks).await?);
+                }
+                Ok(Answer::Peek(next))
+            }
+            operation => {
+                let answer = self.inner.call(now, operation).await;
+                self.tell();
+                answer
+            }
+        }
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        match self.bug {
+            Bug::LosesWakeups => Box::pin(stream::pending()),
+            Bug::AbsorbDisarms => Box::pin(self.inner.wakeups().filter(|_| async { false })),
+            _ => self.inner.wakeups(),
+        }
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.inner.ended(job)
+    }
+}
+
+impl Buggy {
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
@@ -215,20 +271,6 @@ impl Store for Buggy {
         Ok(if forgets { Begun::New { key: key.clone() } } else { begun })
     }
 
-    async fn end_effect(
-        &self,
-        now: Option<Timestamp>,
-        lease: &Lease,
-        name: &EffectName,
-        result: &Payload,
-    ) -> Result<()> {
-        self.inner.end_effect(now, lease, name, result).await
-    }
-
-    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
-        self.inner.effects(id).await
-    }
-
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
         if self.has(Bug::NeverReaps) {
             return Ok(Vec::new());
@@ -249,18 +291,6 @@ impl Store for Buggy {
         Ok(lapsed)
     }
 
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
-        self.inner.heartbeat(now, beat).await
-    }
-
-    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
-        self.inner.remove_worker(worker, incarnation).await
-    }
-
-    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
-        self.inner.workers(now).await
-    }
-
     async fn next_due(
         &self,
         now: Option<Timestamp>,
@@ -269,22 +299,6 @@ impl Store for Buggy {
     ) -> Result<NextDue> {
         let next = self.inner.next_due(now, queue, tasks).await?;
         self.bend_next(next).await
-    }
-
-    fn wakeups(&self) -> Wakeups {
-        match self.bug {
-            Bug::LosesWakeups => Box::pin(stream::pending()),
-            Bug::AbsorbDisarms => Box::pin(self.inner.wakeups().filter(|_| async { false })),
-            _ => self.inner.wakeups(),
-        }
-    }
-
-    fn ended(&self, job: JobId) -> Ended {
-        self.inner.ended(job)
-    }
-
-    async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        self.inner.queues().await
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
@@ -298,68 +312,10 @@ impl Store for Buggy {
         Ok(())
     }
 
-    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        let answer = self.inner.delete_queue(queue).await;
-        self.tell();
-        answer
-    }
-
-    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
-        self.inner.tasks().await
-    }
-
-    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        let answer = self.inner.set_task(task, settings).await;
-        self.tell();
-        answer
-    }
-
-    async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        self.inner.job(id).await
-    }
-
-    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
-        self.inner.result(id).await
-    }
-
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
         let mut jobs = self.inner.jobs(filter).await?;
         jobs.retain(|job| self.shows(job));
         Ok(jobs)
-    }
-
-    async fn counts(&self) -> Result<Vec<Counts>> {
-        self.inner.counts().await
-    }
-
-    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        self.inner.attempts(id).await
-    }
-
-    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        self.inner.explain(target).await
-    }
-
-    async fn flush(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
-        let flushed = self.inner.flush(now, task, key).await;
-        self.tell();
-        flushed
-    }
-
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
-        let cancelled = self.inner.cancel_key(now, task, key).await;
-        self.tell();
-        cancelled
     }
 
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
@@ -373,40 +329,6 @@ impl Store for Buggy {
             }
             (_, cancelled) => cancelled,
         }
-    }
-
-    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
-        let became = self.inner.redrive(now, redrive).await;
-        self.tell();
-        became
-    }
-
-    async fn prune(
-        &self,
-        now: Option<Timestamp>,
-        retention: &Retention,
-        limit: usize,
-    ) -> Result<Pruned> {
-        let pruned = self.inner.prune(now, retention, limit).await;
-        self.tell();
-        pruned
-    }
-
-    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
-        self.inner.overview(now).await
-    }
-
-    async fn alerts(&self) -> Result<Vec<AlertRow>> {
-        self.inner.alerts().await
-    }
-
-    async fn set_alert(
-        &self,
-        name: &AlertName,
-        version: u64,
-        state: Option<&AlertState>,
-    ) -> Result<bool> {
-        self.inner.set_alert(name, version, state).await
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
@@ -439,16 +361,6 @@ impl Store for Buggy {
         answer
     }
 
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        let answer = self.inner.delete_schedule(now, name).await;
-        self.tell();
-        answer
-    }
-
-    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
-        self.inner.schedules().await
-    }
-
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
         let ticked = self.inner.tick(now, limit).await?;
         for fired in &ticked.fired {
@@ -470,24 +382,6 @@ impl Store for Buggy {
         }
         self.tell();
         Ok(ticked)
-    }
-
-    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
-        let answer = self.inner.run_schedule(now, name).await;
-        self.tell();
-        answer
-    }
-
-    async fn backfill(
-        &self,
-        now: Option<Timestamp>,
-        name: &ScheduleName,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<u64> {
-        let answer = self.inner.backfill(now, name, from, to).await;
-        self.tell();
-        answer
     }
 }
 

@@ -10,6 +10,7 @@ mod check_processes;
 mod check_settle_in;
 mod exhaustive;
 mod lesser;
+mod operations;
 mod oracle;
 mod registry;
 mod sim;

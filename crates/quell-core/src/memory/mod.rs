@@ -35,11 +35,12 @@ use crate::history::{Event, Sink};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
-    AlertName, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect, EffectName,
-    EndHub, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key, Lapsed,
-    Lease, NextDue, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
-    Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect,
+    EffectName, EndHub, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key,
+    Lapsed, Lease, NextDue, Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings,
+    Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement,
+    Steps, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
+    dispatch,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -144,6 +145,21 @@ impl Store for MemoryStore {
         }
     }
 
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        dispatch(self, now, operation).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
+    }
+}
+
+#[async_trait]
+impl Steps for MemoryStore {
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
@@ -228,14 +244,6 @@ impl Store for MemoryStore {
         tasks: &[TaskName],
     ) -> Result<NextDue> {
         Ok(self.step(now, |state| state.next_due(queue, tasks)))
-    }
-
-    fn wakeups(&self) -> Wakeups {
-        self.hub.subscribe()
-    }
-
-    fn ended(&self, job: JobId) -> Ended {
-        self.ends.wait_for(job)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {

@@ -203,7 +203,7 @@ impl Tick {
 }
 
 /// A tick that fired just now, and what became of its trigger.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fired {
     /// The schedule.
     pub schedule: ScheduleName,
@@ -228,7 +228,7 @@ impl Fired {
 }
 
 /// What one step of all schedules did.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticked {
     /// The store time of the step.
     pub now: Timestamp,

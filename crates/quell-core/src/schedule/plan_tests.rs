@@ -149,18 +149,18 @@ fn r36_a_backfill_is_bounded_and_fires_what_has_not_fired() {
     let now = secs(1_000_000_000);
     let fired = BTreeSet::from([secs(999_999_910)]);
     let mut backfill = |from: Timestamp, to: Timestamp| {
-        info.backfill(from, to, now, &fired).map_err(|error| error.field().unwrap())
+        info.backfill(from, to, now, &fired).map_err(|error| error.field().unwrap().to_owned())
     };
     // Both ends belong to it.
     let ticks = [999_999_900, 999_999_920].map(secs);
     assert_eq!(backfill(secs(999_999_900), secs(999_999_920)).unwrap(), ticks);
-    assert_eq!(backfill(now, now + Duration::from_micros(1)), Err("to"));
-    assert_eq!(backfill(now, now.before(SECOND)), Err("from"));
+    assert_eq!(backfill(now, now + Duration::from_micros(1)), Err("to".to_owned()));
+    assert_eq!(backfill(now, now.before(SECOND)), Err("from".to_owned()));
     let oldest = now.before(RECORD);
-    assert_eq!(backfill(oldest.before(Duration::from_micros(1)), oldest), Err("from"));
+    assert_eq!(backfill(oldest.before(Duration::from_micros(1)), oldest), Err("from".to_owned()));
     assert!(backfill(oldest, oldest).is_ok());
     let most = SECOND * 10 * u32::try_from(MAX_BACKFILL).unwrap();
-    assert_eq!(backfill(now.before(most), now), Err("from"));
+    assert_eq!(backfill(now.before(most), now), Err("from".to_owned()));
     assert_eq!(backfill(now.before(most - SECOND), now).unwrap().len(), MAX_BACKFILL - 1);
     assert_eq!(info.last, Some(now));
 }

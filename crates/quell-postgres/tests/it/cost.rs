@@ -10,8 +10,8 @@ use quell_core::edge::Edge;
 use quell_core::idempotency::Idempotency;
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, ClaimedJob, DeadFilter, DeadLetters, DeadPlace, Fold, JobId, Key, NewTrigger, Outcome,
-    QueueSettings, Redrive, Retention, Settlement, Store, When,
+    Batch, ClaimedJob, DeadFilter, DeadPlace, Fold, JobId, Key, NewTrigger, Outcome, QueueSettings,
+    Redrive, Retention, Settlement, Store, When,
 };
 use quell_postgres::{PostgresOptions, PostgresStore};
 

@@ -1,17 +1,14 @@
 //! Dead letters of a broken store.
 
-use async_trait::async_trait;
 use quell_core::{
-    DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, Origin, Past, Result, Store,
-    Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
+    DeadFilter, DeadLetter, Imported, Job, JobId, Origin, Past, Result, Store, Timestamp,
 };
 
 use super::bug::Bug;
 use super::store::Broken;
 
-#[async_trait]
-impl DeadLetters for Broken {
-    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+impl Broken {
+    pub(super) async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
         let mut filter = filter.clone();
         if self.bug == Bug::ListsAllTheDead {
             filter.error = None;
@@ -19,11 +16,7 @@ impl DeadLetters for Broken {
         self.inner.dead(&filter).await
     }
 
-    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
-        self.inner.count_dead(filter).await
-    }
-
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+    pub(super) async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
         let mut letters = self.inner.letters(ids).await?;
         match self.bug {
             Bug::ForgetsTheOriginal => {
@@ -38,7 +31,7 @@ impl DeadLetters for Broken {
         Ok(letters)
     }
 
-    async fn discard(
+    pub(super) async fn discard(
         &self,
         now: Option<Timestamp>,
         ids: &[JobId],
@@ -52,7 +45,7 @@ impl DeadLetters for Broken {
         self.inner.discard(now, ids, reason).await
     }
 
-    async fn import_dead(
+    pub(super) async fn import_dead(
         &self,
         now: Option<Timestamp>,
         letters: &[DeadLetter],
@@ -70,16 +63,5 @@ impl DeadLetters for Broken {
             }
         }
         self.inner.import_dead(now, &letters).await
-    }
-}
-
-#[async_trait]
-impl UnreadableJobs for Broken {
-    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
-        self.inner.unreadable(page).await
-    }
-
-    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
-        self.inner.restore(now, ids).await
     }
 }

@@ -8,16 +8,16 @@ use super::bug::Bug;
 use async_trait::async_trait;
 use quell_core::edge::Edge;
 use quell_core::effect::Begun;
-use quell_core::heartbeat::{Heartbeat, Workers};
-use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Ticked};
+use quell_core::heartbeat::Workers;
+use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Ticked};
 use quell_core::window::Thresholds;
 use quell_core::{
-    AlertName, AlertRow, AlertState, Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob,
-    Counts, Effect, EffectName, Ended, ExplainTarget, Explanation, FailureKind, Fold, Job,
-    JobFilter, JobId, JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue,
-    Outcome, Overview, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Rate, Receipt,
-    Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store,
-    TaskInfo, TaskName, TaskSettings, Timestamp, Wakeups, When, WorkerId,
+    AlertName, AlertState, Answer, Attempt, Batch, Capabilities, Claim, Claimed, ClaimedJob,
+    Effect, EffectName, Ended, ExplainTarget, Explanation, FailureKind, Fold, Job, JobFilter,
+    JobId, JobResult, JobState, Key, Lapsed, Lease, MemoryStore, NewTrigger, NextDue, Operation,
+    Outcome, Overview, Payload, Pruned, QueueName, QueueSettings, Rate, Receipt, Redrive, Renewal,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Store, TaskName, TaskSettings,
+    Timestamp, Wakeups, When, WorkerId,
 };
 
 /// A store with a bug.
@@ -195,6 +195,104 @@ impl Store for Broken {
         Capabilities { dedup, ..self.inner.capabilities() }
     }
 
+    #[expect(clippy::too_many_lines, reason = "a line for each operation that a bug changes")]
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        match operation {
+            Operation::Enqueue { batches } => self.enqueue(now, batches).await.map(Answer::Enqueue),
+            Operation::Claim { claim } => self.claim(now, &claim).await.map(Answer::Claim),
+            Operation::Renew { leases, lease } => {
+                self.renew(now, &leases, lease).await.map(Answer::Renew)
+            }
+            Operation::Settle { settlements } => {
+                self.settle(now, settlements).await.map(Answer::Settle)
+            }
+            Operation::BeginEffect { lease, name, key } => {
+                self.begin_effect(now, &lease, &name, &key).await.map(Answer::BeginEffect)
+            }
+            Operation::EndEffect { lease, name, result } => {
+                self.end_effect(now, &lease, &name, &result).await.map(Answer::EndEffect)
+            }
+            Operation::Effects { id } => self.effects(id).await.map(Answer::Effects),
+            Operation::Reap { limit } => self.reap(now, limit).await.map(Answer::Reap),
+            Operation::Workers {} => self.workers(now).await.map(Answer::Workers),
+            Operation::NextDue { queue, tasks } => {
+                self.next_due(now, &queue, &tasks).await.map(Answer::NextDue)
+            }
+            Operation::SetQueue { queue, settings } => {
+                self.set_queue(&queue, &settings).await.map(Answer::SetQueue)
+            }
+            Operation::DeleteQueue { queue } => {
+                self.delete_queue(&queue).await.map(Answer::DeleteQueue)
+            }
+            Operation::SetTask { task, settings } => {
+                self.set_task(&task, &settings).await.map(Answer::SetTask)
+            }
+            Operation::Result { id } => self.result(id).await.map(Answer::Result),
+            Operation::Jobs { filter } => self.jobs(&filter).await.map(Answer::Jobs),
+            Operation::Attempts { id } => self.attempts(id).await.map(Answer::Attempts),
+            Operation::Explain { target } => self.explain(&target).await.map(Answer::Explain),
+            Operation::Flush { task, key } => self.flush(now, &task, &key).await.map(Answer::Flush),
+            Operation::Cancel { id, reason } => {
+                self.cancel(now, id, &reason).await.map(Answer::Cancel)
+            }
+            Operation::Redrive { redrive } => {
+                self.redrive(now, &redrive).await.map(Answer::Redrive)
+            }
+            Operation::Prune { retention, limit } => {
+                self.prune(now, &retention, limit).await.map(Answer::Prune)
+            }
+            Operation::Overview {} => self.overview(now).await.map(Answer::Overview),
+            Operation::SetAlert { name, version, state } => {
+                self.set_alert(&name, version, state.as_ref()).await.map(Answer::SetAlert)
+            }
+            Operation::SetSchedule { schedule } => {
+                self.set_schedule(now, &schedule).await.map(Answer::SetSchedule)
+            }
+            Operation::SetScheduleState { name, state } => {
+                self.set_schedule_state(now, &name, state).await.map(Answer::SetScheduleState)
+            }
+            Operation::Tick { limit } => self.tick(now, limit).await.map(Answer::Tick),
+            Operation::RunSchedule { name } => {
+                self.run_schedule(now, &name).await.map(Answer::RunSchedule)
+            }
+            Operation::Backfill { name, from, to } => {
+                self.backfill(now, &name, from, to).await.map(Answer::Backfill)
+            }
+            Operation::Dead { filter } => self.dead(&filter).await.map(Answer::Dead),
+            Operation::Letters { ids } => self.letters(&ids).await.map(Answer::Letters),
+            Operation::Discard { ids, reason } => {
+                self.discard(now, &ids, &reason).await.map(Answer::Discard)
+            }
+            Operation::ImportDead { letters } => {
+                self.import_dead(now, &letters).await.map(Answer::ImportDead)
+            }
+            Operation::Peek { queues } => {
+                let mut next = Vec::with_capacity(queues.len());
+                for (queue, tasks) in &queues {
+                    next.push(self.next_due(now, queue, tasks).await?);
+                }
+                Ok(Answer::Peek(next))
+            }
+            operation => self.inner.call(now, operation).await,
+        }
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        match self.bug {
+            Bug::WakesNobody => Box::pin(futures_util::stream::pending()),
+            _ => self.inner.wakeups(),
+        }
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        match self.bug {
+            Bug::TellsNoEnds => Box::pin(futures_util::future::pending()),
+            _ => self.inner.ended(job),
+        }
+    }
+}
+
+impl Broken {
     async fn enqueue(
         &self,
         now: Option<Timestamp>,
@@ -364,14 +462,6 @@ impl Store for Broken {
         }
     }
 
-    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
-        self.inner.heartbeat(now, beat).await
-    }
-
-    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
-        self.inner.remove_worker(worker, incarnation).await
-    }
-
     async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
         let mut workers = self.inner.workers(now).await?;
         if self.bug == Bug::ForgetsWorkers {
@@ -393,24 +483,6 @@ impl Store for Broken {
             _ => {}
         }
         Ok(next)
-    }
-
-    fn wakeups(&self) -> Wakeups {
-        match self.bug {
-            Bug::WakesNobody => Box::pin(futures_util::stream::pending()),
-            _ => self.inner.wakeups(),
-        }
-    }
-
-    fn ended(&self, job: JobId) -> Ended {
-        match self.bug {
-            Bug::TellsNoEnds => Box::pin(futures_util::future::pending()),
-            _ => self.inner.ended(job),
-        }
-    }
-
-    async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        self.inner.queues().await
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
@@ -449,10 +521,6 @@ impl Store for Broken {
         }
     }
 
-    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
-        self.inner.tasks().await
-    }
-
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
         match self.bug {
             Bug::IgnoresPausedTasks => Ok(()),
@@ -463,10 +531,6 @@ impl Store for Broken {
             }
             _ => self.inner.set_task(task, settings).await,
         }
-    }
-
-    async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        self.inner.job(id).await
     }
 
     async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
@@ -480,10 +544,6 @@ impl Store for Broken {
             Bug::ListsNothing => Ok(Vec::new()),
             _ => self.inner.jobs(filter).await,
         }
-    }
-
-    async fn counts(&self) -> Result<Vec<Counts>> {
-        self.inner.counts().await
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
@@ -511,15 +571,6 @@ impl Store for Broken {
             Bug::FlushesNothing => Ok(None),
             _ => self.inner.flush(now, task, key).await,
         }
-    }
-
-    async fn cancel_key(
-        &self,
-        now: Option<Timestamp>,
-        task: &TaskName,
-        key: &Key,
-    ) -> Result<Option<JobId>> {
-        self.inner.cancel_key(now, task, key).await
     }
 
     async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
@@ -559,10 +610,6 @@ impl Store for Broken {
         Ok(overview)
     }
 
-    async fn alerts(&self) -> Result<Vec<AlertRow>> {
-        self.inner.alerts().await
-    }
-
     async fn set_alert(
         &self,
         name: &AlertName,
@@ -599,14 +646,6 @@ impl Store for Broken {
             Bug::IgnoresPausesOfSchedules => Ok(()),
             _ => self.inner.set_schedule_state(now, name, state).await,
         }
-    }
-
-    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        self.inner.delete_schedule(now, name).await
-    }
-
-    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
-        self.inner.schedules().await
     }
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
