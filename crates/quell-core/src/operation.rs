@@ -1,7 +1,9 @@
 //! What a store does, as data: an operation and its answer, in one table.
 //!
 //! So a wrapper of a store, such as one that fails calls or records them, is a function over
-//! operations, and an operation can cross a wire.
+//! operations, and an operation can cross a wire. Two things do not cross it yet: the output in a
+//! receipt of a job that there is already ([`Receipt::Existing`]), and a payload of `null` where there
+//! may be none (in [`Redrive`], for example), which is read as none.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -145,7 +147,7 @@ macro_rules! with_operations {
             Read tasks() Tasks {} -> Vec<TaskInfo>;
             Write set_task() SetTask { task: lent TaskName, settings: lent TaskSettings } -> ();
             Read job() Job { id: own JobId } -> Option<Job>;
-            Read result() Result { id: own JobId } -> Option<JobResult>;
+            Read result() ResultOf { id: own JobId } -> Option<JobResult>;
             Read jobs() Jobs { filter: lent JobFilter } -> Vec<Job>;
             Read counts() Counts {} -> Vec<Counts>;
             Read attempts() Attempts { id: own JobId } -> Vec<Attempt>;

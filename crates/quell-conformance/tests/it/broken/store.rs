@@ -227,7 +227,7 @@ impl Store for Broken {
             Operation::SetTask { task, settings } => {
                 self.set_task(&task, &settings).await.map(Answer::SetTask)
             }
-            Operation::Result { id } => self.result(id).await.map(Answer::Result),
+            Operation::ResultOf { id } => self.result(id).await.map(Answer::ResultOf),
             Operation::Jobs { filter } => self.jobs(&filter).await.map(Answer::Jobs),
             Operation::Attempts { id } => self.attempts(id).await.map(Answer::Attempts),
             Operation::Explain { target } => self.explain(&target).await.map(Answer::Explain),
