@@ -25,11 +25,12 @@ macro_rules! blocked {
         "(j.key is not null and not j.overlap and (
               coalesce((select r.state = 1 or r.id < j.id from quell.job r
                          where r.task_id = j.task_id and r.key = j.key
-                           and (r.state = 1 or r.closed)
+                           and (r.state = 1 or r.closed) and r.state <= 1
                          order by r.state desc, r.id limit 1), false)
               or j.closed and coalesce((select r.id < j.id from quell.job r
                          where r.task_id = j.task_id and r.key = j.key
-                           and r.state = 0 and not r.closed), false)))"
+                           and r.state = 0 and not r.closed
+                         order by r.key limit 1), false)))"
     };
 }
 pub(crate) use blocked;

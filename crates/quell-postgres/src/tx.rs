@@ -412,7 +412,13 @@ async fn in_transaction<'o>(
     order: Option<&'o Mutex<()>>,
 ) -> Result<(Vec<PgRow>, Option<MutexGuard<'o, ()>>)> {
     let mut open = Open::begin(pool, sql).await?;
-    let rows = open.fetch(WHAT, statement.query()).await?;
+    let rows = match open.fetch(WHAT, statement.query()).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            open.roll_back().await;
+            return Err(error);
+        }
+    };
     let ordered = match order {
         Some(order) => Some(order.lock().await),
         None => None,
@@ -475,7 +481,12 @@ async fn run_again(
                 db.release();
                 return Ok(rows);
             }
-            Err(error) if !may_repeat(&db, &error) => return Err(explain_other(what, error)),
+            Err(error) if !may_repeat(&db, &error) => {
+                if error.as_database_error().is_some() && db.is_sound() {
+                    db.release();
+                }
+                return Err(explain_other(what, error));
+            }
             Err(_) if tries < AGAIN => tries += 1,
             Err(error) => return Err(explain(what, error)),
         }
