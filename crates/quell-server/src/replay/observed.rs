@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use quell_core::{
     Answer, Capabilities, Ended, JobId, Operation, Pruned, Result, Store, Timestamp, WakeHub,
-    Wakeups,
+    Wakeups, lacks,
 };
 
 use super::ledger::Ledger;
@@ -40,6 +40,10 @@ impl Store for Observed {
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
         match operation {
             Operation::Prune { .. } => return Ok(Answer::Prune(Pruned::default())),
+            // The store's own schedules are no part of what is replayed.
+            Operation::Tick { .. } => {
+                return Err(lacks("schedules", "they do not fire during a replay"));
+            }
             Operation::Enqueue { .. } => self.ledger.enqueuing(),
             _ => {}
         }
