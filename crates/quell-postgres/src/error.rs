@@ -155,6 +155,12 @@ pub(crate) fn wants_retry(error: &Error) -> bool {
     code.is_some_and(|code| again.contains(&&*code))
 }
 
+/// Whether the server undid a statement for a conflict with another call, and goes on.
+pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
+    let conflicts = [code::DEADLOCK, code::SERIALIZATION, code::UNIQUE];
+    error.as_database_error().and_then(|e| e.code()).is_some_and(|c| conflicts.contains(&&*c))
+}
+
 /// Whether a server that could not be connected to is about to start, or to have connections again.
 pub(crate) fn is_starting(error: &sqlx::Error) -> bool {
     match error {

@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::bounded::Bounded;
 use crate::connections::{AGAIN, Connections, Held};
-use crate::error::{corrupt, explain, explain_commit, is_lost_soon, wants_retry};
+use crate::error::{corrupt, explain, explain_commit, is_conflict, is_lost_soon, wants_retry};
 use crate::names::{Lane, LaneNames, Names};
 use crate::row::{get, time};
 use crate::sql::{PgQuery, Sql};
@@ -482,7 +482,7 @@ async fn run_again(
                 return Ok(rows);
             }
             Err(error) if !may_repeat(&db, &error) => {
-                if error.as_database_error().is_some() && db.is_sound() {
+                if is_conflict(&error) && db.is_sound() {
                     db.release();
                 }
                 return Err(explain_other(what, error));
