@@ -28,7 +28,7 @@ use crate::{
     TaskName, Timestamp, UnreadableJob, UnreadablePage, Wakeups, WorkerId,
 };
 
-/// An answer under way.
+/// A call of a store: resolves to its answer.
 pub type Call<'s, R> = Pin<Box<dyn Future<Output = Result<R>> + Send + 's>>;
 
 /// What sort of step an operation is.
@@ -221,7 +221,7 @@ macro_rules! answer {
     ($($kind:ident $method:ident($($now:ident)?) $variant:ident {
         $($field:ident: $mode:ident $type:ty),*
     } -> $answer:ty;)*) => {
-        /// What came of an [`Operation`] of the same name.
+        /// The answer to the [`Operation`] of the same name.
         #[derive(Debug, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[expect(missing_docs, reason = "the methods of `Steps` say what each is")]
@@ -307,7 +307,7 @@ macro_rules! methods {
 /// future leaves the step's outcome unknown in the same way.
 ///
 /// A store implements [`Store::call`]; wrappers of stores do what they do there. The other methods
-/// that return a [`Call`] are written once, on top of it: nobody implements them again.
+/// that return a [`Call`] are written once, on top of it: implementations leave them as they are.
 ///
 /// ```
 /// use quell_core::{Answer, MemoryStore, Operation, Store, Timestamp};
@@ -324,7 +324,7 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// What the store does natively.
     fn capabilities(&self) -> Capabilities;
 
-    /// How many calls of [`enqueue`](Store::enqueue) a process does well to have under way at a time
+    /// How many calls of [`enqueue`](Store::enqueue) a process does well to make at a time
     /// when more triggers wait, as things are now: it is asked before each call. One for a store that
     /// takes one writer at a time.
     fn enqueues_at_once(&self) -> usize {

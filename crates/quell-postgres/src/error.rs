@@ -149,16 +149,17 @@ fn answer(error: &sqlx::Error) -> Option<&PgDatabaseError> {
 /// that opened the same window or took the same key a moment earlier. None of them committed.
 pub(crate) fn wants_retry(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|e| e.downcast_ref::<sqlx::Error>());
-    let code = source.and_then(|e| e.as_database_error()).and_then(|e| e.code());
     // A process that was suspended for a while finds its transaction undone.
-    let again = [code::DEADLOCK, code::SERIALIZATION, code::UNIQUE, code::IDLE_IN_TRANSACTION];
-    code.is_some_and(|code| again.contains(&&*code))
+    source.is_some_and(|e| is_conflict(e) || has_code(e, &[code::IDLE_IN_TRANSACTION]))
 }
 
 /// Whether the server undid a statement for a conflict with another call, and goes on.
 pub(crate) fn is_conflict(error: &sqlx::Error) -> bool {
-    let conflicts = [code::DEADLOCK, code::SERIALIZATION, code::UNIQUE];
-    error.as_database_error().and_then(|e| e.code()).is_some_and(|c| conflicts.contains(&&*c))
+    has_code(error, &[code::DEADLOCK, code::SERIALIZATION, code::UNIQUE])
+}
+
+fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
+    error.as_database_error().and_then(|e| e.code()).is_some_and(|code| codes.contains(&&*code))
 }
 
 /// Whether a server that could not be connected to is about to start, or to have connections again.
@@ -167,9 +168,7 @@ pub(crate) fn is_starting(error: &sqlx::Error) -> bool {
         // A failover is under way.
         _ if fault(error) == Some(&Fault::NoHostFits) => true,
         sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
-        _ => error.as_database_error().and_then(|e| e.code()).is_some_and(|code| {
-            [code::TOO_MANY_CONNECTIONS, code::CANNOT_CONNECT_NOW].contains(&&*code)
-        }),
+        _ => has_code(error, &[code::TOO_MANY_CONNECTIONS, code::CANNOT_CONNECT_NOW]),
     }
 }
 

@@ -90,7 +90,7 @@ impl Store for Remote {
         self.world.stores().store_of(self.clock.index()).ended(job)
     }
 
-    /// A process tells the store no time: the store's own counts.
+    /// The time of the store counts, not that of the process.
     async fn call(&self, _: Option<Timestamp>, operation: Operation) -> Result<Answer> {
         match operation {
             // What was set aside is the operator's to see, beside the network.
