@@ -1,0 +1,14 @@
+//! Quell on any table of partitions, and on any timer.
+//!
+//! A [`Table`] keeps rows in the order of their names, in partitions, and changes several rows of one
+//! partition at once if nobody else has changed them meanwhile. That is enough for every promise. A
+//! [`Timer`] delivers a small message at a time: with it, workers wake up exactly when something is
+//! due, and need not ask.
+//!
+//! Invariant: nothing here knows which service keeps the rows or the messages.
+
+pub mod table;
+pub mod timer;
+
+pub use table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table, Version};
+pub use timer::{Delivery, Message, Received, Timer};
