@@ -77,10 +77,11 @@ pub struct Range {
 }
 
 impl Range {
-    /// The names that begin with `prefix`, which ends before the last of all characters.
+    /// The names that begin with `prefix`.
     #[must_use]
     pub fn of(prefix: &str) -> Self {
-        Range { from: prefix.to_owned(), to: format!("{prefix}\u{ff}") }
+        // The greatest character of a name is `~`, which comes before this one.
+        Range { from: prefix.to_owned(), to: format!("{prefix}\u{7f}") }
     }
 }
 
@@ -118,8 +119,8 @@ pub struct Bounds {
 
 /// Partitions of rows in the order of their names.
 ///
-/// Names of partitions and rows are any text without control characters, of 1 to
-/// [`Bounds::name_bytes`] bytes; names order byte by byte. A read sees every batch that was
+/// Names of partitions and rows are of ASCII letters, digits and `-._~:`, from 1 to
+/// [`Bounds::name_bytes`] of them; names order byte by byte. A read sees every batch that was
 /// acknowledged before it began (no stale reads), and a batch as a whole or not at all within one page
 /// or one [`Table::get`].
 ///
