@@ -10,7 +10,7 @@ use std::str::FromStr;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES};
+use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES, present};
 use crate::{
     Attempt, Effect, Error, Fold, Job, JobId, JobState, Limits, Payload, QueueName, Result,
     TaskName, Timestamp, effect,
@@ -207,6 +207,7 @@ pub struct Redrive {
     /// The job.
     pub id: JobId,
     /// The payload that it runs with from now on; its own where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub payload: Option<Payload>,
 }
 
@@ -266,7 +267,7 @@ impl Job {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Past {
     /// The payload that its triggers gave it, where someone edited that since.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub original: Option<Payload>,
     /// The job that it was where it came from, if it was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]

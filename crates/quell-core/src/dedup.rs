@@ -70,7 +70,7 @@ impl Dedup {
 }
 
 /// A taken dedup key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hold {
     /// The job of the trigger that took it, or its heir.
     pub job: JobId,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::payload::present;
 use crate::{
     Error, ErrorKind, Job, JobId, JobState, Key, Payload, Receipt, Result, TaskName, Timestamp,
 };
@@ -85,8 +86,24 @@ impl Idempotency {
 /// assert_eq!(of(r#"{"a":1.0,"b":"x"}"#), of(r#"{ "b": "\u0078", "a": 1 }"#));
 /// assert_ne!(of("[1,2]"), of("[2,1]"));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Fingerprint([u8; 32]);
+
+impl From<Fingerprint> for String {
+    fn from(fingerprint: Fingerprint) -> Self {
+        fingerprint.to_string()
+    }
+}
+
+impl TryFrom<String> for Fingerprint {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        let wrong = || Error::new(ErrorKind::Corrupt, format!("{text:?} is no fingerprint"));
+        Fingerprint::from_hex(&text).ok_or_else(wrong)
+    }
+}
 
 impl Fingerprint {
     /// The fingerprint of a payload.
@@ -115,7 +132,7 @@ impl fmt::Debug for Fingerprint {
 }
 
 /// What is kept of a key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Record {
     /// Of the payload that came first.
     pub fingerprint: Fingerprint,
@@ -124,15 +141,17 @@ pub struct Record {
     /// When the key is free, unless the job has not ended by then.
     pub expires_at: Timestamp,
     /// What the job's row said when it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
 }
 
 /// What outlives a job's row.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kept {
     /// How it ended.
     pub state: JobState,
     /// What it returned, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub output: Option<Payload>,
 }
 
@@ -208,7 +227,7 @@ pub struct JobResult {
     /// Its state.
     pub state: JobState,
     /// What its handler returned; none before the end, and for a handler that returns nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub output: Option<Payload>,
     /// What the last failed attempt said, where the job's row is still there.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::edge::{Edge, KeyMemory};
-use crate::payload::elements_of;
+use crate::payload::{elements_of, present};
 use crate::settlement::{FailureKind, Outcome, SettledAs, clipped};
 pub use crate::shape::Shape;
 use crate::window::{DueReason, Window};
@@ -151,7 +151,7 @@ pub struct Job {
     /// What the last failed attempt said.
     pub error: Option<String>,
     /// What its handler returned, once it has succeeded (R19).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub output: Option<Payload>,
 }
 

@@ -4,6 +4,8 @@
 //! no more than that within the same atomic step. The log below is for stores that keep it in
 //! memory; others keep the same numbers in a table.
 
+use serde::{Deserialize, Serialize};
+
 use crate::Timestamp;
 use crate::settings::{QueueSettings, Rate};
 
@@ -29,7 +31,8 @@ impl Rate {
 }
 
 /// The starts that a rate counts, oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct StartLog(Vec<Timestamp>);
 
 impl StartLog {

@@ -1,9 +1,8 @@
 //! What a store does, as data: an operation and its answer, in one table.
 //!
 //! So a wrapper of a store, such as one that fails calls or records them, is a function over
-//! operations, and an operation can cross a wire. Two things do not cross it yet: the output in a
-//! receipt of a job that there is already ([`Receipt::Existing`]), and a payload of `null` where there
-//! may be none (in [`Redrive`], for example), which is read as none.
+//! operations, and an operation can cross a wire. One thing does not cross it yet: the output in a
+//! receipt of a job that there is already ([`Receipt::Existing`]).
 
 use std::future::Future;
 use std::pin::Pin;

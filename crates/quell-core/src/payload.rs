@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{Error, Result};
@@ -39,6 +39,11 @@ const MAX_MERGED_DEPTH: usize = 64;
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Payload(Arc<str>);
+
+/// Reads a payload where there may be none: one of `null` is a payload.
+pub(crate) fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Payload>, D::Error> {
+    Payload::deserialize(from).map(Some)
+}
 
 impl Payload {
     /// The JSON of `value`.

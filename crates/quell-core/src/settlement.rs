@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::payload::present;
 use crate::{AttemptOutcome, Job, JobId, JobState, Lease, Payload, Timestamp};
 
 /// The end of an attempt, as a worker reports it.
@@ -24,6 +25,7 @@ pub enum Outcome {
     Succeeded {
         /// What the handler returned, if anything, at most
         /// [`JobResult::MAX_OUTPUT_BYTES`](crate::JobResult::MAX_OUTPUT_BYTES) long.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
         output: Option<Payload>,
     },
     /// It failed (R24, R25).

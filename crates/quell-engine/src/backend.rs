@@ -1,0 +1,267 @@
+//! What a store author writes: rows, the indexes over them, and a commit.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::checkup::Checkup;
+use quell_core::part::{Ids, News, TaskKey};
+use quell_core::{
+    Capabilities, Error, JobId, JobState, Job, Key, QueueName, Result,
+    ScheduleName, TaskName, Timestamp, WorkerId,
+};
+
+use crate::rows::{Row, RowName};
+
+/// An order in which rows are found. All are ascending by [`Place`], then by name (of jobs: by id),
+/// but for those that say otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Index {
+    /// Jobs of one queue and task that may start, by priority and by when they are due.
+    Line(QueueName, TaskName),
+    /// Jobs that run, by when their leases lapse.
+    Leases,
+    /// Jobs that wait for an attempt of their key or for an older window, by when they are due.
+    Waiting,
+    /// Jobs that have ended and are not dead, by when they ended.
+    Ended,
+    /// Dead jobs, by when they died; the last death first.
+    Dead,
+    /// Jobs that are set aside, the newest first.
+    Unreadable,
+    /// Closed windows of a key, by their ids.
+    Closed(TaskKey),
+    /// What names a job: dedup keys, idempotency keys, ticks, and jobs that it absorbed.
+    Of(JobId),
+    /// Dedup keys, idempotency keys, memories and starts, by when they expire.
+    Expiry,
+    /// Schedules, by when they tick next.
+    Plan,
+    /// Ticks that fired, by when they were due.
+    Ticks,
+    /// Ticks of one schedule that fired, by when they were due.
+    Fired(ScheduleName),
+    /// All jobs that are not set aside, the newest first. Nothing enters it: it follows from the rows.
+    Jobs,
+    /// All rows of a kind, by name. Nothing enters it: it follows from the rows.
+    Rows(Kind),
+}
+
+/// Rows of which all may be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Queues.
+    Queues,
+    /// Tasks.
+    Tasks,
+    /// Starts of a rate.
+    Starts,
+    /// Workers.
+    Workers,
+    /// Alerts.
+    Alerts,
+    /// Schedules.
+    Schedules,
+}
+
+/// What an index says of a job, so that its row need not be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct Note {
+    /// Its queue.
+    pub queue: QueueName,
+    /// Its task.
+    pub task: TaskName,
+    /// Its state.
+    pub state: JobState,
+    /// Its partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Key>,
+    /// Its worker, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerId>,
+}
+
+/// Where a row stands in an index: first by rank, the highest first, then by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The priority of a job in line; 0 in other indexes.
+    pub rank: Reverse<i16>,
+    /// The time; [`Timestamp::MIN`] in indexes that are ordered by ids or names alone.
+    pub at: Timestamp,
+}
+
+impl Place {
+    /// The place at a time.
+    #[must_use]
+    pub fn at(at: Timestamp) -> Self {
+        Place { rank: Reverse(0), at }
+    }
+
+    /// The place in indexes that are ordered by ids or names alone.
+    pub const NONE: Place = Place { rank: Reverse(0), at: Timestamp::MIN };
+}
+
+/// A row in an index.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// Where it stands.
+    pub place: Place,
+    /// The row that stands there.
+    pub name: RowName,
+    /// What is known of it, where it is a job.
+    pub note: Option<Note>,
+}
+
+/// A read of an index, from its beginning or from the entry after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
+    /// The index.
+    pub index: Index,
+    /// Only entries of this time or later.
+    pub from: Option<Timestamp>,
+    /// Only entries of this time or earlier.
+    pub to: Option<Timestamp>,
+    /// Only what comes after this entry in the order of the index.
+    pub after: Option<(Place, RowName)>,
+    /// At most so many entries.
+    pub limit: usize,
+}
+
+impl Scan {
+    /// The first entries of an index.
+    #[must_use]
+    pub fn first(index: Index, limit: usize) -> Self {
+        Scan { index, from: None, to: None, after: None, limit }
+    }
+
+    /// The same, up to this time.
+    #[must_use]
+    pub fn up_to(self, to: Timestamp) -> Self {
+        Scan { to: Some(to), ..self }
+    }
+}
+
+/// Entries of an index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// In the order of the index.
+    pub entries: Vec<Entry>,
+    /// Whether there may be more after them, within the bounds of the scan.
+    pub more: bool,
+}
+
+/// A step that has begun.
+#[derive(Debug)]
+pub struct Begun<Tx> {
+    /// What the backend knows of it.
+    pub tx: Tx,
+    /// The store's time, which never goes back (R38).
+    pub now: Timestamp,
+    /// The ids of new jobs, as many as were asked for: nobody else gets them.
+    pub ids: Ids,
+}
+
+/// What a step changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Rows as they are from now on; none for one that is removed. Each was loaded by the step, but for
+    /// those of jobs that it makes.
+    pub rows: BTreeMap<RowName, Option<Row>>,
+    /// Entries that come into indexes. One that is there already is replaced.
+    pub enter: BTreeSet<(Index, Entry)>,
+    /// Entries that leave indexes. One that is not there is no error.
+    pub leave: BTreeSet<(Index, Place, RowName)>,
+    /// How many of the ids were used that the step began with.
+    pub ids: u64,
+    /// Jobs whose rows cannot be decoded: they are kept as they are beside their row
+    /// [`RowName::Aside`], and are no longer found under [`RowName::Job`].
+    pub aside: BTreeSet<JobId>,
+}
+
+impl Changes {
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+            && self.enter.is_empty()
+            && self.leave.is_empty()
+            && self.aside.is_empty()
+    }
+}
+
+/// What came of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committed {
+    /// All of it was written.
+    Done,
+    /// Somebody else has changed a row that the step loaded and changed: nothing was written.
+    Conflict,
+}
+
+/// Rows in memory, in a table, in a database: what a store author writes.
+///
+/// A step begins, loads rows and reads indexes, and commits what it changes. A backend either locks
+/// the rows that a step loads, so that commits never conflict, or compares at the commit: if a row that
+/// the step changes is not as it was loaded, or a row that it makes is there, nothing is written and the
+/// answer is [`Committed::Conflict`]. Reads of one step may be of different moments: what a step decides
+/// by, it changes.
+///
+/// Each call ends within a deadline of its own. An error says that nothing was written, unless it is of
+/// kind [`UnknownOutcome`](quell_core::ErrorKind::UnknownOutcome).
+#[async_trait]
+pub trait Backend: Send + Sync + fmt::Debug + 'static {
+    /// What it knows of an open step. Dropping it gives the step up.
+    type Tx: Send + Sync;
+
+    /// What a store on it does.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Begins a step at `now`, or at the time of its own clock; it makes at most so many `jobs`.
+    async fn begin(&self, now: Option<Timestamp>, jobs: usize) -> Result<Begun<Self::Tx>>;
+
+    /// Loads rows; those that are not there are left out.
+    ///
+    /// # Errors
+    /// [`Error::unreadable`] for the row of a job that cannot be decoded.
+    async fn load(
+        &self,
+        tx: &mut Self::Tx,
+        names: &BTreeSet<RowName>,
+    ) -> Result<Vec<(RowName, Row)>>;
+
+    /// Reads indexes, one answer for each in their order.
+    async fn scan(&self, tx: &mut Self::Tx, scans: &[Scan]) -> Result<Vec<Seen>>;
+
+    /// Writes what changes, all or nothing, and then tells other processes of the news.
+    async fn commit(&self, tx: Self::Tx, changes: Changes, news: &News) -> Result<Committed>;
+
+    /// The row of a job that is set aside, decoded again; none where there is none.
+    ///
+    /// # Errors
+    /// [`Error::unreadable`] where it still cannot be decoded.
+    async fn load_aside(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Row>>;
+
+    /// What can be decoded of the row of a job that cannot be decoded whole, with
+    /// [`JobState::Unreadable`] for a state that cannot.
+    async fn load_in_part(
+        &self,
+        tx: &mut Self::Tx,
+        id: JobId,
+    ) -> Result<Option<Job>>;
+
+    /// The clock and a few facts about its health.
+    async fn checkup(&self) -> Result<Checkup>;
+
+    /// The longest pause between two tries of a step; none for a backend whose commits never conflict.
+    fn longest_pause(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+}
+
+/// The error of a step that was tried as often as it may.
+pub(crate) fn contended(what: &str) -> Error {
+    let message = format!("cannot {what}: other processes change the same rows all the time");
+    Error::new(quell_core::ErrorKind::Contention, message)
+}

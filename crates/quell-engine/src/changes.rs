@@ -1,0 +1,326 @@
+//! What a step changes: the rows that differ, and the indexes that follow from them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_core::part::{Rows, TaskKey};
+use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
+
+use crate::backend::{Backend, Changes, Entry, Index, Note, Place};
+use crate::rows::{KeyJobs, Row, RowName};
+use crate::step::Step;
+
+/// Entries of a row, by the index and where they stand.
+type Entries = BTreeMap<(Index, Place), Option<Note>>;
+
+impl<B: Backend> Step<'_, B> {
+    /// Everything that differs between two states of the rows.
+    pub(crate) fn note_changes(
+        &self,
+        changes: &mut Changes,
+        before: &Rows,
+        after: &Rows,
+    ) -> Result<()> {
+        self.note_jobs(changes, before, after)?;
+        note_beside(changes, before, after);
+        note_names(changes, before, after);
+        note_settings(changes, before, after);
+        note_plans(changes, before, after);
+        Ok(())
+    }
+
+    /// Jobs, the indexes over them, and the rows of their keys.
+    fn note_jobs(&self, changes: &mut Changes, before: &Rows, after: &Rows) -> Result<()> {
+        let mut keys: BTreeMap<TaskKey, KeyChange> = BTreeMap::new();
+        for (id, was, is) in differing(&before.jobs, &after.jobs) {
+            let name = RowName::Job(*id);
+            let is_aside = |job: &&Job| job.state == JobState::Unreadable;
+            match is.filter(|job| !is_aside(job)) {
+                Some(job) => changes.put(name.clone(), Row::Job(Box::new(job.clone()))),
+                // What is set aside is kept as it was.
+                None if is.is_some() => drop(changes.aside.insert(*id)),
+                None if was.is_some_and(|was| is_aside(&was)) => {}
+                None => drop(changes.rows.insert(name.clone(), None)),
+            }
+            let entries = |job: Option<&Job>| job.map(entries_of).unwrap_or_default();
+            changes.move_entries(&name, entries(was), entries(is));
+            if is.is_none() {
+                for entry in self.of.get(id).into_iter().flatten() {
+                    changes.leave.insert((Index::Of(*id), entry.place, entry.name.clone()));
+                }
+            }
+            let Some(task_key) = was.or(is).and_then(key_of) else { continue };
+            let change = keys.entry(task_key.clone()).or_insert_with(|| KeyChange {
+                jobs: self.keys.get(&task_key).cloned().unwrap_or_default(),
+                closed: self.closed.get(&task_key).cloned(),
+                is_lost: false,
+            });
+            change.note(*id, was, is);
+        }
+        for (task_key, change) in keys {
+            let was = self.keys.get(&task_key);
+            let is = change.end(&task_key)?;
+            if was != is.as_ref() {
+                changes.rows.insert(RowName::Key(task_key), is.map(Row::Key));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a key's row.
+struct KeyChange {
+    jobs: KeyJobs,
+    /// The first closed windows, where more than the first was read.
+    closed: Option<BTreeSet<JobId>>,
+    /// Whether the first closed window has gone, and the next was not read.
+    is_lost: bool,
+}
+
+impl KeyChange {
+    fn note(&mut self, id: JobId, was: Option<&Job>, is: Option<&Job>) {
+        let runs = |job: Option<&Job>| job.is_some_and(|job| job.state == JobState::Running);
+        let is_open = |job: Option<&Job>| job.is_some_and(Job::is_open_window);
+        let is_closed = |job: Option<&Job>| job.is_some_and(Job::is_closed_window);
+        if runs(is) {
+            self.jobs.running.insert(id);
+        } else {
+            self.jobs.running.remove(&id);
+        }
+        if is_open(is) {
+            self.jobs.open = Some(id);
+        } else if self.jobs.open == Some(id) {
+            self.jobs.open = None;
+        }
+        if is_closed(is) != is_closed(was) {
+            self.is_lost |= self.closed.is_none() && self.jobs.closed == Some(id);
+            let first = || self.jobs.closed.into_iter().collect();
+            let closed = self.closed.get_or_insert_with(first);
+            if is_closed(is) { closed.insert(id) } else { closed.remove(&id) };
+        }
+        if is.is_some() {
+            self.jobs.newest = self.jobs.newest.max(Some(id));
+        } else if self.jobs.newest == Some(id) {
+            self.jobs.newest = None;
+        }
+    }
+
+    /// The row after the step; none where nothing is left to say.
+    fn end(self, task_key: &TaskKey) -> Result<Option<KeyJobs>> {
+        let mut jobs = self.jobs;
+        if let Some(closed) = self.closed {
+            jobs.closed = closed.first().copied();
+        }
+        if self.is_lost || (jobs.open.is_some() && jobs.open == jobs.closed) {
+            let message = format!("a step did not load the windows of the key {task_key:?}");
+            return Err(Error::new(ErrorKind::Internal, message));
+        }
+        Ok((jobs != KeyJobs::default()).then_some(jobs))
+    }
+}
+
+/// What hangs on jobs.
+fn note_beside(changes: &mut Changes, before: &Rows, after: &Rows) {
+    for (id, _, is) in differing(&before.attempts, &after.attempts) {
+        changes.set(RowName::Attempts(*id), is.cloned().map(Row::Attempts));
+    }
+    for (id, _, is) in differing(&before.effects, &after.effects) {
+        let effects = is.map(|effects| Row::Effects(effects.values().cloned().collect()));
+        changes.set(RowName::Effects(*id), effects);
+    }
+    for (id, was, is) in differing(&before.pasts, &after.pasts) {
+        changes.set(RowName::Past(*id), is.cloned().map(Row::Past));
+        let origin = |past: Option<&quell_core::Past>| past.and_then(|past| past.origin);
+        if origin(was) != origin(is) {
+            if let Some(origin) = origin(was) {
+                changes.rows.insert(RowName::Origin(origin), None);
+            }
+            if let Some(origin) = origin(is) {
+                changes.put(RowName::Origin(origin), Row::Origin(*id));
+            }
+        }
+    }
+}
+
+/// Dedup and idempotency keys, and what edges remember.
+fn note_names(changes: &mut Changes, before: &Rows, after: &Rows) {
+    for (key, was, is) in differing(&before.holds, &after.holds) {
+        let name = RowName::Hold(key.clone());
+        let entries = |hold: &quell_core::dedup::Hold| named(hold.job, hold.expires_at);
+        changes.move_entries(
+            &name,
+            was.map(entries).unwrap_or_default(),
+            is.map(entries).unwrap_or_default(),
+        );
+        changes.set(name, is.copied().map(Row::Hold));
+    }
+    for (key, was, is) in differing(&before.records, &after.records) {
+        let name = RowName::Record(key.clone());
+        let entries =
+            |record: &quell_core::idempotency::Record| named(record.job, record.expires_at);
+        changes.move_entries(
+            &name,
+            was.map(entries).unwrap_or_default(),
+            is.map(entries).unwrap_or_default(),
+        );
+        changes.set(name, is.cloned().map(Row::Record));
+    }
+    for (key, was, is) in differing(&before.memories, &after.memories) {
+        let name = RowName::Memory(key.clone());
+        let entries = |memory: &quell_core::edge::KeyMemory| expires(memory.expires_at);
+        changes.move_entries(
+            &name,
+            was.map(entries).unwrap_or_default(),
+            is.map(entries).unwrap_or_default(),
+        );
+        changes.set(name, is.copied().map(Row::Memory));
+    }
+}
+
+/// Queues, tasks and starts.
+fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows) {
+    for (queue, _, is) in differing(&before.queues, &after.queues) {
+        changes.set(RowName::Queue(queue.clone()), is.cloned().map(Row::Queue));
+    }
+    for (task, _, is) in differing(&before.tasks, &after.tasks) {
+        changes.set(RowName::Task(task.clone()), is.copied().map(Row::Task));
+    }
+    for ((queue, partition), was, is) in differing(&before.starts, &after.starts) {
+        let name = RowName::Starts(queue.clone(), partition.clone());
+        let entries = |rows: &Rows, log: &quell_core::limit::StartLog| {
+            let settings = rows.queues.get(queue).and_then(Option::as_ref);
+            let rate = settings.and_then(|settings| match partition {
+                None => settings.rate,
+                Some(_) => settings.partition_rate,
+            });
+            let newest = log.starts().last().copied();
+            newest.zip(rate).map_or_else(Entries::new, |(at, rate)| expires(at + rate.period))
+        };
+        changes.move_entries(
+            &name,
+            was.map(|log| entries(before, log)).unwrap_or_default(),
+            is.map(|log| entries(after, log)).unwrap_or_default(),
+        );
+        let log = is.filter(|log| !log.is_empty());
+        changes.set(name, log.cloned().map(Row::Starts));
+    }
+}
+
+/// Schedules and their ticks.
+fn note_plans(changes: &mut Changes, before: &Rows, after: &Rows) {
+    for (schedule, was, is) in differing(&before.schedules, &after.schedules) {
+        let name = RowName::Schedule(schedule.clone());
+        let entries = |info: &quell_core::schedule::ScheduleInfo| {
+            info.next.map(|next| ((Index::Plan, Place::at(next)), None)).into_iter().collect::<Entries>()
+        };
+        changes.move_entries(
+            &name,
+            was.map(entries).unwrap_or_default(),
+            is.map(entries).unwrap_or_default(),
+        );
+        changes.set(name, is.map(|info| Row::Schedule(Box::new(info.clone()))));
+    }
+    for ((schedule, at), was, is) in differing(&before.ticks, &after.ticks) {
+        let name = RowName::Tick(schedule.clone(), *at);
+        let entries = |tick: &quell_core::schedule::Tick| {
+            let mut entries = Entries::from([
+                ((Index::Ticks, Place::at(*at)), None),
+                ((Index::Fired(schedule.clone()), Place::at(*at)), None),
+            ]);
+            entries.extend(tick.job.map(|job| ((Index::Of(job), Place::NONE), None)));
+            entries
+        };
+        changes.move_entries(
+            &name,
+            was.map(entries).unwrap_or_default(),
+            is.map(entries).unwrap_or_default(),
+        );
+        changes.set(name, is.cloned().map(Row::Tick));
+    }
+}
+
+impl Changes {
+    /// Writes a row.
+    pub(crate) fn put(&mut self, name: RowName, row: Row) {
+        self.rows.insert(name, Some(row));
+    }
+
+    /// Writes a row, or removes it.
+    pub(crate) fn set(&mut self, name: RowName, row: Option<Row>) {
+        self.rows.insert(name, row);
+    }
+
+    /// Takes a row out of the indexes that it was in, and into those that it is in.
+    pub(crate) fn move_entries(&mut self, name: &RowName, was: Entries, is: Entries) {
+        for (index, place) in was.keys() {
+            if !is.contains_key(&(index.clone(), *place)) {
+                self.leave.insert((index.clone(), *place, name.clone()));
+            }
+        }
+        for ((index, place), note) in is {
+            if was.get(&(index.clone(), place)) != Some(&note) {
+                self.enter.insert((index, Entry { place, name: name.clone(), note }));
+            }
+        }
+    }
+}
+
+/// The debounce key of a job.
+pub(crate) fn key_of(job: &Job) -> Option<TaskKey> {
+    Some((job.task.clone(), job.key.clone()?))
+}
+
+/// Where a job stands.
+pub(crate) fn entries_of(job: &Job) -> Entries {
+    let note = Note {
+        queue: job.queue.clone(),
+        task: job.task.clone(),
+        state: job.state,
+        partition: job.partition.clone(),
+        worker: job.worker.clone().filter(|_| job.state == JobState::Running),
+    };
+    let ended_at = job.ended_at.unwrap_or(Timestamp::MIN);
+    let (index, place) = match job.state {
+        JobState::Scheduled if job.waits => (Index::Waiting, Place::at(job.window.due_at)),
+        JobState::Scheduled => {
+            let line = Index::Line(job.queue.clone(), job.task.clone());
+            (line, Place { rank: Reverse(job.priority), at: job.window.due_at })
+        }
+        JobState::Running => {
+            (Index::Leases, Place::at(job.lease_until.unwrap_or(Timestamp::MIN)))
+        }
+        JobState::Succeeded | JobState::Cancelled | JobState::Absorbed => {
+            (Index::Ended, Place::at(ended_at))
+        }
+        JobState::Dead => (Index::Dead, Place::at(ended_at)),
+        JobState::Unreadable => (Index::Unreadable, Place::NONE),
+    };
+    let mut entries = Entries::from([((index, place), Some(note))]);
+    if let Some(key) = key_of(job).filter(|_| job.is_closed_window()) {
+        entries.insert((Index::Closed(key), Place::NONE), None);
+    }
+    entries.extend(job.absorbed_by.map(|heir| ((Index::Of(heir), Place::NONE), None)));
+    entries
+}
+
+fn expires(at: Timestamp) -> Entries {
+    Entries::from([((Index::Expiry, Place::at(at)), None)])
+}
+
+/// A key that names a job.
+fn named(job: JobId, expires_at: Timestamp) -> Entries {
+    let mut entries = expires(expires_at);
+    entries.insert((Index::Of(job), Place::NONE), None);
+    entries
+}
+
+/// The entries that differ between two maps, with what was and what is.
+fn differing<'m, K: Ord, V: PartialEq>(
+    before: &'m BTreeMap<K, V>,
+    after: &'m BTreeMap<K, V>,
+) -> Vec<(&'m K, Option<&'m V>, Option<&'m V>)> {
+    let gone = before.iter().filter(|(key, _)| !after.contains_key(key));
+    let gone = gone.map(|(key, was)| (key, Some(was), None));
+    let there = after.iter().map(|(key, is)| (key, before.get(key), Some(is)));
+    gone.chain(there).filter(|(_, was, is)| was != is).collect()
+}

@@ -1,0 +1,590 @@
+//! The engine: each operation is one step on a backend's rows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::alert::{AlertRow, AlertState, Overview};
+use quell_core::checkup::Checkup;
+use quell_core::effect::{Begun, check_result};
+use quell_core::heartbeat::{Heartbeat, Workers};
+use quell_core::history::Sink;
+use quell_core::part::News;
+use quell_core::schedule::{MAX_BACKFILL, Schedule, ScheduleInfo, ScheduleState, Ticked};
+use quell_core::{
+    AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
+    DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation,
+    Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Operation, Payload,
+    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention,
+    ScheduleName, Settled, SettledAs, Settlement, Steps, Store, TaskInfo, TaskName, TaskSettings,
+    Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId, dispatch,
+    unreadable,
+};
+use tracing::warn;
+
+use crate::backend::{Backend, Index, Scan, contended};
+use crate::step::{Pace, Step};
+use crate::upkeep::Met;
+
+/// A store on a [`Backend`].
+#[derive(Debug)]
+pub struct Engine<B> {
+    backend: B,
+    hub: Arc<WakeHub>,
+    ends: Arc<EndHub>,
+    history: Option<Sink>,
+}
+
+/// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
+macro_rules! step {
+    ($self:ident, $what:literal, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {{
+        let mut rows_set_aside = 0;
+        loop {
+            let done: Result<_> = async {
+                let mut pace = Pace::new($self.backend.longest_pause());
+                loop {
+                    let recorded = $self.history.is_some();
+                    let mut $step = Step::begin(&$self.backend, $now, $jobs, recorded).await?;
+                    let answer = $body;
+                    if let Some(answer) = answer
+                        && let Some(news) = $step.commit().await?
+                    {
+                        $self.spread(news);
+                        break Ok(answer);
+                    }
+                    if !pace.again().await {
+                        break Err(contended($what));
+                    }
+                }
+            }
+            .await;
+            let error = match done {
+                Ok(answer) => break answer,
+                Err(error) => error,
+            };
+            // R25: a row that cannot be decoded harms itself only.
+            rows_set_aside += 1;
+            let may_try = rows_set_aside <= unreadable::MAX_PER_CALL;
+            if !(may_try && $self.set_aside(&error).await?) {
+                return Err(error);
+            }
+        }
+    }};
+}
+
+impl<B: Backend> Engine<B> {
+    /// A store on this backend.
+    #[must_use]
+    pub fn new(backend: B) -> Self {
+        Engine { backend, hub: Arc::default(), ends: Arc::default(), history: None }
+    }
+
+    /// The same store with an event history.
+    #[must_use]
+    pub fn with_history(self, sink: Sink) -> Self {
+        Engine { history: Some(sink), ..self }
+    }
+
+    /// What keeps its rows.
+    #[must_use]
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Where hints of other processes go.
+    #[must_use]
+    pub fn hub(&self) -> &Arc<WakeHub> {
+        &self.hub
+    }
+
+    /// Tells workers of this process and the history what a step changed.
+    fn spread(&self, news: News) {
+        if let Some(history) = &self.history {
+            news.events.iter().for_each(|event| history.record(event));
+        }
+        for (queue, due) in news.wakes {
+            self.hub.wake(Some(&queue), due);
+        }
+        if let Some(due) = news.next_tick {
+            self.hub.wake(None, due);
+        }
+        news.cancelled.iter().for_each(|job| self.hub.cancelled(Cancelled::Job(*job)));
+        self.ends.tell(news.ended);
+    }
+
+    async fn reading(&self, now: Option<Timestamp>) -> Result<Step<'_, B>> {
+        Step::begin(&self.backend, now, 0, false).await
+    }
+
+    /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where that
+    /// is no reason to take the failed step again.
+    async fn set_aside(&self, error: &Error) -> Result<bool> {
+        let Some(id) = error.unreadable_job() else { return Ok(false) };
+        let reason = unreadable::reason(error);
+        let mut others = 0;
+        loop {
+            let error = match self.set_one_aside(id, &reason).await {
+                Ok(met) => return Ok(met == Met::Aside || others > 0),
+                Err(error) => error,
+            };
+            // Its key's next window cannot be decoded either: that one goes first.
+            let next = error.unreadable_job().filter(|next| *next != id);
+            let Some(next) = next.filter(|_| others < unreadable::MAX_PER_CALL) else {
+                return Err(error);
+            };
+            self.set_one_aside(next, &unreadable::reason(&error)).await?;
+            others += 1;
+        }
+    }
+
+    async fn set_one_aside(&self, id: JobId, reason: &str) -> Result<Met> {
+        let mut pace = Pace::new(self.backend.longest_pause());
+        loop {
+            let recorded = self.history.is_some();
+            let mut step = Step::begin(&self.backend, None, 0, recorded).await?;
+            if let Some(met) = step.set_aside(id, reason).await?
+                && let Some(news) = step.commit().await?
+            {
+                if met == Met::Aside {
+                    warn!(job = %id, reason, "job set aside: its row cannot be decoded");
+                }
+                self.spread(news);
+                return Ok(met);
+            }
+            if !pace.again().await {
+                return Err(contended("set an unreadable job aside"));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<B: Backend> Store for Engine<B> {
+    fn capabilities(&self) -> Capabilities {
+        self.backend.capabilities()
+    }
+
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        dispatch(self, now, operation).await
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.hub.subscribe()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.ends.wait_for(job)
+    }
+}
+
+#[async_trait]
+impl<B: Backend> Steps for Engine<B> {
+    async fn enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        let jobs = batches.iter().map(|batch| batch.triggers.len()).sum();
+        Ok(step!(self, "accept triggers", (now, jobs), |step| {
+            step.load_for(&batches).await?;
+            step.take(|part| part.enqueue(&batches))
+        }))
+    }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        Ok(step!(self, "start jobs", (now, 0), |step| step.start(claim).await?))
+    }
+
+    async fn renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Renewal>> {
+        let ids: Vec<JobId> = leases.iter().map(|lease| lease.job).collect();
+        Ok(step!(self, "renew leases", (now, 0), |step| {
+            step.load_jobs(ids.iter().copied()).await?;
+            step.load_settings_of_jobs().await?;
+            step.take(|part| part.renew(leases, lease))
+        }))
+    }
+
+    async fn settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
+        Ok(step!(self, "end attempts", (now, 0), |step| {
+            step.load_around(&ids).await?;
+            step.take(|part| part.settle(&settlements))
+        }))
+    }
+
+    async fn begin_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<Begun> {
+        step!(self, "record an intent", (now, 0), |step| {
+            step.load_around(&[lease.job]).await?;
+            step.take(|part| part.begin_effect(lease, name, key))
+        })
+    }
+
+    async fn end_effect(
+        &self,
+        now: Option<Timestamp>,
+        lease: &Lease,
+        name: &EffectName,
+        result: &Payload,
+    ) -> Result<()> {
+        check_result(name, result)?;
+        step!(self, "record a result", (now, 0), |step| {
+            step.load_around(&[lease.job]).await?;
+            step.take(|part| part.end_effect(lease, name, result))
+        })
+    }
+
+    async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
+        let mut step = self.reading(None).await?;
+        step.load([crate::rows::RowName::Effects(id)]).await?;
+        let effects = step.rows.effects.remove(&id).unwrap_or_default();
+        Ok(effects.into_values().collect())
+    }
+
+    async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
+        step!(self, "write a heartbeat", (now, 0), |step| Some(step.heartbeat(beat).await?));
+        Ok(())
+    }
+
+    async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
+        step!(self, "remove a worker", (None, 0), |step| {
+            Some(step.remove_worker(worker, incarnation).await?)
+        });
+        Ok(())
+    }
+
+    async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
+        let mut step = self.reading(now).await?;
+        let mut rows = step.workers().await?;
+        let now = step.now;
+        rows.retain(|row| row.is_kept(now));
+        Ok(Workers { now, rows })
+    }
+
+    async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
+        Ok(step!(self, "take back leases", (now, 0), |step| {
+            let lapsed = step.lapsed(limit).await?;
+            step.load_around(&lapsed).await?;
+            let workers = if lapsed.is_empty() { Vec::new() } else { step.workers().await? };
+            step.take(|part| part.reap(workers, limit))
+        }))
+    }
+
+    async fn next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<NextDue> {
+        let mut step = self.reading(now).await?;
+        let mut view = step.look_at(queue, tasks, None).await?;
+        step.next_of(&mut view).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueInfo>> {
+        self.reading(None).await?.queues().await
+    }
+
+    async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
+        settings.validate()?;
+        step!(self, "set a queue", (None, 0), |step| {
+            step.load_queue(queue).await?;
+            step.take(|part| part.set_queue(queue, settings))
+        });
+        Ok(())
+    }
+
+    async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
+        Ok(step!(self, "delete a queue", (None, 0), |step| {
+            step.load_queue(queue).await?;
+            step.take(|part| part.delete_queue(queue))
+        }))
+    }
+
+    async fn tasks(&self) -> Result<Vec<TaskInfo>> {
+        self.reading(None).await?.tasks().await
+    }
+
+    async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
+        step!(self, "set a task", (None, 0), |step| {
+            step.load_all_settings().await?;
+            step.load([crate::rows::RowName::Task(task.clone())]).await?;
+            step.take(|part| part.set_task(task, settings))
+        });
+        Ok(())
+    }
+
+    async fn job(&self, id: JobId) -> Result<Option<Job>> {
+        self.reading(None).await?.job(id).await
+    }
+
+    async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
+        self.reading(None).await?.result(id).await
+    }
+
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
+        self.reading(None).await?.list(filter).await
+    }
+
+    async fn counts(&self) -> Result<Vec<Counts>> {
+        self.reading(None).await?.counts().await
+    }
+
+    async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
+        Ok(step!(self, "read attempts", (None, 0), |step| {
+            step.load_around(&[id]).await?;
+            step.view().map(|part| part.attempts(id))
+        }))
+    }
+
+    async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
+        Ok(step!(self, "explain a job", (None, 0), |step| {
+            match step.load_story(target).await? {
+                Some(target) => step.view().map(|part| part.explain(&target)),
+                None => Some(None),
+            }
+        }))
+    }
+
+    async fn flush(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        Ok(step!(self, "flush a window", (now, 0), |step| {
+            step.load_window(task, key).await?;
+            step.take(|part| part.flush(task, key))
+        }))
+    }
+
+    async fn cancel_key(
+        &self,
+        now: Option<Timestamp>,
+        task: &TaskName,
+        key: &Key,
+    ) -> Result<Option<JobId>> {
+        step!(self, "cancel a window", (now, 0), |step| {
+            step.load_window(task, key).await?;
+            step.take(|part| part.cancel_key(task, key))
+        })
+    }
+
+    async fn cancel(&self, now: Option<Timestamp>, id: JobId, reason: &str) -> Result<()> {
+        step!(self, "cancel a job", (now, 0), |step| {
+            step.load_around(&[id]).await?;
+            step.take(|part| part.cancel(id, reason))
+        })
+    }
+
+    async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs> {
+        step!(self, "put a job back", (now, 0), |step| {
+            step.load_around(&[redrive.id]).await?;
+            step.take(|part| part.redrive(redrive))
+        })
+    }
+
+    async fn prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<Pruned> {
+        Ok(step!(self, "remove what has ended", (now, 0), |step| {
+            let more = step.load_old(retention, limit).await?;
+            let pruned = step.take(|part| part.prune(retention, limit));
+            pruned.map(|pruned| Pruned { more, ..pruned })
+        }))
+    }
+
+    async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        self.reading(now).await?.overview().await
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        self.backend.checkup().await
+    }
+
+    async fn alerts(&self) -> Result<Vec<AlertRow>> {
+        self.reading(None).await?.alerts().await
+    }
+
+    async fn set_alert(
+        &self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        Ok(step!(self, "write an alert", (None, 0), |step| {
+            Some(step.set_alert(name, version, state).await?)
+        }))
+    }
+
+    async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        step!(self, "set a schedule", (now, 0), |step| {
+            step.load_schedules([schedule.name.clone()]).await?;
+            step.take(|part| part.set_schedule(schedule))
+        });
+        Ok(())
+    }
+
+    async fn set_schedule_state(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        state: ScheduleState,
+    ) -> Result<()> {
+        step!(self, "switch a schedule", (now, 0), |step| {
+            step.load_schedules([name.clone()]).await?;
+            step.take(|part| part.set_schedule_state(name, state))
+        })
+    }
+
+    async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        step!(self, "delete a schedule", (now, 0), |step| {
+            step.load_schedules([name.clone()]).await?;
+            step.load_ticks(name, Timestamp::MIN, Timestamp::MAX).await?;
+            step.take(|part| part.delete_schedule(name))
+        })
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
+        let mut step = self.reading(None).await?;
+        step.load_all_schedules().await?;
+        Ok(std::mem::take(&mut step.rows.schedules).into_values().collect())
+    }
+
+    async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        let ticked = step!(self, "fire ticks", (now, limit), |step| {
+            step.load_due_schedules(limit).await?;
+            step.take(|part| part.tick(limit))
+        });
+        // Of the schedules that were not due, too. These have fired: who cannot be told what comes
+        // next is to ask at once.
+        let next = self.next_tick(now).await;
+        Ok(Ticked { next: next.unwrap_or(Some(ticked.now)), ..ticked })
+    }
+
+    async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
+        step!(self, "run a schedule", (now, 1), |step| {
+            step.load_schedules([name.clone()]).await?;
+            step.load_for_schedules().await?;
+            step.take(|part| part.run_schedule(name))
+        })
+    }
+
+    async fn backfill(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<u64> {
+        step!(self, "backfill a schedule", (now, MAX_BACKFILL), |step| {
+            step.load_schedules([name.clone()]).await?;
+            step.load_ticks(name, from, to).await?;
+            step.load_for_schedules().await?;
+            step.take(|part| part.backfill(name, from, to))
+        })
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    async fn next_tick(&self, now: Option<Timestamp>) -> Result<Option<Timestamp>> {
+        let mut step = self.reading(now).await?;
+        let seen = step.scan_one(Scan::first(Index::Plan, 1)).await?;
+        Ok(seen.entries.first().map(|entry| entry.place.at))
+    }
+}
+
+#[async_trait]
+impl<B: Backend> DeadLetters for Engine<B> {
+    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
+        let (mut page, size) = (Vec::new(), filter.page());
+        let mut step = self.reading(None).await?;
+        step.walk_dead(filter, |job| {
+            page.push(job);
+            page.len() < size
+        })
+        .await?;
+        Ok(page)
+    }
+
+    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
+        let all = DeadFilter { before: None, ..filter.clone() };
+        let mut count = 0_u64;
+        let mut step = self.reading(None).await?;
+        step.walk_dead(&all, |_| {
+            count = count.saturating_add(1);
+            true
+        })
+        .await?;
+        Ok(count)
+    }
+
+    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
+        let ids: Vec<JobId> = ids.iter().copied().take(DeadFilter::MAX_PAGE).collect();
+        Ok(step!(self, "read dead letters", (None, 0), |step| {
+            step.load_whole(&ids).await?;
+            step.view().map(|part| ids.iter().filter_map(|id| part.letter(*id)).collect())
+        }))
+    }
+
+    async fn discard(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        Ok(step!(self, "discard dead jobs", (now, 0), |step| {
+            step.load_whole(ids).await?;
+            let aside = step.load_asides(ids).await?;
+            step.take(|part| {
+                let gone = part.discard(ids, reason);
+                ids.iter().copied().filter(|id| gone.contains(id) || aside.contains(id)).collect()
+            })
+        }))
+    }
+
+    async fn import_dead(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        Ok(step!(self, "import dead letters", (now, letters.len()), |step| {
+            step.load_for_letters(letters).await?;
+            step.take(|part| part.import_dead(letters))
+        }))
+    }
+}
+
+#[async_trait]
+impl<B: Backend> UnreadableJobs for Engine<B> {
+    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        self.reading(None).await?.unreadable(page).await
+    }
+
+    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
+        let mut restored = Vec::new();
+        for id in ids.iter().copied() {
+            if step!(self, "restore a job", (now, 0), |step| step.restore(id).await?) {
+                restored.push(id);
+            }
+        }
+        Ok(restored)
+    }
+}

@@ -1,0 +1,26 @@
+//! One engine for every store: a [`Backend`] keeps rows, the [`Engine`] keeps the promises.
+//!
+//! A step of the engine loads the rows that it may touch, lets the rules of `quell-core` take it on
+//! them, and hands what differs to the backend, which writes all of it if nobody has changed the rows
+//! meanwhile. Where somebody has, the step starts over. So a store author writes no rule, and a rule is
+//! written once.
+//!
+//! [`Maps`] is the smallest backend: ordered maps in memory.
+//!
+//! Invariant: the engine knows no clock but the backend's, and no row that the backend did not load.
+
+pub mod backend;
+mod changes;
+mod claim;
+mod engine;
+mod load;
+mod maps;
+mod read;
+pub mod rows;
+mod step;
+mod upkeep;
+
+pub use backend::{Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen};
+pub use engine::Engine;
+pub use maps::Maps;
+pub use rows::{KeyJobs, Row, RowName};

@@ -1,0 +1,220 @@
+//! Loading what a step may touch: jobs, what hangs on them, and what their keys are about.
+
+use std::collections::BTreeSet;
+
+use quell_core::part::TaskKey;
+use quell_core::touched::{Needs, Wanted};
+use quell_core::{Batch, DeadLetter, JobId, Key, QueueName, Result, ScheduleName, TaskName};
+use quell_core::{Job, Timestamp};
+
+use crate::backend::{Backend, Index, Scan};
+use crate::changes::key_of;
+use crate::rows::{Row, RowName};
+use crate::step::Step;
+
+/// Entries that are read at a time.
+pub(crate) const PAGE: usize = 500;
+
+impl<B: Backend> Step<'_, B> {
+    /// Loads jobs' rows.
+    pub(crate) async fn load_jobs(&mut self, ids: impl IntoIterator<Item = JobId>) -> Result<()> {
+        self.load(ids.into_iter().map(RowName::Job)).await
+    }
+
+    /// Loads all that a move of these jobs may touch: what hangs on them, the other jobs of their
+    /// keys that wait or run, and the keys that name them.
+    pub(crate) async fn load_around(&mut self, ids: &[JobId]) -> Result<()> {
+        self.load_whole(ids).await?;
+        let moving: BTreeSet<JobId> = ids.iter().copied().collect();
+        let keys = self.keys_of(ids);
+        self.load(keys.iter().cloned().map(RowName::Memory)).await?;
+        self.load_next_windows(&keys, &moving).await?;
+        self.load_settings_of_jobs().await
+    }
+
+    /// Loads jobs with what hangs on them and what names them, before they are removed.
+    pub(crate) async fn load_whole(&mut self, ids: &[JobId]) -> Result<()> {
+        self.load(ids.iter().flat_map(|id| {
+            [
+                RowName::Job(*id),
+                RowName::Attempts(*id),
+                RowName::Effects(*id),
+                RowName::Past(*id),
+            ]
+        }))
+        .await?;
+        self.load_names(ids).await?;
+        let keys = self.keys_of(ids);
+        self.load(keys.into_iter().map(RowName::Key)).await
+    }
+
+    /// The keys of those of these jobs that are loaded.
+    fn keys_of(&self, ids: &[JobId]) -> BTreeSet<TaskKey> {
+        ids.iter().filter_map(|id| self.rows.jobs.get(id)).filter_map(key_of).collect()
+    }
+
+    /// Loads the dedup and idempotency keys that name jobs.
+    pub(crate) async fn load_names(&mut self, ids: &[JobId]) -> Result<()> {
+        let there = |id: &&JobId| !self.of.contains_key(id);
+        let ids: Vec<JobId> = ids.iter().filter(there).copied().collect();
+        let scans: Vec<Scan> =
+            ids.iter().map(|id| Scan::first(Index::Of(*id), PAGE)).collect();
+        let all = self.scan(&scans).await?;
+        let mut names = Vec::new();
+        for ((id, seen), scan) in ids.into_iter().zip(all).zip(scans) {
+            let mut entries = seen.entries;
+            let last = entries.last().map(|entry| (entry.place, entry.name.clone()));
+            if let Some(last) = last.filter(|_| seen.more) {
+                entries.extend(self.scan_all(Scan { after: Some(last), ..scan }).await?);
+            }
+            let named = entries.iter().map(|entry| entry.name.clone());
+            let is_key =
+                |name: &RowName| matches!(name, RowName::Hold(_) | RowName::Record(_));
+            names.extend(named.filter(is_key));
+            self.of.insert(id, entries);
+        }
+        self.load(names).await
+    }
+
+    /// Loads the windows of keys that come next once the `moving` jobs have moved: the first closed
+    /// one, and the open one if it is older.
+    pub(crate) async fn load_next_windows(
+        &mut self,
+        keys: &BTreeSet<TaskKey>,
+        moving: &BTreeSet<JobId>,
+    ) -> Result<()> {
+        self.load(keys.iter().cloned().map(RowName::Key)).await?;
+        self.load_firsts(keys, moving).await?;
+        let mut next = BTreeSet::new();
+        for key in keys {
+            let Some(jobs) = self.keys.get(key) else { continue };
+            let closed = match self.closed.get(key) {
+                Some(closed) => closed.iter().find(|id| !moving.contains(id)).copied(),
+                None => jobs.closed,
+            };
+            next.extend(closed);
+            let is_next = |id: &JobId| closed.is_none_or(|closed| *id < closed);
+            next.extend(jobs.open.filter(is_next));
+        }
+        self.load_jobs(next).await
+    }
+
+    /// Loads the open window of a key with all that its end may touch.
+    pub(crate) async fn load_window(&mut self, task: &TaskName, key: &Key) -> Result<()> {
+        let task_key = (task.clone(), key.clone());
+        self.load([RowName::Key(task_key.clone())]).await?;
+        match self.keys.get(&task_key).and_then(|jobs| jobs.open) {
+            Some(id) => self.load_around(&[id]).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Loads what accepting these batches needs.
+    pub(crate) async fn load_for(&mut self, batches: &[Batch]) -> Result<()> {
+        let needs = Needs::of(batches);
+        let windows = pairs(&needs.windows)?;
+        let mut names: Vec<RowName> = windows.iter().cloned().map(RowName::Key).collect();
+        names.extend(pairs(&needs.memories)?.into_iter().map(RowName::Memory));
+        names.extend(pairs(&needs.holds)?.into_iter().map(RowName::Hold));
+        names.extend(pairs(&needs.records)?.into_iter().map(RowName::Record));
+        let triggers = batches.iter().flat_map(|batch| &batch.triggers);
+        for trigger in triggers {
+            names.push(RowName::Queue(trigger.queue.clone()));
+            names.push(RowName::Task(trigger.task.clone()));
+        }
+        self.load(names).await?;
+        let open = windows.iter().filter_map(|key| self.keys.get(key)?.open);
+        let held = self.rows.holds.values().map(|hold| hold.job);
+        let recorded = self.rows.records.values().map(|record| record.job);
+        let leaders = self.rows.memories.values().map(|memory| memory.leader);
+        let jobs: Vec<JobId> = open.chain(held).chain(recorded).chain(leaders).collect();
+        self.load_jobs(jobs).await?;
+        // R10: a window that closes stays in its queue.
+        self.load_settings_of_jobs().await?;
+        self.load_keys_of_jobs().await
+    }
+
+    /// Loads the rows of the keys of all jobs that are loaded and have not ended: a step may change
+    /// them.
+    async fn load_keys_of_jobs(&mut self) -> Result<()> {
+        let keys: BTreeSet<TaskKey> = self.rows.jobs.values().filter_map(key_of).collect();
+        self.load(keys.into_iter().map(RowName::Key)).await
+    }
+
+    /// Loads the settings of the queues and tasks of all jobs that are loaded.
+    pub(crate) async fn load_settings_of_jobs(&mut self) -> Result<()> {
+        let of = |job: &Job| [RowName::Queue(job.queue.clone()), RowName::Task(job.task.clone())];
+        let names: Vec<RowName> = self.rows.jobs.values().flat_map(of).collect();
+        self.load(names).await
+    }
+
+    /// Loads schedules.
+    pub(crate) async fn load_schedules(
+        &mut self,
+        names: impl IntoIterator<Item = ScheduleName>,
+    ) -> Result<()> {
+        self.load(names.into_iter().map(RowName::Schedule)).await
+    }
+
+    /// Loads what accepting the triggers of the loaded schedules needs.
+    pub(crate) async fn load_for_schedules(&mut self) -> Result<()> {
+        let triggers = self.rows.schedules.values().map(|info| info.schedule.trigger.clone());
+        let batches: Vec<Batch> = triggers.map(Batch::one).collect();
+        self.load_for(&batches).await
+    }
+
+    /// Loads the ticks of a schedule that fired in this time.
+    pub(crate) async fn load_ticks(
+        &mut self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<()> {
+        if from > to {
+            return Ok(());
+        }
+        let index = Index::Fired(name.clone());
+        let scan = Scan { from: Some(from), ..Scan::first(index, PAGE).up_to(to) };
+        let fired = self.scan_all(scan).await?;
+        self.load(fired.into_iter().map(|entry| entry.name)).await
+    }
+
+    /// Loads the jobs that letters were, or became, here.
+    pub(crate) async fn load_for_letters(&mut self, letters: &[DeadLetter]) -> Result<()> {
+        let origins: Vec<RowName> =
+            letters.iter().map(|letter| RowName::Origin(letter.origin())).collect();
+        self.load(origins.iter().cloned()).await?;
+        let became = origins.iter().filter_map(|name| match self.others.get(name) {
+            Some(Row::Origin(id)) => Some(*id),
+            _ => None,
+        });
+        let became: Vec<JobId> = became.collect();
+        self.load_whole(&became).await?;
+        let were: Vec<JobId> = letters.iter().map(|letter| letter.origin().job).collect();
+        self.load_jobs(were).await?;
+        let mut names = Vec::new();
+        for letter in letters {
+            names.push(RowName::Queue(letter.job.queue.clone()));
+            names.push(RowName::Task(letter.job.task.clone()));
+            names.extend(key_of(&letter.job).map(RowName::Key));
+        }
+        self.load(names).await?;
+        self.load_keys_of_jobs().await
+    }
+
+    /// Loads a queue with all its logs of starts.
+    pub(crate) async fn load_queue(&mut self, queue: &QueueName) -> Result<()> {
+        self.load_starts(queue).await?;
+        self.load([RowName::Queue(queue.clone()), RowName::Turn(queue.clone())]).await
+    }
+}
+
+fn pairs(wanted: &Wanted<'_>) -> Result<BTreeSet<TaskKey>> {
+    let mut pairs = BTreeSet::new();
+    for (task, names) in wanted {
+        for name in names {
+            pairs.insert(((*task).clone(), Key::new(*name)?));
+        }
+    }
+    Ok(pairs)
+}

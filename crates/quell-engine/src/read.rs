@@ -1,0 +1,426 @@
+//! What operators read: jobs, what came of them, how many there are, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_core::alert::{AlertRow, LaneOverview, Overview};
+use quell_core::{
+    Counts, DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult,
+    JobState, Key, KeyAdvice, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp,
+    UnreadableJob, UnreadablePage,
+};
+use tracing::warn;
+
+use crate::backend::{Backend, Entry, Index, Kind, Place, Scan};
+use crate::load::PAGE;
+use crate::rows::{Row, RowName};
+use crate::step::Step;
+use crate::upkeep::job_of;
+
+/// Jobs that are looked through for the newest ones of a task.
+const MOST_LOOKED_THROUGH: usize = 2_000;
+/// Jobs that wait for their key, of which an overview sees the earliest.
+const MOST_WAITING: usize = 1_000;
+
+impl<B: Backend> Step<'_, B> {
+    /// Loads the rows of jobs, of those that are there and can be decoded: one that cannot must not
+    /// hide the others.
+    async fn load_readable(&mut self, ids: &[JobId]) -> Result<()> {
+        match self.load_jobs(ids.iter().copied()).await {
+            Err(error) if error.unreadable_job().is_some() => {}
+            other => return other,
+        }
+        for id in ids {
+            match self.load_jobs([*id]).await {
+                Err(error) if error.unreadable_job().is_some() => {
+                    warn!(%error, "row left out");
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// One job.
+    pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {
+        self.load_jobs([id]).await?;
+        if let Some(job) = self.rows.jobs.get(&id) {
+            return Ok(Some(job.clone()));
+        }
+        self.load([RowName::Aside(id)]).await?;
+        match self.others.get(&RowName::Aside(id)) {
+            Some(Row::Aside(aside)) => Err(quell_core::Error::unreadable(id, &aside.reason)),
+            _ => Ok(None),
+        }
+    }
+
+    /// What came of a job, or of the heir that absorbed it (R19).
+    pub(crate) async fn result(&mut self, id: JobId) -> Result<Option<JobResult>> {
+        let mut id = id;
+        loop {
+            match self.job(id).await {
+                Ok(Some(Job { state: JobState::Absorbed, absorbed_by: Some(by), .. })) => id = by,
+                Ok(Some(job)) => return Ok(Some(JobResult::of(&job))),
+                Ok(None) => break,
+                Err(error) if error.unreadable_job() == Some(id) => {
+                    return Ok(Some(JobResult::unreadable(id, &error)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.load_names(&[id]).await?;
+        let mut of_job = self.rows.records.values().filter(|record| record.job == id);
+        let kept = of_job.find_map(|record| record.kept.as_ref());
+        Ok(kept.map(|kept| JobResult::kept(id, kept)))
+    }
+
+    /// A page of jobs, newest first.
+    pub(crate) async fn list(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
+        let index = match filter.state {
+            Some(JobState::Running) => Some(Index::Leases),
+            Some(JobState::Dead) => Some(Index::Dead),
+            Some(JobState::Unreadable) => return Ok(Vec::new()),
+            Some(_) | None => None,
+        };
+        let mut page = Vec::new();
+        if let Some(index) = index {
+            let all = self.scan_all(Scan::first(index, PAGE)).await?;
+            let mut ids: Vec<JobId> = all.iter().filter_map(job_of).collect();
+            ids.sort_unstable_by(|a, b| b.cmp(a));
+            ids.retain(|id| filter.before.is_none_or(|before| *id < before));
+            for ids in ids.chunks(PAGE) {
+                if self.take_matching(ids, &mut page, |job| filter.matches(job), filter.page()).await? {
+                    break;
+                }
+            }
+            return Ok(page);
+        }
+        let before = filter.before.map(|before| (Place::NONE, RowName::Job(before)));
+        let mut scan = Scan { after: before, ..Scan::first(Index::Jobs, PAGE) };
+        loop {
+            let seen = self.scan_one(scan.clone()).await?;
+            let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
+            let is_full =
+                self.take_matching(&ids, &mut page, |job| filter.matches(job), filter.page()).await?;
+            let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
+            match last.filter(|_| seen.more && !is_full) {
+                Some(last) => scan.after = Some(last),
+                None => return Ok(page),
+            }
+        }
+    }
+
+    /// Fills a page with those of these jobs that match, in this order; says whether it is full.
+    async fn take_matching(
+        &mut self,
+        ids: &[JobId],
+        page: &mut Vec<Job>,
+        matches: impl Fn(&Job) -> bool,
+        size: usize,
+    ) -> Result<bool> {
+        self.load_readable(ids).await?;
+        for id in ids {
+            let job = self.rows.jobs.remove(id).filter(&matches);
+            page.extend(job.filter(|_| page.len() < size));
+        }
+        Ok(page.len() >= size)
+    }
+
+    /// How many jobs there are, from the indexes alone.
+    pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
+        let mut counts: BTreeMap<(QueueName, TaskName, JobState), u64> = BTreeMap::new();
+        for index in self.every_index().await? {
+            for entry in self.scan_all(Scan::first(index, PAGE)).await? {
+                let Some(note) = entry.note else { continue };
+                let count = counts.entry((note.queue, note.task, note.state)).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+        let rows = counts.into_iter();
+        Ok(rows.map(|((queue, task, state), jobs)| Counts { queue, task, state, jobs }).collect())
+    }
+
+    /// The indexes of which each job is in one.
+    async fn every_index(&mut self) -> Result<Vec<Index>> {
+        let mut indexes =
+            vec![Index::Waiting, Index::Leases, Index::Ended, Index::Dead, Index::Unreadable];
+        indexes.extend(self.all_lines().await?);
+        Ok(indexes)
+    }
+
+    /// The lines that there may be.
+    async fn all_lines(&mut self) -> Result<Vec<Index>> {
+        let (queues, tasks) = (self.queue_names().await?, self.task_names().await?);
+        let lines = queues.iter().flat_map(|queue| {
+            tasks.iter().map(move |task| Index::Line(queue.clone(), task.clone()))
+        });
+        Ok(lines.collect())
+    }
+
+    async fn queue_names(&mut self) -> Result<Vec<QueueName>> {
+        let all = self.scan_all(Scan::first(Index::Rows(Kind::Queues), PAGE)).await?;
+        let names = all.into_iter().filter_map(|entry| match entry.name {
+            RowName::Queue(queue) => Some(queue),
+            _ => None,
+        });
+        Ok(names.collect())
+    }
+
+    async fn task_names(&mut self) -> Result<Vec<TaskName>> {
+        let all = self.scan_all(Scan::first(Index::Rows(Kind::Tasks), PAGE)).await?;
+        let names = all.into_iter().filter_map(|entry| match entry.name {
+            RowName::Task(task) => Some(task),
+            _ => None,
+        });
+        Ok(names.collect())
+    }
+
+    /// The queues there are, with their settings.
+    pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
+        let names = self.queue_names().await?;
+        self.load(names.into_iter().map(RowName::Queue)).await?;
+        let info = |(name, settings): (&QueueName, &Option<quell_core::QueueSettings>)| {
+            Some(QueueInfo { name: name.clone(), settings: settings.clone()? })
+        };
+        Ok(self.rows.queues.iter().filter_map(info).collect())
+    }
+
+    /// The tasks there are, with their settings.
+    pub(crate) async fn tasks(&mut self) -> Result<Vec<TaskInfo>> {
+        let names = self.task_names().await?;
+        self.load(names.into_iter().map(RowName::Task)).await?;
+        let info = |(name, settings): (&TaskName, &quell_core::TaskSettings)| TaskInfo {
+            name: name.clone(),
+            settings: *settings,
+        };
+        Ok(self.rows.tasks.iter().map(info).collect())
+    }
+
+    /// Loads all settings.
+    pub(crate) async fn load_all_settings(&mut self) -> Result<()> {
+        let queues = self.queue_names().await?.into_iter().map(RowName::Queue);
+        let tasks = self.task_names().await?.into_iter().map(RowName::Task);
+        self.load(queues.chain(tasks)).await
+    }
+
+    /// Loads all that an explanation tells, and says what to ask for; none where nothing is known.
+    pub(crate) async fn load_story(
+        &mut self,
+        target: &ExplainTarget,
+    ) -> Result<Option<ExplainTarget>> {
+        let (id, target) = match target {
+            ExplainTarget::Job(id) => (*id, target.clone()),
+            ExplainTarget::Trigger(trigger) => (trigger.job, target.clone()),
+            ExplainTarget::Key { task, key } => {
+                let Some(id) = self.newest_of(task.as_ref(), key).await? else { return Ok(None) };
+                (id, ExplainTarget::Job(id))
+            }
+        };
+        self.load_around(&[id]).await?;
+        let Some(job) = self.rows.jobs.get(&id) else { return Ok(None) };
+        let (task, key) = (job.task.clone(), job.key.clone());
+        if let Some(key) = key {
+            let jobs = self.keys.get(&(task.clone(), key));
+            let open = jobs.and_then(|jobs| jobs.open);
+            self.load_jobs(open).await?;
+        }
+        let named = self.of.get(&id).into_iter().flatten();
+        let is_story = |name: &&RowName| matches!(name, RowName::Job(_) | RowName::Tick(..));
+        let story: Vec<RowName> =
+            named.map(|entry| &entry.name).filter(is_story).cloned().collect();
+        self.load(story).await?;
+        self.load_newest(&task).await?;
+        Ok(Some(target))
+    }
+
+    /// The newest job of a key.
+    async fn newest_of(&mut self, task: Option<&TaskName>, key: &Key) -> Result<Option<JobId>> {
+        let tasks = match task {
+            Some(task) => vec![task.clone()],
+            None => self.task_names().await?,
+        };
+        let names = tasks.iter().map(|task| RowName::Key((task.clone(), key.clone())));
+        self.load(names).await?;
+        let newest = self.keys.values().filter_map(|jobs| jobs.newest).max();
+        if newest.is_some() {
+            return Ok(newest);
+        }
+        // The newest job of all may have been removed before an older one.
+        let of_key = |job: &Job| job.key.as_ref() == Some(key) && tasks.contains(&job.task);
+        Ok(self.newest_where(1, of_key).await?.first().copied())
+    }
+
+    /// Loads the newest keyed jobs of a task, so far back as it looks.
+    async fn load_newest(&mut self, task: &TaskName) -> Result<()> {
+        let sample = usize::try_from(KeyAdvice::SAMPLE).unwrap_or(usize::MAX);
+        let is_keyed = |job: &Job| job.task == *task && job.key.is_some();
+        self.newest_where(sample, is_keyed).await.map(drop)
+    }
+
+    /// The newest jobs of which this holds; others are not shown to the step.
+    async fn newest_where(
+        &mut self,
+        most: usize,
+        holds: impl Fn(&Job) -> bool,
+    ) -> Result<Vec<JobId>> {
+        let shown: BTreeSet<JobId> = self.rows.jobs.keys().copied().collect();
+        let mut found = Vec::new();
+        let (mut scan, mut looked) = (Scan::first(Index::Jobs, PAGE), 0_usize);
+        loop {
+            let seen = self.scan_one(scan.clone()).await?;
+            let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
+            self.load_readable(&ids).await?;
+            for id in &ids {
+                let is_meant = found.len() < most && self.rows.jobs.get(id).is_some_and(&holds);
+                if is_meant {
+                    found.push(*id);
+                } else if !shown.contains(id) {
+                    self.rows.jobs.remove(id);
+                }
+            }
+            looked = looked.saturating_add(ids.len());
+            let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
+            let goes_on = seen.more && found.len() < most && looked < MOST_LOOKED_THROUGH;
+            match last.filter(|_| goes_on) {
+                Some(last) => scan.after = Some(last),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// R27: what alerts look at.
+    pub(crate) async fn overview(&mut self) -> Result<Overview> {
+        let mut lanes = Lanes::default();
+        for index in self.all_lines().await? {
+            if let (Some(due), Index::Line(queue, task)) = (self.first_due(&index).await?, index) {
+                lanes.of(queue, task).note_due(due);
+            }
+        }
+        let waiting = self.scan_one(Scan::first(Index::Waiting, MOST_WAITING)).await?;
+        for Entry { place, note, .. } in waiting.entries {
+            if let Some(note) = note {
+                lanes.of(note.queue, note.task).note_due(place.at);
+            }
+        }
+        for note in self.scan_all(Scan::first(Index::Dead, PAGE)).await? {
+            let Some(note) = note.note else { continue };
+            let lane = lanes.of(note.queue, note.task);
+            lane.0.dead = lane.0.dead.saturating_add(1);
+        }
+        let mut unreadable = 0_u64;
+        for entry in self.scan_all(Scan::first(Index::Unreadable, PAGE)).await? {
+            unreadable = unreadable.saturating_add(1);
+            let Some(note) = entry.note else { continue };
+            let lane = lanes.of(note.queue, note.task);
+            lane.0.unreadable = lane.0.unreadable.saturating_add(1);
+        }
+        let lanes = lanes.0.into_values().map(|lane| lane.0).collect();
+        Ok(Overview { now: self.now, lanes, unreadable })
+    }
+
+    /// When the first job of a line is due, of any priority.
+    async fn first_due(&mut self, line: &Index) -> Result<Option<Timestamp>> {
+        let (mut first, mut scan) = (None, Scan::first(line.clone(), 1));
+        loop {
+            let seen = self.scan_one(scan.clone()).await?;
+            let Some(Place { rank, at }) = seen.entries.first().map(|entry| entry.place) else {
+                return Ok(first);
+            };
+            first = Some(first.map_or(at, |first: Timestamp| first.min(at)));
+            let end = Place { rank, at: Timestamp::MAX };
+            scan.after = Some((end, RowName::Job(JobId::new(u64::MAX))));
+        }
+    }
+
+    /// The alerts there are, by name.
+    pub(crate) async fn alerts(&mut self) -> Result<Vec<AlertRow>> {
+        let all = self.scan_all(Scan::first(Index::Rows(Kind::Alerts), PAGE)).await?;
+        let names: Vec<RowName> = all.into_iter().map(|entry| entry.name).collect();
+        self.load(names.iter().cloned()).await?;
+        let row = |name: &RowName| match (name, self.others.get(name)) {
+            (RowName::Alert(name), Some(Row::Alert(version, state))) => {
+                let (name, state) = (name.clone(), (**state).clone());
+                Some(AlertRow { name, version: *version, state })
+            }
+            _ => None,
+        };
+        let mut rows: Vec<AlertRow> = names.iter().filter_map(row).collect();
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(rows)
+    }
+
+    /// Loads all schedules that can be decoded.
+    pub(crate) async fn load_all_schedules(&mut self) -> Result<()> {
+        let all = self.scan_all(Scan::first(Index::Rows(Kind::Schedules), PAGE)).await?;
+        for name in all.into_iter().map(|entry| entry.name) {
+            match self.load([name]).await {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    warn!(%error, "schedule left out of a list");
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks the dead, the last death first, until `take` has enough.
+    pub(crate) async fn walk_dead(
+        &mut self,
+        filter: &DeadFilter,
+        mut take: impl FnMut(Job) -> bool,
+    ) -> Result<()> {
+        let before = filter.before.map(|place| place.died_at);
+        let to = before.into_iter().chain(filter.died_before).min();
+        let mut scan = Scan { from: filter.died_after, to, ..Scan::first(Index::Dead, PAGE) };
+        loop {
+            let seen = self.scan_one(scan.clone()).await?;
+            let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
+            self.load_readable(&ids).await?;
+            for id in ids {
+                let job = self.rows.jobs.remove(&id).filter(|job| filter.matches(job));
+                if job.is_some_and(|job| !take(job)) {
+                    return Ok(());
+                }
+            }
+            let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
+            match last.filter(|_| seen.more) {
+                Some(last) => scan.after = Some(last),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// A page of jobs that are set aside, newest first.
+    pub(crate) async fn unreadable(&mut self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
+        let after = page.before.map(|id| (Place::NONE, RowName::Job(id)));
+        let scan = Scan { after, ..Scan::first(Index::Unreadable, page.size()) };
+        let seen = self.scan_one(scan).await?;
+        let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
+        self.load(ids.iter().map(|id| RowName::Aside(*id))).await?;
+        let of = |id: JobId| match self.others.get(&RowName::Aside(id)) {
+            Some(Row::Aside(aside)) => Some(aside.clone()),
+            _ => None,
+        };
+        Ok(ids.into_iter().filter_map(of).collect())
+    }
+}
+
+/// What alerts look at, by queue and task.
+#[derive(Default)]
+struct Lanes(BTreeMap<(QueueName, TaskName), Lane>);
+
+struct Lane(LaneOverview);
+
+impl Lanes {
+    fn of(&mut self, queue: QueueName, task: TaskName) -> &mut Lane {
+        let names = (queue.clone(), task.clone());
+        let empty = LaneOverview { queue, task, dead: 0, unreadable: 0, first_due: None };
+        self.0.entry(names).or_insert(Lane(empty))
+    }
+}
+
+impl Lane {
+    fn note_due(&mut self, due: Timestamp) {
+        let first = self.0.first_due;
+        self.0.first_due = Some(first.map_or(due, |first| first.min(due)));
+    }
+}

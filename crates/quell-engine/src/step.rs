@@ -1,0 +1,308 @@
+//! One step: rows are loaded, the rules take it on them, and what differs is committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
+use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
+
+use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen};
+use crate::rows::{KeyJobs, Row, RowName};
+
+/// How often a step is tried.
+const TRIES: u32 = 40;
+/// The first pause between two tries; each that follows may be twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+
+/// An open step.
+#[derive(Debug)]
+pub(crate) struct Step<'b, B: Backend> {
+    backend: &'b B,
+    tx: B::Tx,
+    pub(crate) now: Timestamp,
+    ids: Ids,
+    /// The rows that the rules see.
+    pub(crate) rows: Rows,
+    /// The jobs of keys, as they were loaded.
+    pub(crate) keys: BTreeMap<TaskKey, KeyJobs>,
+    /// The first closed windows of keys, as far as they were read.
+    pub(crate) closed: BTreeMap<TaskKey, BTreeSet<JobId>>,
+    /// What names jobs, as it was read.
+    pub(crate) of: BTreeMap<JobId, Vec<Entry>>,
+    /// Rows that the rules do not see.
+    pub(crate) others: BTreeMap<RowName, Row>,
+    /// The names of rows that were loaded, whether they were there or not.
+    loaded: BTreeSet<RowName>,
+    has_history: bool,
+    taken: Option<(Rows, Ended)>,
+    /// What changes beside what follows from the rows.
+    pub(crate) beside: Changes,
+}
+
+impl<'b, B: Backend> Step<'b, B> {
+    /// Begins a step that makes at most so many `jobs`.
+    pub(crate) async fn begin(
+        backend: &'b B,
+        now: Option<Timestamp>,
+        jobs: usize,
+        has_history: bool,
+    ) -> Result<Self> {
+        let Begun { tx, now, ids } = backend.begin(now, jobs).await?;
+        Ok(Step {
+            backend,
+            tx,
+            now,
+            ids,
+            rows: Rows::default(),
+            keys: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            of: BTreeMap::new(),
+            others: BTreeMap::new(),
+            loaded: BTreeSet::new(),
+            has_history,
+            taken: None,
+            beside: Changes::default(),
+        })
+    }
+
+    /// Loads rows that were not loaded yet.
+    pub(crate) async fn load(&mut self, names: impl IntoIterator<Item = RowName>) -> Result<()> {
+        let names: BTreeSet<RowName> =
+            names.into_iter().filter(|name| !self.loaded.contains(name)).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let found = self.backend.load(&mut self.tx, &names).await?;
+        self.loaded.extend(names);
+        for (name, row) in found {
+            self.put(name, row)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, name: RowName, row: Row) -> Result<()> {
+        match (name, row) {
+            (RowName::Job(id), Row::Job(job)) => drop(self.rows.jobs.insert(id, *job)),
+            (RowName::Attempts(id), Row::Attempts(all)) => {
+                self.rows.attempts.insert(id, all);
+            }
+            (RowName::Effects(id), Row::Effects(all)) => {
+                let by_name = all.into_iter().map(|effect| (effect.name.clone(), effect));
+                self.rows.effects.insert(id, by_name.collect());
+            }
+            (RowName::Past(id), Row::Past(past)) => drop(self.rows.pasts.insert(id, past)),
+            (RowName::Key(key), Row::Key(jobs)) => drop(self.keys.insert(key, jobs)),
+            (RowName::Hold(key), Row::Hold(hold)) => drop(self.rows.holds.insert(key, hold)),
+            (RowName::Record(key), Row::Record(record)) => {
+                self.rows.records.insert(key, record);
+            }
+            (RowName::Memory(key), Row::Memory(memory)) => {
+                self.rows.memories.insert(key, memory);
+            }
+            (RowName::Queue(queue), Row::Queue(settings)) => {
+                self.rows.queues.insert(queue, settings);
+            }
+            (RowName::Task(task), Row::Task(settings)) => {
+                self.rows.tasks.insert(task, settings);
+            }
+            (RowName::Starts(queue, partition), Row::Starts(log)) => {
+                self.rows.starts.insert((queue, partition), log);
+            }
+            (RowName::Schedule(name), Row::Schedule(info)) => {
+                self.rows.schedules.insert(name, *info);
+            }
+            (RowName::Tick(name, at), Row::Tick(tick)) => {
+                self.rows.ticks.insert((name, at), tick);
+            }
+            (
+                name @ (RowName::Turn(_)
+                | RowName::Origin(_)
+                | RowName::Worker(..)
+                | RowName::Alert(_)
+                | RowName::Aside(_)),
+                row,
+            ) => drop(self.others.insert(name, row)),
+            (name, row) => {
+                let message = format!("the row {name:?} holds something else: {row:?}");
+                return Err(Error::new(ErrorKind::Corrupt, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the step a job that was decoded by other means.
+    pub(crate) fn put_job(&mut self, job: Job) {
+        self.loaded.insert(RowName::Job(job.id));
+        self.rows.jobs.insert(job.id, job);
+    }
+
+    /// Reads indexes.
+    pub(crate) async fn scan(&mut self, scans: &[Scan]) -> Result<Vec<Seen>> {
+        if scans.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.backend.scan(&mut self.tx, scans).await
+    }
+
+    /// Reads one index.
+    pub(crate) async fn scan_one(&mut self, scan: Scan) -> Result<Seen> {
+        Ok(self.scan(&[scan]).await?.pop().unwrap_or_default())
+    }
+
+    /// Reads an index to its end.
+    pub(crate) async fn scan_all(&mut self, scan: Scan) -> Result<Vec<Entry>> {
+        let (mut all, mut scan) = (Vec::new(), scan);
+        loop {
+            let seen = self.scan_one(scan.clone()).await?;
+            let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
+            all.extend(seen.entries);
+            match last.filter(|_| seen.more) {
+                Some(last) => scan.after = Some(last),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// A job that is set aside, decoded again.
+    pub(crate) async fn load_aside(&mut self, id: JobId) -> Result<Option<Row>> {
+        self.backend.load_aside(&mut self.tx, id).await
+    }
+
+    /// What can be decoded of a job's row.
+    pub(crate) async fn load_in_part(&mut self, id: JobId) -> Result<Option<Job>> {
+        self.backend.load_in_part(&mut self.tx, id).await
+    }
+
+    /// Takes the step on the rows that were loaded. None where they are of different moments and do
+    /// not fit each other: then the step must start over.
+    pub(crate) fn take<R>(&mut self, step: impl FnOnce(&mut Part) -> R) -> Option<R> {
+        if self.is_torn() {
+            return None;
+        }
+        let before = self.rows.clone();
+        let mut part = self.part(self.has_history);
+        let answer = step(&mut part);
+        self.taken = Some((before, part.end()));
+        Some(answer)
+    }
+
+    /// The rows as the step leaves them.
+    pub(crate) fn after(&self) -> Option<&Rows> {
+        self.taken.as_ref().map(|(_, ended)| &ended.rows)
+    }
+
+    /// The rows that were loaded, to be asked and not to be changed. None where they do not fit each
+    /// other.
+    pub(crate) fn view(&mut self) -> Option<Part> {
+        if self.is_torn() { None } else { Some(self.part(false)) }
+    }
+
+    fn part(&mut self, has_history: bool) -> Part {
+        let rows = std::mem::take(&mut self.rows);
+        let mut told = Vec::new();
+        for (task_key, jobs) in &self.keys {
+            let unread = |id: &JobId| !self.loaded.contains(&RowName::Job(*id));
+            told.push((
+                task_key.clone(),
+                jobs.running.iter().any(unread),
+                jobs.closed.filter(unread),
+            ));
+        }
+        let mut part = Part::new(self.now, self.ids, rows, has_history);
+        for (task_key, runs, closed) in told {
+            part.note_key(&task_key, runs, closed);
+        }
+        part
+    }
+
+    /// Whether rows do not fit each other: what a key's row says of a job must be so.
+    fn is_torn(&self) -> bool {
+        self.rows.jobs.values().any(|job| {
+            let Some(key) = &job.key else { return false };
+            let Some(jobs) = self.keys.get(&(job.task.clone(), key.clone())) else {
+                // The row of the key was not asked for, or there is none.
+                let name = RowName::Key((job.task.clone(), key.clone()));
+                return self.loaded.contains(&name) && !job.state.is_ended();
+            };
+            let is_open = job.is_open_window();
+            (jobs.open == Some(job.id)) != is_open
+                || jobs.running.contains(&job.id) != (job.state == JobState::Running)
+        })
+    }
+
+    /// Writes what changed.
+    pub(crate) async fn commit(mut self) -> Result<Option<News>> {
+        let mut changes = std::mem::take(&mut self.beside);
+        let mut news = News::default();
+        if let Some((before, ended)) = self.taken.take() {
+            changes.ids = ended.next_id.saturating_sub(self.ids.next);
+            changes.ids = changes.ids.checked_div(self.ids.step).unwrap_or(0);
+            self.note_changes(&mut changes, &before, &ended.rows)?;
+            news = ended.news;
+        }
+        let Step { backend, tx, .. } = self;
+        if changes.is_empty() {
+            return Ok(Some(news));
+        }
+        Ok(match backend.commit(tx, changes, &news).await? {
+            Committed::Done => Some(news),
+            Committed::Conflict => None,
+        })
+    }
+
+    /// Reads the first closed windows of keys whose first one may leave, so that the next is known.
+    pub(crate) async fn load_firsts(
+        &mut self,
+        keys: &BTreeSet<TaskKey>,
+        moving: &BTreeSet<JobId>,
+    ) -> Result<()> {
+        let leaves: Vec<TaskKey> = keys
+            .iter()
+            .filter(|key| !self.closed.contains_key(*key))
+            .filter(|key| {
+                let first = self.keys.get(*key).and_then(|jobs| jobs.closed);
+                first.is_some_and(|first| moving.contains(&first))
+            })
+            .cloned()
+            .collect();
+        let limit = moving.len().saturating_add(2);
+        let scans: Vec<Scan> =
+            leaves.iter().map(|key| Scan::first(Index::Closed(key.clone()), limit)).collect();
+        let seen = self.scan(&scans).await?;
+        for (key, seen) in leaves.into_iter().zip(seen) {
+            let ids = seen.entries.iter().filter_map(|entry| match entry.name {
+                RowName::Job(id) => Some(id),
+                _ => None,
+            });
+            self.closed.insert(key, ids.collect());
+        }
+        Ok(())
+    }
+}
+
+/// How a step is tried again after a conflict: after a random pause that may be longer each time, so
+/// that many who conflict spread out.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    tries: u32,
+    pause: Duration,
+    longest: Duration,
+}
+
+impl Pace {
+    pub(crate) fn new(longest: Duration) -> Self {
+        Pace { tries: 0, pause: FIRST_PAUSE, longest }
+    }
+
+    /// Waits before the next try; says whether there is one.
+    pub(crate) async fn again(&mut self) -> bool {
+        self.tries += 1;
+        if self.tries >= TRIES {
+            return false;
+        }
+        let most = u64::try_from(self.pause.min(self.longest).as_micros()).unwrap_or(u64::MAX);
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(..=most))).await;
+        self.pause = self.pause.saturating_mul(2);
+        true
+    }
+}

@@ -1,0 +1,274 @@
+//! What has to be done now and then: taking back leases, and removing what has ended (R21, R25, R37).
+
+use std::time::Duration;
+
+use quell_core::heartbeat::{Heartbeat, WorkerRow, outdated};
+use quell_core::idempotency::look_again;
+use quell_core::schedule::{RECORD, UNREADABLE_PAUSE};
+use quell_core::{
+    AlertName, AlertState, ErrorKind, Job, JobId, JobState, Result, Retention, Timestamp,
+    UnreadableJob, WorkerId,
+};
+use tracing::error;
+
+use crate::backend::{Backend, Entry, Index, Kind, Place, Scan};
+use crate::load::PAGE;
+use crate::rows::{Row, RowName};
+use crate::step::Step;
+
+/// Whether a job that cannot be decoded was set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// It was.
+    Aside,
+    /// It can be decoded, or it is not there.
+    Fine,
+}
+
+impl<B: Backend> Step<'_, B> {
+    /// The jobs whose leases have lapsed, those first that lapsed first.
+    pub(crate) async fn lapsed(&mut self, limit: usize) -> Result<Vec<JobId>> {
+        let seen = self.scan_one(Scan::first(Index::Leases, limit).up_to(self.now)).await?;
+        Ok(seen.entries.iter().filter_map(job_of).collect())
+    }
+
+    /// All workers, by name and incarnation.
+    pub(crate) async fn workers(&mut self) -> Result<Vec<WorkerRow>> {
+        let all = self.scan_all(Scan::first(Index::Rows(Kind::Workers), PAGE)).await?;
+        let names: Vec<RowName> = all.into_iter().map(|entry| entry.name).collect();
+        self.load(names.iter().cloned()).await?;
+        let rows = names.iter().filter_map(|name| match self.others.get(name) {
+            Some(Row::Worker(row)) => Some((**row).clone()),
+            _ => None,
+        });
+        let mut rows: Vec<WorkerRow> = rows.collect();
+        rows.sort_by(|a, b| (&a.worker, a.incarnation).cmp(&(&b.worker, b.incarnation)));
+        Ok(rows)
+    }
+
+    /// Makes the row of a worker, or changes it.
+    pub(crate) async fn heartbeat(&mut self, beat: &Heartbeat) -> Result<()> {
+        let name = RowName::Worker(beat.worker.clone(), beat.incarnation);
+        self.load([name.clone()]).await?;
+        let row = match self.others.get(&name) {
+            Some(Row::Worker(row)) => row.again(self.now, beat),
+            _ => {
+                let rows = self.workers().await?;
+                for (worker, incarnation) in outdated(self.now, &rows) {
+                    self.beside.set(RowName::Worker(worker, incarnation), None);
+                }
+                WorkerRow::first(self.now, beat)
+            }
+        };
+        self.beside.put(name, Row::Worker(Box::new(row)));
+        Ok(())
+    }
+
+    /// Removes the row of a worker, if there is one.
+    pub(crate) async fn remove_worker(
+        &mut self,
+        worker: &WorkerId,
+        incarnation: u32,
+    ) -> Result<()> {
+        let name = RowName::Worker(worker.clone(), incarnation);
+        self.load([name.clone()]).await?;
+        if self.others.contains_key(&name) {
+            self.beside.set(name, None);
+        }
+        Ok(())
+    }
+
+    /// Writes what is kept of an alert, if it was written so often before; says whether it did.
+    pub(crate) async fn set_alert(
+        &mut self,
+        name: &AlertName,
+        version: u64,
+        state: Option<&AlertState>,
+    ) -> Result<bool> {
+        let row = RowName::Alert(name.clone());
+        self.load([row.clone()]).await?;
+        let known = match self.others.get(&row) {
+            Some(Row::Alert(known, _)) => Some(*known),
+            _ => None,
+        };
+        if known.unwrap_or(0) != version {
+            return Ok(false);
+        }
+        match state {
+            Some(state) => {
+                let state = Row::Alert(version.saturating_add(1), Box::new(state.clone()));
+                self.beside.put(row, state);
+            }
+            None if known.is_some() => self.beside.set(row, None),
+            None => {}
+        }
+        Ok(true)
+    }
+
+    /// Loads what is past its retention, and keys and ticks without effect, at most so many of each;
+    /// says whether there may be more.
+    pub(crate) async fn load_old(&mut self, retention: &Retention, limit: usize) -> Result<bool> {
+        let now = self.now;
+        let until = |index, keep: Option<Duration>| {
+            // Nothing ended before the beginning of time.
+            let to = keep.map_or(Timestamp::MIN, |keep| now.before(keep));
+            Scan::first(index, limit).up_to(to)
+        };
+        let scans = [
+            until(Index::Ended, retention.succeeded),
+            until(Index::Dead, retention.dead),
+            until(Index::Expiry, Some(Duration::ZERO)),
+            until(Index::Ticks, Some(RECORD)),
+        ];
+        let mut seen = self.scan(&scans).await?.into_iter();
+        let (ended, dead) = (seen.next().unwrap_or_default(), seen.next().unwrap_or_default());
+        let (expired, ticks) = (seen.next().unwrap_or_default(), seen.next().unwrap_or_default());
+        let mut ids: Vec<JobId> =
+            ended.entries.iter().chain(&dead.entries).filter_map(job_of).collect();
+        let more = [ids.len(), expired.entries.len(), ticks.entries.len()];
+        let more = more.into_iter().any(|found| found >= limit);
+        ids.truncate(limit);
+        self.load_whole(&ids).await?;
+        let names = expired.entries.iter().chain(&ticks.entries);
+        self.load(names.map(|entry| entry.name.clone())).await?;
+        // A log of starts is judged by the settings of its queue.
+        let queues = self.rows.starts.keys().map(|(queue, _)| RowName::Queue(queue.clone()));
+        let queues: Vec<RowName> = queues.collect();
+        self.load(queues).await?;
+        let named = self.rows.holds.values().map(|hold| hold.job);
+        let named: Vec<JobId> = named.collect();
+        self.load_jobs(named).await?;
+        self.look_again_later(&expired.entries).await?;
+        Ok(more)
+    }
+
+    /// Idempotency keys that have expired while their jobs have not ended are looked at again later, so
+    /// that the keys of a long backlog are not read each time.
+    async fn look_again_later(&mut self, expired: &[Entry]) -> Result<()> {
+        let jobs: Vec<JobId> = self.rows.records.values().map(|record| record.job).collect();
+        self.load_jobs(jobs).await?;
+        for entry in expired {
+            let RowName::Record(key) = &entry.name else { continue };
+            let Some(record) = self.rows.records.get(key) else { continue };
+            let is_waiting = |job: &Job| !job.state.is_ended();
+            if !self.rows.jobs.get(&record.job).is_some_and(is_waiting) {
+                continue;
+            }
+            let later = Place::at(look_again(self.now, record.expires_at));
+            let name = RowName::Record(key.clone());
+            self.beside.leave.insert((Index::Expiry, entry.place, name.clone()));
+            self.beside.enter.insert((Index::Expiry, Entry { place: later, name, note: None }));
+            self.rows.records.remove(key);
+        }
+        Ok(())
+    }
+
+    /// Loads the schedules that are due, those that have waited longest first, with what their ticks
+    /// need.
+    pub(crate) async fn load_due_schedules(&mut self, limit: usize) -> Result<()> {
+        let seen = self.scan_one(Scan::first(Index::Plan, limit).up_to(self.now)).await?;
+        for Entry { place, name, .. } in seen.entries {
+            match self.load([name.clone()]).await {
+                Ok(()) => {}
+                // R25: it is tried again later, by a process that may know how, and stops no other.
+                // Its missed ticks follow its `catch_up` then.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    error!(%error, ?name, "schedule cannot be decoded, trying again");
+                    let later = Place::at(self.now + UNREADABLE_PAUSE);
+                    self.beside.leave.insert((Index::Plan, place, name.clone()));
+                    let entry = Entry { place: later, name, note: None };
+                    self.beside.enter.insert((Index::Plan, entry));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let handled: Vec<_> =
+            self.rows.schedules.iter().map(|(name, info)| (name.clone(), info.handled)).collect();
+        for (name, handled) in handled {
+            self.load_ticks(&name, handled, self.now).await?;
+        }
+        self.load_for_schedules().await
+    }
+
+    /// Sets a job aside whose row cannot be decoded (R25).
+    pub(crate) async fn set_aside(&mut self, id: JobId, reason: &str) -> Result<Option<Met>> {
+        match self.load_jobs([id]).await {
+            Ok(()) => return Ok(Some(Met::Fine)),
+            Err(error) if error.unreadable_job() == Some(id) => {}
+            Err(error) => return Err(error),
+        }
+        let job = self.load_in_part(id).await?;
+        let aside = UnreadableJob {
+            id,
+            queue: job.as_ref().map(|job| job.queue.clone()),
+            task: job.as_ref().map(|job| job.task.clone()),
+            was: job.as_ref().map(|job| job.state),
+            set_aside_at: self.now,
+            reason: reason.to_owned(),
+        };
+        self.beside.put(RowName::Aside(id), Row::Aside(aside));
+        self.beside.aside.insert(id);
+        let Some(job) = job else { return Ok(self.take(|_| Met::Aside)) };
+        self.load_beside(job).await?;
+        Ok(self.take(|part| {
+            part.set_aside(id, reason);
+            Met::Aside
+        }))
+    }
+
+    /// Puts a job back that is set aside, if its row can be decoded; says whether it did.
+    pub(crate) async fn restore(&mut self, id: JobId) -> Result<Option<bool>> {
+        self.load([RowName::Aside(id)]).await?;
+        let was = match self.others.get(&RowName::Aside(id)) {
+            Some(Row::Aside(aside)) => aside.was,
+            _ => None,
+        };
+        let job = match self.load_aside(id).await {
+            Ok(Some(Row::Job(job))) => Some(job),
+            Ok(_) => None,
+            Err(error) if error.unreadable_job() == Some(id) => None,
+            Err(error) => return Err(error),
+        };
+        let (Some(was), Some(job)) = (was, job) else { return Ok(self.take(|_| false)) };
+        self.beside.set(RowName::Aside(id), None);
+        self.load_beside(Job { state: JobState::Unreadable, ..*job }).await?;
+        Ok(self.take(|part| {
+            part.restore(id, was);
+            true
+        }))
+    }
+
+    /// Loads what hangs on a job that is set aside or about to be, and what its key is about.
+    pub(crate) async fn load_beside(&mut self, job: Job) -> Result<()> {
+        let id = job.id;
+        self.put_job(job);
+        self.load_names(&[id]).await?;
+        let keys = self.rows.jobs.get(&id).and_then(crate::changes::key_of).into_iter().collect();
+        self.load_next_windows(&keys, &[id].into()).await?;
+        self.load(keys.into_iter().map(RowName::Memory)).await?;
+        self.load_settings_of_jobs().await
+    }
+
+    /// Loads jobs that are set aside, so that they can be discarded; says which they are.
+    pub(crate) async fn load_asides(&mut self, ids: &[JobId]) -> Result<Vec<JobId>> {
+        self.load(ids.iter().map(|id| RowName::Aside(*id))).await?;
+        let is_aside = |id: &&JobId| self.others.contains_key(&RowName::Aside(**id));
+        let aside: Vec<JobId> = ids.iter().filter(is_aside).copied().collect();
+        for id in &aside {
+            let job = self.load_in_part(*id).await?;
+            self.beside.set(RowName::Aside(*id), None);
+            if let Some(job) = job {
+                self.put_job(Job { state: JobState::Unreadable, ..job });
+            }
+        }
+        self.load_names(&aside).await?;
+        Ok(aside)
+    }
+}
+
+pub(crate) fn job_of(entry: &Entry) -> Option<JobId> {
+    match entry.name {
+        RowName::Job(id) => Some(id),
+        _ => None,
+    }
+}
