@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, News, TaskKey};
 use quell_core::{
-    Capabilities, Error, JobId, JobState, Job, Key, QueueName, Result,
-    ScheduleName, TaskName, Timestamp, WorkerId,
+    Capabilities, Error, Job, JobId, JobState, Key, QueueName, Result, ScheduleName, TaskName,
+    Timestamp, WorkerId,
 };
 
 use crate::rows::{Row, RowName};
@@ -67,7 +67,9 @@ pub enum Kind {
 }
 
 /// What an index says of a job, so that its row need not be read.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Note {
     /// Its queue.
     pub queue: QueueName,
@@ -245,11 +247,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
 
     /// What can be decoded of the row of a job that cannot be decoded whole, with
     /// [`JobState::Unreadable`] for a state that cannot.
-    async fn load_in_part(
-        &self,
-        tx: &mut Self::Tx,
-        id: JobId,
-    ) -> Result<Option<Job>>;
+    async fn load_in_part(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Job>>;
 
     /// The clock and a few facts about its health.
     async fn checkup(&self) -> Result<Checkup>;

@@ -44,12 +44,13 @@ impl<B: Backend> Step<'_, B> {
             }
             let entries = |job: Option<&Job>| job.map(entries_of).unwrap_or_default();
             changes.move_entries(&name, entries(was), entries(is));
-            if is.is_none() {
-                for entry in self.of.get(id).into_iter().flatten() {
-                    changes.leave.insert((Index::Of(*id), entry.place, entry.name.clone()));
-                }
-            }
             let Some(task_key) = was.or(is).and_then(key_of) else { continue };
+            if standing(was) == standing(is) {
+                continue;
+            }
+            if !self.has_loaded(&RowName::Key(task_key.clone())) {
+                return Err(not_loaded(&task_key));
+            }
             let change = keys.entry(task_key.clone()).or_insert_with(|| KeyChange {
                 jobs: self.keys.get(&task_key).cloned().unwrap_or_default(),
                 closed: self.closed.get(&task_key).cloned(),
@@ -68,6 +69,18 @@ impl<B: Backend> Step<'_, B> {
     }
 }
 
+/// How a job stands among those of its key: whether it runs, is the open window or a closed one; none
+/// where there is no such job.
+fn standing(job: Option<&Job>) -> Option<(bool, bool, bool)> {
+    let job = job?;
+    Some((job.state == JobState::Running, job.is_open_window(), job.is_closed_window()))
+}
+
+fn not_loaded(task_key: &TaskKey) -> Error {
+    let message = format!("a step did not load the windows of the key {task_key:?}");
+    Error::new(ErrorKind::Internal, message)
+}
+
 /// What becomes of a key's row.
 struct KeyChange {
     jobs: KeyJobs,
@@ -79,24 +92,27 @@ struct KeyChange {
 
 impl KeyChange {
     fn note(&mut self, id: JobId, was: Option<&Job>, is: Option<&Job>) {
-        let runs = |job: Option<&Job>| job.is_some_and(|job| job.state == JobState::Running);
-        let is_open = |job: Option<&Job>| job.is_some_and(Job::is_open_window);
-        let is_closed = |job: Option<&Job>| job.is_some_and(Job::is_closed_window);
-        if runs(is) {
+        let (_, _, was_closed) = standing(was).unwrap_or_default();
+        let (runs, is_open, is_closed) = standing(is).unwrap_or_default();
+        if runs {
             self.jobs.running.insert(id);
         } else {
             self.jobs.running.remove(&id);
         }
-        if is_open(is) {
+        if is_open {
             self.jobs.open = Some(id);
         } else if self.jobs.open == Some(id) {
             self.jobs.open = None;
         }
-        if is_closed(is) != is_closed(was) {
+        if is_closed != was_closed {
             self.is_lost |= self.closed.is_none() && self.jobs.closed == Some(id);
             let first = || self.jobs.closed.into_iter().collect();
             let closed = self.closed.get_or_insert_with(first);
-            if is_closed(is) { closed.insert(id) } else { closed.remove(&id) };
+            if is_closed {
+                closed.insert(id)
+            } else {
+                closed.remove(&id)
+            };
         }
         if is.is_some() {
             self.jobs.newest = self.jobs.newest.max(Some(id));
@@ -112,8 +128,7 @@ impl KeyChange {
             jobs.closed = closed.first().copied();
         }
         if self.is_lost || (jobs.open.is_some() && jobs.open == jobs.closed) {
-            let message = format!("a step did not load the windows of the key {task_key:?}");
-            return Err(Error::new(ErrorKind::Internal, message));
+            return Err(not_loaded(task_key));
         }
         Ok((jobs != KeyJobs::default()).then_some(jobs))
     }
@@ -211,7 +226,10 @@ fn note_plans(changes: &mut Changes, before: &Rows, after: &Rows) {
     for (schedule, was, is) in differing(&before.schedules, &after.schedules) {
         let name = RowName::Schedule(schedule.clone());
         let entries = |info: &quell_core::schedule::ScheduleInfo| {
-            info.next.map(|next| ((Index::Plan, Place::at(next)), None)).into_iter().collect::<Entries>()
+            info.next
+                .map(|next| ((Index::Plan, Place::at(next)), None))
+                .into_iter()
+                .collect::<Entries>()
         };
         changes.move_entries(
             &name,
@@ -286,9 +304,7 @@ pub(crate) fn entries_of(job: &Job) -> Entries {
             let line = Index::Line(job.queue.clone(), job.task.clone());
             (line, Place { rank: Reverse(job.priority), at: job.window.due_at })
         }
-        JobState::Running => {
-            (Index::Leases, Place::at(job.lease_until.unwrap_or(Timestamp::MIN)))
-        }
+        JobState::Running => (Index::Leases, Place::at(job.lease_until.unwrap_or(Timestamp::MIN))),
         JobState::Succeeded | JobState::Cancelled | JobState::Absorbed => {
             (Index::Ended, Place::at(ended_at))
         }

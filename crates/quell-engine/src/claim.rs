@@ -152,10 +152,8 @@ impl<B: Backend> Step<'_, B> {
     /// Reads the first page of each line of these tasks.
     async fn read_lines(&mut self, view: &mut View, tasks: BTreeSet<TaskName>) -> Result<()> {
         let line = |task: &TaskName| Index::Line(view.queue.clone(), task.clone());
-        let mut asked: Vec<(TaskName, Scan)> = tasks
-            .into_iter()
-            .map(|task| (task.clone(), Scan::first(line(&task), PAGE)))
-            .collect();
+        let mut asked: Vec<(TaskName, Scan)> =
+            tasks.into_iter().map(|task| (task.clone(), Scan::first(line(&task), PAGE))).collect();
         while !asked.is_empty() {
             let scans: Vec<Scan> = asked.iter().map(|(_, scan)| scan.clone()).collect();
             let seen = self.scan(&scans).await?;
@@ -214,8 +212,7 @@ impl<B: Backend> Step<'_, B> {
                     first = Some(first.map_or(head, |first| first.min(head)));
                 }
                 let Some((_, _, line)) = first else { break };
-                let Some(next) =
-                    view.lines.get_mut(line).and_then(|line| line.entries.pop_front())
+                let Some(next) = view.lines.get_mut(line).and_then(|line| line.entries.pop_front())
                 else {
                     break;
                 };
@@ -237,7 +234,8 @@ impl<B: Backend> Step<'_, B> {
     /// When something will be to do for whoever has this view.
     pub(crate) async fn next_of(&mut self, view: &mut View) -> Result<NextDue> {
         let mut due: Option<Timestamp> = None;
-        let sooner = |due: Option<Timestamp>, at: Timestamp| Some(due.map_or(at, |due| due.min(at)));
+        let sooner =
+            |due: Option<Timestamp>, at: Timestamp| Some(due.map_or(at, |due| due.min(at)));
         for passed in &view.passed {
             if let Some(at) = view.settings.partition_start(passed.due, &view.used_of(passed)) {
                 due = sooner(due, at);

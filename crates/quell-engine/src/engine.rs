@@ -1,5 +1,6 @@
 //! The engine: each operation is one step on a backend's rows.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -554,8 +555,9 @@ impl<B: Backend> DeadLetters for Engine<B> {
             step.load_whole(ids).await?;
             let aside = step.load_asides(ids).await?;
             step.take(|part| {
-                let gone = part.discard(ids, reason);
-                ids.iter().copied().filter(|id| gone.contains(id) || aside.contains(id)).collect()
+                let mut gone: BTreeSet<JobId> = part.discard(ids, reason).into_iter().collect();
+                gone.extend(&aside);
+                ids.iter().copied().filter(|id| gone.remove(id)).collect()
             })
         }))
     }

@@ -20,7 +20,9 @@ pub mod rows;
 mod step;
 mod upkeep;
 
-pub use backend::{Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen};
+pub use backend::{
+    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen,
+};
 pub use engine::Engine;
 pub use maps::Maps;
 pub use rows::{KeyJobs, Row, RowName};

@@ -35,12 +35,7 @@ impl<B: Backend> Step<'_, B> {
     /// Loads jobs with what hangs on them and what names them, before they are removed.
     pub(crate) async fn load_whole(&mut self, ids: &[JobId]) -> Result<()> {
         self.load(ids.iter().flat_map(|id| {
-            [
-                RowName::Job(*id),
-                RowName::Attempts(*id),
-                RowName::Effects(*id),
-                RowName::Past(*id),
-            ]
+            [RowName::Job(*id), RowName::Attempts(*id), RowName::Effects(*id), RowName::Past(*id)]
         }))
         .await?;
         self.load_names(ids).await?;
@@ -57,8 +52,7 @@ impl<B: Backend> Step<'_, B> {
     pub(crate) async fn load_names(&mut self, ids: &[JobId]) -> Result<()> {
         let there = |id: &&JobId| !self.of.contains_key(id);
         let ids: Vec<JobId> = ids.iter().filter(there).copied().collect();
-        let scans: Vec<Scan> =
-            ids.iter().map(|id| Scan::first(Index::Of(*id), PAGE)).collect();
+        let scans: Vec<Scan> = ids.iter().map(|id| Scan::first(Index::Of(*id), PAGE)).collect();
         let all = self.scan(&scans).await?;
         let mut names = Vec::new();
         for ((id, seen), scan) in ids.into_iter().zip(all).zip(scans) {
@@ -68,8 +62,7 @@ impl<B: Backend> Step<'_, B> {
                 entries.extend(self.scan_all(Scan { after: Some(last), ..scan }).await?);
             }
             let named = entries.iter().map(|entry| entry.name.clone());
-            let is_key =
-                |name: &RowName| matches!(name, RowName::Hold(_) | RowName::Record(_));
+            let is_key = |name: &RowName| matches!(name, RowName::Hold(_) | RowName::Record(_));
             names.extend(named.filter(is_key));
             self.of.insert(id, entries);
         }

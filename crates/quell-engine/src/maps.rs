@@ -133,7 +133,8 @@ impl Backend for Maps {
         tx: &mut Self::Tx,
         names: &BTreeSet<RowName>,
     ) -> Result<Vec<(RowName, Row)>> {
-        let found = names.iter().filter_map(|name| Some((name.clone(), tx.rows.get(name)?.clone())));
+        let found =
+            names.iter().filter_map(|name| Some((name.clone(), tx.rows.get(name)?.clone())));
         Ok(found.collect())
     }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::alert::{AlertRow, LaneOverview, Overview};
 use quell_core::{
-    Counts, DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult,
-    JobState, Key, KeyAdvice, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp,
-    UnreadableJob, UnreadablePage,
+    Counts, DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult, JobState, Key,
+    KeyAdvice, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp, UnreadableJob,
+    UnreadablePage,
 };
 use tracing::warn;
 
@@ -88,7 +88,10 @@ impl<B: Backend> Step<'_, B> {
             ids.sort_unstable_by(|a, b| b.cmp(a));
             ids.retain(|id| filter.before.is_none_or(|before| *id < before));
             for ids in ids.chunks(PAGE) {
-                if self.take_matching(ids, &mut page, |job| filter.matches(job), filter.page()).await? {
+                if self
+                    .take_matching(ids, &mut page, |job| filter.matches(job), filter.page())
+                    .await?
+                {
                     break;
                 }
             }
@@ -99,8 +102,9 @@ impl<B: Backend> Step<'_, B> {
         loop {
             let seen = self.scan_one(scan.clone()).await?;
             let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
-            let is_full =
-                self.take_matching(&ids, &mut page, |job| filter.matches(job), filter.page()).await?;
+            let is_full = self
+                .take_matching(&ids, &mut page, |job| filter.matches(job), filter.page())
+                .await?;
             let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
             match last.filter(|_| seen.more && !is_full) {
                 Some(last) => scan.after = Some(last),

@@ -130,6 +130,11 @@ impl<'b, B: Backend> Step<'b, B> {
         Ok(())
     }
 
+    /// Whether a row was asked for.
+    pub(crate) fn has_loaded(&self, name: &RowName) -> bool {
+        self.loaded.contains(name)
+    }
+
     /// Shows the step a job that was decoded by other means.
     pub(crate) fn put_job(&mut self, job: Job) {
         self.loaded.insert(RowName::Job(job.id));

@@ -26,9 +26,8 @@ quell_conformance::suite!(open, open_recorded);
 fn place() -> Place {
     let store: OnceLock<Arc<dyn Store>> = OnceLock::new();
     Place::new(move |sink| {
-        let store = store.get_or_init(|| {
-            Arc::new(Engine::new(Maps::new(Rig::START)).with_history(sink))
-        });
+        let store =
+            store.get_or_init(|| Arc::new(Engine::new(Maps::new(Rig::START)).with_history(sink)));
         let store = Arc::clone(store);
         async move { store }
     })
