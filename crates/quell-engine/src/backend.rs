@@ -200,6 +200,13 @@ pub enum Committed {
     Done,
     /// Somebody else has changed a row that the step loaded and changed: nothing was written.
     Conflict,
+    /// It changes more rows than the backend writes at once, or more bytes: nothing was written.
+    TooLarge {
+        /// How many rows it changes.
+        changes: usize,
+        /// How many the backend takes.
+        most: usize,
+    },
 }
 
 /// Rows in memory, in a table, in a database: what a store author writes.
@@ -220,8 +227,21 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// What a store on it does.
     fn capabilities(&self) -> Capabilities;
 
+    /// How many rows one commit changes at most. The engine splits what need not be one step.
+    fn most_changes(&self) -> usize {
+        usize::MAX
+    }
+
     /// Begins a step at `now`, or at the time of its own clock; it makes at most so many `jobs`.
     async fn begin(&self, now: Option<Timestamp>, jobs: usize) -> Result<Begun<Self::Tx>>;
+
+    /// Other ids in place of those that the step began with, all of them above `above`: the windows of a
+    /// key run in the order of their ids (R10). A backend that hands out ids in order is never asked.
+    async fn ids_above(&self, tx: &mut Self::Tx, above: JobId, jobs: usize) -> Result<Ids> {
+        let _unused = (tx, above, jobs);
+        let message = "a backend that hands out ids in blocks must hand out later ones";
+        Err(Error::new(quell_core::ErrorKind::Internal, message))
+    }
 
     /// Loads rows; those that are not there are left out.
     ///

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::part::{Rows, TaskKey};
-use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
+use quell_core::schedule::Tick;
+use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, ScheduleName, Timestamp};
 
 use crate::backend::{Backend, Changes, Entry, Index, Note, Place};
 use crate::rows::{KeyJobs, Row, RowName};
@@ -238,22 +239,36 @@ fn note_plans(changes: &mut Changes, before: &Rows, after: &Rows) {
         );
         changes.set(name, is.map(|info| Row::Schedule(Box::new(info.clone()))));
     }
-    for ((schedule, at), was, is) in differing(&before.ticks, &after.ticks) {
-        let name = RowName::Tick(schedule.clone(), *at);
-        let entries = |tick: &quell_core::schedule::Tick| {
-            let mut entries = Entries::from([
-                ((Index::Ticks, Place::at(*at)), None),
-                ((Index::Fired(schedule.clone()), Place::at(*at)), None),
-            ]);
-            entries.extend(tick.job.map(|job| ((Index::Of(job), Place::NONE), None)));
-            entries
-        };
-        changes.move_entries(
-            &name,
-            was.map(entries).unwrap_or_default(),
-            is.map(entries).unwrap_or_default(),
-        );
-        changes.set(name, is.cloned().map(Row::Tick));
+    changes.note_ticks(&before.ticks, &after.ticks);
+}
+
+/// Ticks, by schedule and time.
+type Ticks = BTreeMap<(ScheduleName, Timestamp), Tick>;
+
+impl Changes {
+    /// Removes ticks.
+    pub(crate) fn drop_ticks(&mut self, ticks: &Ticks) {
+        self.note_ticks(ticks, &Ticks::new());
+    }
+
+    fn note_ticks(&mut self, before: &Ticks, after: &Ticks) {
+        for ((schedule, at), was, is) in differing(before, after) {
+            let name = RowName::Tick(schedule.clone(), *at);
+            let entries = |tick: &Tick| {
+                let mut entries = Entries::from([
+                    ((Index::Ticks, Place::at(*at)), None),
+                    ((Index::Fired(schedule.clone()), Place::at(*at)), None),
+                ]);
+                entries.extend(tick.job.map(|job| ((Index::Of(job), Place::NONE), None)));
+                entries
+            };
+            self.move_entries(
+                &name,
+                was.map(entries).unwrap_or_default(),
+                is.map(entries).unwrap_or_default(),
+            );
+            self.set(name, is.cloned().map(Row::Tick));
+        }
     }
 }
 

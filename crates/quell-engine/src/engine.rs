@@ -1,6 +1,5 @@
 //! The engine: each operation is one step on a backend's rows.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use quell_core::effect::{Begun, check_result};
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
 use quell_core::part::News;
-use quell_core::schedule::{MAX_BACKFILL, Schedule, ScheduleInfo, ScheduleState, Ticked};
+use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
     DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation,
@@ -24,16 +23,22 @@ use quell_core::{
 use tracing::warn;
 
 use crate::backend::{Backend, Index, Scan, contended};
-use crate::step::{Pace, Step};
+use crate::step::{Pace, Step, is_too_large};
 use crate::upkeep::Met;
+
+/// Rows that a start changes where it is of the common kind.
+const CHANGES_OF_A_START: usize = 5;
+/// Rows that the end of an attempt changes where it is of the common kind, or a job that is made or
+/// removed.
+pub(crate) const CHANGES_OF_AN_END: usize = 8;
 
 /// A store on a [`Backend`].
 #[derive(Debug)]
 pub struct Engine<B> {
-    backend: B,
+    pub(crate) backend: B,
     hub: Arc<WakeHub>,
     ends: Arc<EndHub>,
-    history: Option<Sink>,
+    pub(crate) history: Option<Sink>,
 }
 
 /// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
@@ -65,13 +70,14 @@ macro_rules! step {
             };
             // R25: a row that cannot be decoded harms itself only.
             rows_set_aside += 1;
-            let may_try = rows_set_aside <= unreadable::MAX_PER_CALL;
+            let may_try = rows_set_aside <= quell_core::unreadable::MAX_PER_CALL;
             if !(may_try && $self.set_aside(&error).await?) {
                 return Err(error);
             }
         }
     }};
 }
+pub(crate) use step;
 
 impl<B: Backend> Engine<B> {
     /// A store on this backend.
@@ -99,7 +105,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Tells workers of this process and the history what a step changed.
-    fn spread(&self, news: News) {
+    pub(crate) fn spread(&self, news: News) {
         if let Some(history) = &self.history {
             news.events.iter().for_each(|event| history.record(event));
         }
@@ -119,7 +125,7 @@ impl<B: Backend> Engine<B> {
 
     /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where that
     /// is no reason to take the failed step again.
-    async fn set_aside(&self, error: &Error) -> Result<bool> {
+    pub(crate) async fn set_aside(&self, error: &Error) -> Result<bool> {
         let Some(id) = error.unreadable_job() else { return Ok(false) };
         let reason = unreadable::reason(error);
         let mut others = 0;
@@ -159,6 +165,12 @@ impl<B: Backend> Engine<B> {
     }
 }
 
+/// Both halves of what was too much at once.
+pub(crate) fn halves<T>(all: &[T]) -> [&[T]; 2] {
+    let (first, second) = all.split_at(all.len() / 2);
+    [first, second]
+}
+
 #[async_trait]
 impl<B: Backend> Store for Engine<B> {
     fn capabilities(&self) -> Capabilities {
@@ -185,15 +197,18 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        let jobs = batches.iter().map(|batch| batch.triggers.len()).sum();
-        Ok(step!(self, "accept triggers", (now, jobs), |step| {
-            step.load_for(&batches).await?;
-            step.take(|part| part.enqueue(&batches))
-        }))
+        self.accept(now, &batches).await
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        Ok(step!(self, "start jobs", (now, 0), |step| step.start(claim).await?))
+        let mut limit = claim.limit.min(self.share(CHANGES_OF_A_START));
+        loop {
+            let fewer = Claim { limit, ..claim.clone() };
+            match self.start(now, &fewer).await {
+                Err(error) if is_too_large(&error) && limit > 1 => limit /= 2,
+                other => return other,
+            }
+        }
     }
 
     async fn renew(
@@ -215,11 +230,18 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
-        let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
-        Ok(step!(self, "end attempts", (now, 0), |step| {
-            step.load_around(&ids).await?;
-            step.take(|part| part.settle(&settlements))
-        }))
+        let most = self.share(CHANGES_OF_AN_END);
+        let mut settled = Vec::with_capacity(settlements.len());
+        let mut left: Vec<&[Settlement]> = settlements.chunks(most).rev().collect();
+        while let Some(next) = left.pop() {
+            match self.end(now, next).await {
+                Err(error) if is_too_large(&error) && next.len() > 1 => {
+                    left.extend(halves(next).into_iter().rev());
+                }
+                other => settled.extend(other?),
+            }
+        }
+        Ok(settled)
     }
 
     async fn begin_effect(
@@ -277,12 +299,21 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        Ok(step!(self, "take back leases", (now, 0), |step| {
-            let lapsed = step.lapsed(limit).await?;
-            step.load_around(&lapsed).await?;
-            let workers = if lapsed.is_empty() { Vec::new() } else { step.workers().await? };
-            step.take(|part| part.reap(workers, limit))
-        }))
+        let (mut lapsed, mut most) = (Vec::new(), self.share(CHANGES_OF_AN_END));
+        loop {
+            let share = most.min(limit.saturating_sub(lapsed.len()));
+            match self.take_back(now, share).await {
+                Err(error) if is_too_large(&error) && most > 1 => most /= 2,
+                other => {
+                    let some = other?;
+                    let is_last = some.len() < share || share == 0;
+                    lapsed.extend(some);
+                    if is_last || lapsed.len() >= limit {
+                        return Ok(lapsed);
+                    }
+                }
+            }
+        }
     }
 
     async fn next_due(
@@ -405,11 +436,13 @@ impl<B: Backend> Steps for Engine<B> {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
-        Ok(step!(self, "remove what has ended", (now, 0), |step| {
-            let more = step.load_old(retention, limit).await?;
-            let pruned = step.take(|part| part.prune(retention, limit));
-            pruned.map(|pruned| Pruned { more, ..pruned })
-        }))
+        let mut limit = limit.min(self.share(CHANGES_OF_AN_END));
+        loop {
+            match self.remove_old(now, retention, limit).await {
+                Err(error) if is_too_large(&error) && limit > 1 => limit /= 2,
+                other => return other,
+            }
+        }
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
@@ -456,6 +489,12 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
+        let most = self.share(CHANGES_OF_A_START);
+        // Its ticks go first, so that one of its name later begins anew.
+        while step!(self, "delete a schedule", (now, 0), |step| {
+            step.load_schedules([name.clone()]).await?;
+            Some(step.drop_ticks(name, most).await?)
+        }) {}
         step!(self, "delete a schedule", (now, 0), |step| {
             step.load_schedules([name.clone()]).await?;
             step.load_ticks(name, Timestamp::MIN, Timestamp::MAX).await?;
@@ -470,10 +509,23 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        let ticked = step!(self, "fire ticks", (now, limit), |step| {
-            step.load_due_schedules(limit).await?;
-            step.take(|part| part.tick(limit))
-        });
+        let mut most = self.share(CHANGES_OF_AN_END);
+        let mut ticked = Ticked { now: Timestamp::MIN, fired: Vec::new(), next: None };
+        loop {
+            let share = most.min(limit.saturating_sub(ticked.fired.len()));
+            match self.fire(now, share).await {
+                Err(error) if is_too_large(&error) && most > 1 => most /= 2,
+                other => {
+                    let some = other?;
+                    ticked.now = some.now;
+                    let is_last = some.fired.len() < share || share == 0;
+                    ticked.fired.extend(some.fired);
+                    if is_last || ticked.fired.len() >= limit {
+                        break;
+                    }
+                }
+            }
+        }
         // Of the schedules that were not due, too. These have fired: who cannot be told what comes
         // next is to ask at once.
         let next = self.next_tick(now).await;
@@ -495,12 +547,18 @@ impl<B: Backend> Steps for Engine<B> {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<u64> {
-        step!(self, "backfill a schedule", (now, MAX_BACKFILL), |step| {
-            step.load_schedules([name.clone()]).await?;
-            step.load_ticks(name, from, to).await?;
-            step.load_for_schedules().await?;
-            step.take(|part| part.backfill(name, from, to))
-        })
+        let (mut fired, mut left) = (0_u64, vec![(from, to)]);
+        while let Some((from, to)) = left.pop() {
+            match self.fire_between(now, name, (from, to)).await {
+                Err(error) if is_too_large(&error) && from < to => {
+                    let middle = from + to.since(from).checked_div(2).unwrap_or_default();
+                    left.push((middle + Duration::from_micros(1), to));
+                    left.push((from, middle));
+                }
+                other => fired = fired.saturating_add(other?),
+            }
+        }
+        Ok(fired)
     }
 }
 
@@ -551,15 +609,17 @@ impl<B: Backend> DeadLetters for Engine<B> {
         ids: &[JobId],
         reason: &str,
     ) -> Result<Vec<JobId>> {
-        Ok(step!(self, "discard dead jobs", (now, 0), |step| {
-            step.load_whole(ids).await?;
-            let aside = step.load_asides(ids).await?;
-            step.take(|part| {
-                let mut gone: BTreeSet<JobId> = part.discard(ids, reason).into_iter().collect();
-                gone.extend(&aside);
-                ids.iter().copied().filter(|id| gone.remove(id)).collect()
-            })
-        }))
+        let mut gone = Vec::new();
+        let mut left: Vec<&[JobId]> = ids.chunks(self.share(CHANGES_OF_AN_END)).rev().collect();
+        while let Some(next) = left.pop() {
+            match self.discard_at_once(now, next, reason).await {
+                Err(error) if is_too_large(&error) && next.len() > 1 => {
+                    left.extend(halves(next).into_iter().rev());
+                }
+                other => gone.extend(other?),
+            }
+        }
+        Ok(gone)
     }
 
     async fn import_dead(
@@ -567,10 +627,18 @@ impl<B: Backend> DeadLetters for Engine<B> {
         now: Option<Timestamp>,
         letters: &[DeadLetter],
     ) -> Result<Vec<Imported>> {
-        Ok(step!(self, "import dead letters", (now, letters.len()), |step| {
-            step.load_for_letters(letters).await?;
-            step.take(|part| part.import_dead(letters))
-        }))
+        let mut imported = Vec::new();
+        let mut left: Vec<&[DeadLetter]> =
+            letters.chunks(self.share(CHANGES_OF_AN_END)).rev().collect();
+        while let Some(next) = left.pop() {
+            match self.import_at_once(now, next).await {
+                Err(error) if is_too_large(&error) && next.len() > 1 => {
+                    left.extend(halves(next).into_iter().rev());
+                }
+                other => imported.extend(other?),
+            }
+        }
+        Ok(imported)
     }
 }
 

@@ -15,6 +15,7 @@ mod claim;
 mod engine;
 mod load;
 mod maps;
+mod moves;
 mod read;
 pub mod rows;
 mod step;

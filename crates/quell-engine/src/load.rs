@@ -172,6 +172,19 @@ impl<B: Backend> Step<'_, B> {
         self.load(fired.into_iter().map(|entry| entry.name)).await
     }
 
+    /// Removes the first ticks of a schedule, if there are more than so many; says whether it did.
+    pub(crate) async fn drop_ticks(&mut self, name: &ScheduleName, most: usize) -> Result<bool> {
+        let seen = self.scan_one(Scan::first(Index::Fired(name.clone()), most)).await?;
+        if !seen.more {
+            return Ok(false);
+        }
+        self.load(seen.entries.into_iter().map(|entry| entry.name)).await?;
+        let ticks = self.rows.ticks.clone();
+        self.rows.ticks.clear();
+        self.beside.drop_ticks(&ticks);
+        Ok(true)
+    }
+
     /// Loads the jobs that letters were, or became, here.
     pub(crate) async fn load_for_letters(&mut self, letters: &[DeadLetter]) -> Result<()> {
         let origins: Vec<RowName> =

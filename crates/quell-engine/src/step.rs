@@ -130,6 +130,20 @@ impl<'b, B: Backend> Step<'b, B> {
         Ok(())
     }
 
+    /// Has other ids in place of those that it began with, if a key has a job with a later one: the
+    /// windows of a key run in the order of their ids (R10).
+    pub(crate) async fn check_ids(&mut self, jobs: usize) -> Result<()> {
+        let newest = self.keys.values().filter_map(|jobs| {
+            let waiting = jobs.open.max(jobs.closed);
+            jobs.newest.max(waiting).max(jobs.running.last().copied())
+        });
+        let Some(newest) = newest.max().filter(|newest| newest.get() >= self.ids.next) else {
+            return Ok(());
+        };
+        self.ids = self.backend.ids_above(&mut self.tx, newest, jobs).await?;
+        Ok(())
+    }
+
     /// Whether a row was asked for.
     pub(crate) fn has_loaded(&self, name: &RowName) -> bool {
         self.loaded.contains(name)
@@ -235,7 +249,10 @@ impl<'b, B: Backend> Step<'b, B> {
         })
     }
 
-    /// Writes what changed.
+    /// Writes what changed; none where somebody else was faster.
+    ///
+    /// # Errors
+    /// Among others [`too_large`].
     pub(crate) async fn commit(mut self) -> Result<Option<News>> {
         let mut changes = std::mem::take(&mut self.beside);
         let mut news = News::default();
@@ -249,10 +266,11 @@ impl<'b, B: Backend> Step<'b, B> {
         if changes.is_empty() {
             return Ok(Some(news));
         }
-        Ok(match backend.commit(tx, changes, &news).await? {
-            Committed::Done => Some(news),
-            Committed::Conflict => None,
-        })
+        match backend.commit(tx, changes, &news).await? {
+            Committed::Done => Ok(Some(news)),
+            Committed::Conflict => Ok(None),
+            Committed::TooLarge { changes, most } => Err(too_large(changes, most)),
+        }
     }
 
     /// Reads the first closed windows of keys whose first one may leave, so that the next is known.
@@ -283,6 +301,23 @@ impl<'b, B: Backend> Step<'b, B> {
         }
         Ok(())
     }
+}
+
+/// The field of [`too_large`].
+const CHANGES: &str = "changes";
+
+/// The error of a step that changes more than the backend writes at once.
+fn too_large(changes: usize, most: usize) -> Error {
+    let message = format!(
+        "this changes {changes} rows at once, the store takes {most}, and fewer where they are long: \
+         split it"
+    );
+    Error::invalid(CHANGES, message)
+}
+
+/// Whether a step failed because it changes too much at once.
+pub(crate) fn is_too_large(error: &Error) -> bool {
+    error.field() == Some(CHANGES)
 }
 
 /// How a step is tried again after a conflict: after a random pause that may be longer each time, so

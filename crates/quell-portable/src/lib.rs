@@ -7,8 +7,14 @@
 //!
 //! Invariant: nothing here knows which service keeps the rows or the messages.
 
+mod damaged;
+mod memory;
+mod names;
+mod partition;
 pub mod table;
 pub mod timer;
 
+pub use memory::MemoryTable;
+pub use partition::Partition;
 pub use table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table, Version};
 pub use timer::{Delivery, Message, Received, Timer};

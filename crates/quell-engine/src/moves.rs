@@ -1,0 +1,174 @@
+//! Steps that move several jobs at once, each whole: the engine splits what is too much for one.
+
+use std::collections::BTreeSet;
+
+use quell_core::schedule::{MAX_BACKFILL, Ticked};
+use quell_core::{
+    Batch, Claim, Claimed, DeadLetter, Error, Imported, JobId, Lapsed, Pruned, Receipt, Result,
+    Retention, ScheduleName, Settled, Settlement, Timestamp,
+};
+
+use crate::backend::{Backend, contended};
+use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step};
+use crate::step::{Pace, Step, is_too_large};
+
+/// What came of each batch.
+type Accepted = Vec<Result<Vec<Receipt>>>;
+
+impl<B: Backend> Engine<B> {
+    /// How many moves one step makes, where each changes so many rows.
+    pub(crate) fn share(&self, changes: usize) -> usize {
+        self.backend.most_changes().checked_div(changes).unwrap_or(1).max(1)
+    }
+
+    /// Accepts batches, as many at once as the backend takes, each whole.
+    pub(crate) async fn accept(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+    ) -> Result<Accepted> {
+        let mut accepted: Accepted = Vec::with_capacity(batches.len());
+        let mut left = self.groups(batches);
+        left.reverse();
+        while let Some(next) = left.pop() {
+            match self.accept_at_once(now, next).await {
+                Ok(some) => accepted.extend(some),
+                Err(error) if is_too_large(&error) && next.len() > 1 => {
+                    left.extend(halves(next).into_iter().rev());
+                }
+                Err(error) if is_too_large(&error) => {
+                    accepted.push(Err(Error::invalid("batch", error.to_string())));
+                }
+                Err(error) if accepted.is_empty() => return Err(error),
+                // What was accepted stays so: the rest is refused by itself.
+                Err(error) => {
+                    let rest = next.len() + left.iter().map(|group| group.len()).sum::<usize>();
+                    let again = || Error::new(error.kind(), error.to_string());
+                    accepted.extend((0..rest).map(|_| Err(again())));
+                    break;
+                }
+            }
+        }
+        Ok(accepted)
+    }
+
+    /// Batches in groups that one step probably takes.
+    fn groups<'a>(&self, batches: &'a [Batch]) -> Vec<&'a [Batch]> {
+        let most = self.share(CHANGES_OF_AN_END);
+        let (mut groups, mut start, mut triggers) = (Vec::new(), 0, 0_usize);
+        for (place, batch) in batches.iter().enumerate() {
+            let with = triggers.saturating_add(batch.triggers.len());
+            if with > most && place > start {
+                groups.extend(batches.get(start..place));
+                (start, triggers) = (place, batch.triggers.len());
+            } else {
+                triggers = with;
+            }
+        }
+        groups.extend(batches.get(start..).filter(|rest| !rest.is_empty()));
+        groups
+    }
+
+    async fn accept_at_once(&self, now: Option<Timestamp>, batches: &[Batch]) -> Result<Accepted> {
+        let jobs: usize = batches.iter().map(|batch| batch.triggers.len()).sum();
+        Ok(step!(self, "accept triggers", (now, jobs), |step| {
+            step.load_for(batches).await?;
+            step.check_ids(jobs).await?;
+            step.take(|part| part.enqueue(batches))
+        }))
+    }
+
+    pub(crate) async fn start(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        Ok(step!(self, "start jobs", (now, 0), |step| step.start(claim).await?))
+    }
+
+    pub(crate) async fn end(
+        &self,
+        now: Option<Timestamp>,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
+        Ok(step!(self, "end attempts", (now, 0), |step| {
+            step.load_around(&ids).await?;
+            step.take(|part| part.settle(settlements))
+        }))
+    }
+
+    pub(crate) async fn take_back(
+        &self,
+        now: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<Lapsed>> {
+        Ok(step!(self, "take back leases", (now, 0), |step| {
+            let lapsed = step.lapsed(limit).await?;
+            step.load_around(&lapsed).await?;
+            let workers = if lapsed.is_empty() { Vec::new() } else { step.workers().await? };
+            step.take(|part| part.reap(workers, limit))
+        }))
+    }
+
+    pub(crate) async fn remove_old(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<Pruned> {
+        Ok(step!(self, "remove what has ended", (now, 0), |step| {
+            let more = step.load_old(retention, limit).await?;
+            let pruned = step.take(|part| part.prune(retention, limit));
+            pruned.map(|pruned| Pruned { more, ..pruned })
+        }))
+    }
+
+    pub(crate) async fn fire(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        Ok(step!(self, "fire ticks", (now, limit), |step| {
+            step.load_due_schedules(limit).await?;
+            step.check_ids(limit).await?;
+            step.take(|part| part.tick(limit))
+        }))
+    }
+
+    pub(crate) async fn fire_between(
+        &self,
+        now: Option<Timestamp>,
+        name: &ScheduleName,
+        (from, to): (Timestamp, Timestamp),
+    ) -> Result<u64> {
+        step!(self, "backfill a schedule", (now, MAX_BACKFILL), |step| {
+            step.load_schedules([name.clone()]).await?;
+            step.load_ticks(name, from, to).await?;
+            step.load_for_schedules().await?;
+            step.check_ids(MAX_BACKFILL).await?;
+            step.take(|part| part.backfill(name, from, to))
+        })
+    }
+
+    pub(crate) async fn discard_at_once(
+        &self,
+        now: Option<Timestamp>,
+        ids: &[JobId],
+        reason: &str,
+    ) -> Result<Vec<JobId>> {
+        Ok(step!(self, "discard dead jobs", (now, 0), |step| {
+            step.load_whole(ids).await?;
+            let aside = step.load_asides(ids).await?;
+            step.take(|part| {
+                let mut gone: BTreeSet<JobId> = part.discard(ids, reason).into_iter().collect();
+                gone.extend(&aside);
+                ids.iter().copied().filter(|id| gone.remove(id)).collect()
+            })
+        }))
+    }
+
+    pub(crate) async fn import_at_once(
+        &self,
+        now: Option<Timestamp>,
+        letters: &[DeadLetter],
+    ) -> Result<Vec<Imported>> {
+        Ok(step!(self, "import dead letters", (now, letters.len()), |step| {
+            step.load_for_letters(letters).await?;
+            step.check_ids(letters.len()).await?;
+            step.take(|part| part.import_dead(letters))
+        }))
+    }
+}

@@ -1,0 +1,460 @@
+//! One partition of a table as a backend of the engine.
+//!
+//! A row of the engine is a row of the table, and so is each place in an index. A step knows the versions
+//! of the rows that it loaded, so one batch writes what it changes if all of it is as it was. Ids come in
+//! blocks, so that no row is written by every trigger.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use quell_core::checkup::{Checkup, ClockReading};
+use quell_core::part::{Ids, News};
+use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, Result, Timestamp};
+use quell_engine::{
+    Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen,
+};
+
+use crate::damaged::decode_in_part;
+use crate::names::{hanging, is_derived, job_of, of_entry, of_index, of_raw, of_row, of_time};
+use crate::table::{self, Change, Condition, Range, Table};
+
+/// The row that says which ids are taken.
+const IDS: &str = "i:ids";
+/// How many ids a process takes at a time.
+const BLOCK: u64 = 1_000;
+/// How often a process tries to take ids before it gives up.
+const TRIES: usize = 50;
+/// Rows that are read at a time of what hangs on a job.
+const PAGE: usize = 500;
+
+/// One partition of a table, with the rows of one store.
+#[derive(Debug)]
+pub struct Partition<T> {
+    table: T,
+    name: String,
+    state: Arc<Mutex<State>>,
+}
+
+/// What a process knows of a partition.
+#[derive(Debug)]
+struct State {
+    /// The highest time seen (R38).
+    now: Timestamp,
+    /// The ids that it has taken and not used.
+    ids: ops::Range<u64>,
+}
+
+/// An open step.
+#[derive(Debug)]
+pub struct Tx {
+    /// The rows that were read, by their names in the table; none where there is none.
+    read: BTreeMap<String, Option<table::Row>>,
+    /// Jobs of which all is read that hangs on them.
+    whole: BTreeSet<JobId>,
+    ids: TakenIds,
+}
+
+/// Ids that no other step has; those that it does not use go back, unless others were taken since.
+#[derive(Debug)]
+struct TakenIds {
+    state: Arc<Mutex<State>>,
+    ids: ops::Range<u64>,
+}
+
+impl Drop for TakenIds {
+    fn drop(&mut self) {
+        let mut state = locked(&self.state);
+        if state.ids.start == self.ids.end {
+            state.ids.start = self.ids.start;
+        }
+    }
+}
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T: Table> Partition<T> {
+    /// The partition of this name; rows come into being when they are needed.
+    #[must_use]
+    pub fn new(table: T, name: impl Into<String>) -> Self {
+        let state = State { now: Timestamp::MIN, ids: 1..1 };
+        Partition { table, name: name.into(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> &T {
+        &self.table
+    }
+
+    fn know(&self, now: Timestamp) -> Timestamp {
+        let mut state = locked(&self.state);
+        state.now = state.now.max(now);
+        state.now
+    }
+
+    /// Takes so many ids above this one.
+    async fn take_ids(&self, count: u64, above: u64) -> Result<TakenIds> {
+        let take = |state: &mut State| {
+            let from = state.ids.start;
+            let fits = from > above && state.ids.end.saturating_sub(from) >= count;
+            fits.then(|| {
+                state.ids.start = from.saturating_add(count);
+                TakenIds { state: Arc::clone(&self.state), ids: from..state.ids.start }
+            })
+        };
+        for _ in 0..TRIES {
+            if let Some(taken) = take(&mut locked(&self.state)) {
+                return Ok(taken);
+            }
+            let row = self.table.get(&self.name, &[IDS.to_owned()]).await?.pop().flatten();
+            let next = row.as_ref().map_or(Ok(1), |row| number(&row.value))?;
+            let next = next.max(above.saturating_add(1));
+            let end = next.saturating_add(count.max(BLOCK));
+            let condition = match row {
+                Some(row) => Condition::Version(row.version),
+                None => Condition::Absent,
+            };
+            let value = Some(end.to_string().into_bytes().into());
+            let change = Change { row: IDS.to_owned(), condition, value };
+            if let table::Committed::Done(_) = self.table.commit(&self.name, vec![change]).await? {
+                let mut state = locked(&self.state);
+                // What is left of the block before is given up, unless this one goes on from it.
+                let goes_on = state.ids.end == next && state.ids.start > above;
+                state.ids = if goes_on { state.ids.start..end } else { next..end };
+            }
+        }
+        let message = "cannot take ids: other processes take them all the time";
+        Err(Error::new(ErrorKind::Contention, message))
+    }
+
+    /// Reads rows that were not read yet.
+    async fn read(&self, tx: &mut Tx, names: Vec<String>) -> Result<()> {
+        let names: Vec<String> =
+            names.into_iter().filter(|name| !tx.read.contains_key(name)).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let rows = self.table.get(&self.name, &names).await?;
+        tx.read.extend(names.into_iter().zip(rows));
+        Ok(())
+    }
+
+    /// Reads what hangs on jobs, and what names them as far as that is on the first page.
+    async fn read_hanging(&self, tx: &mut Tx, ids: BTreeSet<JobId>) -> Result<()> {
+        let ids: Vec<JobId> = ids.into_iter().filter(|id| !tx.whole.contains(id)).collect();
+        let ranges: Vec<Range> = ids.iter().map(|id| Range::of(&hanging(*id))).collect();
+        let reads = ranges.iter().map(|range| self.table.range(&self.name, range, PAGE));
+        for (id, page) in ids.into_iter().zip(try_join_all(reads).await?) {
+            for name in [RowName::Attempts, RowName::Effects, RowName::Past, RowName::Aside] {
+                tx.read.entry(of_row(&name(id))).or_insert(None);
+            }
+            if page.next.is_none() {
+                tx.whole.insert(id);
+            }
+            tx.read.extend(page.rows.into_iter().map(|row| (row.name.clone(), Some(row))));
+        }
+        Ok(())
+    }
+
+    /// Reads one page of an index.
+    async fn read_index(&self, scan: &Scan) -> Result<table::Page> {
+        let index = &scan.index;
+        let mut range = Range::of(&of_index(index));
+        let (low, high) = match index.is_descending() {
+            true => (scan.to, scan.from),
+            false => (scan.from, scan.to),
+        };
+        if let Some(low) = low.filter(|_| !is_derived(index)) {
+            range.from = range.from.max(of_time(index, low));
+        }
+        if let Some(high) = high.filter(|_| !is_derived(index)) {
+            range.to = range.to.min(Range::of(&of_time(index, high)).to);
+        }
+        if let Some((place, name)) = &scan.after {
+            // No character of a name comes before this one.
+            range.from = range.from.max(format!("{}!", of_entry(index, *place, name)));
+        }
+        if scan.limit == 0 || range.from >= range.to {
+            return Ok(table::Page::default());
+        }
+        self.table.range(&self.name, &range, scan.limit).await
+    }
+}
+
+/// What a page of an index says; rows that were read with it need not be read again.
+fn seen(tx: &mut Tx, scan: &Scan, page: table::Page) -> Result<Seen> {
+    let mut entries = Vec::with_capacity(page.rows.len());
+    for row in page.rows {
+        let entry = match &scan.index {
+            Index::Jobs => {
+                let name = job_of(&row.name).map(RowName::Job);
+                name.map(|name| Entry { place: Place::NONE, name, note: None })
+            }
+            Index::Rows(_) => {
+                let (name, _): (RowName, serde::de::IgnoredAny) = from_json(&row)?;
+                Some(Entry { place: Place::NONE, name, note: None })
+            }
+            _ => {
+                let (place, name, note): (StoredPlace, RowName, Option<Note>) = from_json(&row)?;
+                Some(Entry { place: place.into(), name, note })
+            }
+        };
+        if is_derived(&scan.index) {
+            tx.read.insert(row.name.clone(), Some(row));
+        }
+        entries.extend(entry);
+    }
+    Ok(Seen { entries, more: page.next.is_some() })
+}
+
+/// A place as it is stored: its rank and its time.
+type Ranked = (i16, i64);
+
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+struct StoredPlace(Ranked);
+
+impl From<StoredPlace> for Place {
+    fn from(StoredPlace((rank, at)): StoredPlace) -> Self {
+        Place { rank: std::cmp::Reverse(rank), at: Timestamp::from_micros(at) }
+    }
+}
+
+impl From<Place> for StoredPlace {
+    fn from(place: Place) -> Self {
+        StoredPlace((place.rank.0, place.at.as_micros()))
+    }
+}
+
+#[async_trait]
+impl<T: Table> Backend for Partition<T> {
+    type Tx = Tx;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            dedup: true,
+            transactions: false,
+            push: true,
+            priorities: true,
+            exact_limits: true,
+            listing: true,
+            across_queues: true,
+        }
+    }
+
+    fn most_changes(&self) -> usize {
+        self.table.bounds().changes
+    }
+
+    async fn begin(&self, now: Option<Timestamp>, jobs: usize) -> Result<Begun<Tx>> {
+        let now = match now {
+            Some(now) => now,
+            None => self.table.now().await?,
+        };
+        let now = self.know(now);
+        let count = u64::try_from(jobs).unwrap_or(u64::MAX);
+        let ids = match count {
+            0 => TakenIds { state: Arc::clone(&self.state), ids: 0..0 },
+            count => self.take_ids(count, 0).await?,
+        };
+        let first = ids.ids.start.max(1);
+        let tx = Tx { read: BTreeMap::new(), whole: BTreeSet::new(), ids };
+        Ok(Begun { tx, now, ids: Ids { next: first, step: 1 } })
+    }
+
+    async fn ids_above(&self, tx: &mut Tx, above: JobId, jobs: usize) -> Result<Ids> {
+        let count = u64::try_from(jobs).unwrap_or(u64::MAX);
+        tx.ids = self.take_ids(count, above.get()).await?;
+        Ok(Ids { next: tx.ids.ids.start, step: 1 })
+    }
+
+    async fn load(&self, tx: &mut Tx, names: &BTreeSet<RowName>) -> Result<Vec<(RowName, Row)>> {
+        let hangs = names.iter().filter_map(|name| match name {
+            RowName::Attempts(id)
+            | RowName::Effects(id)
+            | RowName::Past(id)
+            | RowName::Aside(id) => Some(*id),
+            _ => None,
+        });
+        let hangs: BTreeSet<JobId> = hangs.collect();
+        self.read_hanging(tx, hangs).await?;
+        self.read(tx, names.iter().map(of_row).collect()).await?;
+        let mut found = Vec::new();
+        for name in names {
+            if let Some(Some(row)) = tx.read.get(&of_row(name)) {
+                found.push((name.clone(), decode(name, row)?));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn scan(&self, tx: &mut Tx, scans: &[Scan]) -> Result<Vec<Seen>> {
+        let of = scans.iter().filter_map(|scan| match scan.index {
+            Index::Of(id) if scan.after.is_none() => Some(id),
+            _ => None,
+        });
+        let of: BTreeSet<JobId> = of.collect();
+        self.read_hanging(tx, of).await?;
+        let pages = scans.iter().map(|scan| {
+            let known = match scan.index {
+                Index::Of(id) => tx.whole.contains(&id).then(|| known_page(tx, id, scan)),
+                _ => None,
+            };
+            async move {
+                match known {
+                    Some(page) => Ok(page),
+                    None => self.read_index(scan).await,
+                }
+            }
+        });
+        let pages = try_join_all(pages).await?;
+        scans.iter().zip(pages).map(|(scan, page)| seen(tx, scan, page)).collect()
+    }
+
+    async fn commit(&self, tx: Tx, changes: Changes, _: &News) -> Result<Committed> {
+        let bounds = self.table.bounds();
+        let Tx { read, ids, .. } = tx;
+        let used = changes.ids;
+        let batch = batch(&read, changes)?;
+        let length =
+            |change: &Change| change.row.len() + change.value.as_ref().map_or(0, |v| v.len());
+        let bytes: usize = batch.iter().map(length).sum();
+        if let Some(long) = batch.iter().find(|change| {
+            change.value.as_ref().is_some_and(|value| value.len() > bounds.row_bytes)
+        }) {
+            let (bytes, most) = (length(long), bounds.row_bytes);
+            let message = format!(
+                "a row of the table takes {bytes} bytes with its payload, the limit is {most}: keep \
+                 large payloads elsewhere and trigger with a reference"
+            );
+            return Err(Error::invalid("payload", message));
+        }
+        if batch.len() > bounds.changes || bytes > bounds.batch_bytes {
+            return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
+        }
+        match self.table.commit(&self.name, batch).await? {
+            table::Committed::Done(_) => {
+                let mut ids = ids;
+                ids.ids.start = ids.ids.start.saturating_add(used);
+                Ok(Committed::Done)
+            }
+            table::Committed::Conflict => Ok(Committed::Conflict),
+        }
+    }
+
+    async fn load_aside(&self, tx: &mut Tx, id: JobId) -> Result<Option<Row>> {
+        self.read(tx, vec![of_raw(id), of_row(&RowName::Job(id))]).await?;
+        let raw = tx.read.get(&of_raw(id)).cloned().flatten();
+        raw.map(|row| decode(&RowName::Job(id), &row)).transpose()
+    }
+
+    async fn load_in_part(&self, tx: &mut Tx, id: JobId) -> Result<Option<Job>> {
+        self.read(tx, vec![of_raw(id), of_row(&RowName::Job(id))]).await?;
+        let row = |name: String| tx.read.get(&name).cloned().flatten();
+        let row = row(of_row(&RowName::Job(id))).or_else(|| row(of_raw(id)));
+        Ok(row.and_then(|row| decode_in_part(id, &row.value)))
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        let host = self.table.now().await?;
+        let clock = ClockReading { host, mark: self.know(host) };
+        Ok(Checkup { id: None, clock, facts: Vec::new() })
+    }
+}
+
+/// What names a job, as far as the scan goes, from rows that were read.
+fn known_page(tx: &Tx, id: JobId, scan: &Scan) -> table::Page {
+    let prefix = of_index(&Index::Of(id));
+    let after = scan.after.as_ref().map(|(place, name)| of_entry(&scan.index, *place, name));
+    let known = tx.read.range(prefix.clone()..);
+    let known = known.take_while(|(name, _)| name.starts_with(&prefix));
+    let known = known.filter_map(|(_, row)| row.clone());
+    let rows = known.filter(|row| after.as_ref().is_none_or(|after| row.name > *after));
+    table::Page { rows: rows.collect(), next: None }
+}
+
+/// The changes of rows of the table that a step comes to.
+fn batch(read: &BTreeMap<String, Option<table::Row>>, changes: Changes) -> Result<Vec<Change>> {
+    let mut batch: BTreeMap<String, Change> = BTreeMap::new();
+    let mut put = |row: String, condition: Condition, value: Option<Vec<u8>>| {
+        let value = value.map(Into::into);
+        batch.insert(row.clone(), Change { row, condition, value });
+    };
+    for (index, place, name) in changes.leave {
+        put(of_entry(&index, place, &name), Condition::Present, None);
+    }
+    for (index, Entry { place, name, note }) in changes.enter {
+        let value = to_json(&(StoredPlace::from(place), &name, &note))?;
+        put(of_entry(&index, place, &name), Condition::Any, Some(value));
+    }
+    for (name, row) in changes.rows {
+        let is_aside = matches!(name, RowName::Aside(_)) && row.is_none();
+        let stored = of_row(&name);
+        let known = read.get(&stored).cloned().flatten();
+        match (known, row) {
+            (Some(known), Some(row)) => {
+                let value = to_json(&(&name, row))?;
+                put(stored, Condition::Version(known.version), Some(value));
+            }
+            (None, Some(row)) => {
+                let value = to_json(&(&name, row))?;
+                put(stored, Condition::Absent, Some(value));
+            }
+            (Some(known), None) => put(stored, Condition::Version(known.version), None),
+            (None, None) => {}
+        }
+        if let (RowName::Aside(id), true) = (&name, is_aside)
+            && let Some(Some(raw)) = read.get(&of_raw(*id))
+        {
+            put(of_raw(*id), Condition::Version(raw.version.clone()), None);
+        }
+    }
+    for id in changes.aside {
+        let stored = of_row(&RowName::Job(id));
+        if let Some(Some(row)) = read.get(&stored) {
+            put(of_raw(id), Condition::Any, Some(row.value.to_vec()));
+            put(stored, Condition::Version(row.version.clone()), None);
+        }
+    }
+    Ok(batch.into_values().collect())
+}
+
+/// Reads a row of the engine.
+fn decode(name: &RowName, row: &table::Row) -> Result<Row> {
+    let decoded: Result<(RowName, Row), _> = serde_json::from_slice(&row.value);
+    let wrong = match decoded {
+        Ok((known, row)) if known == *name => return Ok(row),
+        Ok((known, _)) => format!("it is the row of {known:?}"),
+        Err(error) => error.to_string(),
+    };
+    Err(match name {
+        RowName::Job(id) => Error::unreadable(*id, wrong),
+        name => {
+            let message = format!("cannot decode the row {name:?}: {wrong}");
+            Error::new(ErrorKind::Corrupt, message)
+        }
+    })
+}
+
+fn from_json<D: serde::de::DeserializeOwned>(row: &table::Row) -> Result<D> {
+    serde_json::from_slice(&row.value).map_err(|error| {
+        let message = format!("cannot decode the row {:?} of the table", row.name);
+        Error::new(ErrorKind::Corrupt, message).with_source(error)
+    })
+}
+
+fn to_json<S: serde::Serialize>(value: &S) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| {
+        Error::new(ErrorKind::Internal, "a row has no JSON form").with_source(error)
+    })
+}
+
+fn number(value: &[u8]) -> Result<u64> {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| Error::new(ErrorKind::Corrupt, "cannot decode which ids are taken"))
+}

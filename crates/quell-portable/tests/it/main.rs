@@ -1,0 +1,39 @@
+//! A table in memory under the whole suite, the oracle and the simulation.
+#![expect(clippy::unused_async, reason = "stores are opened by futures")]
+
+use std::sync::Arc;
+
+use quell_conformance::sim::Place;
+use quell_conformance::{Opened, Rig};
+use quell_core::Store;
+use quell_core::history::Sink;
+use quell_engine::Engine;
+use quell_portable::{MemoryTable, Partition};
+
+fn store() -> Engine<Partition<MemoryTable>> {
+    Engine::new(Partition::new(MemoryTable::new(Rig::START), "p"))
+}
+
+fn opened(store: impl Store) -> Opened {
+    Opened { store: Arc::new(store), guard: Box::new(()) }
+}
+
+async fn open() -> Opened {
+    opened(store())
+}
+
+async fn open_recorded(sink: Sink) -> Opened {
+    opened(store().with_history(sink))
+}
+
+quell_conformance::suite!(open, open_recorded);
+
+fn place() -> Place {
+    let table = MemoryTable::new(Rig::START);
+    Place::new(move |sink| {
+        let partition = Partition::new(table.clone(), "p");
+        async move { Arc::new(Engine::new(partition).with_history(sink)) as Arc<dyn Store> }
+    })
+}
+
+quell_conformance::simulation!("portable", place);
