@@ -38,6 +38,15 @@ pub struct Claimed {
     pub rated: bool,
 }
 
+impl Claimed {
+    /// The same claim by a store that could not say what comes next: its worker is to look at once.
+    #[must_use]
+    pub fn again(self) -> Self {
+        let next = NextDue { now: self.now, due: Some(self.now), lapse: None };
+        Claimed { next, ..self }
+    }
+}
+
 /// A job with a fresh lease, as its worker needs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimedJob {

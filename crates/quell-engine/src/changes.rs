@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use quell_core::limit::StartLog;
 use quell_core::part::{Rows, TaskKey};
 use quell_core::schedule::Tick;
 use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, ScheduleName, Timestamp};
@@ -203,14 +204,9 @@ fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows) {
     }
     for ((queue, partition), was, is) in differing(&before.starts, &after.starts) {
         let name = RowName::Starts(queue.clone(), partition.clone());
-        let entries = |rows: &Rows, log: &quell_core::limit::StartLog| {
-            let settings = rows.queues.get(queue).and_then(Option::as_ref);
-            let rate = settings.and_then(|settings| match partition {
-                None => settings.rate,
-                Some(_) => settings.partition_rate,
-            });
-            let newest = log.starts().last().copied();
-            newest.zip(rate).map_or_else(Entries::new, |(at, rate)| expires(at + rate.period))
+        let entries = |rows: &Rows, _: &StartLog| {
+            let place = expiry_of(rows, &name);
+            place.map(|place| ((Index::Expiry, place), None)).into_iter().collect::<Entries>()
         };
         changes.move_entries(
             &name,
@@ -220,6 +216,26 @@ fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows) {
         let log = is.filter(|log| !log.is_empty());
         changes.set(name, log.cloned().map(Row::Starts));
     }
+}
+
+/// Where a row stands among those that expire.
+pub(crate) fn expiry_of(rows: &Rows, name: &RowName) -> Option<Place> {
+    let at = match name {
+        RowName::Hold(key) => rows.holds.get(key)?.expires_at,
+        RowName::Record(key) => rows.records.get(key)?.expires_at,
+        RowName::Memory(key) => rows.memories.get(key)?.expires_at,
+        RowName::Starts(queue, partition) => {
+            let log = rows.starts.get(&(queue.clone(), partition.clone()))?;
+            let settings = rows.queues.get(queue)?.as_ref()?;
+            let rate = match partition {
+                None => settings.rate,
+                Some(_) => settings.partition_rate,
+            };
+            *log.starts().last()? + rate?.period
+        }
+        _ => return None,
+    };
+    Some(Place::at(at))
 }
 
 /// Schedules and their ticks.

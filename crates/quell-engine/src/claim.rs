@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use quell_core::edge::Edge;
 use quell_core::limit::{PartitionUsed, Used};
 use quell_core::part::{Rows, TaskKey};
 use quell_core::{
@@ -305,7 +306,10 @@ impl<B: Backend> Step<'_, B> {
             return Ok(false);
         }
         let keys: BTreeSet<TaskKey> = self.rows.jobs.values().filter_map(key_of).collect();
-        self.load(keys.iter().cloned().map(RowName::Key)).await?;
+        // R13: a throttled key remembers its starts.
+        let throttled = self.rows.jobs.values().filter(|job| job.shape.edge == Edge::Throttle);
+        let memories: Vec<RowName> = throttled.filter_map(key_of).map(RowName::Memory).collect();
+        self.load(keys.iter().cloned().map(RowName::Key).chain(memories)).await?;
         self.load_firsts(&keys, &ids.iter().copied().collect()).await?;
         self.load_settings_of_jobs().await?;
         let partitions: BTreeSet<Key> =

@@ -119,7 +119,7 @@ impl<B: Backend> Engine<B> {
         self.ends.tell(news.ended);
     }
 
-    async fn reading(&self, now: Option<Timestamp>) -> Result<Step<'_, B>> {
+    pub(crate) async fn reading(&self, now: Option<Timestamp>) -> Result<Step<'_, B>> {
         Step::begin(&self.backend, now, 0, false).await
     }
 
@@ -201,13 +201,33 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        let mut limit = claim.limit.min(self.share(CHANGES_OF_A_START));
+        let mut most = self.share(CHANGES_OF_A_START);
+        let mut claimed: Option<Claimed> = None;
         loop {
-            let fewer = Claim { limit, ..claim.clone() };
-            match self.start(now, &fewer).await {
-                Err(error) if is_too_large(&error) && limit > 1 => limit /= 2,
-                other => return other,
+            let jobs = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
+            let limit = most.min(claim.limit.saturating_sub(jobs));
+            let now = claimed.as_ref().map(|claimed| claimed.now).or(now);
+            let some = match self.start(now, &Claim { limit, ..claim.clone() }).await {
+                Ok(some) => some,
+                Err(error) if is_too_large(&error) && most > 1 => {
+                    most /= 2;
+                    continue;
+                }
+                // They have started: who cannot be told what comes next is to look at once.
+                Err(error) => return claimed.ok_or(error).map(Claimed::again),
+            };
+            let is_last = some.jobs.len() < limit || limit == 0;
+            let all = match claimed.take() {
+                Some(mut all) => {
+                    all.jobs.extend(some.jobs);
+                    Claimed { next: some.next, ..all }
+                }
+                None => some,
+            };
+            if is_last || all.jobs.len() >= claim.limit {
+                return Ok(all);
             }
+            claimed = Some(all);
         }
     }
 
@@ -509,23 +529,10 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        let mut most = self.share(CHANGES_OF_AN_END);
-        let mut ticked = Ticked { now: Timestamp::MIN, fired: Vec::new(), next: None };
-        loop {
-            let share = most.min(limit.saturating_sub(ticked.fired.len()));
-            match self.fire(now, share).await {
-                Err(error) if is_too_large(&error) && most > 1 => most /= 2,
-                other => {
-                    let some = other?;
-                    ticked.now = some.now;
-                    let is_last = some.fired.len() < share || share == 0;
-                    ticked.fired.extend(some.fired);
-                    if is_last || ticked.fired.len() >= limit {
-                        break;
-                    }
-                }
-            }
-        }
+        let ticked = match self.fire(now, None, limit).await {
+            Err(error) if is_too_large(&error) => self.fire_one_by_one(now, limit).await?,
+            other => other?,
+        };
         // Of the schedules that were not due, too. These have fired: who cannot be told what comes
         // next is to ask at once.
         let next = self.next_tick(now).await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_core::schedule::{MAX_BACKFILL, Ticked};
+use quell_core::schedule::{CATCH_UP_STEP, MAX_BACKFILL, Ticked};
 use quell_core::{
     Batch, Claim, Claimed, DeadLetter, Error, Imported, JobId, Lapsed, Pruned, Receipt, Result,
     Retention, ScheduleName, Settled, Settlement, Timestamp,
@@ -10,6 +10,7 @@ use quell_core::{
 
 use crate::backend::{Backend, contended};
 use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step};
+use crate::rows::RowName;
 use crate::step::{Pace, Step, is_too_large};
 
 /// What came of each batch.
@@ -114,18 +115,61 @@ impl<B: Backend> Engine<B> {
         limit: usize,
     ) -> Result<Pruned> {
         Ok(step!(self, "remove what has ended", (now, 0), |step| {
-            let more = step.load_old(retention, limit).await?;
+            let (more, expired) = step.load_old(retention, limit).await?;
             let pruned = step.take(|part| part.prune(retention, limit));
+            step.mend_expiry(expired);
             pruned.map(|pruned| Pruned { more, ..pruned })
         }))
     }
 
-    pub(crate) async fn fire(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+    /// Fires at most so many ticks that are due, of one schedule or of all.
+    pub(crate) async fn fire(
+        &self,
+        now: Option<Timestamp>,
+        only: Option<&ScheduleName>,
+        limit: usize,
+    ) -> Result<Ticked> {
         Ok(step!(self, "fire ticks", (now, limit), |step| {
-            step.load_due_schedules(limit).await?;
+            let due = step.due_schedules(limit).await?;
+            step.load_due_schedules(due, only).await?;
             step.check_ids(limit).await?;
             step.take(|part| part.tick(limit))
         }))
+    }
+
+    /// The same, of one schedule after the other and each a few ticks at a time.
+    pub(crate) async fn fire_one_by_one(
+        &self,
+        now: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Ticked> {
+        let mut step = self.reading(now).await?;
+        let due = step.due_schedules(limit).await?;
+        let now = step.now;
+        drop(step);
+        let mut most = self.share(CHANGES_OF_AN_END);
+        let mut all = Ticked { now, fired: Vec::new(), next: None };
+        for entry in due {
+            let RowName::Schedule(name) = entry.name else { continue };
+            let left = CATCH_UP_STEP.min(limit.saturating_sub(all.fired.len()));
+            let mut fired = 0;
+            while fired < left {
+                let share = most.min(left - fired);
+                match self.fire(Some(now), Some(&name), share).await {
+                    Err(error) if is_too_large(&error) && most > 1 => most /= 2,
+                    other => {
+                        let some = other?.fired;
+                        fired += some.len();
+                        let is_last = some.len() < share;
+                        all.fired.extend(some);
+                        if is_last {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(all)
     }
 
     pub(crate) async fn fire_between(

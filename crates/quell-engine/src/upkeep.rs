@@ -1,17 +1,19 @@
 //! What has to be done now and then: taking back leases, and removing what has ended (R21, R25, R37).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quell_core::heartbeat::{Heartbeat, WorkerRow, outdated};
 use quell_core::idempotency::look_again;
 use quell_core::schedule::{RECORD, UNREADABLE_PAUSE};
 use quell_core::{
-    AlertName, AlertState, ErrorKind, Job, JobId, JobState, Result, Retention, Timestamp,
-    UnreadableJob, WorkerId,
+    AlertName, AlertState, ErrorKind, Job, JobId, JobState, Result, Retention, ScheduleName,
+    Timestamp, UnreadableJob, WorkerId,
 };
 use tracing::error;
 
 use crate::backend::{Backend, Entry, Index, Kind, Place, Scan};
+use crate::changes::expiry_of;
 use crate::load::PAGE;
 use crate::rows::{Row, RowName};
 use crate::step::Step;
@@ -107,7 +109,11 @@ impl<B: Backend> Step<'_, B> {
 
     /// Loads what is past its retention, and keys and ticks without effect, at most so many of each;
     /// says whether there may be more.
-    pub(crate) async fn load_old(&mut self, retention: &Retention, limit: usize) -> Result<bool> {
+    pub(crate) async fn load_old(
+        &mut self,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<(bool, Vec<Entry>)> {
         let now = self.now;
         let until = |index, keep: Option<Duration>| {
             // Nothing ended before the beginning of time.
@@ -139,7 +145,25 @@ impl<B: Backend> Step<'_, B> {
         let named: Vec<JobId> = named.collect();
         self.load_jobs(named).await?;
         self.look_again_later(&expired.entries).await?;
-        Ok(more)
+        Ok((more, expired.entries))
+    }
+
+    /// Lets what stood among the expired stand where it belongs: a key that was looked at again later,
+    /// a log of starts whose rate was changed, a row that has gone.
+    pub(crate) fn mend_expiry(&mut self, expired: Vec<Entry>) {
+        let moved: BTreeSet<RowName> =
+            self.beside.enter.iter().map(|(_, entry)| entry.name.clone()).collect();
+        for Entry { place, name, .. } in expired {
+            let place_after = self.after().and_then(|rows| expiry_of(rows, &name));
+            if moved.contains(&name) || place_after == Some(place) {
+                continue;
+            }
+            if let Some(place) = place_after {
+                let entry = Entry { place, name: name.clone(), note: None };
+                self.beside.enter.insert((Index::Expiry, entry));
+            }
+            self.beside.leave.insert((Index::Expiry, place, name));
+        }
     }
 
     /// Idempotency keys that have expired while their jobs have not ended are looked at again later, so
@@ -163,11 +187,23 @@ impl<B: Backend> Step<'_, B> {
         Ok(())
     }
 
-    /// Loads the schedules that are due, those that have waited longest first, with what their ticks
-    /// need.
-    pub(crate) async fn load_due_schedules(&mut self, limit: usize) -> Result<()> {
+    /// The schedules that are due, those that have waited longest first.
+    pub(crate) async fn due_schedules(&mut self, limit: usize) -> Result<Vec<Entry>> {
         let seen = self.scan_one(Scan::first(Index::Plan, limit).up_to(self.now)).await?;
-        for Entry { place, name, .. } in seen.entries {
+        Ok(seen.entries)
+    }
+
+    /// Loads these schedules, or one of them, with what their ticks need.
+    pub(crate) async fn load_due_schedules(
+        &mut self,
+        due: Vec<Entry>,
+        only: Option<&ScheduleName>,
+    ) -> Result<()> {
+        let is_meant = |name: &RowName| match (name, only) {
+            (RowName::Schedule(name), Some(only)) => name == only,
+            _ => true,
+        };
+        for Entry { place, name, .. } in due.into_iter().filter(|entry| is_meant(&entry.name)) {
             match self.load([name.clone()]).await {
                 Ok(()) => {}
                 // R25: it is tried again later, by a process that may know how, and stops no other.

@@ -206,9 +206,8 @@ mod tests {
             .map(|(place, id)| of_entry(&line, *place, &RowName::Job(JobId::new(id))))
             .collect();
         assert!(names.is_sorted(), "{names:#?}");
-        let dead = [(9, 2), (9, 1), (3, 7)].map(|(secs, id)| {
-            of_entry(&Index::Dead, at(0, secs), &RowName::Job(JobId::new(id)))
-        });
+        let dead = [(9, 2), (9, 1), (3, 7)]
+            .map(|(secs, id)| of_entry(&Index::Dead, at(0, secs), &RowName::Job(JobId::new(id))));
         assert!(dead.is_sorted(), "{dead:#?}");
     }
 

@@ -27,6 +27,8 @@ const IDS: &str = "i:ids";
 const BLOCK: u64 = 1_000;
 /// How often a process tries to take ids before it gives up.
 const TRIES: usize = 50;
+/// After how many conflicts in a row a process looks for places that are not there.
+const LOOK_AFTER: u32 = 3;
 /// Rows that are read at a time of what hangs on a job.
 const PAGE: usize = 500;
 
@@ -45,6 +47,8 @@ struct State {
     now: Timestamp,
     /// The ids that it has taken and not used.
     ids: ops::Range<u64>,
+    /// Conflicts in a row.
+    conflicts: u32,
 }
 
 /// An open step.
@@ -81,7 +85,7 @@ impl<T: Table> Partition<T> {
     /// The partition of this name; rows come into being when they are needed.
     #[must_use]
     pub fn new(table: T, name: impl Into<String>) -> Self {
-        let state = State { now: Timestamp::MIN, ids: 1..1 };
+        let state = State { now: Timestamp::MIN, ids: 1..1, conflicts: 0 };
         Partition { table, name: name.into(), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -159,6 +163,36 @@ impl<T: Table> Partition<T> {
             tx.read.extend(page.rows.into_iter().map(|row| (row.name.clone(), Some(row))));
         }
         Ok(())
+    }
+
+    /// Makes a batch. Places in indexes that are to go and are not there are no reason to fail: where
+    /// batches conflict again and again, it looks for those and leaves them out.
+    async fn write(&self, batch: Vec<Change>) -> Result<table::Committed> {
+        let committed = self.table.commit(&self.name, batch.clone()).await?;
+        let conflicts = {
+            let mut state = locked(&self.state);
+            let is_conflict = committed == table::Committed::Conflict;
+            state.conflicts = if is_conflict { state.conflicts.saturating_add(1) } else { 0 };
+            state.conflicts
+        };
+        let goes = |change: &&Change| change.condition == Condition::Present;
+        let gone: Vec<String> =
+            batch.iter().filter(goes).map(|change| change.row.clone()).collect();
+        if conflicts == 0 || !conflicts.is_multiple_of(LOOK_AFTER) || gone.is_empty() {
+            return Ok(committed);
+        }
+        let there = self.table.get(&self.name, &gone).await?;
+        let missing: BTreeSet<String> = gone
+            .into_iter()
+            .zip(there)
+            .filter(|(_, row)| row.is_none())
+            .map(|(name, _)| name)
+            .collect();
+        if missing.is_empty() {
+            return Ok(committed);
+        }
+        let rest = batch.into_iter().filter(|change| !missing.contains(&change.row)).collect();
+        self.table.commit(&self.name, rest).await
     }
 
     /// Reads one page of an index.
@@ -239,7 +273,8 @@ impl<T: Table> Backend for Partition<T> {
         Capabilities {
             dedup: true,
             transactions: false,
-            push: true,
+            // Each process knows its own changes alone.
+            push: false,
             priorities: true,
             exact_limits: true,
             listing: true,
@@ -337,7 +372,7 @@ impl<T: Table> Backend for Partition<T> {
         if batch.len() > bounds.changes || bytes > bounds.batch_bytes {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
         }
-        match self.table.commit(&self.name, batch).await? {
+        match self.write(batch).await? {
             table::Committed::Done(_) => {
                 let mut ids = ids;
                 ids.ids.start = ids.ids.start.saturating_add(used);
