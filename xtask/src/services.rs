@@ -5,7 +5,9 @@ use std::process::Command;
 use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Context, anyhow};
-use quell_services::{POSTGRES_URL, Postgres, REDIS_CLUSTER, REDIS_URL, Redis, RedisCluster};
+use quell_services::{
+    AZURITE, Azurite, POSTGRES_URL, Postgres, REDIS_CLUSTER, REDIS_URL, Redis, RedisCluster,
+};
 
 use crate::earlier::{EARLIER, built};
 use crate::run::run;
@@ -16,6 +18,7 @@ pub(crate) struct Services {
     postgres: Postgres,
     redis: Redis,
     redis_cluster: RedisCluster,
+    azurite: Azurite,
 }
 
 impl Services {
@@ -26,11 +29,18 @@ impl Services {
         thread::scope(|scope| {
             let postgres = scope.spawn(|| Postgres::start(&settings).context("start PostgreSQL"));
             let redis = scope.spawn(|| Redis::start(&[]).context("start Redis"));
+            let azurite = scope.spawn(|| Azurite::start().context("start Azurite"));
             // A busy machine is no reason to take a node for dead.
             let settings = ["cluster-node-timeout 60000"];
             let cluster = RedisCluster::start(3, 0, &settings).context("start a Redis cluster");
             let (postgres, redis) = (started(postgres), started(redis));
-            Ok(Services { postgres: postgres?, redis: redis?, redis_cluster: cluster? })
+            let azurite = started(azurite);
+            Ok(Services {
+                postgres: postgres?,
+                redis: redis?,
+                redis_cluster: cluster?,
+                azurite: azurite?,
+            })
         })
     }
 
@@ -40,6 +50,7 @@ impl Services {
             .env(POSTGRES_URL, self.postgres.url())
             .env(REDIS_URL, self.redis.url())
             .env(REDIS_CLUSTER, self.redis_cluster.nodes())
+            .env(AZURITE, self.azurite.connection_string())
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! Each server lives on a free port of the loopback address with everything in a temporary folder,
 //! and ends with the value that stands for it. `cargo xtask` shares one of each among all tests
-//! that only need one ([`url_for_tests`], [`redis_url_for_tests`], [`redis_cluster_for_tests`]); tests
-//! that hurt a server start their own.
+//! that only need one ([`url_for_tests`], [`redis_url_for_tests`], [`redis_cluster_for_tests`],
+//! [`azurite_for_tests`]); tests that hurt a server start their own.
 //!
 //! Invariant: nothing here knows Quell.
 
+pub mod azurite;
 pub mod cluster;
 mod packages;
 pub mod pgbouncer;
@@ -17,6 +18,7 @@ pub mod redis;
 mod releases;
 pub mod sentinel;
 
+pub use azurite::Azurite;
 pub use cluster::RedisCluster;
 pub use packages::install;
 pub use pgbouncer::{PgBouncer, Pooling, python_with_psycopg};
@@ -32,6 +34,8 @@ pub const POSTGRES_URL: &str = "QUELL_TEST_POSTGRES";
 pub const REDIS_URL: &str = "QUELL_TEST_REDIS";
 /// Where the tests find the Redis cluster that they share: `host:port` of each node, with commas.
 pub const REDIS_CLUSTER: &str = "QUELL_TEST_REDIS_CLUSTER";
+/// Where the tests find the Azurite that they share: its connection string.
+pub const AZURITE: &str = "QUELL_TEST_AZURITE";
 
 /// The URL of a new schema on the PostgreSQL server that tests share.
 ///
@@ -69,6 +73,19 @@ pub fn redis_cluster_for_tests() -> (String, String) {
         "no Redis cluster for tests: run `cargo xtask test`, or `cargo xtask with-services`",
     );
     (nodes, prefix())
+}
+
+/// The connection string of the Azurite that tests share, and a name for a table or a queue that no
+/// other test has.
+///
+/// # Panics
+/// Where there is no such server: a missing service fails a test and skips none.
+#[must_use]
+#[expect(clippy::expect_used, reason = "only tests call it, and they must fail")]
+pub fn azurite_for_tests() -> (String, String) {
+    let server = std::env::var(AZURITE)
+        .expect("no Azurite for tests: run `cargo xtask test`, or `cargo xtask with-services`");
+    (server, prefix())
 }
 
 fn prefix() -> String {
