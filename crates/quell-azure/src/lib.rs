@@ -1,0 +1,27 @@
+//! Quell's tables on Azure Table Storage.
+//!
+//! [`AzureOptions`] opens a [`TableStorage`], which keeps rows as entities of one table. It sends its
+//! requests by a `transport`, which signs them with the [`Credentials`] of a [`Connection`], retries
+//! and keeps deadlines; nothing in these modules is particular to tables. `table` knows the entities:
+//! `entity` and `request` encode them, `commit` finds out whether a batch was made whose answer was
+//! lost, and `open` refuses tables of others.
+//!
+//! Invariant: no key, SAS token or bearer token is printed, logged or part of an error.
+
+mod clock;
+mod connection;
+mod credentials;
+#[cfg(feature = "entra")]
+mod entra;
+mod error;
+mod options;
+mod table;
+mod transport;
+
+pub use clock::Monotonic;
+pub use connection::Connection;
+pub use credentials::{Credentials, Secret, SharedKey, TokenSource};
+#[cfg(feature = "entra")]
+pub use entra::{Entra, Identity};
+pub use options::AzureOptions;
+pub use table::TableStorage;

@@ -1,0 +1,249 @@
+//! A table of Azure Table Storage as a [`Table`].
+
+mod commit;
+mod entity;
+mod open;
+mod request;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use quell_core::{Error, ErrorKind, Result, Timestamp};
+use quell_portable::{Bounds, Change, Committed, Condition, Page, Range, Row, Table};
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::timeout_at;
+
+use self::commit::Batch;
+use self::entity::{BOUNDS, Entity, bound, check_name, decode};
+use self::request::{change, continuation, entity_path, query, read};
+use crate::clock::{Clock, Monotonic, time_of};
+use crate::error::{error_code, rejected, unavailable};
+use crate::transport::{Answer, Deadline, Transport};
+
+/// Rows of Quell's tables themselves, which callers do not see.
+const OWN_PARTITION: &str = "quell";
+/// The row that is written to learn the time.
+const CLOCK_ROW: &str = "clock";
+/// Rows of one page.
+const PAGE: usize = 1_000;
+/// Concurrent requests of one call.
+const CONCURRENCY: usize = 16;
+
+/// A table of Azure Table Storage; [`AzureOptions`](crate::AzureOptions) opens it.
+///
+/// A batch whose answer is lost is looked for in its rows; where they do not tell, its outcome is
+/// unknown. Several rows are read again until two reads agree, so that no batch is seen in part; only
+/// a row that is inserted and deleted between two reads may go unseen.
+#[derive(Debug)]
+pub struct TableStorage {
+    name: String,
+    transport: Transport,
+    timeout: Duration,
+    clock: Clock,
+    /// Held by the one call that writes the clock row.
+    learning: Mutex<()>,
+}
+
+impl TableStorage {
+    pub(crate) fn new(
+        name: String,
+        transport: Transport,
+        timeout: Duration,
+        monotonic: Monotonic,
+    ) -> Self {
+        let (clock, learning) = (Clock::new(monotonic), Mutex::default());
+        TableStorage { name, transport, timeout, clock, learning }
+    }
+
+    fn rejected(&self, what: &str, answer: &Answer) -> Error {
+        rejected(what, &self.name, &self.transport.credentials().remedy(), answer)
+    }
+
+    /// Reads each of these rows; a batch may be made meanwhile.
+    async fn entities(
+        &self,
+        partition: &str,
+        names: &[&str],
+        deadline: Deadline,
+    ) -> Result<Vec<Option<Entity>>> {
+        let reads = names.iter().map(|name| self.entity(partition, name, deadline));
+        let reads: Vec<_> = reads.collect();
+        stream::iter(reads).buffered(CONCURRENCY).try_collect().await
+    }
+
+    async fn entity(
+        &self,
+        partition: &str,
+        name: &str,
+        deadline: Deadline,
+    ) -> Result<Option<Entity>> {
+        let request = read(entity_path(&self.name, partition, name));
+        let answer = self.transport.send(&request, deadline).await?;
+        if answer.is_success() {
+            return decode(&json(&answer)?, answer.etag()).map(Some);
+        }
+        match answer.status == 404 && error_code(&answer) != "TableNotFound" {
+            true => Ok(None),
+            false => Err(self.rejected(request.what, &answer)),
+        }
+    }
+
+    /// Learns the service's time, by a write: reads tell it by the second only.
+    async fn learn_time(&self, deadline: Deadline) -> Result<()> {
+        let (row, value) = (CLOCK_ROW.to_owned(), Some([].into()));
+        let clock = Change { row, condition: Condition::Any, value };
+        let mut request = change(&self.name, OWN_PARTITION, &clock, "clock");
+        request.what = "learn the service's time";
+        let answer = self.transport.send(&request, deadline).await?;
+        if !answer.is_success() {
+            return Err(self.rejected(request.what, &answer));
+        }
+        let time = answer.etag().and_then(time_of).ok_or_else(|| {
+            let message = "the service's answer to a write has no ETag with a time";
+            Error::new(ErrorKind::Corrupt, message)
+        })?;
+        self.clock.raise(time);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Table for TableStorage {
+    fn bounds(&self) -> Bounds {
+        BOUNDS
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        let deadline = Deadline::after(self.timeout);
+        loop {
+            if let Some(now) = self.clock.read() {
+                return Ok(now);
+            }
+            let what = "learn the service's time";
+            let late = |_| unavailable(what, "another call that learns it is late");
+            let _learning =
+                timeout_at(deadline.ends(), self.learning.lock()).await.map_err(late)?;
+            if self.clock.read().is_none() {
+                self.learn_time(deadline).await?;
+            }
+        }
+    }
+
+    async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {
+        check_partition(partition)?;
+        rows.iter().try_for_each(|row| check_name("row", row))?;
+        let deadline = Deadline::after(self.timeout);
+        let names: Vec<&str> = rows.iter().map(String::as_str).collect();
+        let mut found = self.entities(partition, &names, deadline).await?;
+        // Rows that did not change between two reads were so all at one time.
+        while names.len() > 1 {
+            let again = self.entities(partition, &names, deadline).await?;
+            let version =
+                |entity: &Option<Entity>| entity.as_ref().map(|it| it.row.version.clone());
+            if found.iter().map(version).eq(again.iter().map(version)) {
+                break;
+            }
+            if deadline.is_over() {
+                return Err(unavailable("read rows", "they changed during each read"));
+            }
+            found = again;
+        }
+        Ok(found.into_iter().map(|entity| entity.map(|entity| entity.row)).collect())
+    }
+
+    async fn range(&self, partition: &str, range: &Range, limit: usize) -> Result<Page> {
+        check_partition(partition)?;
+        let Some(from) = bound(&range.from) else { return Ok(Page::default()) };
+        let mut filter = format!("PartitionKey eq '{partition}' and RowKey ge '{from}'");
+        if let Some(to) = bound(&range.to) {
+            filter.push_str(&format!(" and RowKey lt '{to}'"));
+        }
+        let deadline = Deadline::after(self.timeout);
+        let mut after = Vec::new();
+        loop {
+            let request = query(&self.name, &filter, limit.clamp(1, PAGE), &after);
+            let answer = self.transport.send(&request, deadline).await?;
+            if !answer.is_success() {
+                return Err(self.rejected(request.what, &answer));
+            }
+            after = continuation(&answer);
+            let page = json(&answer)?;
+            let rows = page.get("value").and_then(Value::as_array).ok_or_else(no_json)?;
+            let rows = rows.iter().map(|row| decode(row, None).map(|entity| entity.row));
+            let rows: Vec<Row> = rows.collect::<Result<_>>()?;
+            // A page may be empty and not the last one, where the service has looked for long.
+            let Some(last) = rows.last() else {
+                match after.is_empty() {
+                    true => return Ok(Page::default()),
+                    false if deadline.is_over() => {
+                        return Err(unavailable("read rows", "none was found in time"));
+                    }
+                    false => continue,
+                }
+            };
+            // The least name after the last one: `-` is the least character.
+            let next = (!after.is_empty()).then(|| format!("{}-", last.name));
+            return Ok(Page { rows, next });
+        }
+    }
+
+    async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
+        check_partition(partition)?;
+        check(&changes)?;
+        if changes.is_empty() {
+            return Ok(Committed::Done(Vec::new()));
+        }
+        Batch::new(self, partition, &changes)?.commit().await
+    }
+}
+
+fn check_partition(partition: &str) -> Result<()> {
+    if partition == OWN_PARTITION {
+        let message = format!("partition {partition:?} is reserved: give another name");
+        return Err(Error::invalid("partition", message));
+    }
+    check_name("partition", partition)
+}
+
+/// Refuses what the service would refuse, and what has no meaning.
+fn check(changes: &[Change]) -> Result<()> {
+    let invalid = |message| Err(Error::invalid("changes", message));
+    if changes.len() > BOUNDS.changes {
+        let (count, most) = (changes.len(), BOUNDS.changes);
+        return invalid(format!("a batch of {count} changes: {most} at most"));
+    }
+    let (mut bytes, mut names) = (0, BTreeSet::new());
+    for change in changes {
+        check_name("row", &change.row)?;
+        let row = &change.row;
+        let length = change.value.as_ref().map_or(0, |value| value.len());
+        bytes += row.len() + length;
+        if length > BOUNDS.row_bytes {
+            let most = BOUNDS.row_bytes;
+            return invalid(format!("row {row:?} has {length} bytes: {most} at most"));
+        }
+        if !names.insert(row.as_str()) {
+            return invalid(format!("row {row:?} is changed twice: once in a batch"));
+        }
+        if change.value.is_none() && matches!(change.condition, Condition::Absent | Condition::Any)
+        {
+            return invalid(format!("row {row:?} is removed: give its version, or `Present`"));
+        }
+    }
+    if bytes > BOUNDS.batch_bytes {
+        let most = BOUNDS.batch_bytes;
+        return invalid(format!("a batch of {bytes} bytes: {most} at most"));
+    }
+    Ok(())
+}
+
+fn json(answer: &Answer) -> Result<Value> {
+    serde_json::from_slice(&answer.body).map_err(|error| no_json().with_source(error))
+}
+
+fn no_json() -> Error {
+    Error::new(ErrorKind::Corrupt, "the service answers with other JSON than that of its tables")
+}

@@ -1,0 +1,119 @@
+//! Opening a table: it is created where that is asked for, and a table of others is refused.
+//!
+//! Row `format` of partition `quell` says that the table is Quell's, and how its rows are encoded.
+
+use std::sync::Arc;
+
+use quell_core::{Error, ErrorKind, Result};
+use quell_portable::{Change, Condition};
+
+use super::commit::Batch;
+use super::entity::decode;
+use super::request::{continuation, create_table, entity_path, query, read};
+use super::{OWN_PARTITION, TableStorage, json};
+use crate::error::error_code;
+use crate::transport::Deadline;
+
+const FORMAT_ROW: &str = "format";
+/// How this version encodes rows.
+const FORMAT: u32 = 1;
+
+enum Found {
+    Quells,
+    NoMarker,
+    NoTable,
+}
+
+impl TableStorage {
+    /// Checks that the table is Quell's, or empty; creates it where it is missing and `create` is so.
+    pub(crate) async fn prepare(&self, create: bool) -> Result<()> {
+        match self.find().await? {
+            Found::Quells => return Ok(()),
+            Found::NoMarker => {}
+            Found::NoTable if create => self.create().await?,
+            Found::NoTable => {
+                let name = &self.name;
+                let message =
+                    format!("table {name:?} does not exist: create it, or open with `create`");
+                return Err(Error::new(ErrorKind::NotFound, message));
+            }
+        }
+        if self.has_rows().await? {
+            return Err(self.foreign("it has rows, and none says that it is Quell's"));
+        }
+        let value = Some(Arc::from(FORMAT.to_string().into_bytes()));
+        let marker = [Change { row: FORMAT_ROW.to_owned(), condition: Condition::Absent, value }];
+        // A conflict is another process that opens the table.
+        Batch::new(self, OWN_PARTITION, &marker)?.commit().await?;
+        match self.find().await? {
+            Found::Quells => Ok(()),
+            Found::NoMarker | Found::NoTable => Err(self.foreign("another process changes it")),
+        }
+    }
+
+    async fn find(&self) -> Result<Found> {
+        let request = read(entity_path(&self.name, OWN_PARTITION, FORMAT_ROW));
+        let answer = self.transport.send(&request, Deadline::after(self.timeout)).await?;
+        match (answer.status, error_code(&answer).as_str()) {
+            (404, "TableNotFound") => Ok(Found::NoTable),
+            (404, _) => Ok(Found::NoMarker),
+            _ if !answer.is_success() => Err(self.rejected("open the table", &answer)),
+            _ => {
+                let marker = decode(&json(&answer)?, answer.etag()).ok();
+                let format = marker.and_then(|marker| {
+                    std::str::from_utf8(&marker.row.value).ok()?.parse::<u32>().ok()
+                });
+                match format {
+                    Some(FORMAT) => Ok(Found::Quells),
+                    Some(newer) if newer > FORMAT => Err(Error::new(
+                        ErrorKind::Newer,
+                        format!(
+                            "table {:?} has format {newer}, and this version of Quell reads \
+                             {FORMAT}: use a newer one",
+                            self.name
+                        ),
+                    )),
+                    _ => Err(self.foreign("its row `format` of partition `quell` is not Quell's")),
+                }
+            }
+        }
+    }
+
+    async fn create(&self) -> Result<()> {
+        let mut deadline = Deadline::after(self.timeout);
+        loop {
+            let answer = self.transport.send(&create_table(&self.name), deadline).await?;
+            match error_code(&answer).as_str() {
+                _ if answer.is_success() => return Ok(()),
+                "TableAlreadyExists" => return Ok(()),
+                // The name is free again after some 40 seconds.
+                "TableBeingDeleted" if deadline.back_off(None).await => {}
+                _ => return Err(self.rejected("create the table", &answer)),
+            }
+        }
+    }
+
+    async fn has_rows(&self) -> Result<bool> {
+        let deadline = Deadline::after(self.timeout);
+        let mut after = Vec::new();
+        loop {
+            let request = query(&self.name, "", 1, &after);
+            let answer = self.transport.send(&request, deadline).await?;
+            if !answer.is_success() {
+                return Err(self.rejected("open the table", &answer));
+            }
+            let page = json(&answer)?;
+            let rows = page.get("value").and_then(|rows| rows.as_array());
+            after = continuation(&answer);
+            if rows.is_some_and(|rows| !rows.is_empty()) || after.is_empty() {
+                return Ok(!rows.is_none_or(Vec::is_empty));
+            }
+        }
+    }
+
+    fn foreign(&self, reason: &str) -> Error {
+        let name = &self.name;
+        let message = format!("table {name:?} is not Quell's: {reason}; give the name of another");
+        Error::new(ErrorKind::Foreign, message)
+    }
+}
