@@ -1,0 +1,206 @@
+//! Which tables open, and what is said of the others.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use quell_azure::{AzureOptions, Connection};
+use quell_core::{Error, ErrorKind};
+use quell_portable::{Condition, Table};
+use reqwest::Client;
+use sha2::Sha256;
+
+use crate::proxy::{Act, Proxy, failure};
+use crate::server::{P, Place, put, text, wrote};
+
+/// A shared access signature for the whole account.
+fn sas(place: &Place, expiry: &str) -> String {
+    let key = place.connection.split(';').find_map(|part| part.strip_prefix("AccountKey="));
+    let signed =
+        format!("devstoreaccount1\nraudlc\nt\nsco\n\n{expiry}\n\nhttps,http\n2019-02-02\n");
+    let mut mac = Hmac::<Sha256>::new_from_slice(&STANDARD.decode(key.unwrap()).unwrap()).unwrap();
+    mac.update(signed.as_bytes());
+    let signature = STANDARD.encode(mac.finalize().into_bytes());
+    let signature = utf8_percent_encode(&signature, NON_ALPHANUMERIC);
+    let expiry = utf8_percent_encode(expiry, NON_ALPHANUMERIC);
+    format!("sv=2019-02-02&ss=t&srt=sco&sp=raudlc&spr=https,http&se={expiry}&sig={signature}")
+}
+
+fn with_sas(place: &Place, expiry: &str) -> (AzureOptions, String) {
+    let sas = sas(place, expiry);
+    let port = place.port();
+    let text = format!(
+        "TableEndpoint=http://127.0.0.1:{port}/devstoreaccount1;SharedAccessSignature={sas}"
+    );
+    let connection = Connection::from_string(&text).unwrap();
+    let (_, signature) = sas.split_once("sig=").unwrap();
+    let options = AzureOptions::new(connection, place.name.clone()).unwrap().create(true);
+    (options, signature.to_owned())
+}
+
+/// Everything that an error prints.
+fn printed(error: &Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut next = std::error::Error::source(error);
+    while let Some(source) = next {
+        text.push_str(&format!(" {source} {source:?}"));
+        next = source.source();
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_table_that_is_missing_is_created_only_if_asked() {
+    let place = Place::new();
+    let error = place.options().create(false).open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains(&place.name), "{error}");
+    // Both find it missing, or one finds it half made.
+    let (first, second) = tokio::join!(place.options().open(), place.options().open());
+    wrote(&first.unwrap(), put("r", Condition::Absent, "1")).await;
+    assert_eq!(text(&second.unwrap(), "r").await.as_deref(), Some("1"));
+    let again = place.options().create(false).open().await.unwrap();
+    assert_eq!(text(&again, "r").await.as_deref(), Some("1"));
+}
+
+/// Sends a request that Quell would not.
+async fn send(place: &Place, method: reqwest::Method, path: &str, body: String) -> u16 {
+    let (sas, port) = (sas(place, "2099-01-01T00:00:00Z"), place.port());
+    let client = Client::builder().no_proxy().build().unwrap();
+    let url = format!("http://127.0.0.1:{port}/devstoreaccount1/{path}?{sas}");
+    let request = client.request(method, url).header("content-type", "application/json");
+    let request = request.header("accept", "application/json;odata=nometadata");
+    request.body(body).send().await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn a_table_of_others_is_refused_and_not_written() {
+    let place = Place::new();
+    let name = place.name.clone();
+    let post = |path: &'static str, body| send(&place, reqwest::Method::POST, path, body);
+    assert_eq!(post("Tables", format!(r#"{{"TableName":"{name}"}}"#)).await, 201);
+    let foreign = r#"{"PartitionKey":"theirs","RowKey":"r"}"#.to_owned();
+    assert_eq!(send(&place, reqwest::Method::POST, &name, foreign).await, 201);
+    let proxy = Proxy::start(place.port(), |_| Act::Forward).await;
+    let error = place.through(proxy.port, Duration::from_secs(10)).open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign);
+    assert!(error.to_string().contains(&name), "{error}");
+    assert!(proxy.seen().iter().all(|(_, request)| request.starts_with("GET ")));
+    // An empty table is taken, whoever made it.
+    let empty = Place::new();
+    let table = format!(r#"{{"TableName":"{}"}}"#, empty.name);
+    assert_eq!(send(&empty, reqwest::Method::POST, "Tables", table).await, 201);
+    empty.options().create(false).open().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_table_of_a_newer_quell_is_refused() {
+    let place = Place::new();
+    place.open().await;
+    let marker = format!("{}(PartitionKey='quell',RowKey='format')", place.name);
+    for (value, kind) in [("2", ErrorKind::Newer), ("x", ErrorKind::Foreign)] {
+        let value = STANDARD.encode(value);
+        let body = format!(r#"{{"b":"b","v0@odata.type":"Edm.Binary","v0":"{value}"}}"#);
+        assert_eq!(send(&place, reqwest::Method::PUT, &marker, body).await, 204);
+        let error = place.options().open().await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_key_is_reported_as_such() {
+    let mut place = Place::new();
+    place.open().await;
+    let wrong = STANDARD.encode("CANARY");
+    let parts = place.connection.split(';').map(|part| match part.starts_with("AccountKey=") {
+        true => format!("AccountKey={wrong}"),
+        false => part.to_owned(),
+    });
+    place.connection = parts.collect::<Vec<_>>().join(";");
+    let error = place.options().open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("AccountKey of account \"devstoreaccount1\""), "{error}");
+    assert!(!printed(&error).contains(&wrong), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_sas_token_works_until_it_expires_and_is_never_printed() {
+    let place = Place::new();
+    let (options, signature) = with_sas(&place, "2099-01-01T00:00:00Z");
+    let table = options.clone().open().await.unwrap();
+    let changes = ["a", "b"].map(|name| put(name, Condition::Absent, "1")).to_vec();
+    table.commit(P, changes).await.unwrap();
+    assert_eq!(text(&table, "b").await.as_deref(), Some("1"));
+    assert!(!format!("{options:?} {table:?}").contains(&signature));
+
+    let (options, signature) = with_sas(&place, "2020-01-01T00:00:00Z");
+    let error = options.clone().open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("expires at 2020-01-01T00:00:00Z"), "{error}");
+    assert!(!printed(&error).contains(&signature), "{error:?}");
+
+    // An address that nothing listens on: the URL of the request is part of the client's error.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (options, signature) = with_sas(&place, "2099-01-01T00:00:00Z");
+    let nobody = options.endpoint(&format!("http://127.0.0.1:{free}/devstoreaccount1")).unwrap();
+    let error = nobody.timeout(Duration::from_millis(500)).open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(!printed(&error).contains(&signature), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_local_clock_that_is_off_does_not_spoil_signatures() {
+    let place = Place::new();
+    place.open().await;
+    // A service whose year is 2031, as the real one sees a caller whose clock is years behind.
+    let proxy = Proxy::start(place.port(), |request| {
+        match request.contains("x-ms-date: Wed, 01 Jan 2031") {
+            true => Act::Forward,
+            false => Act::Answer(failure(
+                "403 Forbidden",
+                "AuthenticationFailed",
+                "date: Wed, 01 Jan 2031 12:00:00 GMT\r\n",
+            )),
+        }
+    })
+    .await;
+    let table = place.through(proxy.port, Duration::from_secs(10)).open().await.unwrap();
+    wrote(&table, put("r", Condition::Absent, "1")).await;
+    let refused = proxy.seen().iter().filter(|(_, head)| !head.contains("2031")).count();
+    assert_eq!(refused, 1, "the clock's error is learned once");
+}
+
+#[test]
+fn a_url_names_the_table_and_where_the_secrets_are() {
+    for (url, expected) in [
+        ("azure://devstoreaccount1/quell", "no connection string"),
+        ("azure://devstoreaccount1/quell?connection=UNSET_VARIABLE", "no connection string"),
+        ("azure://user:CANARY@devstoreaccount1/quell", "give azure://ACCOUNT/TABLE"),
+        ("azure://devstoreaccount1", "give azure://ACCOUNT/TABLE"),
+        ("azure://devstoreaccount1/quell?sig=CANARY", "\"sig\" is not known"),
+        ("azure://devstoreaccount1/quell?timeout_ms=CANARY", "\"timeout_ms\" is not known or"),
+        ("azure://devstoreaccount1/quell?credential=CANARY", "`credential`"),
+        ("azure://devstoreaccount1/quell?endpoint=ftp://CANARY", "an endpoint is not http"),
+    ] {
+        let error = AzureOptions::from_url(url).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+        assert!(error.to_string().contains(expected), "{url}: {error}");
+        assert!(!printed(&error).contains("CANARY"), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_opens_a_table_with_the_connection_string_of_a_variable() {
+    let place = Place::new();
+    let port = place.port();
+    let at = format!("{}?connection=QUELL_TEST_AZURITE&create=true", place.name);
+    let endpoint = format!("endpoint=http%3A%2F%2F127.0.0.1:{port}/devstoreaccount1");
+    let url = format!("azure://devstoreaccount1/{at}&{endpoint}&timeout_ms=5000");
+    let table = AzureOptions::from_url(&url).unwrap().open().await.unwrap();
+    wrote(&table, put("r", Condition::Absent, "1")).await;
+    let other = AzureOptions::from_url(&format!("azure://anotheraccount/{at}")).unwrap_err();
+    assert!(other.to_string().contains("\"anotheraccount\""), "{other}");
+    assert!(!format!("{table:?} {other:?}").contains("Eby8vdM0"));
+}
