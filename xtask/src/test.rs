@@ -96,8 +96,11 @@ fn nextest_command(root: &Path) -> Command {
 
 /// Features add up: what has some builds without any, and with each alone.
 fn features(root: &Path) -> anyhow::Result<()> {
-    let crates =
-        [("quell", &["sqlite", "postgres", "redis"][..]), ("quell-conformance", &["suite", "sim"])];
+    let crates = [
+        ("quell", &["sqlite", "postgres", "redis"][..]),
+        ("quell-conformance", &["suite", "sim"]),
+        ("quell-azure", &["entra"]),
+    ];
     for (name, features) in crates {
         let check = ["clippy", "-p", name, "--locked", "--no-default-features"];
         let none: &[&str] = &[];

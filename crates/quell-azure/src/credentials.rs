@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
+use percent_encoding::percent_decode_str;
 use quell_core::{Error, ErrorKind, Result};
 use sha2::Sha256;
 
@@ -60,7 +61,8 @@ impl Credentials {
             }
             Credentials::Sas(sas) => {
                 let expiry = sas.0.split('&').find_map(|pair| pair.strip_prefix("se="));
-                let expiry = expiry.unwrap_or("a time of its stored policy").replace("%3A", ":");
+                let expiry = percent_decode_str(expiry.unwrap_or("a time of its stored policy"));
+                let expiry = expiry.decode_utf8_lossy();
                 format!("check the SAS token: it expires at {expiry}, and needs raud on the table")
             }
             Credentials::Token(_) => {

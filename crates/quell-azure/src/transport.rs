@@ -23,6 +23,9 @@ const API_VERSION: &str = "2019-02-02";
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause that the service did not ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A connection that is idle for longer is not used again: the service may be closing it, and a write
+/// on it would have an unknown outcome.
+const IDLE: Duration = Duration::from_secs(20);
 /// The service rejects a signature whose date is 15 minutes off.
 const TOLERATED_SKEW_SECS: u64 = 60;
 
@@ -163,6 +166,7 @@ impl Transport {
             return Err(Error::invalid("endpoint", message));
         }
         let client = Client::builder().redirect(Policy::none()).connect_timeout(limit / 4);
+        let client = client.pool_idle_timeout(IDLE);
         let client = if is_loopback { client.no_proxy() } else { client }.build();
         let failed = |error| Error::new(ErrorKind::Internal, "no HTTP client").with_source(error);
         let client = client.map_err(failed)?;

@@ -27,10 +27,11 @@ enum Found {
 impl TableStorage {
     /// Checks that the table is Quell's, or empty; creates it where it is missing and `create` is so.
     pub(crate) async fn prepare(&self, create: bool) -> Result<()> {
-        match self.find().await? {
+        let deadline = Deadline::after(self.timeout);
+        match self.find(deadline).await? {
             Found::Quells => return Ok(()),
             Found::NoMarker => {}
-            Found::NoTable if create => self.create().await?,
+            Found::NoTable if create => self.create(deadline).await?,
             Found::NoTable => {
                 let name = &self.name;
                 let message =
@@ -38,22 +39,28 @@ impl TableStorage {
                 return Err(Error::new(ErrorKind::NotFound, message));
             }
         }
-        if self.has_rows().await? {
-            return Err(self.foreign("it has rows, and none says that it is Quell's"));
+        if self.has_rows(deadline).await? {
+            // They may be those of a process that opens the table too.
+            return match self.find(deadline).await? {
+                Found::Quells => Ok(()),
+                Found::NoMarker | Found::NoTable => {
+                    Err(self.foreign("it has rows, and none says that it is Quell's"))
+                }
+            };
         }
         let value = Some(Arc::from(FORMAT.to_string().into_bytes()));
         let marker = [Change { row: FORMAT_ROW.to_owned(), condition: Condition::Absent, value }];
         // A conflict is another process that opens the table.
         Batch::new(self, OWN_PARTITION, &marker)?.commit().await?;
-        match self.find().await? {
+        match self.find(deadline).await? {
             Found::Quells => Ok(()),
             Found::NoMarker | Found::NoTable => Err(self.foreign("another process changes it")),
         }
     }
 
-    async fn find(&self) -> Result<Found> {
+    async fn find(&self, deadline: Deadline) -> Result<Found> {
         let request = read(entity_path(&self.name, OWN_PARTITION, FORMAT_ROW));
-        let answer = self.transport.send(&request, Deadline::after(self.timeout)).await?;
+        let answer = self.transport.send(&request, deadline).await?;
         match (answer.status, error_code(&answer).as_str()) {
             (404, "TableNotFound") => Ok(Found::NoTable),
             (404, _) => Ok(Found::NoMarker),
@@ -79,8 +86,7 @@ impl TableStorage {
         }
     }
 
-    async fn create(&self) -> Result<()> {
-        let mut deadline = Deadline::after(self.timeout);
+    async fn create(&self, mut deadline: Deadline) -> Result<()> {
         loop {
             let answer = self.transport.send(&create_table(&self.name), deadline).await?;
             match error_code(&answer).as_str() {
@@ -93,8 +99,7 @@ impl TableStorage {
         }
     }
 
-    async fn has_rows(&self) -> Result<bool> {
-        let deadline = Deadline::after(self.timeout);
+    async fn has_rows(&self, deadline: Deadline) -> Result<bool> {
         let mut after = Vec::new();
         loop {
             let request = query(&self.name, "", 1, &after);

@@ -13,6 +13,7 @@ use crate::transport::{Answer, Request};
 const WITH_ETAGS: &str = "application/json;odata=minimalmetadata";
 /// Everything else does not need to.
 const PLAIN: &str = "application/json;odata=nometadata";
+const JSON: &str = "application/json";
 
 /// The path of an entity.
 pub(crate) fn entity_path(table: &str, partition: &str, row: &str) -> String {
@@ -21,12 +22,16 @@ pub(crate) fn entity_path(table: &str, partition: &str, row: &str) -> String {
 
 fn request(what: &'static str, method: Method, path: String, accept: &str) -> Request {
     let headers = vec![
-        ("accept", accept.to_owned()),
-        ("content-type", "application/json".to_owned()),
-        ("dataserviceversion", "3.0;NetFx".to_owned()),
-        ("maxdataserviceversion", "3.0;NetFx".to_owned()),
+        ("Accept", accept.to_owned()),
+        ("DataServiceVersion", "3.0;NetFx".to_owned()),
+        ("MaxDataServiceVersion", "3.0;NetFx".to_owned()),
     ];
     Request { what, method, path, query: Vec::new(), headers, body: String::new() }
+}
+
+fn with_body(mut request: Request, kind: &str, body: String) -> Request {
+    request.headers.push(("Content-Type", kind.to_owned()));
+    Request { body, ..request }
 }
 
 /// Reads one entity.
@@ -64,9 +69,8 @@ pub(crate) fn continuation(answer: &Answer) -> Vec<(&'static str, String)> {
 /// Creates a table.
 pub(crate) fn create_table(table: &str) -> Request {
     let mut create = request("create the table", Method::POST, "Tables".to_owned(), PLAIN);
-    create.headers.push(("prefer", "return-no-content".to_owned()));
-    create.body = format!(r#"{{"TableName":"{table}"}}"#);
-    create
+    create.headers.push(("Prefer", "return-no-content".to_owned()));
+    with_body(create, JSON, format!(r#"{{"TableName":"{table}"}}"#))
 }
 
 /// Makes one change.
@@ -81,29 +85,30 @@ pub(crate) fn change(table: &str, partition: &str, change: &Change, batch: &str)
     let mut write = request("write rows", method, path, PLAIN);
     match &change.condition {
         Condition::Version(version) => {
-            write.headers.push(("if-match", version.as_str().to_owned()));
+            write.headers.push(("If-Match", version.as_str().to_owned()));
         }
-        Condition::Present => write.headers.push(("if-match", "*".to_owned())),
-        Condition::Absent => write.headers.push(("prefer", "return-no-content".to_owned())),
+        Condition::Present => write.headers.push(("If-Match", "*".to_owned())),
+        Condition::Absent => write.headers.push(("Prefer", "return-no-content".to_owned())),
         Condition::Any => {}
     }
-    write.body =
-        change.value.as_ref().map_or_else(String::new, |v| encode(partition, row, batch, v));
-    write
+    match &change.value {
+        Some(value) => with_body(write, JSON, encode(partition, row, batch, value)),
+        None => write,
+    }
 }
 
 /// Makes all of these changes or none, as an entity group transaction.
 pub(crate) fn transaction(parts: &[Request], url: impl Fn(&str) -> Url, batch: &str) -> Request {
     let mut body = format!(
-        "--batch_{batch}\r\ncontent-type: multipart/mixed; boundary=changeset_{batch}\r\n\r\n"
+        "--batch_{batch}\r\nContent-Type: multipart/mixed; boundary=changeset_{batch}\r\n\r\n"
     );
     for part in parts {
         let (method, url) = (&part.method, url(&part.path));
         // Writing to a string cannot fail.
         let _written = write!(
             body,
-            "--changeset_{batch}\r\ncontent-type: application/http\r\n\
-             content-transfer-encoding: binary\r\n\r\n{method} {url} HTTP/1.1\r\n"
+            "--changeset_{batch}\r\nContent-Type: application/http\r\n\
+             Content-Transfer-Encoding: binary\r\n\r\n{method} {url} HTTP/1.1\r\n"
         );
         for (name, value) in &part.headers {
             let _written = write!(body, "{name}: {value}\r\n");
@@ -111,13 +116,8 @@ pub(crate) fn transaction(parts: &[Request], url: impl Fn(&str) -> Url, batch: &
         let _written = write!(body, "\r\n{}\r\n", part.body);
     }
     let _written = write!(body, "--changeset_{batch}--\r\n--batch_{batch}--\r\n");
-    let mut whole = request("write rows", Method::POST, "$batch".to_owned(), PLAIN);
-    for (name, value) in &mut whole.headers {
-        if *name == "content-type" {
-            *value = format!("multipart/mixed; boundary=batch_{batch}");
-        }
-    }
-    Request { body, ..whole }
+    let whole = request("write rows", Method::POST, "$batch".to_owned(), PLAIN);
+    with_body(whole, &format!("multipart/mixed; boundary=batch_{batch}"), body)
 }
 
 /// The answers in the answer to a transaction: one for each change, or that to the one which failed.

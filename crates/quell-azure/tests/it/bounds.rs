@@ -9,7 +9,7 @@ use crate::proxy::{Act, Proxy};
 use crate::server::{P, Place, done, put, row, text, wrote};
 
 fn bytes(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at % 253) as u8).collect()
+    (0..=252).cycle().take(length).collect()
 }
 
 #[tokio::test]

@@ -11,15 +11,17 @@ use quell_portable::{Condition, Table, Version};
 use crate::proxy::{Act, Proxy};
 use crate::server::{Place, put, wrote};
 
-/// The service's time in a version.
+/// The service's time in a version, with digits below a millisecond that are not of its clock.
 fn stamp(version: &Version) -> Timestamp {
     let (_, time) = version.as_str().split_once('\'').unwrap();
     let time = time.trim_end_matches(['\'', '"']).replace("%3A", ":");
     Timestamp::from_micros(time.parse::<jiff::Timestamp>().unwrap().as_microsecond())
 }
 
+/// The service's time now, up to a millisecond later.
 async fn service_time(table: &TableStorage) -> Timestamp {
-    stamp(&wrote(table, put("now", Condition::Any, "")).await)
+    let stamp = stamp(&wrote(table, put("now", Condition::Any, "")).await).as_micros();
+    Timestamp::from_micros(stamp - stamp % 1_000 + 1_000)
 }
 
 #[tokio::test]
