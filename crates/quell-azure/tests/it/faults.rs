@@ -11,7 +11,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::proxy::{Act, Proxy, failure, is_write};
-use crate::server::{P, Place, at, done, put, remove, text, wrote};
+use crate::server::{P, Place, at, done, put, remove, text, until, wrote};
+
+/// What a busy machine may add to a deadline.
+const SLACK: Duration = Duration::from_secs(2);
 
 /// A proxy that does these to the first writes, and forwards the rest.
 async fn proxy(place: &Place, acts: impl Into<Vec<Act>>) -> Proxy {
@@ -98,15 +101,6 @@ async fn a_row_that_was_replaced_before_it_is_looked_for_has_a_version_that_neve
     assert_eq!(text(&direct, "a").await.as_deref(), Some("2"));
 }
 
-/// Waits until something is so, for ten seconds at most.
-async fn until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "it never came about");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 #[tokio::test]
 async fn a_batch_that_was_certainly_not_made_is_sent_again() {
     for loss in [Act::LoseRequest, Act::Answer(timed_out())] {
@@ -169,7 +163,7 @@ async fn a_busy_service_is_asked_again_when_it_says() {
 async fn a_service_that_stays_busy_is_unavailable_within_the_deadline() {
     let place = Place::new();
     let direct = place.open().await;
-    let limit = Duration::from_secs(1);
+    let limit = Duration::from_secs(3);
     for (answer, least) in [(busy(""), 3), (busy("retry-after: 60\r\n"), 1)] {
         let proxy = proxy(&place, vec![Act::Answer(answer); 1_000]).await;
         let through = place.through(proxy.port, limit).open().await.unwrap();
@@ -177,7 +171,7 @@ async fn a_service_that_stays_busy_is_unavailable_within_the_deadline() {
         let batch = vec![put("a", Condition::Absent, "1"), put("b", Condition::Any, "1")];
         let error = through.commit(P, batch).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(began.elapsed() < limit + Duration::from_millis(500), "{:?}", began.elapsed());
+        assert!(began.elapsed() < limit + SLACK, "{:?}", began.elapsed());
         let writes = proxy.writes();
         assert!((least..100).contains(&writes), "{writes} attempts");
     }
@@ -196,7 +190,7 @@ async fn a_peer_that_falls_silent_does_not_hold_calls_up() {
         _ => Act::Silence,
     })
     .await;
-    let limit = Duration::from_secs(1);
+    let limit = Duration::from_secs(3);
     let through = place.through(proxy.port, limit).open().await.unwrap();
     is_silent.store(1, Ordering::Relaxed);
     let names = ["a".to_owned(), "b".to_owned()];
@@ -215,7 +209,7 @@ async fn a_peer_that_falls_silent_does_not_hold_calls_up() {
     let (kinds, took) = tokio::time::timeout(Duration::from_secs(20), calls).await.unwrap();
     let away = ErrorKind::Unavailable;
     assert_eq!(kinds, (away, away, away, ErrorKind::UnknownOutcome));
-    assert!(took < limit + Duration::from_millis(500), "{took:?}");
+    assert!(took < limit + SLACK, "{took:?}");
     assert_eq!(text(&direct, "a").await.as_deref(), Some("1"));
 }
 
@@ -224,7 +218,7 @@ async fn nothing_that_listens_means_that_nothing_was_done() {
     let place = Place::new();
     place.open().await;
     let proxy = Proxy::start(place.port(), |_| Act::Forward).await;
-    let through = place.through(proxy.port, Duration::from_secs(1)).open().await.unwrap();
+    let through = place.through(proxy.port, Duration::from_secs(3)).open().await.unwrap();
     drop(proxy);
     let change = put("a", Condition::Absent, "1");
     // The first call may find a connection that was open.

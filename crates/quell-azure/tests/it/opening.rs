@@ -1,5 +1,6 @@
 //! Which tables open, and what is said of the others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -11,9 +12,10 @@ use quell_core::{Error, ErrorKind};
 use quell_portable::{Condition, Table};
 use reqwest::Client;
 use sha2::Sha256;
+use tokio::sync::Semaphore;
 
 use crate::proxy::{Act, Proxy, failure};
-use crate::server::{P, Place, put, text, wrote};
+use crate::server::{P, Place, put, text, until, wrote};
 
 /// A shared access signature for the whole account.
 fn sas(place: &Place, expiry: &str) -> String {
@@ -63,6 +65,28 @@ async fn a_table_that_is_missing_is_created_only_if_asked() {
     assert_eq!(text(&second.unwrap(), "r").await.as_deref(), Some("1"));
     let again = place.options().create(false).open().await.unwrap();
     assert_eq!(text(&again, "r").await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn rows_of_another_process_that_opens_the_table_are_not_foreign() {
+    let place = Place::new();
+    let gate = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&gate);
+    // The table has no marker when it is looked for, and has one when its rows are counted.
+    let proxy = Proxy::start(place.port(), move |request| match request.contains("$top=1 ") {
+        true => Act::ForwardAfter(Arc::clone(&held)),
+        false => Act::Forward,
+    })
+    .await;
+    let through = place.through(proxy.port, Duration::from_secs(20)).open();
+    let other = async {
+        until(|| async { proxy.seen().iter().any(|(_, request)| request.contains("$top=1 ")) })
+            .await;
+        place.open().await;
+        gate.add_permits(1);
+    };
+    let (opened, ()) = tokio::join!(through, other);
+    opened.unwrap();
 }
 
 /// Sends a request that Quell would not.

@@ -1,7 +1,7 @@
 //! Tables on the Azurite that tests share, and short words for rows and changes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_azure::{AzureOptions, Connection, TableStorage};
 use quell_portable::{Change, Committed, Condition, Row, Table, Version};
@@ -77,4 +77,13 @@ pub(crate) async fn row(table: &TableStorage, name: &str) -> Option<Row> {
 /// What a row holds, as text.
 pub(crate) async fn text(table: &TableStorage, name: &str) -> Option<String> {
     row(table, name).await.map(|row| String::from_utf8(row.value.to_vec()).unwrap())
+}
+
+/// Waits until something is so, for ten seconds at most.
+pub(crate) async fn until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "it never came about");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
