@@ -34,7 +34,7 @@ impl fmt::Debug for Secret {
 }
 
 /// How requests prove who sends them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Credentials {
     /// The account's name and key, by which each request is signed.
@@ -47,7 +47,7 @@ pub enum Credentials {
 
 /// A source of bearer tokens for `https://storage.azure.com/.default`.
 #[async_trait]
-pub trait TokenSource: Send + Sync + fmt::Debug + 'static {
+pub trait TokenSource: Send + Sync + 'static {
     /// Returns a token that is valid now. It is called for each request, so sources cache theirs.
     async fn token(&self) -> Result<Secret>;
 }
@@ -68,6 +68,17 @@ impl Credentials {
             Credentials::Token(_) => {
                 "check that the identity has the role Storage Table Data Contributor".to_owned()
             }
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Credentials::SharedKey(key) => key.fmt(f),
+            Credentials::Sas(sas) => f.debug_tuple("Sas").field(sas).finish(),
+            // A source may print what it caches.
+            Credentials::Token(_) => f.write_str("Token(***)"),
         }
     }
 }

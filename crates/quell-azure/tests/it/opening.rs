@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use quell_azure::{AzureOptions, Connection};
+use quell_azure::{AzureOptions, Connection, Credentials, Secret, TokenSource};
 use quell_core::{Error, ErrorKind};
 use quell_portable::{Condition, Table};
 use reqwest::Client;
@@ -172,6 +173,53 @@ async fn a_sas_token_works_until_it_expires_and_is_never_printed() {
     let error = nobody.timeout(Duration::from_millis(500)).open().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!printed(&error).contains(&signature), "{error:?}");
+}
+
+#[derive(Debug)]
+struct Tokens(Option<&'static str>);
+
+#[async_trait]
+impl TokenSource for Tokens {
+    async fn token(&self) -> quell_core::Result<Secret> {
+        let away = || Error::new(ErrorKind::Unavailable, "the identity service is away");
+        self.0.map(Secret::new).ok_or_else(away)
+    }
+}
+
+fn with_tokens(token: Option<&'static str>, endpoint: &str) -> AzureOptions {
+    let credentials = Credentials::Token(Arc::new(Tokens(token)));
+    let connection = Connection::new("myaccount", credentials).unwrap();
+    let options = AzureOptions::new(connection, "quell").unwrap().endpoint(endpoint).unwrap();
+    options.timeout(Duration::from_secs(3))
+}
+
+#[tokio::test]
+async fn a_token_is_sent_as_bearer_only_where_nobody_listens_and_never_printed() {
+    let place = Place::new();
+    let proxy = Proxy::start(place.port(), |request| {
+        let code = match request.contains("authorization: Bearer CANARY\r\n") {
+            true => "AuthorizationPermissionMismatch",
+            false => "NoAuthenticationInformation",
+        };
+        Act::Answer(failure("403 Forbidden", code, ""))
+    })
+    .await;
+    let endpoint = format!("http://127.0.0.1:{}/myaccount", proxy.port);
+    let options = with_tokens(Some("CANARY"), &endpoint);
+    assert!(!format!("{options:?}").contains("CANARY"));
+    let error = options.open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    for part in ["AuthorizationPermissionMismatch", "role Storage Table Data Contributor"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert!(!printed(&error).contains("CANARY"), "{error:?}");
+
+    let seen = proxy.seen().len();
+    let error = with_tokens(None, &endpoint).open().await.unwrap_err();
+    assert!(error.to_string().contains("the identity service is away"), "{error}");
+    let error = with_tokens(Some("CANARY"), "http://example.test").open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(proxy.seen().len(), seen);
 }
 
 #[tokio::test]
