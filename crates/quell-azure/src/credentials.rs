@@ -1,4 +1,4 @@
-//! How requests prove who sends them: an account's key, a SAS token or a bearer token.
+//! How requests are authenticated: by an account's key, a SAS token or a bearer token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How requests prove who sends them.
+/// How requests are authenticated.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Credentials {

@@ -225,6 +225,12 @@ fn check(changes: &[Change]) -> Result<()> {
             let most = BOUNDS.row_bytes;
             return invalid(format!("row {row:?} has {length} bytes: {most} at most"));
         }
+        // A version is a line of a batch.
+        if let Condition::Version(version) = &change.condition
+            && !version.as_str().chars().all(|c| (' '..='~').contains(&c))
+        {
+            return invalid(format!("row {row:?}: version {version:?} is not of this table"));
+        }
         if !names.insert(row.as_str()) {
             return invalid(format!("row {row:?} is changed twice: once in a batch"));
         }

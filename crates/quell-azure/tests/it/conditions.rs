@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quell_azure::TableStorage;
 use quell_core::ErrorKind;
-use quell_portable::{Committed, Condition, Table};
+use quell_portable::{Committed, Condition, Table, Version};
 use tokio::task::JoinSet;
 
 use crate::server::{P, Place, at, done, put, remove, row, text, wrote};
@@ -108,6 +108,7 @@ async fn an_empty_batch_and_one_without_meaning_write_nothing() {
     assert_eq!(table.commit(P, Vec::new()).await.unwrap(), Committed::Done(Vec::new()));
     for changes in [
         vec![remove("a", Condition::Absent)],
+        vec![put("b", Condition::Any, "1"), put("a", at(&Version::new("x\r\ny: z")), "1")],
         vec![put("b", Condition::Any, "1"), remove("a", Condition::Any)],
         vec![put("b", Condition::Any, "1"), put("b", Condition::Any, "2")],
     ] {
@@ -146,7 +147,7 @@ async fn every_increment_of_concurrent_writers_counts_once() {
     assert!(conflicts > 0, "nothing was tested");
 }
 
-async fn both(table: &TableStorage) -> [(u32, quell_portable::Version); 2] {
+async fn both(table: &TableStorage) -> [(u32, Version); 2] {
     let rows = table.get(P, &["n".to_owned(), "m".to_owned()]).await.unwrap();
     let rows = <[_; 2]>::try_from(rows).unwrap();
     rows.map(|row| {

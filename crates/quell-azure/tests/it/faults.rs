@@ -56,7 +56,15 @@ fn batches() -> [Vec<Change>; 2] {
 
 #[tokio::test]
 async fn a_batch_whose_answer_is_lost_is_found_in_its_rows() {
-    for loss in [Act::LoseAnswer, Act::ForwardAndAnswer(timed_out())] {
+    let answer = |text: &str| Act::ForwardAndAnswer(format!("HTTP/1.1 {text}\r\n\r\n"));
+    for loss in [
+        Act::LoseAnswer,
+        Act::ForwardAndAnswer(timed_out()),
+        // One that is cut off, one without the parts of a batch, and one without a version.
+        answer("202 Accepted\r\ncontent-length: 500"),
+        answer("202 Accepted\r\ncontent-length: 0\r\nconnection: close"),
+        answer("204 No Content\r\nconnection: close"),
+    ] {
         for batch in batches() {
             let (direct, through, proxy) = tables([loss.clone()]).await;
             wrote(&direct, put("old", Condition::Absent, "0")).await;
