@@ -8,6 +8,7 @@
 //! Invariant: nothing here knows which service keeps the rows or the messages.
 
 mod damaged;
+mod long;
 mod memory;
 mod names;
 mod partition;

@@ -18,6 +18,7 @@ use quell_engine::{
 };
 
 use crate::damaged::decode_in_part;
+use crate::long::{self, PartCounts, whole};
 use crate::names::{hanging, is_derived, job_of, of_entry, of_index, of_raw, of_row, of_time};
 use crate::table::{self, Change, Condition, Range, Table};
 
@@ -27,6 +28,8 @@ const IDS: &str = "i:ids";
 const BLOCK: u64 = 1_000;
 /// How often a process tries to take ids before it gives up.
 const TRIES: usize = 50;
+/// The bytes of a batch that are left to other rows beside the longest.
+const ROOM: usize = 16 << 10;
 /// After how many conflicts in a row a process looks for places that are not there.
 const LOOK_AFTER: u32 = 3;
 /// Rows that are read at a time of what hangs on a job.
@@ -58,6 +61,8 @@ pub struct Tx {
     read: BTreeMap<String, Option<table::Row>>,
     /// Jobs of which all is read that hangs on them.
     whole: BTreeSet<JobId>,
+    /// Which rows are in parts, and in how many.
+    parts: PartCounts,
     ids: TakenIds,
 }
 
@@ -144,6 +149,8 @@ impl<T: Table> Partition<T> {
             return Ok(());
         }
         let rows = self.table.get(&self.name, &names).await?;
+        let (rows, parts) = whole(&self.table, &self.name, rows).await?;
+        tx.parts.extend(parts);
         tx.read.extend(names.into_iter().zip(rows));
         Ok(())
     }
@@ -160,7 +167,10 @@ impl<T: Table> Partition<T> {
             if page.next.is_none() {
                 tx.whole.insert(id);
             }
-            tx.read.extend(page.rows.into_iter().map(|row| (row.name.clone(), Some(row))));
+            let rows = page.rows.into_iter().map(Some).collect();
+            let (rows, parts) = whole(&self.table, &self.name, rows).await?;
+            tx.parts.extend(parts);
+            tx.read.extend(rows.into_iter().flatten().map(|row| (row.name.clone(), Some(row))));
         }
         Ok(())
     }
@@ -196,7 +206,7 @@ impl<T: Table> Partition<T> {
     }
 
     /// Reads one page of an index.
-    async fn read_index(&self, scan: &Scan) -> Result<table::Page> {
+    async fn read_index(&self, scan: &Scan) -> Result<(table::Page, PartCounts)> {
         let index = &scan.index;
         let mut range = Range::of(&of_index(index));
         let (low, high) = match index.is_descending() {
@@ -214,9 +224,12 @@ impl<T: Table> Partition<T> {
             range.from = range.from.max(format!("{}!", of_entry(index, *place, name)));
         }
         if scan.limit == 0 || range.from >= range.to {
-            return Ok(table::Page::default());
+            return Ok(Default::default());
         }
-        self.table.range(&self.name, &range, scan.limit).await
+        let page = self.table.range(&self.name, &range, scan.limit).await?;
+        let rows = page.rows.into_iter().map(Some).collect();
+        let (rows, parts) = whole(&self.table, &self.name, rows).await?;
+        Ok((table::Page { rows: rows.into_iter().flatten().collect(), ..page }, parts))
     }
 }
 
@@ -298,7 +311,8 @@ impl<T: Table> Backend for Partition<T> {
             count => self.take_ids(count, 0).await?,
         };
         let first = ids.ids.start.max(1);
-        let tx = Tx { read: BTreeMap::new(), whole: BTreeSet::new(), ids };
+        let (read, whole, parts) = (BTreeMap::new(), BTreeSet::new(), PartCounts::new());
+        let tx = Tx { read, whole, parts, ids };
         Ok(Begun { tx, now, ids: Ids { next: first, step: 1 } })
     }
 
@@ -342,33 +356,36 @@ impl<T: Table> Backend for Partition<T> {
             };
             async move {
                 match known {
-                    Some(page) => Ok(page),
+                    Some(page) => Ok((page, PartCounts::new())),
                     None => self.read_index(scan).await,
                 }
             }
         });
         let pages = try_join_all(pages).await?;
-        scans.iter().zip(pages).map(|(scan, page)| seen(tx, scan, page)).collect()
+        let mut all = Vec::with_capacity(scans.len());
+        for (scan, (page, parts)) in scans.iter().zip(pages) {
+            tx.parts.extend(parts);
+            all.push(seen(tx, scan, page)?);
+        }
+        Ok(all)
     }
 
     async fn commit(&self, tx: Tx, changes: Changes, _: &News) -> Result<Committed> {
         let bounds = self.table.bounds();
-        let Tx { read, ids, .. } = tx;
+        let Tx { read, parts, ids, .. } = tx;
         let used = changes.ids;
-        let batch = batch(&read, changes)?;
+        let mut batch = Vec::new();
+        for change in rows_of(&read, changes)? {
+            let length = change.value.as_ref().map_or(0, |value| value.len());
+            if length.saturating_add(ROOM) > bounds.batch_bytes {
+                return Err(too_long(length, bounds.batch_bytes.saturating_sub(ROOM)));
+            }
+            let parts = parts.get(&change.row).copied().unwrap_or(0);
+            batch.extend(long::changes(change, parts, bounds.row_bytes)?);
+        }
         let length =
             |change: &Change| change.row.len() + change.value.as_ref().map_or(0, |v| v.len());
         let bytes: usize = batch.iter().map(length).sum();
-        if let Some(long) = batch.iter().find(|change| {
-            change.value.as_ref().is_some_and(|value| value.len() > bounds.row_bytes)
-        }) {
-            let (bytes, most) = (length(long), bounds.row_bytes);
-            let message = format!(
-                "a row of the table takes {bytes} bytes with its payload, the limit is {most}: keep \
-                 large payloads elsewhere and trigger with a reference"
-            );
-            return Err(Error::invalid("payload", message));
-        }
         if batch.len() > bounds.changes || bytes > bounds.batch_bytes {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
         }
@@ -414,7 +431,7 @@ fn known_page(tx: &Tx, id: JobId, scan: &Scan) -> table::Page {
 }
 
 /// The changes of rows of the table that a step comes to.
-fn batch(read: &BTreeMap<String, Option<table::Row>>, changes: Changes) -> Result<Vec<Change>> {
+fn rows_of(read: &BTreeMap<String, Option<table::Row>>, changes: Changes) -> Result<Vec<Change>> {
     let mut batch: BTreeMap<String, Change> = BTreeMap::new();
     let mut put = |row: String, condition: Condition, value: Option<Vec<u8>>| {
         let value = value.map(Into::into);
@@ -457,6 +474,14 @@ fn batch(read: &BTreeMap<String, Option<table::Row>>, changes: Changes) -> Resul
         }
     }
     Ok(batch.into_values().collect())
+}
+
+fn too_long(length: usize, most: usize) -> Error {
+    let message = format!(
+        "a row takes {length} bytes with its payload, this store takes {most}: keep large payloads \
+         elsewhere and trigger with a reference, or lower the task's `max_bytes`"
+    );
+    Error::invalid("payload", message)
 }
 
 /// Reads a row of the engine.
