@@ -31,11 +31,13 @@ pub enum Capability {
     Listing,
     /// Keys and batches are one across queues.
     AcrossQueues,
+    /// Batches are as large as a client takes.
+    LargeBatches,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Capability; 7] = [
+    pub const ALL: [Capability; 8] = [
         Capability::Dedup,
         Capability::Transactions,
         Capability::Push,
@@ -43,6 +45,7 @@ impl Capability {
         Capability::ExactLimits,
         Capability::Listing,
         Capability::AcrossQueues,
+        Capability::LargeBatches,
     ];
 
     /// The field's name, which errors carry.
@@ -56,6 +59,7 @@ impl Capability {
             Capability::ExactLimits => "exact_limits",
             Capability::Listing => "listing",
             Capability::AcrossQueues => "across_queues",
+            Capability::LargeBatches => "large_batches",
         }
     }
 
@@ -70,6 +74,7 @@ impl Capability {
             Capability::ExactLimits => claims.exact_limits,
             Capability::Listing => claims.listing,
             Capability::AcrossQueues => claims.across_queues,
+            Capability::LargeBatches => claims.large_batches,
         }
     }
 
@@ -84,6 +89,7 @@ impl Capability {
             Capability::ExactLimits => Capabilities { exact_limits: false, ..claims },
             Capability::Listing => Capabilities { listing: false, ..claims },
             Capability::AcrossQueues => Capabilities { across_queues: false, ..claims },
+            Capability::LargeBatches => Capabilities { large_batches: false, ..claims },
         }
     }
 
@@ -99,6 +105,7 @@ impl Capability {
             Capability::ExactLimits => Some("r18_a_queues_limit_is_exact_or_refused"),
             Capability::Listing => Some("r18_jobs_are_listed_or_the_list_is_refused"),
             Capability::AcrossQueues => Some("r18_a_task_has_its_keys_in_every_queue_or_in_one"),
+            Capability::LargeBatches => Some("r18_a_large_batch_is_accepted_or_refused_whole"),
         }
     }
 }
@@ -244,4 +251,20 @@ pub async fn r18_a_task_has_its_keys_in_every_queue_or_in_one(mut rig: Rig) {
     let claimed = rig.store.claim(Some(now), &claim).await.expect("claims");
     assert_eq!(claimed.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [free]);
     assert_eq!(rig.claim().await.len(), 1, "the window alone is in its queue");
+}
+
+/// A batch of many triggers is accepted whole, or refused before anything is written; a small one is
+/// accepted, and so are many small ones in one call.
+pub async fn r18_a_large_batch_is_accepted_or_refused_whole(mut rig: Rig) {
+    let batch = |count: usize| Batch { triggers: vec![plain("1"); count], dedup: None };
+    let large = rig.store.enqueue(Some(rig.now()), vec![batch(2_000)]).await;
+    let large = large.and_then(|mut answers| answers.pop().expect("one answer for one batch"));
+    if rig.claims(Capability::LargeBatches) {
+        assert_eq!(large.expect("accepts").len(), 2_000);
+        return;
+    }
+    Rig::refused(large, Capability::LargeBatches);
+    rig.nothing_was_written().await;
+    let small = rig.store.enqueue(Some(rig.now()), vec![batch(10); 30]).await.expect("accepts");
+    assert!(small.iter().all(|one| one.as_ref().is_ok_and(|receipts| receipts.len() == 10)));
 }

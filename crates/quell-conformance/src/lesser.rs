@@ -14,6 +14,9 @@ use quell_core::{
 
 use crate::Capability;
 
+/// The triggers of a batch that a store takes without the capability of large ones.
+const LARGEST_BATCH: usize = 200;
+
 /// Hides capabilities of a store and does without them as `Capabilities` documents.
 ///
 /// ```
@@ -85,11 +88,14 @@ impl<S: Store> Lesser<S> {
             let triggers = batches.iter_mut().flat_map(|batch| &mut batch.triggers);
             triggers.for_each(|trigger| trigger.priority = 0);
         }
-        if self.claims.across_queues {
-            return self.inner.enqueue(now, batches).await;
-        }
+        let refuses = |batch: &Batch| {
+            if batch.triggers.len() > LARGEST_BATCH {
+                self.needs(Capability::LargeBatches, "make several batches of it")?;
+            }
+            if self.claims.across_queues { Ok(()) } else { self.keeps_to_queues(batch) }
+        };
         let refused: Vec<Option<Error>> =
-            batches.iter().map(|batch| self.keeps_to_queues(batch).err()).collect();
+            batches.iter().map(|batch| refuses(batch).err()).collect();
         let mut kept = refused.iter().map(Option::is_none);
         batches.retain(|_| kept.next().unwrap_or(false));
         let mut accepted = self.inner.enqueue(now, batches).await?.into_iter();

@@ -14,7 +14,7 @@ macro_rules! rule_tests {
                 accept: [
                     r02_every_accepted_trigger_is_covered_by_a_later_attempt,
                     r03_receipts_tell_what_became_of_each_trigger needs Dedup,
-                    r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody needs Dedup,
+                    r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody needs Dedup LargeBatches,
                     r05_a_batch_may_mix_tasks_queues_priorities_and_delays needs AcrossQueues,
                     r09_a_trigger_without_a_key_is_its_own_job_at_once,
                     r09_a_delay_holds_to_the_microsecond,
@@ -299,6 +299,7 @@ macro_rules! rule_tests {
                     r18_hints_come_or_a_poll_finds_the_work,
                     r18_jobs_are_listed_or_the_list_is_refused,
                     r18_a_task_has_its_keys_in_every_queue_or_in_one,
+                    r18_a_large_batch_is_accepted_or_refused_whole,
                 ]
             }
             recorded: {

@@ -128,8 +128,12 @@ pub async fn r37_expired_keys_go_as_fast_as_they_come(mut rig: Rig) {
                 dedup: Some(Dedup { key: key(&format!("{minute}-{chunk}-{n}")), until }),
                 ..keyed("window")
             };
-            let triggers = (0..500).map(trigger).collect();
-            rig.trigger_batch(Batch { triggers, dedup: None }).await;
+            let triggers: Vec<NewTrigger> = (0..500).map(trigger).collect();
+            let batch =
+                |triggers: &[NewTrigger]| Batch { triggers: triggers.to_vec(), dedup: None };
+            let batches = triggers.chunks(10).map(batch).collect();
+            let accepted = rig.store.enqueue(Some(rig.now()), batches).await.expect("accepts");
+            assert!(accepted.iter().all(Result::is_ok), "{accepted:?}");
         }
         // As a worker does once a minute.
         while rig.pruned(rig.now(), &Retention::default(), BATCH).await.more {}

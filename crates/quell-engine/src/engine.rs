@@ -456,11 +456,21 @@ impl<B: Backend> Steps for Engine<B> {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
-        let mut limit = limit.min(self.share(CHANGES_OF_AN_END));
+        let (mut most, mut all) = (self.share(CHANGES_OF_AN_END).min(limit), Pruned::default());
         loop {
-            match self.remove_old(now, retention, limit).await {
-                Err(error) if is_too_large(&error) && limit > 1 => limit /= 2,
-                other => return other,
+            match self.remove_old(now, retention, most).await {
+                Err(error) if is_too_large(&error) && most > 1 => most /= 2,
+                other => {
+                    let some = other?;
+                    all.jobs = all.jobs.saturating_add(some.jobs);
+                    all.expired = all.expired.saturating_add(some.expired);
+                    all.more = some.more;
+                    let done = usize::try_from(all.jobs.max(all.expired)).unwrap_or(usize::MAX);
+                    if !some.more || most == 0 || done >= limit {
+                        return Ok(all);
+                    }
+                    most = most.min(limit.saturating_sub(done));
+                }
             }
         }
     }

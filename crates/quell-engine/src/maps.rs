@@ -117,6 +117,7 @@ impl Backend for Maps {
             exact_limits: true,
             listing: true,
             across_queues: true,
+            large_batches: true,
         }
     }
 

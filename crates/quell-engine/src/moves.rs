@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use quell_core::schedule::{CATCH_UP_STEP, MAX_BACKFILL, Ticked};
 use quell_core::{
     Batch, Claim, Claimed, DeadLetter, Error, Imported, JobId, Lapsed, Pruned, Receipt, Result,
-    Retention, ScheduleName, Settled, Settlement, Timestamp,
+    Retention, ScheduleName, Settled, Settlement, Timestamp, lacks,
 };
 
 use crate::backend::{Backend, contended};
@@ -38,7 +38,8 @@ impl<B: Backend> Engine<B> {
                     left.extend(halves(next).into_iter().rev());
                 }
                 Err(error) if is_too_large(&error) => {
-                    accepted.push(Err(Error::invalid("batch", error.to_string())));
+                    let cure = format!("{error} into several batches");
+                    accepted.push(Err(lacks("large_batches", &cure)));
                 }
                 Err(error) if accepted.is_empty() => return Err(error),
                 // What was accepted stays so: the rest is refused by itself.

@@ -95,8 +95,8 @@ async fn assemble<T: Table>(table: &T, partition: &str, row: Row) -> Result<(Opt
             Some(row) if is_in_parts(&row) => row,
             row => return Ok((row, 0)),
         };
-        let parts: Parts =
-            serde_json::from_slice(found.value.get(1..).unwrap_or_default()).map_err(|error| {
+        let parts: Parts = serde_json::from_slice(found.value.get(1..).unwrap_or_default())
+            .map_err(|error| {
                 let message = format!("cannot decode the parts of the row {name:?}");
                 Error::new(ErrorKind::Corrupt, message).with_source(error)
             })?;

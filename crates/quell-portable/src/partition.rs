@@ -292,6 +292,7 @@ impl<T: Table> Backend for Partition<T> {
             exact_limits: true,
             listing: true,
             across_queues: true,
+            large_batches: self.table.bounds().changes == usize::MAX,
         }
     }
 

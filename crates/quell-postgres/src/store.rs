@@ -319,6 +319,7 @@ impl Store for PostgresStore {
             exact_limits: true,
             listing: true,
             across_queues: true,
+            large_batches: true,
         }
     }
 

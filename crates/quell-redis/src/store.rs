@@ -198,6 +198,7 @@ impl ShardStore {
             exact_limits: true,
             listing: true,
             across_queues: true,
+            large_batches: true,
         }
     }
 

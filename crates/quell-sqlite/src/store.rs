@@ -272,6 +272,7 @@ impl Store for SqliteStore {
             exact_limits: true,
             listing: true,
             across_queues: true,
+            large_batches: true,
         }
     }
 

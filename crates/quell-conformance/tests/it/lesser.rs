@@ -91,6 +91,11 @@ async fn r18_a_store_that_cannot_reach_across_queues_keeps_tasks_to_one() {
 }
 
 #[tokio::test]
+async fn r18_a_store_without_large_batches_refuses_them() {
+    passes_without(&[Capability::LargeBatches]).await;
+}
+
+#[tokio::test]
 async fn r18_a_store_that_claims_nothing_keeps_every_other_rule() {
     passes_without(&Capability::ALL).await;
 }

@@ -142,6 +142,7 @@ impl Store for MemoryStore {
             exact_limits: true,
             listing: true,
             across_queues: true,
+            large_batches: true,
         }
     }
 
