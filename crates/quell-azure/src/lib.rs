@@ -1,6 +1,7 @@
 //! Quell's tables on Azure Table Storage.
 //!
-//! [`AzureOptions`] opens a [`TableStorage`], which keeps rows as entities of one table. It sends its
+//! [`AzureOptions`] opens an [`AzureStore`]: the engine on one partition of a [`TableStorage`], which keeps
+//! rows as entities of one table. That sends its
 //! requests by a `transport`, which signs them with the [`Credentials`] of a [`Connection`], retries
 //! and keeps deadlines; nothing in these modules is particular to tables. `table` knows the entities:
 //! `entity` and `request` encode them, `commit` finds out whether a batch was made whose answer was
@@ -23,5 +24,5 @@ pub use connection::Connection;
 pub use credentials::{Credentials, Secret, SharedKey, TokenSource};
 #[cfg(feature = "entra")]
 pub use entra::{Entra, Identity};
-pub use options::AzureOptions;
+pub use options::{AzureOptions, AzureStore};
 pub use table::TableStorage;

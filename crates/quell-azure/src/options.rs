@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use quell_core::history::Sink;
 use quell_core::{Error, Result};
+use quell_engine::Engine;
+use quell_portable::Partition;
 use reqwest::Url;
 
 use crate::clock::Monotonic;
@@ -22,7 +25,7 @@ const CONNECTION_ENV: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// use quell_azure::AzureOptions;
 ///
 /// let url = "azure://myaccount/quell?connection=BILLING_CONNECTION&create=true";
-/// let table = AzureOptions::from_url(url)?.open().await?;
+/// let store = AzureOptions::from_url(url)?.open().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -34,7 +37,14 @@ pub struct AzureOptions {
     create: bool,
     timeout: Duration,
     monotonic: Monotonic,
+    history: Option<Sink>,
 }
+
+/// A store on Azure Table Storage.
+pub type AzureStore = Engine<Partition<TableStorage>>;
+
+/// The partition that holds a store's rows.
+const PARTITION: &str = "store";
 
 impl AzureOptions {
     /// Reads `azure://ACCOUNT/TABLE`; after a `?` come, divided by `&`:
@@ -110,13 +120,19 @@ impl AzureOptions {
             return Err(Error::invalid("table", message));
         }
         let (create, timeout) = (false, Duration::from_secs(10));
-        Ok(AzureOptions { connection, table, create, timeout, monotonic: Monotonic::default() })
+        let (monotonic, history) = (Monotonic::default(), None);
+        Ok(AzureOptions { connection, table, create, timeout, monotonic, history })
     }
 
     /// Whether to create the table where it is missing. Not by default.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
+    }
+
+    /// Writes an event history (R39).
+    pub fn history(self, sink: Sink) -> Self {
+        AzureOptions { history: Some(sink), ..self }
     }
 
     /// How long a call may take, retries included. 10 s by default.
@@ -143,12 +159,25 @@ impl AzureOptions {
     /// Opens the table, after checking that it is Quell's or empty.
     ///
     /// # Errors
+    /// As [`AzureOptions::open_table`].
+    pub async fn open(self) -> Result<AzureStore> {
+        let history = self.history.clone();
+        let store = AzureStore::new(Partition::new(self.open_table().await?, PARTITION));
+        Ok(match history {
+            Some(history) => store.with_history(history),
+            None => store,
+        })
+    }
+
+    /// Opens the table alone, for a store of one's own on it.
+    ///
+    /// # Errors
     /// [`ErrorKind::Foreign`](quell_core::ErrorKind::Foreign) for a table of others,
     /// [`ErrorKind::Newer`](quell_core::ErrorKind::Newer) for one of a newer Quell,
     /// [`ErrorKind::NotFound`](quell_core::ErrorKind::NotFound) where it is missing, and
     /// [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable) where the service cannot be
     /// reached or rejects the credentials.
-    pub async fn open(self) -> Result<TableStorage> {
+    pub async fn open_table(self) -> Result<TableStorage> {
         let url: Option<Url> = self.connection.tables;
         let url = url.ok_or_else(|| refuse("the connection string has no TableEndpoint"))?;
         let transport = Transport::new(url, self.connection.credentials, self.timeout)?;

@@ -154,6 +154,23 @@ pub struct Seen {
     pub more: bool,
 }
 
+/// Which time a step has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// This one, unless the store has seen a later one.
+    At(Timestamp),
+    /// That of the backend's own clock.
+    Clock,
+    /// The highest that was seen: nothing that the step decides depends on it.
+    Last,
+}
+
+impl From<Option<Timestamp>> for Time {
+    fn from(now: Option<Timestamp>) -> Self {
+        now.map_or(Time::Clock, Time::At)
+    }
+}
+
 /// A step that has begun.
 #[derive(Debug)]
 pub struct Begun<Tx> {
@@ -232,8 +249,8 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         usize::MAX
     }
 
-    /// Begins a step at `now`, or at the time of its own clock; it makes at most so many `jobs`.
-    async fn begin(&self, now: Option<Timestamp>, jobs: usize) -> Result<Begun<Self::Tx>>;
+    /// Begins a step, which makes at most so many `jobs`.
+    async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Self::Tx>>;
 
     /// Other ids in place of those that the step began with, all of them above `above`: the windows of a
     /// key run in the order of their ids (R10). A backend that hands out ids in order is never asked.

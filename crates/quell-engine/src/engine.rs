@@ -22,7 +22,7 @@ use quell_core::{
 };
 use tracing::warn;
 
-use crate::backend::{Backend, Index, Scan, contended};
+use crate::backend::{Backend, Index, Scan, Time, contended};
 use crate::step::{Pace, Step, is_too_large};
 use crate::upkeep::Met;
 
@@ -50,7 +50,8 @@ macro_rules! step {
                 let mut pace = Pace::new($self.backend.longest_pause());
                 loop {
                     let recorded = $self.history.is_some();
-                    let mut $step = Step::begin(&$self.backend, $now, $jobs, recorded).await?;
+                    let mut $step =
+                        Step::begin(&$self.backend, Time::from($now), $jobs, recorded).await?;
                     let answer = $body;
                     if let Some(answer) = answer
                         && let Some(news) = $step.commit().await?
@@ -119,8 +120,8 @@ impl<B: Backend> Engine<B> {
         self.ends.tell(news.ended);
     }
 
-    pub(crate) async fn reading(&self, now: Option<Timestamp>) -> Result<Step<'_, B>> {
-        Step::begin(&self.backend, now, 0, false).await
+    pub(crate) async fn reading(&self, time: impl Into<Time>) -> Result<Step<'_, B>> {
+        Step::begin(&self.backend, time.into(), 0, false).await
     }
 
     /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where that
@@ -148,7 +149,7 @@ impl<B: Backend> Engine<B> {
         let mut pace = Pace::new(self.backend.longest_pause());
         loop {
             let recorded = self.history.is_some();
-            let mut step = Step::begin(&self.backend, None, 0, recorded).await?;
+            let mut step = Step::begin(&self.backend, Time::Last, 0, recorded).await?;
             if let Some(met) = step.set_aside(id, reason).await?
                 && let Some(news) = step.commit().await?
             {
@@ -292,7 +293,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn effects(&self, id: JobId) -> Result<Vec<Effect>> {
-        let mut step = self.reading(None).await?;
+        let mut step = self.reading(Time::Last).await?;
         step.load([crate::rows::RowName::Effects(id)]).await?;
         let effects = step.rows.effects.remove(&id).unwrap_or_default();
         Ok(effects.into_values().collect())
@@ -304,7 +305,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
-        step!(self, "remove a worker", (None, 0), |step| {
+        step!(self, "remove a worker", (Time::Last, 0), |step| {
             Some(step.remove_worker(worker, incarnation).await?)
         });
         Ok(())
@@ -348,12 +349,12 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
-        self.reading(None).await?.queues().await
+        self.reading(Time::Last).await?.queues().await
     }
 
     async fn set_queue(&self, queue: &QueueName, settings: &QueueSettings) -> Result<()> {
         settings.validate()?;
-        step!(self, "set a queue", (None, 0), |step| {
+        step!(self, "set a queue", (Time::Last, 0), |step| {
             step.load_queue(queue).await?;
             step.take(|part| part.set_queue(queue, settings))
         });
@@ -361,18 +362,18 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
-        Ok(step!(self, "delete a queue", (None, 0), |step| {
+        Ok(step!(self, "delete a queue", (Time::Last, 0), |step| {
             step.load_queue(queue).await?;
             step.take(|part| part.delete_queue(queue))
         }))
     }
 
     async fn tasks(&self) -> Result<Vec<TaskInfo>> {
-        self.reading(None).await?.tasks().await
+        self.reading(Time::Last).await?.tasks().await
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        step!(self, "set a task", (None, 0), |step| {
+        step!(self, "set a task", (Time::Last, 0), |step| {
             step.load_all_settings().await?;
             step.load([crate::rows::RowName::Task(task.clone())]).await?;
             step.take(|part| part.set_task(task, settings))
@@ -381,30 +382,30 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn job(&self, id: JobId) -> Result<Option<Job>> {
-        self.reading(None).await?.job(id).await
+        self.reading(Time::Last).await?.job(id).await
     }
 
     async fn result(&self, id: JobId) -> Result<Option<JobResult>> {
-        self.reading(None).await?.result(id).await
+        self.reading(Time::Last).await?.result(id).await
     }
 
     async fn jobs(&self, filter: &JobFilter) -> Result<Vec<Job>> {
-        self.reading(None).await?.list(filter).await
+        self.reading(Time::Last).await?.list(filter).await
     }
 
     async fn counts(&self) -> Result<Vec<Counts>> {
-        self.reading(None).await?.counts().await
+        self.reading(Time::Last).await?.counts().await
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        Ok(step!(self, "read attempts", (None, 0), |step| {
+        Ok(step!(self, "read attempts", (Time::Last, 0), |step| {
             step.load_around(&[id]).await?;
             step.view().map(|part| part.attempts(id))
         }))
     }
 
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        Ok(step!(self, "explain a job", (None, 0), |step| {
+        Ok(step!(self, "explain a job", (Time::Last, 0), |step| {
             match step.load_story(target).await? {
                 Some(target) => step.view().map(|part| part.explain(&target)),
                 None => Some(None),
@@ -484,7 +485,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn alerts(&self) -> Result<Vec<AlertRow>> {
-        self.reading(None).await?.alerts().await
+        self.reading(Time::Last).await?.alerts().await
     }
 
     async fn set_alert(
@@ -493,7 +494,7 @@ impl<B: Backend> Steps for Engine<B> {
         version: u64,
         state: Option<&AlertState>,
     ) -> Result<bool> {
-        Ok(step!(self, "write an alert", (None, 0), |step| {
+        Ok(step!(self, "write an alert", (Time::Last, 0), |step| {
             Some(step.set_alert(name, version, state).await?)
         }))
     }
@@ -533,7 +534,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
-        let mut step = self.reading(None).await?;
+        let mut step = self.reading(Time::Last).await?;
         step.load_all_schedules().await?;
         Ok(std::mem::take(&mut step.rows.schedules).into_values().collect())
     }
@@ -591,7 +592,7 @@ impl<B: Backend> Engine<B> {
 impl<B: Backend> DeadLetters for Engine<B> {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
         let (mut page, size) = (Vec::new(), filter.page());
-        let mut step = self.reading(None).await?;
+        let mut step = self.reading(Time::Last).await?;
         step.walk_dead(filter, |job| {
             page.push(job);
             page.len() < size
@@ -603,7 +604,7 @@ impl<B: Backend> DeadLetters for Engine<B> {
     async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
         let all = DeadFilter { before: None, ..filter.clone() };
         let mut count = 0_u64;
-        let mut step = self.reading(None).await?;
+        let mut step = self.reading(Time::Last).await?;
         step.walk_dead(&all, |_| {
             count = count.saturating_add(1);
             true
@@ -614,7 +615,7 @@ impl<B: Backend> DeadLetters for Engine<B> {
 
     async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
         let ids: Vec<JobId> = ids.iter().copied().take(DeadFilter::MAX_PAGE).collect();
-        Ok(step!(self, "read dead letters", (None, 0), |step| {
+        Ok(step!(self, "read dead letters", (Time::Last, 0), |step| {
             step.load_whole(&ids).await?;
             step.view().map(|part| ids.iter().filter_map(|id| part.letter(*id)).collect())
         }))
@@ -662,7 +663,7 @@ impl<B: Backend> DeadLetters for Engine<B> {
 #[async_trait]
 impl<B: Backend> UnreadableJobs for Engine<B> {
     async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
-        self.reading(None).await?.unreadable(page).await
+        self.reading(Time::Last).await?.unreadable(page).await
     }
 
     async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {

@@ -22,7 +22,7 @@ mod step;
 mod upkeep;
 
 pub use backend::{
-    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen,
+    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Time,
 };
 pub use engine::Engine;
 pub use maps::Maps;

@@ -13,7 +13,7 @@ use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, Result, Timestamp};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::backend::{
-    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen,
+    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Time,
 };
 use crate::rows::{Row, RowName};
 
@@ -121,10 +121,12 @@ impl Backend for Maps {
         }
     }
 
-    async fn begin(&self, now: Option<Timestamp>, _: usize) -> Result<Begun<Self::Tx>> {
+    async fn begin(&self, time: Time, _: usize) -> Result<Begun<Self::Tx>> {
         let mut tx = Arc::clone(&self.0).lock_owned().await;
-        // R38: store time never goes back.
-        tx.now = tx.now.max(now.unwrap_or(tx.now));
+        if let Time::At(now) = time {
+            // R38: store time never goes back.
+            tx.now = tx.now.max(now);
+        }
         let (now, ids) = (tx.now, Ids { next: tx.next_id, step: 1 });
         Ok(Begun { tx, now, ids })
     }

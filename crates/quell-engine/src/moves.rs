@@ -8,7 +8,7 @@ use quell_core::{
     Retention, ScheduleName, Settled, Settlement, Timestamp, lacks,
 };
 
-use crate::backend::{Backend, contended};
+use crate::backend::{Backend, Time, contended};
 use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step};
 use crate::rows::RowName;
 use crate::step::{Pace, Step, is_too_large};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
 
-use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen};
+use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Time};
 use crate::rows::{KeyJobs, Row, RowName};
 
 /// How often a step is tried.
@@ -43,11 +43,11 @@ impl<'b, B: Backend> Step<'b, B> {
     /// Begins a step that makes at most so many `jobs`.
     pub(crate) async fn begin(
         backend: &'b B,
-        now: Option<Timestamp>,
+        time: Time,
         jobs: usize,
         has_history: bool,
     ) -> Result<Self> {
-        let Begun { tx, now, ids } = backend.begin(now, jobs).await?;
+        let Begun { tx, now, ids } = backend.begin(time, jobs).await?;
         Ok(Step {
             backend,
             tx,

@@ -14,7 +14,7 @@ use quell_core::checkup::{Checkup, ClockReading};
 use quell_core::part::{Ids, News};
 use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, Result, Timestamp};
 use quell_engine::{
-    Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen,
+    Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen, Time,
 };
 
 use crate::damaged::decode_in_part;
@@ -28,6 +28,9 @@ const IDS: &str = "i:ids";
 const BLOCK: u64 = 1_000;
 /// How often a process tries to take ids before it gives up.
 const TRIES: usize = 50;
+/// Values that are longer than this are kept in parts, where a table takes longer ones, too: a service
+/// may count the bytes that it was sent, and not those that they stand for.
+const LONGEST: usize = 512 << 10;
 /// The bytes of a batch that are left to other rows beside the longest.
 const ROOM: usize = 16 << 10;
 /// After how many conflicts in a row a process looks for places that are not there.
@@ -300,12 +303,14 @@ impl<T: Table> Backend for Partition<T> {
         self.table.bounds().changes
     }
 
-    async fn begin(&self, now: Option<Timestamp>, jobs: usize) -> Result<Begun<Tx>> {
-        let now = match now {
-            Some(now) => now,
-            None => self.table.now().await?,
+    async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Tx>> {
+        let seen = locked(&self.state).now;
+        let now = match time {
+            Time::At(now) => self.know(now),
+            Time::Clock => self.know(self.table.now().await?),
+            Time::Last if seen > Timestamp::MIN => seen,
+            Time::Last => self.table.now().await?,
         };
-        let now = self.know(now);
         let count = u64::try_from(jobs).unwrap_or(u64::MAX);
         let ids = match count {
             0 => TakenIds { state: Arc::clone(&self.state), ids: 0..0 },
@@ -382,7 +387,7 @@ impl<T: Table> Backend for Partition<T> {
                 return Err(too_long(length, bounds.batch_bytes.saturating_sub(ROOM)));
             }
             let parts = parts.get(&change.row).copied().unwrap_or(0);
-            batch.extend(long::changes(change, parts, bounds.row_bytes)?);
+            batch.extend(long::changes(change, parts, bounds.row_bytes.min(LONGEST))?);
         }
         let length =
             |change: &Change| change.row.len() + change.value.as_ref().map_or(0, |v| v.len());
@@ -390,13 +395,18 @@ impl<T: Table> Backend for Partition<T> {
         if batch.len() > bounds.changes || bytes > bounds.batch_bytes {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
         }
+        // Until it is known what became of the batch, nobody else gets its ids.
+        let mut ids = ids;
+        let first = std::mem::replace(&mut ids.ids.start, ids.ids.end);
         match self.write(batch).await? {
             table::Committed::Done(_) => {
-                let mut ids = ids;
-                ids.ids.start = ids.ids.start.saturating_add(used);
+                ids.ids.start = first.saturating_add(used);
                 Ok(Committed::Done)
             }
-            table::Committed::Conflict => Ok(Committed::Conflict),
+            table::Committed::Conflict => {
+                ids.ids.start = first;
+                Ok(Committed::Conflict)
+            }
         }
     }
 

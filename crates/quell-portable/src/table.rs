@@ -121,8 +121,8 @@ pub struct Bounds {
 ///
 /// Names of partitions and rows are of ASCII letters, digits and `-._~:`, from 1 to
 /// [`Bounds::name_bytes`] of them; names order byte by byte. A read sees every batch that was
-/// acknowledged before it began (no stale reads), and a batch as a whole or not at all within one page
-/// or one [`Table::get`].
+/// acknowledged before it began (no stale reads), and each row as some batch left it. Rows that are read
+/// together may be of different moments.
 ///
 /// Errors are of kind [`Unavailable`](quell_core::ErrorKind::Unavailable) where nothing was done and
 /// a later try may work, and [`UnknownOutcome`](quell_core::ErrorKind::UnknownOutcome) where a batch

@@ -35,8 +35,7 @@ const CONCURRENCY: usize = 16;
 /// A table of Azure Table Storage; [`AzureOptions`](crate::AzureOptions) opens it.
 ///
 /// A batch whose answer is lost is looked for in its rows; where they do not tell, its outcome is
-/// unknown. Several rows are read again until two reads agree, so that no batch is seen in part; only
-/// a row that is inserted and deleted between two reads may go unseen.
+/// unknown.
 #[derive(Debug)]
 pub struct TableStorage {
     name: String,
@@ -137,20 +136,7 @@ impl Table for TableStorage {
         rows.iter().try_for_each(|row| check_name("row", row))?;
         let deadline = Deadline::after(self.timeout);
         let names: Vec<&str> = rows.iter().map(String::as_str).collect();
-        let mut found = self.entities(partition, &names, deadline).await?;
-        // Rows that did not change between two reads were so all at one time.
-        while names.len() > 1 {
-            let again = self.entities(partition, &names, deadline).await?;
-            let version =
-                |entity: &Option<Entity>| entity.as_ref().map(|it| it.row.version.clone());
-            if found.iter().map(version).eq(again.iter().map(version)) {
-                break;
-            }
-            if deadline.is_over() {
-                return Err(unavailable("read rows", "they changed during each read"));
-            }
-            found = again;
-        }
+        let found = self.entities(partition, &names, deadline).await?;
         Ok(found.into_iter().map(|entity| entity.map(|entity| entity.row)).collect())
     }
 

@@ -14,7 +14,7 @@ fn bytes(length: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn values_up_to_the_bound_are_kept() {
-    let table = Place::new().open().await;
+    let table = Place::new().open_table().await;
     let most = table.bounds().row_bytes;
     let sizes = [0, 1, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, most];
     for length in sizes {
@@ -37,7 +37,7 @@ async fn values_up_to_the_bound_are_kept() {
 
 #[tokio::test]
 async fn names_have_any_character_of_the_alphabet() {
-    let table = Place::new().open().await;
+    let table = Place::new().open_table().await;
     let alphabet: String =
         (' '..='~').filter(|c| c.is_ascii_alphanumeric() || "-._~:".contains(*c)).collect();
     let longest = alphabet.repeat(8)[..table.bounds().name_bytes].to_owned();
@@ -80,7 +80,7 @@ async fn names_have_any_character_of_the_alphabet() {
 async fn a_batch_above_a_bound_is_refused_with_nothing_sent() {
     let place = Place::new();
     let proxy = Proxy::start(place.port(), |_| Act::Forward).await;
-    let table = place.through(proxy.port, Duration::from_secs(30)).open().await.unwrap();
+    let table = place.through(proxy.port, Duration::from_secs(30)).open_table().await.unwrap();
     let bounds = table.bounds();
     let many = |count: usize, total: usize| -> Vec<Change> {
         let names = (0..count).map(|at| format!("{at:0>width$}", width = bounds.name_bytes));
@@ -112,7 +112,7 @@ async fn a_batch_above_a_bound_is_refused_with_nothing_sent() {
 
 #[tokio::test]
 async fn a_hundred_changes_are_one_batch() {
-    let table = Place::new().open().await;
+    let table = Place::new().open_table().await;
     let inserts: Vec<Change> =
         (0..100).map(|at| put(&format!("{at:03}"), Condition::Absent, "x")).collect();
     let versions = done(&table, inserts).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_azure::TableStorage;
 use quell_core::ErrorKind;
-use quell_portable::{Change, Committed, Condition, Range, Table};
+use quell_portable::{Change, Committed, Condition, Range, Row, Table};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -29,9 +29,9 @@ async fn proxy(place: &Place, acts: impl Into<Vec<Act>>) -> Proxy {
 /// A table, and the same one behind a proxy.
 async fn tables(acts: impl Into<Vec<Act>>) -> (TableStorage, TableStorage, Proxy) {
     let place = Place::new();
-    let direct = place.open().await;
+    let direct = place.open_table().await;
     let proxy = proxy(&place, acts).await;
-    let through = place.through(proxy.port, Duration::from_secs(10)).open().await.unwrap();
+    let through = place.through(proxy.port, Duration::from_secs(10)).open_table().await.unwrap();
     (direct, through, proxy)
 }
 
@@ -82,7 +82,7 @@ async fn a_batch_whose_answer_is_lost_is_found_in_its_rows() {
 #[tokio::test]
 async fn a_row_that_was_replaced_before_it_is_looked_for_has_a_version_that_never_holds() {
     let place = Place::new();
-    let direct = place.open().await;
+    let direct = place.open_table().await;
     let gate = Arc::new(Semaphore::new(0));
     let (writes, held) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&gate));
     let count = Arc::clone(&writes);
@@ -92,7 +92,7 @@ async fn a_row_that_was_replaced_before_it_is_looked_for_has_a_version_that_neve
         _ => Act::Forward,
     })
     .await;
-    let through = place.through(proxy.port, Duration::from_secs(20)).open().await.unwrap();
+    let through = place.through(proxy.port, Duration::from_secs(20)).open_table().await.unwrap();
     let batch = vec![put("a", Condition::Absent, "1"), put("b", Condition::Absent, "1")];
     let commits = through.commit(P, batch);
     let replaces = async {
@@ -170,11 +170,11 @@ async fn a_busy_service_is_asked_again_when_it_says() {
 #[tokio::test]
 async fn a_service_that_stays_busy_is_unavailable_within_the_deadline() {
     let place = Place::new();
-    let direct = place.open().await;
+    let direct = place.open_table().await;
     let limit = Duration::from_secs(3);
     for (answer, least) in [(busy(""), 3), (busy("retry-after: 60\r\n"), 1)] {
         let proxy = proxy(&place, vec![Act::Answer(answer); 1_000]).await;
-        let through = place.through(proxy.port, limit).open().await.unwrap();
+        let through = place.through(proxy.port, limit).open_table().await.unwrap();
         let began = Instant::now();
         let batch = vec![put("a", Condition::Absent, "1"), put("b", Condition::Any, "1")];
         let error = through.commit(P, batch).await.unwrap_err();
@@ -189,7 +189,7 @@ async fn a_service_that_stays_busy_is_unavailable_within_the_deadline() {
 #[tokio::test]
 async fn a_peer_that_falls_silent_does_not_hold_calls_up() {
     let place = Place::new();
-    let direct = place.open().await;
+    let direct = place.open_table().await;
     let old = wrote(&direct, put("a", Condition::Absent, "1")).await;
     let is_silent = Arc::new(AtomicUsize::new(0));
     let shared = Arc::clone(&is_silent);
@@ -199,7 +199,7 @@ async fn a_peer_that_falls_silent_does_not_hold_calls_up() {
     })
     .await;
     let limit = Duration::from_secs(3);
-    let through = place.through(proxy.port, limit).open().await.unwrap();
+    let through = place.through(proxy.port, limit).open_table().await.unwrap();
     is_silent.store(1, Ordering::Relaxed);
     let names = ["a".to_owned(), "b".to_owned()];
     let all = Range::of("");
@@ -224,9 +224,9 @@ async fn a_peer_that_falls_silent_does_not_hold_calls_up() {
 #[tokio::test]
 async fn nothing_that_listens_means_that_nothing_was_done() {
     let place = Place::new();
-    place.open().await;
+    place.open_table().await;
     let proxy = Proxy::start(place.port(), |_| Act::Forward).await;
-    let through = place.through(proxy.port, Duration::from_secs(3)).open().await.unwrap();
+    let through = place.through(proxy.port, Duration::from_secs(3)).open_table().await.unwrap();
     drop(proxy);
     let change = put("a", Condition::Absent, "1");
     // The first call may find a connection that was open.
@@ -238,7 +238,7 @@ async fn nothing_that_listens_means_that_nothing_was_done() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_increment_counts_twice_or_gets_lost_where_answers_do() {
     let place = Place::new();
-    let direct = place.open().await;
+    let direct = place.open_table().await;
     done(&direct, vec![put("n", Condition::Absent, "0"), put("m", Condition::Absent, "0")]).await;
     let mut random = fastrand::Rng::with_seed(7);
     let proxy = Proxy::start(place.port(), move |request| match random.u8(..10) {
@@ -250,7 +250,7 @@ async fn no_increment_counts_twice_or_gets_lost_where_answers_do() {
         _ => Act::Forward,
     })
     .await;
-    let through = place.through(proxy.port, Duration::from_secs(20)).open().await.unwrap();
+    let through = place.through(proxy.port, Duration::from_secs(20)).open_table().await.unwrap();
     let through = Arc::new(through);
     let mut writers = JoinSet::new();
     for _ in 0..8 {
@@ -261,10 +261,11 @@ async fn no_increment_counts_twice_or_gets_lost_where_answers_do() {
                 let names = ["n".to_owned(), "m".to_owned()];
                 let rows = through.get(P, &names).await.unwrap();
                 let [n, m] = <[_; 2]>::try_from(rows).unwrap().map(Option::unwrap);
-                assert_eq!(n.value, m.value, "a batch was seen in part");
-                let next: u32 = std::str::from_utf8(&n.value).unwrap().parse().unwrap();
-                let next = (next + 1).to_string();
-                let batch = vec![put("n", at(&n.version), &next), put("m", at(&m.version), &next)];
+                let next = |row: &Row| {
+                    let number: u32 = std::str::from_utf8(&row.value).unwrap().parse().unwrap();
+                    put(&row.name, at(&row.version), (number + 1).to_string())
+                };
+                let batch = vec![next(&n), next(&m)];
                 match through.commit(P, batch).await {
                     Ok(Committed::Done(_)) => made += 1,
                     Ok(Committed::Conflict) => {}
@@ -280,4 +281,5 @@ async fn no_increment_counts_twice_or_gets_lost_where_answers_do() {
     let unknown: u32 = all.iter().map(|(_, unknown)| unknown).sum();
     let found: u32 = text(&direct, "n").await.unwrap().parse().unwrap();
     assert!((made..=made + unknown).contains(&found), "{found} of {made} and {unknown} unknown");
+    assert_eq!(text(&direct, "m").await, Some(found.to_string()), "a batch was made in part");
 }

@@ -8,4 +8,5 @@ mod opening;
 mod pages;
 mod proxy;
 mod server;
+mod store;
 mod time;

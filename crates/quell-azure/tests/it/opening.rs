@@ -57,14 +57,14 @@ fn printed(error: &Error) -> String {
 #[tokio::test]
 async fn a_table_that_is_missing_is_created_only_if_asked() {
     let place = Place::new();
-    let error = place.options().create(false).open().await.unwrap_err();
+    let error = place.options().create(false).open_table().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains(&place.name), "{error}");
     // Both find it missing, or one finds it half made.
-    let (first, second) = tokio::join!(place.options().open(), place.options().open());
+    let (first, second) = tokio::join!(place.options().open_table(), place.options().open_table());
     wrote(&first.unwrap(), put("r", Condition::Absent, "1")).await;
     assert_eq!(text(&second.unwrap(), "r").await.as_deref(), Some("1"));
-    let again = place.options().create(false).open().await.unwrap();
+    let again = place.options().create(false).open_table().await.unwrap();
     assert_eq!(text(&again, "r").await.as_deref(), Some("1"));
 }
 
@@ -83,7 +83,7 @@ async fn rows_of_another_process_that_opens_the_table_are_not_foreign() {
     let other = async {
         until(|| async { proxy.seen().iter().any(|(_, request)| request.contains("$top=1 ")) })
             .await;
-        place.open().await;
+        place.open_table().await;
         gate.add_permits(1);
     };
     let (opened, ()) = tokio::join!(through, other);
@@ -109,7 +109,7 @@ async fn a_table_of_others_is_refused_and_not_written() {
     let foreign = r#"{"PartitionKey":"theirs","RowKey":"r"}"#.to_owned();
     assert_eq!(send(&place, reqwest::Method::POST, &name, foreign).await, 201);
     let proxy = Proxy::start(place.port(), |_| Act::Forward).await;
-    let error = place.through(proxy.port, Duration::from_secs(10)).open().await.unwrap_err();
+    let error = place.through(proxy.port, Duration::from_secs(10)).open_table().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Foreign);
     assert!(error.to_string().contains(&name), "{error}");
     assert!(proxy.seen().iter().all(|(_, request)| request.starts_with("GET ")));
@@ -117,19 +117,19 @@ async fn a_table_of_others_is_refused_and_not_written() {
     let empty = Place::new();
     let table = format!(r#"{{"TableName":"{}"}}"#, empty.name);
     assert_eq!(send(&empty, reqwest::Method::POST, "Tables", table).await, 201);
-    empty.options().create(false).open().await.unwrap();
+    empty.options().create(false).open_table().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_table_of_a_newer_quell_is_refused() {
     let place = Place::new();
-    place.open().await;
+    place.open_table().await;
     let marker = format!("{}(PartitionKey='quell',RowKey='format')", place.name);
     for (value, kind) in [("2", ErrorKind::Newer), ("x", ErrorKind::Foreign)] {
         let value = STANDARD.encode(value);
         let body = format!(r#"{{"b":"b","v0@odata.type":"Edm.Binary","v0":"{value}"}}"#);
         assert_eq!(send(&place, reqwest::Method::PUT, &marker, body).await, 204);
-        let error = place.options().open().await.unwrap_err();
+        let error = place.options().open_table().await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
     }
 }
@@ -137,14 +137,14 @@ async fn a_table_of_a_newer_quell_is_refused() {
 #[tokio::test]
 async fn a_wrong_key_is_reported_as_such() {
     let mut place = Place::new();
-    place.open().await;
+    place.open_table().await;
     let wrong = STANDARD.encode("CANARY");
     let parts = place.connection.split(';').map(|part| match part.starts_with("AccountKey=") {
         true => format!("AccountKey={wrong}"),
         false => part.to_owned(),
     });
     place.connection = parts.collect::<Vec<_>>().join(";");
-    let error = place.options().open().await.unwrap_err();
+    let error = place.options().open_table().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("AccountKey of account \"devstoreaccount1\""), "{error}");
     assert!(!printed(&error).contains(&wrong), "{error:?}");
@@ -154,14 +154,14 @@ async fn a_wrong_key_is_reported_as_such() {
 async fn a_sas_token_works_until_it_expires_and_is_never_printed() {
     let place = Place::new();
     let (options, signature) = with_sas(&place, "2099-01-01T00:00:00Z");
-    let table = options.clone().open().await.unwrap();
+    let table = options.clone().open_table().await.unwrap();
     let changes = ["a", "b"].map(|name| put(name, Condition::Absent, "1")).to_vec();
     table.commit(P, changes).await.unwrap();
     assert_eq!(text(&table, "b").await.as_deref(), Some("1"));
     assert!(!format!("{options:?} {table:?}").contains(&signature));
 
     let (options, signature) = with_sas(&place, "2020-01-01T00:00:00Z");
-    let error = options.clone().open().await.unwrap_err();
+    let error = options.clone().open_table().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("expires at 2020-01-01T00:00:00Z"), "{error}");
     assert!(!printed(&error).contains(&signature), "{error:?}");
@@ -170,7 +170,7 @@ async fn a_sas_token_works_until_it_expires_and_is_never_printed() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (options, signature) = with_sas(&place, "2099-01-01T00:00:00Z");
     let away = options.endpoint(&format!("http://127.0.0.1:{free}/devstoreaccount1")).unwrap();
-    let error = away.timeout(Duration::from_millis(500)).open().await.unwrap_err();
+    let error = away.timeout(Duration::from_millis(500)).open_table().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!printed(&error).contains(&signature), "{error:?}");
 }
@@ -207,7 +207,7 @@ async fn a_token_is_sent_by_https_or_on_loopback_and_never_printed() {
     let endpoint = format!("http://127.0.0.1:{}/myaccount", proxy.port);
     let options = with_tokens(Some("CANARY"), &endpoint);
     assert!(!format!("{options:?}").contains("CANARY"));
-    let error = options.open().await.unwrap_err();
+    let error = options.open_table().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     for part in ["AuthorizationPermissionMismatch", "role Storage Table Data Contributor"] {
         assert!(error.to_string().contains(part), "{error}");
@@ -215,9 +215,9 @@ async fn a_token_is_sent_by_https_or_on_loopback_and_never_printed() {
     assert!(!printed(&error).contains("CANARY"), "{error:?}");
 
     let seen = proxy.seen().len();
-    let error = with_tokens(None, &endpoint).open().await.unwrap_err();
+    let error = with_tokens(None, &endpoint).open_table().await.unwrap_err();
     assert!(error.to_string().contains("the identity service is away"), "{error}");
-    let error = with_tokens(Some("CANARY"), "http://example.test").open().await.unwrap_err();
+    let error = with_tokens(Some("CANARY"), "http://example.test").open_table().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert_eq!(proxy.seen().len(), seen);
 }
@@ -225,7 +225,7 @@ async fn a_token_is_sent_by_https_or_on_loopback_and_never_printed() {
 #[tokio::test]
 async fn a_local_clock_that_is_off_does_not_spoil_signatures() {
     let place = Place::new();
-    place.open().await;
+    place.open_table().await;
     // A service whose year is 2031, as the real one sees a caller whose clock is years behind.
     let proxy = Proxy::start(place.port(), |request| {
         match request.contains("x-ms-date: Wed, 01 Jan 2031") {
@@ -238,7 +238,7 @@ async fn a_local_clock_that_is_off_does_not_spoil_signatures() {
         }
     })
     .await;
-    let table = place.through(proxy.port, Duration::from_secs(10)).open().await.unwrap();
+    let table = place.through(proxy.port, Duration::from_secs(10)).open_table().await.unwrap();
     wrote(&table, put("r", Condition::Absent, "1")).await;
     let refused = proxy.seen().iter().filter(|(_, head)| !head.contains("2031")).count();
     assert_eq!(refused, 1, "the clock's error is learned once");
@@ -270,7 +270,7 @@ async fn a_url_opens_a_table_with_the_connection_string_of_a_variable() {
     let at = format!("{}?connection=QUELL_TEST_AZURITE&create=true", place.name);
     let endpoint = format!("endpoint=http%3A%2F%2F127.0.0.1:{port}/devstoreaccount1");
     let url = format!("azure://devstoreaccount1/{at}&{endpoint}&timeout_ms=5000");
-    let table = AzureOptions::from_url(&url).unwrap().open().await.unwrap();
+    let table = AzureOptions::from_url(&url).unwrap().open_table().await.unwrap();
     wrote(&table, put("r", Condition::Absent, "1")).await;
     let other = AzureOptions::from_url(&format!("azure://anotheraccount/{at}")).unwrap_err();
     assert!(other.to_string().contains("\"anotheraccount\""), "{other}");

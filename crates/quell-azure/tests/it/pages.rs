@@ -23,7 +23,7 @@ async fn all(table: &impl Table, range: Range, limit: usize) -> (Vec<Row>, usize
 
 #[tokio::test]
 async fn pages_have_each_row_of_a_range_once_and_in_order() {
-    let table = Place::new().open().await;
+    let table = Place::new().open_table().await;
     let name = |at: usize| format!("r{at:04}");
     for first in (0..2_500).step_by(100) {
         let rows = first..first + 100;
@@ -59,7 +59,7 @@ async fn pages_have_each_row_of_a_range_once_and_in_order() {
 #[tokio::test]
 async fn an_empty_page_that_is_not_the_last_one_is_passed_over() {
     let place = Place::new();
-    place.open().await;
+    place.open_table().await;
     let answer = |headers: &str, body: &str| {
         let length = body.len();
         let headers = format!("{headers}content-length: {length}\r\nconnection: close\r\n");
@@ -79,7 +79,7 @@ async fn an_empty_page_that_is_not_the_last_one_is_passed_over() {
         }
     })
     .await;
-    let through = place.through(proxy.port, Duration::from_secs(10)).open().await.unwrap();
+    let through = place.through(proxy.port, Duration::from_secs(10)).open_table().await.unwrap();
     let page = through.range(P, &Range::of(""), 10).await.unwrap();
     let found: Vec<_> = page.rows.iter().map(|row| (row.name.as_str(), &*row.value)).collect();
     assert_eq!((found, page.next), (vec![("a", &b"1"[..])], None));

@@ -28,8 +28,8 @@ impl Place {
         AzureOptions::new(connection, self.name.clone()).unwrap().create(true)
     }
 
-    pub(crate) async fn open(&self) -> TableStorage {
-        self.options().open().await.unwrap()
+    pub(crate) async fn open_table(&self) -> TableStorage {
+        self.options().open_table().await.unwrap()
     }
 
     /// The table as seen through the server on this port of the loopback address.

@@ -27,7 +27,7 @@ async fn service_time(table: &TableStorage) -> Timestamp {
 #[tokio::test]
 async fn r38_the_time_never_exceeds_the_services() {
     let place = Place::new();
-    let (table, other) = (place.open().await, place.open().await);
+    let (table, other) = (place.open_table().await, place.open_table().await);
     for _ in 0..50 {
         let before = service_time(&other).await;
         let estimate = table.now().await.unwrap();
@@ -42,7 +42,7 @@ async fn r38_the_time_never_exceeds_the_services() {
 #[tokio::test]
 async fn r38_a_local_clock_that_jumps_makes_the_service_be_asked() {
     let place = Place::new();
-    place.open().await;
+    place.open_table().await;
     let proxy = Proxy::start(place.port(), |_| Act::Forward).await;
     let (jump, start) = (Arc::new(AtomicU64::new(1 << 40)), Instant::now());
     let shared = Arc::clone(&jump);
@@ -50,7 +50,7 @@ async fn r38_a_local_clock_that_jumps_makes_the_service_be_asked() {
         start.elapsed() + Duration::from_secs(shared.load(Ordering::Relaxed))
     });
     let options = place.through(proxy.port, Duration::from_secs(10)).monotonic(clock);
-    let table = options.open().await.unwrap();
+    let table = options.open_table().await.unwrap();
     let asked = || {
         let seen = proxy.seen();
         seen.iter().filter(|(_, request)| request.contains("RowKey='clock'")).count()

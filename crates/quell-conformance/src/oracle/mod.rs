@@ -60,10 +60,15 @@ pub const COUNTED: Ids = Ids { next: 1, step: 1 };
 /// Runs random scripts on fresh stores, whose jobs get these ids; `QUELL_ORACLE_CASES` sets how many
 /// (64 by default).
 pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F, ids: Ids) {
+    compare_some(open, ids, 64);
+}
+
+/// The same, with another default for how many.
+pub fn compare_some<F: Future<Output = Opened>>(open: impl Fn() -> F, ids: Ids, usual: u32) {
     let cases = std::env::var("QUELL_ORACLE_CASES").ok().and_then(|text| text.parse().ok());
     // Store authors have a copy of this crate that is not theirs to write to.
     let kept = std::path::Path::new(REGRESSIONS).exists().then_some(REGRESSIONS);
-    if let Err(failure) = run(open, ids, cases.unwrap_or(64), kept) {
+    if let Err(failure) = run(open, ids, cases.unwrap_or(usual), kept) {
         panic!("{failure}");
     }
 }

@@ -42,5 +42,5 @@ pub use buggy::Buggy;
 pub use minimise::minimise;
 pub use place::Place;
 pub use plan::{BrokenCall, Call, Harm, Network, Plan, Planned, Step, Stranger};
-pub use prove::{Judged, SEEDS, seeds, twice};
+pub use prove::{Judged, SEEDS, seeds, some_seeds, twice};
 pub use run::{Ran, START, memory, run, run_on};
