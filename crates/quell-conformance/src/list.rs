@@ -162,7 +162,7 @@ macro_rules! rule_tests {
                     r26_a_redriven_job_keeps_its_history,
                     r26_an_edited_payload_runs_and_the_original_is_kept,
                     r26_an_edited_payload_joins_the_open_window,
-                    r26_a_large_window_is_carried_and_edited_at_its_size,
+                    r26_a_large_window_is_carried_and_edited_at_its_size needs LargeBatches,
                     r26_only_the_dead_are_edited,
                     r25_a_discard_takes_the_dead_and_nobody_else,
                     r26_letters_of_another_store_come_in,

@@ -29,8 +29,9 @@ pub struct Capabilities {
     /// queues (R5). Else a task with keys keeps to the queue in which it first had one: triggers into
     /// another are refused, and so is a batch that is not of one queue.
     pub across_queues: bool,
-    /// A batch has as many triggers as a client takes (R5). Else one that the store cannot write at once
-    /// is refused, with how much that is; one of ten triggers never is for their number.
+    /// A batch has as many triggers as a client takes (R5), and a job with its past may be as large as
+    /// its payloads. Else what the store cannot write at once is refused, with how much that is; a
+    /// batch of ten triggers never is for their number.
     pub large_batches: bool,
 }
 

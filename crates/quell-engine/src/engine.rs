@@ -18,7 +18,7 @@ use quell_core::{
     Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention,
     ScheduleName, Settled, SettledAs, Settlement, Steps, Store, TaskInfo, TaskName, TaskSettings,
     Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId, dispatch,
-    unreadable,
+    lacks, unreadable,
 };
 use tracing::warn;
 
@@ -166,6 +166,11 @@ impl<B: Backend> Engine<B> {
     }
 }
 
+/// The refusal of what cannot be split and is more than the store writes at once.
+pub(crate) fn too_much(error: &Error) -> Error {
+    lacks("large_batches", &format!("{error} into several, or keep large payloads elsewhere"))
+}
+
 /// Both halves of what was too much at once.
 pub(crate) fn halves<T>(all: &[T]) -> [&[T]; 2] {
     let (first, second) = all.split_at(all.len() / 2);
@@ -179,7 +184,8 @@ impl<B: Backend> Store for Engine<B> {
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
-        dispatch(self, now, operation).await
+        let answer = dispatch(self, now, operation).await;
+        answer.map_err(|error| if is_too_large(&error) { too_much(&error) } else { error })
     }
 
     fn wakeups(&self) -> Wakeups {

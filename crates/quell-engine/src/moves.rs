@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use quell_core::schedule::{CATCH_UP_STEP, MAX_BACKFILL, Ticked};
 use quell_core::{
     Batch, Claim, Claimed, DeadLetter, Error, Imported, JobId, Lapsed, Pruned, Receipt, Result,
-    Retention, ScheduleName, Settled, Settlement, Timestamp, lacks,
+    Retention, ScheduleName, Settled, Settlement, Timestamp,
 };
 
 use crate::backend::{Backend, Time, contended};
-use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step};
+use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step, too_much};
 use crate::rows::RowName;
 use crate::step::{Pace, Step, is_too_large};
 
@@ -38,8 +38,7 @@ impl<B: Backend> Engine<B> {
                     left.extend(halves(next).into_iter().rev());
                 }
                 Err(error) if is_too_large(&error) => {
-                    let cure = format!("{error} into several batches");
-                    accepted.push(Err(lacks("large_batches", &cure)));
+                    accepted.push(Err(too_much(&error)));
                 }
                 Err(error) if accepted.is_empty() => return Err(error),
                 // What was accepted stays so: the rest is refused by itself.

@@ -20,8 +20,12 @@ struct Kept {
     now: Timestamp,
     /// How many rows were ever written: each version is another.
     writes: u64,
-    rows: BTreeMap<(String, String), (Arc<[u8]>, u64)>,
+    /// What rows hold and their versions, by partition and name.
+    rows: BTreeMap<(String, String), Value>,
 }
+
+/// What a row holds, and its version.
+type Value = (Arc<[u8]>, u64);
 
 impl MemoryTable {
     /// An empty table whose clock stands at `now`.

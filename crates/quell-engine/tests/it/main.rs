@@ -1,5 +1,4 @@
 //! The engine over ordered maps: the whole suite, the oracle and the simulation.
-#![expect(clippy::unused_async, reason = "stores are opened by futures")]
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,5 +1,4 @@
 //! A table in memory under the whole suite, the oracle and the simulation.
-#![expect(clippy::unused_async, reason = "stores are opened by futures")]
 
 use std::sync::Arc;
 
