@@ -236,6 +236,15 @@ impl<'b, B: Backend> Step<'b, B> {
 
     /// Whether rows do not fit each other: what a key's row says of a job must be so.
     fn is_torn(&self) -> bool {
+        let fits = |(key, closed): (&TaskKey, &BTreeSet<JobId>)| {
+            let jobs = self.keys.get(key).cloned().unwrap_or_default();
+            closed.first().copied() == jobs.closed
+                && !jobs.open.is_some_and(|open| closed.contains(&open))
+                && closed.is_disjoint(&jobs.running)
+        };
+        if !self.closed.iter().all(fits) {
+            return true;
+        }
         self.rows.jobs.values().any(|job| {
             let Some(key) = &job.key else { return false };
             let Some(jobs) = self.keys.get(&(job.task.clone(), key.clone())) else {
@@ -243,8 +252,12 @@ impl<'b, B: Backend> Step<'b, B> {
                 let name = RowName::Key((job.task.clone(), key.clone()));
                 return self.loaded.contains(&name) && !job.state.is_ended();
             };
-            let is_open = job.is_open_window();
-            (jobs.open == Some(job.id)) != is_open
+            let (is_open, is_closed) = (job.is_open_window(), job.is_closed_window());
+            let is_first = jobs.closed == Some(job.id);
+            let is_behind = jobs.closed.is_some_and(|first| first < job.id);
+            (is_closed && !is_first && !is_behind)
+                || (is_first && !is_closed)
+                || (jobs.open == Some(job.id)) != is_open
                 || jobs.running.contains(&job.id) != (job.state == JobState::Running)
         })
     }

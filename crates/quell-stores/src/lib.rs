@@ -11,10 +11,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
+use quell_azure::{AzureOptions, Connection};
 use quell_conformance::sim::{self, Place};
 use quell_conformance::{Opened, Report, Rig, report};
 use quell_core::history::Sink;
 use quell_core::{MemoryStore, Store};
+use quell_engine::{Engine, Maps};
+use quell_portable::{MemoryTable, Partition};
 use quell_postgres::PostgresOptions;
 use quell_redis::RedisOptions;
 use quell_sqlite::{SqliteOptions, Synchronous};
@@ -30,11 +33,25 @@ pub enum Kind {
     Postgres,
     /// Redis, under a prefix of its own on the server that tests share.
     Redis,
+    /// The engine over ordered maps.
+    Engine,
+    /// The engine over a table in memory, which writes a hundred rows at once and no more.
+    Table,
+    /// Azure Table Storage: a table of its own on the Azurite that tests share.
+    Azure,
 }
 
 impl Kind {
     /// All of them, in the order of the page's columns.
-    pub const ALL: [Kind; 4] = [Kind::Memory, Kind::Sqlite, Kind::Postgres, Kind::Redis];
+    pub const ALL: [Kind; 7] = [
+        Kind::Memory,
+        Kind::Sqlite,
+        Kind::Postgres,
+        Kind::Redis,
+        Kind::Engine,
+        Kind::Table,
+        Kind::Azure,
+    ];
 
     /// The name that heads its column.
     #[must_use]
@@ -44,6 +61,9 @@ impl Kind {
             Kind::Sqlite => "sqlite",
             Kind::Postgres => "postgres",
             Kind::Redis => "redis",
+            Kind::Engine => "engine",
+            Kind::Table => "table",
+            Kind::Azure => "azurite",
         }
     }
 
@@ -54,6 +74,9 @@ impl Kind {
             Kind::Sqlite => sqlite(None).await,
             Kind::Postgres => postgres(None).await,
             Kind::Redis => redis(None).await,
+            Kind::Engine => opened(Engine::new(Maps::new(Rig::START)), Box::new(())),
+            Kind::Table => opened(table(MemoryTable::new(Rig::START)), Box::new(())),
+            Kind::Azure => azure(None).await,
         }
     }
 
@@ -64,6 +87,13 @@ impl Kind {
             Kind::Sqlite => sqlite(Some(sink)).await,
             Kind::Postgres => postgres(Some(sink)).await,
             Kind::Redis => redis(Some(sink)).await,
+            Kind::Engine => {
+                opened(Engine::new(Maps::new(Rig::START)).with_history(sink), Box::new(()))
+            }
+            Kind::Table => {
+                opened(table(MemoryTable::new(Rig::START)).with_history(sink), Box::new(()))
+            }
+            Kind::Azure => azure(Some(sink)).await,
         }
     }
 
@@ -81,6 +111,22 @@ impl Kind {
             Kind::Sqlite => sqlite_place(),
             Kind::Postgres => postgres_place(),
             Kind::Redis => redis_place(),
+            Kind::Engine => {
+                let store: OnceLock<Arc<dyn Store>> = OnceLock::new();
+                Place::new(move |sink| {
+                    let engine = || Engine::new(Maps::new(Rig::START)).with_history(sink);
+                    let opened = Arc::clone(store.get_or_init(|| Arc::new(engine())));
+                    async move { opened }
+                })
+            }
+            Kind::Table => {
+                let rows = MemoryTable::new(Rig::START);
+                Place::new(move |sink| {
+                    let store = table(rows.clone()).with_history(sink);
+                    async move { Arc::new(store) as Arc<dyn Store> }
+                })
+            }
+            Kind::Azure => azure_place(),
         }
     }
 
@@ -150,6 +196,33 @@ async fn redis(history: Option<Sink>) -> Opened {
     let options = RedisOptions::from_url(&url).and_then(|url| url.prefix(prefix)).expect("a URL");
     let options = history.into_iter().fold(options, RedisOptions::history);
     opened(options.open().await.expect("a fresh prefix opens"), Box::new(()))
+}
+
+fn table(rows: MemoryTable) -> Engine<Partition<MemoryTable>> {
+    Engine::new(Partition::new(rows, "store"))
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails its row of the report")]
+async fn azure(history: Option<Sink>) -> Opened {
+    let (connection, name) = quell_services::azurite_for_tests();
+    let options = azure_options(&connection, name);
+    let options = history.into_iter().fold(options, AzureOptions::history);
+    opened(options.open().await.expect("a fresh table opens"), Box::new(()))
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails the simulation")]
+fn azure_place() -> Place {
+    let (connection, name) = quell_services::azurite_for_tests();
+    Place::new(move |sink| {
+        let options = azure_options(&connection, name.clone()).history(sink);
+        async move { Arc::new(options.open().await.expect("the table opens")) as Arc<dyn Store> }
+    })
+}
+
+#[expect(clippy::expect_used, reason = "Azurite's own connection string is one")]
+fn azure_options(connection: &str, name: String) -> AzureOptions {
+    let connection = Connection::from_string(connection).expect("a connection string");
+    AzureOptions::new(connection, name).expect("a name").create(true)
 }
 
 /// The workspace's root, whose documents the page is made of.
