@@ -1,6 +1,7 @@
 """Every operation that Quell needs, by Microsoft's SDK for Python, on a stand-in that the test started."""
 
 import datetime
+import faulthandler
 import os
 import time
 
@@ -216,6 +217,7 @@ def faults_are_what_the_sdk_expects(bus):
     refused(ServiceBusError, lambda: sender.send_messages(ServiceBusMessage("x")))
 
 
+faulthandler.dump_traceback_later(180, exit=True)
 with client() as bus:
     for act in (
         sends_and_completes,
@@ -230,3 +232,4 @@ with client() as bus:
         began = time.monotonic()
         act(bus)
         print(f"ok {act.__name__} {time.monotonic() - began:.1f} s", flush=True)
+print("all ok", flush=True)

@@ -104,13 +104,7 @@ fn program() -> anyhow::Result<PathBuf> {
     if complete.exists() {
         return Ok(program);
     }
-    let answers = |program: &str| {
-        let version = Command::new(program).arg("--version").output();
-        version.is_ok_and(|output| output.status.success())
-    };
-    if !answers("node") || !answers("npm") {
-        install_while_alone(&["nodejs", "npm"])?;
-    }
+    ensure_npm()?;
     std::fs::create_dir_all(&folder)?;
     let wanted = format!(r#"{{"private":true,"dependencies":{{"azurite":"{VERSION}"}}}}"#);
     std::fs::write(folder.join("package.json"), wanted)?;
@@ -124,6 +118,18 @@ fn program() -> anyhow::Result<PathBuf> {
     ensure!(lock.contains(INTEGRITY), "npm fetched another file than that of Azurite {VERSION}");
     std::fs::write(complete, "")?;
     Ok(program)
+}
+
+/// Installs Node.js and npm where they are missing, for who is [`alone`] already.
+pub(crate) fn ensure_npm() -> anyhow::Result<()> {
+    let answers = |program: &str| {
+        let version = Command::new(program).arg("--version").output();
+        version.is_ok_and(|output| output.status.success())
+    };
+    if !answers("node") || !answers("npm") {
+        install_while_alone(&["nodejs", "npm"])?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

