@@ -170,8 +170,9 @@ function open(link, address, attach) {
             const { name } = find(link.address);
             if (fails(name, 'busy-attach')) throw busy();
         }
-        link.set_source(link.source || {});
-        link.set_target(link.target || {});
+        // Only the address is echoed: rhea shares one array among all empty lists that it reads.
+        link.set_source({ address: link.source && link.source.address });
+        link.set_target({ address: link.target && link.target.address });
         attach();
     } catch (error) {
         close(link, error);
@@ -264,6 +265,7 @@ function operate(receiver, { application_properties: { operation }, body }) {
     if (!act) throw new Refusal(400, 'amqp:not-implemented', `The operation ${operation} is not known.`);
     const result = act(queue, body, name);
     if (fails(name, 'no-answer-management')) return undefined;
+    if (fails(name, 'timeout-management')) throw new Refusal(408, 'com.microsoft:timeout', 'It took too long.');
     return result || {};
 }
 
@@ -295,7 +297,8 @@ function reply(receiver, request) {
 // Connections
 
 function forget(connection) {
-    connections.delete(connection);
+    // One that never spoke AMQP was never opened.
+    if (!connections.delete(connection)) return;
     connection.timers.forEach(clearTimeout);
     leave((link) => link.connection === connection);
 }
@@ -325,6 +328,7 @@ const CONTROLS = {
     shift: ({ queue, ms }) => void (find(queue).queue.shiftMs = ms),
     expire: ({ queue }) => find(queue).queue.expireLocks(),
     counts: ({ queue }) => find(queue).queue.counts(),
+    dead: ({ queue }) => find(queue).queue.dead.peek(0, Infinity).map(({ buried }) => buried.reason || ''),
     disconnect: () => connections.forEach(({ socket }) => socket.destroy()),
     stats: () => ({ tokens, connections: connections.size }),
 };

@@ -159,6 +159,30 @@ def abandons_and_dead_letters(bus):
             none(dead)
 
 
+def settles_by_management(bus):
+    """As the SDK does by itself where the link of a message is gone."""
+    dead = bus.get_queue_receiver("plain", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    with bus.get_queue_sender("plain") as sender, bus.get_queue_receiver("plain") as receiver, dead:
+
+        def settle(status, **details):
+            got = one(receiver)
+            receiver._settle_message_via_mgmt_link(status, [got.lock_token], details)
+            return got
+
+        sender.send_messages(ServiceBusMessage("first"))
+        got = settle("abandoned")
+        assert settle("completed").delivery_count == got.delivery_count + 1
+        none(receiver)
+        late = lambda: receiver._settle_message_via_mgmt_link("completed", [got.lock_token])
+        refused(MessageLockLostError, late)
+        sender.send_messages(ServiceBusMessage("second"))
+        settle("suspended", **{"deadletter-reason": "poison"})
+        poison = one(dead)
+        assert (text(poison), poison.dead_letter_reason) == ("second", "poison")
+        dead._settle_message_via_mgmt_link("completed", [poison.lock_token])
+        none(dead)
+
+
 def consumers_compete(bus):
     with bus.get_queue_sender("plain") as sender:
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(20)])
@@ -225,6 +249,7 @@ with client() as bus:
         schedules_and_cancels,
         locks_expire_and_are_renewed,
         abandons_and_dead_letters,
+        settles_by_management,
         consumers_compete,
         duplicates_and_old_messages_go,
         faults_are_what_the_sdk_expects,

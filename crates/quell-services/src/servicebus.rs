@@ -61,6 +61,8 @@ pub enum Fault {
     NoAnswer,
     /// An operation of `$management` is done and never answered.
     NoAnswerManagement,
+    /// An operation of `$management` is done, and its answer is that it took too long.
+    TimeoutManagement,
     /// A send is refused: the service is throttling.
     Busy,
     /// A link is refused: the service is throttling.
@@ -194,6 +196,14 @@ impl ServiceBus {
     /// Where there is no such queue.
     pub fn counts(&self, queue: &str) -> anyhow::Result<Counts> {
         Ok(serde_json::from_value(self.control(&json!({ "do": "counts", "queue": queue }))?)?)
+    }
+
+    /// The reasons of the queue's dead letters, the oldest first.
+    ///
+    /// # Errors
+    /// Where there is no such queue.
+    pub fn dead_letters(&self, queue: &str) -> anyhow::Result<Vec<String>> {
+        Ok(serde_json::from_value(self.control(&json!({ "do": "dead", "queue": queue }))?)?)
     }
 
     /// What it has counted.
