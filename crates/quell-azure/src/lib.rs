@@ -1,4 +1,4 @@
-//! Quell's tables on Azure Table Storage.
+//! Quell on Azure: tables in Table Storage, and timers in Service Bus ([`servicebus`]).
 //!
 //! [`AzureOptions`] opens an [`AzureStore`]: the engine on one partition of a [`TableStorage`], which keeps
 //! rows as entities of one table. That sends its
@@ -16,6 +16,7 @@ mod credentials;
 mod entra;
 mod error;
 mod options;
+pub mod servicebus;
 mod table;
 mod transport;
 

@@ -1,4 +1,4 @@
-//! Tables on Azurite, and on a proxy before it that loses answers.
+//! Tables on Azurite, and on a proxy before it that loses answers; timers on a stand-in for Service Bus.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
 mod bounds;
@@ -8,5 +8,7 @@ mod opening;
 mod pages;
 mod proxy;
 mod server;
+mod servicebus;
+mod servicebus_faults;
 mod store;
 mod time;

@@ -1,0 +1,265 @@
+//! Timers in a queue of Azure Service Bus, over AMQP 1.0.
+//!
+//! [`ServiceBusOptions`] opens a [`ServiceBus`], which owns one connection (`live`) and replaces it
+//! when it fails. `requests` sends requests to the nodes `$cbs` and `$management`; `wire` knows how
+//! messages are laid out, `token` how a connection is authorized, and `failure` what an error means.
+//!
+//! Invariants: every call ends by its deadline; a send without an acknowledgement is never repeated,
+//! for it may have been stored; no key and no token is printed, logged or part of an error.
+
+mod failure;
+mod live;
+mod options;
+mod requests;
+mod token;
+mod wire;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::{Error, ErrorKind, Result, Timestamp};
+use quell_portable::{Delivery, Message, Received, Timer};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use failure::Failure;
+use live::{Connecting, Live};
+pub use options::ServiceBusOptions;
+use wire::LockToken;
+
+/// The longest body: a message of the tier Standard has 256 KiB, of which 64 KiB are for headers.
+const MOST_BYTES: usize = 192 * 1024;
+
+/// An operation on one delivery.
+#[derive(Debug)]
+enum Operation {
+    Renew,
+    Complete,
+    Abandon,
+    /// With its reason.
+    DeadLetter(String),
+}
+
+impl Operation {
+    /// Completes "cannot …".
+    fn what(&self) -> &'static str {
+        match self {
+            Operation::Renew => "renew the lock of a message",
+            Operation::Complete => "complete a message",
+            Operation::Abandon => "abandon a message",
+            Operation::DeadLetter(_) => "dead-letter a message",
+        }
+    }
+}
+
+/// A timer in one queue.
+pub struct ServiceBus {
+    options: ServiceBusOptions,
+    current: StdMutex<Option<Arc<Live>>>,
+    /// Held while a connection is opened, so that concurrent calls share one.
+    connecting: Mutex<()>,
+}
+
+impl fmt::Debug for ServiceBus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceBus").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl ServiceBus {
+    fn new(options: ServiceBusOptions) -> Self {
+        ServiceBus { options, current: StdMutex::default(), connecting: Mutex::default() }
+    }
+
+    async fn connect(&self) -> Result<()> {
+        self.live("open the queue", self.deadline()).await.map(drop)
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.options.timeout
+    }
+
+    /// The connection with a token that is valid for a while, and how long that is.
+    async fn live(&self, what: &str, deadline: Instant) -> Result<(Arc<Live>, Duration)> {
+        let ready = async {
+            let _alone = self.connecting.lock().await;
+            if let Some(live) = self.usable() {
+                match live.renew(&self.options).await {
+                    Ok(left) => return Ok((live, left)),
+                    // A token that is rejected is rejected on the next connection as well.
+                    Err(Connecting::Failed(Failure::Rejected(rejection))) => {
+                        return Err(Connecting::Failed(Failure::Rejected(rejection)));
+                    }
+                    Err(_) => self.forget(&live),
+                }
+            }
+            let live = Arc::new(Box::pin(Live::connect(&self.options)).await?);
+            *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&live));
+            let left = live.renew(&self.options).await?;
+            Ok((live, left))
+        };
+        match timeout_at(deadline, ready).await {
+            Ok(Ok(live)) => Ok(live),
+            Ok(Err(Connecting::Error(error))) => Err(error),
+            Ok(Err(Connecting::Failed(failure))) => Err(self.undone(what, failure)),
+            Err(_) => {
+                // One that does not answer a renewal is of no more use.
+                self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
+                Err(self.undone(what, Failure::not_sent(self.silence())))
+            }
+        }
+    }
+
+    fn usable(&self) -> Option<Arc<Live>> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.clone().filter(|live| !live.has_ended())
+    }
+
+    /// Replaces a connection at the next call.
+    fn forget(&self, live: &Arc<Live>) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.take_if(|current| Arc::ptr_eq(current, live));
+    }
+
+    fn silence(&self) -> String {
+        format!("no answer within {:?}", self.options.timeout)
+    }
+
+    /// The error of a call that has done nothing.
+    fn undone(&self, what: &str, failure: Failure) -> Error {
+        let place = format!("{}:{}", self.options.host, self.options.port);
+        match failure {
+            Failure::Rejected(rejection) => {
+                rejection.error(what, &self.options.queue, &self.options.credentials.remedy())
+            }
+            Failure::NotSent(source) | Failure::InDoubt(source) => {
+                let message = format!("cannot {what}: the connection to {place} failed: {source}");
+                Error::new(ErrorKind::Unavailable, message).with_source(source)
+            }
+        }
+    }
+
+    /// Makes a write. Where the connection failed before it was sent, as after a long silence, it is
+    /// sent once more on another; where it may have been sent, its outcome is unknown.
+    async fn write<F>(&self, what: &'static str, act: impl Fn(Arc<Live>) -> F + Send) -> Result<()>
+    where
+        F: Future<Output = Result<(), Failure>> + Send,
+    {
+        let deadline = self.deadline();
+        let mut is_second = false;
+        loop {
+            let (live, _) = self.live(what, deadline).await?;
+            let failure = match timeout_at(deadline, act(Arc::clone(&live))).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::in_doubt(self.silence()),
+            };
+            let in_doubt = |source| {
+                let message = format!("cannot tell whether this was done: {what}: {source}");
+                Error::new(ErrorKind::UnknownOutcome, message).with_source(source)
+            };
+            match failure {
+                Failure::Rejected(rejection) if rejection.is_in_doubt() => {
+                    return Err(in_doubt(rejection.to_string().into()));
+                }
+                Failure::Rejected(_) => return Err(self.undone(what, failure)),
+                Failure::NotSent(source) => {
+                    self.forget(&live);
+                    if is_second {
+                        return Err(self.undone(what, Failure::NotSent(source)));
+                    }
+                    is_second = true;
+                }
+                Failure::InDoubt(source) => {
+                    self.forget(&live);
+                    return Err(in_doubt(source));
+                }
+            }
+        }
+    }
+
+    async fn manage(&self, delivery: &Delivery, operation: Operation) -> Result<()> {
+        let what = operation.what();
+        let token = LockToken::of(delivery).ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("cannot {what}: its delivery is of another timer"),
+            )
+        })?;
+        let timeout_ms = u32::try_from(self.options.timeout.as_millis()).unwrap_or(u32::MAX);
+        let operation = &operation;
+        let act =
+            move |live: Arc<Live>| async move { live.manage(operation, token, timeout_ms).await };
+        self.write(what, act).await
+    }
+}
+
+#[async_trait]
+impl Timer for ServiceBus {
+    fn deduplicates(&self) -> bool {
+        self.options.deduplicates
+    }
+
+    fn most_bytes(&self) -> usize {
+        MOST_BYTES
+    }
+
+    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+        if message.body.len() > MOST_BYTES {
+            let text = format!("a message has {} bytes, of {MOST_BYTES}", message.body.len());
+            return Err(Error::invalid("body", text));
+        }
+        let message = &wire::encode(message, (at > now).then_some(at));
+        let act = move |live: Arc<Live>| async move { live.send(message.clone()).await };
+        self.write("send a message", act).await
+    }
+
+    /// Dropping the future loses no message: those that it has taken are delivered again when their
+    /// locks end. Calls at one time take turns. Where the connection fails, it waits on one more.
+    async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
+        let what = "receive messages";
+        let ends = Instant::now() + wait;
+        let deadline = ends + self.options.timeout;
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        let mut is_second = false;
+        loop {
+            let (live, left) = self.live(what, self.deadline().min(deadline)).await?;
+            // A longer wait goes on with another token.
+            let slice = left.min(ends.saturating_duration_since(Instant::now()));
+            let failure = match timeout_at(deadline, live.receive(most, slice)).await {
+                Ok(Ok(found)) if found.is_empty() && Instant::now() < ends => continue,
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::not_sent(self.silence()),
+            };
+            self.forget(&live);
+            if is_second || Instant::now() >= deadline {
+                return Err(self.undone(what, failure));
+            }
+            is_second = true;
+        }
+    }
+
+    async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
+        self.manage(delivery, Operation::Renew).await?;
+        Ok(delivery.clone())
+    }
+
+    async fn complete(&self, delivery: &Delivery) -> Result<()> {
+        self.manage(delivery, Operation::Complete).await
+    }
+
+    async fn abandon(&self, delivery: &Delivery) -> Result<()> {
+        self.manage(delivery, Operation::Abandon).await
+    }
+
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
+        self.manage(delivery, Operation::DeadLetter(reason.to_owned())).await
+    }
+}

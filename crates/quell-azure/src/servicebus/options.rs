@@ -1,0 +1,221 @@
+//! Which queue, with which credentials, and how.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_core::{Error, Result};
+
+use super::ServiceBus;
+use super::token::Credentials;
+use crate::credentials::{Secret, TokenSource};
+
+/// The lifetime of tokens that are signed here.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(3_600);
+
+/// How to open a queue of Azure Service Bus.
+///
+/// The queue's own properties are set where it is created: the duration of a lock, the maximum of
+/// deliveries and the window of duplicate detection.
+///
+/// ```no_run
+/// # async fn open() -> quell_core::Result<()> {
+/// use quell_azure::servicebus::ServiceBusOptions;
+///
+/// let connection = "Endpoint=sb://quell.servicebus.windows.net/;\
+///     SharedAccessKeyName=worker;SharedAccessKey=…";
+/// let timer = ServiceBusOptions::from_connection_string(connection, "timers")?
+///     .deduplicates(true)
+///     .open()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ServiceBusOptions {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) is_plain: bool,
+    pub(super) queue: String,
+    pub(super) credentials: Credentials,
+    pub(super) timeout: Duration,
+    pub(super) deduplicates: bool,
+}
+
+/// The parts of a connection string that Quell reads.
+#[derive(Default)]
+struct Parts<'s> {
+    endpoint: Option<&'s str>,
+    key_name: Option<&'s str>,
+    key: Option<&'s str>,
+    signature: Option<&'s str>,
+    queue: Option<&'s str>,
+    is_plain: bool,
+}
+
+impl ServiceBusOptions {
+    /// Reads a connection string: `Endpoint`, and `SharedAccessKeyName` with `SharedAccessKey`, or
+    /// `SharedAccessSignature`. `UseDevelopmentEmulator=true` means a connection without TLS, to
+    /// port 5672 unless the endpoint names another.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where a part is missing or unreadable,
+    /// and where `EntityPath` is another queue; the error never contains the string.
+    pub fn from_connection_string(text: &str, queue: &str) -> Result<Self> {
+        let mut parts = Parts::default();
+        for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+            // The text of a malformed part may be a secret.
+            let (name, value) = part
+                .split_once('=')
+                .ok_or_else(|| invalid("a part has no `=`: give NAME=VALUE;NAME=VALUE…"))?;
+            match name.to_ascii_lowercase().as_str() {
+                "endpoint" => parts.endpoint = Some(value),
+                "sharedaccesskeyname" => parts.key_name = Some(value),
+                "sharedaccesskey" => parts.key = Some(value),
+                "sharedaccesssignature" => parts.signature = Some(value),
+                "entitypath" => parts.queue = Some(value),
+                "usedevelopmentemulator" => parts.is_plain = value.eq_ignore_ascii_case("true"),
+                // Parts for other clients.
+                _ => {}
+            }
+        }
+        parts.options(queue)
+    }
+
+    /// The queue of a namespace such as `quell.servicebus.windows.net`, by bearer tokens. They are for
+    /// `https://servicebus.azure.net/.default`, and must last for five minutes when they are returned.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for names that no namespace or queue has.
+    pub fn from_tokens(host: &str, queue: &str, source: Arc<dyn TokenSource>) -> Result<Self> {
+        let credentials = Credentials::Source(source);
+        ServiceBusOptions::new(host, queue, credentials, false)
+    }
+
+    fn new(place: &str, queue: &str, credentials: Credentials, is_plain: bool) -> Result<Self> {
+        let (host, port) = match place.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().ok()),
+            None => (place, Some(if is_plain { 5_672 } else { 5_671 })),
+        };
+        let is_host = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+        let (Some(port), true) = (port, !host.is_empty() && host.chars().all(is_host)) else {
+            return Err(invalid("Endpoint is not sb://HOST/ or sb://HOST:PORT/"));
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "._-/~".contains(c);
+        if !(1..=260).contains(&queue.len()) || !queue.chars().all(is_name) {
+            let message = format!("queue {queue:?}: give 1 to 260 letters, digits, and . _ - / ~");
+            return Err(Error::invalid("queue", message));
+        }
+        Ok(ServiceBusOptions {
+            host: host.to_owned(),
+            port,
+            is_plain,
+            queue: queue.to_owned(),
+            credentials,
+            timeout: Duration::from_secs(10),
+            deduplicates: false,
+        })
+    }
+
+    /// How long a call may take; [`receive`](quell_portable::Timer::receive) waits on top of it. 10 s by
+    /// default.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Whether the queue was created with duplicate detection. Not by default.
+    pub fn deduplicates(mut self, deduplicates: bool) -> Self {
+        self.deduplicates = deduplicates;
+        self
+    }
+
+    /// The lifetime of the tokens that a key signs; each is replaced after half of it. An hour by
+    /// default.
+    pub fn token_lifetime(mut self, duration: Duration) -> Self {
+        if let Credentials::Key { lifetime, .. } = &mut self.credentials {
+            *lifetime = duration;
+        }
+        self
+    }
+
+    /// Opens the queue: connects, and presents the credentials.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable) where the service cannot be
+    /// reached, rejects the credentials, or has no such queue.
+    pub async fn open(self) -> Result<ServiceBus> {
+        let timer = ServiceBus::new(self);
+        timer.connect().await?;
+        Ok(timer)
+    }
+}
+
+impl Parts<'_> {
+    fn options(self, queue: &str) -> Result<ServiceBusOptions> {
+        if self.queue.is_some_and(|found| found != queue) {
+            let help = format!("its EntityPath is another queue than {queue:?}");
+            return Err(invalid(&help));
+        }
+        let place = self.endpoint.and_then(|endpoint| endpoint.strip_prefix("sb://"));
+        let place = place.ok_or_else(|| invalid("give Endpoint=sb://HOST/"))?;
+        let credentials = match (self.key_name, self.key, self.signature) {
+            (Some(name), Some(key), _) => Credentials::Key {
+                name: name.to_owned(),
+                key: Secret::new(key),
+                lifetime: TOKEN_LIFETIME,
+            },
+            (_, _, Some(signature)) => Credentials::Signature(Secret::new(signature)),
+            (..) => {
+                let help = "give SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature";
+                return Err(invalid(help));
+            }
+        };
+        ServiceBusOptions::new(place.trim_end_matches('/'), queue, credentials, self.is_plain)
+    }
+}
+
+fn invalid(help: &str) -> Error {
+    let message = format!("cannot read the connection string of Service Bus: {help}");
+    Error::invalid("connection", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_come_from_the_parts_of_a_connection_string() {
+        let key = "SharedAccessKeyName=n;SharedAccessKey=CANARY=";
+        for (text, place, is_plain) in [
+            ("Endpoint=sb://ns.test/", ("ns.test", 5_671), false),
+            ("Endpoint=sb://ns.test:99", ("ns.test", 99), false),
+            ("Endpoint=sb://localhost;UseDevelopmentEmulator=true", ("localhost", 5_672), true),
+            ("Endpoint=sb://ns.test;EntityPath=q", ("ns.test", 5_671), false),
+        ] {
+            let text = format!("{text};{key}");
+            let options = ServiceBusOptions::from_connection_string(&text, "q").unwrap();
+            assert_eq!(
+                ((options.host.as_str(), options.port), options.is_plain),
+                (place, is_plain)
+            );
+            let printed = format!("{options:?}");
+            assert!(!printed.contains("CANARY"), "{printed}");
+        }
+    }
+
+    #[test]
+    fn errors_never_contain_the_connection_string() {
+        for text in [
+            "CANARY",
+            "Endpoint=sb://ns.test;SharedAccessKey=CANARY",
+            "Endpoint=https://CANARY;SharedAccessSignature=CANARY",
+            "Endpoint=sb://u:CANARY@ns.test;SharedAccessSignature=CANARY",
+            "Endpoint=sb://ns.test;EntityPath=CANARY;SharedAccessSignature=CANARY",
+        ] {
+            let error = ServiceBusOptions::from_connection_string(text, "q").unwrap_err();
+            assert_eq!(error.kind(), quell_core::ErrorKind::Invalid);
+            assert!(!format!("{error:?}").contains("CANARY"), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Connections that break, a service that is busy or silent, and credentials that are wrong.
+
+use std::time::{Duration, Instant};
+
+use quell_azure::servicebus::ServiceBusOptions;
+use quell_core::ErrorKind;
+use quell_portable::Timer;
+use quell_services::Proxy;
+use quell_services::servicebus::{Counts, Fault, QueueOptions};
+
+use crate::servicebus::{QUEUE, lock, message, none, now, one, options_at, send, text, timer};
+
+/// What a busy machine may add to a deadline.
+const SLACK: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn a_send_whose_acknowledgement_is_lost_has_an_unknown_outcome() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    for (fault, stored) in [(Fault::DropAfter, 1), (Fault::DropBefore, 1), (Fault::NoAnswer, 2)] {
+        stand_in.fault(QUEUE, fault, 1).unwrap();
+        let error = timer.schedule(&message("x"), now(), now()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{fault:?}: {error}");
+        // It was not sent again by itself.
+        let counts = stand_in.counts(QUEUE).unwrap();
+        assert_eq!(counts, Counts { ready: stored, ..Counts::default() }, "{fault:?}");
+    }
+    // The next call has a connection of its own.
+    send(&timer, "after").await;
+    assert_eq!(stand_in.counts(QUEUE).unwrap().ready, 3);
+}
+
+#[tokio::test]
+async fn an_operation_whose_answer_is_lost_has_an_unknown_outcome() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    for fault in [Fault::NoAnswerManagement, Fault::TimeoutManagement] {
+        send(&timer, "x").await;
+        let received = one(&timer).await;
+        stand_in.fault(QUEUE, fault, 1).unwrap();
+        let error = timer.complete(&received.delivery).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{fault:?}: {error}");
+        let error = timer.complete(&received.delivery).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{fault:?}: it was done: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_is_replaced_and_locks_outlive_it() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    send(&timer, "kept").await;
+    let received = one(&timer).await;
+    for _ in 0..3 {
+        stand_in.disconnect().unwrap();
+        // The client may not know yet: such a call is not sent twice.
+        match timer.renew(&received.delivery).await {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{error}"),
+        }
+        timer.renew(&received.delivery).await.unwrap();
+    }
+    timer.complete(&received.delivery).await.unwrap();
+    assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts::default());
+}
+
+#[tokio::test]
+async fn a_receiver_whose_connection_closes_waits_on_another() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    let cuts = async {
+        // The receiver waits by now, or finds a closed connection: both recover.
+        stand_in.disconnect().unwrap();
+        send(&options_at(stand_in.port()).open().await.unwrap(), "first").await;
+    };
+    let (found, ()) = tokio::join!(one(&timer), cuts);
+    assert_eq!(text(&found), "first");
+    timer.complete(&found.delivery).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_silent_peer_holds_no_call_up() {
+    let (stand_in, direct) = timer(QueueOptions::default()).await;
+    send(&direct, "x").await;
+    let proxy = Proxy::start(stand_in.port()).unwrap();
+    let limit = Duration::from_secs(2);
+    let through = options_at(proxy.port()).timeout(limit).open().await.unwrap();
+    let received = one(&through).await;
+    proxy.hold(true);
+    let (delivery, x) = (&received.delivery, message("y"));
+    let began = Instant::now();
+    let kinds = tokio::join!(
+        async { through.schedule(&x, now(), now()).await.unwrap_err().kind() },
+        async { through.renew(delivery).await.unwrap_err().kind() },
+        async { through.complete(delivery).await.unwrap_err().kind() },
+        async { through.abandon(delivery).await.unwrap_err().kind() },
+        async { through.dead_letter(delivery, "r").await.unwrap_err().kind() },
+    );
+    let unknown = ErrorKind::UnknownOutcome;
+    assert_eq!(kinds, (unknown, unknown, unknown, unknown, unknown));
+    assert!(began.elapsed() < limit + SLACK, "{:?}", began.elapsed());
+    // The next ones cannot even connect.
+    let began = Instant::now();
+    let (sent, found) =
+        tokio::join!(through.schedule(&x, now(), now()), through.receive(1, limit / 2));
+    assert_eq!(sent.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(found.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(began.elapsed() < limit + SLACK, "{:?}", began.elapsed());
+    let error = options_at(proxy.port()).timeout(limit).open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test]
+async fn nothing_that_listens_means_that_nothing_was_done() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    drop(stand_in);
+    // The first call may find a connection that was open.
+    let _first = timer.schedule(&message("x"), now(), now()).await;
+    let error = timer.schedule(&message("x"), now(), now()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = timer.receive(1, SLACK).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn a_busy_service_has_done_nothing() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    stand_in.fault(QUEUE, Fault::Busy, 1).unwrap();
+    let error = timer.schedule(&message("x"), now(), now()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("50004"), "{error}");
+    send(&timer, "x").await;
+    let received = one(&timer).await;
+    stand_in.fault(QUEUE, Fault::BusyManagement, 1).unwrap();
+    let error = timer.complete(&received.delivery).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    timer.complete(&received.delivery).await.unwrap();
+    assert_eq!(stand_in.stats().unwrap().connections, 1, "the connection was well");
+    stand_in.fault(QUEUE, Fault::BusyAttach, 1).unwrap();
+    let error = options_at(stand_in.port()).open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("50004"), "{error}");
+}
+
+#[tokio::test]
+async fn a_message_that_was_completed_may_come_once_more() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    stand_in.fault(QUEUE, Fault::Twice, 1).unwrap();
+    send(&timer, "x").await;
+    for deliveries in 1..=2 {
+        let received = one(&timer).await;
+        assert_eq!(received.deliveries, deliveries);
+        timer.complete(&received.delivery).await.unwrap();
+    }
+    none(&timer).await;
+}
+
+#[tokio::test]
+async fn a_schedule_may_be_late_and_locks_may_end_at_once() {
+    let (stand_in, timer) = timer(lock(Duration::from_secs(60))).await;
+    stand_in.shift_schedule(QUEUE, 700).unwrap();
+    let at = now() + Duration::from_millis(300);
+    timer.schedule(&message("late"), now(), at).await.unwrap();
+    let received = one(&timer).await;
+    assert!(now() >= at + Duration::from_millis(700));
+    stand_in.expire_locks(QUEUE).unwrap();
+    let error = timer.complete(&received.delivery).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(one(&timer).await.deliveries, 2);
+}
+
+#[tokio::test]
+async fn tokens_are_replaced_before_they_expire() {
+    let (stand_in, _) = timer(QueueOptions::default()).await;
+    let lifetime = Duration::from_secs(2);
+    let timer = options_at(stand_in.port()).token_lifetime(lifetime).open().await.unwrap();
+    let connections = stand_in.stats().unwrap().connections;
+    let began = Instant::now();
+    // A wait longer than a token, and calls after several: the stand-in closes links without one.
+    assert_eq!(timer.receive(1, lifetime * 2).await.unwrap(), []);
+    while began.elapsed() < lifetime * 3 {
+        send(&timer, "x").await;
+        let received = one(&timer).await;
+        timer.complete(&received.delivery).await.unwrap();
+    }
+    assert_eq!(stand_in.stats().unwrap().connections, connections, "it was never replaced");
+    // A token that is never replaced ends its links.
+    assert!(stand_in.stats().unwrap().tokens >= 8);
+}
+
+#[tokio::test]
+async fn wrong_credentials_and_missing_queues_are_named() {
+    let (stand_in, _) = timer(QueueOptions::default()).await;
+    let place = format!("Endpoint=sb://127.0.0.1:{};UseDevelopmentEmulator=true", stand_in.port());
+    let wrong = format!("{place};SharedAccessKeyName=quell;SharedAccessKey=CANARY");
+    let options = ServiceBusOptions::from_connection_string(&wrong, QUEUE).unwrap();
+    let error = options.open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let printed = format!("{error} {error:?}");
+    assert!(printed.contains("rejects the credentials"), "{printed}");
+    assert!(printed.contains("check SharedAccessKey of"), "{printed}");
+    assert!(!printed.contains("CANARY") && !printed.contains("sig="), "{printed}");
+    let connection = stand_in.connection_string();
+    let options = ServiceBusOptions::from_connection_string(&connection, "missing").unwrap();
+    let error = options.open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("queue \"missing\" does not exist"), "{error}");
+}
+
+#[tokio::test]
+async fn nothing_is_said_to_a_peer_without_tls() {
+    let (stand_in, _) = timer(QueueOptions::default()).await;
+    let connection = stand_in.connection_string().replace(";UseDevelopmentEmulator=true", "");
+    let options = ServiceBusOptions::from_connection_string(&connection, QUEUE).unwrap();
+    let tokens = stand_in.stats().unwrap().tokens;
+    let error = options.timeout(SLACK).open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(stand_in.stats().unwrap().tokens, tokens, "a token was sent in the clear");
+}
