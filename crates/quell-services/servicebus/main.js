@@ -84,8 +84,8 @@ function putToken(connection, request) {
     const claim = check(request.body);
     tokens += 1;
     connection.claims.push(claim);
-    const timer = setTimeout(() => closeExpired(connection), Math.min(claim.expires - Date.now() + 1, 0x7fffffff));
-    connection.timers.push(timer);
+    const left = Math.min(claim.expires - Date.now() + 1, 0x7fffffff);
+    connection.timers.push(setTimeout(() => closeExpired(connection), left));
     return {};
 }
 
@@ -138,14 +138,21 @@ function bury(queue, token, info) {
     queue.deadLetter(token, info.DeadLetterReason, info.DeadLetterErrorDescription);
 }
 
-const container = rhea.create_container({ id: 'servicebus', sender_options: { autosettle: false, treat_modified_as_released: false }, receiver_options: { autoaccept: false, autosettle: false, credit_window: 0 } });
+const container = rhea.create_container({
+    id: 'servicebus',
+    sender_options: { autosettle: false, treat_modified_as_released: false },
+    receiver_options: { autoaccept: false, autosettle: false, credit_window: 0 },
+});
 container.sasl_server_mechanisms.enable_anonymous();
 container.sasl_server_mechanisms.MSSBCBS = container.sasl_server_mechanisms.ANONYMOUS;
 
 container.on('accepted', (context) => settle(context, complete, codec.accepted()));
-container.on('released', (context) => settle(context, (queue, token) => queue.abandon(token, false), codec.released()));
+container.on('released', (context) => settle(context, (queue, token) => {
+    queue.abandon(token, false);
+}, codec.released()));
 container.on('modified', (context) => settle(context, (queue, token) => {
-    if (context.delivery.remote_state.undeliverable_here) throw new Refusal(501, 'amqp:not-implemented', 'No deferral.');
+    const isDeferred = context.delivery.remote_state.undeliverable_here;
+    if (isDeferred) throw new Refusal(501, 'amqp:not-implemented', 'No deferral.');
     queue.abandon(token);
 }, codec.modified({})));
 container.on('rejected', (context) => settle(context, (queue, token) => {
@@ -184,7 +191,9 @@ const isNode = (address) => address === '$cbs' || address.endsWith('/$management
 container.on('sender_open', ({ sender }) => open(sender, sender.source && sender.source.address, () => {
     if (!isNode(sender.address)) find(sender.address).queue.receivers.push({ link: sender, deliveries: [] });
 }));
-container.on('receiver_open', ({ receiver }) => open(receiver, receiver.target && receiver.target.address, () => receiver.add_credit(500)));
+container.on('receiver_open', ({ receiver }) => open(receiver, receiver.target && receiver.target.address, () => {
+    receiver.add_credit(500);
+}));
 container.on('sender_flow', ({ sender }) => {
     if (isNode(sender.address)) return;
     deliver(find(sender.address).queue);
@@ -223,7 +232,6 @@ container.on('message', ({ receiver, delivery, message, format }) => {
 
 // $cbs and $management
 
-const binary = (bytes) => types.wrap_binary(bytes);
 const OPERATIONS = {
     'com.microsoft:schedule-message': (queue, { messages }) => {
         const sequences = messages.map(({ message }) => {
@@ -242,10 +250,14 @@ const OPERATIONS = {
     'com.microsoft:peek-message': (queue, body) => {
         const found = queue.peek(Number(body['from-sequence-number']), Number(body['message-count']));
         if (!found.length) throw new Refusal(204, undefined, 'No content.');
-        return { messages: types.wrap_list(found.map((it) => types.wrap_map({ message: binary(encode(it)) }))) };
+        const wrap = (it) => types.wrap_map({ message: types.wrap_binary(encode(it)) });
+        return { messages: types.wrap_list(found.map(wrap)) };
     },
     'com.microsoft:update-disposition': (queue, body, name) => {
-        const reasons = { DeadLetterReason: body['deadletter-reason'], DeadLetterErrorDescription: body['deadletter-description'] };
+        const reasons = {
+            DeadLetterReason: body['deadletter-reason'],
+            DeadLetterErrorDescription: body['deadletter-description'],
+        };
         const acts = {
             completed: (token) => complete(queue, token, name),
             abandoned: (token) => queue.abandon(token),
@@ -282,7 +294,11 @@ function reply(receiver, request) {
         ? { 'status-code': types.wrap_int(status.code), 'status-description': status.text }
         : { statusCode: types.wrap_int(status.code), statusDescription: status.text };
     if (status.condition) application.errorCondition = types.wrap_symbol(status.condition);
-    const answer = { correlation_id: request.message_id, application_properties: application, body: types.wrap_map(body) };
+    const answer = {
+        correlation_id: request.message_id,
+        application_properties: application,
+        body: types.wrap_map(body),
+    };
     // Several links may share an address.
     const links = [];
     receiver.connection.each_link((link) => {
@@ -309,7 +325,8 @@ container.on('connection_open', ({ connection }) => {
 });
 container.on('connection_close', ({ connection }) => forget(connection));
 container.on('disconnected', ({ connection }) => forget(connection));
-for (const event of ['error', 'protocol_error', 'connection_error', 'session_error', 'receiver_error', 'sender_error']) {
+const ERRORS = ['error', 'protocol_error', 'connection_error', 'session_error', 'receiver_error', 'sender_error'];
+for (const event of ERRORS) {
     container.on(event, (error) => process.stderr.write(`${event}: ${error.message || ''}\n`));
 }
 
