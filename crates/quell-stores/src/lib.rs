@@ -9,6 +9,7 @@ pub mod promises;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::Context;
 use quell_azure::{AzureOptions, Connection};
@@ -222,7 +223,9 @@ fn azure_place() -> Place {
 #[expect(clippy::expect_used, reason = "Azurite's own connection string is one")]
 fn azure_options(connection: &str, name: String) -> AzureOptions {
     let connection = Connection::from_string(connection).expect("a connection string");
-    AzureOptions::new(connection, name).expect("a name").create(true)
+    let options = AzureOptions::new(connection, name).expect("a name").create(true);
+    // On a busy machine, Azurite is slow: no test is about how long its calls may take.
+    options.timeout(Duration::from_secs(60))
 }
 
 /// The workspace's root, whose documents the page is made of.
