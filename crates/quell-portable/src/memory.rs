@@ -13,6 +13,8 @@ use crate::table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table
 pub struct MemoryTable {
     kept: Arc<Mutex<Kept>>,
     bounds: Bounds,
+    /// Rows of one page.
+    page: usize,
 }
 
 #[derive(Debug)]
@@ -34,13 +36,19 @@ impl MemoryTable {
         let kept = Kept { now, writes: 0, rows: BTreeMap::new() };
         let bounds =
             Bounds { changes: 100, batch_bytes: 4 << 20, row_bytes: 1 << 20, name_bytes: 512 };
-        MemoryTable { kept: Arc::new(Mutex::new(kept)), bounds }
+        MemoryTable { kept: Arc::new(Mutex::new(kept)), bounds, page: usize::MAX }
     }
 
     /// The same table with other bounds.
     #[must_use]
     pub fn with_bounds(self, bounds: Bounds) -> Self {
         MemoryTable { bounds, ..self }
+    }
+
+    /// The same table, which gives no more rows at a time than this, as a service may.
+    #[must_use]
+    pub fn with_page_limit(self, page: usize) -> Self {
+        MemoryTable { page: page.max(1), ..self }
     }
 
     fn locked(&self) -> MutexGuard<'_, Kept> {
@@ -94,7 +102,7 @@ impl Table for MemoryTable {
             return Ok(Page::default());
         }
         let mut found = kept.rows.range(name(&range.from)..name(&range.to));
-        let first = found.by_ref().take(limit);
+        let first = found.by_ref().take(limit.min(self.page));
         let rows = first.map(|((_, name), (value, version))| row(name, value, *version));
         let rows = rows.collect();
         Ok(Page { rows, next: found.next().map(|((_, name), _)| name.clone()) })

@@ -162,7 +162,7 @@ impl<T: Table> Partition<T> {
     async fn read_hanging(&self, tx: &mut Tx, ids: BTreeSet<JobId>) -> Result<()> {
         let ids: Vec<JobId> = ids.into_iter().filter(|id| !tx.whole.contains(id)).collect();
         let ranges: Vec<Range> = ids.iter().map(|id| Range::of(&hanging(*id))).collect();
-        let reads = ranges.iter().map(|range| self.table.range(&self.name, range, PAGE));
+        let reads = ranges.into_iter().map(|range| self.page(range, PAGE));
         for (id, page) in ids.into_iter().zip(try_join_all(reads).await?) {
             for name in [RowName::Attempts, RowName::Effects, RowName::Past, RowName::Aside] {
                 tx.read.entry(of_row(&name(id))).or_insert(None);
@@ -176,6 +176,20 @@ impl<T: Table> Partition<T> {
             tx.read.extend(rows.into_iter().flatten().map(|row| (row.name.clone(), Some(row))));
         }
         Ok(())
+    }
+
+    /// The first rows of a range: so many, unless it ends before. A service may give fewer at a time.
+    async fn page(&self, range: Range, limit: usize) -> Result<table::Page> {
+        let (mut rows, mut range) = (Vec::new(), range);
+        loop {
+            let left = limit.saturating_sub(rows.len());
+            let page = self.table.range(&self.name, &range, left).await?;
+            rows.extend(page.rows);
+            match page.next {
+                Some(next) if rows.len() < limit => range.from = next,
+                next => return Ok(table::Page { rows, next }),
+            }
+        }
     }
 
     /// Makes a batch. Places in indexes that are to go and are not there are no reason to fail: where
@@ -229,7 +243,7 @@ impl<T: Table> Partition<T> {
         if scan.limit == 0 || range.from >= range.to {
             return Ok(Default::default());
         }
-        let page = self.table.range(&self.name, &range, scan.limit).await?;
+        let page = self.page(range, scan.limit).await?;
         let rows = page.rows.into_iter().map(Some).collect();
         let (rows, parts) = whole(&self.table, &self.name, rows).await?;
         Ok((table::Page { rows: rows.into_iter().flatten().collect(), ..page }, parts))

@@ -36,3 +36,13 @@ fn place() -> Place {
 }
 
 quell_conformance::simulation!("portable", place);
+
+/// As a service may give fewer rows at a time than it was asked for.
+#[test]
+fn a_store_on_short_pages_answers_like_the_model() {
+    let open = || async {
+        let table = MemoryTable::new(Rig::START).with_page_limit(2);
+        opened(Engine::new(Partition::new(table, "p")))
+    };
+    quell_conformance::oracle::compare(open, quell_conformance::oracle::COUNTED);
+}
