@@ -17,6 +17,9 @@ use crate::Capability;
 /// The triggers of a batch that a store takes without the capability of large ones.
 const LARGEST_BATCH: usize = 200;
 
+/// The bytes of an edit that it takes beside the job's own payload.
+const LONGEST_EDIT: usize = 1 << 20;
+
 /// Hides capabilities of a store and does without them as `Capabilities` documents.
 ///
 /// ```
@@ -120,6 +123,14 @@ impl<S: Store> Lesser<S> {
             | Operation::CountDead { .. }
             | Operation::Unreadable { .. } => {
                 self.needs(Capability::Listing, "ask for a job by its id")?;
+            }
+            Operation::Redrive { redrive }
+                if redrive
+                    .payload
+                    .as_ref()
+                    .is_some_and(|edit| edit.as_str().len() > LONGEST_EDIT) =>
+            {
+                self.needs(Capability::LargeBatches, "keep large payloads elsewhere")?;
             }
             Operation::Overview {} => {
                 self.needs(Capability::Listing, "look at a job by its id")?;

@@ -8,6 +8,7 @@ pub(crate) enum Bug {
     PushesTheMessageLater,
     BurnsDedupKeys,
     AcceptsMemberByMember,
+    CutsLargeBatches,
     CountsOneTooMany,
     AnswersOutOfOrder,
     OpensSecondWindows,

@@ -22,6 +22,7 @@ const TABLE: &[(Bug, &[&str])] = &[
     (Bug::PushesTheMessageLater, &["r01_r02_a_crash_between_key_and_message_cannot_exist"]),
     (Bug::BurnsDedupKeys, &["r16_a_call_that_was_cut_off_burns_no_key"]),
     (Bug::AcceptsMemberByMember, &["r05_a_batch_that_was_cut_off_is_whole_or_never_was"]),
+    (Bug::CutsLargeBatches, &["r18_a_large_batch_is_accepted_or_refused_whole"]),
     (Bug::CountsOneTooMany, &["r03_receipts_tell_what_became_of_each_trigger"]),
     (Bug::AnswersOutOfOrder, &["r05_a_batch_keeps_its_order_and_a_duplicate_fails_nobody"]),
     (
