@@ -52,8 +52,8 @@ pub async fn trigger_in(db: &mut PgConnection, store: &Location, batch: &Batch) 
 /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
 /// transaction cannot commit any more, and must be rolled back.
 /// [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported) where the schema holds another
-/// store, or inside a nested transaction: a savepoint that is rolled back alone would undo the
-/// fence. Else what the database says.
+/// store, or inside a savepoint, which could be rolled back alone and would take the fence with it.
+/// Else what the database says.
 pub async fn settle_in(
     db: &mut PgConnection,
     store: &Location,
@@ -89,20 +89,41 @@ async fn end(
         return Err(in_savepoint());
     }
     let sql = sql_of(store)?;
-    let query = match output {
-        None => sql.query("select quell.settle($1, $2, $3) from quell.meta where store_id = $4"),
-        Some(_) => {
-            sql.query("select quell.settle($1, $2, $3, $5) from quell.meta where store_id = $4")
+    loop {
+        let query = match output {
+            None => sql.query("select quell.settle($1, $2, $3) from quell.meta where store_id = $4"),
+            Some(_) => {
+                sql.query("select quell.settle($1, $2, $3, $5) from quell.meta where store_id = $4")
+            }
+        };
+        let query = query.bind(signed(lease.job.get())).bind(signed(lease.token.get()));
+        let query = query.bind(now.map(Timestamp::as_micros)).bind(store.id.as_str().to_owned());
+        let query = match output {
+            None => query,
+            Some(output) => query.bind(output.as_str().to_owned()),
+        };
+        let found = query.fetch_optional(&mut *db).await.map_err(|e| explain(WHAT, e))?;
+        match found.as_ref().map(|row| get::<bool, _>(row, 0)).transpose()? {
+            Some(true) => return Ok(()),
+            Some(false) => release(db).await?,
+            None => return check_store(false, db, store, WHAT).await,
         }
-    };
-    let query = query.bind(signed(lease.job.get())).bind(signed(lease.token.get()));
-    let query = query.bind(now.map(Timestamp::as_micros)).bind(store.id.as_str().to_owned());
-    let query = match output {
-        None => query,
-        Some(output) => query.bind(output.as_str().to_owned()),
-    };
-    let found = query.fetch_optional(&mut *db).await.map_err(|e| explain(WHAT, e))?;
-    check_store(found.is_some(), db, store, WHAT).await
+    }
+}
+
+/// Releases a savepoint that the driver left open: it rolls a nested transaction back to its savepoint,
+/// and keeps that. Any other is the caller's own.
+async fn release(db: &mut PgConnection) -> Result<()> {
+    const LEFT: &str = "release savepoint _sqlx_savepoint_1";
+    const NO_SAVEPOINT: &str = "3B001";
+    let released = sqlx::query(LEFT).execute(db).await;
+    match released {
+        Ok(_) => Ok(()),
+        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(NO_SAVEPOINT) => {
+            Err(in_savepoint())
+        }
+        Err(error) => Err(explain("release a savepoint", error)),
+    }
 }
 
 fn sql_of(store: &Location) -> Result<Sql> {

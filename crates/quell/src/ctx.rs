@@ -156,8 +156,9 @@ impl<S> Ctx<S> {
     /// # Errors
     /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
     /// transaction cannot commit. [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported)
-    /// when its database does not hold the store, or it is nested: a savepoint that is rolled back
-    /// alone would undo this. Else what the database says.
+    /// when its database does not hold the store, or inside a savepoint, which could be rolled back
+    /// alone and would undo this; SQLite tells only of nested transactions. Else what the database
+    /// says.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub async fn settle_in<DB: crate::SettlingDatabase>(
         &self,

@@ -88,16 +88,25 @@ $$;
 -- With a lost lease it raises an error, so that the transaction cannot commit. The row stays locked
 -- until its end: nobody takes the job back meanwhile.
 --
+-- Inside a savepoint it does nothing and says false: rolled back alone, the savepoint would take the
+-- end of the job or the error with it, and what was written before it could still commit.
+--
 -- A transaction that keeps one snapshot does not see renewals that came after it. There a lease has
 -- ended where the job was taken back, which nobody can hide from it.
 create function quell.settle(job_id bigint, token bigint, asked bigint, output text default null)
-returns void
+returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     now bigint := quell.peek(asked, null);
     j quell.job;
     w record;
+    p record;
 begin
+    insert into quell.probe default values returning ctid, xmin into p;
+    delete from quell.probe where ctid = p.ctid;
+    if p.xmin <> pg_current_xact_id()::xid then
+        return false;
+    end if;
     delete from quell.job o
      where o.id = settle.job_id and o.token = settle.token and o.state + 0 = 1
  returning * into j;
@@ -131,5 +140,6 @@ begin
     loop
         perform quell.hint('0 ' || w.due_at || ' ' || w.name);
     end loop;
+    return true;
 end
 $$;

@@ -250,6 +250,10 @@ create index tick_fired_job on quell.tick_fired (job_id, tick_at) where job_id i
 -- R37: ticks that no backfill can reach any more.
 create index tick_fired_at on quell.tick_fired (tick_at);
 
+-- R22: a settlement in a caller's transaction writes a row here and removes it, as `xmin` of a new row
+-- tells whether a savepoint is open.
+create unlogged table quell.probe ();
+
 -- R23: what attempts recorded of their effects on the outside.
 create table quell.effect (
     job_id   bigint not null,

@@ -264,26 +264,6 @@ async fn r04_r22_a_transaction_of_another_store_is_refused_and_changes_nothing_t
     assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
 }
 
-/// PostgreSQL forgets an error that a savepoint took with it, and the fence was an error.
-#[tokio::test]
-async fn r22_a_settlement_inside_a_savepoint_is_refused() {
-    let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    rig.trigger(plain("1")).await;
-    let run = rig.claim_one().await;
-    rig.at(31).reap().await;
-    let mut db = scene.connect().await;
-    let mut tx = db.begin().await.unwrap();
-    let mut nested = tx.begin().await.unwrap();
-    let store = rig.store.location().unwrap();
-    let refused = settle_in(&mut nested, store, &lease(&run), Some(rig.now())).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    nested.rollback().await.unwrap();
-    // In the outermost transaction the fence holds.
-    let lost = settle_in(&mut tx, store, &lease(&run), Some(rig.now())).await.unwrap_err();
-    assert_eq!(lost.kind(), ErrorKind::IllegalMove, "{lost}");
-}
-
 /// While the transaction is open the job is nobody else's, though its lease runs out.
 #[tokio::test]
 async fn r22_a_settlement_under_way_keeps_the_job_from_being_taken_back() {

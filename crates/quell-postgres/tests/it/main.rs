@@ -37,6 +37,8 @@ mod releases;
 #[cfg(test)]
 mod roles;
 #[cfg(test)]
+mod savepoints;
+#[cfg(test)]
 mod scarce;
 #[cfg(test)]
 mod scene;
