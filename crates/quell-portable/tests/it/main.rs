@@ -1,5 +1,10 @@
 //! A table in memory under the whole suite, the oracle and the simulation.
 
+mod between;
+mod damage;
+mod races;
+mod splits;
+
 use std::sync::Arc;
 
 use quell_conformance::sim::Place;
