@@ -26,6 +26,8 @@ use crate::backend::{Backend, Index, Scan, Time, contended};
 use crate::step::{Pace, Step, is_too_large};
 use crate::upkeep::Met;
 
+/// Rows that a renewal changes.
+const CHANGES_OF_A_RENEWAL: usize = 3;
 /// Rows that a start changes where it is of the common kind.
 const CHANGES_OF_A_START: usize = 5;
 /// Rows that the end of an attempt changes where it is of the common kind, or a job that is made or
@@ -244,12 +246,24 @@ impl<B: Backend> Steps for Engine<B> {
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Renewal>> {
-        let ids: Vec<JobId> = leases.iter().map(|lease| lease.job).collect();
-        Ok(step!(self, "renew leases", (now, 0), |step| {
-            step.load_jobs(ids.iter().copied()).await?;
-            step.load_settings_of_jobs().await?;
-            step.take(|part| part.renew(leases, lease))
-        }))
+        let mut renewed = Vec::with_capacity(leases.len());
+        let mut left: Vec<&[Lease]> =
+            leases.chunks(self.share(CHANGES_OF_A_RENEWAL)).rev().collect();
+        while let Some(next) = left.pop() {
+            match self.extend(now, next, lease).await {
+                Err(error) if is_too_large(&error) && next.len() > 1 => {
+                    left.extend(halves(next).into_iter().rev());
+                }
+                Ok(some) => renewed.extend(some),
+                Err(error) if renewed.is_empty() => return Err(error),
+                // Those before are held, whatever became of these.
+                Err(error) => {
+                    warn!(%error, "leases are not renewed");
+                    renewed.extend(next.iter().map(|_| Renewal::Unknown));
+                }
+            }
+        }
+        Ok(renewed)
     }
 
     async fn settle(

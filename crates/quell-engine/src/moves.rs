@@ -1,11 +1,12 @@
 //! Steps that move several jobs at once, each whole: the engine splits what is too much for one.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use quell_core::schedule::{CATCH_UP_STEP, MAX_BACKFILL, Ticked};
 use quell_core::{
-    Batch, Claim, Claimed, DeadLetter, Error, Imported, JobId, Lapsed, Pruned, Receipt, Result,
-    Retention, ScheduleName, Settled, Settlement, Timestamp,
+    Batch, Claim, Claimed, DeadLetter, Error, Imported, JobId, Lapsed, Lease, Pruned, Receipt,
+    Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
 };
 
 use crate::backend::{Backend, Time, contended};
@@ -81,6 +82,19 @@ impl<B: Backend> Engine<B> {
 
     pub(crate) async fn start(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         Ok(step!(self, "start jobs", (now, 0), |step| step.start(claim).await?))
+    }
+
+    pub(crate) async fn extend(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Renewal>> {
+        let ids: Vec<JobId> = leases.iter().map(|lease| lease.job).collect();
+        Ok(step!(self, "renew leases", (now, 0), |step| {
+            step.load_jobs(ids.iter().copied()).await?;
+            step.take(|part| part.renew(leases, lease))
+        }))
     }
 
     pub(crate) async fn end(

@@ -59,7 +59,6 @@ async fn r19_r37_a_plain_job_that_a_dedup_key_names_is_pruned_whole() {
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r21_many_leases_are_renewed() {
     let two = two();
     plains(&*two.second, 60).await;
@@ -70,7 +69,6 @@ async fn r21_many_leases_are_renewed() {
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r21_leases_of_large_jobs_are_renewed() {
     let two = two();
     for _ in 0..6 {
