@@ -145,6 +145,10 @@ impl<B: Backend> Step<'_, B> {
         let named: Vec<JobId> = named.collect();
         self.load_jobs(named).await?;
         self.look_again_later(&expired.entries).await?;
+        // The others were loaded for what they say of keys, and not with all that hangs on them.
+        let old: BTreeSet<JobId> = ids.into_iter().collect();
+        let others = self.rows.jobs.iter_mut().filter(|(id, _)| !old.contains(id));
+        others.for_each(|(_, job)| job.ended_at = None);
         Ok((more, expired.entries))
     }
 

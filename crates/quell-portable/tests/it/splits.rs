@@ -47,13 +47,11 @@ async fn prunes_a_job_that_a_dedup_key_names(first: NewTrigger) {
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r37_a_keyed_job_that_a_dedup_key_names_is_pruned_whole() {
     prunes_a_job_that_a_dedup_key_names(keyed("k")).await;
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r19_r37_a_plain_job_that_a_dedup_key_names_is_pruned_whole() {
     prunes_a_job_that_a_dedup_key_names(plain("1")).await;
 }
