@@ -47,7 +47,8 @@ impl<B: Backend> Step<'_, B> {
             let entries = |job: Option<&Job>| job.map(entries_of).unwrap_or_default();
             changes.move_entries(&name, entries(was), entries(is));
             let Some(task_key) = was.or(is).and_then(key_of) else { continue };
-            if standing(was) == standing(is) {
+            // Whether a window waits is decided by the others of its key.
+            if standing(was) == standing(is) && waiting(was) == waiting(is) {
                 continue;
             }
             if !self.has_loaded(&RowName::Key(task_key.clone())) {
@@ -75,6 +76,11 @@ impl<B: Backend> Step<'_, B> {
 fn standing(job: Option<&Job>) -> Option<(bool, bool, bool)> {
     let job = job?;
     Some((job.state == JobState::Running, job.is_open_window(), job.is_closed_window()))
+}
+
+/// Whether a job waits for others of its key, and whether it ever does.
+fn waiting(job: Option<&Job>) -> Option<(bool, bool)> {
+    job.filter(|job| !job.state.is_ended()).map(|job| (job.waits, job.shape.overlap))
 }
 
 fn not_loaded(task_key: &TaskKey) -> Error {

@@ -24,7 +24,6 @@ fn succeeded(job: &quell_core::ClaimedJob) -> Vec<Settlement> {
 /// A join that forbids attempts to overlap sees one that runs; meanwhile that one ends, and sees a
 /// window that does not wait.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r11_a_window_never_waits_for_an_attempt_that_has_ended() {
     let two = two();
     enqueue(&*two.second, 0, overlapping(true)).await;
@@ -44,7 +43,6 @@ async fn r11_a_window_never_waits_for_an_attempt_that_has_ended() {
 /// A join that forbids attempts to overlap sees no older window; meanwhile one is put back, and sees
 /// a window that may overlap.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r11_two_windows_of_a_key_that_must_not_overlap_never_run_at_once() {
     let two = two();
     let small = Debounce { max_bytes: Some(8), ..debounce() };
