@@ -298,11 +298,12 @@ impl<B: Backend> Step<'_, B> {
         ids: &[JobId],
     ) -> Result<bool> {
         self.load_jobs(ids.iter().copied()).await?;
-        let may_start = |id: &JobId| {
-            let job = self.rows.jobs.get(id);
-            job.is_some_and(|job| job.may_start(self.now) && job.queue == claim.queue)
+        let may_start = |found: &Found| {
+            let job = self.rows.jobs.get(&found.id);
+            let job = job.filter(|job| job.may_start(self.now) && job.queue == claim.queue);
+            job.is_some_and(|job| job.partition == found.partition)
         };
-        if !ids.iter().all(may_start) {
+        if !chosen.iter().all(may_start) {
             return Ok(false);
         }
         let keys: BTreeSet<TaskKey> = self.rows.jobs.values().filter_map(key_of).collect();
@@ -314,9 +315,15 @@ impl<B: Backend> Step<'_, B> {
         self.load_settings_of_jobs().await?;
         let partitions: BTreeSet<Key> =
             chosen.iter().filter_map(|found| found.partition.clone()).collect();
-        let starts = partitions.into_iter().map(Some);
-        self.load(starts.map(|partition| RowName::Starts(claim.queue.clone(), partition))).await?;
-        Ok(true)
+        let starts =
+            partitions.into_iter().map(|name| RowName::Starts(claim.queue.clone(), Some(name)));
+        let unread: Vec<RowName> = starts.filter(|name| !self.has_loaded(name)).collect();
+        let before = self.rows.starts.len();
+        self.load(unread).await?;
+        // A log that came into being after the logs were counted lets fewer start.
+        let counts = self.rows.queues.get(&claim.queue).and_then(Option::as_ref);
+        let is_rated = counts.is_some_and(|settings| settings.partition_rate.is_some());
+        Ok(!is_rated || self.rows.starts.len() == before)
     }
 
     /// Loads the logs of starts of a queue and all its partitions.

@@ -68,7 +68,6 @@ async fn r11_two_windows_of_a_key_that_must_not_overlap_never_run_at_once() {
 /// A claim reads the logs of starts before there is one of the partition, and chooses its jobs after
 /// another claim has filled it.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r31_a_partitions_rate_holds_from_its_first_start() {
     let two = two();
     let rate = Rate { limit: 1, period: Duration::from_secs(60) };
@@ -88,7 +87,6 @@ async fn r31_a_partitions_rate_holds_from_its_first_start() {
 
 /// A claim finds a job in one partition, and starts it after a join has moved it into a full one.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r31_a_job_that_moves_to_a_full_partition_does_not_start() {
     let two = two();
     let settings = QueueSettings { partition_concurrency: Some(1), ..QueueSettings::default() };
