@@ -574,6 +574,7 @@ impl<B: Backend> Steps for Engine<B> {
         step!(self, "run a schedule", (now, 1), |step| {
             step.load_schedules([name.clone()]).await?;
             step.load_for_schedules().await?;
+            step.check_ids(1).await?;
             step.take(|part| part.run_schedule(name))
         })
     }

@@ -197,7 +197,6 @@ async fn r36_a_removed_schedule_fires_nothing_and_leaves_nothing() {
 /// Two processes take ids in blocks: a run of a schedule must not open a window with an earlier id
 /// than one that waits.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r10_r36_the_run_of_a_schedule_opens_the_newest_window() {
     let two = two();
     let small = Debounce { max_bytes: Some(4), ..debounce() };
