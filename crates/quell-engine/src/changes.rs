@@ -261,6 +261,13 @@ fn note_plans(changes: &mut Changes, before: &Rows, after: &Rows) {
         changes.set(name, is.map(|info| Row::Schedule(Box::new(info.clone()))));
     }
     changes.note_ticks(&before.ticks, &after.ticks);
+    for ((schedule, _), _, _) in differing(&before.ticks, &after.ticks) {
+        // That there is such a schedule decides whether they fire.
+        if let Some(info) = after.schedules.get(schedule) {
+            let row = || Some(Row::Schedule(Box::new(info.clone())));
+            changes.rows.entry(RowName::Schedule(schedule.clone())).or_insert_with(row);
+        }
+    }
 }
 
 /// Ticks, by schedule and time.

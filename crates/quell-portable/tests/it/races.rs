@@ -171,7 +171,6 @@ async fn r23_an_attempt_that_lost_its_lease_records_no_result() {
 
 /// A backfill sees a schedule that is removed meanwhile, with all that fired.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r36_a_removed_schedule_fires_nothing_and_leaves_nothing() {
     let two = two();
     let name = ScheduleName::new("s").unwrap();
