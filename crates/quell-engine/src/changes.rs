@@ -149,6 +149,11 @@ fn note_beside(changes: &mut Changes, before: &Rows, after: &Rows) {
     for (id, _, is) in differing(&before.effects, &after.effects) {
         let effects = is.map(|effects| Row::Effects(effects.values().cloned().collect()));
         changes.set(RowName::Effects(*id), effects);
+        // R23: the lease decides, and it is in the row of the job.
+        if let Some(job) = after.jobs.get(id) {
+            let name = RowName::Job(*id);
+            changes.rows.entry(name).or_insert_with(|| Some(Row::Job(Box::new(job.clone()))));
+        }
     }
     for (id, was, is) in differing(&before.pasts, &after.pasts) {
         changes.set(RowName::Past(*id), is.cloned().map(Row::Past));

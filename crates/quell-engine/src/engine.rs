@@ -293,7 +293,7 @@ impl<B: Backend> Steps for Engine<B> {
         key: &Key,
     ) -> Result<Begun> {
         step!(self, "record an intent", (now, 0), |step| {
-            step.load_around(&[lease.job]).await?;
+            step.load_effects(lease.job).await?;
             step.take(|part| part.begin_effect(lease, name, key))
         })
     }
@@ -307,7 +307,7 @@ impl<B: Backend> Steps for Engine<B> {
     ) -> Result<()> {
         check_result(name, result)?;
         step!(self, "record a result", (now, 0), |step| {
-            step.load_around(&[lease.job]).await?;
+            step.load_effects(lease.job).await?;
             step.take(|part| part.end_effect(lease, name, result))
         })
     }

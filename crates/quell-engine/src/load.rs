@@ -32,6 +32,11 @@ impl<B: Backend> Step<'_, B> {
         self.load_settings_of_jobs().await
     }
 
+    /// Loads a job and its effects.
+    pub(crate) async fn load_effects(&mut self, id: JobId) -> Result<()> {
+        self.load([RowName::Job(id), RowName::Effects(id)]).await
+    }
+
     /// Loads jobs with what hangs on them and what names them, before they are removed.
     pub(crate) async fn load_whole(&mut self, ids: &[JobId]) -> Result<()> {
         self.load(ids.iter().flat_map(|id| {

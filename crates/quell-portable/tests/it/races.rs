@@ -149,7 +149,6 @@ async fn r33_a_claim_that_began_before_a_pause_starts_nothing_after_it() {
 /// The result of an effect comes after the lease was lost, and after the next attempt was told that
 /// there is none.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r23_an_attempt_that_lost_its_lease_records_no_result() {
     let two = two();
     plains(&*two.second, 1).await;
