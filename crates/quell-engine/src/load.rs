@@ -49,7 +49,7 @@ impl<B: Backend> Step<'_, B> {
     }
 
     /// The keys of those of these jobs that are loaded.
-    fn keys_of(&self, ids: &[JobId]) -> BTreeSet<TaskKey> {
+    pub(crate) fn keys_of(&self, ids: &[JobId]) -> BTreeSet<TaskKey> {
         ids.iter().filter_map(|id| self.rows.jobs.get(id)).filter_map(key_of).collect()
     }
 

@@ -302,6 +302,8 @@ impl<B: Backend> Step<'_, B> {
             }
         }
         self.load_names(&aside).await?;
+        let keys = self.keys_of(&aside);
+        self.load(keys.into_iter().map(RowName::Key)).await?;
         Ok(aside)
     }
 }

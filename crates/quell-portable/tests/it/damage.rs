@@ -14,7 +14,6 @@ fn cut(text: &str) -> String {
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r25_an_unreadable_window_can_be_discarded() {
     let two = two();
     let store = &*two.second;
