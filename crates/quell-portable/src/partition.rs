@@ -343,16 +343,12 @@ impl<T: Table> Backend for Partition<T> {
     }
 
     async fn load(&self, tx: &mut Tx, names: &BTreeSet<RowName>) -> Result<Vec<(RowName, Row)>> {
-        let hangs = names.iter().filter_map(|name| match name {
-            RowName::Attempts(id)
-            | RowName::Effects(id)
-            | RowName::Past(id)
-            | RowName::Aside(id) => Some(*id),
-            _ => None,
-        });
+        let hangs = names.iter().filter_map(hanging_on);
         let hangs: BTreeSet<JobId> = hangs.collect();
+        let is_apart = |name: &&RowName| !hanging_on(name).is_some_and(|id| hangs.contains(&id));
+        // What hangs on a job comes after its row: who names it later changes the row.
+        self.read(tx, names.iter().filter(is_apart).map(of_row).collect()).await?;
         self.read_hanging(tx, hangs).await?;
-        self.read(tx, names.iter().map(of_row).collect()).await?;
         let mut found = Vec::new();
         for name in names {
             if let Some(Some(row)) = tx.read.get(&of_row(name)) {
@@ -441,6 +437,16 @@ impl<T: Table> Backend for Partition<T> {
         let host = self.table.now().await?;
         let clock = ClockReading { host, mark: self.know(host) };
         Ok(Checkup { id: None, clock, facts: Vec::new() })
+    }
+}
+
+/// The job that a row hangs on.
+fn hanging_on(name: &RowName) -> Option<JobId> {
+    match name {
+        RowName::Attempts(id) | RowName::Effects(id) | RowName::Past(id) | RowName::Aside(id) => {
+            Some(*id)
+        }
+        _ => None,
     }
 }
 

@@ -219,7 +219,6 @@ async fn r10_r36_the_run_of_a_schedule_opens_the_newest_window() {
 
 /// A prune reads what names a job before a trigger takes a key that names it, and the job after.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r16_r19_a_key_that_is_taken_meanwhile_is_not_overlooked() {
     use quell_core::edge::Edge;
     use quell_core::idempotency::Idempotency;
