@@ -7,6 +7,7 @@ use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
 
 use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Time};
+use crate::changes::key_of;
 use crate::rows::{KeyJobs, Row, RowName};
 
 /// How often a step is tried.
@@ -242,7 +243,9 @@ impl<'b, B: Backend> Step<'b, B> {
                 && !jobs.open.is_some_and(|open| closed.contains(&open))
                 && closed.is_disjoint(&jobs.running)
         };
-        if !self.closed.iter().all(fits) {
+        let mut open = BTreeSet::new();
+        let mut windows = self.rows.jobs.values().filter(|job| job.is_open_window());
+        if !self.closed.iter().all(fits) || !windows.all(|job| open.insert(key_of(job))) {
             return true;
         }
         self.rows.jobs.values().any(|job| {
