@@ -23,7 +23,7 @@ use quell_core::{
 use tracing::warn;
 
 use crate::backend::{Backend, Index, Scan, Time, contended};
-use crate::step::{Pace, Step, is_too_large};
+use crate::step::{Pace, Step, Windows, is_too_large, is_too_much};
 use crate::upkeep::Met;
 
 /// Rows that a renewal changes.
@@ -275,9 +275,12 @@ impl<B: Backend> Steps for Engine<B> {
         let mut settled = Vec::with_capacity(settlements.len());
         let mut left: Vec<&[Settlement]> = settlements.chunks(most).rev().collect();
         while let Some(next) = left.pop() {
-            match self.end(now, next).await {
-                Err(error) if is_too_large(&error) && next.len() > 1 => {
+            match self.end(now, next, Windows::Together).await {
+                Err(error) if is_too_much(&error) && next.len() > 1 => {
                     left.extend(halves(next).into_iter().rev());
+                }
+                Err(error) if is_too_much(&error) => {
+                    settled.extend(self.end(now, next, Windows::Apart).await?);
                 }
                 other => settled.extend(other?),
             }
@@ -341,11 +344,16 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
         let (mut lapsed, mut most) = (Vec::new(), self.share(CHANGES_OF_AN_END));
+        let mut windows = Windows::Together;
         loop {
             let share = most.min(limit.saturating_sub(lapsed.len()));
-            match self.take_back(now, share).await {
-                Err(error) if is_too_large(&error) && most > 1 => most /= 2,
+            match self.take_back(now, share, windows).await {
+                Err(error) if is_too_much(&error) && most > 1 => most /= 2,
+                Err(error) if is_too_much(&error) && windows == Windows::Together => {
+                    windows = Windows::Apart;
+                }
                 other => {
+                    windows = Windows::Together;
                     let some = other?;
                     let is_last = some.len() < share || share == 0;
                     lapsed.extend(some);

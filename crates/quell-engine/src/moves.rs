@@ -12,7 +12,7 @@ use quell_core::{
 use crate::backend::{Backend, Time, contended};
 use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step, too_much};
 use crate::rows::RowName;
-use crate::step::{Pace, Step, is_too_large};
+use crate::step::{Pace, Step, Windows, is_too_large};
 
 /// What came of each batch.
 type Accepted = Vec<Result<Vec<Receipt>>>;
@@ -101,11 +101,12 @@ impl<B: Backend> Engine<B> {
         &self,
         now: Option<Timestamp>,
         settlements: &[Settlement],
+        windows: Windows,
     ) -> Result<Vec<Settled>> {
         let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
         Ok(step!(self, "end attempts", (now, 0), |step| {
             step.load_around(&ids).await?;
-            step.take(|part| part.settle(settlements))
+            step.take_as(windows, |part| part.settle(settlements))
         }))
     }
 
@@ -113,12 +114,13 @@ impl<B: Backend> Engine<B> {
         &self,
         now: Option<Timestamp>,
         limit: usize,
+        windows: Windows,
     ) -> Result<Vec<Lapsed>> {
         Ok(step!(self, "take back leases", (now, 0), |step| {
             let lapsed = step.lapsed(limit).await?;
             step.load_around(&lapsed).await?;
             let workers = if lapsed.is_empty() { Vec::new() } else { step.workers().await? };
-            step.take(|part| part.reap(workers, limit))
+            step.take_as(windows, |part| part.reap(workers, limit))
         }))
     }
 

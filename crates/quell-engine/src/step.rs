@@ -15,6 +15,15 @@ const TRIES: u32 = 40;
 /// The first pause between two tries; each that follows may be twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
+/// Whether a window that goes back may join the open one of its key (R12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Windows {
+    /// It may, where both fit into one.
+    Together,
+    /// It may not: both do not fit into one commit.
+    Apart,
+}
+
 /// An open step.
 #[derive(Debug)]
 pub(crate) struct Step<'b, B: Backend> {
@@ -196,13 +205,37 @@ impl<'b, B: Backend> Step<'b, B> {
     /// Takes the step on the rows that were loaded. None where they are of different moments and do
     /// not fit each other: then the step must start over.
     pub(crate) fn take<R>(&mut self, step: impl FnOnce(&mut Part) -> R) -> Option<R> {
+        self.take_as(Windows::Together, step)
+    }
+
+    /// The same; says whether windows that go back may join the open ones of their keys.
+    pub(crate) fn take_as<R>(
+        &mut self,
+        windows: Windows,
+        step: impl FnOnce(&mut Part) -> R,
+    ) -> Option<R> {
         if self.is_torn() {
             return None;
         }
         let before = self.rows.clone();
+        let mut apart = Vec::new();
+        if windows == Windows::Apart {
+            // As a closed one, an open window takes nothing in (R10).
+            let open = self.rows.jobs.values_mut().filter(|job| job.is_open_window());
+            apart.extend(open.map(|job| {
+                job.shape.closed = true;
+                job.id
+            }));
+        }
         let mut part = self.part(self.has_history);
         let answer = step(&mut part);
-        self.taken = Some((before, part.end()));
+        let mut ended = part.end();
+        for id in apart {
+            if let Some(job) = ended.rows.jobs.get_mut(&id) {
+                job.shape.closed = false;
+            }
+        }
+        self.taken = Some((before, ended));
         Some(answer)
     }
 
@@ -334,6 +367,11 @@ fn too_large(changes: usize, most: usize) -> Error {
 /// Whether a step failed because it changes too much at once.
 pub(crate) fn is_too_large(error: &Error) -> bool {
     error.field() == Some(CHANGES)
+}
+
+/// Whether a step failed because it changes too much at once, or makes a row longer than one may be.
+pub(crate) fn is_too_much(error: &Error) -> bool {
+    is_too_large(error) || (error.kind() == ErrorKind::Invalid && error.field() == Some("payload"))
 }
 
 /// How a step is tried again after a conflict: after a random pause that may be longer each time, so

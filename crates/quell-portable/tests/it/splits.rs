@@ -87,7 +87,6 @@ fn numbered(key_number: usize) -> NewTrigger {
 
 /// A window with as many idempotency keys as one batch cannot hand over.
 #[tokio::test]
-#[ignore = "not mended: the keys of a window go to its heir in one step"]
 async fn r12_r19_a_failed_window_of_many_idempotency_keys_is_absorbed() {
     let two = two();
     let store = &*two.second;
@@ -102,7 +101,6 @@ async fn r12_r19_a_failed_window_of_many_idempotency_keys_is_absorbed() {
 
 /// A window that cannot be taken back in one batch, whose lease lapsed before that of another job.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r21_r25_a_lease_that_cannot_be_taken_back_holds_up_no_other() {
     let two = two();
     let store = &*two.second;
@@ -168,7 +166,6 @@ async fn r01_what_is_accepted_can_start_and_end() {
 
 /// A window that fits into its heir by their bound, and not into a batch.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r12_r21_a_lapsed_job_that_is_too_large_for_its_heir_holds_up_no_other() {
     let two = two_with(narrow());
     let store = &*two.second;
@@ -225,7 +222,6 @@ async fn r23_a_job_has_a_hundred_large_results() {
 
 /// A failed job and its heir, each of the usual bound, with errors on record.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r12_r24_jobs_of_the_usual_bounds_go_back() {
     // The bounds of Azure Table Storage.
     let bounds =
