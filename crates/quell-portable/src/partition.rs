@@ -33,8 +33,10 @@ const TRIES: usize = 50;
 const LONGEST: usize = 512 << 10;
 /// The bytes of a batch that are left to other rows beside the longest.
 const ROOM: usize = 16 << 10;
-/// After how many conflicts in a row a process looks for places that are not there.
+/// After how many conflicts in a row of batches with the same place a process looks whether it is there.
 const LOOK_AFTER: u32 = 3;
+/// So many places are counted at most.
+const MOST_COUNTED: usize = 10_000;
 /// Rows that are read at a time of what hangs on a job.
 const PAGE: usize = 500;
 
@@ -53,8 +55,8 @@ struct State {
     now: Timestamp,
     /// The ids that it has taken and not used.
     ids: ops::Range<u64>,
-    /// Conflicts in a row.
-    conflicts: u32,
+    /// Places that were to go from indexes in batches that conflicted, and in how many in a row.
+    conflicts: BTreeMap<String, u32>,
 }
 
 /// An open step.
@@ -93,7 +95,7 @@ impl<T: Table> Partition<T> {
     /// The partition of this name; rows come into being when they are needed.
     #[must_use]
     pub fn new(table: T, name: impl Into<String>) -> Self {
-        let state = State { now: Timestamp::MIN, ids: 1..1, conflicts: 0 };
+        let state = State { now: Timestamp::MIN, ids: 1..1, conflicts: BTreeMap::new() };
         Partition { table, name: name.into(), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -196,16 +198,10 @@ impl<T: Table> Partition<T> {
     /// batches conflict again and again, it looks for those and leaves them out.
     async fn write(&self, batch: Vec<Change>) -> Result<table::Committed> {
         let committed = self.table.commit(&self.name, batch.clone()).await?;
-        let conflicts = {
-            let mut state = locked(&self.state);
-            let is_conflict = committed == table::Committed::Conflict;
-            state.conflicts = if is_conflict { state.conflicts.saturating_add(1) } else { 0 };
-            state.conflicts
-        };
         let goes = |change: &&Change| change.condition == Condition::Present;
         let gone: Vec<String> =
             batch.iter().filter(goes).map(|change| change.row.clone()).collect();
-        if conflicts == 0 || !conflicts.is_multiple_of(LOOK_AFTER) || gone.is_empty() {
+        if !self.count_conflict(&gone, committed == table::Committed::Conflict) {
             return Ok(committed);
         }
         let there = self.table.get(&self.name, &gone).await?;
@@ -220,6 +216,29 @@ impl<T: Table> Partition<T> {
         }
         let rest = batch.into_iter().filter(|change| !missing.contains(&change.row)).collect();
         self.table.commit(&self.name, rest).await
+    }
+
+    /// Counts the conflicts of a batch with these places; says whether they are to be looked for. Other
+    /// batches do not count: in a busy process some are made all the time.
+    fn count_conflict(&self, gone: &[String], is_conflict: bool) -> bool {
+        let mut state = locked(&self.state);
+        if state.conflicts.len() > MOST_COUNTED {
+            state.conflicts.clear();
+        }
+        let mut is_time = false;
+        for name in gone {
+            if is_conflict {
+                let count = state.conflicts.entry(name.clone()).or_insert(0);
+                *count = count.saturating_add(1);
+                is_time |= *count >= LOOK_AFTER;
+            } else {
+                state.conflicts.remove(name);
+            }
+        }
+        if is_time {
+            state.conflicts.retain(|name, _| !gone.contains(name));
+        }
+        is_time
     }
 
     /// Reads one page of an index.

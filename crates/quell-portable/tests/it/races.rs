@@ -244,7 +244,6 @@ async fn r16_r19_a_key_that_is_taken_meanwhile_is_not_overlooked() {
 /// A place in an index is not where the row says, and other steps of the process succeed between the
 /// tries.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r35_a_busy_process_gets_past_a_place_that_is_not_there() {
     let two = two();
     let rate = |period| QueueSettings {
