@@ -569,7 +569,7 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
         let ticked = match self.fire(now, None, limit).await {
-            Err(error) if is_too_large(&error) => self.fire_one_by_one(now, limit).await?,
+            Err(error) if is_too_much(&error) => self.fire_one_by_one(now, limit).await?,
             other => other?,
         };
         // Of the schedules that were not due, too. These have fired: who cannot be told what comes

@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use quell_core::schedule::{CATCH_UP_STEP, MAX_BACKFILL, Ticked};
+use quell_core::schedule::{CATCH_UP_STEP, Fired, MAX_BACKFILL, Ticked};
 use quell_core::{
-    Batch, Claim, Claimed, DeadLetter, Error, Imported, JobId, Lapsed, Lease, Pruned, Receipt,
-    Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
+    Batch, Claim, Claimed, DeadLetter, Error, ErrorKind, Imported, JobId, Lapsed, Lease, Pruned,
+    Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
 };
 
 use crate::backend::{Backend, Time, contended};
 use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step, too_much};
 use crate::rows::RowName;
-use crate::step::{Pace, Step, Windows, is_too_large};
+use crate::step::{Pace, Step, Windows, is_too_large, is_too_much};
+use tracing::error;
 
 /// What came of each batch.
 type Accepted = Vec<Result<Vec<Receipt>>>;
@@ -146,8 +147,13 @@ impl<B: Backend> Engine<B> {
         limit: usize,
     ) -> Result<Ticked> {
         Ok(step!(self, "fire ticks", (now, limit), |step| {
-            let due = step.due_schedules(limit).await?;
-            step.load_due_schedules(due, only).await?;
+            match only {
+                Some(only) => step.load_due_schedule(only).await?,
+                None => {
+                    let due = step.due_schedules(limit).await?;
+                    step.load_due_schedules(due).await?;
+                }
+            }
             step.check_ids(limit).await?;
             step.take(|part| part.tick(limit))
         }))
@@ -163,29 +169,46 @@ impl<B: Backend> Engine<B> {
         let due = step.due_schedules(limit).await?;
         let now = step.now;
         drop(step);
-        let mut most = self.share(CHANGES_OF_AN_END);
-        let mut all = Ticked { now, fired: Vec::new(), next: None };
+        let (mut fired, mut failed) = (Vec::new(), None);
         for entry in due {
             let RowName::Schedule(name) = entry.name else { continue };
-            let left = CATCH_UP_STEP.min(limit.saturating_sub(all.fired.len()));
-            let mut fired = 0;
-            while fired < left {
-                let share = most.min(left - fired);
-                match self.fire(Some(now), Some(&name), share).await {
-                    Err(error) if is_too_large(&error) && most > 1 => most /= 2,
-                    other => {
-                        let some = other?.fired;
-                        fired += some.len();
-                        let is_last = some.len() < share;
-                        all.fired.extend(some);
-                        if is_last {
-                            break;
-                        }
-                    }
+            let left = CATCH_UP_STEP.min(limit.saturating_sub(fired.len()));
+            let Err(error) = self.fire_some(now, &name, left, &mut fired).await else { continue };
+            // One that cannot fire is tried again with the next call, and holds up no other.
+            error!(%error, schedule = %name, "schedule cannot fire");
+            let goes_on = is_too_much(&error) || error.kind() == ErrorKind::Corrupt;
+            failed = Some(error);
+            if !goes_on {
+                break;
+            }
+        }
+        match failed.filter(|_| fired.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok(Ticked { now, fired, next: None }),
+        }
+    }
+
+    /// Fires at most so many due ticks of a schedule, and tells which, also where it fails then.
+    async fn fire_some(
+        &self,
+        now: Timestamp,
+        name: &ScheduleName,
+        left: usize,
+        fired: &mut Vec<Fired>,
+    ) -> Result<()> {
+        let (mut most, mut left) = (self.share(CHANGES_OF_AN_END), left);
+        while left > 0 {
+            let share = most.min(left);
+            match self.fire(Some(now), Some(name), share).await {
+                Err(error) if is_too_much(&error) && most > 1 => most /= 2,
+                other => {
+                    let some = other?.fired;
+                    left = if some.len() < share { 0 } else { left.saturating_sub(some.len()) };
+                    fired.extend(some);
                 }
             }
         }
-        Ok(all)
+        Ok(())
     }
 
     pub(crate) async fn fire_between(

@@ -197,17 +197,15 @@ impl<B: Backend> Step<'_, B> {
         Ok(seen.entries)
     }
 
-    /// Loads these schedules, or one of them, with what their ticks need.
-    pub(crate) async fn load_due_schedules(
-        &mut self,
-        due: Vec<Entry>,
-        only: Option<&ScheduleName>,
-    ) -> Result<()> {
-        let is_meant = |name: &RowName| match (name, only) {
-            (RowName::Schedule(name), Some(only)) => name == only,
-            _ => true,
-        };
-        for Entry { place, name, .. } in due.into_iter().filter(|entry| is_meant(&entry.name)) {
+    /// Loads a schedule that is due with what its ticks need.
+    pub(crate) async fn load_due_schedule(&mut self, name: &ScheduleName) -> Result<()> {
+        self.load_schedules([name.clone()]).await?;
+        self.load_for_ticks().await
+    }
+
+    /// Loads these schedules with what their ticks need.
+    pub(crate) async fn load_due_schedules(&mut self, due: Vec<Entry>) -> Result<()> {
+        for Entry { place, name, .. } in due {
             match self.load([name.clone()]).await {
                 Ok(()) => {}
                 // R25: it is tried again later, by a process that may know how, and stops no other.
@@ -222,6 +220,10 @@ impl<B: Backend> Step<'_, B> {
                 Err(error) => return Err(error),
             }
         }
+        self.load_for_ticks().await
+    }
+
+    async fn load_for_ticks(&mut self) -> Result<()> {
         let handled: Vec<_> =
             self.rows.schedules.iter().map(|(name, info)| (name.clone(), info.handled)).collect();
         for (name, handled) in handled {

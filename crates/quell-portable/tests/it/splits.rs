@@ -182,7 +182,6 @@ async fn r12_r21_a_lapsed_job_that_is_too_large_for_its_heir_holds_up_no_other()
 
 /// A schedule whose trigger is refused, because its window has no room left in a row.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r36_a_schedule_that_cannot_fire_holds_up_no_other() {
     let two = two_with(narrow());
     let store = &*two.second;
