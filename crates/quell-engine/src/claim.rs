@@ -23,6 +23,8 @@ use crate::step::Step;
 /// A job in line.
 #[derive(Clone, Debug)]
 struct Found {
+    task: TaskName,
+    place: Place,
     due: Timestamp,
     id: JobId,
     partition: Option<Key>,
@@ -36,6 +38,15 @@ struct Line {
     entries: VecDeque<Found>,
     /// The last one that was read, where there may be more.
     more: Option<(Place, RowName)>,
+}
+
+/// What came of a claim's step.
+#[derive(Debug)]
+pub(crate) enum Started {
+    /// It started these jobs.
+    Claimed(Claimed),
+    /// It started none, and took out of the line what was set aside.
+    Swept,
 }
 
 /// A queue as a worker sees it.
@@ -188,7 +199,8 @@ impl<B: Backend> Step<'_, B> {
             let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
             line.more = last.filter(|(place, _)| seen.more && place.rank == rank);
             let same = seen.entries.into_iter().take_while(|entry| entry.place.rank == rank);
-            line.entries.extend(same.filter_map(found));
+            let task = line.task.clone();
+            line.entries.extend(same.filter_map(|entry| found(&task, entry)));
         }
         Ok(())
     }
@@ -264,13 +276,19 @@ impl<B: Backend> Step<'_, B> {
     }
 
     /// Starts at most as many due jobs as asked for. None where what was read does not fit together.
-    pub(crate) async fn start(&mut self, claim: &Claim) -> Result<Option<Claimed>> {
+    pub(crate) async fn start(&mut self, claim: &Claim) -> Result<Option<Started>> {
         let mut view = self.look_at(&claim.queue, &claim.tasks, Some(&claim.worker)).await?;
         let rated = view.settings.limits_rate();
         let chosen = self.choose(&mut view, claim.limit).await?;
         let mut jobs = Vec::new();
         if !chosen.is_empty() {
             let ids: Vec<JobId> = chosen.iter().map(|found| found.id).collect();
+            self.load_jobs(ids.iter().copied()).await?;
+            let index = |found: &Found| Index::Line(claim.queue.clone(), found.task.clone());
+            let places = chosen.iter().map(|found| (index(found), found.place, found.id));
+            if self.sweep(places.collect()).await? {
+                return Ok(Some(Started::Swept));
+            }
             if !self.load_chosen(claim, &chosen, &ids).await? {
                 return Ok(None);
             }
@@ -287,7 +305,7 @@ impl<B: Backend> Step<'_, B> {
             }
         }
         let next = self.next_of(&mut view).await?;
-        Ok(Some(Claimed { now: self.now, jobs, next, rated }))
+        Ok(Some(Started::Claimed(Claimed { now: self.now, jobs, next, rated })))
     }
 
     /// Loads the jobs that were chosen, if they are still next.
@@ -297,7 +315,6 @@ impl<B: Backend> Step<'_, B> {
         chosen: &[Found],
         ids: &[JobId],
     ) -> Result<bool> {
-        self.load_jobs(ids.iter().copied()).await?;
         let may_start = |found: &Found| {
             let job = self.rows.jobs.get(&found.id);
             let job = job.filter(|job| job.may_start(self.now) && job.queue == claim.queue);
@@ -341,7 +358,7 @@ impl View {
         let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
         for entry in seen.entries {
             let Reverse(priority) = entry.place.rank;
-            let Some(found) = found(entry) else { continue };
+            let Some(found) = found(task, entry) else { continue };
             match self.lines.last_mut() {
                 Some(line) if line.task == *task && line.priority == priority => {
                     line.entries.push_back(found);
@@ -360,8 +377,8 @@ impl View {
     }
 }
 
-fn found(entry: Entry) -> Option<Found> {
+fn found(task: &TaskName, entry: Entry) -> Option<Found> {
     let RowName::Job(id) = entry.name else { return None };
     let partition = entry.note.and_then(|note| note.partition);
-    Some(Found { due: entry.place.at, id, partition })
+    Some(Found { task: task.clone(), place: entry.place, due: entry.place.at, id, partition })
 }

@@ -354,8 +354,8 @@ impl<B: Backend> Steps for Engine<B> {
                 }
                 other => {
                     windows = Windows::Together;
-                    let some = other?;
-                    let is_last = some.len() < share || share == 0;
+                    let (some, more) = other?;
+                    let is_last = (some.len() < share && !more) || share == 0;
                     lapsed.extend(some);
                     if is_last || lapsed.len() >= limit {
                         return Ok(lapsed);

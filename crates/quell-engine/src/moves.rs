@@ -9,10 +9,12 @@ use quell_core::{
     Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
 };
 
-use crate::backend::{Backend, Time, contended};
+use crate::backend::{Backend, Index, Time, contended};
+use crate::claim::Started;
 use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step, too_much};
 use crate::rows::RowName;
 use crate::step::{Pace, Step, Windows, is_too_large, is_too_much};
+use crate::upkeep::job_of;
 use tracing::error;
 
 /// What came of each batch.
@@ -82,7 +84,12 @@ impl<B: Backend> Engine<B> {
     }
 
     pub(crate) async fn start(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        Ok(step!(self, "start jobs", (now, 0), |step| step.start(claim).await?))
+        loop {
+            let started = step!(self, "start jobs", (now, 0), |step| step.start(claim).await?);
+            if let Started::Claimed(claimed) = started {
+                return Ok(claimed);
+            }
+        }
     }
 
     pub(crate) async fn extend(
@@ -111,17 +118,20 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
+    /// Takes leases back; says, too, whether there may be more although it took few.
     pub(crate) async fn take_back(
         &self,
         now: Option<Timestamp>,
         limit: usize,
         windows: Windows,
-    ) -> Result<Vec<Lapsed>> {
+    ) -> Result<(Vec<Lapsed>, bool)> {
         Ok(step!(self, "take back leases", (now, 0), |step| {
-            let lapsed = step.lapsed(limit).await?;
+            let entries = step.lapsed(limit).await?;
+            let lapsed: Vec<JobId> = entries.iter().filter_map(job_of).collect();
             step.load_around(&lapsed).await?;
+            let swept = step.sweep_entries(&Index::Leases, &entries).await?;
             let workers = if lapsed.is_empty() { Vec::new() } else { step.workers().await? };
-            step.take_as(windows, |part| part.reap(workers, limit))
+            step.take_as(windows, |part| (part.reap(workers, limit), swept))
         }))
     }
 
@@ -135,7 +145,10 @@ impl<B: Backend> Engine<B> {
             let (more, expired) = step.load_old(retention, limit).await?;
             let pruned = step.take(|part| part.prune(retention, limit));
             step.mend_expiry(expired);
-            pruned.map(|pruned| Pruned { more, ..pruned })
+            // Where nothing changes, the next step finds the same.
+            let changes =
+                |pruned: &Pruned| pruned.jobs > 0 || pruned.expired > 0 || !step.beside.is_empty();
+            pruned.map(|pruned| Pruned { more: more && changes(&pruned), ..pruned })
         }))
     }
 

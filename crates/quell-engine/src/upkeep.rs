@@ -29,9 +29,33 @@ pub(crate) enum Met {
 
 impl<B: Backend> Step<'_, B> {
     /// The jobs whose leases have lapsed, those first that lapsed first.
-    pub(crate) async fn lapsed(&mut self, limit: usize) -> Result<Vec<JobId>> {
+    pub(crate) async fn lapsed(&mut self, limit: usize) -> Result<Vec<Entry>> {
         let seen = self.scan_one(Scan::first(Index::Leases, limit).up_to(self.now)).await?;
-        Ok(seen.entries.iter().filter_map(job_of).collect())
+        Ok(seen.entries)
+    }
+
+    /// Takes those of these places out of their indexes whose jobs are set aside: where a row could not
+    /// be decoded, nobody knew where it stood. Says whether there are such.
+    pub(crate) async fn sweep(&mut self, places: Vec<(Index, Place, JobId)>) -> Result<bool> {
+        let mut places = places;
+        places.retain(|(_, _, id)| !self.rows.jobs.contains_key(id));
+        self.load(places.iter().map(|(_, _, id)| RowName::Aside(*id))).await?;
+        let mut swept = false;
+        for (index, place, id) in places {
+            let name = RowName::Aside(id);
+            let Some(row) = self.others.get(&name).cloned() else { continue };
+            // Who puts the job back removes this row: of both steps, one starts over.
+            self.beside.put(name, row);
+            self.beside.leave.insert((index, place, RowName::Job(id)));
+            swept = true;
+        }
+        Ok(swept)
+    }
+
+    /// The same, of entries of one index.
+    pub(crate) async fn sweep_entries(&mut self, index: &Index, entries: &[Entry]) -> Result<bool> {
+        let place = |entry: &Entry| Some((index.clone(), entry.place, job_of(entry)?));
+        self.sweep(entries.iter().filter_map(place).collect()).await
     }
 
     /// All workers, by name and incarnation.
@@ -135,6 +159,8 @@ impl<B: Backend> Step<'_, B> {
         let more = more.into_iter().any(|found| found >= limit);
         ids.truncate(limit);
         self.load_whole(&ids).await?;
+        self.sweep_entries(&Index::Ended, &ended.entries).await?;
+        self.sweep_entries(&Index::Dead, &dead.entries).await?;
         let names = expired.entries.iter().chain(&ticks.entries);
         self.load(names.map(|entry| entry.name.clone())).await?;
         // A log of starts is judged by the settings of its queue.
@@ -250,7 +276,11 @@ impl<B: Backend> Step<'_, B> {
         };
         self.beside.put(RowName::Aside(id), Row::Aside(aside));
         self.beside.aside.insert(id);
-        let Some(job) = job else { return Ok(self.take(|_| Met::Aside)) };
+        let Some(job) = job else {
+            let entry = Entry { place: Place::NONE, name: RowName::Job(id), note: None };
+            self.beside.enter.insert((Index::Unreadable, entry));
+            return Ok(self.take(|_| Met::Aside));
+        };
         self.load_beside(job).await?;
         Ok(self.take(|part| {
             part.set_aside(id, reason);
@@ -262,7 +292,7 @@ impl<B: Backend> Step<'_, B> {
     pub(crate) async fn restore(&mut self, id: JobId) -> Result<Option<bool>> {
         self.load([RowName::Aside(id)]).await?;
         let was = match self.others.get(&RowName::Aside(id)) {
-            Some(Row::Aside(aside)) => aside.was,
+            Some(Row::Aside(aside)) => Some(aside.was),
             _ => None,
         };
         let job = match self.load_aside(id).await {
@@ -272,6 +302,8 @@ impl<B: Backend> Step<'_, B> {
             Err(error) => return Err(error),
         };
         let (Some(was), Some(job)) = (was, job) else { return Ok(self.take(|_| false)) };
+        // Where not even its state was known, its row tells now.
+        let was = was.unwrap_or(job.state);
         self.beside.set(RowName::Aside(id), None);
         self.load_beside(Job { state: JobState::Unreadable, ..*job }).await?;
         Ok(self.take(|part| {
@@ -291,6 +323,25 @@ impl<B: Backend> Step<'_, B> {
         self.load_settings_of_jobs().await
     }
 
+    /// Removes what hangs on a job that is set aside and of which nothing is known.
+    async fn drop_aside(&mut self, id: JobId) -> Result<()> {
+        self.beside.leave.insert((Index::Unreadable, Place::NONE, RowName::Job(id)));
+        if self.rows.attempts.remove(&id).is_some() {
+            self.beside.set(RowName::Attempts(id), None);
+        }
+        if self.rows.effects.remove(&id).is_some() {
+            self.beside.set(RowName::Effects(id), None);
+        }
+        if let Some(past) = self.rows.pasts.remove(&id) {
+            self.beside.set(RowName::Past(id), None);
+            if let Some(origin) = past.origin.map(RowName::Origin) {
+                self.load([origin.clone()]).await?;
+                self.beside.set(origin, None);
+            }
+        }
+        Ok(())
+    }
+
     /// Loads jobs that are set aside, so that they can be discarded; says which they are.
     pub(crate) async fn load_asides(&mut self, ids: &[JobId]) -> Result<Vec<JobId>> {
         self.load(ids.iter().map(|id| RowName::Aside(*id))).await?;
@@ -299,8 +350,9 @@ impl<B: Backend> Step<'_, B> {
         for id in &aside {
             let job = self.load_in_part(*id).await?;
             self.beside.set(RowName::Aside(*id), None);
-            if let Some(job) = job {
-                self.put_job(Job { state: JobState::Unreadable, ..job });
+            match job {
+                Some(job) => self.put_job(Job { state: JobState::Unreadable, ..job }),
+                None => self.drop_aside(*id).await?,
             }
         }
         self.load_names(&aside).await?;

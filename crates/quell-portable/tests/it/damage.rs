@@ -26,7 +26,6 @@ async fn r25_an_unreadable_window_can_be_discarded() {
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r25_a_row_that_is_no_json_holds_up_no_other() {
     let two = two();
     let store = &*two.second;
@@ -37,7 +36,6 @@ async fn r25_a_row_that_is_no_json_holds_up_no_other() {
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r25_a_row_that_is_no_json_is_listed_and_can_be_discarded() {
     let two = two();
     let store = &*two.second;
@@ -51,7 +49,6 @@ async fn r25_a_row_that_is_no_json_is_listed_and_can_be_discarded() {
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r25_a_job_whose_due_time_cannot_be_decoded_holds_up_no_other() {
     let two = two();
     let store = &*two.second;
@@ -62,7 +59,6 @@ async fn r25_a_job_whose_due_time_cannot_be_decoded_holds_up_no_other() {
 }
 
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r21_r25_rows_of_running_jobs_that_are_no_json_hold_up_no_lapse() {
     let two = two();
     let store = &*two.second;
@@ -77,7 +73,6 @@ async fn r21_r25_rows_of_running_jobs_that_are_no_json_hold_up_no_lapse() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a defect that is not mended yet"]
 async fn r25_r37_rows_of_ended_jobs_that_are_no_json_hold_up_no_prune() {
     let two = two();
     let store = &*two.second;
