@@ -1,4 +1,5 @@
 //! A table in memory under the whole suite, the oracle and the simulation.
+#![expect(clippy::unwrap_used, reason = "these are tests")]
 
 mod between;
 mod damage;

@@ -10,6 +10,7 @@ use quell_core::{
     EffectName, ErrorKind, Fold, JobState, NewTrigger, Outcome, Payload, QueueSettings, Rate,
     Redrive, ScheduleName, Settlement, Steps, Timestamp,
 };
+use tokio::task::JoinSet;
 
 use crate::between::{at, claim, enqueue, names, plains, start, two};
 
@@ -255,17 +256,15 @@ async fn r35_a_busy_process_gets_past_a_place_that_is_not_there() {
     assert_eq!(start(&*two.second, 0, 1).await.len(), 1);
     two.second.set_queue(&queue(), &rate(200)).await.unwrap();
     let store = Arc::new(two.first);
-    let busy = {
-        let store = Arc::clone(&store);
-        tokio::spawn(async move {
-            loop {
-                enqueue(&*store, 0, NewTrigger { task: task("other"), ..plain("1") }).await;
-                tokio::task::yield_now().await;
-            }
-        })
-    };
+    let (mut busy, works) = (JoinSet::new(), Arc::clone(&store));
+    busy.spawn(async move {
+        loop {
+            enqueue(&*works, 0, NewTrigger { task: task("other"), ..plain("1") }).await;
+            tokio::task::yield_now().await;
+        }
+    });
     tokio::task::yield_now().await;
     let claimed = store.claim(at(1), &claim("w", 1)).await;
-    busy.abort();
+    busy.abort_all();
     assert_eq!(claimed.unwrap().jobs.len(), 1);
 }
