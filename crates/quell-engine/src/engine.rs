@@ -27,7 +27,7 @@ use crate::step::{Pace, Step, Windows, is_too_large, is_too_much};
 use crate::upkeep::Met;
 
 /// Rows that a renewal changes.
-const CHANGES_OF_A_RENEWAL: usize = 3;
+pub(crate) const CHANGES_OF_A_RENEWAL: usize = 3;
 /// Rows that a start changes where it is of the common kind.
 const CHANGES_OF_A_START: usize = 5;
 /// Rows that the end of an attempt changes where it is of the common kind, or a job that is made or
@@ -246,24 +246,7 @@ impl<B: Backend> Steps for Engine<B> {
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Renewal>> {
-        let mut renewed = Vec::with_capacity(leases.len());
-        let mut left: Vec<&[Lease]> =
-            leases.chunks(self.share(CHANGES_OF_A_RENEWAL)).rev().collect();
-        while let Some(next) = left.pop() {
-            match self.extend(now, next, lease).await {
-                Err(error) if is_too_large(&error) && next.len() > 1 => {
-                    left.extend(halves(next).into_iter().rev());
-                }
-                Ok(some) => renewed.extend(some),
-                Err(error) if renewed.is_empty() => return Err(error),
-                // Those before are held, whatever became of these.
-                Err(error) => {
-                    warn!(%error, "leases are not renewed");
-                    renewed.extend(next.iter().map(|_| Renewal::Unknown));
-                }
-            }
-        }
-        Ok(renewed)
+        self.extend_all(now, leases, lease).await
     }
 
     async fn settle(
@@ -343,26 +326,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        let (mut lapsed, mut most) = (Vec::new(), self.share(CHANGES_OF_AN_END));
-        let mut windows = Windows::Together;
-        loop {
-            let share = most.min(limit.saturating_sub(lapsed.len()));
-            match self.take_back(now, share, windows).await {
-                Err(error) if is_too_much(&error) && most > 1 => most /= 2,
-                Err(error) if is_too_much(&error) && windows == Windows::Together => {
-                    windows = Windows::Apart;
-                }
-                other => {
-                    windows = Windows::Together;
-                    let (some, more) = other?;
-                    let is_last = (some.len() < share && !more) || share == 0;
-                    lapsed.extend(some);
-                    if is_last || lapsed.len() >= limit {
-                        return Ok(lapsed);
-                    }
-                }
-            }
-        }
+        self.take_all_back(now, limit).await
     }
 
     async fn next_due(

@@ -11,11 +11,11 @@ use quell_core::{
 
 use crate::backend::{Backend, Index, Time, contended};
 use crate::claim::Started;
-use crate::engine::{CHANGES_OF_AN_END, Engine, halves, step, too_much};
+use crate::engine::{CHANGES_OF_A_RENEWAL, CHANGES_OF_AN_END, Engine, halves, step, too_much};
 use crate::rows::RowName;
 use crate::step::{Pace, Step, Windows, is_too_large, is_too_much};
 use crate::upkeep::job_of;
-use tracing::error;
+use tracing::{error, warn};
 
 /// What came of each batch.
 type Accepted = Vec<Result<Vec<Receipt>>>;
@@ -92,7 +92,34 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    pub(crate) async fn extend(
+    /// Renews leases, as many at once as the backend takes.
+    pub(crate) async fn extend_all(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Vec<Renewal>> {
+        let mut renewed = Vec::with_capacity(leases.len());
+        let mut left: Vec<&[Lease]> =
+            leases.chunks(self.share(CHANGES_OF_A_RENEWAL)).rev().collect();
+        while let Some(next) = left.pop() {
+            match self.extend(now, next, lease).await {
+                Err(error) if is_too_large(&error) && next.len() > 1 => {
+                    left.extend(halves(next).into_iter().rev());
+                }
+                Ok(some) => renewed.extend(some),
+                Err(error) if renewed.is_empty() => return Err(error),
+                // Those before are held, whatever became of these.
+                Err(error) => {
+                    warn!(%error, "leases are not renewed");
+                    renewed.extend(next.iter().map(|_| Renewal::Unknown));
+                }
+            }
+        }
+        Ok(renewed)
+    }
+
+    async fn extend(
         &self,
         now: Option<Timestamp>,
         leases: &[Lease],
@@ -118,8 +145,36 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
+    /// Takes back leases, as many at once as the backend takes.
+    pub(crate) async fn take_all_back(
+        &self,
+        now: Option<Timestamp>,
+        limit: usize,
+    ) -> Result<Vec<Lapsed>> {
+        let (mut lapsed, mut most) = (Vec::new(), self.share(CHANGES_OF_AN_END));
+        let mut windows = Windows::Together;
+        loop {
+            let share = most.min(limit.saturating_sub(lapsed.len()));
+            match self.take_back(now, share, windows).await {
+                Err(error) if is_too_much(&error) && most > 1 => most /= 2,
+                Err(error) if is_too_much(&error) && windows == Windows::Together => {
+                    windows = Windows::Apart;
+                }
+                other => {
+                    windows = Windows::Together;
+                    let (some, more) = other?;
+                    let is_last = (some.len() < share && !more) || share == 0;
+                    lapsed.extend(some);
+                    if is_last || lapsed.len() >= limit {
+                        return Ok(lapsed);
+                    }
+                }
+            }
+        }
+    }
+
     /// Takes leases back; says, too, whether there may be more although it took few.
-    pub(crate) async fn take_back(
+    async fn take_back(
         &self,
         now: Option<Timestamp>,
         limit: usize,
