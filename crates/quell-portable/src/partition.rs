@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use quell_core::checkup::{Checkup, ClockReading};
 use quell_core::part::{Ids, News};
-use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, Result, Timestamp};
+use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
 use quell_engine::{
     Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen, Time,
 };
@@ -33,6 +33,9 @@ const TRIES: usize = 50;
 const LONGEST: usize = 512 << 10;
 /// The bytes of a batch that are left to other rows beside the longest.
 const ROOM: usize = 16 << 10;
+/// The bytes that a job which waits leaves to what its attempts add to its row: an output, an error.
+/// Where a table takes less, a quarter of a batch.
+const GROWTH: usize = 512 << 10;
 /// After how many conflicts in a row of batches with the same place a process looks whether it is there.
 const LOOK_AFTER: u32 = 3;
 /// So many places are counted at most.
@@ -409,6 +412,17 @@ impl<T: Table> Backend for Partition<T> {
         let bounds = self.table.bounds();
         let Tx { read, parts, ids, .. } = tx;
         let used = changes.ids;
+        let growth = GROWTH.min(bounds.batch_bytes / 4);
+        let longest = bounds.batch_bytes.saturating_sub(growth.saturating_add(ROOM));
+        // R1: what was accepted must be able to start and end.
+        for row in changes.rows.values().flatten() {
+            if let Row::Job(job) = row
+                && job.state == JobState::Scheduled
+                && job.payload.as_str().len() > longest
+            {
+                return Err(too_long(job.payload.as_str().len(), longest));
+            }
+        }
         let mut batch = Vec::new();
         for change in rows_of(&read, changes)? {
             let length = change.value.as_ref().map_or(0, |value| value.len());
