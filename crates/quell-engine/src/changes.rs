@@ -170,7 +170,7 @@ fn note_beside(changes: &mut Changes, before: &Rows, after: &Rows) {
 }
 
 /// Dedup and idempotency keys, and what edges remember.
-fn note_names(changes: &mut Changes, before: &Rows, after: &Rows) {
+pub(crate) fn note_names(changes: &mut Changes, before: &Rows, after: &Rows) {
     for (key, was, is) in differing(&before.holds, &after.holds) {
         let name = RowName::Hold(key.clone());
         let entries = |hold: &quell_core::dedup::Hold| named(hold.job, hold.expires_at);

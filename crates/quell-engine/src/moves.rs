@@ -17,6 +17,10 @@ use crate::step::{Pace, Step, Windows, is_too_large, is_too_much};
 use crate::upkeep::job_of;
 use tracing::{error, warn};
 
+/// Rows that a key changes which is removed: its own, and where it stands among those that expire and
+/// those that name its job.
+const CHANGES_OF_A_KEY: usize = 3;
+
 /// What came of each batch.
 type Accepted = Vec<Result<Vec<Receipt>>>;
 
@@ -204,6 +208,20 @@ impl<B: Backend> Engine<B> {
             let changes =
                 |pruned: &Pruned| pruned.jobs > 0 || pruned.expired > 0 || !step.beside.is_empty();
             pruned.map(|pruned| Pruned { more: more && changes(&pruned), ..pruned })
+        }))
+    }
+
+    /// Keeps in some keys that name the oldest job what came of it, before it is removed; says whether
+    /// there were such.
+    pub(crate) async fn keep_some(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+    ) -> Result<bool> {
+        let most = self.share(CHANGES_OF_A_KEY);
+        Ok(step!(self, "keep what came of a job", (now, 0), |step| {
+            step.load_old(retention, 1).await?;
+            Some(step.keep_results(most))
         }))
     }
 

@@ -13,7 +13,7 @@ use quell_core::{
 use tracing::error;
 
 use crate::backend::{Backend, Entry, Index, Kind, Place, Scan};
-use crate::changes::expiry_of;
+use crate::changes::{expiry_of, note_names};
 use crate::load::PAGE;
 use crate::rows::{Row, RowName};
 use crate::step::Step;
@@ -176,6 +176,31 @@ impl<B: Backend> Step<'_, B> {
         let others = self.rows.jobs.iter_mut().filter(|(id, _)| !old.contains(id));
         others.for_each(|(_, job)| job.ended_at = None);
         Ok((more, expired.entries))
+    }
+
+    /// Writes what came of the jobs that have ended into at most so many keys that name them, and removes
+    /// those that they freed; says whether there were such.
+    pub(crate) fn keep_results(&mut self, most: usize) -> bool {
+        let (mut after, mut left) = (self.rows.clone(), most);
+        let ended = |id: &JobId| self.rows.jobs.get(id).filter(|job| job.ended_at.is_some());
+        for record in after.records.values_mut() {
+            let mut kept = record.clone();
+            if let Some(job) = ended(&record.job) {
+                kept.keep(job);
+            }
+            if kept != *record && left > 0 {
+                *record = kept;
+                left -= 1;
+            }
+        }
+        after.holds.retain(|_, hold| {
+            let state = ended(&hold.job).map(|job| (job.state, job.starts() > 0));
+            let goes = state.is_some() && !hold.holds(self.now, state) && left > 0;
+            left -= usize::from(goes);
+            !goes
+        });
+        note_names(&mut self.beside, &self.rows, &after);
+        left < most
     }
 
     /// Lets what stood among the expired stand where it belongs: a key that was looked at again later,

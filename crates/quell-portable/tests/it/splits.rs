@@ -118,7 +118,6 @@ async fn r21_r25_a_lease_that_cannot_be_taken_back_holds_up_no_other() {
 
 /// As many idempotency keys of one job as one batch cannot change.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r37_a_job_that_cannot_be_pruned_holds_up_no_other() {
     let two = two();
     let store = &*two.second;
@@ -147,7 +146,6 @@ fn text(length: usize) -> String {
 
 /// A trigger that just fits: its job has to start, fail and end, too.
 #[tokio::test]
-#[ignore = "a defect that is not mended yet"]
 async fn r01_what_is_accepted_can_start_and_end() {
     let two = two_with(narrow());
     let store = &*two.second;
