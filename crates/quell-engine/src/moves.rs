@@ -42,12 +42,13 @@ impl<B: Backend> Engine<B> {
         while let Some(next) = left.pop() {
             match self.accept_at_once(now, next).await {
                 Ok(some) => accepted.extend(some),
-                Err(error) if is_too_large(&error) && next.len() > 1 => {
+                Err(error) if is_too_much(&error) && next.len() > 1 => {
                     left.extend(halves(next).into_iter().rev());
                 }
                 Err(error) if is_too_large(&error) => {
                     accepted.push(Err(too_much(&error)));
                 }
+                Err(error) if is_too_much(&error) => accepted.push(Err(error)),
                 Err(error) if accepted.is_empty() => return Err(error),
                 // What was accepted stays so: the rest is refused by itself.
                 Err(error) => {

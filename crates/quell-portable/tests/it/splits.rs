@@ -6,9 +6,10 @@ use quell_conformance::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::schedule::{CatchUp, Schedule, Spec};
+use quell_core::window::Debounce;
 use quell_core::{
-    EffectName, Fold, JobState, Lease, NewTrigger, Outcome, Payload, Renewal, Retention,
-    ScheduleName, Settlement, Steps, Timestamp,
+    Batch, EffectName, Error, ErrorKind, Fold, JobState, Lease, NewTrigger, Outcome, Payload,
+    Renewal, Retention, ScheduleName, Settlement, Steps, Timestamp,
 };
 use quell_portable::{Bounds, MemoryTable};
 
@@ -245,4 +246,26 @@ async fn r12_r24_jobs_of_the_usual_bounds_go_back() {
         let settled = store.settle(at(second), vec![failed]).await;
         assert!(settled.is_ok(), "at {second}: {settled:?}");
     }
+}
+
+/// Callers whose triggers go in one call have nothing to do with each other.
+#[tokio::test]
+async fn r05_a_payload_that_is_too_long_refuses_its_own_batch_only() {
+    let two = two_with(narrow());
+    let batches = [10, 60 << 10, 10].map(|length| Batch::one(plain(&text(length))));
+    let accepted = two.second.enqueue(at(0), batches.into()).await.unwrap();
+    let kinds: Vec<_> = accepted.iter().map(|one| one.as_ref().err().map(Error::kind)).collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::Invalid), None]);
+}
+
+/// The bound of a window is larger than what a batch takes.
+#[tokio::test]
+async fn r10_a_window_closes_at_the_bound_of_the_store() {
+    let two = two_with(narrow());
+    let store = &*two.second;
+    let wide = Debounce { max_bytes: Some(16 << 20), ..debounce() };
+    let collect = || keyed_with("k", wide, Fold::Collect { cap: 100 }, &text(20 << 10));
+    let first = enqueue(store, 0, collect()).await.job();
+    let second = enqueue(store, 1, collect()).await.job();
+    assert_ne!(first, second, "both do not fit into one");
 }
