@@ -12,3 +12,4 @@ mod servicebus;
 mod servicebus_faults;
 mod store;
 mod time;
+mod timers;

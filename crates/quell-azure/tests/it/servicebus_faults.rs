@@ -8,7 +8,8 @@ use quell_portable::Timer;
 use quell_services::Proxy;
 use quell_services::servicebus::{Counts, Fault, QueueOptions};
 
-use crate::servicebus::{QUEUE, lock, message, none, now, one, options_at, send, text, timer};
+use crate::servicebus::{QUEUE, lock, options_at, timer};
+use crate::timers::{message, none, now, one, send, text};
 
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_secs(2);
