@@ -17,7 +17,7 @@ pub struct Connection {
     pub(crate) account: Option<String>,
     pub(crate) credentials: Credentials,
     pub(crate) tables: Option<Url>,
-    queues: Option<Url>,
+    pub(crate) queues: Option<Url>,
 }
 
 /// The parts of a connection string that Quell reads.
@@ -43,34 +43,25 @@ impl Connection {
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where a part is missing or unreadable;
     /// the error never contains the string.
     pub fn from_string(text: &str) -> Result<Self> {
-        let mut parts = Parts::default();
-        for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
-            // The text of a malformed part may be a secret.
-            let (name, value) = part
-                .split_once('=')
-                .ok_or_else(|| invalid("a part has no `=`: give NAME=VALUE;NAME=VALUE…"))?;
-            match name.to_ascii_lowercase().as_str() {
-                "accountname" => parts.account = Some(value),
-                "accountkey" => parts.key = Some(value),
-                "sharedaccesssignature" => parts.sas = Some(value),
-                "tableendpoint" => parts.tables = Some(value),
-                "queueendpoint" => parts.queues = Some(value),
-                "endpointsuffix" => parts.suffix = Some(value),
-                "defaultendpointsprotocol" => parts.protocol = Some(value),
+        let mut found = Parts::default();
+        for part in parts(text) {
+            let (name, value) = part?;
+            match name.as_str() {
+                "accountname" => found.account = Some(value),
+                "accountkey" => found.key = Some(value),
+                "sharedaccesssignature" => found.sas = Some(value),
+                "tableendpoint" => found.tables = Some(value),
+                "queueendpoint" => found.queues = Some(value),
+                "endpointsuffix" => found.suffix = Some(value),
+                "defaultendpointsprotocol" => found.protocol = Some(value),
                 "usedevelopmentstorage" => {
-                    parts.is_development = value.eq_ignore_ascii_case("true");
+                    found.is_development = value.eq_ignore_ascii_case("true");
                 }
                 // Other services' endpoints.
                 _ => {}
             }
         }
-        parts.connection()
-    }
-
-    /// The endpoint of the queue service, without a `/` at its end.
-    #[must_use]
-    pub fn queue_endpoint(&self) -> Option<&str> {
-        self.queues.as_ref().map(|url| url.as_str().trim_end_matches('/'))
+        found.connection()
     }
 
     /// The account of this name in Azure's public cloud.
@@ -123,6 +114,17 @@ impl Parts<'_> {
         });
         explicit.map(str::to_owned).or(derived).map(|url| endpoint(&url)).transpose()
     }
+}
+
+/// The parts of a connection string: the name of each in lower case, and its value.
+pub(crate) fn parts(text: &str) -> impl Iterator<Item = Result<(String, &str)>> {
+    text.split(';').map(str::trim).filter(|part| !part.is_empty()).map(|part| {
+        // The text of a malformed part may be a secret.
+        let (name, value) = part
+            .split_once('=')
+            .ok_or_else(|| invalid("a part has no `=`: give NAME=VALUE;NAME=VALUE…"))?;
+        Ok((name.to_ascii_lowercase(), value))
+    })
 }
 
 /// Reads the URL of a service, without a `/` at its end.

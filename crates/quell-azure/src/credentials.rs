@@ -45,6 +45,23 @@ pub enum Credentials {
     Token(Arc<dyn TokenSource>),
 }
 
+/// A service of a storage account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    Table,
+    Queue,
+}
+
+impl Service {
+    /// What the service keeps, in errors.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Service::Table => "table",
+            Service::Queue => "queue",
+        }
+    }
+}
+
 /// A source of bearer tokens for `https://storage.azure.com/.default`.
 #[async_trait]
 pub trait TokenSource: Send + Sync + 'static {
@@ -54,20 +71,22 @@ pub trait TokenSource: Send + Sync + 'static {
 
 impl Credentials {
     /// What an operator checks when the account rejects these credentials.
-    pub(crate) fn remedy(&self) -> String {
+    pub(crate) fn remedy(&self, service: Service) -> String {
+        let (rights, role) = match service {
+            Service::Table => ("raud on the table", "Storage Table Data Contributor"),
+            Service::Queue => ("raup on both queues", "Storage Queue Data Contributor"),
+        };
         match self {
             Credentials::SharedKey(key) => {
-                format!("check AccountKey of account {:?}", key.account)
+                format!("check AccountKey of account {:?}", key.name)
             }
             Credentials::Sas(sas) => {
                 let expiry = sas.0.split('&').find_map(|pair| pair.strip_prefix("se="));
                 let expiry = percent_decode_str(expiry.unwrap_or("a time of its stored policy"));
                 let expiry = expiry.decode_utf8_lossy();
-                format!("check the SAS token: it expires at {expiry}, and needs raud on the table")
+                format!("check the SAS token: it expires at {expiry}, and needs {rights}")
             }
-            Credentials::Token(_) => {
-                "check that the identity has the role Storage Table Data Contributor".to_owned()
-            }
+            Credentials::Token(_) => format!("check that the identity has the role {role}"),
         }
     }
 }
@@ -86,7 +105,7 @@ impl fmt::Debug for Credentials {
 /// The name and the key of a storage account.
 #[derive(Clone)]
 pub struct SharedKey {
-    account: String,
+    name: String,
     mac: Hmac<Sha256>,
 }
 
@@ -97,20 +116,29 @@ impl SharedKey {
     /// [`ErrorKind::Invalid`] where it is not base64.
     pub fn new(account: impl Into<String>, key: &str) -> Result<Self> {
         let invalid = || Error::invalid("AccountKey", "AccountKey is not base64: copy it again");
-        let key = STANDARD.decode(key).map_err(|_| invalid())?;
-        let mac = Hmac::new_from_slice(&key);
+        SharedKey::from_bytes(account, &STANDARD.decode(key).map_err(|_| invalid())?)
+    }
+
+    /// The key of an account, or of a policy of Service Bus.
+    pub(crate) fn from_bytes(name: impl Into<String>, key: &[u8]) -> Result<Self> {
+        let mac = Hmac::new_from_slice(key);
         let mac = mac.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-        Ok(SharedKey { account: account.into(), mac })
+        Ok(SharedKey { name: name.into(), mac })
     }
 
-    /// The value of `Authorization` in the scheme SharedKeyLite for tables, where `path` is that of
-    /// the URL, percent-encoded as it is sent.
-    pub(crate) fn authorize_table(&self, date: &str, path: &str) -> String {
-        let signature = self.sign(&format!("{date}\n/{}{path}", self.account));
-        format!("SharedKeyLite {}:{signature}", self.account)
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
-    fn sign(&self, text: &str) -> String {
+    /// The value of `Authorization` in the scheme SharedKeyLite, where `path` is that of the URL,
+    /// percent-encoded as it is sent, and `head` is what the service signs before it.
+    pub(crate) fn authorize(&self, head: &str, path: &str) -> String {
+        let signature = self.sign(&format!("{head}\n/{}{path}", self.name));
+        format!("SharedKeyLite {}:{signature}", self.name)
+    }
+
+    /// Signs `text`; the signature is in base64.
+    pub(crate) fn sign(&self, text: &str) -> String {
         let mut mac = self.mac.clone();
         mac.update(text.as_bytes());
         STANDARD.encode(mac.finalize().into_bytes())
@@ -119,7 +147,7 @@ impl SharedKey {
 
 impl fmt::Debug for SharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedKey").field("account", &self.account).finish_non_exhaustive()
+        f.debug_struct("SharedKey").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -140,7 +168,7 @@ mod tests {
                 0x64, 0xec, 0x38, 0x43,
             ])
         );
-        let header = key.authorize_table("Sun, 11 Oct 2009 19:52:39 GMT", "/Tables");
+        let header = key.authorize("Sun, 11 Oct 2009 19:52:39 GMT", "/Tables");
         assert_eq!(
             header,
             "SharedKeyLite testaccount1:mynVmyiWMZjHHASA7uvX3rn6qBHoTNGLKgXTyKhqV0Y="

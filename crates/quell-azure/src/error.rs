@@ -2,38 +2,50 @@
 
 use quell_core::{Error, ErrorKind};
 
-use crate::transport::Answer;
+use crate::credentials::Service;
+use crate::transport::{Answer, Transport};
 
 /// An error of a call that was not made; `what` completes "cannot …".
 pub(crate) fn unavailable(what: &str, reason: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot {what}: {reason}"))
 }
 
-/// The error of a request that the service rejects; `table` and `remedy` tell where to look.
-pub(crate) fn rejected(what: &str, table: &str, remedy: &str, answer: &Answer) -> Error {
-    let code = error_code(answer);
-    let (kind, reason) = match (answer.status, code.as_str()) {
-        (401 | 403, _) => {
-            let reason = format!("the account rejects the credentials ({code}): {remedy}");
-            (ErrorKind::Unavailable, reason)
-        }
-        (404, "TableNotFound" | "ResourceNotFound") => {
-            let reason =
-                format!("table {table:?} does not exist: create it, or open with `create`");
-            (ErrorKind::NotFound, reason)
-        }
-        (409, "TableBeingDeleted") => {
-            (ErrorKind::Unavailable, format!("table {table:?} is being deleted: wait a minute"))
-        }
-        (413, _) | (400, "EntityTooLarge" | "RequestBodyTooLarge" | "PropertyValueTooLarge") => {
-            (ErrorKind::Invalid, format!("the service takes no row or batch so large ({code})"))
-        }
-        (status, _) => (
-            ErrorKind::Internal,
-            format!("the service rejects a request of Quell ({status} {code})"),
-        ),
-    };
-    Error::new(kind, format!("cannot {what}: {reason}"))
+impl Transport {
+    /// The error of a request that the service rejects; `what` completes "cannot …", and `name` is
+    /// that of the table or the queue.
+    pub(crate) fn rejected(&self, what: &str, name: &str, answer: &Answer) -> Error {
+        let (code, noun) = (error_code(answer), self.service().noun());
+        let (kind, reason) = match (answer.status, code.as_str()) {
+            (401 | 403, _) => {
+                let remedy = self.remedy();
+                let reason = format!("the account rejects the credentials ({code}): {remedy}");
+                (ErrorKind::Unavailable, reason)
+            }
+            (404, "TableNotFound" | "QueueNotFound" | "ResourceNotFound") => {
+                let reason =
+                    format!("{noun} {name:?} does not exist: create it, or open with `create`");
+                // Of a queue, `NotFound` means that a lock was lost.
+                let kind = match self.service() {
+                    Service::Table => ErrorKind::NotFound,
+                    Service::Queue => ErrorKind::Unavailable,
+                };
+                (kind, reason)
+            }
+            (409, "TableBeingDeleted" | "QueueBeingDeleted") => {
+                let reason = format!("{noun} {name:?} is being deleted: wait a minute");
+                (ErrorKind::Unavailable, reason)
+            }
+            (413, _)
+            | (400, "EntityTooLarge" | "RequestBodyTooLarge" | "PropertyValueTooLarge") => {
+                (ErrorKind::Invalid, format!("the service takes nothing so large ({code})"))
+            }
+            (status, _) => (
+                ErrorKind::Internal,
+                format!("the service rejects a request of Quell ({status} {code})"),
+            ),
+        };
+        Error::new(kind, format!("cannot {what}: {reason}"))
+    }
 }
 
 /// The code of an error: from its header, else from its body in JSON or XML; empty where it has none.

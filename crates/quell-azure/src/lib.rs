@@ -1,10 +1,10 @@
-//! Quell on Azure: tables in Table Storage, and timers in Service Bus ([`servicebus`]).
+//! Quell on Azure: tables in Table Storage, and timers in Service Bus ([`servicebus`]) or in a queue
+//! of Azure Storage ([`StorageQueue`]).
 //!
 //! [`AzureOptions`] opens an [`AzureStore`]: the engine on one partition of a [`TableStorage`], which keeps
-//! rows as entities of one table. That sends its
-//! requests by a `transport`, which signs them with the [`Credentials`] of a [`Connection`], retries
-//! and keeps deadlines; nothing in these modules is particular to tables. `table` knows the entities:
-//! `entity` and `request` encode them, `commit` finds out whether a batch was made whose answer was
+//! rows as entities of one table. Tables and queues send their requests by a `transport`, which signs
+//! them with the [`Credentials`] of a [`Connection`], retries and keeps deadlines. `queue` knows the
+//! messages, and `table` the entities: `entity` and `request` encode them, `commit` finds out whether a batch was made whose answer was
 //! lost, and `open` refuses tables of others.
 //!
 //! Invariant: no key, SAS token or bearer token is printed, logged or part of an error.
@@ -16,6 +16,7 @@ mod credentials;
 mod entra;
 mod error;
 mod options;
+mod queue;
 pub mod servicebus;
 mod table;
 mod transport;
@@ -26,4 +27,5 @@ pub use credentials::{Credentials, Secret, SharedKey, TokenSource};
 #[cfg(feature = "entra")]
 pub use entra::{Entra, Identity};
 pub use options::{AzureOptions, AzureStore};
+pub use queue::{StorageQueue, StorageQueueOptions};
 pub use table::TableStorage;

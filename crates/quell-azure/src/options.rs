@@ -11,6 +11,7 @@ use reqwest::Url;
 
 use crate::clock::Monotonic;
 use crate::connection::{Connection, endpoint};
+use crate::credentials::Service;
 use crate::table::TableStorage;
 use crate::transport::Transport;
 
@@ -180,7 +181,8 @@ impl AzureOptions {
     pub async fn open_table(self) -> Result<TableStorage> {
         let url: Option<Url> = self.connection.tables;
         let url = url.ok_or_else(|| refuse("the connection string has no TableEndpoint"))?;
-        let transport = Transport::new(url, self.connection.credentials, self.timeout)?;
+        let credentials = self.connection.credentials;
+        let transport = Transport::new(Service::Table, url, credentials, self.timeout)?;
         let table = TableStorage::new(self.table, transport, self.timeout, self.monotonic);
         Box::pin(table.prepare(self.create)).await?;
         Ok(table)

@@ -2,19 +2,21 @@
 //! deadline.
 //!
 //! [`Transport::attempt`] sends a request once and tells whether it may have been executed;
-//! [`Transport::send`] repeats one that may be executed twice.
+//! [`Transport::send`] and [`Transport::repeat`] repeat one that may be executed twice.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use quell_core::{Error, ErrorKind, Result};
-use reqwest::header::{AUTHORIZATION, DATE, ETAG, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_LENGTH, DATE, ETAG, HeaderMap, HeaderValue, RETRY_AFTER,
+};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Url};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, Service};
 use crate::error::{error_code, unavailable};
 
 /// The version of the REST API.
@@ -57,6 +59,11 @@ impl Answer {
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The service's time of this answer, rounded down to a second.
+    pub(crate) fn date(&self) -> Option<SystemTime> {
+        httpdate::parse_http_date(self.header(DATE.as_str())?).ok()
     }
 
     pub(crate) fn etag(&self) -> Option<&str> {
@@ -150,6 +157,7 @@ impl Deadline {
 #[derive(Debug)]
 pub(crate) struct Transport {
     client: Client,
+    service: Service,
     endpoint: Url,
     credentials: Credentials,
     /// Seconds from the local wall clock to the service's, for dates in signatures.
@@ -158,7 +166,12 @@ pub(crate) struct Transport {
 
 impl Transport {
     /// `timeout` is that of a whole call; connecting may take a quarter of it.
-    pub(crate) fn new(endpoint: Url, credentials: Credentials, limit: Duration) -> Result<Self> {
+    pub(crate) fn new(
+        service: Service,
+        endpoint: Url,
+        credentials: Credentials,
+        limit: Duration,
+    ) -> Result<Self> {
         let is_loopback = matches!(endpoint.host_str(), Some("127.0.0.1" | "[::1]" | "localhost"));
         let is_signed = matches!(credentials, Credentials::SharedKey(_));
         if endpoint.scheme() == "http" && !is_loopback && !is_signed {
@@ -170,11 +183,16 @@ impl Transport {
         let client = if is_loopback { client.no_proxy() } else { client }.build();
         let failed = |error| Error::new(ErrorKind::Internal, "no HTTP client").with_source(error);
         let client = client.map_err(failed)?;
-        Ok(Transport { client, endpoint, credentials, skew: AtomicI64::new(0) })
+        Ok(Transport { client, service, endpoint, credentials, skew: AtomicI64::new(0) })
     }
 
-    pub(crate) fn credentials(&self) -> &Credentials {
-        &self.credentials
+    pub(crate) fn service(&self) -> Service {
+        self.service
+    }
+
+    /// What an operator checks when the account rejects the credentials.
+    pub(crate) fn remedy(&self) -> String {
+        self.credentials.remedy(self.service)
     }
 
     /// The URL of a resource, without credentials.
@@ -184,16 +202,44 @@ impl Transport {
         url
     }
 
+    /// Sends a request that changes nothing, or the same if it is executed twice, until it is
+    /// answered or the deadline comes.
+    pub(crate) async fn send(&self, request: &Request, deadline: Deadline) -> Result<Answer> {
+        match self.repeat(request, deadline).await {
+            (Sent::Answered(answer), _) => Ok(answer),
+            (Sent::Failed(failure), _) => Err(failure.error),
+        }
+    }
+
     /// Sends a request that may be executed twice, until it is answered or the deadline comes.
-    pub(crate) async fn send(&self, request: &Request, mut deadline: Deadline) -> Result<Answer> {
+    /// Returns also whether an attempt that was not answered may have been executed.
+    pub(crate) async fn repeat(&self, request: &Request, mut deadline: Deadline) -> (Sent, bool) {
+        let mut is_lost = false;
         loop {
-            match self.attempt(request, &deadline).await {
-                Sent::Answered(answer) => return Ok(answer),
-                Sent::Failed(failure) => {
-                    if !deadline.back_off(failure.retry_after).await {
-                        return Err(failure.error);
-                    }
-                }
+            let sent = self.attempt(request, &deadline).await;
+            let Sent::Failed(failure) = &sent else { return (sent, is_lost) };
+            is_lost |= failure.is_lost;
+            if !deadline.back_off(failure.retry_after).await {
+                return (sent, is_lost);
+            }
+        }
+    }
+
+    /// Creates a table or a queue of this name, unless it exists.
+    pub(crate) async fn create(
+        &self,
+        request: &Request,
+        name: &str,
+        mut deadline: Deadline,
+    ) -> Result<()> {
+        loop {
+            let answer = self.send(request, deadline).await?;
+            match error_code(&answer).as_str() {
+                _ if answer.is_success() => return Ok(()),
+                "TableAlreadyExists" | "QueueAlreadyExists" => return Ok(()),
+                // The name is free again after some 40 seconds.
+                "TableBeingDeleted" | "QueueBeingDeleted" if deadline.back_off(None).await => {}
+                _ => return Err(self.rejected(request.what, name, &answer)),
             }
         }
     }
@@ -249,14 +295,15 @@ impl Transport {
             url.set_query(Some(&query.join("&")));
         }
         let date = self.date();
-        let key = match &self.credentials {
-            Credentials::SharedKey(key) => Some(key.authorize_table(&date, url.path())),
-            Credentials::Sas(_) | Credentials::Token(_) => None,
-        };
+        let key = self.authorization(request, &date, url.path());
         let mut sent = self.client.request(request.method.clone(), url);
         sent = sent.header("x-ms-version", API_VERSION).header("x-ms-date", date);
         for (name, value) in &request.headers {
             sent = sent.header(*name, value);
+        }
+        if request.method == Method::PUT && request.body.is_empty() {
+            // The client leaves it out, and the service refuses a PUT without it.
+            sent = sent.header(CONTENT_LENGTH, 0);
         }
         if let Some(secret) = token.or(key.as_deref())
             && let Ok(mut value) = HeaderValue::from_str(secret)
@@ -267,6 +314,23 @@ impl Transport {
         let answer = sent.body(request.body.clone()).send().await?;
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         Ok(Answer { status, headers, body: answer.bytes().await?.to_vec() })
+    }
+
+    /// The signature of a request by the account's key. No request has the parameter `comp`, which
+    /// that of a queue would include.
+    fn authorization(&self, request: &Request, date: &str, path: &str) -> Option<String> {
+        let Credentials::SharedKey(key) = &self.credentials else { return None };
+        Some(match self.service {
+            Service::Table => key.authorize(date, path),
+            Service::Queue => {
+                let kind = request.headers.iter().find(|(name, _)| *name == "Content-Type");
+                let kind = kind.map_or("", |(_, kind)| kind);
+                let verb = &request.method;
+                let head =
+                    format!("{verb}\n\n{kind}\n\nx-ms-date:{date}\nx-ms-version:{API_VERSION}");
+                key.authorize(&head, path)
+            }
+        })
     }
 
     /// The service's date, for a signature, as far as it is known.
@@ -280,9 +344,7 @@ impl Transport {
 
     /// Learns how far the local wall clock is off; tells whether the last date was wrong.
     fn learn_skew(&self, answer: &Answer) -> bool {
-        let date =
-            answer.header(DATE.as_str()).and_then(|date| httpdate::parse_http_date(date).ok());
-        let Some(date) = date else { return false };
+        let Some(date) = answer.date() else { return false };
         let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
         let skew = match date.duration_since(SystemTime::now()) {
             Ok(ahead) => seconds(ahead),

@@ -7,7 +7,8 @@ use quell_core::{Error, Result};
 
 use super::ServiceBus;
 use super::token::Credentials;
-use crate::credentials::{Secret, TokenSource};
+use crate::connection::parts;
+use crate::credentials::{Secret, SharedKey, TokenSource};
 
 /// The lifetime of tokens that are signed here.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(3_600);
@@ -62,24 +63,21 @@ impl ServiceBusOptions {
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where a part is missing or unreadable,
     /// and where `EntityPath` is another queue; the error never contains the string.
     pub fn from_connection_string(text: &str, queue: &str) -> Result<Self> {
-        let mut parts = Parts::default();
-        for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
-            // The text of a malformed part may be a secret.
-            let (name, value) = part
-                .split_once('=')
-                .ok_or_else(|| invalid("a part has no `=`: give NAME=VALUE;NAME=VALUE…"))?;
-            match name.to_ascii_lowercase().as_str() {
-                "endpoint" => parts.endpoint = Some(value),
-                "sharedaccesskeyname" => parts.key_name = Some(value),
-                "sharedaccesskey" => parts.key = Some(value),
-                "sharedaccesssignature" => parts.signature = Some(value),
-                "entitypath" => parts.queue = Some(value),
-                "usedevelopmentemulator" => parts.is_plain = value.eq_ignore_ascii_case("true"),
+        let mut found = Parts::default();
+        for part in parts(text) {
+            let (name, value) = part?;
+            match name.as_str() {
+                "endpoint" => found.endpoint = Some(value),
+                "sharedaccesskeyname" => found.key_name = Some(value),
+                "sharedaccesskey" => found.key = Some(value),
+                "sharedaccesssignature" => found.signature = Some(value),
+                "entitypath" => found.queue = Some(value),
+                "usedevelopmentemulator" => found.is_plain = value.eq_ignore_ascii_case("true"),
                 // Parts for other clients.
                 _ => {}
             }
         }
-        parts.options(queue)
+        found.options(queue)
     }
 
     /// The queue of a namespace such as `quell.servicebus.windows.net`, by bearer tokens. They are for
@@ -160,11 +158,10 @@ impl Parts<'_> {
         let place = self.endpoint.and_then(|endpoint| endpoint.strip_prefix("sb://"));
         let place = place.ok_or_else(|| invalid("give Endpoint=sb://HOST/"))?;
         let credentials = match (self.key_name, self.key, self.signature) {
-            (Some(name), Some(key), _) => Credentials::Key {
-                name: name.to_owned(),
-                key: Secret::new(key),
-                lifetime: TOKEN_LIFETIME,
-            },
+            (Some(name), Some(key), _) => {
+                let key = SharedKey::from_bytes(name, key.as_bytes())?;
+                Credentials::Key { key, lifetime: TOKEN_LIFETIME }
+            }
             (_, _, Some(signature)) => Credentials::Signature(Secret::new(signature)),
             (..) => {
                 let help = "give SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature";

@@ -20,7 +20,7 @@ use self::commit::Batch;
 use self::entity::{BOUNDS, Entity, bound, check_name, decode};
 use self::request::{change, continuation, entity_path, query, read};
 use crate::clock::{Clock, Monotonic, time_of};
-use crate::error::{error_code, rejected, unavailable};
+use crate::error::{error_code, unavailable};
 use crate::transport::{Answer, Deadline, Transport};
 
 /// Rows of Quell's tables themselves, which callers do not see.
@@ -58,7 +58,7 @@ impl TableStorage {
     }
 
     fn rejected(&self, what: &str, answer: &Answer) -> Error {
-        rejected(what, &self.name, &self.transport.credentials().remedy(), answer)
+        self.transport.rejected(what, &self.name, answer)
     }
 
     /// Reads each of these rows; a batch may be made meanwhile.

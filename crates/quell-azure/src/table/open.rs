@@ -31,7 +31,9 @@ impl TableStorage {
         match self.find(deadline).await? {
             Found::Quells => return Ok(()),
             Found::NoMarker => {}
-            Found::NoTable if create => self.create(deadline).await?,
+            Found::NoTable if create => {
+                self.transport.create(&create_table(&self.name), &self.name, deadline).await?;
+            }
             Found::NoTable => {
                 let name = &self.name;
                 let message =
@@ -82,19 +84,6 @@ impl TableStorage {
                     )),
                     _ => Err(self.foreign("its row `format` of partition `quell` is not Quell's")),
                 }
-            }
-        }
-    }
-
-    async fn create(&self, mut deadline: Deadline) -> Result<()> {
-        loop {
-            let answer = self.transport.send(&create_table(&self.name), deadline).await?;
-            match error_code(&answer).as_str() {
-                _ if answer.is_success() => return Ok(()),
-                "TableAlreadyExists" => return Ok(()),
-                // The name is free again after some 40 seconds.
-                "TableBeingDeleted" if deadline.back_off(None).await => {}
-                _ => return Err(self.rejected("create the table", &answer)),
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Tables on Azurite, and on a proxy before it that loses answers; timers on a stand-in for Service Bus.
+//! Tables and timers on Azurite, and on a proxy before it that loses answers; timers on a stand-in for
+//! Service Bus.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
 mod bounds;
@@ -7,6 +8,8 @@ mod faults;
 mod opening;
 mod pages;
 mod proxy;
+mod queue;
+mod queue_faults;
 mod server;
 mod servicebus;
 mod servicebus_faults;

@@ -18,17 +18,17 @@ use tokio::sync::Semaphore;
 use crate::proxy::{Act, Proxy, failure};
 use crate::server::{P, Place, put, text, until, wrote};
 
-/// A shared access signature for the whole account.
-fn sas(place: &Place, expiry: &str) -> String {
+/// A shared access signature for the account's tables and queues.
+pub(crate) fn sas(place: &Place, expiry: &str) -> String {
     let key = place.connection.split(';').find_map(|part| part.strip_prefix("AccountKey="));
     let signed =
-        format!("devstoreaccount1\nraudlc\nt\nsco\n\n{expiry}\n\nhttps,http\n2019-02-02\n");
+        format!("devstoreaccount1\nraudlcp\ntq\nsco\n\n{expiry}\n\nhttps,http\n2019-02-02\n");
     let mut mac = Hmac::<Sha256>::new_from_slice(&STANDARD.decode(key.unwrap()).unwrap()).unwrap();
     mac.update(signed.as_bytes());
     let signature = STANDARD.encode(mac.finalize().into_bytes());
     let signature = utf8_percent_encode(&signature, NON_ALPHANUMERIC);
     let expiry = utf8_percent_encode(expiry, NON_ALPHANUMERIC);
-    format!("sv=2019-02-02&ss=t&srt=sco&sp=raudlc&spr=https,http&se={expiry}&sig={signature}")
+    format!("sv=2019-02-02&ss=tq&srt=sco&sp=raudlcp&spr=https,http&se={expiry}&sig={signature}")
 }
 
 fn with_sas(place: &Place, expiry: &str) -> (AzureOptions, String) {
@@ -44,7 +44,7 @@ fn with_sas(place: &Place, expiry: &str) -> (AzureOptions, String) {
 }
 
 /// Everything that an error prints.
-fn printed(error: &Error) -> String {
+pub(crate) fn printed(error: &Error) -> String {
     let mut text = format!("{error} {error:?}");
     let mut next = std::error::Error::source(error);
     while let Some(source) = next {
@@ -176,7 +176,7 @@ async fn a_sas_token_works_until_it_expires_and_is_never_printed() {
 }
 
 #[derive(Debug)]
-struct Tokens(Option<&'static str>);
+pub(crate) struct Tokens(pub(crate) Option<&'static str>);
 
 #[async_trait]
 impl TokenSource for Tokens {
