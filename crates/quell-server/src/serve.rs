@@ -249,15 +249,17 @@ async fn open(config: &Config, history: Option<Sink>) -> anyhow::Result<Quell> {
     Ok(builder.dedup_fallback(config.dedup_fallback).build()?)
 }
 
-/// A store's URL as it may be shown.
+/// A store's URL as it may be shown: without the password, and without parameters, of which one may be
+/// a secret.
 pub(crate) fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let plain = |text: &str| text.split('?').next().unwrap_or_default().to_owned();
+    let Some((scheme, rest)) = url.split_once("://") else { return plain(url) };
     match rest.rsplit_once('@') {
         Some((user, place)) => {
-            let user = user.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}@{place}")
+            let user = plain(user.split(':').next().unwrap_or_default());
+            format!("{scheme}://{user}@{}", plain(place))
         }
-        None => url.to_owned(),
+        None => format!("{scheme}://{}", plain(rest)),
     }
 }
 
@@ -325,4 +327,25 @@ async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToke
     drop(listener);
     let _in_time = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
     connections.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_its_secrets() {
+        for (url, shown) in [
+            ("memory:", "memory:"),
+            ("sqlite://q.db?synchronous=full", "sqlite://q.db"),
+            ("postgres://me:CANARY@db/app?password=CANARY", "postgres://me@db/app"),
+            ("postgres://me:CAN?ARY@db/app", "postgres://me@db/app"),
+            ("redis+sentinel://h/m?sentinel_password=CANARY", "redis+sentinel://h/m"),
+            ("azure://account/table?sig=CANARY", "azure://account/table"),
+            ("azure://account/table?sig=CANARY@x", "azure://account/table@x"),
+            ("azure://me:CANARY@account/table", "azure://me@account/table"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
 }
