@@ -91,6 +91,11 @@ impl From<quell::Error> for ApiError {
                 kind: "illegal_move",
                 ..ApiError::new(StatusCode::CONFLICT, "job", message)
             },
+            // R18: the message names the capability that the store lacks.
+            ErrorKind::Unsupported => ApiError {
+                kind: "unsupported",
+                ..ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "request", message)
+            },
             ErrorKind::Contention | ErrorKind::Unavailable | ErrorKind::Full => {
                 ApiError::internal(StatusCode::SERVICE_UNAVAILABLE, "unavailable", &error)
             }
