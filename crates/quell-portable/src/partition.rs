@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use quell_core::checkup::{Checkup, ClockReading};
+use quell_core::checkup::{Checkup, ClockReading, SKIPPED_IDS};
 use quell_core::part::{Ids, News};
 use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
 use quell_engine::{
@@ -114,6 +114,40 @@ impl<T: Table> Partition<T> {
         state.now
     }
 
+    /// Leaves the next [`SKIPPED_IDS`] ids out, where the table was restored or lost its newest writes:
+    /// ids that were given and then lost may be known elsewhere. A process that runs meanwhile still
+    /// uses the ids that it took before.
+    ///
+    /// # Errors
+    /// What the table answers; [`ErrorKind::Contention`] where other processes take ids all the time.
+    pub async fn skip_ids(&self) -> Result<()> {
+        for _ in 0..TRIES {
+            if self.take_block(0, SKIPPED_IDS).await?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(no_ids())
+    }
+
+    /// Takes the next block of ids that begins above this one; none where another process took ids
+    /// meanwhile.
+    async fn take_block(&self, above: u64, count: u64) -> Result<Option<ops::Range<u64>>> {
+        let row = self.table.get(&self.name, &[IDS.to_owned()]).await?.pop().flatten();
+        let next = row.as_ref().map_or(Ok(1), |row| number(&row.value))?;
+        let next = next.max(above.saturating_add(1));
+        let end = next.saturating_add(count);
+        let condition = match row {
+            Some(row) => Condition::Version(row.version),
+            None => Condition::Absent,
+        };
+        let value = Some(end.to_string().into_bytes().into());
+        let change = Change { row: IDS.to_owned(), condition, value };
+        Ok(match self.table.commit(&self.name, vec![change]).await? {
+            table::Committed::Done(_) => Some(next..end),
+            table::Committed::Conflict => None,
+        })
+    }
+
     /// Takes so many ids above this one.
     async fn take_ids(&self, count: u64, above: u64) -> Result<TakenIds> {
         let take = |state: &mut State| {
@@ -128,25 +162,14 @@ impl<T: Table> Partition<T> {
             if let Some(taken) = take(&mut locked(&self.state)) {
                 return Ok(taken);
             }
-            let row = self.table.get(&self.name, &[IDS.to_owned()]).await?.pop().flatten();
-            let next = row.as_ref().map_or(Ok(1), |row| number(&row.value))?;
-            let next = next.max(above.saturating_add(1));
-            let end = next.saturating_add(count.max(BLOCK));
-            let condition = match row {
-                Some(row) => Condition::Version(row.version),
-                None => Condition::Absent,
-            };
-            let value = Some(end.to_string().into_bytes().into());
-            let change = Change { row: IDS.to_owned(), condition, value };
-            if let table::Committed::Done(_) = self.table.commit(&self.name, vec![change]).await? {
+            if let Some(block) = self.take_block(above, count.max(BLOCK)).await? {
                 let mut state = locked(&self.state);
                 // What is left of the block before is given up, unless this one goes on from it.
-                let goes_on = state.ids.end == next && state.ids.start > above;
-                state.ids = if goes_on { state.ids.start..end } else { next..end };
+                let goes_on = state.ids.end == block.start && state.ids.start > above;
+                state.ids = if goes_on { state.ids.start..block.end } else { block };
             }
         }
-        let message = "cannot take ids: other processes take them all the time";
-        Err(Error::new(ErrorKind::Contention, message))
+        Err(no_ids())
     }
 
     /// Reads rows that were not read yet.
@@ -469,7 +492,7 @@ impl<T: Table> Backend for Partition<T> {
     async fn checkup(&self) -> Result<Checkup> {
         let host = self.table.now().await?;
         let clock = ClockReading { host, mark: self.know(host) };
-        Ok(Checkup { id: None, clock, facts: Vec::new() })
+        Ok(Checkup { id: None, clock, facts: self.table.facts() })
     }
 }
 
@@ -576,6 +599,11 @@ fn to_json<S: serde::Serialize>(value: &S) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| {
         Error::new(ErrorKind::Internal, "a row has no JSON form").with_source(error)
     })
+}
+
+fn no_ids() -> Error {
+    let message = "cannot take ids: other processes take them all the time";
+    Error::new(ErrorKind::Contention, message)
 }
 
 fn number(value: &[u8]) -> Result<u64> {

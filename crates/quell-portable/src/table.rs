@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use quell_core::checkup::Fact;
 use quell_core::{Result, Timestamp};
 
 /// What a row was when it was read: it differs after each write of the row, also where the row was
@@ -144,4 +145,9 @@ pub trait Table: Send + Sync + fmt::Debug + 'static {
 
     /// Makes all changes at once, each of another row, if all conditions hold; otherwise none.
     async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed>;
+
+    /// What operators may want to know of it, such as its place, without secrets; nothing by default.
+    fn facts(&self) -> Vec<Fact> {
+        Vec::new()
+    }
 }
