@@ -1,5 +1,6 @@
 //! How requests are authenticated: by an account's key, a SAS token or a bearer token.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -70,6 +71,15 @@ pub trait TokenSource: Send + Sync + 'static {
 }
 
 impl Credentials {
+    /// Their kind, and when they expire, for operators.
+    pub(crate) fn summary(&self) -> String {
+        match self {
+            Credentials::SharedKey(key) => format!("key of account {:?}", key.name),
+            Credentials::Sas(sas) => format!("SAS token, which expires at {}", expiry(sas)),
+            Credentials::Token(_) => "bearer tokens".to_owned(),
+        }
+    }
+
     /// What an operator checks when the account rejects these credentials.
     pub(crate) fn remedy(&self, service: Service) -> String {
         let (rights, role) = match service {
@@ -81,14 +91,18 @@ impl Credentials {
                 format!("check AccountKey of account {:?}", key.name)
             }
             Credentials::Sas(sas) => {
-                let expiry = sas.0.split('&').find_map(|pair| pair.strip_prefix("se="));
-                let expiry = percent_decode_str(expiry.unwrap_or("a time of its stored policy"));
-                let expiry = expiry.decode_utf8_lossy();
+                let expiry = expiry(sas);
                 format!("check the SAS token: it expires at {expiry}, and needs {rights}")
             }
             Credentials::Token(_) => format!("check that the identity has the role {role}"),
         }
     }
+}
+
+/// When a SAS token expires, as it says itself.
+fn expiry(sas: &Secret) -> Cow<'_, str> {
+    let expiry = sas.0.split('&').find_map(|pair| pair.strip_prefix("se="));
+    percent_decode_str(expiry.unwrap_or("a time of its stored policy")).decode_utf8_lossy()
 }
 
 impl fmt::Debug for Credentials {

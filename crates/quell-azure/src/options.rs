@@ -1,10 +1,12 @@
 //! Which table, with which credentials, and how.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use quell_core::checkup::ClockReset;
 use quell_core::history::Sink;
-use quell_core::{Error, Result};
+use quell_core::{Error, Result, lacks};
 use quell_engine::Engine;
 use quell_portable::Partition;
 use reqwest::Url;
@@ -19,13 +21,18 @@ use crate::transport::Transport;
 /// command line reads.
 const CONNECTION_ENV: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
+/// What a URL may say.
+const PARAMETERS: &str = "connection=VARIABLE, \
+    credential=managed-identity|workload-identity|developer, endpoint=URL, create=true|false or \
+    timeout_ms=MILLISECONDS";
+
 /// How to open a table.
 ///
 /// ```no_run
 /// # async fn open() -> quell_core::Result<()> {
 /// use quell_azure::AzureOptions;
 ///
-/// let url = "azure://myaccount/quell?connection=BILLING_CONNECTION&create=true";
+/// let url = "azure://myaccount/quell?connection=BILLING_CONNECTION";
 /// let store = AzureOptions::from_url(url)?.open().await?;
 /// # Ok(())
 /// # }
@@ -55,7 +62,8 @@ impl AzureOptions {
     /// - `credential=managed-identity|workload-identity|developer`: Entra ID in place of a connection
     ///   string (feature `entra`).
     /// - `endpoint=URL` of the table service, where it is elsewhere, such as that of Azurite.
-    /// - `create=true|false` and `timeout_ms=MILLISECONDS`, as the methods of these names.
+    /// - `create=true|false`: whether a missing table is created, which it is by default; and
+    ///   `timeout_ms=MILLISECONDS`, as [`AzureOptions::timeout`].
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for anything else, where the variable
@@ -67,40 +75,21 @@ impl AzureOptions {
             .and_then(|place| place.split_once('/'))
             .filter(|(account, _)| !account.contains('@'))
             .ok_or_else(|| refuse("give azure://ACCOUNT/TABLE, and secrets in a variable"))?;
-        let (mut variable, mut credential, mut elsewhere) = (CONNECTION_ENV.to_owned(), None, None);
-        let (mut create, mut timeout) = (false, None);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
-            match (name, value.as_str()) {
-                ("connection", _) => variable = value,
-                ("credential", _) => credential = Some(value),
-                ("endpoint", _) => elsewhere = Some(endpoint(&value)?),
-                ("create", "true" | "false") => create = value == "true",
-                ("timeout_ms", text) if let Ok(limit) = text.parse::<u32>() => {
-                    timeout = Some(Duration::from_millis(limit.into()));
-                }
-                // The value may be a secret in a wrong place.
-                _ => {
-                    return Err(refuse(&format!(
-                        "{name:?} is not known or its value is wrong: connection=VARIABLE, \
-                         credential=managed-identity|workload-identity|developer, endpoint=URL, \
-                         create=true|false, timeout_ms=…"
-                    )));
-                }
+        let parameters: Parameters = query.parse()?;
+        let mut connection = match (parameters.credential, parameters.connection) {
+            (Some(_), Some(_)) => {
+                return Err(refuse("`connection` and `credential` exclude each other: give one"));
             }
-        }
-        let mut connection = match credential {
-            Some(identity) => entra(account, &identity)?,
-            None => from_variable(&variable)?,
+            (Some(identity), None) => entra(account, &identity)?,
+            (None, variable) => from_variable(variable.as_deref().unwrap_or(CONNECTION_ENV))?,
         };
         if connection.account.as_ref().is_some_and(|found| found != account) {
             let message = format!("the connection string is not of the URL's account {account:?}");
             return Err(refuse(&message));
         }
-        connection.tables = elsewhere.or(connection.tables);
-        let options = AzureOptions::new(connection, table)?.create(create);
-        Ok(match timeout {
+        connection.tables = parameters.endpoint.or(connection.tables);
+        let options = AzureOptions::new(connection, table)?.create(parameters.create);
+        Ok(match parameters.timeout {
             Some(timeout) => options.timeout(timeout),
             None => options,
         })
@@ -170,6 +159,28 @@ impl AzureOptions {
         })
     }
 
+    /// Leaves the next [`SKIPPED_IDS`](quell_core::checkup::SKIPPED_IDS) ids out, after a failover of
+    /// the account that lost writes: ids that were given and then lost may be known elsewhere.
+    ///
+    /// # Errors
+    /// As [`AzureOptions::open_table`].
+    pub async fn skip_ids(self) -> Result<()> {
+        self.open().await?.backend().skip_ids().await
+    }
+
+    /// Always refused: the store's time is the service's, and no row holds it, so there is nothing to
+    /// set back (R38).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported).
+    pub async fn reset_clock(self) -> Result<ClockReset> {
+        std::future::ready(Err(lacks(
+            "reset_clock",
+            "its time is the service's and no row holds it: restart the processes of the store",
+        )))
+        .await
+    }
+
     /// Opens the table alone, for a store of one's own on it.
     ///
     /// # Errors
@@ -186,6 +197,61 @@ impl AzureOptions {
         let table = TableStorage::new(self.table, transport, self.timeout, self.monotonic);
         Box::pin(table.prepare(self.create)).await?;
         Ok(table)
+    }
+}
+
+/// What stands after the `?` of a URL.
+struct Parameters {
+    connection: Option<String>,
+    credential: Option<String>,
+    endpoint: Option<Url>,
+    create: bool,
+    timeout: Option<Duration>,
+}
+
+impl FromStr for Parameters {
+    type Err = Error;
+
+    /// An error names the parameter and never repeats its value, which may be a secret in a wrong
+    /// place.
+    fn from_str(query: &str) -> Result<Self> {
+        let mut read = Parameters {
+            connection: None,
+            credential: None,
+            endpoint: None,
+            create: true,
+            timeout: None,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair
+                .split_once('=')
+                .ok_or_else(|| refuse("a parameter has no `=`: give NAME=VALUE&NAME=VALUE…"))?;
+            let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
+            let wrong = |allowed: &str| Err(refuse(&format!("`{name}`: give {allowed}")));
+            match (name, value.as_str()) {
+                ("connection", "") => return wrong("the name of an environment variable"),
+                ("connection", _) => read.connection = Some(value),
+                ("credential", _) => read.credential = Some(value),
+                ("endpoint", _) => read.endpoint = Some(endpoint(&value)?),
+                ("create", "true" | "false") => read.create = value == "true",
+                ("create", _) => return wrong("true or false"),
+                ("timeout_ms", text) => match text.parse::<u32>() {
+                    Ok(limit) if limit > 0 => {
+                        read.timeout = Some(Duration::from_millis(limit.into()));
+                    }
+                    _ => return wrong("a number of milliseconds above 0"),
+                },
+                ("timer", _) => {
+                    return Err(refuse(
+                        "`timer` is not supported yet: leave it out, and workers poll",
+                    ));
+                }
+                _ => {
+                    return Err(refuse(&format!("{name:?} is not known: use {PARAMETERS}")));
+                }
+            }
+        }
+        Ok(read)
     }
 }
 

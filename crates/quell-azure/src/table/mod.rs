@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use quell_core::checkup::Fact;
 use quell_core::{Error, ErrorKind, Result, Timestamp};
 use quell_portable::{Bounds, Change, Committed, Condition, Page, Range, Row, Table};
 use serde_json::Value;
@@ -183,6 +184,14 @@ impl Table for TableStorage {
             return Ok(Committed::Done(Vec::new()));
         }
         Batch::new(self, partition, &changes)?.commit().await
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let credentials = self.transport.credentials().summary();
+        vec![
+            Fact::plain("table", self.transport.url(&self.name)),
+            Fact::plain("credentials", credentials),
+        ]
     }
 }
 

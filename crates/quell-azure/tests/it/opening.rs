@@ -252,7 +252,16 @@ fn a_url_names_the_table_and_where_the_secrets_are() {
         ("azure://user:CANARY@devstoreaccount1/quell", "give azure://ACCOUNT/TABLE"),
         ("azure://devstoreaccount1", "give azure://ACCOUNT/TABLE"),
         ("azure://devstoreaccount1/quell?sig=CANARY", "\"sig\" is not known"),
-        ("azure://devstoreaccount1/quell?timeout_ms=CANARY", "\"timeout_ms\" is not known or"),
+        ("azure://devstoreaccount1/quell?CANARY", "a parameter has no `=`"),
+        ("azure://devstoreaccount1/quell?timeout_ms=CANARY", "`timeout_ms`: give a number"),
+        ("azure://devstoreaccount1/quell?timeout_ms=0", "`timeout_ms`: give a number"),
+        ("azure://devstoreaccount1/quell?create=CANARY", "`create`: give true or false"),
+        ("azure://devstoreaccount1/quell?timer=CANARY", "`timer` is not supported yet"),
+        ("azure://devstoreaccount1/quell?connection=", "`connection`: give the name"),
+        (
+            "azure://devstoreaccount1/quell?connection=A&credential=developer",
+            "`connection` and `credential` exclude each other",
+        ),
         ("azure://devstoreaccount1/quell?credential=CANARY", "`credential`"),
         ("azure://devstoreaccount1/quell?endpoint=ftp://CANARY", "an endpoint is not http"),
     ] {
@@ -267,9 +276,12 @@ fn a_url_names_the_table_and_where_the_secrets_are() {
 async fn a_url_opens_a_table_with_the_connection_string_of_a_variable() {
     let place = Place::new();
     let port = place.port();
-    let at = format!("{}?connection=QUELL_TEST_AZURITE&create=true", place.name);
+    let at = format!("{}?connection=QUELL_TEST_AZURITE", place.name);
     let endpoint = format!("endpoint=http%3A%2F%2F127.0.0.1:{port}/devstoreaccount1");
     let url = format!("azure://devstoreaccount1/{at}&{endpoint}&timeout_ms=5000");
+    let missing = AzureOptions::from_url(&format!("{url}&create=false")).unwrap();
+    let missing = missing.open_table().await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
     let table = AzureOptions::from_url(&url).unwrap().open_table().await.unwrap();
     wrote(&table, put("r", Condition::Absent, "1")).await;
     let other = AzureOptions::from_url(&format!("azure://anotheraccount/{at}")).unwrap_err();
