@@ -102,7 +102,7 @@ fn nextest_command(root: &Path) -> Command {
 /// Features add up: what has some builds without any, and with each alone.
 fn features(root: &Path) -> anyhow::Result<()> {
     let crates = [
-        ("quell", &["sqlite", "postgres", "redis"][..]),
+        ("quell", &["sqlite", "postgres", "redis", "azure", "azure-entra"][..]),
         ("quell-conformance", &["suite", "sim"]),
         ("quell-azure", &["entra"]),
     ];

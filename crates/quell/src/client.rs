@@ -139,7 +139,9 @@ impl Quell {
     /// Opens the store behind a URL: `sqlite://FILE` (made when missing),
     /// `postgres://USER:PASSWORD@HOST/DATABASE` (its schema is made when missing),
     /// `redis://USER:PASSWORD@HOST`, `redis-cluster://HOST,HOST`,
-    /// `redis+sentinel://HOST,HOST/MASTER` or `memory:`, each where the feature of its name is on; `memory:` always is.
+    /// `redis+sentinel://HOST,HOST/MASTER`, `azure://ACCOUNT/TABLE` (made when missing; its secrets
+    /// are in the environment) or `memory:`, each where the feature of its name is on; `memory:`
+    /// always is.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for a URL no feature of this build knows, else what the store says.

@@ -75,6 +75,8 @@ pub use effects::{EffectCall, Once, OnceCall, Unverified, Verify};
 pub use handler::{Collected, Handler, Input, RawOutput};
 pub use open::{reset_clock, skip_ids};
 pub use policy::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, Policy, TaskPolicy};
+#[cfg(feature = "azure")]
+pub use quell_azure as azure;
 pub use quell_core::dedup::{Dedup, HoldUntil};
 pub use quell_core::edge::Edge;
 pub use quell_core::idempotency::{DerivedKey, Idempotency};

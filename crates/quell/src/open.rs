@@ -38,6 +38,13 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
             let store = history.into_iter().fold(options, RedisOptions::history).open().await?;
             Ok(Quell::with_store(Arc::new(store)))
         }
+        #[cfg(feature = "azure")]
+        Some("azure") => {
+            use quell_azure::AzureOptions;
+            let options = AzureOptions::from_url(url)?;
+            let store = history.into_iter().fold(options, AzureOptions::history).open().await?;
+            Ok(Quell::with_store(Arc::new(store)))
+        }
         scheme => Err(unknown(scheme.unwrap_or(""))),
     }
 }
@@ -57,6 +64,8 @@ macro_rules! of_options {
             Some(scheme) if REDIS.contains(&scheme) => {
                 quell_redis::RedisOptions::from_url($url)?.$method().await
             }
+            #[cfg(feature = "azure")]
+            Some("azure") => quell_azure::AzureOptions::from_url($url)?.$method().await,
             Some("memory") => Err(lacks(stringify!($method), $memory)),
             scheme => Err(unknown(scheme.unwrap_or(""))),
         }
@@ -78,7 +87,7 @@ macro_rules! of_options {
 /// # Errors
 /// [`ErrorKind::Contention`](crate::ErrorKind::Contention) while another process uses the store,
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) where its clock is less than an hour ahead,
-/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) in memory; else what the
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) in memory and on Azure; else what the
 /// store answers.
 pub async fn reset_clock(url: &str) -> Result<ClockReset> {
     of_options!(url, reset_clock, "a store in memory ends with its process: start it again")
@@ -113,6 +122,8 @@ const FORMS: &[&str] = &[
     "redis-cluster://HOST,HOST",
     #[cfg(feature = "redis")]
     "redis+sentinel://HOST,HOST/MASTER",
+    #[cfg(feature = "azure")]
+    "azure://ACCOUNT/TABLE",
     "memory:",
 ];
 
@@ -126,6 +137,7 @@ fn unknown(scheme: &str) -> Error {
         "sqlite" => Some("sqlite"),
         "postgres" | "postgresql" => Some("postgres"),
         scheme if REDIS.contains(&scheme) => Some("redis"),
+        "azure" => Some("azure"),
         _ => None,
     };
     let (last, others) = FORMS.split_last().map_or(("", &[][..]), |(last, rest)| (*last, rest));
@@ -151,6 +163,7 @@ mod tests {
             ("postgresql", "needs the feature `postgres` of quell: turn it on, or use "),
             ("rediss-cluster", "needs the feature `redis` of quell: turn it on, or use "),
             ("redis+sentinel", "needs the feature `redis` of quell: turn it on, or use "),
+            ("azure", "needs the feature `azure` of quell: turn it on, or use "),
             ("mysql", "which this build does not know: use "),
         ] {
             let error = unknown(scheme);
