@@ -4,6 +4,7 @@
 
 mod bounds;
 mod conditions;
+mod cost;
 mod faults;
 mod opening;
 mod pages;
