@@ -5,9 +5,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use quell::JobFilter;
 use quell::history::Event;
-use quell::{JobFilter, Quell};
 use quell_conformance::check::{Line, check, elsewhere, merge, parse};
+
+use crate::client::open_store;
 
 /// What to judge.
 #[derive(Clone, Debug, clap::Args)]
@@ -63,7 +65,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
 fn rows(url: &str) -> anyhow::Result<Vec<Line>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let quell = Quell::open(url).await?;
+        let quell = open_store(url).await?;
         let store = quell.store();
         let (mut lines, mut before) = (Vec::new(), None);
         loop {

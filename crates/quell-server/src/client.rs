@@ -1,6 +1,7 @@
 //! The commands that talk to a server, or read a store directly: `trigger`, `jobs`, `job`,
 //! `explain`.
 
+use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::net::IpAddr;
 
@@ -398,7 +399,17 @@ pub(crate) fn read_store(
 /// Opens a store that is there already.
 pub(crate) async fn open_store(url: &str) -> anyhow::Result<Quell> {
     check_exists(url)?;
-    Ok(Quell::open(url).await?)
+    Ok(Quell::open(&unmade(url)).await?)
+}
+
+/// The URL by which opening an Azure table that is missing fails and does not make it: of parameters
+/// that are there twice, the last one counts.
+pub(crate) fn unmade(url: &str) -> Cow<'_, str> {
+    if !url.starts_with("azure:") {
+        return Cow::Borrowed(url);
+    }
+    let mark = if url.contains('?') { '&' } else { '?' };
+    Cow::Owned(format!("{url}{mark}create=false"))
 }
 
 /// Refuses a store's file that is not there, which opening would make.

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Context as _, bail};
 use quell::checkup::{Checkup, ClockReset, SKIPPED_IDS};
 
-use crate::client::{check_exists, open_store};
+use crate::client::{check_exists, open_store, unmade};
 
 /// `quell doctor --store URL`.
 #[derive(Debug, clap::Args)]
@@ -56,13 +56,13 @@ async fn examine(args: &Args) -> anyhow::Result<(Option<ClockReset>, Checkup)> {
     // Before the store is opened: an open one keeps the clock that it has seen.
     let reset = if args.reset_clock {
         check_exists(&args.store)?;
-        Some(quell::reset_clock(&args.store).await.context("--reset-clock")?)
+        Some(quell::reset_clock(&unmade(&args.store)).await.context("--reset-clock")?)
     } else {
         None
     };
     if args.skip_ids {
         check_exists(&args.store)?;
-        quell::skip_ids(&args.store).await.context("--skip-ids")?;
+        quell::skip_ids(&unmade(&args.store)).await.context("--skip-ids")?;
     }
     Ok((reset, open_store(&args.store).await?.checkup().await?))
 }

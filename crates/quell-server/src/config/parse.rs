@@ -218,7 +218,7 @@ fn store_url(store: RawStore, note: &mut impl FnMut(&str, String)) -> String {
     let Some(synchronous) = store.synchronous else { return url };
     if !url.starts_with("sqlite:") {
         let why = "this is for sqlite:// only: leave it out (PostgreSQL has synchronous_commit, \
-                   Redis appendfsync)";
+                   Redis appendfsync, Azure always writes fully)";
         note("store.synchronous", why.to_owned());
     }
     let mark = if url.contains('?') { '&' } else { '?' };

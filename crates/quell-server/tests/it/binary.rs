@@ -53,7 +53,7 @@ impl Drop for Process {
     }
 }
 
-fn text(output: &Output) -> (bool, String) {
+pub(crate) fn text(output: &Output) -> (bool, String) {
     let shown = [&output.stdout[..], &output.stderr[..]].concat();
     (output.status.success(), String::from_utf8(shown).unwrap())
 }

@@ -5,6 +5,8 @@ mod alerts;
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod azure;
+#[cfg(test)]
 mod binary;
 #[cfg(test)]
 mod bounds;
