@@ -159,7 +159,7 @@ pub(crate) struct Transport {
     client: Client,
     service: Service,
     endpoint: Url,
-    credentials: Credentials,
+    pub(crate) credentials: Credentials,
     /// Seconds from the local wall clock to the service's, for dates in signatures.
     skew: AtomicI64,
 }

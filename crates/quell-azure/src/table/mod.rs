@@ -187,7 +187,7 @@ impl Table for TableStorage {
     }
 
     fn facts(&self) -> Vec<Fact> {
-        let credentials = self.transport.credentials().summary();
+        let credentials = self.transport.credentials.summary();
         vec![
             Fact::plain("table", self.transport.url(&self.name)),
             Fact::plain("credentials", credentials),
