@@ -249,6 +249,12 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         usize::MAX
     }
 
+    /// The longest payload of a job that waits, in bytes. Windows close at it, whatever larger bound
+    /// their triggers bring (R10).
+    fn most_payload(&self) -> usize {
+        usize::MAX
+    }
+
     /// Begins a step, which makes at most so many `jobs`.
     async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Self::Tx>>;
 

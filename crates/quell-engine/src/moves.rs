@@ -1,9 +1,12 @@
 //! Steps that move several jobs at once, each whole: the engine splits what is too much for one.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use quell_core::payload::WINDOW_BYTES;
 use quell_core::schedule::{CATCH_UP_STEP, Fired, MAX_BACKFILL, Ticked};
+use quell_core::trigger::Keyed;
 use quell_core::{
     Batch, Claim, Claimed, DeadLetter, Error, ErrorKind, Imported, JobId, Lapsed, Lease, Pruned,
     Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
@@ -37,6 +40,7 @@ impl<B: Backend> Engine<B> {
         batches: &[Batch],
     ) -> Result<Accepted> {
         let mut accepted: Accepted = Vec::with_capacity(batches.len());
+        let batches = &self.bounded(batches)[..];
         let mut left = self.groups(batches);
         left.reverse();
         while let Some(next) = left.pop() {
@@ -60,6 +64,22 @@ impl<B: Backend> Engine<B> {
             }
         }
         Ok(accepted)
+    }
+
+    /// The batches with the bound of the store where their triggers bring a larger one (R10).
+    fn bounded<'a>(&self, batches: &'a [Batch]) -> Cow<'a, [Batch]> {
+        let Ok(most) = u32::try_from(self.backend.most_payload()) else { return batches.into() };
+        let is_wide = |keyed: &Keyed| keyed.debounce.max_bytes.unwrap_or(WINDOW_BYTES) > most;
+        let keyed = batches.iter().flat_map(|batch| &batch.triggers);
+        if !keyed.filter_map(|trigger| trigger.keyed.as_ref()).any(is_wide) {
+            return batches.into();
+        }
+        let mut batches = batches.to_vec();
+        let keyed = batches.iter_mut().flat_map(|batch| &mut batch.triggers);
+        let wide =
+            keyed.filter_map(|trigger| trigger.keyed.as_mut()).filter(|keyed| is_wide(keyed));
+        wide.for_each(|keyed| keyed.debounce.max_bytes = Some(most));
+        batches.into()
     }
 
     /// Batches in groups that one step probably takes.

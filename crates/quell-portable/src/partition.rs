@@ -362,6 +362,11 @@ impl<T: Table> Backend for Partition<T> {
         self.table.bounds().changes
     }
 
+    fn most_payload(&self) -> usize {
+        let most = self.table.bounds().batch_bytes;
+        most.saturating_sub(GROWTH.min(most / 4).saturating_add(ROOM))
+    }
+
     async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Tx>> {
         let seen = locked(&self.state).now;
         let now = match time {
@@ -435,8 +440,7 @@ impl<T: Table> Backend for Partition<T> {
         let bounds = self.table.bounds();
         let Tx { read, parts, ids, .. } = tx;
         let used = changes.ids;
-        let growth = GROWTH.min(bounds.batch_bytes / 4);
-        let longest = bounds.batch_bytes.saturating_sub(growth.saturating_add(ROOM));
+        let longest = self.most_payload();
         // R1: what was accepted must be able to start and end.
         for row in changes.rows.values().flatten() {
             if let Row::Job(job) = row
