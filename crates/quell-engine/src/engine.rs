@@ -13,12 +13,12 @@ use quell_core::part::News;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
-    DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation,
-    Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue, Operation, Payload,
-    Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal, Result, Retention,
-    ScheduleName, Settled, SettledAs, Settlement, Steps, Store, TaskInfo, TaskName, TaskSettings,
-    Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub, Wakeups, WorkerId, dispatch,
-    lacks, unreadable,
+    DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ErrorKind, ExplainTarget,
+    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
+    Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal,
+    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, Store, TaskInfo,
+    TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub,
+    Wakeups, WorkerId, dispatch, lacks, unreadable,
 };
 use tracing::warn;
 
@@ -171,6 +171,12 @@ impl<B: Backend> Engine<B> {
 /// The refusal of what cannot be split and is more than the store writes at once.
 pub(crate) fn too_much(error: &Error) -> Error {
     lacks("large_batches", &format!("{error} into several, or keep large payloads elsewhere"))
+}
+
+/// Whether the store is away: what comes next would fail, too.
+fn is_away(error: &Error) -> bool {
+    let kinds = [ErrorKind::Unavailable, ErrorKind::UnknownOutcome, ErrorKind::Full];
+    kinds.contains(&error.kind())
 }
 
 /// Both halves of what was too much at once.
@@ -662,12 +668,24 @@ impl<B: Backend> UnreadableJobs for Engine<B> {
     }
 
     async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
-        let mut restored = Vec::new();
+        let (mut restored, mut failed) = (Vec::new(), None);
         for id in ids.iter().copied() {
-            if step!(self, "restore a job", (now, 0), |step| step.restore(id).await?) {
-                restored.push(id);
+            match self.restore_one(now, id).await {
+                Ok(true) => restored.push(id),
+                Ok(false) => {}
+                Err(error) if is_away(&error) => {
+                    return if restored.is_empty() { Err(error) } else { Ok(restored) };
+                }
+                // It is tried again, and holds up no other.
+                Err(error) => {
+                    warn!(%error, job = %id, "unreadable job not put back");
+                    failed.get_or_insert(error);
+                }
             }
         }
-        Ok(restored)
+        match failed.filter(|_| restored.is_empty()) {
+            Some(error) => Err(error),
+            None => Ok(restored),
+        }
     }
 }

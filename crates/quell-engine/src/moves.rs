@@ -350,6 +350,10 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
+    pub(crate) async fn restore_one(&self, now: Option<Timestamp>, id: JobId) -> Result<bool> {
+        Ok(step!(self, "restore a job", (now, 0), |step| step.restore(id).await?))
+    }
+
     pub(crate) async fn import_at_once(
         &self,
         now: Option<Timestamp>,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use quell_core::heartbeat::{Heartbeat, WorkerRow, outdated};
 use quell_core::idempotency::look_again;
+use quell_core::part::TaskKey;
 use quell_core::schedule::{RECORD, UNREADABLE_PAUSE};
 use quell_core::{
     AlertName, AlertState, ErrorKind, Job, JobId, JobState, Result, Retention, ScheduleName,
@@ -13,7 +14,7 @@ use quell_core::{
 use tracing::error;
 
 use crate::backend::{Backend, Entry, Index, Kind, Place, Scan};
-use crate::changes::{expiry_of, note_names};
+use crate::changes::{expiry_of, key_of, note_names};
 use crate::load::PAGE;
 use crate::rows::{Row, RowName};
 use crate::step::Step;
@@ -327,14 +328,27 @@ impl<B: Backend> Step<'_, B> {
             Err(error) => return Err(error),
         };
         let (Some(was), Some(job)) = (was, job) else { return Ok(self.take(|_| false)) };
-        // Where not even its state was known, its row tells now.
-        let was = was.unwrap_or(job.state);
         self.beside.set(RowName::Aside(id), None);
+        let (now_known, key) = (job.state, key_of(&job));
         self.load_beside(Job { state: JobState::Unreadable, ..*job }).await?;
+        // Where not even its key was known then, that still has it.
+        let held = key.filter(|_| was.is_none());
+        if let Some(key) = &held {
+            self.let_go(id, key);
+        }
         Ok(self.take(|part| {
-            part.restore(id, was);
+            part.restore(id, was.unwrap_or(now_known));
+            held.iter().for_each(|key| part.free_key(key));
             true
         }))
+    }
+
+    /// Takes a job out of the row of its key, as far as that is no closed window.
+    fn let_go(&mut self, id: JobId, key: &TaskKey) {
+        let Some(jobs) = self.keys.get_mut(key) else { return };
+        jobs.open = jobs.open.filter(|open| *open != id);
+        jobs.running.remove(&id);
+        self.beside.put(RowName::Key(key.clone()), Row::Key(jobs.clone()));
     }
 
     /// Loads what hangs on a job that is set aside or about to be, and what its key is about.
@@ -342,7 +356,7 @@ impl<B: Backend> Step<'_, B> {
         let id = job.id;
         self.put_job(job);
         self.load_names(&[id]).await?;
-        let keys = self.rows.jobs.get(&id).and_then(crate::changes::key_of).into_iter().collect();
+        let keys = self.rows.jobs.get(&id).and_then(key_of).into_iter().collect();
         self.load_next_windows(&keys, &[id].into()).await?;
         self.load(keys.into_iter().map(RowName::Memory)).await?;
         self.load_settings_of_jobs().await

@@ -1,9 +1,13 @@
 //! Rows that cannot be decoded (R25).
 
 use quell_conformance::rig::{keyed, lease, secs};
+use std::sync::Arc;
+
 use quell_core::{
-    DeadLetters, JobState, Outcome, Retention, Settlement, Steps, UnreadableJobs, UnreadablePage,
+    DeadLetters, JobId, JobState, Outcome, Retention, Settlement, Steps, UnreadableJobs,
+    UnreadablePage,
 };
+use quell_portable::{Change, Condition, MemoryTable, Table};
 
 use crate::between::{at, damage, enqueue, names, plains, start, two};
 
@@ -85,4 +89,38 @@ async fn r25_r37_rows_of_ended_jobs_that_are_no_json_hold_up_no_prune() {
     // Without end where the places of the others stay.
     store.prune(at(1_000), &retention, 100).await.unwrap();
     assert!(store.job(ids[19]).await.unwrap().is_none(), "it ended long ago");
+}
+
+/// What was cut off a row is there again, as for a newer process.
+async fn mend(table: &MemoryTable, id: JobId, value: Arc<[u8]>) {
+    let (row, condition) = (format!("u:{:016x}", !id.get()), Condition::Any);
+    let change = Change { row, condition, value: Some(value) };
+    table.commit("p", vec![change]).await.unwrap();
+}
+
+#[tokio::test]
+async fn r25_jobs_of_which_nothing_was_known_are_put_back() {
+    let two = two();
+    let store = &*two.second;
+    let plain = plains(store, 1).await[0];
+    let runs = enqueue(store, 0, keyed("runs")).await.job().unwrap();
+    assert_eq!(start(store, 10, 2).await.len(), 2);
+    let waits = enqueue(store, 11, keyed("runs")).await.job().unwrap();
+    let open = enqueue(store, 0, keyed("open")).await.job().unwrap();
+    let ids = [runs, open, plain];
+    let mut values = Vec::new();
+    for id in ids {
+        let name = format!("j:{:016x}", !id.get());
+        values.push(two.table.get("p", &[name]).await.unwrap().pop().unwrap().unwrap().value);
+        damage(&two.table, id, cut).await;
+    }
+    store.reap(at(100), 10).await.unwrap();
+    start(store, 100, 1).await;
+    assert_eq!(store.unreadable(&UnreadablePage::default()).await.unwrap().len(), 3);
+    for (id, value) in ids.into_iter().zip(values) {
+        mend(&two.table, id, value).await;
+    }
+    assert_eq!(store.restore(at(101), &ids).await.unwrap(), ids);
+    assert_eq!(store.job(runs).await.unwrap().unwrap().absorbed_by, Some(waits));
+    assert_eq!(start(store, 200, 10).await.len(), 3);
 }
