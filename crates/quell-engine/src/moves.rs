@@ -177,13 +177,22 @@ impl<B: Backend> Engine<B> {
         limit: usize,
     ) -> Result<Vec<Lapsed>> {
         let (mut lapsed, mut most) = (Vec::new(), self.share(CHANGES_OF_AN_END));
-        let mut windows = Windows::Together;
+        let (mut windows, mut stuck) = (Windows::Together, BTreeSet::new());
+        let mut failed = None;
         loop {
             let share = most.min(limit.saturating_sub(lapsed.len()));
-            match self.take_back(now, share, windows).await {
+            match self.take_back(now, share, windows, &stuck).await {
                 Err(error) if is_too_much(&error) && most > 1 => most /= 2,
                 Err(error) if is_too_much(&error) && windows == Windows::Together => {
                     windows = Windows::Apart;
+                }
+                Err(error) if is_too_much(&error) => {
+                    // One that cannot go back holds up no other.
+                    let next = self.reading(now).await?.lapsed(1, &stuck).await?;
+                    let Some(id) = next.first().and_then(job_of) else { return Err(error) };
+                    error!(%error, job = %id, "lease cannot be taken back");
+                    stuck.insert(id);
+                    (windows, failed) = (Windows::Together, Some(error));
                 }
                 other => {
                     windows = Windows::Together;
@@ -191,7 +200,8 @@ impl<B: Backend> Engine<B> {
                     let is_last = (some.len() < share && !more) || share == 0;
                     lapsed.extend(some);
                     if is_last || lapsed.len() >= limit {
-                        return Ok(lapsed);
+                        let failed = failed.filter(|_| lapsed.is_empty());
+                        return failed.map_or(Ok(lapsed), Err);
                     }
                 }
             }
@@ -204,9 +214,10 @@ impl<B: Backend> Engine<B> {
         now: Option<Timestamp>,
         limit: usize,
         windows: Windows,
+        stuck: &BTreeSet<JobId>,
     ) -> Result<(Vec<Lapsed>, bool)> {
         Ok(step!(self, "take back leases", (now, 0), |step| {
-            let entries = step.lapsed(limit).await?;
+            let entries = step.lapsed(limit, stuck).await?;
             let lapsed: Vec<JobId> = entries.iter().filter_map(job_of).collect();
             step.load_around(&lapsed).await?;
             let swept = step.sweep_entries(&Index::Leases, &entries).await?;

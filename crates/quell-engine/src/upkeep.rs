@@ -29,10 +29,17 @@ pub(crate) enum Met {
 }
 
 impl<B: Backend> Step<'_, B> {
-    /// The jobs whose leases have lapsed, those first that lapsed first.
-    pub(crate) async fn lapsed(&mut self, limit: usize) -> Result<Vec<Entry>> {
-        let seen = self.scan_one(Scan::first(Index::Leases, limit).up_to(self.now)).await?;
-        Ok(seen.entries)
+    /// The jobs whose leases have lapsed, those first that lapsed first, but for those that are `stuck`.
+    pub(crate) async fn lapsed(
+        &mut self,
+        limit: usize,
+        stuck: &BTreeSet<JobId>,
+    ) -> Result<Vec<Entry>> {
+        let all = Scan::first(Index::Leases, limit.saturating_add(stuck.len()));
+        let mut entries = self.scan_one(all.up_to(self.now)).await?.entries;
+        entries.retain(|entry| job_of(entry).is_none_or(|id| !stuck.contains(&id)));
+        entries.truncate(limit);
+        Ok(entries)
     }
 
     /// Takes those of these places out of their indexes whose jobs are set aside: where a row could not

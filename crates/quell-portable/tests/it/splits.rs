@@ -8,8 +8,9 @@ use quell_core::idempotency::Idempotency;
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, EffectName, Error, ErrorKind, Fold, JobState, Lease, NewTrigger, Outcome, Payload,
-    Renewal, Retention, ScheduleName, Settlement, Steps, Timestamp,
+    AttemptOutcome, Batch, EffectName, Error, ErrorKind, Failure, FailureKind, Fold, JobState,
+    Lease, NewTrigger, Outcome, Payload, Renewal, Retention, ScheduleName, Settlement, Steps,
+    Timestamp,
 };
 use quell_portable::{Bounds, MemoryTable};
 
@@ -230,14 +231,10 @@ async fn r12_r24_jobs_of_the_usual_bounds_go_back() {
     enqueue(store, 0, trigger()).await;
     for second in 10..60 {
         let runs = start(store, second, 1).await;
-        let failure = quell_core::Failure {
+        let failure = Failure {
             error: "x".repeat(16 << 10),
-            ended: quell_core::AttemptOutcome::Failed,
-            kind: quell_core::FailureKind::Transient {
-                backoff: secs(1),
-                last: false,
-                asked: false,
-            },
+            ended: AttemptOutcome::Failed,
+            kind: FailureKind::Transient { backoff: secs(1), last: false, asked: false },
         };
         let failed = Settlement { lease: lease(&runs[0]), outcome: Outcome::Failed(failure) };
         if second == 59 {
@@ -268,4 +265,34 @@ async fn r10_a_window_closes_at_the_bound_of_the_store() {
     let first = enqueue(store, 0, collect()).await.job();
     let second = enqueue(store, 1, collect()).await.job();
     assert_ne!(first, second, "both do not fit into one");
+}
+
+/// A job with so many errors on record that its lapse does not fit beside them.
+#[tokio::test]
+async fn r21_a_lease_that_cannot_be_taken_back_at_all_holds_up_no_other() {
+    let two = two_with(narrow());
+    let store = &*two.second;
+    enqueue(store, 0, plain(&text(31 << 10))).await;
+    let failure = |length| Failure {
+        error: "x".repeat(length),
+        ended: AttemptOutcome::Failed,
+        kind: FailureKind::Transient { backoff: secs(1), last: false, asked: false },
+    };
+    let (mut second, mut length) = (1, 8 << 10);
+    let mut run = start(store, second, 1).await;
+    while length > 0 {
+        let outcome = Outcome::Failed(failure(length));
+        let failed = Settlement { lease: lease(&run[0]), outcome };
+        if store.settle(at(second), vec![failed]).await.is_ok() {
+            second += 2;
+            run = start(store, second, 1).await;
+        } else {
+            length /= 2;
+        }
+    }
+    let other = enqueue(store, second, plain("1")).await.job().unwrap();
+    start(store, second, 1).await;
+    let lapsed = store.reap(at(1_000), 100).await.unwrap();
+    assert_eq!(lapsed.iter().map(|one| one.lease.job).collect::<Vec<_>>(), [other]);
+    assert!(store.reap(at(1_001), 100).await.is_err(), "the other one cannot be taken back");
 }
