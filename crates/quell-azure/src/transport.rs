@@ -272,8 +272,10 @@ impl Transport {
             Ok(Ok(answer)) => answer.sorted(request.what),
             Ok(Err(error)) => {
                 let is_lost = !error.is_connect() && !error.is_builder();
-                let reason = if is_lost { "the connection broke" } else { "no connection" };
-                let failure = Failure::new(request.what, reason, is_lost);
+                let host = self.endpoint.host_str().unwrap_or_default();
+                let reason = if is_lost { "a broken connection" } else { "no connection" };
+                let reason = format!("{reason} to {host}");
+                let failure = Failure::new(request.what, &reason, is_lost);
                 // The URL may have a SAS token.
                 let error = failure.error.with_source(error.without_url());
                 Sent::Failed(Failure { error, ..failure })

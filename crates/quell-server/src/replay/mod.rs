@@ -23,10 +23,11 @@ use quell_core::window::Thresholds;
 use crate::chart::Screen;
 use crate::duration;
 use crate::rule::RuleArgs;
+use crate::serve::without_password;
 use crate::simulate::Simulation;
 use crate::trace::{Keep, Trace, TraceArgs};
 use report::Report;
-use stage::{Scratch, Stage, shown};
+use stage::{Scratch, Stage};
 
 /// Feed recorded events as real triggers through a store and a worker, and measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -106,7 +107,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<()> {
         Speed::Max => 1.0,
         Speed::Times(times) => times,
     };
-    let name = args.store.as_deref().map(shown);
+    let name = args.store.as_deref().map(without_password);
     let name = name.as_deref().unwrap_or("a temporary SQLite file");
     let events = trace.events().len();
     let report = Report { name, thresholds, events, predicted, elapsed, scale, counted: &counted };
@@ -139,7 +140,7 @@ async fn replay(
         }
     };
     let stage = Stage::open(&url, args.speed, thresholds, &args.rule, trace).await;
-    let stage = stage.with_context(|| format!("--store {}", shown(&url)))?;
+    let stage = stage.with_context(|| format!("--store {}", without_password(&url)))?;
     let bar = progress(trace);
     let feed = async {
         match &stage.clock {

@@ -41,17 +41,6 @@ impl Scratch {
     }
 }
 
-/// A store's URL as it may be shown: without a name or password.
-pub(super) fn shown(url: &str) -> String {
-    match url.split_once("://") {
-        Some((scheme, rest)) => match rest.rsplit_once('@') {
-            Some((_, place)) => format!("{scheme}://…@{place}"),
-            None => url.to_owned(),
-        },
-        None => url.to_owned(),
-    }
-}
-
 /// Whose time it is.
 #[derive(Debug)]
 pub(super) enum Time {
