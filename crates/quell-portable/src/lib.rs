@@ -8,14 +8,20 @@
 //! Invariant: nothing here knows which service keeps the rows or the messages.
 
 mod damaged;
+mod held;
 mod long;
 mod memory;
 mod names;
+mod notice;
 mod partition;
+mod ring;
 pub mod table;
+mod timed;
 pub mod timer;
 
 pub use memory::MemoryTable;
 pub use partition::Partition;
+pub use ring::MemoryTimer;
 pub use table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table, Version};
+pub use timed::Timed;
 pub use timer::{Delivery, Message, Received, Timer};

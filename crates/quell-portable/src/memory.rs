@@ -51,6 +51,12 @@ impl MemoryTable {
         MemoryTable { page: page.max(1), ..self }
     }
 
+    /// Moves its clock to `now`, if that is later.
+    pub fn advance(&self, now: Timestamp) {
+        let mut kept = self.locked();
+        kept.now = kept.now.max(now);
+    }
+
     fn locked(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,7 +20,9 @@ use quell_engine::{
 use crate::damaged::decode_in_part;
 use crate::long::{self, PartCounts, whole};
 use crate::names::{hanging, is_derived, job_of, of_entry, of_index, of_raw, of_row, of_time};
+use crate::notice::Notices;
 use crate::table::{self, Change, Condition, Range, Table};
+use crate::timer::Timer;
 
 /// The row that says which ids are taken.
 const IDS: &str = "i:ids";
@@ -49,6 +51,7 @@ pub struct Partition<T> {
     table: T,
     name: String,
     state: Arc<Mutex<State>>,
+    notices: Option<Arc<Notices>>,
 }
 
 /// What a process knows of a partition.
@@ -65,6 +68,7 @@ struct State {
 /// An open step.
 #[derive(Debug)]
 pub struct Tx {
+    now: Timestamp,
     /// The rows that were read, by their names in the table; none where there is none.
     read: BTreeMap<String, Option<table::Row>>,
     /// Jobs of which all is read that hangs on them.
@@ -99,7 +103,23 @@ impl<T: Table> Partition<T> {
     #[must_use]
     pub fn new(table: T, name: impl Into<String>) -> Self {
         let state = State { now: Timestamp::MIN, ids: 1..1, conflicts: BTreeMap::new() };
-        Partition { table, name: name.into(), state: Arc::new(Mutex::new(state)) }
+        Partition { table, name: name.into(), state: Arc::new(Mutex::new(state)), notices: None }
+    }
+
+    /// The same partition with a timer: before a step commits, it sends a message for the time at which
+    /// something is due that no other message comes for. All processes of a store have the same timer.
+    #[must_use]
+    pub fn with_timer(self, timer: Arc<dyn Timer>) -> Self {
+        Partition { notices: Some(Arc::new(Notices::new(timer))), ..self }
+    }
+
+    pub(crate) fn notices(&self) -> Option<&Arc<Notices>> {
+        self.notices.as_ref()
+    }
+
+    /// The time of the table, which never goes back (R38).
+    pub(crate) async fn now(&self) -> Result<Timestamp> {
+        Ok(self.know(self.table.now().await?))
     }
 
     /// The table.
@@ -382,7 +402,7 @@ impl<T: Table> Backend for Partition<T> {
         };
         let first = ids.ids.start.max(1);
         let (read, whole, parts) = (BTreeMap::new(), BTreeSet::new(), PartCounts::new());
-        let tx = Tx { read, whole, parts, ids };
+        let tx = Tx { now, read, whole, parts, ids };
         Ok(Begun { tx, now, ids: Ids { next: first, step: 1 } })
     }
 
@@ -438,7 +458,7 @@ impl<T: Table> Backend for Partition<T> {
 
     async fn commit(&self, tx: Tx, changes: Changes, _: &News) -> Result<Committed> {
         let bounds = self.table.bounds();
-        let Tx { read, parts, ids, .. } = tx;
+        let Tx { now, read, parts, ids, .. } = tx;
         let used = changes.ids;
         let longest = self.most_payload();
         // R1: what was accepted must be able to start and end.
@@ -450,6 +470,9 @@ impl<T: Table> Backend for Partition<T> {
                 return Err(too_long(job.payload.as_str().len(), longest));
             }
         }
+        let was_there = |name: &RowName| matches!(read.get(&of_row(name)), Some(Some(_)));
+        let needed = |notices: &Arc<Notices>| notices.needed(&changes, now, was_there);
+        let needed = self.notices.as_ref().map(needed).unwrap_or_default();
         let mut batch = Vec::new();
         for change in rows_of(&read, changes)? {
             let length = change.value.as_ref().map_or(0, |value| value.len());
@@ -464,6 +487,10 @@ impl<T: Table> Backend for Partition<T> {
         let bytes: usize = batch.iter().map(length).sum();
         if batch.len() > bounds.changes || bytes > bounds.batch_bytes {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
+        }
+        // Before the rows: a message without rows is ignored, rows without a message would wait.
+        if let Some(notices) = &self.notices {
+            notices.send_all(needed, now).await?;
         }
         // Until it is known what became of the batch, nobody else gets its ids.
         let mut ids = ids;

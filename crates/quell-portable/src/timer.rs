@@ -59,6 +59,9 @@ pub trait Timer: Send + Sync + fmt::Debug + 'static {
     /// The longest message, in bytes.
     fn most_bytes(&self) -> usize;
 
+    /// How long a receiver holds a message that it does not renew.
+    fn lock(&self) -> Duration;
+
     /// Delivers `message` at `at` or soon after, never more than a clock's error before. `now` is the
     /// table's time; `at` may lie before it.
     async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()>;

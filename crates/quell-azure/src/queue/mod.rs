@@ -152,6 +152,10 @@ impl Timer for StorageQueue {
         MOST_BYTES
     }
 
+    fn lock(&self) -> Duration {
+        Duration::from_secs(self.lock_secs)
+    }
+
     async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
         if message.body.len() > MOST_BYTES {
             let text = format!("a message has {} bytes, of {MOST_BYTES}", message.body.len());

@@ -207,6 +207,10 @@ impl Timer for ServiceBus {
         MOST_BYTES
     }
 
+    fn lock(&self) -> Duration {
+        self.options.lock
+    }
+
     async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
         if message.body.len() > MOST_BYTES {
             let text = format!("a message has {} bytes, of {MOST_BYTES}", message.body.len());

@@ -41,6 +41,7 @@ pub struct ServiceBusOptions {
     pub(super) credentials: Credentials,
     pub(super) timeout: Duration,
     pub(super) deduplicates: bool,
+    pub(super) lock: Duration,
 }
 
 /// The parts of a connection string that Quell reads.
@@ -112,6 +113,7 @@ impl ServiceBusOptions {
             credentials,
             timeout: Duration::from_secs(10),
             deduplicates: false,
+            lock: Duration::from_secs(30),
         })
     }
 
@@ -125,6 +127,13 @@ impl ServiceBusOptions {
     /// Whether the queue was created with duplicate detection. Not by default.
     pub fn deduplicates(mut self, deduplicates: bool) -> Self {
         self.deduplicates = deduplicates;
+        self
+    }
+
+    /// The duration of a lock, no longer than the queue was created with: locks are renewed three times as
+    /// often. 30 s by default.
+    pub fn lock(mut self, lock: Duration) -> Self {
+        self.lock = lock;
         self
     }
 

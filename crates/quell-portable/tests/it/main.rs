@@ -6,6 +6,9 @@ mod damage;
 mod races;
 mod splits;
 
+mod timed;
+mod unruly;
+
 use std::sync::Arc;
 
 use quell_conformance::sim::Place;

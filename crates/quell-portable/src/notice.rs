@@ -1,0 +1,157 @@
+//! Notices: what a message of a timer says, and which of them a step must have sent before it commits.
+//!
+//! The promise that lets workers sleep: whatever is due or lapses at a time, a message that comes at
+//! that time or before is on its way, or a process holds one of the queue under its lock. So a message
+//! is sent *before* the rows are written. One whose rows were never written finds nothing and is ignored.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use quell_core::{Error, ErrorKind, JobId, QueueName, Result, Timestamp};
+use quell_engine::{Changes, Entry, Index, RowName};
+use serde::{Deserialize, Serialize};
+
+use crate::held::Held;
+use crate::timer::{Message, Timer};
+
+/// Jobs that one message names at most.
+const JOBS: usize = 500;
+
+/// What a message says: in this queue something is due, or lapses, at this time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Notice {
+    /// The form of the message, for builds that come later.
+    pub(crate) v: u8,
+    /// The queue; none for ticks of schedules, and where all queues are meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) queue: Option<QueueName>,
+    /// When, by the table's clock.
+    pub(crate) at: Timestamp,
+    /// When it was sent.
+    pub(crate) sent: Timestamp,
+    /// The jobs; none where the whole queue is to be looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) jobs: Vec<JobId>,
+    /// How often nobody could do what it asks for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) tries: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(tries: &u32) -> bool {
+    *tries == 0
+}
+
+impl Notice {
+    const VERSION: u8 = 1;
+
+    pub(crate) fn new(queue: Option<QueueName>, sent: Timestamp, at: Timestamp) -> Self {
+        Notice { v: Self::VERSION, queue, at, sent, jobs: Vec::new(), tries: 0 }
+    }
+
+    /// The notice of a message.
+    ///
+    /// # Errors
+    /// Of kind [`Corrupt`](ErrorKind::Corrupt) where it is not Quell's, or of a newer build.
+    pub(crate) fn read(body: &[u8]) -> Result<Notice> {
+        let read: serde_json::Result<Notice> = serde_json::from_slice(body);
+        let wrong = match read {
+            Ok(notice) if notice.v == Self::VERSION => return Ok(notice),
+            Ok(notice) => format!("it has form {}, this build reads {}", notice.v, Self::VERSION),
+            Err(error) => error.to_string(),
+        };
+        Err(Error::new(ErrorKind::Corrupt, format!("this message is not one of Quell's: {wrong}")))
+    }
+}
+
+/// A timer, and what this process holds of its messages.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    pub(crate) timer: Arc<dyn Timer>,
+    pub(crate) held: Held,
+}
+
+impl Notices {
+    pub(crate) fn new(timer: Arc<dyn Timer>) -> Self {
+        Notices { timer, held: Held::default() }
+    }
+
+    /// Sends notices, all at once.
+    pub(crate) async fn send_all(&self, notices: Vec<Notice>, now: Timestamp) -> Result<()> {
+        let sent = notices.into_iter().map(|notice| self.send(notice, now));
+        try_join_all(sent).await.map(drop)
+    }
+
+    /// Sends one notice.
+    pub(crate) async fn send(&self, notice: Notice, now: Timestamp) -> Result<()> {
+        let body = serde_json::to_vec(&notice).map_err(|error| {
+            Error::new(ErrorKind::Internal, "a notice has no JSON form").with_source(error)
+        })?;
+        self.timer.schedule(&Message { body, name: None }, now, notice.at).await
+    }
+
+    /// The notices that a step needs: of each row that is due, lapses or ticks earlier than a message
+    /// is known to come. `was_there` says whether a row was there before.
+    pub(crate) fn needed(
+        &self,
+        changes: &Changes,
+        now: Timestamp,
+        was_there: impl Fn(&RowName) -> bool,
+    ) -> Vec<Notice> {
+        let mut due: BTreeMap<(Option<QueueName>, Timestamp), Vec<JobId>> = BTreeMap::new();
+        for (index, Entry { place, name, note }) in &changes.enter {
+            let queue = match index {
+                Index::Line(queue, _) => Some(queue.clone()),
+                Index::Leases => match note.as_ref().map(|note| &note.queue) {
+                    Some(queue) if self.held.holds(queue) => continue,
+                    queue => queue.cloned(),
+                },
+                Index::Plan => None,
+                _ => continue,
+            };
+            // A row that only moves to a later time has a message, which is sent on when it comes.
+            let is_covered = changes.leave.iter().any(|(left, was, of)| {
+                is_same(left, index) && of == name && now < was.at && was.at <= place.at
+            });
+            if !is_covered {
+                let jobs = due.entry((queue, place.at)).or_default();
+                jobs.extend(job_of(name));
+            }
+        }
+        for name in changes.rows.keys().filter(|name| was_there(name)) {
+            // R32: what was paused may run, what was limited may start.
+            match name {
+                RowName::Queue(queue) => drop(due.entry((Some(queue.clone()), now)).or_default()),
+                RowName::Task(_) => drop(due.entry((None, now)).or_default()),
+                _ => {}
+            }
+        }
+        let mut needed = Vec::with_capacity(due.len());
+        for ((queue, at), jobs) in due {
+            let notice = Notice::new(queue, now, at);
+            if jobs.is_empty() {
+                needed.push(notice.clone());
+            }
+            needed.extend(
+                jobs.chunks(JOBS).map(|jobs| Notice { jobs: jobs.to_vec(), ..notice.clone() }),
+            );
+        }
+        needed
+    }
+}
+
+fn is_same(left: &Index, entered: &Index) -> bool {
+    match (left, entered) {
+        // A change of priority keeps a job in its line.
+        (Index::Line(..), Index::Line(..)) => true,
+        (left, entered) => left == entered,
+    }
+}
+
+fn job_of(name: &RowName) -> Option<JobId> {
+    match name {
+        RowName::Job(id) => Some(*id),
+        _ => None,
+    }
+}

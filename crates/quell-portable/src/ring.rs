@@ -1,0 +1,197 @@
+//! A timer in memory: for tests, and to learn from.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use quell_core::{Error, ErrorKind, Result, Timestamp};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use crate::timer::{Delivery, Message, Received, Timer};
+
+/// A timer in memory, whose clock a test moves. Clones are the same timer.
+#[derive(Clone, Debug)]
+pub struct MemoryTimer {
+    kept: Arc<Mutex<Kept>>,
+    changed: Arc<Notify>,
+    lock: Duration,
+}
+
+#[derive(Debug)]
+struct Kept {
+    now: Timestamp,
+    /// Messages and deliveries so far: each has a number of its own.
+    numbers: u64,
+    /// How many messages were ever scheduled.
+    scheduled: u64,
+    messages: BTreeMap<u64, Waiting>,
+    dead: Vec<(Vec<u8>, String)>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    body: Vec<u8>,
+    at: Timestamp,
+    deliveries: u32,
+    /// The delivery that holds it, and until when.
+    held: Option<(u64, Timestamp)>,
+}
+
+impl MemoryTimer {
+    /// A timer without messages whose clock stands at `now`, and whose locks hold so long.
+    #[must_use]
+    pub fn new(now: Timestamp, lock: Duration) -> Self {
+        let (messages, dead) = (BTreeMap::new(), Vec::new());
+        let kept = Kept { now, numbers: 0, scheduled: 0, messages, dead };
+        MemoryTimer { kept: Arc::new(Mutex::new(kept)), changed: Arc::default(), lock }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves its clock to `now`, if that is later.
+    pub fn advance(&self, now: Timestamp) {
+        let mut kept = self.locked();
+        kept.now = kept.now.max(now);
+        drop(kept);
+        self.changed.notify_waiters();
+    }
+
+    /// When the messages come that were neither completed nor put aside, the first one first.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<Timestamp> {
+        let mut waiting: Vec<Timestamp> =
+            self.locked().messages.values().map(|message| message.at).collect();
+        waiting.sort_unstable();
+        waiting
+    }
+
+    /// How many messages were ever scheduled.
+    #[must_use]
+    pub fn scheduled(&self) -> u64 {
+        self.locked().scheduled
+    }
+
+    /// What was put aside, with the reasons.
+    #[must_use]
+    pub fn dead(&self) -> Vec<(Vec<u8>, String)> {
+        self.locked().dead.clone()
+    }
+
+    /// Ends all locks, as where their holders are gone.
+    pub fn lose_locks(&self) {
+        self.locked().messages.values_mut().for_each(|message| message.held = None);
+        self.changed.notify_waiters();
+    }
+
+    fn take(&self, most: usize) -> Vec<Received> {
+        let mut kept = self.locked();
+        let Kept { now, numbers, messages, .. } = &mut *kept;
+        let is_free = |message: &&mut Waiting| {
+            message.at <= *now && message.held.is_none_or(|(_, until)| until <= *now)
+        };
+        let free = messages.values_mut().filter(is_free).take(most);
+        let taken = free.map(|message| {
+            *numbers = numbers.saturating_add(1);
+            message.held = Some((*numbers, *now + self.lock));
+            message.deliveries = message.deliveries.saturating_add(1);
+            let delivery = Delivery::new(numbers.to_string());
+            Received { body: message.body.clone(), deliveries: message.deliveries, delivery }
+        });
+        taken.collect()
+    }
+
+    /// Changes the message that a delivery holds; none removes it.
+    fn change<R>(
+        &self,
+        delivery: &Delivery,
+        change: impl FnOnce(&mut Kept, u64) -> R,
+    ) -> Result<R> {
+        let mut kept = self.locked();
+        let now = kept.now;
+        let holds = |(_, message): &(&u64, &Waiting)| {
+            let held = message.held.filter(|(_, until)| *until > now);
+            held.is_some_and(|(number, _)| number.to_string() == delivery.as_str())
+        };
+        let Some(number) = kept.messages.iter().find(holds).map(|(number, _)| *number) else {
+            let message = format!("the lock of delivery {} was lost", delivery.as_str());
+            return Err(Error::new(ErrorKind::NotFound, message));
+        };
+        let done = change(&mut kept, number);
+        drop(kept);
+        self.changed.notify_waiters();
+        Ok(done)
+    }
+}
+
+#[async_trait]
+impl Timer for MemoryTimer {
+    fn deduplicates(&self) -> bool {
+        false
+    }
+
+    fn most_bytes(&self) -> usize {
+        64 << 10
+    }
+
+    fn lock(&self) -> Duration {
+        self.lock
+    }
+
+    async fn schedule(&self, message: &Message, _: Timestamp, at: Timestamp) -> Result<()> {
+        let mut kept = self.locked();
+        kept.numbers = kept.numbers.saturating_add(1);
+        kept.scheduled = kept.scheduled.saturating_add(1);
+        let number = kept.numbers;
+        let waiting = Waiting { body: message.body.clone(), at, deliveries: 0, held: None };
+        kept.messages.insert(number, waiting);
+        drop(kept);
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let changed = self.changed.notified();
+            let taken = self.take(most);
+            if !taken.is_empty() || timeout_at(deadline, changed).await.is_err() {
+                return Ok(taken);
+            }
+        }
+    }
+
+    async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
+        let lock = self.lock;
+        self.change(delivery, |kept, number| {
+            let until = kept.now + lock;
+            if let Some((_, held)) = kept.messages.get_mut(&number).and_then(|m| m.held.as_mut()) {
+                *held = until;
+            }
+            delivery.clone()
+        })
+    }
+
+    async fn complete(&self, delivery: &Delivery) -> Result<()> {
+        self.change(delivery, |kept, number| drop(kept.messages.remove(&number)))
+    }
+
+    async fn abandon(&self, delivery: &Delivery) -> Result<()> {
+        self.change(delivery, |kept, number| {
+            if let Some(message) = kept.messages.get_mut(&number) {
+                message.held = None;
+            }
+        })
+    }
+
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
+        self.change(delivery, |kept, number| {
+            if let Some(message) = kept.messages.remove(&number) {
+                kept.dead.push((message.body, reason.to_owned()));
+            }
+        })
+    }
+}

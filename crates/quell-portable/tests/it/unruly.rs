@@ -1,0 +1,222 @@
+//! Timers that duplicate, reorder, delay and hasten messages and lose locks and answers, under processes
+//! that die: every trigger is covered by a run that starts after it, and nobody polls.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fastrand::Rng;
+use futures_util::StreamExt;
+use quell_conformance::Rig;
+use quell_conformance::rig::{fails, keyed, lease, plain};
+use quell_core::{
+    Batch, Claim, ClaimedJob, Error, ErrorKind, JobFilter, Outcome, Result, Settlement, Store,
+    Timestamp,
+};
+use quell_engine::Engine;
+use quell_portable::{
+    Delivery, MemoryTable, MemoryTimer, Message, Partition, Received, Timed, Timer,
+};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+const SEEDS: u64 = 100;
+const TRIGGERS: usize = 30;
+const LOCK: Duration = Duration::from_secs(30);
+/// Within this time all is done, without a poll.
+const LIMIT: Duration = Duration::from_secs(7_200);
+
+/// A timer that does all that a service may do.
+#[derive(Debug)]
+struct Unruly {
+    timer: MemoryTimer,
+    random: Mutex<Rng>,
+}
+
+impl Unruly {
+    fn is(&self, percent: u8) -> bool {
+        self.random.lock().unwrap().u8(0..100) < percent
+    }
+
+    /// Fails now and then, before or after it is done.
+    async fn perhaps<R>(&self, call: impl Future<Output = Result<R>> + Send) -> Result<R> {
+        if self.is(4) {
+            return Err(Error::new(ErrorKind::Unavailable, "the timer is away"));
+        }
+        let done = call.await;
+        if self.is(4) {
+            return Err(Error::new(ErrorKind::UnknownOutcome, "the answer was lost"));
+        }
+        done
+    }
+}
+
+#[async_trait]
+impl Timer for Unruly {
+    fn deduplicates(&self) -> bool {
+        false
+    }
+
+    fn most_bytes(&self) -> usize {
+        self.timer.most_bytes()
+    }
+
+    fn lock(&self) -> Duration {
+        LOCK
+    }
+
+    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+        let (early, late) = (self.is(10), self.is(10));
+        let at = if early { at.before(Duration::from_secs(3)) } else { at };
+        let at = if late { at + Duration::from_secs(20) } else { at };
+        if self.is(10) {
+            self.timer.schedule(message, now, at).await?;
+        }
+        self.perhaps(self.timer.schedule(message, now, at)).await
+    }
+
+    async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
+        let most = if self.is(50) { most.min(1) } else { most };
+        let mut received = self.timer.receive(most, wait).await?;
+        self.random.lock().unwrap().shuffle(&mut received);
+        if self.is(5) {
+            return Err(Error::new(ErrorKind::Unavailable, "the answer was lost"));
+        }
+        Ok(received)
+    }
+
+    async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
+        self.perhaps(self.timer.renew(delivery)).await
+    }
+
+    async fn complete(&self, delivery: &Delivery) -> Result<()> {
+        self.perhaps(self.timer.complete(delivery)).await
+    }
+
+    async fn abandon(&self, delivery: &Delivery) -> Result<()> {
+        self.perhaps(self.timer.abandon(delivery)).await
+    }
+
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
+        self.perhaps(self.timer.dead_letter(delivery, reason)).await
+    }
+}
+
+/// A table and a timer, whose clocks go together.
+struct World {
+    table: MemoryTable,
+    timer: MemoryTimer,
+}
+
+impl World {
+    fn store(&self, random: Rng) -> Arc<dyn Store> {
+        let timer = Arc::new(Unruly { timer: self.timer.clone(), random: Mutex::new(random) });
+        let partition = Partition::new(self.table.clone(), "p").with_timer(timer);
+        Arc::new(Timed::new(Engine::new(partition)).unwrap())
+    }
+
+    /// A process that works when it is woken, for so long.
+    async fn work(self: Arc<Self>, mut random: Rng, lives: Duration) {
+        let store = self.store(random.fork());
+        let mut wakeups = store.wakeups();
+        let works = async {
+            let mut running = JoinSet::new();
+            while wakeups.next().await.is_some() {
+                while running.try_join_next().is_some() {}
+                let limit = random.usize(1..=3);
+                loop {
+                    let claim = Claim { limit, ..Rig::wish(limit) };
+                    let Ok(claimed) = store.claim(None, &claim).await else { continue };
+                    for job in claimed.jobs {
+                        let (store, random) = (Arc::clone(&store), random.fork());
+                        running.spawn(attempt(store, job, random));
+                    }
+                    if claimed.next.due.is_none_or(|due| due > claimed.now) {
+                        break;
+                    }
+                    running.join_next().await;
+                }
+            }
+        };
+        // Whatever it does then, it dies.
+        let _died = tokio::time::timeout(lives, works).await;
+    }
+}
+
+async fn attempt(store: Arc<dyn Store>, job: ClaimedJob, mut random: Rng) {
+    for _ in 0..random.u8(0..4) {
+        sleep(Duration::from_secs(10)).await;
+        let _renewed = store.renew(None, &[lease(&job)], Rig::LEASE).await;
+    }
+    let ends_well = random.u8(0..100) < 85;
+    let outcome =
+        if ends_well { Outcome::succeeded() } else { fails(Duration::from_secs(5), false) };
+    let settlement = Settlement { lease: lease(&job), outcome };
+    while store.settle(None, vec![settlement.clone()]).await.is_err() {
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Whether every job has ended.
+async fn is_done(store: &dyn Store) -> bool {
+    let filter = JobFilter { limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
+    let jobs = store.jobs(&filter).await.unwrap();
+    jobs.iter().all(|job| job.state.is_ended())
+}
+
+async fn run(seed: u64) {
+    let mut random = Rng::with_seed(seed);
+    let table = MemoryTable::new(Rig::START);
+    let timer = MemoryTimer::new(Rig::START, LOCK);
+    let world = Arc::new(World { table, timer });
+    let mut tasks = JoinSet::new();
+    let clocks = Arc::clone(&world);
+    tasks.spawn(async move {
+        let mut now = Rig::START;
+        loop {
+            sleep(Duration::from_millis(500)).await;
+            now = now + Duration::from_millis(500);
+            clocks.table.advance(now);
+            clocks.timer.advance(now);
+        }
+    });
+    for _ in 0..2 {
+        let (world, mut random) = (Arc::clone(&world), random.fork());
+        tasks.spawn(async move {
+            loop {
+                let lives = Duration::from_secs(random.u64(20..300));
+                Arc::clone(&world).work(random.fork(), lives).await;
+                sleep(Duration::from_secs(random.u64(0..20))).await;
+            }
+        });
+    }
+    let client = world.store(random.fork());
+    let mut accepted = 0;
+    for number in 0..TRIGGERS {
+        let trigger = match random.u8(0..3) {
+            0 => plain(&number.to_string()),
+            _ => keyed(["a", "b"][random.usize(0..2)]),
+        };
+        let answer = client.enqueue(None, vec![Batch::one(trigger)]).await;
+        accepted += usize::from(answer.is_ok());
+        sleep(Duration::from_millis(random.u64(0..15_000))).await;
+    }
+    let all_done = async {
+        while !is_done(&*client).await {
+            sleep(Duration::from_secs(5)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(LIMIT, all_done).await;
+    let jobs = client.jobs(&JobFilter::default()).await.unwrap();
+    assert!(in_time.is_ok(), "seed {seed}: {:?} {jobs:#?}", world.timer.waiting());
+    assert!(accepted > TRIGGERS / 2, "seed {seed}: {accepted}");
+}
+
+#[test]
+fn r01_r34_unruly_timers_and_dying_processes_leave_no_job_behind() {
+    for seed in 0..SEEDS {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(run(seed));
+    }
+}
