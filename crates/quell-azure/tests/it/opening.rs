@@ -159,6 +159,9 @@ async fn a_sas_token_works_until_it_expires_and_is_never_printed() {
     table.commit(P, changes).await.unwrap();
     assert_eq!(text(&table, "b").await.as_deref(), Some("1"));
     assert!(!format!("{options:?} {table:?}").contains(&signature));
+    let facts = format!("{:?}", table.facts());
+    assert!(facts.contains("2099-01-01T00:00:00Z") && facts.contains(&place.name), "{facts}");
+    assert!(!facts.contains(&signature), "{facts}");
 
     let (options, signature) = with_sas(&place, "2020-01-01T00:00:00Z");
     let error = options.clone().open_table().await.unwrap_err();
