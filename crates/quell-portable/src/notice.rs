@@ -77,10 +77,19 @@ impl Notices {
         Notices { timer, held: Held::default() }
     }
 
-    /// Sends notices, all at once.
+    /// Sends the notices of a step that writes nothing where this fails: of a message that was sent all
+    /// the same, no row is found.
     pub(crate) async fn send_all(&self, notices: Vec<Notice>, now: Timestamp) -> Result<()> {
         let sent = notices.into_iter().map(|notice| self.send(notice, now));
-        try_join_all(sent).await.map(drop)
+        try_join_all(sent).await.map(drop).map_err(|error| {
+            let message = "the timer took no message, so nothing was written: try again";
+            match error.kind() {
+                ErrorKind::Unavailable | ErrorKind::UnknownOutcome => {
+                    Error::new(ErrorKind::Unavailable, message).with_source(error)
+                }
+                _ => error,
+            }
+        })
     }
 
     /// Sends one notice.

@@ -331,7 +331,7 @@ async fn r21_a_lock_that_is_lost_in_mid_run_leaves_a_message_behind() {
 #[tokio::test(start_paused = true)]
 async fn r21_a_lock_that_is_lost_leaves_no_job_behind_that_others_know() {
     let scene = Scene::new();
-    let (mut client, mut knows) = (scene.client(), scene.worker());
+    let (client, mut knows) = (scene.client(), scene.worker());
     let other = || NewTrigger { task: task("other"), ..plain("1") };
     client.trigger(other()).await;
     client.trigger(other()).await;

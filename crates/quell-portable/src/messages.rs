@@ -1,0 +1,297 @@
+//! What a process does with the messages of its timer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_core::{ErrorKind, Job, JobId, JobState, QueueName, Result, Store, Timestamp, WakeHub};
+use quell_engine::Engine;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, error, warn};
+
+use crate::held::{Fate, Left};
+use crate::notice::{Notice, Notices};
+use crate::partition::Partition;
+use crate::table::Table;
+use crate::timer::{Delivery, Received};
+
+/// Messages that one process handles at a time.
+const MOST: usize = 64;
+/// How long one call waits for messages.
+const WAIT: Duration = Duration::from_secs(20);
+/// How long a worker has to claim once it is woken, before the message is put off.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a commit takes at most: a message whose row is not there after that is ignored.
+const COMMIT: Duration = Duration::from_secs(60);
+/// How long a message waits for its row under one lock.
+const ROW: Duration = Duration::from_secs(5);
+/// The first pause after which a message that nobody could act on comes again, and the longest.
+const PUT_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// Leases that one call takes back.
+const REAP: usize = 1_000;
+
+/// A store, and what its timer must know of it.
+#[derive(Debug)]
+pub(crate) struct Inner<T: Table> {
+    pub(crate) engine: Engine<Partition<T>>,
+    /// What workers hear: messages, and no commits of this process. A claim by a message needs no other.
+    pub(crate) hub: WakeHub,
+    /// Somebody began to listen.
+    pub(crate) listened: Notify,
+    pub(crate) notices: Arc<Notices>,
+}
+
+/// Takes messages while somebody listens.
+pub(crate) async fn receive<T: Table>(inner: Arc<Inner<T>>) {
+    let (mut pause, mut handled) = (PUT_OFF.0, JoinSet::new());
+    loop {
+        if !inner.hub.is_heard() {
+            inner.listened.notified().await;
+            continue;
+        }
+        if handled.len() >= MOST {
+            handled.join_next().await;
+            continue;
+        }
+        while handled.try_join_next().is_some() {}
+        match inner.notices.timer.receive(MOST - handled.len(), WAIT).await {
+            Ok(messages) => {
+                pause = PUT_OFF.0;
+                for message in messages {
+                    let inner = Arc::clone(&inner);
+                    handled.spawn(async move { inner.handle(message).await });
+                }
+            }
+            Err(error) => {
+                warn!(%error, "no messages of the timer, workers look by themselves");
+                inner.hub.wake(None, Timestamp::MIN);
+                sleep(pause).await;
+                pause = pause.saturating_mul(2).min(PUT_OFF.1 / 10);
+            }
+        }
+    }
+}
+
+/// What the rows of the jobs that a message names say.
+#[derive(Debug, Default)]
+struct Verdict {
+    ready: Vec<JobId>,
+    later: Vec<(Timestamp, JobId)>,
+    missing: Vec<JobId>,
+    has_lapsed: bool,
+}
+
+impl<T: Table> Inner<T> {
+    /// Handles one message. Where that fails, its lock lapses and it comes again.
+    async fn handle(&self, received: Received) {
+        let Received { body, deliveries, delivery } = received;
+        let done = match Notice::read(&body) {
+            Ok(notice) => match notice.queue.clone() {
+                Some(queue) => self.look(notice, &queue, deliveries, delivery).await,
+                None => self.tick(notice, delivery).await,
+            },
+            Err(wrong) => {
+                error!(error = %wrong, "message put aside");
+                self.notices.timer.dead_letter(&delivery, &wrong.to_string()).await
+            }
+        };
+        match done {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                debug!(%error, "message is another process's now");
+            }
+            Err(error) => warn!(%error, "message not handled, it comes again"),
+            Ok(()) => {}
+        }
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        self.engine.backend().now().await
+    }
+
+    async fn look(
+        &self,
+        notice: Notice,
+        queue: &QueueName,
+        deliveries: u32,
+        delivery: Delivery,
+    ) -> Result<()> {
+        let (mut notice, mut delivery) = (notice, delivery);
+        let verdict = self.judge(&notice, queue, &mut delivery).await?;
+        let now = self.now().await?;
+        for (at, job) in verdict.later {
+            let mut later = Notice::new(Some(queue.clone()), now, at);
+            later.jobs.push(job);
+            self.notices.send(later, now).await?;
+        }
+        if !verdict.missing.is_empty() {
+            // Its step is slow, or was never committed.
+            let jobs = verdict.missing;
+            let again = Notice { jobs, at: now + ROW, ..notice.clone() };
+            self.notices.send(again, now).await?;
+        }
+        // A process that held this message has gone, with jobs that it had started.
+        let watches = deliveries > 1 || notice.jobs.is_empty();
+        if watches || verdict.has_lapsed {
+            self.engine.reap(None, REAP).await?;
+        }
+        if verdict.ready.is_empty() && !watches {
+            return self.notices.timer.complete(&delivery).await;
+        }
+        notice.jobs = verdict.ready;
+        let is_first = self.notices.held.hold(queue, &notice.jobs, watches);
+        self.hub.wake(Some(queue), notice.at);
+        if is_first {
+            self.keep(&notice, queue, delivery).await
+        } else {
+            self.notices.timer.complete(&delivery).await
+        }
+    }
+
+    /// Reads the rows of the jobs that a message names; waits for those that are not written yet.
+    async fn judge(
+        &self,
+        notice: &Notice,
+        queue: &QueueName,
+        delivery: &mut Delivery,
+    ) -> Result<Verdict> {
+        let (begun, mut pause) = (Instant::now(), Duration::from_millis(10));
+        let mut verdict = Verdict { missing: notice.jobs.clone(), ..Verdict::default() };
+        loop {
+            let now = self.now().await?;
+            for id in std::mem::take(&mut verdict.missing) {
+                let job = self.engine.job(id).await?;
+                verdict.add(id, job.as_ref(), now, self.notices.held.runs(queue, id));
+            }
+            if now.since(notice.sent) > COMMIT {
+                verdict.missing.clear();
+            }
+            if verdict.missing.is_empty() || begun.elapsed() > ROW {
+                return Ok(verdict);
+            }
+            sleep(pause).await;
+            pause = pause.saturating_mul(2).min(Duration::from_secs(1));
+            if begun.elapsed() > self.notices.timer.lock() / 3 {
+                *delivery = self.notices.timer.renew(delivery).await?;
+            }
+        }
+    }
+
+    /// Holds a message until what it covers is done.
+    async fn keep(&self, notice: &Notice, queue: &QueueName, delivery: Delivery) -> Result<()> {
+        let (mut delivery, held) = (delivery, &self.notices.held);
+        let begun = Instant::now();
+        let mut renewed = begun;
+        let beat = self.notices.timer.lock() / 3;
+        loop {
+            let changed = held.changed.notified();
+            let now = self.now().await?;
+            match held.judge(queue, now) {
+                Fate::Done(left) => {
+                    self.pass_on(notice, queue, left, now).await?;
+                    return self.notices.timer.complete(&delivery).await;
+                }
+                Fate::Idle if begun.elapsed() > PATIENCE => {
+                    // No worker here has time for it.
+                    let (at, tries) = (now + put_off(notice.tries), notice.tries.saturating_add(1));
+                    let again = Notice { tries, ..Notice::new(Some(queue.clone()), now, at) };
+                    let (jobs, watches) = held.let_go(queue);
+                    if watches {
+                        self.notices.send(again.clone(), now).await?;
+                    }
+                    if !jobs.is_empty() {
+                        self.notices.send(Notice { jobs, ..again }, now).await?;
+                    }
+                    return self.notices.timer.complete(&delivery).await;
+                }
+                Fate::Hold | Fate::Idle => {}
+            }
+            let rest = beat.saturating_sub(renewed.elapsed());
+            let _told = timeout(rest.min(PATIENCE), changed).await;
+            if renewed.elapsed() < beat {
+                continue;
+            }
+            match self.notices.timer.renew(&delivery).await {
+                Ok(next) => (delivery, renewed) = (next, Instant::now()),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    // Who has it now watches what runs here. Jobs of other messages that it covered need
+                    // another.
+                    let (jobs, _) = held.let_go(queue);
+                    if jobs.is_empty() {
+                        return Ok(());
+                    }
+                    let now = self.now().await?;
+                    let again = Notice::new(Some(queue.clone()), now, now);
+                    return self.notices.send(Notice { jobs, ..again }, now).await;
+                }
+                Err(error) => {
+                    debug!(%error, "lock not renewed, trying again");
+                    sleep(PUT_OFF.0).await;
+                }
+            }
+        }
+    }
+
+    /// Sends on what a message covered and is not done.
+    async fn pass_on(
+        &self,
+        notice: &Notice,
+        queue: &QueueName,
+        left: Left,
+        now: Timestamp,
+    ) -> Result<()> {
+        if !left.jobs.is_empty() {
+            let (at, tries) = match left.due {
+                Some(due) => (due, 0),
+                None => (now + put_off(notice.tries), notice.tries.saturating_add(1)),
+            };
+            let again = Notice::new(Some(queue.clone()), now, at);
+            self.notices.send(Notice { jobs: left.jobs, tries, ..again }, now).await?;
+        }
+        if let Some(lapse) = left.lapse {
+            let watch = Notice::new(Some(queue.clone()), now, lapse.max(now));
+            self.notices.send(watch, now).await?;
+        }
+        Ok(())
+    }
+
+    /// A tick is due, or all queues are to be looked at.
+    async fn tick(&self, notice: Notice, delivery: Delivery) -> Result<()> {
+        let (begun, held) = (Instant::now(), &self.notices.held);
+        let (before, _) = held.ticks();
+        self.hub.wake(None, notice.at);
+        while begun.elapsed() < PATIENCE {
+            let changed = held.changed.notified();
+            if held.ticks().1 > before {
+                return self.notices.timer.complete(&delivery).await;
+            }
+            let _told = timeout(PATIENCE.saturating_sub(begun.elapsed()), changed).await;
+        }
+        let now = self.now().await?;
+        let tries = notice.tries.saturating_add(1);
+        let at = now + put_off(notice.tries);
+        self.notices.send(Notice { at, tries, ..notice }, now).await?;
+        self.notices.timer.complete(&delivery).await
+    }
+}
+
+fn put_off(tries: u32) -> Duration {
+    PUT_OFF.0.saturating_mul(2_u32.saturating_pow(tries)).min(PUT_OFF.1)
+}
+
+impl Verdict {
+    fn add(&mut self, id: JobId, job: Option<&Job>, now: Timestamp, runs_here: bool) {
+        let Some(job) = job else { return self.missing.push(id) };
+        match job.state {
+            JobState::Scheduled if job.waits => {}
+            JobState::Scheduled if job.window.due_at > now => {
+                self.later.push((job.window.due_at, id));
+            }
+            JobState::Scheduled => self.ready.push(id),
+            JobState::Running if runs_here => {}
+            // Whoever started it has a message of its own.
+            JobState::Running => self.has_lapsed |= job.lease_until.is_some_and(|at| at <= now),
+            _ => {}
+        }
+    }
+}
