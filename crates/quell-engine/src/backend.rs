@@ -186,7 +186,8 @@ pub struct Begun<Tx> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Rows as they are from now on; none for one that is removed. Each was loaded by the step, but for
-    /// those of jobs that it makes.
+    /// those of jobs that it makes, and for [gates](RowName::Gate): one that was not loaded is written
+    /// whatever it is.
     pub rows: BTreeMap<RowName, Option<Row>>,
     /// Entries that come into indexes. One that is there already is replaced.
     pub enter: BTreeSet<(Index, Entry)>,

@@ -17,7 +17,7 @@ use quell_core::{
 use crate::backend::{Backend, Entry, Index, Kind, Place, Scan, Seen};
 use crate::changes::key_of;
 use crate::load::PAGE;
-use crate::rows::{Row, RowName};
+use crate::rows::{GATES, Row, RowName};
 use crate::step::Step;
 
 /// A job in line.
@@ -53,6 +53,8 @@ pub(crate) enum Started {
 #[derive(Debug)]
 pub(crate) struct View {
     queue: QueueName,
+    /// The gate that a claim goes through.
+    gate: Option<u8>,
     settings: QueueSettings,
     used: Used,
     /// When the queue's rate lets the next one start.
@@ -104,6 +106,9 @@ impl<B: Backend> Step<'_, B> {
         tasks: &[TaskName],
         worker: Option<&WorkerId>,
     ) -> Result<View> {
+        // Before the settings: so a claim meets a change of them that it does not see.
+        let gate = worker.map(|_| fastrand::u8(..GATES));
+        self.load(gate.map(RowName::Gate)).await?;
         let mut names = vec![RowName::Queue(queue.clone()), RowName::Starts(queue.clone(), None)];
         names.extend(tasks.iter().cloned().map(RowName::Task));
         names.extend(worker.map(|_| RowName::Turn(queue.clone())));
@@ -116,6 +121,7 @@ impl<B: Backend> Step<'_, B> {
         };
         let mut view = View {
             queue: queue.clone(),
+            gate,
             settings,
             used: Used::default(),
             free_at: Timestamp::MIN,
@@ -134,6 +140,14 @@ impl<B: Backend> Step<'_, B> {
             tasks.iter().filter(|task| !paused(task)).cloned().collect();
         self.read_lines(&mut view, tasks).await?;
         Ok(view)
+    }
+
+    /// Meets all claims under way, which have read settings that change now (R31, R33): nothing starts by
+    /// them any more.
+    pub(crate) fn close_gates(&mut self) {
+        for gate in 0..GATES {
+            self.beside.put(RowName::Gate(gate), Row::Gate(fastrand::u64(..)));
+        }
     }
 
     /// What runs, as far as the limits of the queue count it, and the earliest end of a lease.
@@ -294,6 +308,9 @@ impl<B: Backend> Step<'_, B> {
             }
             let Some(started) = self.take(|part| part.start(claim, &ids)) else { return Ok(None) };
             jobs = started;
+            if let Some(gate) = view.gate {
+                self.beside.put(RowName::Gate(gate), Row::Gate(fastrand::u64(..)));
+            }
             if view.settings.limits_concurrency() {
                 let turn = fastrand::u64(..);
                 self.beside.put(RowName::Turn(claim.queue.clone()), Row::Turn(turn));

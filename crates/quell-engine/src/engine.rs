@@ -354,6 +354,7 @@ impl<B: Backend> Steps for Engine<B> {
         settings.validate()?;
         step!(self, "set a queue", (Time::Last, 0), |step| {
             step.load_queue(queue).await?;
+            step.close_gates();
             step.take(|part| part.set_queue(queue, settings))
         });
         Ok(())
@@ -362,6 +363,7 @@ impl<B: Backend> Steps for Engine<B> {
     async fn delete_queue(&self, queue: &QueueName) -> Result<bool> {
         Ok(step!(self, "delete a queue", (Time::Last, 0), |step| {
             step.load_queue(queue).await?;
+            step.close_gates();
             step.take(|part| part.delete_queue(queue))
         }))
     }
@@ -374,6 +376,7 @@ impl<B: Backend> Steps for Engine<B> {
         step!(self, "set a task", (Time::Last, 0), |step| {
             step.load_all_settings().await?;
             step.load([crate::rows::RowName::Task(task.clone())]).await?;
+            step.close_gates();
             step.take(|part| part.set_task(task, settings))
         });
         Ok(())

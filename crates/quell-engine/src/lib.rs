@@ -26,4 +26,4 @@ pub use backend::{
 };
 pub use engine::Engine;
 pub use maps::Maps;
-pub use rows::{KeyJobs, Row, RowName};
+pub use rows::{GATES, KeyJobs, Row, RowName};

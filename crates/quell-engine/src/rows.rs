@@ -17,6 +17,9 @@ use quell_core::{
 };
 use serde::{Deserialize, Serialize};
 
+/// How many rows there are of which a claim changes any one: so few claims meet.
+pub const GATES: u8 = 16;
+
 /// What names a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RowName {
@@ -46,6 +49,8 @@ pub enum RowName {
     Starts(QueueName, Option<Key>),
     /// Whose turn it is to start jobs of a queue whose limits count what runs.
     Turn(QueueName),
+    /// One of [`GATES`] rows, of which a claim changes any one, and a change of settings all.
+    Gate(u8),
     /// A schedule.
     Schedule(ScheduleName),
     /// A tick that fired.
@@ -88,6 +93,8 @@ pub enum Row {
     Starts(StartLog),
     /// A number that differs after each claim.
     Turn(u64),
+    /// A number that differs after each change.
+    Gate(u64),
     /// A schedule.
     Schedule(Box<ScheduleInfo>),
     /// A tick that fired.

@@ -126,6 +126,7 @@ impl<'b, B: Backend> Step<'b, B> {
             }
             (
                 name @ (RowName::Turn(_)
+                | RowName::Gate(_)
                 | RowName::Origin(_)
                 | RowName::Worker(..)
                 | RowName::Alert(_)

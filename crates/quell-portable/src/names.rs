@@ -6,7 +6,7 @@
 //! | `h:` | what hangs on a job and what names it, behind the job's own name |
 //! | `u:` | rows of jobs that are set aside, as they were |
 //! | `k:` `d:` `r:` `m:` | debounce, dedup and idempotency keys, and memories |
-//! | `q:` `t:` `s:` `w:` | queues, tasks, starts, turns |
+//! | `q:` `t:` `s:` `w:` `g:` | queues, tasks, starts, turns, gates |
 //! | `c:` `f:` `o:` `y:` `a:` | schedules, ticks, origins, workers, alerts |
 //! | `x:` | places in indexes |
 //!
@@ -42,6 +42,7 @@ pub(crate) fn of_row(name: &RowName) -> String {
             format!("s:{}:{}", text(queue.as_str()), partition.unwrap_or_default())
         }
         RowName::Turn(queue) => format!("w:{}", text(queue.as_str())),
+        RowName::Gate(gate) => format!("g:{gate:02x}"),
         RowName::Schedule(name) => format!("c:{}", text(name.as_str())),
         RowName::Tick(name, at) => format!("f:{}:{}", text(name.as_str()), moment(*at)),
         RowName::Origin(origin) => {

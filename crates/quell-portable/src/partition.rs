@@ -573,7 +573,9 @@ fn rows_of(read: &BTreeMap<String, Option<table::Row>>, changes: Changes) -> Res
             }
             (None, Some(row)) => {
                 let value = to_json(&(&name, row))?;
-                put(stored, Condition::Absent, Some(value));
+                let is_any = matches!(name, RowName::Gate(_)) && !read.contains_key(&stored);
+                let condition = if is_any { Condition::Any } else { Condition::Absent };
+                put(stored, condition, Some(value));
             }
             (Some(known), None) => put(stored, Condition::Version(known.version), None),
             (None, None) => {}

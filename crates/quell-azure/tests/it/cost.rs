@@ -23,9 +23,9 @@ const OF_A_TRIGGER: usize = 5;
 /// Batches of one trigger that a step takes, at least.
 const BATCHES_OF_A_STEP: usize = 12;
 /// Requests of the start of a job, and of its end, at most.
-const OF_A_RUN: [usize; 2] = [9, 7];
+const OF_A_RUN: [usize; 2] = [10, 7];
 /// Requests of a claim that finds nothing, in a queue without limits, by a worker of one task.
-const OF_A_POLL: usize = 6;
+const OF_A_POLL: usize = 7;
 
 struct Counted {
     proxy: Proxy,

@@ -110,7 +110,6 @@ async fn r31_a_job_that_moves_to_a_full_partition_does_not_start() {
 
 /// A claim reads that a queue has no limit; meanwhile one is set, and another claim uses it up.
 #[tokio::test]
-#[ignore = "not mended: a claim from a queue without limits changes nothing of the queue"]
 async fn r31_a_new_limit_holds_for_a_claim_that_began_before_it() {
     let two = two();
     plains(&*two.second, 2).await;
@@ -131,7 +130,6 @@ async fn r31_a_new_limit_holds_for_a_claim_that_began_before_it() {
 
 /// A claim reads that a queue is not paused, and starts jobs after whoever paused it was told so.
 #[tokio::test]
-#[ignore = "not mended: a claim from a queue without limits changes nothing of the queue"]
 async fn r33_a_claim_that_began_before_a_pause_starts_nothing_after_it() {
     let two = two();
     plains(&*two.second, 1).await;
