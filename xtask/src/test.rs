@@ -83,13 +83,8 @@ fn own_nextest(root: &Path) -> std::path::PathBuf {
     root.join("target/tools/bin/cargo-nextest")
 }
 
-/// Half as many tests again as there are processors: the longest ones wait, for a lease to lapse or a
-/// server to come back.
 fn nextest_command(root: &Path) -> Command {
-    let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let threads = (processors + processors.div_ceil(2)).to_string();
     let args = ["nextest", "run", "--workspace", "--all-features", "--locked"];
-    let args = [&args[..], &["--test-threads", &threads]].concat();
     let own = own_nextest(root);
     if own.exists() {
         let mut command = Command::new(own);
