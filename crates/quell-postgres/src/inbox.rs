@@ -91,7 +91,9 @@ async fn end(
     let sql = sql_of(store)?;
     loop {
         let query = match output {
-            None => sql.query("select quell.settle($1, $2, $3) from quell.meta where store_id = $4"),
+            None => {
+                sql.query("select quell.settle($1, $2, $3) from quell.meta where store_id = $4")
+            }
             Some(_) => {
                 sql.query("select quell.settle($1, $2, $3, $5) from quell.meta where store_id = $4")
             }
