@@ -19,6 +19,9 @@ pub struct Capabilities {
     pub transactions: bool,
     /// Wake-ups and ends are pushed (R19, R34). Else hints are silent, and polling finds them.
     pub push: bool,
+    /// Whatever is due, lapses or ticks wakes a worker when its time comes, whichever process wrote it
+    /// (R34). So workers rest. Else they poll.
+    pub timed: bool,
     /// Higher priority first (R30). Else due time decides, then id.
     pub priorities: bool,
     /// Limits hold across processes (R31). Else a queue's limits cannot be set: they are refused.

@@ -14,8 +14,9 @@ use quell_core::{
     WorkerId,
 };
 
-use crate::backend::{Backend, Entry, Index, Kind, Place, Scan, Seen};
+use crate::backend::{Backend, Entry, Index, Kind, Place, Scan, Seen, Time};
 use crate::changes::key_of;
+use crate::engine::Engine;
 use crate::load::PAGE;
 use crate::rows::{GATES, Row, RowName};
 use crate::step::Step;
@@ -95,6 +96,19 @@ impl View {
                 (None | Some(_), _, _) => {}
             }
         }
+    }
+}
+
+impl<B: Backend> Engine<B> {
+    /// Whether a queue hands out nothing until its settings change: it is paused, or was deleted (R32).
+    ///
+    /// # Errors
+    /// As those of [`Store`](quell_core::Store), also where the settings cannot be decoded.
+    pub async fn is_paused(&self, queue: &QueueName) -> Result<bool> {
+        let mut step = self.reading(Time::Last).await?;
+        step.load([RowName::Queue(queue.clone())]).await?;
+        let found = step.rows.queues.get(queue);
+        Ok(found.is_some_and(|found| found.as_ref().is_none_or(|settings| settings.paused)))
     }
 }
 

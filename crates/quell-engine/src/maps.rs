@@ -113,6 +113,7 @@ impl Backend for Maps {
             dedup: true,
             transactions: false,
             push: true,
+            timed: false,
             priorities: true,
             exact_limits: true,
             listing: true,

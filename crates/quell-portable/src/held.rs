@@ -3,17 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quell_core::{Claimed, JobId, NextDue, QueueName, Timestamp};
 use tokio::sync::Notify;
 
 /// Jobs that are remembered of one held message; of more, the queue is looked at once more.
 const MOST: usize = 10_000;
+/// How long a worker has to take back a lease that it saw had lapsed, before the next look.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// All queues.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     queues: Mutex<BTreeMap<QueueName, Seen>>,
+    /// The queues that workers of this process have asked for.
+    served: Mutex<BTreeSet<QueueName>>,
     /// How many ticks were asked for, and answered.
     ticks: Mutex<(u64, u64)>,
     /// Something of it has changed.
@@ -70,6 +75,22 @@ impl Held {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A worker of this process asks for what is due in these queues.
+    pub(crate) fn serve<'q>(&self, queues: impl Iterator<Item = &'q QueueName>) {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in queues {
+            if !served.contains(queue) {
+                served.insert(queue.clone());
+            }
+        }
+    }
+
+    /// Whether workers of this process take jobs of a queue; `true` where none has asked for any yet.
+    pub(crate) fn serves(&self, queue: &QueueName) -> bool {
+        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        served.is_empty() || served.contains(queue)
+    }
+
     /// Whether this process holds a message of a queue: it covers what starts here.
     pub(crate) fn holds(&self, queue: &QueueName) -> bool {
         self.queues().get(queue).is_some_and(|seen| seen.message.is_some())
@@ -123,6 +144,14 @@ impl Held {
         self.changed.notify_waiters();
     }
 
+    /// Nothing in a queue starts before its settings change, which a message tells: those that are held
+    /// cover no jobs any more.
+    pub(crate) fn paused(&self, queue: &QueueName) {
+        if let Some(message) = self.queues().get_mut(queue).and_then(|seen| seen.message.as_mut()) {
+            message.ready.clear();
+        }
+    }
+
     /// Leases hold until another time, or no longer.
     pub(crate) fn renewed(&self, renewals: impl Iterator<Item = (JobId, Option<Timestamp>)>) {
         let mut queues = self.queues();
@@ -143,6 +172,12 @@ impl Held {
         self.queues().get(queue).is_some_and(|seen| seen.running.contains_key(&job))
     }
 
+    /// When the first lease of what this process runs lapses.
+    pub(crate) fn runs_until(&self, queue: &QueueName) -> Option<Timestamp> {
+        let queues = self.queues();
+        queues.get(queue).and_then(|seen| seen.running.values().min().copied())
+    }
+
     /// What to do about the message of a queue at `now`; if it is done with, it is held no longer.
     pub(crate) fn judge(&self, queue: &QueueName, now: Timestamp) -> Fate {
         let mut queues = self.queues();
@@ -156,10 +191,12 @@ impl Held {
         if next.due.is_some_and(|due| due <= next.now) {
             return Fate::Hold;
         }
+        // A worker that has seen that a lease has lapsed takes it back.
+        let look_at = |lapse| if lapse <= next.now { next.now + AGAIN } else { lapse };
         let left = Left {
             jobs: message.ready.iter().copied().collect(),
             due: next.due,
-            lapse: next.lapse.filter(|_| message.watches),
+            lapse: next.lapse.filter(|_| message.watches).map(look_at),
         };
         seen.message = None;
         Fate::Done(left)

@@ -16,6 +16,8 @@ use crate::timer::{Delivery, Message, Received, Timer};
 pub struct MemoryTimer {
     kept: Arc<Mutex<Kept>>,
     changed: Arc<Notify>,
+    /// Held by the receiver that is next: each is in its turn.
+    turn: Arc<tokio::sync::Mutex<()>>,
     lock: Duration,
 }
 
@@ -45,7 +47,8 @@ impl MemoryTimer {
     pub fn new(now: Timestamp, lock: Duration) -> Self {
         let (messages, dead) = (BTreeMap::new(), Vec::new());
         let kept = Kept { now, numbers: 0, scheduled: 0, messages, dead };
-        MemoryTimer { kept: Arc::new(Mutex::new(kept)), changed: Arc::default(), lock }
+        let kept = Arc::new(Mutex::new(kept));
+        MemoryTimer { kept, changed: Arc::default(), turn: Arc::default(), lock }
     }
 
     fn locked(&self) -> MutexGuard<'_, Kept> {
@@ -155,6 +158,7 @@ impl Timer for MemoryTimer {
 
     async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
         let deadline = Instant::now() + wait;
+        let Ok(_turn) = timeout_at(deadline, self.turn.lock()).await else { return Ok(Vec::new()) };
         loop {
             let changed = self.changed.notified();
             let taken = self.take(most);

@@ -28,8 +28,8 @@ const COMMIT: Duration = Duration::from_secs(60);
 const ROW: Duration = Duration::from_secs(5);
 /// The first pause after which a message that nobody could act on comes again, and the longest.
 const PUT_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// Leases that one call takes back.
-const REAP: usize = 1_000;
+/// The first pause after which a message comes again that is for workers of another process.
+const ELSEWHERE: Duration = Duration::from_millis(50);
 
 /// A store, and what its timer must know of it.
 #[derive(Debug)]
@@ -117,6 +117,12 @@ impl<T: Table> Inner<T> {
         delivery: Delivery,
     ) -> Result<()> {
         let (mut notice, mut delivery) = (notice, delivery);
+        if !self.notices.held.serves(queue) {
+            let jobs = std::mem::take(&mut notice.jobs);
+            let watches = deliveries > 1 || jobs.is_empty();
+            self.put_off(&notice, queue, (jobs, watches), ELSEWHERE).await?;
+            return self.notices.timer.complete(&delivery).await;
+        }
         let verdict = self.judge(&notice, queue, &mut delivery).await?;
         let now = self.now().await?;
         for (at, job) in verdict.later {
@@ -130,11 +136,9 @@ impl<T: Table> Inner<T> {
             let again = Notice { jobs, at: now + ROW, ..notice.clone() };
             self.notices.send(again, now).await?;
         }
-        // A process that held this message has gone, with jobs that it had started.
-        let watches = deliveries > 1 || notice.jobs.is_empty();
-        if watches || verdict.has_lapsed {
-            self.engine.reap(None, REAP).await?;
-        }
+        // Where a process that held this message has gone, jobs that it had started lapse. Workers take
+        // them back once they are awake, and seen to be (R25).
+        let watches = deliveries > 1 || notice.jobs.is_empty() || verdict.has_lapsed;
         if verdict.ready.is_empty() && !watches {
             return self.notices.timer.complete(&delivery).await;
         }
@@ -193,15 +197,7 @@ impl<T: Table> Inner<T> {
                 }
                 Fate::Idle if begun.elapsed() > PATIENCE => {
                     // No worker here has time for it.
-                    let (at, tries) = (now + put_off(notice.tries), notice.tries.saturating_add(1));
-                    let again = Notice { tries, ..Notice::new(Some(queue.clone()), now, at) };
-                    let (jobs, watches) = held.let_go(queue);
-                    if watches {
-                        self.notices.send(again.clone(), now).await?;
-                    }
-                    if !jobs.is_empty() {
-                        self.notices.send(Notice { jobs, ..again }, now).await?;
-                    }
+                    self.put_off(notice, queue, held.let_go(queue), PUT_OFF.0).await?;
                     return self.notices.timer.complete(&delivery).await;
                 }
                 Fate::Hold | Fate::Idle => {}
@@ -214,15 +210,18 @@ impl<T: Table> Inner<T> {
             match self.notices.timer.renew(&delivery).await {
                 Ok(next) => (delivery, renewed) = (next, Instant::now()),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    // Who has it now watches what runs here. Jobs of other messages that it covered need
-                    // another.
+                    // Jobs of other messages that it covered need another. So does what runs here: this
+                    // process may have had the message again, and have folded it into this one.
+                    let runs_until = held.runs_until(queue);
                     let (jobs, _) = held.let_go(queue);
-                    if jobs.is_empty() {
-                        return Ok(());
-                    }
                     let now = self.now().await?;
-                    let again = Notice::new(Some(queue.clone()), now, now);
-                    return self.notices.send(Notice { jobs, ..again }, now).await;
+                    if !jobs.is_empty() {
+                        let again = Notice::new(Some(queue.clone()), now, now);
+                        self.notices.send(Notice { jobs, ..again }, now).await?;
+                    }
+                    let watch_at = runs_until.map_or(now, |until| until.max(now));
+                    let watch = Notice::new(Some(queue.clone()), now, watch_at);
+                    return self.notices.send(watch, now).await;
                 }
                 Err(error) => {
                     debug!(%error, "lock not renewed, trying again");
@@ -230,6 +229,27 @@ impl<T: Table> Inner<T> {
                 }
             }
         }
+    }
+
+    /// Sends on what a message covered that nobody here can act on: the jobs, and the look for leases
+    /// that lapse.
+    async fn put_off(
+        &self,
+        notice: &Notice,
+        queue: &QueueName,
+        (jobs, watches): (Vec<JobId>, bool),
+        first: Duration,
+    ) -> Result<()> {
+        let now = self.now().await?;
+        let (at, tries) = (now + pause(first, notice.tries), notice.tries.saturating_add(1));
+        let again = Notice { tries, ..Notice::new(Some(queue.clone()), now, at) };
+        if watches {
+            self.notices.send(again.clone(), now).await?;
+        }
+        if !jobs.is_empty() {
+            self.notices.send(Notice { jobs, ..again }, now).await?;
+        }
+        Ok(())
     }
 
     /// Sends on what a message covered and is not done.
@@ -243,7 +263,7 @@ impl<T: Table> Inner<T> {
         if !left.jobs.is_empty() {
             let (at, tries) = match left.due {
                 Some(due) => (due, 0),
-                None => (now + put_off(notice.tries), notice.tries.saturating_add(1)),
+                None => (now + pause(PUT_OFF.0, notice.tries), notice.tries.saturating_add(1)),
             };
             let again = Notice::new(Some(queue.clone()), now, at);
             self.notices.send(Notice { jobs: left.jobs, tries, ..again }, now).await?;
@@ -269,14 +289,14 @@ impl<T: Table> Inner<T> {
         }
         let now = self.now().await?;
         let tries = notice.tries.saturating_add(1);
-        let at = now + put_off(notice.tries);
+        let at = now + pause(PUT_OFF.0, notice.tries);
         self.notices.send(Notice { at, tries, ..notice }, now).await?;
         self.notices.timer.complete(&delivery).await
     }
 }
 
-fn put_off(tries: u32) -> Duration {
-    PUT_OFF.0.saturating_mul(2_u32.saturating_pow(tries)).min(PUT_OFF.1)
+fn pause(first: Duration, tries: u32) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(tries)).min(PUT_OFF.1)
 }
 
 impl Verdict {

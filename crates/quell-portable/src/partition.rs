@@ -370,6 +370,7 @@ impl<T: Table> Backend for Partition<T> {
             transactions: false,
             // Each process knows its own changes alone.
             push: false,
+            timed: false,
             priorities: true,
             exact_limits: true,
             listing: true,

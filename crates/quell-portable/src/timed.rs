@@ -54,7 +54,7 @@ impl<T: Table> Timed<T> {
 #[async_trait]
 impl<T: Table> Store for Timed<T> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { push: true, ..self.inner.engine.capabilities() }
+        Capabilities { push: true, timed: true, ..self.inner.engine.capabilities() }
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
@@ -63,15 +63,23 @@ impl<T: Table> Store for Timed<T> {
         match operation {
             Operation::Claim { claim } => {
                 let queue = claim.queue.clone();
+                held.serve(std::iter::once(&queue));
                 let claiming = Claiming::begin(notices, &queue);
-                let answer = engine.call(now, Operation::Claim { claim }).await;
-                answer.map(|answer| match answer {
-                    Answer::Claim(claimed) => {
+                match engine.call(now, Operation::Claim { claim }).await? {
+                    Answer::Claim(mut claimed) => {
+                        let is_held_back = claimed.jobs.is_empty()
+                            && claimed.next.due.is_some_and(|due| due <= claimed.next.now);
+                        // Nothing starts before the settings change, which a message tells.
+                        if is_held_back && engine.is_paused(&queue).await.unwrap_or(false) {
+                            claimed.next.due = None;
+                            held.paused(&queue);
+                        }
                         claiming.end(&claimed);
-                        Answer::Claim(Claimed { next: after_message(claimed.next), ..claimed })
+                        let next = after_message(claimed.next);
+                        Ok(Answer::Claim(Claimed { next, ..claimed }))
                     }
-                    other => other,
-                })
+                    other => Ok(other),
+                }
             }
             Operation::Settle { settlements } => {
                 let jobs: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
@@ -90,6 +98,15 @@ impl<T: Table> Store for Timed<T> {
                     held.renewed(told.map(|(job, one)| (job, one.until())));
                 }
                 answer
+            }
+            Operation::Peek { queues } => {
+                held.serve(queues.iter().map(|(queue, _)| queue));
+                match engine.call(now, Operation::Peek { queues }).await? {
+                    Answer::Peek(next) => {
+                        Ok(Answer::Peek(next.into_iter().map(after_message).collect()))
+                    }
+                    other => Ok(other),
+                }
             }
             Operation::Tick { limit } => {
                 let number = held.asks();

@@ -315,6 +315,7 @@ impl Store for PostgresStore {
             dedup: true,
             transactions: true,
             push: self.pushes,
+            timed: false,
             priorities: true,
             exact_limits: true,
             listing: true,

@@ -194,6 +194,7 @@ impl ShardStore {
             dedup: true,
             transactions: false,
             push: true,
+            timed: false,
             priorities: true,
             exact_limits: true,
             listing: true,

@@ -268,6 +268,7 @@ impl Store for SqliteStore {
             dedup: true,
             transactions: true,
             push: true,
+            timed: false,
             priorities: true,
             exact_limits: true,
             listing: true,

@@ -138,6 +138,7 @@ impl Store for MemoryStore {
             dedup: true,
             transactions: false,
             push: true,
+            timed: false,
             priorities: true,
             exact_limits: true,
             listing: true,

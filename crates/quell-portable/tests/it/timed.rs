@@ -118,11 +118,12 @@ impl Scene {
 }
 
 impl Process {
-    /// What a worker claims when it is woken next.
+    /// What a worker claims when it is woken next, once it has taken back what has lapsed.
     async fn woken(&mut self) -> Vec<ClaimedJob> {
         loop {
             let woken = timeout(LONG, self.wakeups.next()).await.unwrap().unwrap();
             if woken.queue.is_none_or(|woken| woken == queue()) {
+                self.rig.reap().await;
                 return self.rig.claim().await;
             }
         }
@@ -287,6 +288,8 @@ async fn r21_what_started_without_a_message_is_taken_back_by_one() {
     let again = heir.woken_one().await;
     assert_eq!(again.id, started.id);
     heir.rig.succeed(&again).await;
+    // One that took a lease back looks once more, at the end of the first lease that it saw.
+    scene.at(72, &mut [&mut client, &mut heir.rig]);
     heir.works_until(&scene, 0).await;
 }
 

@@ -124,6 +124,8 @@ impl World {
             while wakeups.next().await.is_some() {
                 while running.try_join_next().is_some() {}
                 let limit = random.usize(1..=3);
+                // A worker takes back what has lapsed, when it is told.
+                let _reaped = store.reap(None, 1_000).await;
                 loop {
                     let claim = Claim { limit, ..Rig::wish(limit) };
                     let Ok(claimed) = store.claim(None, &claim).await else { continue };

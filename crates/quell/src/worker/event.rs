@@ -25,6 +25,8 @@ pub(crate) enum Event {
     Renewed { leases: Vec<Lease>, asked_at: Timestamp, answer: Result<Vec<Renewal>> },
     /// A heartbeat was answered.
     Beaten(Result<()>),
+    /// The removal of the worker's row was answered.
+    Left(Result<()>),
     /// Lapsed leases were taken back.
     Reaped(Result<Vec<Lapsed>>),
     /// Schedules were asked for ticks.
@@ -47,10 +49,14 @@ pub(crate) enum Command {
     Start(Box<ClaimedJob>),
     Settle(Vec<Settlement>),
     Renew(Vec<Lease>),
-    /// Report that the worker is alive, with this number of running attempts.
+    /// Report that the worker is alive, with this number of running attempts, and has been up since
+    /// then.
     Heartbeat {
         busy: usize,
+        since: Timestamp,
     },
+    /// Take the worker's row back: it rests.
+    Leave,
     Reap,
     Prune,
     /// Fire the ticks of schedules that are due.

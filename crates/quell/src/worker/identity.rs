@@ -14,18 +14,17 @@ use crate::random::drawn;
 #[derive(Debug)]
 pub(super) struct Identity {
     beat: Heartbeat,
-    started: Timestamp,
     /// How many it has made.
     claims: AtomicU64,
 }
 
 impl Identity {
-    /// Of a worker that starts at `started`, its own time.
+    /// Of a worker of these queues.
     pub(super) fn new(
         worker: WorkerId,
         queues: Vec<QueueName>,
-        (slots, lease): (usize, Duration),
-        started: Timestamp,
+        slots: usize,
+        lease: Duration,
     ) -> Self {
         let beat = Heartbeat {
             worker,
@@ -39,7 +38,7 @@ impl Identity {
             lease,
             age: Duration::ZERO,
         };
-        Identity { beat, started, claims: AtomicU64::new(0) }
+        Identity { beat, claims: AtomicU64::new(0) }
     }
 
     /// What the tokens of the next claim are made of (R21). In virtual time a run with one seed is the
@@ -61,9 +60,9 @@ impl Identity {
         self.beat.incarnation
     }
 
-    /// The heartbeat of this moment.
-    pub(super) fn beat(&self, busy: usize, now: Timestamp) -> Heartbeat {
-        Heartbeat { busy: narrow(busy), age: now.since(self.started), ..self.beat.clone() }
+    /// The heartbeat of this moment, of a worker that has been up since then.
+    pub(super) fn beat(&self, busy: usize, since: Timestamp, now: Timestamp) -> Heartbeat {
+        Heartbeat { busy: narrow(busy), age: now.since(since), ..self.beat.clone() }
     }
 }
 

@@ -21,11 +21,13 @@ use super::ticker::Ticker;
 use crate::metrics;
 use held::{PENALTY, Waiting};
 use pulse::Pulse;
+use rest::{Rest, SAFETY, Turn};
 use upkeep::{PRUNE_PAUSE, REAP_PAUSE};
 
 mod held;
 mod leases;
 mod pulse;
+mod rest;
 pub(crate) mod upkeep;
 
 /// The most settlements in one store call.
@@ -44,6 +46,8 @@ pub(crate) struct Bounds {
     pub(crate) heartbeat: Duration,
     pub(crate) grace: Duration,
     pub(crate) poll: PollSettings,
+    /// Whether the store wakes the worker whenever something is due, so that it may rest.
+    pub(crate) rests: bool,
 }
 
 /// Where a held lease is in its short life.
@@ -129,6 +133,7 @@ pub(crate) struct Machine {
     unsure: BTreeSet<Lease>,
     ask_again_at: Timestamp,
     pulse: Pulse,
+    rest: Rest,
     reaping: bool,
     reap_at: Option<Timestamp>,
     reaped_at: Timestamp,
@@ -176,12 +181,13 @@ impl Machine {
             unsure: BTreeSet::new(),
             ask_again_at: now,
             pulse: Pulse::new(bounds.heartbeat, now),
+            rest: Rest::new(bounds.rests, now),
             reaping: false,
             reap_at: Some(now),
             reaped_at: now.before(REAP_PAUSE),
             pruning: false,
             prune_at: now + PRUNE_PAUSE,
-            ticker: Ticker::new(bounds.poll.base, now),
+            ticker: Ticker::new(if bounds.rests { SAFETY } else { bounds.poll.base }, now),
             store_ahead: 0,
             random: fastrand::Rng::with_seed(seed),
             bounds,
@@ -206,6 +212,7 @@ impl Machine {
                 self.on_renewed(&leases, asked_at, answer, now, &mut commands);
             }
             Event::Beaten(answer) => self.pulse.answered(answer, now),
+            Event::Left(answer) => self.rest.left(answer, now),
             Event::Reaped(answer) => self.on_reaped(answer, now),
             Event::Pruned { asked_at, answer } => self.on_pruned(answer, asked_at, now),
             Event::Ticked { asked_at, answer } => self.on_ticked(&answer, asked_at, now),
@@ -227,13 +234,14 @@ impl Machine {
                     wakes.extend(idle.filter(|idle| has_room(idle)).map(|poller| poller.look_at));
                 }
                 wakes.extend(self.waiting.front().map(|one| self.release_at(one)));
-                wakes.extend((!self.pruning).then_some(self.prune_at));
-                wakes.extend(self.reap_at.filter(|_| !self.reaping && !self.pulse.is_sending()));
+                wakes.extend((self.rest.is_up() && !self.pruning).then_some(self.prune_at));
+                wakes.extend(self.reap_at.filter(|_| !self.reaping && self.is_seen()));
                 wakes.extend(self.ticker.next_wake());
+                wakes.extend(self.rest.next_wake());
             }
             Phase::Draining { deadline } | Phase::GivingBack { deadline } => wakes.push(deadline),
         }
-        wakes.extend(self.pulse.next_wake());
+        wakes.extend(self.pulse.next_wake().filter(|_| self.rest.is_up()));
         if !self.held.is_empty() {
             wakes.extend(self.next_renewal());
             wakes.extend(self.lose_at);
@@ -255,11 +263,35 @@ impl Machine {
     /// store failed is a rest: it ends when time goes on.
     pub(crate) fn at_rest(&self, now: Timestamp) -> Option<usize> {
         let claiming = self.pollers.iter().any(|poller| !poller.is_free());
-        let upkeep =
-            self.reaping || self.pruning || self.ticker.is_asking() || self.pulse.is_sending();
+        let reporting = self.pulse.is_sending() || self.rest.is_leaving();
+        let upkeep = self.reaping || self.pruning || self.ticker.is_asking() || reporting;
         let busy = claiming || self.settling || self.renewing > 0 || upkeep;
         let pausing = self.unsettled.is_empty() || now < self.settle_at;
         (!busy && pausing).then_some(self.running)
+    }
+
+    /// Whether its row is there no longer.
+    pub(crate) fn is_resting(&self) -> bool {
+        !self.rest.is_up() && !self.rest.is_leaving()
+    }
+
+    /// Whether a heartbeat is under way.
+    pub(crate) fn is_beating(&self) -> bool {
+        self.pulse.is_sending()
+    }
+
+    /// Whether no report about itself is under way, and the last one said that it works (R25).
+    fn is_seen(&self) -> bool {
+        self.rest.is_up() && !self.pulse.is_sending()
+    }
+
+    /// Whether there is work, or what may be work was announced.
+    fn is_busy(&self, now: Timestamp) -> bool {
+        let called = |poller: &Poller| {
+            poller.limited || !poller.polls && (poller.look_at <= now || !poller.is_free())
+        };
+        let upkeep = self.reaping || self.reap_at.is_some();
+        upkeep || self.settling || !self.held.is_empty() || self.pollers.iter().any(called)
     }
 
     /// The queue behind an index that a command named.
@@ -352,7 +384,7 @@ impl Machine {
         now: Timestamp,
     ) -> Option<()> {
         let random = self.random.f64();
-        let clock = self.clock();
+        let (clock, wakes) = (self.clock(), self.rest.wakes());
         let poller = self.pollers.get_mut(queue)?;
         poller.claiming = None;
         poller.limited = false;
@@ -370,8 +402,14 @@ impl Machine {
                             poller.look_by(now);
                         }
                     }
-                    Some(due) => poller.look_by(clock.local(due).max(now)),
-                    None => {}
+                    due => {
+                        if wakes {
+                            poller.trust(SAFETY, now, random);
+                        }
+                        if let Some(due) = due {
+                            poller.look_by(clock.local(due).max(now));
+                        }
+                    }
                 }
             }
             Err(error) => poller.failed(error),
@@ -402,7 +440,11 @@ impl Machine {
             let random = self.random.f64();
             let Some(poller) = self.pollers.get_mut(*index) else { continue };
             poller.looking = false;
-            together = together.max(poller.polled(&polled, now, random));
+            let mut next = poller.polled(&polled, now, random);
+            if self.rest.wakes() && !answers.is_empty() {
+                next = poller.trust(SAFETY, now, random);
+            }
+            together = together.max(next);
         }
         for (place, index) in queues.iter().enumerate() {
             let Some(poller) = self.pollers.get_mut(*index) else { continue };
@@ -518,9 +560,7 @@ impl Machine {
     fn plan(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         self.plan_losses(now, commands);
         self.plan_stop(now, commands);
-        if self.pulse.sends(now) {
-            commands.push(Command::Heartbeat { busy: self.running });
-        }
+        self.plan_rest(now, commands);
         if self.phase == Phase::Working {
             self.plan_turn(now, commands);
             self.plan_starts(now, commands);
@@ -530,6 +570,26 @@ impl Machine {
         }
         self.plan_settle(now, commands);
         self.plan_renew(now, commands);
+    }
+
+    /// R25, R34: a worker that works sends heartbeats; one that rests has taken its row back.
+    fn plan_rest(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if self.phase == Phase::Working {
+            match self.rest.turn(self.is_busy(now), self.pulse.is_sending(), now) {
+                Some(Turn::Leave) => commands.push(Command::Leave),
+                Some(Turn::Rise) => self.pulse.resume(now),
+                None => {}
+            }
+        }
+        // Workers that rest are no evidence of a crash, so one that takes a lease back is seen first.
+        let lapsed = self.reap_at.filter(|at| *at <= now && self.rest.wakes());
+        if lapsed.is_some_and(|at| !self.pulse.was_sent_since(at)) {
+            self.pulse.resume(now);
+        }
+        if self.rest.is_up() && self.pulse.sends(now) {
+            let (busy, since) = (self.running, self.rest.up_since());
+            commands.push(Command::Heartbeat { busy, since });
+        }
     }
 
     /// R21: a handler whose lease may have lapsed is told, even when the store cannot be asked.

@@ -29,7 +29,8 @@ impl Story {
         let poll = PollSettings::default();
         // One heartbeat as the story begins; a test of heartbeats sets another pace.
         let heartbeat = Duration::MAX;
-        let bounds = Bounds { concurrency, prefetch, lease: LEASE, heartbeat, grace: GRACE, poll };
+        let (lease, grace, rests) = (LEASE, GRACE, false);
+        let bounds = Bounds { concurrency, prefetch, lease, heartbeat, grace, poll, rests };
         let queues = (0..queues).map(|n| QueueName::new(format!("q{n}")).unwrap()).collect();
         Story { machine: Machine::new(bounds, queues, now, 7), now, next_job: 1, rated: false }
     }

@@ -96,6 +96,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             heartbeat: heartbeat::interval(Duration::from_secs(30)),
             grace: Duration::from_secs(30),
             poll: PollSettings::default(),
+            rests: false,
         };
         WorkerBuilder {
             quell,
@@ -260,8 +261,8 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         let now = self.quell.clock().now();
         let lease = self.bounds.lease;
         let name = self.name.map_or_else(made_up_name, Ok)?;
-        let bounds = (self.bounds.concurrency, lease);
-        let identity = Identity::new(name, names.clone(), bounds, now);
+        let identity = Identity::new(name, names.clone(), self.bounds.concurrency, lease);
+        self.bounds.rests = self.quell.store().capabilities().timed;
         // In virtual time, runs must repeat: the poll's jitter too.
         let seed = if self.quell.clock().store_time().is_some() { 0 } else { fastrand::u64(..) };
         Ok(Runner {

@@ -3,6 +3,8 @@
 //! `machine` owns the pollers and decides what a look is: a claim where something is known to be
 //! due, else one call for all queues together.
 
+use std::time::Duration;
+
 use quell_core::poll::PollInterval;
 pub(crate) use quell_core::poll::Polled;
 use quell_core::{Error, ErrorKind, QueueName, Timestamp};
@@ -125,6 +127,13 @@ impl Poller {
         }
         self.look_at = now + self.interval.sleep(now, random);
         self.polls = true;
+        self.look_at
+    }
+
+    /// Trusts the store to wake the worker: the next poll is due about `safety` later, which is
+    /// returned.
+    pub(crate) fn trust(&mut self, safety: Duration, now: Timestamp, random: f64) -> Timestamp {
+        self.look_at = now + safety.mul_f64(0.95 + 0.1 * random.clamp(0.0, 1.0));
         self.look_at
     }
 }

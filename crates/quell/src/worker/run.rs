@@ -58,7 +58,7 @@ pub(crate) struct Rest {
 const MAX_NAMED: usize = 10;
 
 /// How long a worker that has stopped waits for the store to remove its row.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A handler that runs.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
                 self.perform(command, now, &mut live);
             }
             if self.machine.is_done() {
-                return self.leave().await;
+                return self.leave(&mut live).await;
             }
             event = loop {
                 let seen = tokio::select! {
@@ -247,11 +247,19 @@ impl<S: Send + Sync + 'static> Runner<S> {
             Command::Start(job) => self.start(*job, now, live),
             Command::Settle(settlements) => self.settle(settlements, live),
             Command::Renew(leases) => self.renew(leases, now, live),
-            Command::Heartbeat { busy } => {
+            Command::Heartbeat { busy, since } => {
                 let (store, time) = (Arc::clone(self.quell.store()), self.store_time());
-                let beat = self.identity.beat(busy, now);
+                let beat = self.identity.beat(busy, since, now);
                 live.calls.push(Box::pin(async move {
                     Event::Beaten(store.heartbeat(time, &beat).await)
+                }));
+            }
+            Command::Leave => {
+                let store = Arc::clone(self.quell.store());
+                let (worker, incarnation) =
+                    (self.identity.worker().clone(), self.identity.incarnation());
+                live.calls.push(Box::pin(async move {
+                    Event::Left(store.remove_worker(&worker, incarnation).await)
                 }));
             }
             Command::Reap => {
@@ -406,10 +414,22 @@ impl<S: Send + Sync + 'static> Runner<S> {
         });
     }
 
-    /// Removes the worker's row. Where the store does not answer, the row shows the worker as unseen.
-    async fn leave(&self) {
+    /// Removes the worker's row, unless it rests. Where the store does not answer, the row shows the
+    /// worker as unseen.
+    async fn leave(&self, live: &mut Live) {
+        if self.machine.is_resting() {
+            return;
+        }
         let (store, identity) = (self.quell.store(), &self.identity);
-        let removed = store.remove_worker(identity.worker(), identity.incarnation());
+        let removed = async {
+            // A heartbeat that is under way might bring the row back.
+            let mut is_beating = self.machine.is_beating();
+            while is_beating {
+                let event = live.calls.next().await;
+                is_beating = event.is_some_and(|event| !matches!(event, Event::Beaten(_)));
+            }
+            store.remove_worker(identity.worker(), identity.incarnation()).await
+        };
         let clock = self.quell.clock();
         tokio::select! {
             removed = removed => if let Err(error) = removed {

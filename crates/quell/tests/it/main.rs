@@ -20,6 +20,7 @@ mod panics;
 mod pushed_results;
 #[cfg(feature = "redis")]
 mod redis;
+mod rests;
 mod results;
 #[cfg(feature = "sqlite")]
 mod run_twice;

@@ -16,19 +16,33 @@ pub(super) struct Pulse {
     interval: Duration,
     sending: bool,
     next_at: Timestamp,
+    /// When the last one was sent.
+    sent_at: Option<Timestamp>,
 }
 
 impl Pulse {
     /// The first heartbeat is due at once.
     pub(super) fn new(interval: Duration, now: Timestamp) -> Self {
-        Pulse { interval, sending: false, next_at: now }
+        Pulse { interval, sending: false, next_at: now, sent_at: None }
     }
 
     /// Whether to send one now; then it is in flight.
     pub(super) fn sends(&mut self, now: Timestamp) -> bool {
         let sends = !self.sending && self.next_at <= now;
-        self.sending |= sends;
+        if sends {
+            (self.sending, self.sent_at) = (true, Some(now));
+        }
         sends
+    }
+
+    /// The next heartbeat is due at once.
+    pub(super) fn resume(&mut self, now: Timestamp) {
+        self.next_at = now;
+    }
+
+    /// Whether one was sent since then.
+    pub(super) fn was_sent_since(&self, at: Timestamp) -> bool {
+        self.sent_at.is_some_and(|sent| sent >= at)
     }
 
     pub(super) fn is_sending(&self) -> bool {

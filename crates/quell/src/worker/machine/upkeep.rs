@@ -83,13 +83,12 @@ impl Machine {
     pub(super) fn plan_upkeep(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         // R25: a worker that comes back after a pause reports itself before it takes its own leases
         // back, or it would count as gone.
-        let is_seen = !self.pulse.is_sending();
-        if is_seen && !self.reaping && self.reap_at.is_some_and(|at| at <= now) {
+        if self.is_seen() && !self.reaping && self.reap_at.is_some_and(|at| at <= now) {
             self.reaping = true;
             self.reap_at = None;
             commands.push(Command::Reap);
         }
-        if !self.pruning && self.prune_at <= now {
+        if self.rest.is_up() && !self.pruning && self.prune_at <= now {
             self.pruning = true;
             commands.push(Command::Prune);
         }

@@ -1,0 +1,104 @@
+//! When a worker rests: on a store that wakes it whenever something is due (R34), a worker without work
+//! asks the store for nothing and sends no heartbeats.
+//!
+//! One that rests has taken its row back. So it counts as one that starts when it is woken, and its
+//! silence is no evidence about other workers (R25).
+
+use std::time::Duration;
+
+use quell_core::{Result, Timestamp};
+use tracing::debug;
+
+/// Between two looks of a worker that the store wakes: the safety net.
+pub(super) const SAFETY: Duration = Duration::from_secs(900);
+/// How long a worker without work stays up.
+const LINGER: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its row is there, or will be with the next heartbeat.
+    Up,
+    /// It takes its row back.
+    Leaving,
+    Resting,
+}
+
+/// What a worker is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Take its row back.
+    Leave,
+    /// Send heartbeats again, the first at once.
+    Rise,
+}
+
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// Whether the store wakes the worker, so that it may rest.
+    wakes: bool,
+    state: State,
+    /// When there was work last.
+    busy_at: Timestamp,
+    up_since: Timestamp,
+}
+
+impl Rest {
+    /// Of a worker that starts.
+    pub(super) fn new(wakes: bool, now: Timestamp) -> Self {
+        Rest { wakes, state: State::Up, busy_at: now, up_since: now }
+    }
+
+    /// Whether the store wakes the worker.
+    pub(super) fn wakes(&self) -> bool {
+        self.wakes
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.state == State::Leaving
+    }
+
+    /// Since when it has been up.
+    pub(super) fn up_since(&self) -> Timestamp {
+        self.up_since
+    }
+
+    /// When it may rest at the earliest, unless work comes.
+    pub(super) fn next_wake(&self) -> Option<Timestamp> {
+        (self.wakes && self.is_up()).then_some(self.busy_at + LINGER)
+    }
+
+    /// What to do, where there is work or not; `is_sending` while a heartbeat is under way, which must not
+    /// come after the row was taken back.
+    pub(super) fn turn(&mut self, is_busy: bool, is_sending: bool, now: Timestamp) -> Option<Turn> {
+        if is_busy {
+            self.busy_at = now;
+        }
+        match self.state {
+            State::Up if self.wakes && !is_sending && self.busy_at + LINGER <= now => {
+                self.state = State::Leaving;
+                Some(Turn::Leave)
+            }
+            State::Resting if is_busy => {
+                (self.state, self.up_since) = (State::Up, now);
+                Some(Turn::Rise)
+            }
+            State::Up | State::Leaving | State::Resting => None,
+        }
+    }
+
+    /// Its row is gone, or could not be removed: then it stays up for a while.
+    pub(super) fn left(&mut self, answer: Result<()>, now: Timestamp) {
+        self.state = match answer {
+            Ok(()) => State::Resting,
+            Err(error) => {
+                debug!(%error, "the worker's row could not be removed, trying again");
+                self.busy_at = now;
+                State::Up
+            }
+        };
+    }
+}

@@ -1,0 +1,262 @@
+//! Workers on a store that wakes them whenever something is due: they rest, and nothing is forgotten.
+//!
+//! The table and the timer are in memory, and their clocks go with the test's, which is paused.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use quell::{
+    Clock, JobId, JobState, Quell, QueueSettings, Result, Timestamp, WorkerBuilder, WorkerId,
+};
+use quell_engine::Engine;
+use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
+use quell_portable::{MemoryTable, MemoryTimer, Partition, Table, Timed};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::tasks::{App, Reindex, Script, reindex, script, secs};
+
+const START: Timestamp = Timestamp::from_secs(1_000_000);
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A table that counts what it is asked.
+#[derive(Clone, Debug)]
+struct Counted {
+    table: MemoryTable,
+    requests: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Table for Counted {
+    fn bounds(&self) -> Bounds {
+        self.table.bounds()
+    }
+
+    /// The clock of a service is known from its last answer.
+    async fn now(&self) -> Result<Timestamp> {
+        self.table.now().await
+    }
+
+    async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        self.table.get(partition, rows).await
+    }
+
+    async fn range(&self, partition: &str, range: &Range, limit: usize) -> Result<Page> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        self.table.range(partition, range, limit).await
+    }
+
+    async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        self.table.commit(partition, changes).await
+    }
+}
+
+/// The test's clock, which jumps ahead where everybody waits.
+#[derive(Debug)]
+struct Paused(Instant);
+
+impl Clock for Paused {
+    fn now(&self) -> Timestamp {
+        START + self.0.elapsed()
+    }
+
+    fn store_time(&self) -> Option<Timestamp> {
+        None
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> BoxFuture<'static, ()> {
+        Box::pin(sleep(at.since(self.now())))
+    }
+}
+
+struct Scene {
+    table: Counted,
+    timer: MemoryTimer,
+    began: Instant,
+    _clock: JoinSet<()>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let table = Counted { table: MemoryTable::new(START), requests: Arc::default() };
+        let timer = MemoryTimer::new(START, secs(30));
+        let began = Instant::now();
+        let (clocks, moved) = (table.table.clone(), timer.clone());
+        let mut clock = JoinSet::new();
+        clock.spawn(async move {
+            loop {
+                sleep(Duration::from_millis(100)).await;
+                clocks.advance(START + began.elapsed());
+                moved.advance(START + began.elapsed());
+            }
+        });
+        Scene { table, timer, began, _clock: clock }
+    }
+
+    /// What one process opens.
+    fn process(&self) -> Quell {
+        let partition = Partition::new(self.table.clone(), "p");
+        let partition = partition.with_timer(Arc::new(self.timer.clone()));
+        let store = Timed::new(Engine::new(partition)).unwrap();
+        let clock = Arc::new(Paused(self.began));
+        Quell::with_store(Arc::new(store)).clock(clock).build().unwrap()
+    }
+
+    /// A process of its own with a worker; it is killed where this is dropped.
+    fn worker(&self, log: &App) -> JoinSet<()> {
+        self.named("w", log)
+    }
+
+    fn named(&self, name: &str, log: &App) -> JoinSet<()> {
+        let worker = self.process().worker(Arc::clone(log)).register(script).register(reindex);
+        Scene::run(worker.name(WorkerId::new(name).unwrap()))
+    }
+
+    fn run(worker: WorkerBuilder<App>) -> JoinSet<()> {
+        let mut process = JoinSet::new();
+        process.spawn(async move { worker.run_until(std::future::pending()).await.unwrap() });
+        process
+    }
+
+    fn requests(&self) -> u64 {
+        self.table.requests.load(Ordering::SeqCst)
+    }
+
+    /// Fails where the table is asked anything in so long.
+    async fn is_quiet_for(&self, time: Duration) {
+        let before = self.requests();
+        sleep(time).await;
+        assert_eq!(self.requests() - before, 0, "requests while nothing was due");
+    }
+}
+
+/// Waits for what is to come in so long.
+async fn comes<F: Future<Output = bool>>(within: Duration, what: &str, mut is: impl FnMut() -> F) {
+    let begun = Instant::now();
+    while !is().await {
+        assert!(begun.elapsed() < within, "{what}: not within {within:?}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn has_ended(client: &Quell, job: JobId) -> bool {
+    let job = client.job(job).await.unwrap().unwrap();
+    job.state == JobState::Succeeded
+}
+
+#[tokio::test(start_paused = true)]
+async fn r34_a_worker_that_the_store_wakes_asks_nothing_of_it_while_nothing_is_due() {
+    let (scene, log) = (Scene::new(), App::default());
+    let (client, worker) = (scene.process(), scene.worker(&log));
+    sleep(3 * MINUTE).await;
+    scene.is_quiet_for(10 * MINUTE).await;
+    let job = client.trigger(Script::new(&[])).await.unwrap().job().unwrap();
+    comes(secs(2), "the run", || has_ended(&client, job)).await;
+    sleep(3 * MINUTE).await;
+    scene.is_quiet_for(10 * MINUTE).await;
+    assert_eq!(log.runs().len(), 1);
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r08_r34_a_worker_that_rests_is_up_when_a_window_is_due() {
+    let (scene, log) = (Scene::new(), App::default());
+    let (client, worker) = (scene.process(), scene.worker(&log));
+    sleep(3 * MINUTE).await;
+    let delayed = client.trigger(Script::new(&[])).delay(20 * MINUTE);
+    let job = delayed.await.unwrap().job().unwrap();
+    let asked = Instant::now();
+    scene.is_quiet_for(10 * MINUTE).await;
+    comes(11 * MINUTE, "the run", || has_ended(&client, job)).await;
+    let late = asked.elapsed().checked_sub(20 * MINUTE).expect("never early");
+    assert!(late < secs(1), "{late:?}");
+    // A burst runs once, at the end of its window.
+    for _ in 0..5 {
+        client.trigger(Reindex::page("a")).await.unwrap();
+        sleep(secs(1)).await;
+    }
+    comes(secs(20), "the window's run", || async { log.runs().len() == 2 }).await;
+    assert_eq!(log.runs()[1].triggers, 5);
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r25_a_worker_that_rests_is_not_listed_and_comes_back_as_one_that_starts() {
+    let (scene, log) = (Scene::new(), App::default());
+    let (client, worker) = (scene.process(), scene.worker(&log));
+    let listed = || async { client.workers().await.unwrap() };
+    comes(MINUTE, "the worker", || async { listed().await.rows.len() == 1 }).await;
+    let first = listed().await.rows[0].started_at;
+    sleep(5 * MINUTE).await;
+    assert!(listed().await.rows.is_empty());
+    let job = client.trigger(Script::new(&[])).await.unwrap().job().unwrap();
+    comes(secs(2), "the run", || has_ended(&client, job)).await;
+    let again = listed().await;
+    assert_eq!(again.rows.len(), 1);
+    assert!(again.rows[0].started_at > first + 4 * MINUTE, "{again:?}");
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r32_a_pause_lets_workers_rest_and_its_end_wakes_them() {
+    let (scene, log) = (Scene::new(), App::default());
+    let (client, worker) = (scene.process(), scene.worker(&log));
+    client.queue("scripts").set(&QueueSettings::default()).await.unwrap();
+    client.queue("scripts").pause().await.unwrap();
+    let job = client.trigger(Script::new(&[])).await.unwrap().job().unwrap();
+    sleep(3 * MINUTE).await;
+    scene.is_quiet_for(10 * MINUTE).await;
+    assert!(log.runs().is_empty());
+    client.queue("scripts").resume().await.unwrap();
+    comes(secs(5), "the run", || has_ended(&client, job)).await;
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn r25_a_poison_job_is_buried_where_all_other_workers_rest() {
+    let (scene, log) = (Scene::new(), App::default());
+    let client = scene.process();
+    let names: Vec<String> = (0..7).map(|n| format!("w{n}")).collect();
+    let mut workers: BTreeMap<&str, _> =
+        names.iter().map(|name| (name.as_str(), scene.named(name, &log))).collect();
+    sleep(5 * MINUTE).await;
+    assert!(client.workers().await.unwrap().rows.is_empty(), "all rest");
+    let job = client.trigger(Script::new(&["hang"; 9])).await.unwrap().job().unwrap();
+    // The process that runs it dies of it at once.
+    for crashes in 1..=5 {
+        comes(30 * MINUTE, "a run", || async { log.runs().len() == crashes }).await;
+        let attempts = client.attempts(job).await.unwrap();
+        let holder = attempts.last().unwrap().worker.as_str();
+        drop(workers.remove(holder).expect("it lives"));
+        let now = client.job(job).await.unwrap().unwrap();
+        assert_eq!(now.lapses as usize, crashes - 1, "each counts");
+    }
+    let dead = || async { client.job(job).await.unwrap().unwrap().state == JobState::Dead };
+    comes(30 * MINUTE, "its burial", dead).await;
+    assert_eq!((log.runs().len(), workers.len()), (5, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn r34_a_message_that_comes_to_workers_of_other_queues_is_soon_where_it_belongs() {
+    let (scene, log) = (Scene::new(), App::default());
+    let client = scene.process();
+    let pages: Vec<_> = (0..3)
+        .map(|_| Scene::run(scene.process().worker(Arc::clone(&log)).register(reindex)))
+        .collect();
+    let scripts = Scene::run(scene.process().worker(Arc::clone(&log)).register(script));
+    sleep(5 * MINUTE).await;
+    // Whose turn it is to receive is different each time.
+    for pause in 0..10 {
+        sleep(secs(60 + 7 * pause)).await;
+        let job = client.trigger(Script::new(&[])).await.unwrap().job().unwrap();
+        comes(secs(9), "the run", || has_ended(&client, job)).await;
+    }
+    drop((scripts, pages));
+}
