@@ -15,7 +15,9 @@ use tokio::sync::Mutex;
 use crate::credentials::{Secret, TokenSource};
 
 /// The scope that all storage services accept.
-const SCOPE: &str = "https://storage.azure.com/.default";
+const STORAGE: &str = "https://storage.azure.com/.default";
+/// The scope that Service Bus accepts.
+const SERVICE_BUS: &str = "https://servicebus.azure.net/.default";
 /// How long before its end a token is replaced.
 const MARGIN: Duration = Duration::from_secs(300);
 
@@ -35,15 +37,28 @@ pub enum Identity {
 /// Tokens for one identity; each is cached until five minutes before its end.
 pub struct Entra {
     credential: Arc<dyn TokenCredential>,
+    scope: &'static str,
     cached: Mutex<Option<(Secret, SystemTime)>>,
 }
 
 impl Entra {
-    /// Tokens for `identity`.
+    /// Tokens of `identity` for tables and queues of Azure Storage.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where the environment lacks what the identity needs.
     pub fn new(identity: Identity) -> Result<Self> {
+        Entra::of_scope(identity, STORAGE)
+    }
+
+    /// Tokens of `identity` for Service Bus.
+    ///
+    /// # Errors
+    /// As [`Entra::new`].
+    pub fn of_service_bus(identity: Identity) -> Result<Self> {
+        Entra::of_scope(identity, SERVICE_BUS)
+    }
+
+    fn of_scope(identity: Identity, scope: &'static str) -> Result<Self> {
         let credential = match identity {
             Identity::Managed => ManagedIdentityCredential::new(None).map(|it| it as Arc<_>),
             Identity::Workload => WorkloadIdentityCredential::new(None).map(|it| it as Arc<_>),
@@ -53,7 +68,8 @@ impl Entra {
             let message = format!("cannot use the {identity:?} identity of Entra ID");
             Error::invalid("credential", message).with_source(error)
         };
-        Ok(Entra { credential: credential.map_err(invalid)?, cached: Mutex::new(None) })
+        let credential = credential.map_err(invalid)?;
+        Ok(Entra { credential, scope, cached: Mutex::new(None) })
     }
 }
 
@@ -77,7 +93,7 @@ impl TokenSource for Entra {
             Error::new(ErrorKind::Unavailable, "cannot get a token from Entra ID")
                 .with_source(error)
         };
-        let fresh = self.credential.get_token(&[SCOPE], None).await.map_err(failed)?;
+        let fresh = self.credential.get_token(&[self.scope], None).await.map_err(failed)?;
         let token = Secret::new(fresh.token.secret());
         *cached = Some((token.clone(), fresh.expires_on.into()));
         Ok(token)

@@ -3,7 +3,8 @@
 //!
 //! [`AzureOptions`] opens an [`AzureStore`]: the engine on one partition of a [`TableStorage`], which keeps
 //! rows as entities of one table. Tables and queues send their requests by a `transport`, which signs
-//! them with the [`Credentials`] of a [`Connection`], retries and keeps deadlines. `queue` knows the
+//! them with the [`Credentials`] of a [`Connection`], retries and keeps deadlines. `timer` says which timer a store
+//! has. `queue` knows the
 //! messages, and `table` the entities: `entity` and `request` encode them, `commit` finds out whether a batch was made whose answer was
 //! lost, and `open` refuses tables of others.
 //!
@@ -19,6 +20,7 @@ mod options;
 mod queue;
 pub mod servicebus;
 mod table;
+mod timer;
 mod transport;
 
 pub use clock::Monotonic;

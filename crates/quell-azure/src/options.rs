@@ -1,20 +1,22 @@
 //! Which table, with which credentials, and how.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use quell_core::checkup::ClockReset;
 use quell_core::history::Sink;
-use quell_core::{Error, Result, lacks};
+use quell_core::{Error, Result, Store, lacks};
 use quell_engine::Engine;
-use quell_portable::Partition;
+use quell_portable::{Partition, Timed, Timer};
 use reqwest::Url;
 
 use crate::clock::Monotonic;
 use crate::connection::{Connection, endpoint};
 use crate::credentials::Service;
 use crate::table::TableStorage;
+use crate::timer::{self, Wanted};
 use crate::transport::Transport;
 
 /// Where the connection string is, unless the URL names another variable: the name that Azure's own
@@ -23,8 +25,9 @@ const CONNECTION_ENV: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
 /// What a URL may say.
 const PARAMETERS: &str = "connection=VARIABLE, \
-    credential=managed-identity|workload-identity|developer, endpoint=URL, create=true|false or \
-    timeout_ms=MILLISECONDS";
+    credential=managed-identity|workload-identity|developer, endpoint=URL, create=true|false, \
+    timeout_ms=MILLISECONDS, timer=servicebus://HOST/QUEUE|storage-queue://QUEUE|none or \
+    timer_connection=VARIABLE";
 
 /// How to open a table.
 ///
@@ -33,7 +36,7 @@ const PARAMETERS: &str = "connection=VARIABLE, \
 /// use quell_azure::AzureOptions;
 ///
 /// let url = "azure://myaccount/quell?connection=BILLING_CONNECTION";
-/// let store = AzureOptions::from_url(url)?.open().await?;
+/// let store = AzureOptions::from_url(url)?.open_store().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -46,6 +49,7 @@ pub struct AzureOptions {
     timeout: Duration,
     monotonic: Monotonic,
     history: Option<Sink>,
+    timer: Wanted,
 }
 
 /// A store on Azure Table Storage.
@@ -64,10 +68,14 @@ impl AzureOptions {
     /// - `endpoint=URL` of the table service, where it is elsewhere, such as that of Azurite.
     /// - `create=true|false`: whether a missing table is created, which it is by default; and
     ///   `timeout_ms=MILLISECONDS`, as [`AzureOptions::timeout`].
+    /// - `timer=servicebus://HOST/QUEUE` or `timer=storage-queue://QUEUE`: what wakes workers, as
+    ///   [`AzureOptions::timer`]; `timer=none` where the store is to have none any more.
+    /// - `timer_connection=NAME`: the environment variable with the connection string of Service Bus;
+    ///   `AZURE_SERVICEBUS_CONNECTION_STRING` by default.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for anything else, where the variable
-    /// is not set, and where the connection string is of another account.
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for anything else, where a variable is
+    /// not set, and where a connection string is of another account or namespace.
     pub fn from_url(url: &str) -> Result<Self> {
         let (place, query) = url.split_once('?').unwrap_or((url, ""));
         let (account, table) = place
@@ -76,11 +84,12 @@ impl AzureOptions {
             .filter(|(account, _)| !account.contains('@'))
             .ok_or_else(|| refuse("give azure://ACCOUNT/TABLE, and secrets in a variable"))?;
         let parameters: Parameters = query.parse()?;
-        let mut connection = match (parameters.credential, parameters.connection) {
+        let credential = parameters.credential.as_deref();
+        let mut connection = match (credential, parameters.connection) {
             (Some(_), Some(_)) => {
                 return Err(refuse("`connection` and `credential` exclude each other: give one"));
             }
-            (Some(identity), None) => entra(account, &identity)?,
+            (Some(identity), None) => entra(account, identity)?,
             (None, variable) => from_variable(variable.as_deref().unwrap_or(CONNECTION_ENV))?,
         };
         if connection.account.as_ref().is_some_and(|found| found != account) {
@@ -88,7 +97,19 @@ impl AzureOptions {
             return Err(refuse(&message));
         }
         connection.tables = parameters.endpoint.or(connection.tables);
+        let variable = parameters.timer_connection.as_deref();
+        let timer = match parameters.timer {
+            Some(place) => {
+                let limits = (parameters.create, parameters.timeout);
+                Wanted::of_url(&place, variable, credential, &connection, limits)?
+            }
+            None if variable.is_some() => {
+                return Err(refuse("`timer_connection` without `timer`: give both"));
+            }
+            None => Wanted::Nothing,
+        };
         let options = AzureOptions::new(connection, table)?.create(parameters.create);
+        let options = AzureOptions { timer, ..options };
         Ok(match parameters.timeout {
             Some(timeout) => options.timeout(timeout),
             None => options,
@@ -110,8 +131,8 @@ impl AzureOptions {
             return Err(Error::invalid("table", message));
         }
         let (create, timeout) = (false, Duration::from_secs(10));
-        let (monotonic, history) = (Monotonic::default(), None);
-        Ok(AzureOptions { connection, table, create, timeout, monotonic, history })
+        let (monotonic, history, timer) = (Monotonic::default(), None, Wanted::Nothing);
+        Ok(AzureOptions { connection, table, create, timeout, monotonic, history, timer })
     }
 
     /// Whether to create the table where it is missing. Not by default.
@@ -146,17 +167,53 @@ impl AzureOptions {
         self
     }
 
-    /// Opens the table, after checking that it is Quell's or empty.
+    /// What wakes workers, in place of polls; the store remembers `name`, and processes with another
+    /// timer or without one are refused. What a store without a timer has already is announced to it.
+    pub fn timer(self, name: impl Into<String>, timer: Arc<dyn Timer>) -> Self {
+        let (name, options) = (name.into(), Box::new(timer::Options::Open(timer)));
+        AzureOptions { timer: Wanted::Timer { name, options }, ..self }
+    }
+
+    /// Opens the table, after checking that it is Quell's or empty, and the timer, if it has one.
     ///
     /// # Errors
-    /// As [`AzureOptions::open_table`].
+    /// As [`AzureOptions::open_table`], and as the timer's where it is opened;
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the store has another timer.
+    pub async fn open_store(mut self) -> Result<Arc<dyn Store>> {
+        match std::mem::take(&mut self.timer) {
+            Wanted::Nothing => Ok(Arc::new(self.open().await?)),
+            Wanted::None => {
+                let (history, table) = (self.history.clone(), self.open_table().await?);
+                table.set_timer(None).await?;
+                Ok(Arc::new(engine(Partition::new(table, PARTITION), history)))
+            }
+            Wanted::Timer { name, options } => {
+                let (history, table) = (self.history.clone(), self.open_table().await?);
+                let found = table.timer().await?;
+                timer::check(&table, found.as_deref(), Some(&name))?;
+                let partition = Partition::new(table, PARTITION).with_timer(options.open().await?);
+                let store = Timed::new(engine(partition, history))?;
+                if found.is_none() {
+                    store.announce().await?;
+                    store.engine().backend().table().set_timer(Some(&name)).await?;
+                }
+                Ok(Arc::new(store))
+            }
+        }
+    }
+
+    /// Opens the table without a timer, after checking that it is Quell's or empty.
+    ///
+    /// # Errors
+    /// As [`AzureOptions::open_table`]; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the
+    /// store has a timer, or one was asked for: [`AzureOptions::open_store`] opens both.
     pub async fn open(self) -> Result<AzureStore> {
-        let history = self.history.clone();
-        let store = AzureStore::new(Partition::new(self.open_table().await?, PARTITION));
-        Ok(match history {
-            Some(history) => store.with_history(history),
-            None => store,
-        })
+        if !matches!(self.timer, Wanted::Nothing) {
+            return Err(Error::invalid("timer", "`open` opens no timer: use `open_store`"));
+        }
+        let (history, table) = (self.history.clone(), self.open_table().await?);
+        timer::check(&table, table.timer().await?.as_deref(), None)?;
+        Ok(engine(Partition::new(table, PARTITION), history))
     }
 
     /// Leaves the next [`SKIPPED_IDS`](quell_core::checkup::SKIPPED_IDS) ids out, after a failover of
@@ -165,7 +222,7 @@ impl AzureOptions {
     /// # Errors
     /// As [`AzureOptions::open_table`].
     pub async fn skip_ids(self) -> Result<()> {
-        self.open().await?.backend().skip_ids().await
+        Partition::new(self.open_table().await?, PARTITION).skip_ids().await
     }
 
     /// Always refused: the store's time is the service's, and no row holds it, so there is nothing to
@@ -200,10 +257,21 @@ impl AzureOptions {
     }
 }
 
+fn engine(partition: Partition<TableStorage>, history: Option<Sink>) -> AzureStore {
+    let store = AzureStore::new(partition);
+    match history {
+        Some(history) => store.with_history(history),
+        None => store,
+    }
+}
+
 /// What stands after the `?` of a URL.
+#[derive(Default)]
 struct Parameters {
     connection: Option<String>,
     credential: Option<String>,
+    timer: Option<timer::Place>,
+    timer_connection: Option<String>,
     endpoint: Option<Url>,
     create: bool,
     timeout: Option<Duration>,
@@ -215,13 +283,7 @@ impl FromStr for Parameters {
     /// An error names the parameter and never repeats its value, which may be a secret in a wrong
     /// place.
     fn from_str(query: &str) -> Result<Self> {
-        let mut read = Parameters {
-            connection: None,
-            credential: None,
-            endpoint: None,
-            create: true,
-            timeout: None,
-        };
+        let mut read = Parameters { create: true, ..Parameters::default() };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair
                 .split_once('=')
@@ -229,7 +291,9 @@ impl FromStr for Parameters {
             let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
             let wrong = |allowed: &str| Err(refuse(&format!("`{name}`: give {allowed}")));
             match (name, value.as_str()) {
-                ("connection", "") => return wrong("the name of an environment variable"),
+                ("connection" | "timer_connection", "") => {
+                    return wrong("the name of an environment variable");
+                }
                 ("connection", _) => read.connection = Some(value),
                 ("credential", _) => read.credential = Some(value),
                 ("endpoint", _) => read.endpoint = Some(endpoint(&value)?),
@@ -241,11 +305,13 @@ impl FromStr for Parameters {
                     }
                     _ => return wrong("a number of milliseconds above 0"),
                 },
-                ("timer", _) => {
-                    return Err(refuse(
-                        "`timer` is not supported yet: leave it out, and workers poll",
-                    ));
-                }
+                ("timer", text) => match text.parse() {
+                    Ok(place) => read.timer = Some(place),
+                    Err(()) => {
+                        return wrong("servicebus://HOST/QUEUE, storage-queue://QUEUE or none");
+                    }
+                },
+                ("timer_connection", _) => read.timer_connection = Some(value),
                 _ => {
                     return Err(refuse(&format!("{name:?} is not known: use {PARAMETERS}")));
                 }
@@ -265,15 +331,20 @@ fn from_variable(name: &str) -> Result<Connection> {
     Connection::from_string(&text)
 }
 
+/// The identity that a URL names.
 #[cfg(feature = "entra")]
-fn entra(account: &str, identity: &str) -> Result<Connection> {
-    let identity = match identity {
-        "managed-identity" => crate::Identity::Managed,
-        "workload-identity" => crate::Identity::Workload,
-        "developer" => crate::Identity::Developer,
-        _ => return Err(refuse("`credential`: managed-identity, workload-identity or developer")),
-    };
-    let source = std::sync::Arc::new(crate::Entra::new(identity)?);
+pub(crate) fn identity(name: &str) -> Result<crate::Identity> {
+    match name {
+        "managed-identity" => Ok(crate::Identity::Managed),
+        "workload-identity" => Ok(crate::Identity::Workload),
+        "developer" => Ok(crate::Identity::Developer),
+        _ => Err(refuse("`credential`: managed-identity, workload-identity or developer")),
+    }
+}
+
+#[cfg(feature = "entra")]
+fn entra(account: &str, name: &str) -> Result<Connection> {
+    let source = Arc::new(crate::Entra::new(identity(name)?)?);
     Connection::new(account, crate::Credentials::Token(source))
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Invariant: nothing here knows which service keeps the rows or the messages.
 
+mod announce;
 mod damaged;
 mod held;
 mod long;

@@ -16,7 +16,7 @@ use crate::held::Held;
 use crate::timer::{Message, Timer};
 
 /// Jobs that one message names at most.
-const JOBS: usize = 500;
+pub(crate) const JOBS: usize = 500;
 
 /// What a message says: in this queue something is due, or lapses, at this time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -49,6 +49,15 @@ impl<T: Table> Timed<T> {
             Arc::new(Inner { engine, hub: WakeHub::new(), listened: Notify::new(), notices });
         Ok(Timed { inner, receiver: Mutex::default() })
     }
+
+    /// The engine below.
+    pub fn engine(&self) -> &Engine<Partition<T>> {
+        &self.inner.engine
+    }
+
+    pub(crate) fn inner(&self) -> &Inner<T> {
+        &self.inner
+    }
 }
 
 #[async_trait]

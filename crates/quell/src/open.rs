@@ -42,8 +42,8 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
         Some("azure") => {
             use quell_azure::AzureOptions;
             let options = AzureOptions::from_url(url)?;
-            let store = history.into_iter().fold(options, AzureOptions::history).open().await?;
-            Ok(Quell::with_store(Arc::new(store)))
+            let options = history.into_iter().fold(options, AzureOptions::history);
+            Ok(Quell::with_store(options.open_store().await?))
         }
         scheme => Err(unknown(scheme.unwrap_or(""))),
     }

@@ -146,6 +146,14 @@ impl ServiceBusOptions {
         self
     }
 
+    /// The host, with the port where it is not the usual one.
+    pub(crate) fn place(&self) -> String {
+        match (self.port, self.is_plain) {
+            (5_671, false) | (5_672, true) => self.host.clone(),
+            (port, _) => format!("{}:{port}", self.host),
+        }
+    }
+
     /// Opens the queue: connects, and presents the credentials.
     ///
     /// # Errors

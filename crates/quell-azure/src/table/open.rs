@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use quell_core::{Error, ErrorKind, Result};
-use quell_portable::{Change, Condition};
+use quell_portable::{Change, Committed, Condition, Row};
 
 use super::commit::Batch;
 use super::entity::decode;
@@ -15,6 +15,8 @@ use crate::error::error_code;
 use crate::transport::Deadline;
 
 const FORMAT_ROW: &str = "format";
+/// The name of the store's timer, if it has one.
+const TIMER_ROW: &str = "timer";
 /// How this version encodes rows.
 const FORMAT: u32 = 1;
 
@@ -57,6 +59,47 @@ impl TableStorage {
         match self.find(deadline).await? {
             Found::Quells => Ok(()),
             Found::NoMarker | Found::NoTable => Err(self.foreign("another process changes it")),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The timer that the store's processes use.
+    pub(crate) async fn timer(&self) -> Result<Option<String>> {
+        let found = self.timer_row().await?;
+        Ok(found.map(|row| String::from_utf8_lossy(&row.value).into_owned()))
+    }
+
+    async fn timer_row(&self) -> Result<Option<Row>> {
+        let deadline = Deadline::after(self.timeout);
+        let found = self.entities(OWN_PARTITION, &[TIMER_ROW], deadline).await?;
+        Ok(found.into_iter().flatten().next().map(|entity| entity.row))
+    }
+
+    /// Changes what [`timer`](TableStorage::timer) answers.
+    pub(crate) async fn set_timer(&self, name: Option<&str>) -> Result<()> {
+        loop {
+            let (row, found) = (TIMER_ROW.to_owned(), self.timer_row().await?);
+            let value: Option<Arc<[u8]>> = name.map(|name| Arc::from(name.as_bytes()));
+            let condition = match found {
+                found if found.as_ref().map(|row| &row.value) == value.as_ref() => return Ok(()),
+                Some(found) if value.is_none() => Condition::Version(found.version),
+                Some(found) => {
+                    let message = format!(
+                        "another process has set the timer of table {:?} to {}",
+                        self.name,
+                        String::from_utf8_lossy(&found.value)
+                    );
+                    return Err(Error::new(ErrorKind::Contention, message));
+                }
+                None => Condition::Absent,
+            };
+            let change = [Change { row, condition, value }];
+            if let Committed::Done(_) = Batch::new(self, OWN_PARTITION, &change)?.commit().await? {
+                return Ok(());
+            }
         }
     }
 

@@ -16,4 +16,5 @@ mod servicebus;
 mod servicebus_faults;
 mod store;
 mod time;
+mod timed;
 mod timers;

@@ -259,7 +259,8 @@ fn a_url_names_the_table_and_where_the_secrets_are() {
         ("azure://devstoreaccount1/quell?timeout_ms=CANARY", "`timeout_ms`: give a number"),
         ("azure://devstoreaccount1/quell?timeout_ms=0", "`timeout_ms`: give a number"),
         ("azure://devstoreaccount1/quell?create=CANARY", "`create`: give true or false"),
-        ("azure://devstoreaccount1/quell?timer=CANARY", "`timer` is not supported yet"),
+        ("azure://devstoreaccount1/quell?timer=CANARY", "`timer`: give servicebus://HOST/QUEUE"),
+        ("azure://devstoreaccount1/quell?timer_connection=", "`timer_connection`: give the name"),
         ("azure://devstoreaccount1/quell?connection=", "`connection`: give the name"),
         (
             "azure://devstoreaccount1/quell?connection=A&credential=developer",
@@ -287,6 +288,19 @@ async fn a_url_opens_a_table_with_the_connection_string_of_a_variable() {
     assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
     let table = AzureOptions::from_url(&url).unwrap().open_table().await.unwrap();
     wrote(&table, put("r", Condition::Absent, "1")).await;
+    for (more, expected) in [
+        ("timer_connection=CANARY", "`timer_connection` without `timer`"),
+        ("timer=storage-queue://timers&timer_connection=CANARY", "for servicebus:// only"),
+        ("timer=storage-queue://T", "queue \"T\": give 3 to 58"),
+        (
+            "timer=servicebus://ns.test/timers&timer_connection=CANARY",
+            "no connection string of Service",
+        ),
+    ] {
+        let refused = AzureOptions::from_url(&format!("{url}&{more}")).unwrap_err();
+        assert!(refused.to_string().contains(expected), "{more}: {refused}");
+        assert!(!printed(&refused).contains("CANARY"), "{refused:?}");
+    }
     let other = AzureOptions::from_url(&format!("azure://anotheraccount/{at}")).unwrap_err();
     assert!(other.to_string().contains("\"anotheraccount\""), "{other}");
     assert!(!format!("{table:?} {other:?}").contains("Eby8vdM0"));

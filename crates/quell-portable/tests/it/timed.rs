@@ -16,7 +16,7 @@ use quell_core::{
 use quell_engine::Engine;
 use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
 use quell_portable::{MemoryTable, MemoryTimer, Message, Partition, Table, Timed, Timer};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longer than anything here takes, in the paused time of a test.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -442,6 +442,44 @@ async fn r34_nothing_is_asked_of_the_table_while_nothing_is_due() {
     let woken = timeout(Duration::from_secs(600), worker.wakeups.next()).await;
     assert!(woken.is_err());
     assert_eq!(scene.table.requests.load(Ordering::SeqCst), before);
+}
+
+/// What was there before there was a timer: windows, backlogs, leases of processes that are gone, plans.
+#[tokio::test(start_paused = true)]
+async fn r01_r34_a_timer_that_is_new_to_a_store_is_told_all_that_is_there() {
+    let scene = Scene::new();
+    let partition = Partition::new(scene.table.clone(), "p");
+    let store: Arc<dyn Store> = Arc::new(Engine::new(partition));
+    let before = Rig::new(Opened { store, guard: Box::new(()) });
+    before.trigger(plain("1")).await;
+    let started = before.claim_one().await;
+    before.trigger(keyed("k")).await;
+    for payload in 0..450 {
+        before.trigger(plain(&payload.to_string())).await;
+    }
+    let timer: Arc<dyn Timer> = Arc::new(scene.timer.clone());
+    let partition = Partition::new(scene.table.clone(), "p").with_timer(timer);
+    let store = Timed::new(Engine::new(partition)).unwrap();
+    store.announce().await.unwrap();
+    let at = |second| Rig::START + Duration::from_secs(second);
+    // The backlog in three pages, the window, and the end of the lease.
+    assert_eq!(scene.timer.waiting(), [at(0), at(0), at(0), at(10), at(30)]);
+    assert_eq!(started.lease_until, at(30));
+    let rig = Rig::new(Opened { store: Arc::new(store), guard: Box::new(()) });
+    let mut worker = Process { wakeups: rig.store.wakeups(), rig };
+    let mut left = 452;
+    for second in [0, 10, 31, 62] {
+        scene.at(second, &mut [&mut worker.rig]);
+        let until = Instant::now() + Duration::from_secs(20);
+        while let Ok(Some(_)) = timeout_at(until, worker.wakeups.next()).await {
+            worker.rig.reap().await;
+            for job in worker.rig.claim().await {
+                worker.rig.succeed(&job).await;
+                left -= 1;
+            }
+        }
+    }
+    assert_eq!(left, 0);
 }
 
 /// A job that ends frees the next window of its key, which has a message then.

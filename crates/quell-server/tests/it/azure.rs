@@ -320,13 +320,47 @@ fn what_is_wrong_with_a_url_or_an_account_is_said_without_its_secrets() {
             "\"AccountKey\" is not known",
         ),
         (format!("azure://me:{CANARY}@{ACCOUNT}/{name}"), "", "give azure://ACCOUNT/TABLE"),
-        (url(ACCOUNT, "&timer=servicebus"), &good, "`timer` is not supported yet"),
+        (url(ACCOUNT, "&timer=servicebus"), &good, "`timer`: give servicebus://HOST/QUEUE"),
         (url(ACCOUNT, "&create=perhaps"), &good, "`create`: give true or false"),
         (url(ACCOUNT, "&create=false"), &good, "does not exist"),
     ];
     for (url, connection, needle) in cases {
         let shown = place.refused(&url, connection);
         assert!(shown.contains(needle), "{url}: {shown}");
+    }
+}
+
+/// One server triggers, the worker of another process runs: both kinds of timers, by URLs.
+#[tokio::test]
+async fn r34_a_timer_wakes_the_server_for_triggers_of_other_processes() {
+    let stand_in = quell_services::ServiceBus::start().unwrap();
+    stand_in.create_queue("timers", quell_services::servicebus::QueueOptions::default()).unwrap();
+    let bus = stand_in.connection_string();
+    let host = format!("127.0.0.1:{}", stand_in.port());
+    for timer in [
+        format!("servicebus://{host}/timers&timer_connection=BUS"),
+        format!("storage-queue://{}", azurite_for_tests().1),
+    ] {
+        let place = Place::new();
+        let url = place.url(&format!("&timer={timer}"));
+        let config = place.config(&url, TASKS);
+        let serve = || {
+            let config = config.to_str().unwrap();
+            Process::start(quell(&["serve", "--config", config]).env("BUS", &bus))
+        };
+        let (one, other) = (serve(), serve());
+        for n in 1..=3 {
+            let payload = format!(r#"{{"payload": {{"page": "p{n}"}}}}"#);
+            let to = if n == 2 { &one } else { &other };
+            let (status, answer) = post(to, "/v1/tasks/soon/triggers", &payload).await;
+            assert_eq!(status, 202, "{answer}");
+            file_says(&place.path("soon"), |runs| runs.lines().count() == n).await;
+        }
+        let without =
+            place.refused(&place.url("").replace(AZURITE, "CONNECTION"), &place.connection);
+        assert!(without.contains("give timer="), "{without}");
+        ends_well(one);
+        ends_well(other);
     }
 }
 

@@ -84,7 +84,10 @@ async fn r40_a_url_is_told_what_is_wrong_with_it() {
     for (url, said) in [
         ("azure://devstoreaccount1", "give azure://ACCOUNT/TABLE"),
         ("azure://devstoreaccount1/quell?tabel=a", "\"tabel\" is not known: use connection="),
-        ("azure://devstoreaccount1/quell?timer=servicebus", "`timer` is not supported yet"),
+        (
+            "azure://devstoreaccount1/quell?timer=servicebus",
+            "`timer`: give servicebus://HOST/QUEUE",
+        ),
     ] {
         let refused = Quell::open(url).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{url}: {refused}");

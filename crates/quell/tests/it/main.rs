@@ -11,6 +11,7 @@ mod failures;
 #[cfg(feature = "sqlite")]
 mod faulty;
 mod held;
+mod leaves;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod ledger;
 mod lesser;

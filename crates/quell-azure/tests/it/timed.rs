@@ -1,0 +1,140 @@
+//! Stores whose workers a timer wakes: a queue of Azure Storage on Azurite, and Service Bus by the
+//! stand-in. Both by what a user opens.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quell::{Ctx, ErrorKind, JobState, Payload, Policy, Quell, Store, TaskError, TaskName};
+use quell_azure::AzureOptions;
+use quell_portable::Timer;
+use quell_services::ServiceBus as StandIn;
+
+use crate::server::Place;
+use crate::servicebus::{QUEUE, lock, options_at};
+
+/// On a busy machine everything is slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The URL of a new table with a queue of Azure Storage.
+fn url(place: &Place) -> String {
+    let name = &place.name;
+    let variable = quell_services::AZURITE;
+    format!(
+        "azure://devstoreaccount1/{name}?connection={variable}&timeout_ms=60000&timer=storage-queue://{name}"
+    )
+}
+
+async fn open(url: &str) -> quell::Result<Arc<dyn Store>> {
+    AzureOptions::from_url(url)?.open_store().await
+}
+
+fn client(store: Arc<dyn Store>) -> Quell {
+    Quell::with_store(store).build().unwrap()
+}
+
+fn task() -> TaskName {
+    TaskName::new("t").unwrap()
+}
+
+fn policy() -> Policy {
+    Policy::default().debounce(Duration::from_millis(300)..=Duration::from_secs(5))
+}
+
+async fn works(_: Payload, _: Ctx<()>) -> Result<(), TaskError> {
+    Ok(())
+}
+
+/// A burst that one process triggers runs once, at the worker of another.
+async fn a_burst_wakes_the_other_process(triggers: &Quell, works_there: &Quell) {
+    assert!(works_there.store().capabilities().timed);
+    let worker = works_there.worker(()).register_raw(task(), &policy(), works);
+    let asked = async {
+        for burst in 0..3 {
+            let mut job = None;
+            for _ in 0..5 {
+                let key = quell::Key::new(format!("k{burst}")).unwrap();
+                let payload = Payload::encode(&burst).unwrap();
+                let trigger = policy().trigger(task(), payload, Some(key)).unwrap();
+                let receipts = triggers.enqueue(quell::Batch::one(trigger)).await.unwrap();
+                job = receipts[0].job();
+            }
+            let result = triggers.result(job.unwrap(), PATIENCE).await.unwrap();
+            assert_eq!(result.state, JobState::Succeeded, "{result:?}");
+        }
+    };
+    worker.run_until(asked).await.unwrap();
+}
+
+#[tokio::test]
+async fn r34_a_storage_queue_of_a_url_wakes_workers_of_other_processes() {
+    let url = url(&Place::new());
+    let (one, other) = (client(open(&url).await.unwrap()), client(open(&url).await.unwrap()));
+    a_burst_wakes_the_other_process(&one, &other).await;
+}
+
+#[tokio::test]
+async fn r34_service_bus_wakes_workers_of_other_processes() {
+    let (place, stand_in) = (Place::new(), StandIn::start().unwrap());
+    stand_in.create_queue(QUEUE, lock(Duration::from_secs(60))).unwrap();
+    let open = || async {
+        let timer: Arc<dyn Timer> = Arc::new(options_at(stand_in.port()).open().await.unwrap());
+        let options = place.options().timeout(PATIENCE).timer("servicebus://stand-in/q", timer);
+        client(options.open_store().await.unwrap())
+    };
+    let (one, other) = (open().await, open().await);
+    a_burst_wakes_the_other_process(&one, &other).await;
+    let counts = stand_in.counts(QUEUE).unwrap();
+    assert_eq!(counts.dead, 0, "{counts:?}");
+}
+
+/// A process without the timer would write what wakes nobody.
+#[tokio::test]
+async fn r34_all_processes_of_a_store_have_the_same_timer() {
+    let place = Place::new();
+    let with = url(&place);
+    let (without, timer) = with.split_once("&timer=").unwrap();
+    // There is none yet: whoever has one may bring it.
+    drop(open(without).await.unwrap());
+    drop(open(&with).await.unwrap());
+    drop(open(&with).await.unwrap());
+    let refused = open(without).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.field()), (ErrorKind::Invalid, Some("timer")));
+    let said = refused.to_string();
+    assert!(said.contains(&format!("give timer={timer}")), "{said}");
+    assert!(said.contains("timer=none"), "{said}");
+    let another = format!("{without}&timer=storage-queue://{}b", place.name);
+    let refused = open(&another).await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("{timer}, this is storage-queue://")), "{refused}");
+    drop(open(&format!("{without}&timer=none")).await.unwrap());
+    drop(open(without).await.unwrap());
+    drop(open(&another).await.unwrap());
+    assert!(open(&with).await.is_err());
+}
+
+/// What was there before the timer has messages, too.
+#[tokio::test]
+async fn r01_r34_a_store_that_gets_a_timer_leaves_nothing_behind() {
+    let place = Place::new();
+    let with = url(&place);
+    let (without, _) = with.split_once("&timer=").unwrap();
+    let before = client(open(without).await.unwrap());
+    let delay = Duration::from_secs(2);
+    let trigger = Policy::default().trigger(task(), Payload::encode(&1).unwrap(), None).unwrap();
+    let later = quell::NewTrigger { when: quell::When::After(delay), ..trigger.clone() };
+    let began = Instant::now();
+    let mut jobs = Vec::new();
+    for trigger in [trigger, later] {
+        let receipts = before.enqueue(quell::Batch::one(trigger)).await.unwrap();
+        jobs.push(receipts[0].job().unwrap());
+    }
+    let now = client(open(&with).await.unwrap());
+    let worker = now.worker(()).register_raw(task(), &Policy::default(), works);
+    let asked = async {
+        for job in jobs {
+            let result = before.result(job, PATIENCE).await.unwrap();
+            assert_eq!(result.state, JobState::Succeeded, "{result:?}");
+        }
+    };
+    worker.run_until(asked).await.unwrap();
+    assert!(began.elapsed() >= delay, "never early");
+}
