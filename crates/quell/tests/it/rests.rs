@@ -4,18 +4,21 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fastrand::Rng;
 use futures_util::future::BoxFuture;
 use quell::{
     Clock, JobId, JobState, Quell, QueueSettings, Result, Timestamp, WorkerBuilder, WorkerId,
 };
 use quell_engine::Engine;
 use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
-use quell_portable::{MemoryTable, MemoryTimer, Partition, Table, Timed};
+use quell_portable::{
+    Delivery, MemoryTable, MemoryTimer, Message, Partition, Received, Table, Timed, Timer,
+};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -55,6 +58,57 @@ impl Table for Counted {
     async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         self.table.commit(partition, changes).await
+    }
+}
+
+/// A timer that loses messages, which no service should.
+#[derive(Debug)]
+struct Forgetful {
+    timer: MemoryTimer,
+    random: Mutex<Rng>,
+    lost: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Timer for Forgetful {
+    fn deduplicates(&self) -> bool {
+        self.timer.deduplicates()
+    }
+
+    fn most_bytes(&self) -> usize {
+        self.timer.most_bytes()
+    }
+
+    fn lock(&self) -> Duration {
+        self.timer.lock()
+    }
+
+    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+        if self.random.lock().unwrap().bool() {
+            self.lost.fetch_add(1, Ordering::SeqCst);
+            return Ok(());
+        }
+        self.timer.schedule(message, now, at).await
+    }
+
+    async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
+        self.timer.receive(most, wait).await
+    }
+
+    async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
+        self.timer.renew(delivery).await
+    }
+
+    async fn complete(&self, delivery: &Delivery) -> Result<()> {
+        self.timer.complete(delivery).await
+    }
+
+    async fn abandon(&self, delivery: &Delivery) -> Result<()> {
+        self.timer.abandon(delivery).await
+    }
+
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
+        self.timer.dead_letter(delivery, reason).await
     }
 }
 
@@ -102,8 +156,11 @@ impl Scene {
 
     /// What one process opens.
     fn process(&self) -> Quell {
-        let partition = Partition::new(self.table.clone(), "p");
-        let partition = partition.with_timer(Arc::new(self.timer.clone()));
+        self.process_with(Arc::new(self.timer.clone()))
+    }
+
+    fn process_with(&self, timer: Arc<dyn Timer>) -> Quell {
+        let partition = Partition::new(self.table.clone(), "p").with_timer(timer);
         let store = Timed::new(Engine::new(partition)).unwrap();
         let clock = Arc::new(Paused(self.began));
         Quell::with_store(Arc::new(store)).clock(clock).build().unwrap()
@@ -259,4 +316,28 @@ async fn r34_a_message_that_comes_to_workers_of_other_queues_is_soon_where_it_be
         comes(secs(9), "the run", || has_ended(&client, job)).await;
     }
     drop((scripts, pages));
+}
+
+/// The safety net: a message that was lost costs a quarter of an hour, and no job.
+#[tokio::test(start_paused = true)]
+async fn r01_r34_what_no_message_tells_of_is_found_by_a_look() {
+    let (scene, log, lost) = (Scene::new(), App::default(), Arc::default());
+    let forgetful = |seed| {
+        let (timer, random) = (scene.timer.clone(), Mutex::new(Rng::with_seed(seed)));
+        scene.process_with(Arc::new(Forgetful { timer, random, lost: Arc::clone(&lost) }))
+    };
+    let client = forgetful(1);
+    let workers: Vec<_> = (2..4)
+        .map(|seed| Scene::run(forgetful(seed).worker(Arc::clone(&log)).register(script)))
+        .collect();
+    for n in 0..10_u64 {
+        sleep(5 * MINUTE).await;
+        let asked = Instant::now();
+        let delay = secs(1 + n * 20);
+        let job = client.trigger(Script::new(&[])).delay(delay).await.unwrap().job().unwrap();
+        comes(delay + 20 * MINUTE, "the run", || has_ended(&client, job)).await;
+        assert!(asked.elapsed() >= delay, "never early");
+    }
+    assert!(lost.load(Ordering::SeqCst) > 3, "{lost:?} messages were lost");
+    drop(workers);
 }
