@@ -6,6 +6,7 @@
 mod bench;
 mod earlier;
 mod fuzz;
+mod live;
 mod run;
 mod services;
 mod test;
@@ -81,6 +82,10 @@ enum Chore {
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
         minutes: u64,
     },
+    /// Runs tests of the store on the Azure account whose connection string is in
+    /// `AZURE_STORAGE_CONNECTION_STRING`. They leave tables and queues behind: give an account that you
+    /// delete afterwards.
+    Live,
     /// Measures Quell beside its peers and a floor.
     Bench {
         /// Which store.
@@ -127,6 +132,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Soak { store, minutes } => soak(&root, &store, minutes),
         Chore::Chaos { store, rounds, seed } => chaos(&root, &store, rounds, seed),
         Chore::Fuzz { target, minutes } => fuzz::fuzz(&root, target.as_deref(), minutes),
+        Chore::Live => live::live(&root),
         Chore::Bench { store, rest } => bench::bench(&root, store, &rest),
     }
 }

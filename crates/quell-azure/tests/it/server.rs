@@ -38,6 +38,11 @@ impl Place {
         self.options().endpoint(&endpoint).unwrap().timeout(timeout)
     }
 
+    pub(crate) fn account(&self) -> &str {
+        let parts = self.connection.split(';');
+        parts.into_iter().find_map(|part| part.strip_prefix("AccountName=")).unwrap()
+    }
+
     /// The port of the server's tables.
     pub(crate) fn port(&self) -> u16 {
         let (_, rest) = self.connection.split_once("TableEndpoint=http://127.0.0.1:").unwrap();

@@ -17,11 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The URL of a new table with a queue of Azure Storage.
 fn url(place: &Place) -> String {
-    let name = &place.name;
-    let variable = quell_services::AZURITE;
-    format!(
-        "azure://devstoreaccount1/{name}?connection={variable}&timeout_ms=60000&timer=storage-queue://{name}"
-    )
+    let (name, account) = (&place.name, place.account());
+    let store = format!("azure://{account}/{name}?connection={}", quell_services::AZURITE);
+    format!("{store}&timeout_ms=60000&timer=storage-queue://{name}")
 }
 
 async fn open(url: &str) -> quell::Result<Arc<dyn Store>> {
