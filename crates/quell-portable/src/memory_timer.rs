@@ -19,6 +19,8 @@ pub struct MemoryTimer {
     /// Held by the receiver that is next: each is in its turn.
     turn: Arc<tokio::sync::Mutex<()>>,
     lock: Duration,
+    /// For how long names of messages are remembered; none where messages of one name all come.
+    duplicate_window: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -26,9 +28,11 @@ struct Kept {
     now: Timestamp,
     /// Messages and deliveries so far: each has a number of its own.
     numbers: u64,
-    /// How many messages were ever scheduled.
+    /// How many messages were ever scheduled; duplicates are not counted.
     scheduled: u64,
     messages: BTreeMap<u64, Waiting>,
+    /// Until when messages of a name are duplicates.
+    names: BTreeMap<String, Timestamp>,
     dead: Vec<(Vec<u8>, String)>,
 }
 
@@ -41,14 +45,52 @@ struct Waiting {
     held: Option<(u64, Timestamp)>,
 }
 
+impl Kept {
+    /// Whether a message of this name came less than a window ago; if not, remembers this one.
+    fn is_duplicate(&mut self, name: &str, window: Duration) -> bool {
+        let now = self.now;
+        self.names.retain(|_, until| now < *until);
+        if self.names.contains_key(name) {
+            return true;
+        }
+        self.names.insert(name.to_owned(), now + window);
+        false
+    }
+}
+
 impl MemoryTimer {
     /// A timer without messages whose clock stands at `now`, and whose locks hold so long.
     #[must_use]
     pub fn new(now: Timestamp, lock: Duration) -> Self {
-        let (messages, dead) = (BTreeMap::new(), Vec::new());
-        let kept = Kept { now, numbers: 0, scheduled: 0, messages, dead };
-        let kept = Arc::new(Mutex::new(kept));
-        MemoryTimer { kept, changed: Arc::default(), turn: Arc::default(), lock }
+        let (messages, names, dead) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let kept = Kept { now, numbers: 0, scheduled: 0, messages, names, dead };
+        let (kept, changed, turn) = (Arc::new(Mutex::new(kept)), Arc::default(), Arc::default());
+        MemoryTimer { kept, changed, turn, lock, duplicate_window: None }
+    }
+
+    /// The same timer, which deduplicates: of messages with one name that are scheduled within `window`
+    /// after the first, it keeps the first, also where that one was completed since.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quell_core::Timestamp;
+    /// use quell_portable::{MemoryTimer, Message, Timer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell_core::Result<()> {
+    /// let now = Timestamp::from_secs(0);
+    /// let timer = MemoryTimer::new(now, Duration::from_secs(30))
+    ///     .with_duplicate_window(Duration::from_secs(600));
+    /// let message = Message { body: b"once".to_vec(), name: Some("a".to_owned()) };
+    /// timer.schedule(&message, now, now).await?;
+    /// timer.schedule(&message, now, now).await?;
+    /// assert_eq!(timer.waiting(), [now]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_duplicate_window(self, window: Duration) -> Self {
+        MemoryTimer { duplicate_window: Some(window), ..self }
     }
 
     fn locked(&self) -> MutexGuard<'_, Kept> {
@@ -72,7 +114,7 @@ impl MemoryTimer {
         waiting
     }
 
-    /// How many messages were ever scheduled.
+    /// How many messages were ever scheduled; duplicates are not counted.
     #[must_use]
     pub fn scheduled(&self) -> u64 {
         self.locked().scheduled
@@ -133,7 +175,7 @@ impl MemoryTimer {
 #[async_trait]
 impl Timer for MemoryTimer {
     fn deduplicates(&self) -> bool {
-        false
+        self.duplicate_window.is_some()
     }
 
     fn most_bytes(&self) -> usize {
@@ -146,6 +188,11 @@ impl Timer for MemoryTimer {
 
     async fn schedule(&self, message: &Message, _: Timestamp, at: Timestamp) -> Result<()> {
         let mut kept = self.locked();
+        if let (Some(name), Some(window)) = (&message.name, self.duplicate_window)
+            && kept.is_duplicate(name, window)
+        {
+            return Ok(());
+        }
         kept.numbers = kept.numbers.saturating_add(1);
         kept.scheduled = kept.scheduled.saturating_add(1);
         let number = kept.numbers;

@@ -3,6 +3,7 @@
 
 mod between;
 mod damage;
+mod duplicates;
 mod races;
 mod splits;
 
