@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_conformance::rig::{Rig, plain, queue, task};
 use quell_core::{
-    Batch, Claim, ClaimedJob, JobId, NewTrigger, Receipt, Result, Steps, Timestamp, WorkerId,
+    Batch, Claim, ClaimedJob, Error, ErrorKind, JobId, NewTrigger, Receipt, Result, Steps,
+    Timestamp, WorkerId,
 };
 use quell_engine::Engine;
 use quell_portable::{Bounds, Change, Committed, MemoryTable, Page, Partition, Range, Row, Table};
@@ -46,6 +47,16 @@ type When = Box<dyn Fn(&Call<'_>) -> bool + Send>;
 pub(crate) struct Between {
     table: MemoryTable,
     planned: Arc<Mutex<Option<(When, Work)>>>,
+    fault: Arc<Mutex<Option<(Fault, &'static str)>>>,
+}
+
+/// How a commit fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// The table refuses it and writes nothing.
+    Refused,
+    /// The table writes it, and its answer is lost.
+    AnswerLost,
 }
 
 impl std::fmt::Debug for Between {
@@ -62,6 +73,19 @@ impl Between {
         work: impl Future<Output = ()> + Send + 'static,
     ) {
         *self.planned.lock().unwrap() = Some((Box::new(when), Box::pin(work)));
+    }
+
+    /// Lets the next commit fail that changes a row whose name begins so.
+    pub(crate) fn fail(&self, fault: Fault, prefix: &'static str) {
+        *self.fault.lock().unwrap() = Some((fault, prefix));
+    }
+
+    fn fault_of(&self, changes: &[Change]) -> Option<Fault> {
+        let mut fault = self.fault.lock().unwrap();
+        let is_hit = |(_, prefix): &(Fault, &'static str)| {
+            changes.iter().any(|change| change.row.starts_with(prefix))
+        };
+        fault.take_if(|fault| is_hit(fault)).map(|(fault, _)| fault)
     }
 
     async fn come(&self, call: Call<'_>) {
@@ -108,7 +132,15 @@ impl Table for Between {
 
     async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
         self.come(Call::Commit(&changes)).await;
-        self.table.commit(partition, changes).await
+        match self.fault_of(&changes) {
+            None => self.table.commit(partition, changes).await,
+            Some(Fault::Refused) => Err(Error::new(ErrorKind::Unavailable, "the table is away")),
+            Some(Fault::AnswerLost) => {
+                let committed = self.table.commit(partition, changes).await?;
+                assert!(matches!(committed, Committed::Done(_)), "{committed:?}");
+                Err(Error::new(ErrorKind::UnknownOutcome, "the answer was lost"))
+            }
+        }
     }
 }
 
@@ -128,7 +160,7 @@ pub(crate) fn two() -> Two {
 }
 
 pub(crate) fn two_with(table: MemoryTable) -> Two {
-    let between = Between { table: table.clone(), planned: Arc::default() };
+    let between = Between { table: table.clone(), planned: Arc::default(), fault: Arc::default() };
     let first = Engine::new(Partition::new(between.clone(), "p"));
     let second = Arc::new(Engine::new(Partition::new(table.clone(), "p")));
     Two { first, between, second, table }

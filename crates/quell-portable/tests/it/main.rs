@@ -3,6 +3,7 @@
 
 mod between;
 mod damage;
+mod dedup_races;
 mod duplicates;
 mod races;
 mod splits;
