@@ -187,7 +187,8 @@ pub struct Begun<Tx> {
 pub struct Changes {
     /// Rows as they are from now on; none for one that is removed. Each was loaded by the step, but for
     /// those of jobs that it makes, and for [gates](RowName::Gate): one that was not loaded is written
-    /// whatever it is.
+    /// whatever it is. Where the row of an open window is among them, before or after the step, that of
+    /// its key is, too.
     pub rows: BTreeMap<RowName, Option<Row>>,
     /// Entries that come into indexes. One that is there already is replaced.
     pub enter: BTreeSet<(Index, Entry)>,

@@ -47,8 +47,10 @@ impl<B: Backend> Step<'_, B> {
             let entries = |job: Option<&Job>| job.map(entries_of).unwrap_or_default();
             changes.move_entries(&name, entries(was), entries(is));
             let Some(task_key) = was.or(is).and_then(key_of) else { continue };
-            // Whether a window waits is decided by the others of its key.
-            if standing(was) == standing(is) && waiting(was) == waiting(is) {
+            // Whether a window waits is decided by the others of its key. An open window never changes
+            // without the row of its key, so a backend may read both in one.
+            let is_open = standing(is).is_some_and(|(_, is_open, _)| is_open);
+            if !is_open && standing(was) == standing(is) && waiting(was) == waiting(is) {
                 continue;
             }
             if !self.has_loaded(&RowName::Key(task_key.clone())) {

@@ -23,6 +23,7 @@ use quell_core::{
 use tracing::warn;
 
 use crate::backend::{Backend, Index, Scan, Time, contended};
+use crate::known::Known;
 use crate::step::{Pace, Step, Windows, is_too_large, is_too_much};
 use crate::upkeep::Met;
 
@@ -41,6 +42,7 @@ pub struct Engine<B> {
     hub: Arc<WakeHub>,
     ends: Arc<EndHub>,
     pub(crate) history: Option<Sink>,
+    pub(crate) known: Known,
 }
 
 /// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
@@ -86,7 +88,8 @@ impl<B: Backend> Engine<B> {
     /// A store on this backend.
     #[must_use]
     pub fn new(backend: B) -> Self {
-        Engine { backend, hub: Arc::default(), ends: Arc::default(), history: None }
+        let (hub, ends) = (Arc::default(), Arc::default());
+        Engine { backend, hub, ends, history: None, known: Known::default() }
     }
 
     /// The same store with an event history.

@@ -9,6 +9,7 @@ use quell_core::{Job, Timestamp};
 
 use crate::backend::{Backend, Index, Scan};
 use crate::changes::key_of;
+use crate::known::Known;
 use crate::rows::{Row, RowName};
 use crate::step::Step;
 
@@ -107,8 +108,9 @@ impl<B: Backend> Step<'_, B> {
         }
     }
 
-    /// Loads what accepting these batches needs.
-    pub(crate) async fn load_for(&mut self, batches: &[Batch]) -> Result<()> {
+    /// Loads what accepting these batches needs. Settings are read where they decide something: where a
+    /// queue's thresholds may replace a default (R14). Of others, that they exist is enough.
+    pub(crate) async fn load_for(&mut self, batches: &[Batch], known: &Known) -> Result<()> {
         let needs = Needs::of(batches);
         let windows = pairs(&needs.windows)?;
         let mut names: Vec<RowName> = windows.iter().cloned().map(RowName::Key).collect();
@@ -120,6 +122,9 @@ impl<B: Backend> Step<'_, B> {
             names.push(RowName::Queue(trigger.queue.clone()));
             names.push(RowName::Task(trigger.task.clone()));
         }
+        let reads_settings = needs.thresholds;
+        let names = names.into_iter().filter(|name| !self.assume(name, known, reads_settings));
+        let names: Vec<RowName> = names.collect();
         self.load(names).await?;
         let open = windows.iter().filter_map(|key| self.keys.get(key)?.open);
         let held = self.rows.holds.values().map(|hold| hold.job);
@@ -128,8 +133,24 @@ impl<B: Backend> Step<'_, B> {
         let jobs: Vec<JobId> = open.chain(held).chain(recorded).chain(leaders).collect();
         self.load_jobs(jobs).await?;
         // R10: a window that closes stays in its queue.
-        self.load_settings_of_jobs().await?;
+        let mut names = self.settings_of_jobs();
+        names.retain(|name| !self.assume(name, known, reads_settings));
+        self.load(names).await?;
         self.load_keys_of_jobs().await
+    }
+
+    /// Takes a queue or a task for one with any settings, if it is known to exist and its settings decide
+    /// nothing; says whether it did.
+    fn assume(&mut self, name: &RowName, known: &Known, reads_settings: bool) -> bool {
+        if self.has_loaded(name) || !known.has(name) {
+            return false;
+        }
+        match name {
+            RowName::Queue(queue) if !reads_settings => self.assume_queue(queue),
+            RowName::Task(task) => self.assume_task(task),
+            _ => return false,
+        }
+        true
     }
 
     /// Loads the rows of the keys of all jobs that are loaded and have not ended: a step may change
@@ -141,9 +162,13 @@ impl<B: Backend> Step<'_, B> {
 
     /// Loads the settings of the queues and tasks of all jobs that are loaded.
     pub(crate) async fn load_settings_of_jobs(&mut self) -> Result<()> {
-        let of = |job: &Job| [RowName::Queue(job.queue.clone()), RowName::Task(job.task.clone())];
-        let names: Vec<RowName> = self.rows.jobs.values().flat_map(of).collect();
+        let names = self.settings_of_jobs();
         self.load(names).await
+    }
+
+    fn settings_of_jobs(&self) -> Vec<RowName> {
+        let of = |job: &Job| [RowName::Queue(job.queue.clone()), RowName::Task(job.task.clone())];
+        self.rows.jobs.values().flat_map(of).collect()
     }
 
     /// Loads schedules.
@@ -158,7 +183,7 @@ impl<B: Backend> Step<'_, B> {
     pub(crate) async fn load_for_schedules(&mut self) -> Result<()> {
         let triggers = self.rows.schedules.values().map(|info| info.schedule.trigger.clone());
         let batches: Vec<Batch> = triggers.map(Batch::one).collect();
-        self.load_for(&batches).await
+        self.load_for(&batches, &Known::default()).await
     }
 
     /// Loads the ticks of a schedule that fired in this time.

@@ -101,11 +101,14 @@ impl<B: Backend> Engine<B> {
 
     async fn accept_at_once(&self, now: Option<Timestamp>, batches: &[Batch]) -> Result<Accepted> {
         let jobs: usize = batches.iter().map(|batch| batch.triggers.len()).sum();
-        Ok(step!(self, "accept triggers", (now, jobs), |step| {
-            step.load_for(batches).await?;
+        let (accepted, existing) = step!(self, "accept triggers", (now, jobs), |step| {
+            step.load_for(batches, &self.known).await?;
             step.check_ids(jobs).await?;
-            step.take(|part| part.enqueue(batches))
-        }))
+            let accepted = step.take(|part| part.enqueue(batches));
+            accepted.map(|accepted| (accepted, step.existing()))
+        });
+        self.known.learn(existing);
+        Ok(accepted)
     }
 
     pub(crate) async fn start(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
-use quell_core::{Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
+use quell_core::{
+    Error, ErrorKind, Job, JobId, JobState, QueueName, QueueSettings, Result, TaskName,
+    TaskSettings, Timestamp,
+};
 
 use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Time};
 use crate::changes::key_of;
@@ -158,6 +161,25 @@ impl<'b, B: Backend> Step<'b, B> {
     /// Whether a row was asked for.
     pub(crate) fn has_loaded(&self, name: &RowName) -> bool {
         self.loaded.contains(name)
+    }
+
+    /// Shows the step a queue that exists, with settings that decide nothing: it writes none.
+    pub(crate) fn assume_queue(&mut self, queue: &QueueName) {
+        self.loaded.insert(RowName::Queue(queue.clone()));
+        self.rows.queues.insert(queue.clone(), Some(QueueSettings::default()));
+    }
+
+    /// Shows the step a task that exists, likewise.
+    pub(crate) fn assume_task(&mut self, task: &TaskName) {
+        self.loaded.insert(RowName::Task(task.clone()));
+        self.rows.tasks.insert(task.clone(), TaskSettings::default());
+    }
+
+    /// The queues and tasks that exist once the step has committed.
+    pub(crate) fn existing(&self) -> Vec<RowName> {
+        let Some(rows) = self.after() else { return Vec::new() };
+        let queues = rows.queues.keys().cloned().map(RowName::Queue);
+        queues.chain(rows.tasks.keys().cloned().map(RowName::Task)).collect()
     }
 
     /// Shows the step a job that was decoded by other means.

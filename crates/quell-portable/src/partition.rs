@@ -17,6 +17,7 @@ use quell_engine::{
     Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen, Time,
 };
 
+use crate::beside::{self, Copies, split};
 use crate::damaged::decode_in_part;
 use crate::long::{self, PartCounts, whole};
 use crate::names::{hanging, is_derived, job_of, of_entry, of_index, of_raw, of_row, of_time};
@@ -75,6 +76,8 @@ pub struct Tx {
     whole: BTreeSet<JobId>,
     /// Which rows are in parts, and in how many.
     parts: PartCounts,
+    /// Rows of open windows that were read beside those of their keys.
+    copies: Copies,
     ids: TakenIds,
 }
 
@@ -240,6 +243,21 @@ impl<T: Table> Partition<T> {
         }
     }
 
+    /// The changes that a batch consists of, long rows in parts.
+    fn in_parts(&self, rows: Vec<Change>, parts: &PartCounts) -> Result<Vec<Change>> {
+        let bounds = self.table.bounds();
+        let mut batch = Vec::with_capacity(rows.len());
+        for change in rows {
+            let length = change.value.as_ref().map_or(0, |value| value.len());
+            if length.saturating_add(ROOM) > bounds.batch_bytes {
+                return Err(too_long(length, bounds.batch_bytes.saturating_sub(ROOM)));
+            }
+            let parts = parts.get(&change.row).copied().unwrap_or(0);
+            batch.extend(long::changes(change, parts, bounds.row_bytes.min(LONGEST))?);
+        }
+        Ok(batch)
+    }
+
     /// Makes a batch. Places in indexes that are to go and are not there are no reason to fail: where
     /// batches conflict again and again, it looks for those and leaves them out.
     async fn write(&self, batch: Vec<Change>) -> Result<table::Committed> {
@@ -403,7 +421,8 @@ impl<T: Table> Backend for Partition<T> {
         };
         let first = ids.ids.start.max(1);
         let (read, whole, parts) = (BTreeMap::new(), BTreeSet::new(), PartCounts::new());
-        let tx = Tx { now, read, whole, parts, ids };
+        let copies = Copies::new(count > 0);
+        let tx = Tx { now, read, whole, parts, copies, ids };
         Ok(Begun { tx, now, ids: Ids { next: first, step: 1 } })
     }
 
@@ -417,13 +436,17 @@ impl<T: Table> Backend for Partition<T> {
         let hangs = names.iter().filter_map(hanging_on);
         let hangs: BTreeSet<JobId> = hangs.collect();
         let is_apart = |name: &&RowName| !hanging_on(name).is_some_and(|id| hangs.contains(&id));
+        let mut found = tx.copies.found(&tx.read, names);
+        let is_copied = |name: &&RowName| found.iter().any(|(found, _)| found == *name);
+        let apart = names.iter().filter(is_apart).filter(|name| !is_copied(name));
         // What hangs on a job comes after its row: who names it later changes the row.
-        self.read(tx, names.iter().filter(is_apart).map(of_row).collect()).await?;
+        self.read(tx, apart.map(of_row).collect()).await?;
         self.read_hanging(tx, hangs).await?;
-        let mut found = Vec::new();
         for name in names {
             if let Some(Some(row)) = tx.read.get(&of_row(name)) {
-                found.push((name.clone(), decode(name, row)?));
+                let row = decode(name, row)?;
+                tx.copies.note(&tx.read, name, &row);
+                found.push((name.clone(), row));
             }
         }
         Ok(found)
@@ -459,7 +482,7 @@ impl<T: Table> Backend for Partition<T> {
 
     async fn commit(&self, tx: Tx, changes: Changes, _: &News) -> Result<Committed> {
         let bounds = self.table.bounds();
-        let Tx { now, read, parts, ids, .. } = tx;
+        let Tx { now, read, parts, copies, ids, .. } = tx;
         let used = changes.ids;
         let longest = self.most_payload();
         // R1: what was accepted must be able to start and end.
@@ -474,19 +497,16 @@ impl<T: Table> Backend for Partition<T> {
         let was_there = |name: &RowName| matches!(read.get(&of_row(name)), Some(Some(_)));
         let needed = |notices: &Arc<Notices>| notices.needed(&changes, now, was_there);
         let needed = self.notices.as_ref().map(needed).unwrap_or_default();
-        let mut batch = Vec::new();
-        for change in rows_of(&read, changes)? {
-            let length = change.value.as_ref().map_or(0, |value| value.len());
-            if length.saturating_add(ROOM) > bounds.batch_bytes {
-                return Err(too_long(length, bounds.batch_bytes.saturating_sub(ROOM)));
-            }
-            let parts = parts.get(&change.row).copied().unwrap_or(0);
-            batch.extend(long::changes(change, parts, bounds.row_bytes.min(LONGEST))?);
+        let windows = beside::windows(&changes);
+        let rows = rows_of(&read, &copies, changes)?;
+        let most = bounds.row_bytes.min(LONGEST);
+        let with = beside::with_copies(&rows, &windows, &read, most);
+        let mut batch = self.in_parts(with, &parts)?;
+        if bytes_of(&batch) > bounds.batch_bytes {
+            // What fits without copies is accepted.
+            batch = self.in_parts(rows, &parts)?;
         }
-        let length =
-            |change: &Change| change.row.len() + change.value.as_ref().map_or(0, |v| v.len());
-        let bytes: usize = batch.iter().map(length).sum();
-        if batch.len() > bounds.changes || bytes > bounds.batch_bytes {
+        if batch.len() > bounds.changes || bytes_of(&batch) > bounds.batch_bytes {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
         }
         // Before the rows: a message without rows is ignored, rows without a message would wait.
@@ -528,6 +548,11 @@ impl<T: Table> Backend for Partition<T> {
     }
 }
 
+fn bytes_of(batch: &[Change]) -> usize {
+    let length = |change: &Change| change.row.len() + change.value.as_ref().map_or(0, |v| v.len());
+    batch.iter().map(length).sum()
+}
+
 /// The job that a row hangs on.
 fn hanging_on(name: &RowName) -> Option<JobId> {
     match name {
@@ -550,7 +575,11 @@ fn known_page(tx: &Tx, id: JobId, scan: &Scan) -> table::Page {
 }
 
 /// The changes of rows of the table that a step comes to.
-fn rows_of(read: &BTreeMap<String, Option<table::Row>>, changes: Changes) -> Result<Vec<Change>> {
+fn rows_of(
+    read: &BTreeMap<String, Option<table::Row>>,
+    copies: &Copies,
+    changes: Changes,
+) -> Result<Vec<Change>> {
     let mut batch: BTreeMap<String, Change> = BTreeMap::new();
     let mut put = |row: String, condition: Condition, value: Option<Vec<u8>>| {
         let value = value.map(Into::into);
@@ -575,6 +604,8 @@ fn rows_of(read: &BTreeMap<String, Option<table::Row>>, changes: Changes) -> Res
             (None, Some(row)) => {
                 let value = to_json(&(&name, row))?;
                 let is_any = matches!(name, RowName::Gate(_)) && !read.contains_key(&stored);
+                // The version of its key's row says that an open window is as its copy.
+                let is_any = is_any || copies.has(&stored);
                 let condition = if is_any { Condition::Any } else { Condition::Absent };
                 put(stored, condition, Some(value));
             }
@@ -607,7 +638,14 @@ fn too_long(length: usize, most: usize) -> Error {
 
 /// Reads a row of the engine.
 fn decode(name: &RowName, row: &table::Row) -> Result<Row> {
-    let decoded: Result<(RowName, Row), _> = serde_json::from_slice(&row.value);
+    match name {
+        RowName::Key(_) => decode_value(name, split(&row.value).0),
+        name => decode_value(name, &row.value),
+    }
+}
+
+pub(crate) fn decode_value(name: &RowName, value: &[u8]) -> Result<Row> {
+    let decoded: Result<(RowName, Row), _> = serde_json::from_slice(value);
     let wrong = match decoded {
         Ok((known, row)) if known == *name => return Ok(row),
         Ok((known, _)) => format!("it is the row of {known:?}"),

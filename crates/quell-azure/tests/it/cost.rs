@@ -17,9 +17,9 @@ use crate::server::Place;
 
 /// Sizes of bursts.
 const BURSTS: [usize; 3] = [1, 10, 100];
-/// Requests of a trigger that joins a window and is alone in its call; one that opens a window takes one
-/// less.
-const OF_A_TRIGGER: usize = 5;
+/// Requests of a trigger that is alone in its call, whether it opens a window or joins one: one read and
+/// one batch.
+const OF_A_TRIGGER: usize = 2;
 /// Batches of one trigger that a step takes, at least.
 const BATCHES_OF_A_STEP: usize = 12;
 /// Requests of the start of a job, and of its end, at most.

@@ -1,6 +1,7 @@
 //! A table in memory under the whole suite, the oracle and the simulation.
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
+mod beside;
 mod between;
 mod damage;
 mod dedup_races;
