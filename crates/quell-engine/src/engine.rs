@@ -24,7 +24,8 @@ use tracing::warn;
 
 use crate::backend::{Backend, Index, Scan, Time, contended};
 use crate::known::Known;
-use crate::step::{Pace, Step, Windows, is_too_large, is_too_much};
+use crate::pace::{Contention, Pace};
+use crate::step::{Step, Windows, is_too_large, is_too_much};
 use crate::upkeep::Met;
 
 /// Rows that a renewal changes.
@@ -43,15 +44,20 @@ pub struct Engine<B> {
     ends: Arc<EndHub>,
     pub(crate) history: Option<Sink>,
     pub(crate) known: Known,
+    pub(crate) contention: Contention,
 }
 
 /// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
 macro_rules! step {
-    ($self:ident, $what:literal, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {{
+    ($self:ident, $what:literal, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {
+        step!($self, $what, Pace::new($self.backend.longest_pause()), ($now, $jobs), |$step| $body)
+    };
+    ($self:ident, $what:literal, $pace:expr, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {{
         let mut rows_set_aside = 0;
         loop {
             let done: Result<_> = async {
-                let mut pace = Pace::new($self.backend.longest_pause());
+                let mut pace = $pace;
+                pace.begin().await;
                 loop {
                     let recorded = $self.history.is_some();
                     let mut $step =
@@ -60,6 +66,7 @@ macro_rules! step {
                     if let Some(answer) = answer
                         && let Some(news) = $step.commit().await?
                     {
+                        pace.done();
                         $self.spread(news);
                         break Ok(answer);
                     }
@@ -89,7 +96,8 @@ impl<B: Backend> Engine<B> {
     #[must_use]
     pub fn new(backend: B) -> Self {
         let (hub, ends) = (Arc::default(), Arc::default());
-        Engine { backend, hub, ends, history: None, known: Known::default() }
+        let (known, contention) = (Known::default(), Contention::default());
+        Engine { backend, hub, ends, history: None, known, contention }
     }
 
     /// The same store with an event history.

@@ -17,6 +17,7 @@ mod known;
 mod load;
 mod maps;
 mod moves;
+mod pace;
 mod read;
 pub mod rows;
 mod step;

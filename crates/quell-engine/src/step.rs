@@ -1,7 +1,6 @@
 //! One step: rows are loaded, the rules take it on them, and what differs is committed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{
@@ -12,11 +11,6 @@ use quell_core::{
 use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Time};
 use crate::changes::key_of;
 use crate::rows::{KeyJobs, Row, RowName};
-
-/// How often a step is tried.
-const TRIES: u32 = 40;
-/// The first pause between two tries; each that follows may be twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
 /// Whether a window that goes back may join the open one of its key (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -395,31 +389,4 @@ pub(crate) fn is_too_large(error: &Error) -> bool {
 /// Whether a step failed because it changes too much at once, or makes a row longer than one may be.
 pub(crate) fn is_too_much(error: &Error) -> bool {
     is_too_large(error) || (error.kind() == ErrorKind::Invalid && error.field() == Some("payload"))
-}
-
-/// How a step is tried again after a conflict: after a random pause that may be longer each time, so
-/// that many who conflict spread out.
-#[derive(Debug)]
-pub(crate) struct Pace {
-    tries: u32,
-    pause: Duration,
-    longest: Duration,
-}
-
-impl Pace {
-    pub(crate) fn new(longest: Duration) -> Self {
-        Pace { tries: 0, pause: FIRST_PAUSE, longest }
-    }
-
-    /// Waits before the next try; says whether there is one.
-    pub(crate) async fn again(&mut self) -> bool {
-        self.tries += 1;
-        if self.tries >= TRIES {
-            return false;
-        }
-        let most = u64::try_from(self.pause.min(self.longest).as_micros()).unwrap_or(u64::MAX);
-        tokio::time::sleep(Duration::from_micros(fastrand::u64(..=most))).await;
-        self.pause = self.pause.saturating_mul(2);
-        true
-    }
 }

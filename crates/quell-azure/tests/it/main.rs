@@ -5,6 +5,7 @@
 mod bounds;
 mod conditions;
 mod cost;
+mod crowd;
 mod faults;
 mod opening;
 mod pages;

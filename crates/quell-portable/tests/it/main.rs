@@ -3,6 +3,7 @@
 
 mod beside;
 mod between;
+mod crowd;
 mod damage;
 mod dedup_races;
 mod duplicates;
