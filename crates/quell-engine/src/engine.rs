@@ -25,7 +25,7 @@ use tracing::warn;
 use crate::backend::{Backend, Index, Scan, Time, contended};
 use crate::known::Known;
 use crate::pace::{Contention, Pace};
-use crate::step::{Step, Windows, is_too_large, is_too_much};
+use crate::step::{Step, Windows, is_too_large, is_too_much, step};
 use crate::upkeep::Met;
 
 /// Rows that a renewal changes.
@@ -46,50 +46,6 @@ pub struct Engine<B> {
     pub(crate) known: Known,
     pub(crate) contention: Contention,
 }
-
-/// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
-macro_rules! step {
-    ($self:ident, $what:literal, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {
-        step!($self, $what, Pace::new($self.backend.longest_pause()), ($now, $jobs), |$step| $body)
-    };
-    ($self:ident, $what:literal, $pace:expr, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {{
-        let mut rows_set_aside = 0;
-        loop {
-            let done: Result<_> = async {
-                let mut pace = $pace;
-                pace.begin().await;
-                loop {
-                    let recorded = $self.history.is_some();
-                    let mut $step =
-                        Step::begin(&$self.backend, Time::from($now), $jobs, recorded).await?;
-                    let answer = $body;
-                    if let Some(answer) = answer
-                        && let Some(news) = $step.commit().await?
-                    {
-                        pace.done();
-                        $self.spread(news);
-                        break Ok(answer);
-                    }
-                    if !pace.again().await {
-                        break Err(contended($what));
-                    }
-                }
-            }
-            .await;
-            let error = match done {
-                Ok(answer) => break answer,
-                Err(error) => error,
-            };
-            // R25: a row that cannot be decoded harms itself only.
-            rows_set_aside += 1;
-            let may_try = rows_set_aside <= quell_core::unreadable::MAX_PER_CALL;
-            if !(may_try && $self.set_aside(&error).await?) {
-                return Err(error);
-            }
-        }
-    }};
-}
-pub(crate) use step;
 
 impl<B: Backend> Engine<B> {
     /// A store on this backend.

@@ -12,12 +12,12 @@ use quell_core::{
     Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
 };
 
-use crate::backend::{Backend, Index, Time, contended};
+use crate::backend::{Backend, Index};
 use crate::claim::Started;
-use crate::engine::{CHANGES_OF_A_RENEWAL, CHANGES_OF_AN_END, Engine, halves, step, too_much};
+use crate::engine::{CHANGES_OF_A_RENEWAL, CHANGES_OF_AN_END, Engine, halves, too_much};
 use crate::pace::Pace;
 use crate::rows::RowName;
-use crate::step::{Step, Windows, is_too_large, is_too_much};
+use crate::step::{Windows, is_too_large, is_too_much, step};
 use crate::upkeep::job_of;
 use tracing::{error, warn};
 

@@ -12,6 +12,61 @@ use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, See
 use crate::changes::key_of;
 use crate::rows::{KeyJobs, Row, RowName};
 
+/// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
+macro_rules! step {
+    ($self:ident, $what:literal, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {
+        step!(
+            $self,
+            $what,
+            $crate::pace::Pace::new($self.backend.longest_pause()),
+            ($now, $jobs),
+            |$step| $body
+        )
+    };
+    ($self:ident, $what:literal, $pace:expr, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {{
+        let mut rows_set_aside = 0;
+        loop {
+            let done: quell_core::Result<_> = async {
+                let mut pace = $pace;
+                pace.begin().await;
+                loop {
+                    let recorded = $self.history.is_some();
+                    let mut $step = $crate::step::Step::begin(
+                        &$self.backend,
+                        $crate::backend::Time::from($now),
+                        $jobs,
+                        recorded,
+                    )
+                    .await?;
+                    let answer = $body;
+                    if let Some(answer) = answer
+                        && let Some(news) = $step.commit().await?
+                    {
+                        pace.done();
+                        $self.spread(news);
+                        break Ok(answer);
+                    }
+                    if !pace.again().await {
+                        break Err($crate::backend::contended($what));
+                    }
+                }
+            }
+            .await;
+            let error = match done {
+                Ok(answer) => break answer,
+                Err(error) => error,
+            };
+            // R25: a row that cannot be decoded harms itself only.
+            rows_set_aside += 1;
+            let may_try = rows_set_aside <= quell_core::unreadable::MAX_PER_CALL;
+            if !(may_try && $self.set_aside(&error).await?) {
+                return Err(error);
+            }
+        }
+    }};
+}
+pub(crate) use step;
+
 /// Whether a window that goes back may join the open one of its key (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Windows {

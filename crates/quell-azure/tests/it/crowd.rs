@@ -1,4 +1,5 @@
-//! Eight processes that trigger one hot key at once.
+//! Eight processes that trigger one hot key at once. How often each trigger is tried depends on the
+//! machine here: `crates/quell-portable/tests/it/crowd.rs` judges it, in virtual time.
 
 use std::time::Duration;
 
@@ -11,9 +12,7 @@ use crate::proxy::{Act, Proxy};
 use crate::server::Place;
 
 const PROCESSES: usize = 8;
-const TRIGGERS: usize = 50;
-/// Of a hundred triggers, at most one takes more tries.
-const MOST_TRIES: usize = 3;
+const TRIGGERS: usize = 20;
 
 fn hot() -> NewTrigger {
     let hour = Duration::from_secs(3_600);
@@ -22,7 +21,7 @@ fn hot() -> NewTrigger {
 }
 
 #[tokio::test]
-async fn r01_eight_processes_at_one_hot_key_seldom_try_more_than_three_times() {
+async fn r01_every_trigger_of_eight_processes_at_one_hot_key_is_accepted() {
     let place = Place::new();
     let mut stores = Vec::new();
     for _ in 0..PROCESSES {
@@ -57,5 +56,4 @@ async fn r01_eight_processes_at_one_hot_key_seldom_try_more_than_three_times() {
     let jobs = store.jobs(&JobFilter::default()).await.unwrap();
     let elements = jobs.iter().map(|job| job.payload.as_str().matches('1').count());
     assert_eq!(elements.sum::<usize>(), tries.len(), "each trigger is in a window");
-    assert!(p99 <= MOST_TRIES, "p99 {p99}: {tries:?}");
 }

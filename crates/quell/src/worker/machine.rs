@@ -21,7 +21,7 @@ use super::ticker::Ticker;
 use crate::metrics;
 use held::{PENALTY, Waiting};
 use pulse::Pulse;
-use rest::{Rest, SAFETY, Turn};
+use rest::{Rest, SAFETY};
 use upkeep::{PRUNE_PAUSE, REAP_PAUSE};
 
 mod held;
@@ -268,30 +268,6 @@ impl Machine {
         let busy = claiming || self.settling || self.renewing > 0 || upkeep;
         let pausing = self.unsettled.is_empty() || now < self.settle_at;
         (!busy && pausing).then_some(self.running)
-    }
-
-    /// Whether its row is there no longer.
-    pub(crate) fn is_resting(&self) -> bool {
-        !self.rest.is_up() && !self.rest.is_leaving()
-    }
-
-    /// Whether a heartbeat is under way.
-    pub(crate) fn is_beating(&self) -> bool {
-        self.pulse.is_sending()
-    }
-
-    /// Whether no report about itself is under way, and the last one said that it works (R25).
-    fn is_seen(&self) -> bool {
-        self.rest.is_up() && !self.pulse.is_sending()
-    }
-
-    /// Whether there is work, or what may be work was announced.
-    fn is_busy(&self, now: Timestamp) -> bool {
-        let called = |poller: &Poller| {
-            poller.limited || !poller.polls && (poller.look_at <= now || !poller.is_free())
-        };
-        let upkeep = self.reaping || self.reap_at.is_some();
-        upkeep || self.settling || !self.held.is_empty() || self.pollers.iter().any(called)
     }
 
     /// The queue behind an index that a command named.
@@ -570,26 +546,6 @@ impl Machine {
         }
         self.plan_settle(now, commands);
         self.plan_renew(now, commands);
-    }
-
-    /// R25, R34: a worker that works sends heartbeats; one that rests has taken its row back.
-    fn plan_rest(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
-        if self.phase == Phase::Working {
-            match self.rest.turn(self.is_busy(now), self.pulse.is_sending(), now) {
-                Some(Turn::Leave) => commands.push(Command::Leave),
-                Some(Turn::Rise) => self.pulse.resume(now),
-                None => {}
-            }
-        }
-        // Workers that rest are no evidence of a crash, so one that takes a lease back is seen first.
-        let lapsed = self.reap_at.filter(|at| *at <= now && self.rest.wakes());
-        if lapsed.is_some_and(|at| !self.pulse.was_sent_since(at)) {
-            self.pulse.resume(now);
-        }
-        if self.rest.is_up() && self.pulse.sends(now) {
-            let (busy, since) = (self.running, self.rest.up_since());
-            commands.push(Command::Heartbeat { busy, since });
-        }
     }
 
     /// R21: a handler whose lease may have lapsed is told, even when the store cannot be asked.

@@ -9,6 +9,10 @@ use std::time::Duration;
 use quell_core::{Result, Timestamp};
 use tracing::debug;
 
+use super::super::event::Command;
+use super::super::poller::Poller;
+use super::{Machine, Phase};
+
 /// Between two looks of a worker that the store wakes: the safety net.
 pub(super) const SAFETY: Duration = Duration::from_secs(900);
 /// How long a worker without work stays up.
@@ -100,5 +104,51 @@ impl Rest {
                 State::Up
             }
         };
+    }
+}
+
+impl Machine {
+    /// Whether its row is there no longer.
+    pub(crate) fn is_resting(&self) -> bool {
+        !self.rest.is_up() && !self.rest.is_leaving()
+    }
+
+    /// Whether a heartbeat is under way.
+    pub(crate) fn is_beating(&self) -> bool {
+        self.pulse.is_sending()
+    }
+
+    /// Whether no report about itself is under way, and the last one said that it works (R25).
+    pub(super) fn is_seen(&self) -> bool {
+        self.rest.is_up() && !self.pulse.is_sending()
+    }
+
+    /// Whether there is work, or what may be work was announced.
+    fn is_busy(&self, now: Timestamp) -> bool {
+        let called = |poller: &Poller| {
+            poller.limited || !poller.polls && (poller.look_at <= now || !poller.is_free())
+        };
+        let upkeep = self.reaping || self.reap_at.is_some();
+        upkeep || self.settling || !self.held.is_empty() || self.pollers.iter().any(called)
+    }
+
+    /// R25, R34: a worker that works sends heartbeats; one that rests has taken its row back.
+    pub(super) fn plan_rest(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
+        if self.phase == Phase::Working {
+            match self.rest.turn(self.is_busy(now), self.pulse.is_sending(), now) {
+                Some(Turn::Leave) => commands.push(Command::Leave),
+                Some(Turn::Rise) => self.pulse.resume(now),
+                None => {}
+            }
+        }
+        // Workers that rest are no evidence of a crash, so one that takes a lease back is seen first.
+        let lapsed = self.reap_at.filter(|at| *at <= now && self.rest.wakes());
+        if lapsed.is_some_and(|at| !self.pulse.was_sent_since(at)) {
+            self.pulse.resume(now);
+        }
+        if self.rest.is_up() && self.pulse.sends(now) {
+            let (busy, since) = (self.running, self.rest.up_since());
+            commands.push(Command::Heartbeat { busy, since });
+        }
     }
 }
