@@ -66,7 +66,9 @@ pub(crate) struct Left {
     pub(crate) jobs: Vec<JobId>,
     /// When a limit lets the first of them start, where that is known.
     pub(crate) due: Option<Timestamp>,
-    /// When to see whether others' leases have lapsed.
+    /// Whether others may run jobs that no message covers any more.
+    pub(crate) watches: bool,
+    /// When to see whether their leases have lapsed.
     pub(crate) lapse: Option<Timestamp>,
 }
 
@@ -196,6 +198,7 @@ impl Held {
         let left = Left {
             jobs: message.ready.iter().copied().collect(),
             due: next.due,
+            watches: message.watches,
             lapse: next.lapse.filter(|_| message.watches).map(look_at),
         };
         seen.message = None;

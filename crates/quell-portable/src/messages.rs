@@ -120,7 +120,7 @@ impl<T: Table> Inner<T> {
         if !self.notices.held.serves(queue) {
             let jobs = std::mem::take(&mut notice.jobs);
             let watches = deliveries > 1 || jobs.is_empty();
-            self.put_off(&notice, queue, (jobs, watches), ELSEWHERE).await?;
+            self.put_off(&notice, queue, (&jobs, watches), ELSEWHERE).await?;
             return self.notices.timer.complete(&delivery).await;
         }
         let verdict = self.judge(&notice, queue, &mut delivery).await?;
@@ -181,7 +181,8 @@ impl<T: Table> Inner<T> {
         }
     }
 
-    /// Holds a message until what it covers is done.
+    /// Holds a message until what it covers is done. What it covers is never forgotten while this process
+    /// lives: it is held, or sent on, or covered by another message that is held.
     async fn keep(&self, notice: &Notice, queue: &QueueName, delivery: Delivery) -> Result<()> {
         let (mut delivery, held) = (delivery, &self.notices.held);
         let begun = Instant::now();
@@ -189,39 +190,41 @@ impl<T: Table> Inner<T> {
         let beat = self.notices.timer.lock() / 3;
         loop {
             let changed = held.changed.notified();
-            let now = self.now().await?;
-            match held.judge(queue, now) {
-                Fate::Done(left) => {
-                    self.pass_on(notice, queue, left, now).await?;
-                    return self.notices.timer.complete(&delivery).await;
-                }
-                Fate::Idle if begun.elapsed() > PATIENCE => {
+            let (sent, left) = match self.fate(queue).await {
+                Fate::Hold => (None, Left::default()),
+                Fate::Idle if begun.elapsed() <= PATIENCE => (None, Left::default()),
+                Fate::Idle => {
                     // No worker here has time for it.
-                    self.put_off(notice, queue, held.let_go(queue), PUT_OFF.0).await?;
-                    return self.notices.timer.complete(&delivery).await;
+                    let (jobs, watches) = held.let_go(queue);
+                    let sent = self.put_off(notice, queue, (&jobs, watches), PUT_OFF.0).await;
+                    (Some(sent), Left { jobs, watches, ..Left::default() })
                 }
-                Fate::Hold | Fate::Idle => {}
+                Fate::Done(left) => (Some(self.pass_on(notice, queue, &left).await), left),
+            };
+            match sent {
+                None => {
+                    let rest = beat.saturating_sub(renewed.elapsed());
+                    let _told = timeout(rest.min(PATIENCE), changed).await;
+                }
+                Some(Ok(())) => return self.notices.timer.complete(&delivery).await,
+                Some(Err(error)) => {
+                    debug!(%error, "messages not sent on, trying again");
+                    if !held.hold(queue, &left.jobs, left.watches) {
+                        // A message that came meanwhile covers it.
+                        return self.notices.timer.complete(&delivery).await;
+                    }
+                    self.hub.wake(Some(queue), notice.at);
+                    sleep(PUT_OFF.0).await;
+                }
             }
-            let rest = beat.saturating_sub(renewed.elapsed());
-            let _told = timeout(rest.min(PATIENCE), changed).await;
             if renewed.elapsed() < beat {
                 continue;
             }
             match self.notices.timer.renew(&delivery).await {
                 Ok(next) => (delivery, renewed) = (next, Instant::now()),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    // Jobs of other messages that it covered need another. So does what runs here: this
-                    // process may have had the message again, and have folded it into this one.
-                    let runs_until = held.runs_until(queue);
-                    let (jobs, _) = held.let_go(queue);
-                    let now = self.now().await?;
-                    if !jobs.is_empty() {
-                        let again = Notice::new(Some(queue.clone()), now, now);
-                        self.notices.send(Notice { jobs, ..again }, now).await?;
-                    }
-                    let watch_at = runs_until.map_or(now, |until| until.max(now));
-                    let watch = Notice::new(Some(queue.clone()), now, watch_at);
-                    return self.notices.send(watch, now).await;
+                    self.lost(queue).await;
+                    return Ok(());
                 }
                 Err(error) => {
                     debug!(%error, "lock not renewed, trying again");
@@ -231,13 +234,47 @@ impl<T: Table> Inner<T> {
         }
     }
 
+    /// What to do about the message that is held of a queue; while nobody tells the time, it is held.
+    async fn fate(&self, queue: &QueueName) -> Fate {
+        match self.now().await {
+            Ok(now) => self.notices.held.judge(queue, now),
+            Err(error) => {
+                debug!(%error, "the table tells no time, the message is held");
+                Fate::Hold
+            }
+        }
+    }
+
+    /// A lock was lost. Jobs of other messages that it covered need another. So does what runs here: this
+    /// process may have had the message again, and have folded it into the one that it held.
+    async fn lost(&self, queue: &QueueName) {
+        let held = &self.notices.held;
+        let runs_until = held.runs_until(queue);
+        let (jobs, _) = held.let_go(queue);
+        let send = async || -> Result<()> {
+            let now = self.now().await?;
+            if !jobs.is_empty() {
+                let again = Notice::new(Some(queue.clone()), now, now);
+                self.notices.send(Notice { jobs: jobs.clone(), ..again }, now).await?;
+            }
+            let watch_at = runs_until.map_or(now, |until| until.max(now));
+            self.notices.send(Notice::new(Some(queue.clone()), now, watch_at), now).await
+        };
+        let mut rest = PUT_OFF.0;
+        while let Err(error) = send().await {
+            warn!(%error, %queue, "messages of a lock that was lost not sent on, trying again");
+            sleep(rest).await;
+            rest = rest.saturating_mul(2).min(PUT_OFF.1 / 10);
+        }
+    }
+
     /// Sends on what a message covered that nobody here can act on: the jobs, and the look for leases
     /// that lapse.
     async fn put_off(
         &self,
         notice: &Notice,
         queue: &QueueName,
-        (jobs, watches): (Vec<JobId>, bool),
+        (jobs, watches): (&[JobId], bool),
         first: Duration,
     ) -> Result<()> {
         let now = self.now().await?;
@@ -247,26 +284,21 @@ impl<T: Table> Inner<T> {
             self.notices.send(again.clone(), now).await?;
         }
         if !jobs.is_empty() {
-            self.notices.send(Notice { jobs, ..again }, now).await?;
+            self.notices.send(Notice { jobs: jobs.to_vec(), ..again }, now).await?;
         }
         Ok(())
     }
 
     /// Sends on what a message covered and is not done.
-    async fn pass_on(
-        &self,
-        notice: &Notice,
-        queue: &QueueName,
-        left: Left,
-        now: Timestamp,
-    ) -> Result<()> {
+    async fn pass_on(&self, notice: &Notice, queue: &QueueName, left: &Left) -> Result<()> {
+        let now = self.now().await?;
         if !left.jobs.is_empty() {
             let (at, tries) = match left.due {
                 Some(due) => (due, 0),
                 None => (now + pause(PUT_OFF.0, notice.tries), notice.tries.saturating_add(1)),
             };
             let again = Notice::new(Some(queue.clone()), now, at);
-            self.notices.send(Notice { jobs: left.jobs, tries, ..again }, now).await?;
+            self.notices.send(Notice { jobs: left.jobs.clone(), tries, ..again }, now).await?;
         }
         if let Some(lapse) = left.lapse {
             let watch = Notice::new(Some(queue.clone()), now, lapse.max(now));

@@ -2,7 +2,7 @@
 //! and conditional rows, and what may go wrong in each.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,6 +29,8 @@ struct Counted {
     table: MemoryTable,
     requests: Arc<AtomicU64>,
     refuses: Arc<AtomicU64>,
+    /// Whether it tells no time.
+    has_no_time: Arc<AtomicBool>,
 }
 
 #[async_trait]
@@ -39,6 +41,9 @@ impl Table for Counted {
 
     /// The clock of a service is known from its last answer.
     async fn now(&self) -> Result<Timestamp> {
+        if self.has_no_time.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "the table tells no time"));
+        }
         self.table.now().await
     }
 
@@ -75,8 +80,8 @@ struct Process {
 
 impl Scene {
     fn new() -> Self {
-        let (requests, refuses) = (Arc::default(), Arc::default());
-        let table = Counted { table: MemoryTable::new(Rig::START), requests, refuses };
+        let (requests, refuses, has_no_time) = (Arc::default(), Arc::default(), Arc::default());
+        let table = Counted { table: MemoryTable::new(Rig::START), requests, refuses, has_no_time };
         Scene { table, timer: MemoryTimer::new(Rig::START, LOCK) }
     }
 
@@ -328,6 +333,31 @@ async fn r21_a_lock_that_is_lost_in_mid_run_leaves_a_message_behind() {
     drop(worker);
     scene.at(100, &mut [&mut client, &mut other.rig]);
     other.works_until(&scene, 0).await;
+}
+
+/// A table that is away for a moment costs no message: the process holds it, and it comes to another one
+/// when the process dies.
+#[tokio::test(start_paused = true)]
+async fn r21_r39_a_message_is_held_while_the_table_is_away() {
+    let scene = Scene::new();
+    let (mut client, mut worker) = (scene.client(), scene.worker());
+    client.trigger(plain("1")).await;
+    let first = worker.woken_one().await;
+    scene.table.has_no_time.store(true, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    scene.table.has_no_time.store(false, Ordering::SeqCst);
+    worker.rig.succeed(&first).await;
+    client.trigger(plain("2")).await;
+    let second = worker.woken_one().await;
+    drop(worker);
+    let mut heir = scene.worker();
+    scene.timer.lose_locks();
+    scene.at(31, &mut [&mut client, &mut heir.rig]);
+    let again = heir.woken_one().await;
+    assert_eq!(again.id, second.id);
+    heir.rig.succeed(&again).await;
+    scene.at(62, &mut [&mut client, &mut heir.rig]);
+    heir.works_until(&scene, 0).await;
 }
 
 /// Jobs of messages that the lost one covered have another.
