@@ -3,7 +3,6 @@
 //! It keeps everything in memory. Its package is fetched by npm below the temporary folder, where no
 //! script of a package runs.
 
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use tempfile::TempDir;
 
 use crate::packages::{alone, install_while_alone};
-use crate::process::{Process, await_that, free_port};
+use crate::process::{Process, await_that};
 
 const VERSION: &str = "3.35.0";
 /// Of the package's file, as the registry and npm's lock file have it.
@@ -23,10 +22,8 @@ pub const ACCOUNT: &str = "devstoreaccount1";
 const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// How long a start may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a port may turn out to be taken.
-const TRIES: usize = 5;
+/// How long a start may take on a busy machine: it reads some thousand files.
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A server of its own.
 #[derive(Debug)]
@@ -45,35 +42,23 @@ impl Azurite {
     /// Where it cannot be installed or started, with what it said.
     pub fn start() -> anyhow::Result<Self> {
         let program = program()?;
-        for _ in 1..TRIES {
-            if let Ok(server) = Azurite::start_program(&program) {
-                return Ok(server);
-            }
-        }
-        Azurite::start_program(&program)
-    }
-
-    fn start_program(program: &PathBuf) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("quell-azurite-").tempdir()?;
-        let (tables, queues, blobs) = (free_port()?, free_port()?, free_port()?);
         let place = folder.path().join("log");
         let log = std::fs::File::create(&place)?;
         let mut command = Command::new("node");
         command.arg(program).current_dir(folder.path());
         command.args(["--silent", "--disableTelemetry", "--skipApiVersionCheck"]);
         command.arg("--inMemoryPersistence");
-        for (service, port) in [("table", tables), ("queue", queues), ("blob", blobs)] {
-            command.arg(format!("--{service}Port")).arg(port.to_string());
-        }
+        // It takes ports that are free, and says which.
+        command.args(["--tablePort", "0", "--queuePort", "0", "--blobPort", "0"]);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut process = Process::start(&mut command)?;
-        let listens = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
-        let is_ready = || listens(tables) && listens(queues);
-        let ended = await_that(PATIENCE, || process.has_ended() || is_ready());
-        if !ended || process.has_ended() {
-            let said = std::fs::read_to_string(place).unwrap_or_default();
-            bail!("Azurite does not come up: {said}");
-        }
+        let said = || std::fs::read_to_string(&place).unwrap_or_default();
+        let ports = || Some((listens(&said(), "Table")?, listens(&said(), "Queue")?));
+        await_that(PATIENCE, || process.has_ended() || ports().is_some());
+        let Some((tables, queues)) = ports().filter(|_| !process.has_ended()) else {
+            bail!("Azurite does not come up: {}", said());
+        };
         Ok(Azurite { _process: process, _folder: folder, tables, queues })
     }
 
@@ -93,6 +78,13 @@ impl Azurite {
             self.tables, self.queues
         )
     }
+}
+
+/// The port on which a service listens, as its log has it.
+fn listens(log: &str, service: &str) -> Option<u16> {
+    let begin = format!("Azurite {service} service is successfully listening at http://127.0.0.1:");
+    log.split_inclusive('\n')
+        .find_map(|line| line.strip_prefix(&begin)?.strip_suffix('\n')?.trim_end().parse().ok())
 }
 
 /// Where its program is; it is fetched where it is missing.
@@ -135,6 +127,7 @@ pub(crate) fn ensure_npm() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::net::TcpStream;
 
     use super::*;
 
@@ -150,6 +143,7 @@ mod tests {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 40"), "unsigned: {answer}");
         drop(server);
-        assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+        let is_closed = || TcpStream::connect(("127.0.0.1", port)).is_err();
+        assert!(await_that(PATIENCE, is_closed), "port {port} still answers");
     }
 }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Between two looks at something that is awaited.
@@ -51,26 +51,34 @@ impl Drop for Process {
     }
 }
 
+/// Where outgoing connections take no port, so that a server can come back to its own.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
 /// A port of the loopback address that nothing listens on at this moment.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("no port is free")?;
-    Ok(listener.local_addr()?.port())
+    free_port_where(PORTS, is_free)
 }
 
 /// How far above its port a node of a Redis cluster listens for the other nodes.
 pub(crate) const BUS: u16 = 10_000;
 
-/// A port that nothing listens on at this moment, nor on the one of its [`BUS`]. Outgoing
-/// connections of others take neither, so a server can come back to them.
+/// As [`free_port`], where nothing listens on its [`BUS`] either.
 pub(crate) fn free_port_with_bus() -> anyhow::Result<u16> {
-    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    for _ in 0..1_000 {
-        let port = fastrand::u16(10_000..22_000);
-        if is_free(port) && is_free(port + BUS) {
-            return Ok(port);
-        }
-    }
-    bail!("no port from 10000 to 22000 is free, with the one {BUS} above it")
+    free_port_where(PORTS.start..PORTS.end - BUS, |port| is_free(port) && is_free(port + BUS))
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind(("127.0.0.1", port)).is_ok()
+}
+
+fn free_port_where(
+    range: std::ops::Range<u16>,
+    is_fit: impl Fn(u16) -> bool,
+) -> anyhow::Result<u16> {
+    let mut ports = (0..1_000).map(|_| fastrand::u16(range.clone()));
+    ports
+        .find(|port| is_fit(*port))
+        .with_context(|| format!("no port of {range:?} is free, or none {BUS} above it"))
 }
 
 /// Waits until `is_so`, until the deadline at the longest; says whether it is so.
