@@ -26,8 +26,8 @@ const CONNECTION_ENV: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// What a URL may say.
 const PARAMETERS: &str = "connection=VARIABLE, \
     credential=managed-identity|workload-identity|developer, endpoint=URL, create=true|false, \
-    timeout_ms=MILLISECONDS, timer=servicebus://HOST/QUEUE|storage-queue://QUEUE|none or \
-    timer_connection=VARIABLE";
+    timeout_ms=MILLISECONDS, timer=servicebus://HOST/QUEUE|storage-queue://QUEUE|none, \
+    timer_connection=VARIABLE or set_timer=true|false";
 
 /// How to open a table.
 ///
@@ -50,6 +50,7 @@ pub struct AzureOptions {
     monotonic: Monotonic,
     history: Option<Sink>,
     timer: Wanted,
+    sets_timer: bool,
 }
 
 /// A store on Azure Table Storage.
@@ -70,6 +71,8 @@ impl AzureOptions {
     ///   `timeout_ms=MILLISECONDS`, as [`AzureOptions::timeout`].
     /// - `timer=servicebus://HOST/QUEUE` or `timer=storage-queue://QUEUE`: what wakes workers, as
     ///   [`AzureOptions::timer`]; `timer=none` where the store is to have none any more.
+    /// - `set_timer=true|false`: whether a store without a timer gets this one, and `timer=none` takes
+    ///   it away, which they do by default; else both are refused.
     /// - `timer_connection=NAME`: the environment variable with the connection string of Service Bus;
     ///   `AZURE_SERVICEBUS_CONNECTION_STRING` by default.
     ///
@@ -109,7 +112,7 @@ impl AzureOptions {
             None => Wanted::Nothing,
         };
         let options = AzureOptions::new(connection, table)?.create(parameters.create);
-        let options = AzureOptions { timer, ..options };
+        let options = AzureOptions { timer, sets_timer: parameters.sets_timer, ..options };
         Ok(match parameters.timeout {
             Some(timeout) => options.timeout(timeout),
             None => options,
@@ -132,7 +135,17 @@ impl AzureOptions {
         }
         let (create, timeout) = (false, Duration::from_secs(10));
         let (monotonic, history, timer) = (Monotonic::default(), None, Wanted::Nothing);
-        Ok(AzureOptions { connection, table, create, timeout, monotonic, history, timer })
+        let sets_timer = true;
+        Ok(AzureOptions {
+            connection,
+            table,
+            create,
+            timeout,
+            monotonic,
+            history,
+            timer,
+            sets_timer,
+        })
     }
 
     /// Whether to create the table where it is missing. Not by default.
@@ -180,10 +193,14 @@ impl AzureOptions {
     /// As [`AzureOptions::open_table`], and as the timer's where it is opened;
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the store has another timer.
     pub async fn open_store(mut self) -> Result<Arc<dyn Store>> {
+        let sets_timer = self.sets_timer;
         match std::mem::take(&mut self.timer) {
             Wanted::Nothing => Ok(Arc::new(self.open().await?)),
             Wanted::None => {
                 let (history, table) = (self.history.clone(), self.open_table().await?);
+                if !sets_timer {
+                    timer::check(&table, table.timer().await?.as_deref(), None)?;
+                }
                 table.set_timer(None).await?;
                 Ok(Arc::new(engine(Partition::new(table, PARTITION), history)))
             }
@@ -191,6 +208,9 @@ impl AzureOptions {
                 let (history, table) = (self.history.clone(), self.open_table().await?);
                 let found = table.timer().await?;
                 timer::check(&table, found.as_deref(), Some(&name))?;
+                if found.is_none() && !sets_timer {
+                    return Err(timer::none_yet(&table));
+                }
                 let partition = Partition::new(table, PARTITION).with_timer(options.open().await?);
                 let store = Timed::new(engine(partition, history))?;
                 if found.is_none() {
@@ -272,6 +292,7 @@ struct Parameters {
     credential: Option<String>,
     timer: Option<timer::Place>,
     timer_connection: Option<String>,
+    sets_timer: bool,
     endpoint: Option<Url>,
     create: bool,
     timeout: Option<Duration>,
@@ -283,7 +304,7 @@ impl FromStr for Parameters {
     /// An error names the parameter and never repeats its value, which may be a secret in a wrong
     /// place.
     fn from_str(query: &str) -> Result<Self> {
-        let mut read = Parameters { create: true, ..Parameters::default() };
+        let mut read = Parameters { create: true, sets_timer: true, ..Parameters::default() };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair
                 .split_once('=')
@@ -298,7 +319,8 @@ impl FromStr for Parameters {
                 ("credential", _) => read.credential = Some(value),
                 ("endpoint", _) => read.endpoint = Some(endpoint(&value)?),
                 ("create", "true" | "false") => read.create = value == "true",
-                ("create", _) => return wrong("true or false"),
+                ("set_timer", "true" | "false") => read.sets_timer = value == "true",
+                ("create" | "set_timer", _) => return wrong("true or false"),
                 ("timeout_ms", text) => match text.parse::<u32>() {
                     Ok(limit) if limit > 0 => {
                         read.timeout = Some(Duration::from_millis(limit.into()));

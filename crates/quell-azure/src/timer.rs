@@ -131,6 +131,16 @@ pub(crate) fn check(table: &TableStorage, found: Option<&str>, wanted: Option<&s
     Err(Error::invalid("timer", message))
 }
 
+/// Refuses to give a store its first timer where that is not for this process to do.
+pub(crate) fn none_yet(table: &TableStorage) -> Error {
+    let message = format!(
+        "table {:?} has no timer yet: it gets this one by a process without set_timer=false, such as \
+         `quell serve`; or leave `timer` out",
+        table.name(),
+    );
+    Error::invalid("timer", message)
+}
+
 fn from_variable(host: &str, queue: &str, variable: Option<&str>) -> Result<ServiceBusOptions> {
     // A name that is not set may be a secret in a wrong place: it is not repeated.
     let text = std::env::var(variable.unwrap_or(CONNECTION_ENV)).map_err(|_| {

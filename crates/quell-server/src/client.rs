@@ -402,14 +402,14 @@ pub(crate) async fn open_store(url: &str) -> anyhow::Result<Quell> {
     Ok(Quell::open(&unmade(url)).await?)
 }
 
-/// The URL by which opening an Azure table that is missing fails and does not make it: of parameters
-/// that are there twice, the last one counts.
+/// The URL by which opening an Azure table that is missing fails and does not make it, and its timer stays
+/// what it is: of parameters that are there twice, the last one counts.
 pub(crate) fn unmade(url: &str) -> Cow<'_, str> {
     if !url.starts_with("azure:") {
         return Cow::Borrowed(url);
     }
     let mark = if url.contains('?') { '&' } else { '?' };
-    Cow::Owned(format!("{url}{mark}create=false"))
+    Cow::Owned(format!("{url}{mark}create=false&set_timer=false"))
 }
 
 /// Refuses a store's file that is not there, which opening would make.

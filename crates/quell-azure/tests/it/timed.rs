@@ -26,6 +26,10 @@ async fn open(url: &str) -> quell::Result<Arc<dyn Store>> {
     AzureOptions::from_url(url)?.open_store().await
 }
 
+async fn open_owned(url: String) -> quell::Result<Arc<dyn Store>> {
+    open(&url).await
+}
+
 fn client(store: Arc<dyn Store>) -> Quell {
     Quell::with_store(store).build().unwrap()
 }
@@ -91,7 +95,11 @@ async fn r34_all_processes_of_a_store_have_the_same_timer() {
     let place = Place::new();
     let with = url(&place);
     let (without, timer) = with.split_once("&timer=").unwrap();
-    // There is none yet: whoever has one may bring it.
+    // There is none yet: whoever has one may bring it, but for who only looks.
+    drop(open(without).await.unwrap());
+    let looks = |url: &str| open_owned(format!("{url}&set_timer=false"));
+    let refused = looks(&with).await.unwrap_err();
+    assert!(refused.to_string().contains("has no timer yet"), "{refused}");
     drop(open(without).await.unwrap());
     drop(open(&with).await.unwrap());
     drop(open(&with).await.unwrap());
@@ -103,6 +111,9 @@ async fn r34_all_processes_of_a_store_have_the_same_timer() {
     let another = format!("{without}&timer=storage-queue://{}b", place.name);
     let refused = open(&another).await.unwrap_err().to_string();
     assert!(refused.contains(&format!("{timer}, this is storage-queue://")), "{refused}");
+    drop(looks(&with).await.unwrap());
+    let refused = looks(&format!("{without}&timer=none")).await.unwrap_err();
+    assert!(refused.to_string().contains(&format!("give timer={timer}")), "{refused}");
     drop(open(&format!("{without}&timer=none")).await.unwrap());
     drop(open(without).await.unwrap());
     drop(open(&another).await.unwrap());
