@@ -2,9 +2,10 @@
 //!
 //! Each workload runs a few rounds, Quell, floor and peers in turn, and the medians are shown. Peers
 //! are programs of their own, so that nothing they depend on is part of Quell's tree. Run it by
-//! `cargo xtask bench sqlite`, `postgres` or `redis`.
+//! `cargo xtask bench sqlite`, `postgres`, `redis` or `memory`.
 
 mod floor;
+mod memory;
 mod place;
 mod postgres;
 mod program;
@@ -38,6 +39,8 @@ enum Store {
     Postgres(postgres::Args),
     /// The store on Redis.
     Redis(redis::Args),
+    /// The engine beside direct moves, in memory.
+    Memory(memory::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,6 +67,7 @@ fn main() -> anyhow::Result<()> {
         Store::Sqlite(args) => sqlite(&args),
         Store::Postgres(args) => postgres::run(&args),
         Store::Redis(args) => redis::run(&args),
+        Store::Memory(args) => memory::run(&args),
     }
 }
 

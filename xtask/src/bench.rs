@@ -16,6 +16,8 @@ pub(crate) enum Store {
     Postgres,
     /// The store on Redis, beside BullMQ, dramatiq and `apalis-redis`.
     Redis,
+    /// The engine beside the model store's direct moves.
+    Memory,
 }
 
 /// Programs in Rust on Redis, Quell first; who of them takes part is said in `bench/src/redis/workloads.rs`.
@@ -26,6 +28,7 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     let run = ["run", "--release", "--locked", "-p", "quell-bench", "--"];
     match store {
+        Store::Memory => cargo(root, &[&run[..], &["memory"], &rest].concat()),
         Store::Sqlite => {
             peer(root, "effectum")?;
             cargo(root, &["build", "--release", "--locked", "-p", "quell-server"])?;
