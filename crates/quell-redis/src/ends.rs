@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
+use crate::directory::Nodes;
 use crate::shard::Shard;
-use crate::shards::Shards;
 
 /// How long one waits before others are told: most ends that come soon need no words.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -39,7 +39,7 @@ impl Ends {
 
 /// Tells the store which ends are awaited here, and tells it again while they are, until the task
 /// that runs it is dropped.
-pub(crate) async fn ask(ends: Arc<Ends>, shards: Arc<Shards>) {
+pub(crate) async fn ask(ends: Arc<Ends>, shards: Arc<Nodes>) {
     let mut asked: BTreeMap<JobId, Instant> = BTreeMap::new();
     loop {
         let begun = ends.begun.notified();

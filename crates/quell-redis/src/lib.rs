@@ -6,8 +6,8 @@
 //! knows who comes next, and `busy` which window of a key; `read`, `dead`, `alerts`, `schedules` and
 //! `upkeep` are what operators and workers ask for besides. `keys`, `row` and `known` say what stands
 //! where in Redis. Calls go out by a `link`: to one server by a `wire`, which keeps its connection
-//! alive and finds the server by a `source`, or to the nodes of a `cluster` by a wire each. `visits`
-//! asks all shards at the same time.
+//! alive and finds the server by a `source`, or to the nodes of a `cluster` by a wire each. `directory`
+//! lists the shards, of which `quell-shards` makes one store.
 //!
 //! Invariant: whatever is written is written by one script, and nothing that a time to live removes
 //! is needed.
@@ -18,11 +18,8 @@ mod check;
 mod claim;
 mod cluster;
 mod dead;
+mod directory;
 mod door;
-mod door_dead;
-mod door_renew;
-mod door_upkeep;
-mod door_workers;
 mod ends;
 mod error;
 mod fast;
@@ -43,17 +40,14 @@ mod row;
 mod schedules;
 mod sentinel;
 mod shard;
-mod shards;
 mod slots;
 mod source;
 mod store;
 mod tags;
-mod told;
 mod trust;
 mod tx;
 mod unreadable;
 mod upkeep;
-mod visits;
 mod wire;
 mod workers;
 mod write;

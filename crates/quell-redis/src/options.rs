@@ -8,19 +8,20 @@ use std::time::Duration;
 
 use quell_core::history::Sink;
 use quell_core::{Error, QueueName, Result, WakeHub};
+use quell_shards::MOST_SHARDS_OF_QUEUE;
 use redis::{ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use tokio::task::JoinSet;
 
 use crate::RedisStore;
 use crate::check::check_settings;
 use crate::cluster::Cluster;
+use crate::directory::Prefix;
 use crate::ends::{Ends, ask};
 use crate::error::explain;
 use crate::link::{Link, Scripts, Wait};
 use crate::push::Listener;
 use crate::sentinel::{Login, Sentinels, Watched, follow};
 use crate::shard::Way;
-use crate::shards::{MOST_SHARDS_OF_QUEUE, Shards};
 use crate::source::{Source, tcp_settings};
 use crate::trust::{authorities, trusting};
 use crate::wire::Wire;
@@ -255,7 +256,7 @@ impl RedisOptions {
         let seen = Arc::new(AtomicI64::new(i64::MIN));
         let (scripts, steps) = (Scripts::new(), Arc::default());
         let way = Way { link, scripts, channel, origin, seen, steps, syncs };
-        let shards = Shards::open(
+        let shards = Prefix::open(
             (self.prefix, self.layout, self.spread),
             way,
             (self.history, Arc::clone(&hub), Arc::clone(&ends)),

@@ -16,13 +16,13 @@ use redis::Value;
 use tracing::error;
 
 use crate::RedisOptions;
+use crate::directory::Prefix;
 use crate::ends::Ends;
 use crate::link::{Link, Scripts};
 use crate::look::{Read, Score, job_of};
 use crate::pace::TRIES;
 use crate::row::from_json;
 use crate::shard::{Time, Way};
-use crate::shards::Shards;
 use crate::store::{ShardStore, step};
 use crate::trust::authorities;
 use crate::tx::{Committed, Tx, VERSION, contended};
@@ -62,12 +62,12 @@ impl RedisOptions {
             syncs: true,
         };
         let told = (None, Arc::new(WakeHub::new()), Arc::new(Ends::default()));
-        let shards = Shards::open((self.prefix, self.layout, self.spread), way, told).await?;
+        let shards = Prefix::open((self.prefix, self.layout, self.spread), way, told).await?;
         let mut all = shards.all().await?;
         if shards.only().is_none() {
-            all.push(Arc::clone(&shards.first));
+            all.push(Arc::clone(shards.first()));
         }
-        let mut clock = shards.first.checkup().await?.clock;
+        let mut clock = shards.first().checkup().await?.clock;
         for shard in &all {
             clock.mark = clock.mark.max(shard.checkup().await?.clock.mark);
         }

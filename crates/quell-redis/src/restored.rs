@@ -19,7 +19,7 @@ impl RedisOptions {
         let store = self.open().await?;
         // Boxed, as in `open`.
         let skipped = async {
-            for shard in store.shards.all().await? {
+            for shard in store.shards().all().await? {
                 shard.skip_ids().await?;
             }
             Ok(())

@@ -18,13 +18,13 @@ use quell_core::{
     Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, TaskInfo, TaskName,
     TaskSettings, Timestamp, WakeHub, WorkerId,
 };
+use quell_shards::Told;
 
 use crate::claim::Tried;
 use crate::ends::Ends;
 use crate::fast::Given;
 use crate::pace::{TRIES, TRIES_OF_A_CLAIM};
 use crate::shard::{Shard, Time};
-use crate::told::Told;
 use crate::tx::{Committed, Tx, contended};
 
 /// One shard as a store of its own.

@@ -357,7 +357,7 @@ mod tests {
         let (url, prefix) = quell_services::redis_url_for_tests();
         let options = RedisOptions::from_url(&url).unwrap().prefix(&prefix).unwrap();
         let door = options.open().await.unwrap();
-        let store = door.shards.only().unwrap();
+        let store = door.shards().only().unwrap();
         let batches = vec![Batch::one(keyed("k"))];
         let receipt = store.enqueue(None, batches).await.unwrap().remove(0).unwrap().remove(0);
         let job = receipt.job().unwrap();

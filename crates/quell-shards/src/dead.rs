@@ -7,10 +7,11 @@ use quell_core::{
     UnreadableJob, UnreadableJobs, UnreadablePage,
 };
 
-use crate::RedisStore;
+use crate::directory::Directory;
+use crate::door::Sharded;
 
 #[async_trait]
-impl DeadLetters for RedisStore {
+impl<D: Directory> DeadLetters for Sharded<D> {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
         let shards = self.shards.all().await?;
         let pages = try_join_all(shards.iter().map(|shard| shard.dead(filter))).await?;
@@ -68,7 +69,7 @@ impl DeadLetters for RedisStore {
 }
 
 #[async_trait]
-impl UnreadableJobs for RedisStore {
+impl<D: Directory> UnreadableJobs for Sharded<D> {
     async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
         let shards = self.shards.all().await?;
         let pages = try_join_all(shards.iter().map(|shard| shard.unreadable(page))).await?;

@@ -8,10 +8,11 @@ use futures_util::future::{join_all, try_join_all};
 use quell_core::heartbeat::{Heartbeat, WorkerRow, Workers};
 use quell_core::{Result, Steps, Timestamp, WorkerId};
 
-use crate::door::RedisStore;
+use crate::directory::Directory;
+use crate::door::Sharded;
 use crate::shards::found_of;
 
-impl RedisStore {
+impl<D: Directory> Sharded<D> {
     /// Sends a heartbeat to each shard of the worker's queues. A shard that is away, or that the
     /// directory cannot name now, does not keep the others from getting it, and gets the next one:
     /// the call fails only where no shard got it.
@@ -31,7 +32,7 @@ impl RedisStore {
     pub(crate) async fn remove_from_each(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
         let mut shards = self.shards.within_reach().await?;
         if self.shards.only().is_none() {
-            shards.push(Arc::clone(&self.shards.first));
+            shards.push(Arc::clone(self.shards.first()));
         }
         let asked = self.visits.each("remove a worker", shards, |shard| {
             let worker = worker.clone();
@@ -52,7 +53,7 @@ impl RedisStore {
         let mut latest = Timestamp::MIN;
         let mut shards = self.shards.all().await?;
         // Of workers that claim from queues that nothing was written to.
-        shards.push(Arc::clone(&self.shards.first));
+        shards.push(Arc::clone(self.shards.first()));
         for workers in try_join_all(shards.iter().map(|shard| shard.workers(now))).await? {
             latest = latest.max(workers.now);
             for row in workers.rows {

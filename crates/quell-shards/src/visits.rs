@@ -17,15 +17,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
-use crate::store::ShardStore;
-
 /// How long answers wait for those of other shards.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The visits that are open, with their beginning.
 type Open = BTreeMap<Visit, Instant>;
 /// What for, which shard, and a number that tells it from other visits.
-type Visit = (&'static str, String, u64);
+type Visit = (&'static str, usize, u64);
 
 /// The shards that are being asked, and what for.
 #[derive(Debug, Default)]
@@ -38,15 +36,15 @@ pub(crate) struct Visits {
 
 /// What shards answered.
 #[derive(Debug)]
-pub(crate) struct Visited<T> {
-    pub(crate) answers: Vec<(Arc<ShardStore>, T)>,
+pub(crate) struct Visited<S, T> {
+    pub(crate) answers: Vec<(Arc<S>, T)>,
     /// Why another did not; none where all answered.
     pub(crate) failed: Option<Error>,
 }
 
-impl<T> Visited<T> {
+impl<S, T> Visited<S, T> {
     /// The answers; the failure where there are none.
-    pub(crate) fn or_failure(self) -> Result<Vec<(Arc<ShardStore>, T)>> {
+    pub(crate) fn or_failure(self) -> Result<Vec<(Arc<S>, T)>> {
         match self.failed {
             Some(error) if self.answers.is_empty() => Err(error),
             Some(_) | None => Ok(self.answers),
@@ -68,12 +66,12 @@ impl Drop for Leaves {
 
 impl Visits {
     /// Asks each shard for one purpose.
-    pub(crate) async fn each<T: Send + 'static>(
+    pub(crate) async fn each<S: Send + Sync + 'static, T: Send + 'static>(
         &self,
         purpose: &'static str,
-        shards: Vec<Arc<ShardStore>>,
-        ask: impl Fn(Arc<ShardStore>) -> BoxFuture<'static, Result<T>>,
-    ) -> Visited<T> {
+        shards: Vec<Arc<S>>,
+        ask: impl Fn(Arc<S>) -> BoxFuture<'static, Result<T>>,
+    ) -> Visited<S, T> {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let mut visited = Visited { answers: Vec::new(), failed: None };
         let mut waiting = 0_usize;
@@ -119,26 +117,26 @@ impl Visits {
     }
 
     /// Opens a visit, unless an earlier one for the same purpose is late.
-    fn begin(&self, purpose: &'static str, shard: &ShardStore) -> Option<Leaves> {
-        let (meta, mut open) = (shard.shard.keys.meta(), lock(&self.open));
-        let all = (purpose, meta.clone(), 0)..=(purpose, meta.clone(), u64::MAX);
+    fn begin<S>(&self, purpose: &'static str, shard: &Arc<S>) -> Option<Leaves> {
+        let (shard, mut open) = (address(shard), lock(&self.open));
+        let all = (purpose, shard, 0)..=(purpose, shard, u64::MAX);
         if open.range(all).any(|(_, began)| began.elapsed() >= GRACE) {
             return None;
         }
-        let visit = (purpose, meta, self.count.fetch_add(1, Ordering::Relaxed));
+        let visit = (purpose, shard, self.count.fetch_add(1, Ordering::Relaxed));
         open.insert(visit.clone(), Instant::now());
         Some(Leaves { open: Arc::clone(&self.open), visit })
     }
 
     /// Asks shards for a limited number of things in all: each for its share, and those that have
     /// more for what is left. Says whether all were asked.
-    pub(crate) async fn share<T: Send + 'static>(
+    pub(crate) async fn share<S: Send + Sync + 'static, T: Send + 'static>(
         &self,
         (purpose, limit): (&'static str, usize),
-        mut shards: Vec<Arc<ShardStore>>,
-        ask: impl Fn(Arc<ShardStore>, usize) -> BoxFuture<'static, Result<T>>,
+        mut shards: Vec<Arc<S>>,
+        ask: impl Fn(Arc<S>, usize) -> BoxFuture<'static, Result<T>>,
         count: impl Fn(&T) -> usize,
-    ) -> (Visited<T>, bool) {
+    ) -> (Visited<S, T>, bool) {
         if limit == 0 {
             return (self.each(purpose, shards, |shard| ask(shard, 0)).await, true);
         }
@@ -162,6 +160,11 @@ impl Visits {
         let is_all = shards.is_empty();
         (all, is_all)
     }
+}
+
+/// Tells shards apart: one that was met stays where it is.
+pub(crate) fn address<S>(shard: &Arc<S>) -> usize {
+    Arc::as_ptr(shard).addr()
 }
 
 fn still_asked(purpose: &'static str) -> Error {

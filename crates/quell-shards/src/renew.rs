@@ -8,13 +8,14 @@ use quell_core::{Error, ErrorKind, Lease, Renewal, Result, Steps, Timestamp};
 use tokio::time::timeout;
 use tracing::warn;
 
-use crate::door::RedisStore;
+use crate::directory::Directory;
+use crate::door::Sharded;
 
 /// A renewal waits for a shard for this part of a lease at most. Workers renew when a third of the
 /// lease is gone, so the answers of the other shards come in time for their leases.
 const PART_OF_LEASE: u32 = 4;
 
-impl RedisStore {
+impl<D: Directory> Sharded<D> {
     /// Asks the shards side by side, and answers for the leases of each one that answers in time.
     pub(crate) async fn renew_each(
         &self,

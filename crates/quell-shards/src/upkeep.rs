@@ -13,20 +13,20 @@ use quell_core::{
     Timestamp,
 };
 
-use crate::door::{RedisStore, of_those_that_answer, sooner};
-use crate::store::ShardStore;
-use crate::visits::Visited;
+use crate::directory::Directory;
+use crate::door::{Sharded, of_those_that_answer, sooner};
+use crate::visits::{Visited, address};
 
 /// While a shard does not answer, schedules are looked at this often: nobody knows what is due there.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-impl RedisStore {
+impl<D: Directory> Sharded<D> {
     /// The shards of a queue, but those whose server is away, unless all are: heartbeats and upkeep
     /// find out when it is back.
-    async fn near(&self, queue: &QueueName) -> Result<Vec<Arc<ShardStore>>> {
+    async fn near(&self, queue: &QueueName) -> Result<Vec<Arc<D::Shard>>> {
         let mut shards = self.shards.met_of_queue(queue).await?;
-        if shards.iter().any(|shard| shard.shard.is_reachable()) {
-            shards.retain(|shard| shard.shard.is_reachable());
+        if shards.iter().any(|shard| self.shards.is_reachable(shard)) {
+            shards.retain(|shard| self.shards.is_reachable(shard));
         }
         Ok(shards)
     }
@@ -86,7 +86,7 @@ impl RedisStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        self.shards.first.next_due(now, queue, tasks).await
+        self.shards.first().next_due(now, queue, tasks).await
     }
 
     pub(crate) async fn reap_each(
@@ -95,7 +95,7 @@ impl RedisStore {
         limit: usize,
     ) -> Result<Vec<Lapsed>> {
         let shards = self.shards.within_reach().await?;
-        let ask = |shard: Arc<ShardStore>, limit| -> BoxFuture<'static, Result<Vec<Lapsed>>> {
+        let ask = |shard: Arc<D::Shard>, limit| -> BoxFuture<'static, Result<Vec<Lapsed>>> {
             Box::pin(async move { shard.reap(now, limit).await })
         };
         let purpose = ("take back leases", limit);
@@ -114,7 +114,7 @@ impl RedisStore {
         limit: usize,
     ) -> Result<Pruned> {
         let shards = self.shards.within_reach().await?;
-        let ask = |shard: Arc<ShardStore>, limit| -> BoxFuture<'static, Result<Pruned>> {
+        let ask = |shard: Arc<D::Shard>, limit| -> BoxFuture<'static, Result<Pruned>> {
             let retention = *retention;
             Box::pin(async move { shard.prune(now, &retention, limit).await })
         };
@@ -130,9 +130,9 @@ impl RedisStore {
         let mut shards = self.shards.within_reach().await?;
         if shards.is_empty() {
             // It has no schedules, but knows the time.
-            shards.push(Arc::clone(&self.shards.first));
+            shards.push(Arc::clone(self.shards.first()));
         }
-        let ask = |shard: Arc<ShardStore>, limit| -> BoxFuture<'static, Result<Ticked>> {
+        let ask = |shard: Arc<D::Shard>, limit| -> BoxFuture<'static, Result<Ticked>> {
             Box::pin(async move { shard.tick(now, limit).await })
         };
         let purpose = ("fire ticks of schedules", limit);
@@ -145,7 +145,7 @@ impl RedisStore {
         for (shard, ticked) in visited.or_failure()? {
             all.now = all.now.max(ticked.now);
             all.fired.extend(ticked.fired);
-            nexts.insert(shard.shard.keys.meta(), ticked.next);
+            nexts.insert(address(&shard), ticked.next);
         }
         all.next = nexts.into_values().flatten().min();
         let again = match (is_all, is_whole) {
@@ -162,7 +162,7 @@ impl RedisStore {
     pub(crate) async fn overview_of_each(&self, now: Option<Timestamp>) -> Result<Overview> {
         let shards = self.shards.within_reach().await?;
         let mut all = match shards.is_empty() {
-            true => self.shards.first.overview(now).await?,
+            true => self.shards.first().overview(now).await?,
             false => Overview { now: Timestamp::MIN, lanes: Vec::new(), unreadable: 0 },
         };
         let asked = shards.clone();
@@ -177,10 +177,10 @@ impl RedisStore {
         }
         let mut last = self.overviews.lock().unwrap_or_else(PoisonError::into_inner);
         for (shard, overview) in answers {
-            last.insert(shard.shard.keys.meta(), overview);
+            last.insert(address(&shard), overview);
         }
         for shard in shards {
-            if let Some(known) = last.get(&shard.shard.keys.meta()) {
+            if let Some(known) = last.get(&address(&shard)) {
                 add(&mut all, known.clone());
             }
         }

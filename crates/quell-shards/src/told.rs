@@ -14,11 +14,11 @@ const MOST: usize = 10_000;
 
 /// What callers have not been told yet.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Mutex<BTreeMap<Lease, Settled>>);
+pub struct Told(Mutex<BTreeMap<Lease, Settled>>);
 
 impl Told {
     /// Remembers what was done.
-    pub(crate) fn keep<'s>(&self, settled: impl IntoIterator<Item = &'s Settled>) {
+    pub fn keep<'s>(&self, settled: impl IntoIterator<Item = &'s Settled>) {
         let done = settled.into_iter().filter(|one| one.became != SettledAs::Refused);
         let mut kept = self.locked();
         kept.extend(done.map(|settled| (settled.lease, *settled)));
@@ -29,7 +29,8 @@ impl Told {
     }
 
     /// What was done of these already, by its place; each is told once.
-    pub(crate) fn take(&self, settlements: &[Settlement]) -> Vec<Option<Settled>> {
+    #[must_use]
+    pub fn take(&self, settlements: &[Settlement]) -> Vec<Option<Settled>> {
         let mut kept = self.locked();
         settlements.iter().map(|one| kept.remove(&one.lease)).collect()
     }
