@@ -62,6 +62,12 @@ impl<B: Backend> Engine<B> {
         Engine { history: Some(sink), ..self }
     }
 
+    /// The same store, which gives its hints where other shards of one store do.
+    #[must_use]
+    pub fn with_hints(self, hub: Arc<WakeHub>, ends: Arc<EndHub>) -> Self {
+        Engine { hub, ends, ..self }
+    }
+
     /// What keeps its rows.
     #[must_use]
     pub fn backend(&self) -> &B {
@@ -135,6 +141,12 @@ impl<B: Backend> Engine<B> {
     }
 }
 
+/// What callers are told of an error of one of the engine's [`Steps`]; [`Store::call`] does that itself.
+#[must_use]
+pub fn told(error: Error) -> Error {
+    if is_too_large(&error) { too_much(&error) } else { error }
+}
+
 /// The refusal of what cannot be split and is more than the store writes at once.
 pub(crate) fn too_much(error: &Error) -> Error {
     lacks("large_batches", &format!("{error} into several, or keep large payloads elsewhere"))
@@ -159,8 +171,7 @@ impl<B: Backend> Store for Engine<B> {
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
-        let answer = dispatch(self, now, operation).await;
-        answer.map_err(|error| if is_too_large(&error) { too_much(&error) } else { error })
+        dispatch(self, now, operation).await.map_err(told)
     }
 
     fn wakeups(&self) -> Wakeups {
@@ -340,12 +351,7 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn set_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
-        step!(self, "set a task", (Time::Last, 0), |step| {
-            step.load_all_settings().await?;
-            step.load([crate::rows::RowName::Task(task.clone())]).await?;
-            step.close_gates();
-            step.take(|part| part.set_task(task, settings))
-        });
+        step!(self, "set a task", (Time::Last, 0), |step| step.set_task(task, settings).await?);
         Ok(())
     }
 

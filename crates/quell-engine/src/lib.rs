@@ -20,12 +20,13 @@ mod moves;
 mod pace;
 mod read;
 pub mod rows;
+mod shard;
 mod step;
 mod upkeep;
 
 pub use backend::{
     Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Time,
 };
-pub use engine::Engine;
+pub use engine::{Engine, told};
 pub use maps::Maps;
 pub use rows::{GATES, KeyJobs, Row, RowName};

@@ -9,7 +9,7 @@ use quell_core::part::TaskKey;
 use quell_core::schedule::{RECORD, UNREADABLE_PAUSE};
 use quell_core::{
     AlertName, AlertState, ErrorKind, Job, JobId, JobState, Result, Retention, ScheduleName,
-    Timestamp, UnreadableJob, WorkerId,
+    TaskName, TaskSettings, Timestamp, UnreadableJob, WorkerId,
 };
 use tracing::error;
 
@@ -64,6 +64,18 @@ impl<B: Backend> Step<'_, B> {
     pub(crate) async fn sweep_entries(&mut self, index: &Index, entries: &[Entry]) -> Result<bool> {
         let place = |entry: &Entry| Some((index.clone(), entry.place, job_of(entry)?));
         self.sweep(entries.iter().filter_map(place).collect()).await
+    }
+
+    /// Changes the settings of a task. None where the step must start over.
+    pub(crate) async fn set_task(
+        &mut self,
+        task: &TaskName,
+        settings: &TaskSettings,
+    ) -> Result<Option<()>> {
+        self.load_all_settings().await?;
+        self.load([RowName::Task(task.clone())]).await?;
+        self.close_gates();
+        Ok(self.take(|part| part.set_task(task, settings)))
     }
 
     /// All workers, by name and incarnation.

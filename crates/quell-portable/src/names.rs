@@ -9,6 +9,8 @@
 //! | `q:` `t:` `s:` `w:` `g:` | queues, tasks, starts, turns, gates |
 //! | `c:` `f:` `o:` `y:` `a:` | schedules, ticks, origins, workers, alerts |
 //! | `x:` | places in indexes |
+//! | `i:` | which ids are taken, and which number the partition has |
+//! | `p:` | the partitions of the store, in the one that lists them |
 //!
 //! Names order as the index does. Text in them is escaped, so that it can be read back; where it is
 //! long, it is a hash, and the row says whose.
@@ -152,7 +154,7 @@ fn of_key((task, key): &TaskKey) -> String {
 }
 
 /// Text with all but letters, digits, `-`, `.` and `_` as `~` and the byte, or the hash of a long one.
-fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._".contains(&byte) {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use quell_core::checkup::{Checkup, ClockReading, SKIPPED_IDS};
+use quell_core::checkup::{Checkup, ClockReading};
 use quell_core::part::{Ids, News};
 use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
 use quell_engine::{
@@ -19,18 +19,13 @@ use quell_engine::{
 
 use crate::beside::{self, Copies, split};
 use crate::damaged::decode_in_part;
+use crate::ids::{Numbers, TakenIds};
 use crate::long::{self, PartCounts, whole};
 use crate::names::{hanging, is_derived, job_of, of_entry, of_index, of_raw, of_row, of_time};
 use crate::notice::Notices;
 use crate::table::{self, Change, Condition, Range, Table};
 use crate::timer::Timer;
 
-/// The row that says which ids are taken.
-const IDS: &str = "i:ids";
-/// How many ids a process takes at a time.
-const BLOCK: u64 = 1_000;
-/// How often a process tries to take ids before it gives up.
-const TRIES: usize = 50;
 /// Values that are longer than this are kept in parts, where a table takes longer ones, too: a service
 /// may count the bytes that it was sent, and not those that they stand for.
 const LONGEST: usize = 512 << 10;
@@ -53,15 +48,16 @@ pub struct Partition<T> {
     name: String,
     state: Arc<Mutex<State>>,
     notices: Option<Arc<Notices>>,
+    numbers: Numbers,
 }
 
 /// What a process knows of a partition.
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     /// The highest time seen (R38).
     now: Timestamp,
-    /// The ids that it has taken and not used.
-    ids: ops::Range<u64>,
+    /// The turns of ids that it has taken and not used.
+    pub(crate) ids: ops::Range<u64>,
     /// Places that were to go from indexes in batches that conflicted, and in how many in a row.
     conflicts: BTreeMap<String, u32>,
 }
@@ -81,23 +77,7 @@ pub struct Tx {
     ids: TakenIds,
 }
 
-/// Ids that no other step has; those that it does not use go back, unless others were taken since.
-#[derive(Debug)]
-struct TakenIds {
-    state: Arc<Mutex<State>>,
-    ids: ops::Range<u64>,
-}
-
-impl Drop for TakenIds {
-    fn drop(&mut self) {
-        let mut state = locked(&self.state);
-        if state.ids.start == self.ids.end {
-            state.ids.start = self.ids.start;
-        }
-    }
-}
-
-fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+pub(crate) fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -106,7 +86,13 @@ impl<T: Table> Partition<T> {
     #[must_use]
     pub fn new(table: T, name: impl Into<String>) -> Self {
         let state = State { now: Timestamp::MIN, ids: 1..1, conflicts: BTreeMap::new() };
-        Partition { table, name: name.into(), state: Arc::new(Mutex::new(state)), notices: None }
+        Partition {
+            table,
+            name: name.into(),
+            state: Arc::new(Mutex::new(state)),
+            notices: None,
+            numbers: Numbers::ALL,
+        }
     }
 
     /// The same partition with a timer: before a step commits, it sends a message for the time at which
@@ -114,6 +100,20 @@ impl<T: Table> Partition<T> {
     #[must_use]
     pub fn with_timer(self, timer: Arc<dyn Timer>) -> Self {
         Partition { notices: Some(Arc::new(Notices::new(timer))), ..self }
+    }
+
+    /// The same partition as one of up to 1,024 of a store: the ids of its jobs are multiples of 1,024
+    /// and this number. All processes give a partition the same number, from its first job on.
+    pub(crate) fn numbered(self, number: u64) -> Self {
+        Partition { numbers: Numbers::of_partition(number), ..self }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn state(&self) -> &Arc<Mutex<State>> {
+        &self.state
     }
 
     pub(crate) fn notices(&self) -> Option<&Arc<Notices>> {
@@ -135,64 +135,6 @@ impl<T: Table> Partition<T> {
         let mut state = locked(&self.state);
         state.now = state.now.max(now);
         state.now
-    }
-
-    /// Leaves the next [`SKIPPED_IDS`] ids out, where the table was restored or lost its newest writes:
-    /// ids that were given and then lost may be known elsewhere. A process that runs meanwhile still
-    /// uses the ids that it took before.
-    ///
-    /// # Errors
-    /// What the table answers; [`ErrorKind::Contention`] where other processes take ids all the time.
-    pub async fn skip_ids(&self) -> Result<()> {
-        for _ in 0..TRIES {
-            if self.take_block(0, SKIPPED_IDS).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(no_ids())
-    }
-
-    /// Takes the next block of ids that begins above this one; none where another process took ids
-    /// meanwhile.
-    async fn take_block(&self, above: u64, count: u64) -> Result<Option<ops::Range<u64>>> {
-        let row = self.table.get(&self.name, &[IDS.to_owned()]).await?.pop().flatten();
-        let next = row.as_ref().map_or(Ok(1), |row| number(&row.value))?;
-        let next = next.max(above.saturating_add(1));
-        let end = next.saturating_add(count);
-        let condition = match row {
-            Some(row) => Condition::Version(row.version),
-            None => Condition::Absent,
-        };
-        let value = Some(end.to_string().into_bytes().into());
-        let change = Change { row: IDS.to_owned(), condition, value };
-        Ok(match self.table.commit(&self.name, vec![change]).await? {
-            table::Committed::Done(_) => Some(next..end),
-            table::Committed::Conflict => None,
-        })
-    }
-
-    /// Takes so many ids above this one.
-    async fn take_ids(&self, count: u64, above: u64) -> Result<TakenIds> {
-        let take = |state: &mut State| {
-            let from = state.ids.start;
-            let fits = from > above && state.ids.end.saturating_sub(from) >= count;
-            fits.then(|| {
-                state.ids.start = from.saturating_add(count);
-                TakenIds { state: Arc::clone(&self.state), ids: from..state.ids.start }
-            })
-        };
-        for _ in 0..TRIES {
-            if let Some(taken) = take(&mut locked(&self.state)) {
-                return Ok(taken);
-            }
-            if let Some(block) = self.take_block(above, count.max(BLOCK)).await? {
-                let mut state = locked(&self.state);
-                // What is left of the block before is given up, unless this one goes on from it.
-                let goes_on = state.ids.end == block.start && state.ids.start > above;
-                state.ids = if goes_on { state.ids.start..block.end } else { block };
-            }
-        }
-        Err(no_ids())
     }
 
     /// Reads rows that were not read yet.
@@ -416,20 +358,20 @@ impl<T: Table> Backend for Partition<T> {
         };
         let count = u64::try_from(jobs).unwrap_or(u64::MAX);
         let ids = match count {
-            0 => TakenIds { state: Arc::clone(&self.state), ids: 0..0 },
+            0 => TakenIds::none(&self.state),
             count => self.take_ids(count, 0).await?,
         };
         let first = ids.ids.start.max(1);
         let (read, whole, parts) = (BTreeMap::new(), BTreeSet::new(), PartCounts::new());
         let copies = Copies::new(count > 0);
         let tx = Tx { now, read, whole, parts, copies, ids };
-        Ok(Begun { tx, now, ids: Ids { next: first, step: 1 } })
+        Ok(Begun { tx, now, ids: self.numbers.from(first) })
     }
 
     async fn ids_above(&self, tx: &mut Tx, above: JobId, jobs: usize) -> Result<Ids> {
         let count = u64::try_from(jobs).unwrap_or(u64::MAX);
-        tx.ids = self.take_ids(count, above.get()).await?;
-        Ok(Ids { next: tx.ids.ids.start, step: 1 })
+        tx.ids = self.take_ids(count, self.numbers.turn(above)).await?;
+        Ok(self.numbers.from(tx.ids.ids.start))
     }
 
     async fn load(&self, tx: &mut Tx, names: &BTreeSet<RowName>) -> Result<Vec<(RowName, Row)>> {
@@ -671,14 +613,4 @@ fn to_json<S: serde::Serialize>(value: &S) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| {
         Error::new(ErrorKind::Internal, "a row has no JSON form").with_source(error)
     })
-}
-
-fn no_ids() -> Error {
-    let message = "cannot take ids: other processes take them all the time";
-    Error::new(ErrorKind::Contention, message)
-}
-
-fn number(value: &[u8]) -> Result<u64> {
-    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| Error::new(ErrorKind::Corrupt, "cannot decode which ids are taken"))
 }

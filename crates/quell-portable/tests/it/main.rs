@@ -7,6 +7,7 @@ mod crowd;
 mod damage;
 mod dedup_races;
 mod duplicates;
+mod partitions;
 mod races;
 mod splits;
 

@@ -1,0 +1,334 @@
+//! A store of several partitions: the whole suite, the simulation, and what partitions know of each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use quell_conformance::rig::{key, keyed, plain, queue, secs, task};
+use quell_conformance::sim::Place;
+use quell_conformance::{Opened, Rig};
+use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::heartbeat::Heartbeat;
+use quell_core::history::Sink;
+use quell_core::part::Ids;
+use quell_core::schedule::{CatchUp, Schedule, Spec};
+use quell_core::{
+    Batch, Claim, ErrorKind, JobId, NewTrigger, QueueName, QueueSettings, Receipt, Result,
+    ScheduleName, Store, TaskSettings,
+};
+use quell_engine::Engine;
+use quell_portable::{Change, Condition, MemoryTable, Partition, Partitions, Range, Table};
+use tokio::task::JoinSet;
+
+/// Partitions are told apart by what ids leave of this.
+const PARTITIONS: u64 = 1_024;
+
+/// The ids of the first of several.
+const FIRST: Ids = Ids { next: 1_025, step: 1_024 };
+
+fn table() -> MemoryTable {
+    MemoryTable::new(Rig::START)
+}
+
+async fn open(table: &MemoryTable, spread: &[(&str, u32)]) -> Result<Partitions<MemoryTable>> {
+    let spread = spread.iter().map(|(name, count)| (QueueName::new(*name).unwrap(), *count));
+    Partitions::open(table.clone(), "p", spread.collect(), None).await
+}
+
+async fn wide(table: &MemoryTable) -> Partitions<MemoryTable> {
+    open(table, &[(queue().as_str(), 4)]).await.unwrap()
+}
+
+async fn narrow(table: &MemoryTable) -> Partitions<MemoryTable> {
+    open(table, &[]).await.unwrap()
+}
+
+async fn take(store: &dyn Store, triggers: Vec<NewTrigger>) -> Result<Vec<Receipt>> {
+    let batch = vec![Batch { triggers, dedup: None }];
+    store.enqueue(Some(Rig::START), batch).await?.pop().unwrap()
+}
+
+fn number(id: JobId) -> u64 {
+    id.get() % PARTITIONS
+}
+
+fn to(name: &str, payload: &str) -> NewTrigger {
+    NewTrigger { queue: QueueName::new(name).unwrap(), ..plain(payload) }
+}
+
+fn schedule(queue: QueueName) -> Schedule {
+    Schedule {
+        name: ScheduleName::new("s").unwrap(),
+        spec: Spec::every(secs(10), Rig::START).unwrap(),
+        catch_up: CatchUp::All,
+        trigger: NewTrigger { queue, ..plain("1") },
+    }
+}
+
+mod conformance {
+    use super::*;
+
+    async fn store(sink: Option<Sink>) -> Partitions<MemoryTable> {
+        Partitions::open(table(), "p", BTreeMap::new(), sink).await.unwrap()
+    }
+
+    /// The tests' queue has the first partition: the model knows no other ids. A schedule comes and
+    /// goes, which writes nothing else.
+    async fn plain() -> Opened {
+        let store = store(None).await;
+        let (schedule, now) = (schedule(queue()), Some(Rig::START));
+        store.set_schedule(now, &schedule).await.unwrap();
+        store.delete_schedule(now, &schedule.name).await.unwrap();
+        Opened { store: Arc::new(store), guard: Box::new(()) }
+    }
+
+    async fn recorded(sink: Sink) -> Opened {
+        Opened { store: Arc::new(store(Some(sink)).await), guard: Box::new(()) }
+    }
+
+    quell_conformance::suite!(plain, recorded, FIRST);
+}
+
+fn place() -> Place {
+    let table = table();
+    Place::new(move |sink| {
+        let opened = Partitions::open(table.clone(), "p", BTreeMap::new(), Some(sink));
+        async move { Arc::new(opened.await.unwrap()) as Arc<dyn Store> }
+    })
+}
+
+quell_conformance::simulation!("partitions", place);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn r03_ids_stay_with_their_partition_however_many_call_at_once() {
+    const CALLERS: usize = 8;
+    const CALLS: usize = 12;
+    let table = table();
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let table = table.clone();
+        callers.spawn(async move {
+            let store = narrow(&table).await;
+            let mut jobs = Vec::new();
+            for call in 0..CALLS {
+                let dedup = Dedup { key: key(&format!("{caller}-{call}")), until: HoldUntil::Done };
+                let triggers = vec![plain("1"), NewTrigger { dedup: Some(dedup), ..plain("2") }];
+                let taken = take(&store, triggers).await.unwrap();
+                jobs.extend(taken.iter().filter_map(Receipt::job));
+            }
+            jobs
+        });
+    }
+    let jobs: Vec<JobId> = callers.join_all().await.concat();
+    let each: BTreeSet<JobId> = jobs.iter().copied().collect();
+    assert_eq!(each.len(), CALLERS * CALLS * 2, "each trigger has a job of its own");
+    let numbers: BTreeSet<u64> = jobs.iter().map(|id| number(*id)).collect();
+    assert_eq!(numbers.len(), 1, "a queue in one partition: {numbers:?}");
+    let store = narrow(&table).await;
+    for id in each {
+        assert!(store.job(id).await.unwrap().is_some(), "job {id} is found by its id");
+    }
+}
+
+#[tokio::test]
+async fn r07_r11_a_key_is_always_in_the_same_of_a_queues_partitions() {
+    let table = table();
+    let (store, other) = (wide(&table).await, narrow(&table).await);
+    let keys: Vec<String> = (0..64).map(|number| format!("customer-{number}")).collect();
+    let mut jobs = BTreeSet::new();
+    for name in &keys {
+        let opened = take(&store, vec![keyed(name)]).await.unwrap();
+        // Another process, which goes by what is there.
+        let joined = take(&other, vec![keyed(name)]).await.unwrap();
+        assert!(matches!(joined[0], Receipt::Debounced { triggers: 2, .. }), "{joined:?}");
+        assert_eq!(opened[0].job(), joined[0].job());
+        jobs.insert(opened[0].job().unwrap());
+    }
+    let numbers: BTreeSet<u64> = jobs.iter().map(|id| number(*id)).collect();
+    assert_eq!(numbers.len(), 4, "64 keys are in every partition");
+    assert_eq!(store.jobs(&Default::default()).await.unwrap().len(), 50, "one page of all");
+    let mut claimed = BTreeSet::new();
+    while claimed.len() < keys.len() {
+        let later = Some(Rig::START + secs(3_600));
+        let jobs = other.claim(later, &Claim { limit: 20, ..Rig::wish(20) }).await.unwrap().jobs;
+        assert!(!jobs.is_empty(), "only {} were found", claimed.len());
+        claimed.extend(jobs.iter().map(|job| job.id));
+    }
+    assert_eq!(claimed, jobs);
+}
+
+#[tokio::test]
+async fn r18_r31_a_spread_queue_refuses_what_would_need_one_partition() {
+    let table = table();
+    let store = wide(&table).await;
+    let limited = QueueSettings { concurrency: Some(2), ..QueueSettings::default() };
+    let refused = store.set_queue(&queue(), &limited).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("4 shards"), "{refused}");
+    // Of many pairs of keys, some meet in one partition and most do not.
+    let (mut together, mut apart) = (0, 0);
+    for number in 0..40 {
+        let dedup = Some(Dedup::new(key(&format!("d{number}"))));
+        match take(&store, vec![NewTrigger { dedup, ..keyed(&format!("k{number}")) }]).await {
+            Ok(_) => together += 1,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+                assert!(error.to_string().contains("belong on different ones"), "{error}");
+                apart += 1;
+            }
+        }
+    }
+    assert!(together > 0 && apart > together, "{together} together, {apart} apart");
+    let several: Vec<NewTrigger> = (0..9).map(|number| keyed(&format!("b{number}"))).collect();
+    let refused = take(&store, several).await.unwrap_err();
+    assert!(refused.to_string().contains("one batch for each key"), "{refused}");
+    let two_queues = vec![plain("1"), to("other", "2")];
+    let refused = take(&store, two_queues).await.unwrap_err();
+    assert!(refused.to_string().contains("one batch for each queue"), "{refused}");
+    let counted: u64 = store.counts().await.unwrap().iter().map(|counts| counts.jobs).sum();
+    assert_eq!(counted, together, "what was refused wrote nothing");
+}
+
+#[tokio::test]
+async fn r40_processes_that_disagree_on_the_partitions_are_refused() {
+    let table = table();
+    take(&wide(&table).await, vec![keyed("k")]).await.unwrap();
+    let other = open(&table, &[(queue().as_str(), 2)]).await.unwrap_err();
+    assert_eq!(other.field(), Some("shards"));
+    assert!(other.to_string().contains("4 shards"), "{other}");
+    for count in [0, 65] {
+        let refused = open(&table, &[("mail", count)]).await.unwrap_err();
+        assert_eq!(refused.field(), Some("shards"));
+        assert!(refused.to_string().contains("1 to 64"), "{refused}");
+    }
+    // The same table, as a store of one partition.
+    let whole = Engine::new(Partition::new(table.clone(), "w"));
+    take(&whole, vec![plain("1")]).await.unwrap();
+    let refused = Partitions::open(table, "w", BTreeMap::new(), None).await.unwrap_err();
+    assert_eq!(refused.field(), Some("layout"));
+    assert!(refused.to_string().contains("a store of one partition"), "{refused}");
+}
+
+#[tokio::test]
+async fn r33_a_partition_that_is_made_later_knows_which_tasks_are_paused() {
+    let table = table();
+    let store = narrow(&table).await;
+    store.set_task(&task("t"), &TaskSettings { paused: true }).await.unwrap();
+    take(&store, vec![plain("1")]).await.unwrap();
+    let claim = store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap();
+    assert!(claim.jobs.is_empty() && claim.next.due.is_none(), "{claim:?}");
+    store.set_task(&task("t"), &TaskSettings { paused: false }).await.unwrap();
+    assert_eq!(store.claim(Some(Rig::START), &Rig::wish(1)).await.unwrap().jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn r25_a_partition_that_is_made_later_knows_the_workers_of_its_queue() {
+    let table = table();
+    let store = narrow(&table).await;
+    let beat = |name: &str| {
+        let worker = Rig::wish(1).worker;
+        Heartbeat {
+            worker,
+            incarnation: 1,
+            host: "h".to_owned(),
+            pid: 1,
+            version: "1".to_owned(),
+            queues: vec![QueueName::new(name).unwrap()],
+            slots: 1,
+            busy: 0,
+            lease: secs(30),
+            age: secs(0),
+        }
+    };
+    store.heartbeat(Some(Rig::START), &beat(queue().as_str())).await.unwrap();
+    take(&narrow(&table).await, vec![plain("1")]).await.unwrap();
+    let own = Engine::new(Partition::new(table, format!("p:{}", queue())));
+    assert_eq!(own.worker_rows().await.unwrap().len(), 1);
+    assert_eq!(store.workers(Some(Rig::START)).await.unwrap().rows.len(), 1, "each is shown once");
+}
+
+#[tokio::test]
+async fn r36_a_schedule_moves_to_the_partition_of_its_queue() {
+    let table = table();
+    let (store, now) = (narrow(&table).await, Some(Rig::START));
+    store.set_schedule(now, &schedule(queue())).await.unwrap();
+    let other = QueueName::new("other").unwrap();
+    store.set_schedule(now, &schedule(other.clone())).await.unwrap();
+    let known = store.schedules().await.unwrap();
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[0].schedule.trigger.queue, other);
+    let ticked = store.tick(Some(Rig::START + secs(10)), 9).await.unwrap();
+    assert_eq!(ticked.fired.len(), 1, "{ticked:?}");
+    store.delete_schedule(now, &known[0].schedule.name).await.unwrap();
+    assert!(store.schedules().await.unwrap().is_empty());
+}
+
+/// The tags that the list has numbered.
+async fn numbered(table: &MemoryTable) -> usize {
+    let page = table.range("p:~23", &Range::of("p:s:"), 100).await.unwrap();
+    page.rows.len()
+}
+
+#[tokio::test]
+async fn r40_a_queue_that_is_only_asked_about_takes_no_partition() {
+    let table = table();
+    let store = open(&table, &[("wide", 4)]).await.unwrap();
+    for name in ["typo", "wide"] {
+        let queue = QueueName::new(name).unwrap();
+        let claim = Claim { queue: queue.clone(), ..Rig::wish(9) };
+        assert!(store.claim(None, &claim).await.unwrap().jobs.is_empty());
+        let tasks: Arc<[_]> = Arc::from([task("t")]);
+        let next = store.next_due(None, &queue, &tasks).await.unwrap();
+        let peeked = store.peek(None, &[(queue.clone(), tasks)]).await.unwrap();
+        assert_eq!((next.due, peeked[0].due), (None, None));
+        assert!(!store.delete_queue(&queue).await.unwrap());
+        assert_eq!(store.cancel_key(None, &task("t"), &key("k")).await.unwrap(), None);
+    }
+    assert_eq!(numbered(&table).await, 0);
+    // What is written takes one, and is found by who asked before.
+    take(&narrow(&table).await, vec![to("typo", "1")]).await.unwrap();
+    assert_eq!(numbered(&table).await, 1);
+    let claim = Claim { queue: QueueName::new("typo").unwrap(), ..Rig::wish(9) };
+    assert_eq!(store.claim(None, &claim).await.unwrap().jobs.len(), 1);
+}
+
+/// A failover may lose what the list was told last. A number that is given twice would send the calls
+/// about one queue's jobs to the other's partition.
+#[tokio::test]
+async fn r39_a_list_that_forgot_a_partition_is_told_and_not_believed() {
+    let table = table();
+    let first = narrow(&table).await;
+    let job = take(&first, vec![to("x", "1")]).await.unwrap()[0].job().unwrap();
+    assert_eq!(number(job), 1);
+    let lost = ["p:s:x", "p:n"].map(|row| Change {
+        row: row.to_owned(),
+        condition: Condition::Present,
+        value: None,
+    });
+    table.commit("p:~23", lost.to_vec()).await.unwrap();
+    // Another process, which has met neither queue.
+    let second = narrow(&table).await;
+    let other = take(&second, vec![to("y", "2")]).await.unwrap()[0].job().unwrap();
+    assert_eq!(number(other), 1);
+    let error = take(&second, vec![to("x", "3")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("has number 1"), "{error}");
+    assert!(error.to_string().contains("\"p:s:x\""), "{error}");
+}
+
+/// Names that are long or hold other signs are told apart, and found again.
+#[tokio::test]
+async fn r06_partitions_of_long_names_never_meet() {
+    let table = table();
+    let long = "q".repeat(90);
+    let names = [long.clone(), format!("{long}r"), "a.b".to_owned(), "a:b".to_owned()];
+    let store = narrow(&table).await;
+    let mut numbers = BTreeSet::new();
+    for name in &names {
+        let job = take(&store, vec![to(name, "1")]).await.unwrap()[0].job().unwrap();
+        numbers.insert(number(job));
+    }
+    assert_eq!(numbers.len(), names.len());
+    let found = narrow(&table).await.queues().await.unwrap();
+    let found: BTreeSet<String> = found.into_iter().map(|info| info.name.to_string()).collect();
+    assert_eq!(found, BTreeSet::from(names));
+}
