@@ -11,7 +11,7 @@ const ACCOUNT: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// What tests read; `quell-services` names it, too.
 const TESTS: &str = "QUELL_TEST_AZURITE";
 /// The tests that ask nothing of Azurite alone, such as a proxy before it.
-const FILTER: &str = "test(/^store::/) | test(/^conditions::/) | \
+const FILTER: &str = "test(/^store::/) | test(/^conditions::/) | test(/^partitions::/) | \
                       test(timed::r01_r34_a_store_that_gets_a_timer_leaves_nothing_behind) | \
                       test(timed::r34_a_storage_queue_of_a_url_wakes_workers_of_other_processes)";
 

@@ -17,6 +17,7 @@ mod credentials;
 mod entra;
 mod error;
 mod options;
+mod parameters;
 mod queue;
 pub mod servicebus;
 mod table;
@@ -29,5 +30,6 @@ pub use credentials::{Credentials, Secret, SharedKey, TokenSource};
 #[cfg(feature = "entra")]
 pub use entra::{Entra, Identity};
 pub use options::{AzureOptions, AzureStore};
+pub use quell_portable::Layout;
 pub use queue::{StorageQueue, StorageQueueOptions};
 pub use table::TableStorage;

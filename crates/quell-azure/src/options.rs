@@ -1,20 +1,20 @@
 //! Which table, with which credentials, and how.
 
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use quell_core::checkup::ClockReset;
 use quell_core::history::Sink;
-use quell_core::{Error, Result, Store, lacks};
+use quell_core::{Error, QueueName, Result, Store, lacks};
 use quell_engine::Engine;
-use quell_portable::{Partition, Timed, Timer};
+use quell_portable::{Layout, Partition, Partitions, Spread, Timed, Timer};
+use quell_shards::check_spread;
 use reqwest::Url;
 
 use crate::clock::Monotonic;
 use crate::connection::{Connection, endpoint};
 use crate::credentials::Service;
+use crate::parameters::Parameters;
 use crate::table::TableStorage;
 use crate::timer::{self, Wanted};
 use crate::transport::Transport;
@@ -22,12 +22,6 @@ use crate::transport::Transport;
 /// Where the connection string is, unless the URL names another variable: the name that Azure's own
 /// command line reads.
 const CONNECTION_ENV: &str = "AZURE_STORAGE_CONNECTION_STRING";
-
-/// What a URL may say.
-const PARAMETERS: &str = "connection=VARIABLE, \
-    credential=managed-identity|workload-identity|developer, endpoint=URL, create=true|false, \
-    timeout_ms=MILLISECONDS, timer=servicebus://HOST/QUEUE|storage-queue://QUEUE|none, \
-    timer_connection=VARIABLE or set_timer=true|false";
 
 /// How to open a table.
 ///
@@ -51,12 +45,14 @@ pub struct AzureOptions {
     history: Option<Sink>,
     timer: Wanted,
     sets_timer: bool,
+    layout: Layout,
+    spread: Spread,
 }
 
 /// A store on Azure Table Storage.
 pub type AzureStore = Engine<Partition<TableStorage>>;
 
-/// The partition that holds a store's rows.
+/// The partition that holds a store's rows, and what the names of several begin with.
 const PARTITION: &str = "store";
 
 impl AzureOptions {
@@ -75,6 +71,8 @@ impl AzureOptions {
     ///   it away, which they do by default; else both are refused.
     /// - `timer_connection=NAME`: the environment variable with the connection string of Service Bus;
     ///   `AZURE_SERVICEBUS_CONNECTION_STRING` by default.
+    /// - `layout=one|queues`, as [`AzureOptions::layout`], and `shards.QUEUE=COUNT`, as
+    ///   [`AzureOptions::shards`].
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for anything else, where a variable is
@@ -112,7 +110,10 @@ impl AzureOptions {
             None => Wanted::Nothing,
         };
         let options = AzureOptions::new(connection, table)?.create(parameters.create);
-        let options = AzureOptions { timer, sets_timer: parameters.sets_timer, ..options };
+        let (layout, spread) = (parameters.layout, parameters.spread);
+        check_spread(layout, &spread)?;
+        let sets_timer = parameters.sets_timer;
+        let options = AzureOptions { timer, sets_timer, layout, spread, ..options };
         Ok(match parameters.timeout {
             Some(timeout) => options.timeout(timeout),
             None => options,
@@ -145,6 +146,8 @@ impl AzureOptions {
             history,
             timer,
             sets_timer,
+            layout: Layout::One,
+            spread: Spread::new(),
         })
     }
 
@@ -163,6 +166,24 @@ impl AzureOptions {
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    /// Whether all queues share a partition of the table, which is the default, or each has one of its
+    /// own. It cannot change once there is the table.
+    pub fn layout(self, layout: Layout) -> Self {
+        AzureOptions { layout, ..self }
+    }
+
+    /// Spreads one queue over so many partitions by the hash of its triggers' keys. Such a queue has no
+    /// limits, its order of priorities holds within each partition, and their number cannot change.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for none or more than 64, and where
+    /// the layout is not [`Layout::Queues`].
+    pub fn shards(mut self, queue: &QueueName, shards: u32) -> Result<Self> {
+        check_spread(self.layout, &Spread::from([(queue.clone(), shards)]))?;
+        self.spread.insert(queue.clone(), shards);
+        Ok(self)
     }
 
     /// Where the table service is.
@@ -194,6 +215,9 @@ impl AzureOptions {
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the store has another timer.
     pub async fn open_store(mut self) -> Result<Arc<dyn Store>> {
         let sets_timer = self.sets_timer;
+        if self.layout == Layout::Queues {
+            return Ok(Arc::new(self.open_partitions().await?));
+        }
         match std::mem::take(&mut self.timer) {
             Wanted::Nothing => Ok(Arc::new(self.open().await?)),
             Wanted::None => {
@@ -222,6 +246,24 @@ impl AzureOptions {
         }
     }
 
+    /// Opens a store of [`Layout::Queues`].
+    ///
+    /// # Errors
+    /// As [`AzureOptions::open_table`]; [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported) for
+    /// one with a timer; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where a queue is spread
+    /// over another number of partitions, and for [`Layout::One`], which [`AzureOptions::open_store`] opens.
+    pub async fn open_partitions(self) -> Result<Partitions<Arc<TableStorage>>> {
+        if self.layout != Layout::Queues {
+            return Err(Error::invalid("layout", "`open_partitions` opens layout `queues` alone"));
+        }
+        if matches!(self.timer, Wanted::Timer { .. }) {
+            return Err(lacks("timed", "leave `timer` out with layout=queues: its workers poll"));
+        }
+        let (history, spread) = (self.history.clone(), self.spread.clone());
+        let table = Arc::new(self.open_table().await?);
+        Partitions::open(table, PARTITION, spread, history).await
+    }
+
     /// Opens the table without a timer, after checking that it is Quell's or empty.
     ///
     /// # Errors
@@ -230,6 +272,9 @@ impl AzureOptions {
     pub async fn open(self) -> Result<AzureStore> {
         if !matches!(self.timer, Wanted::Nothing) {
             return Err(Error::invalid("timer", "`open` opens no timer: use `open_store`"));
+        }
+        if self.layout != Layout::One {
+            return Err(Error::invalid("layout", "`open` opens one partition: use `open_store`"));
         }
         let (history, table) = (self.history.clone(), self.open_table().await?);
         timer::check(&table, table.timer().await?.as_deref(), None)?;
@@ -242,7 +287,10 @@ impl AzureOptions {
     /// # Errors
     /// As [`AzureOptions::open_table`].
     pub async fn skip_ids(self) -> Result<()> {
-        Partition::new(self.open_table().await?, PARTITION).skip_ids().await
+        match self.layout {
+            Layout::One => Partition::new(self.open_table().await?, PARTITION).skip_ids().await,
+            Layout::Queues => self.open_partitions().await?.skip_ids().await,
+        }
     }
 
     /// Always refused: the store's time is the service's, and no row holds it, so there is nothing to
@@ -272,7 +320,7 @@ impl AzureOptions {
         let credentials = self.connection.credentials;
         let transport = Transport::new(Service::Table, url, credentials, self.timeout)?;
         let table = TableStorage::new(self.table, transport, self.timeout, self.monotonic);
-        Box::pin(table.prepare(self.create)).await?;
+        Box::pin(table.prepare(self.layout, self.create)).await?;
         Ok(table)
     }
 }
@@ -282,64 +330,6 @@ fn engine(partition: Partition<TableStorage>, history: Option<Sink>) -> AzureSto
     match history {
         Some(history) => store.with_history(history),
         None => store,
-    }
-}
-
-/// What stands after the `?` of a URL.
-#[derive(Default)]
-struct Parameters {
-    connection: Option<String>,
-    credential: Option<String>,
-    timer: Option<timer::Place>,
-    timer_connection: Option<String>,
-    sets_timer: bool,
-    endpoint: Option<Url>,
-    create: bool,
-    timeout: Option<Duration>,
-}
-
-impl FromStr for Parameters {
-    type Err = Error;
-
-    /// An error names the parameter and never repeats its value, which may be a secret in a wrong
-    /// place.
-    fn from_str(query: &str) -> Result<Self> {
-        let mut read = Parameters { create: true, sets_timer: true, ..Parameters::default() };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair
-                .split_once('=')
-                .ok_or_else(|| refuse("a parameter has no `=`: give NAME=VALUE&NAME=VALUE…"))?;
-            let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
-            let wrong = |allowed: &str| Err(refuse(&format!("`{name}`: give {allowed}")));
-            match (name, value.as_str()) {
-                ("connection" | "timer_connection", "") => {
-                    return wrong("the name of an environment variable");
-                }
-                ("connection", _) => read.connection = Some(value),
-                ("credential", _) => read.credential = Some(value),
-                ("endpoint", _) => read.endpoint = Some(endpoint(&value)?),
-                ("create", "true" | "false") => read.create = value == "true",
-                ("set_timer", "true" | "false") => read.sets_timer = value == "true",
-                ("create" | "set_timer", _) => return wrong("true or false"),
-                ("timeout_ms", text) => match text.parse::<u32>() {
-                    Ok(limit) if limit > 0 => {
-                        read.timeout = Some(Duration::from_millis(limit.into()));
-                    }
-                    _ => return wrong("a number of milliseconds above 0"),
-                },
-                ("timer", text) => match text.parse() {
-                    Ok(place) => read.timer = Some(place),
-                    Err(()) => {
-                        return wrong("servicebus://HOST/QUEUE, storage-queue://QUEUE or none");
-                    }
-                },
-                ("timer_connection", _) => read.timer_connection = Some(value),
-                _ => {
-                    return Err(refuse(&format!("{name:?} is not known: use {PARAMETERS}")));
-                }
-            }
-        }
-        Ok(read)
     }
 }
 
@@ -375,6 +365,6 @@ fn entra(_: &str, _: &str) -> Result<Connection> {
     Err(refuse("`credential` needs the feature `entra`, which this build lacks"))
 }
 
-fn refuse(help: &str) -> Error {
+pub(crate) fn refuse(help: &str) -> Error {
     Error::invalid("url", format!("cannot read the URL of an Azure table: {help}"))
 }

@@ -29,6 +29,7 @@ pub use memory::MemoryTable;
 pub use memory_timer::MemoryTimer;
 pub use partition::Partition;
 pub use partitions::Partitions;
+pub use quell_shards::{Layout, Spread};
 pub use table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table, Version};
 pub use timed::Timed;
 pub use timer::{Delivery, Message, Received, Timer};

@@ -1,6 +1,5 @@
 //! A store of several partitions: each queue is one, or several.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -10,7 +9,7 @@ use quell_core::{
     Steps, Store, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, dispatch,
 };
 use quell_engine::{Engine, told};
-use quell_shards::{Directory, MOST_SHARDS_OF_QUEUE, Sharded, Shards};
+use quell_shards::{Directory, Layout, Sharded, Shards, Spread, check_spread};
 
 use crate::listing::{About, Listing};
 use crate::names::text;
@@ -28,14 +27,12 @@ const LIST: &str = "#";
 /// queue of several partitions takes no limits, and its triggers have one key, or the same text for each.
 ///
 /// ```
-/// use std::collections::BTreeMap;
-///
 /// use quell_core::{QueueName, Store, Timestamp};
-/// use quell_portable::{MemoryTable, Partitions};
+/// use quell_portable::{MemoryTable, Partitions, Spread};
 ///
 /// # async fn open() -> quell_core::Result<()> {
 /// let table = MemoryTable::new(Timestamp::from_secs(0));
-/// let spread = BTreeMap::from([(QueueName::new("mail")?, 4)]);
+/// let spread = Spread::from([(QueueName::new("mail")?, 4)]);
 /// let store = Partitions::open(table, "store", spread, None).await?;
 /// assert!(!store.capabilities().across_queues);
 /// # Ok(())
@@ -64,23 +61,16 @@ impl<T: Table + Clone> Partitions<T> {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where a queue is spread over another number, or over more than
-    /// [`MOST_SHARDS_OF_QUEUE`], and where the partition `name` has the rows of a store of one
+    /// 64, and where the partition `name` has the rows of a store of one
     /// [`Partition`]; else what the table answers.
     pub async fn open(
         table: T,
         name: impl Into<String>,
-        spread: BTreeMap<QueueName, u32>,
+        spread: Spread,
         history: Option<Sink>,
     ) -> Result<Self> {
         let name = name.into();
-        for (queue, count) in &spread {
-            if !(1..=MOST_SHARDS_OF_QUEUE).contains(count) {
-                let message = format!(
-                    "queue {queue} over {count} partitions: give 1 to {MOST_SHARDS_OF_QUEUE}"
-                );
-                return Err(Error::invalid("shards", message));
-            }
-        }
+        check_spread(Layout::Queues, &spread)?;
         let whole = table.range(&name, &Range::of(""), 1).await?;
         if !whole.rows.is_empty() {
             let message = format!(
@@ -160,7 +150,7 @@ impl<T: Table + Clone> Directory for List<T> {
         }
     }
 
-    async fn spread(&self) -> Result<BTreeMap<QueueName, u32>> {
+    async fn spread(&self) -> Result<Spread> {
         let known = self.listing.spreads().await?.into_iter();
         known.map(|(queue, count)| Ok((QueueName::new(queue)?, count))).collect()
     }

@@ -151,3 +151,30 @@ pub trait Table: Send + Sync + fmt::Debug + 'static {
         Vec::new()
     }
 }
+
+#[async_trait]
+impl<T: Table + ?Sized> Table for Arc<T> {
+    fn bounds(&self) -> Bounds {
+        (**self).bounds()
+    }
+
+    async fn now(&self) -> Result<Timestamp> {
+        (**self).now().await
+    }
+
+    async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {
+        (**self).get(partition, rows).await
+    }
+
+    async fn range(&self, partition: &str, range: &Range, limit: usize) -> Result<Page> {
+        (**self).range(partition, range, limit).await
+    }
+
+    async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
+        (**self).commit(partition, changes).await
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        (**self).facts()
+    }
+}

@@ -1,18 +1,16 @@
 //! The directory of shards on Redis: a shard of its own that holds no jobs, but the alerts, and what new
 //! shards must know of tasks and workers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::history::Sink;
 use quell_core::{Error, ErrorKind, QueueName, Result, Steps, TaskName, TaskSettings, WakeHub};
-use quell_shards::{Directory, MOST_SHARDS, Shards};
+use quell_shards::{Directory, Layout, MOST_SHARDS, Shards, Spread};
 
 use crate::ends::Ends;
 use crate::keys::Keys;
 use crate::look::{Read, text};
-use crate::options::Layout;
 use crate::row::corrupt;
 use crate::shard::{OwnIds, Shard, Time, Way};
 use crate::store::ShardStore;
@@ -46,7 +44,7 @@ pub(crate) struct Prefix {
 
 impl Prefix {
     pub(crate) async fn open(
-        (prefix, layout, spread): (String, Layout, BTreeMap<QueueName, u32>),
+        (prefix, layout, spread): (String, Layout, Spread),
         way: Way,
         (history, hub, ends): (Option<Sink>, Arc<WakeHub>, Arc<Ends>),
     ) -> Result<Nodes> {
@@ -99,7 +97,7 @@ impl Directory for Prefix {
         tags_of(queue, count)
     }
 
-    async fn spread(&self) -> Result<BTreeMap<QueueName, u32>> {
+    async fn spread(&self) -> Result<Spread> {
         let fields = self.first.shard.directory("spread ").await?.into_iter();
         let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
         fields.map(|(field, known)| Ok((QueueName::new(field)?, count(known)))).collect()

@@ -54,4 +54,5 @@ mod write;
 mod writes;
 
 pub use door::RedisStore;
-pub use options::{Layout, RedisOptions};
+pub use options::RedisOptions;
+pub use quell_shards::Layout;

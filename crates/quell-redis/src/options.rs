@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quell_core::history::Sink;
 use quell_core::{Error, QueueName, Result, WakeHub};
-use quell_shards::MOST_SHARDS_OF_QUEUE;
+use quell_shards::{Layout, Spread, check_spread};
 use redis::{ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use tokio::task::JoinSet;
 
@@ -31,17 +31,6 @@ const DEFAULT_PREFIX: &str = "quell";
 /// The longest prefix, in bytes.
 const MAX_PREFIX_BYTES: usize = 64;
 
-/// How a store's keys are spread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// All keys share a hash tag: one script may touch any of them, so that a batch may name several
-    /// queues. The default on one node.
-    One,
-    /// Each queue has a hash tag of its own, so that a Cluster spreads them. The only one there, and
-    /// possible on one node for who will need a Cluster later.
-    Queues,
-}
-
 /// How to open a store.
 ///
 /// ```no_run
@@ -61,7 +50,7 @@ pub struct RedisOptions {
     watched: Option<Watched>,
     pub(crate) prefix: String,
     pub(crate) layout: Layout,
-    pub(crate) spread: BTreeMap<QueueName, u32>,
+    pub(crate) spread: Spread,
     wait_replicas: u32,
     timeout: Duration,
     pub(crate) ca_file: Option<PathBuf>,
@@ -158,7 +147,9 @@ impl RedisOptions {
         Ok(self)
     }
 
-    /// How the keys are spread; it cannot change once there are any.
+    /// How the keys are spread; it cannot change once there are any. [`Layout::One`] by default on one
+    /// node: all keys share a hash tag. A Cluster has [`Layout::Queues`] alone: each shard has a tag of
+    /// its own.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for [`Layout::One`] on a Cluster.
@@ -179,14 +170,7 @@ impl RedisOptions {
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for none or more than 64, and where
     /// the layout is not [`Layout::Queues`].
     pub fn shards(mut self, queue: &QueueName, shards: u32) -> Result<Self> {
-        if shards == 0 || shards > MOST_SHARDS_OF_QUEUE {
-            let message = format!("queue {queue}: give 1 to {MOST_SHARDS_OF_QUEUE} shards");
-            return Err(Error::invalid("shards", message));
-        }
-        if self.layout != Layout::Queues {
-            let message = format!("queue {queue}: only layout `queues` has shards");
-            return Err(Error::invalid("shards", message));
-        }
+        check_spread(self.layout, &Spread::from([(queue.clone(), shards)]))?;
         self.spread.insert(queue.clone(), shards);
         Ok(self)
     }

@@ -1,11 +1,12 @@
 //! What a store author writes.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::{QueueName, Result, Steps, TaskName, TaskSettings};
+
+use crate::layout::Spread;
 
 /// The most shards of a store: their numbers take so much room in ids.
 pub const MOST_SHARDS: u64 = 1_024;
@@ -30,7 +31,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
     fn tags_of(&self, queue: &QueueName, count: u32) -> Vec<String>;
 
     /// The queues that are spread over several shards, and over how many, as the directory has it.
-    async fn spread(&self) -> Result<BTreeMap<QueueName, u32>>;
+    async fn spread(&self) -> Result<Spread>;
 
     /// Writes over how many shards a queue is spread, unless it is written; answers with what is.
     async fn agree_on_spread(&self, queue: &QueueName, count: u32) -> Result<u32>;

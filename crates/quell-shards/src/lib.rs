@@ -12,6 +12,7 @@
 mod dead;
 mod directory;
 mod door;
+mod layout;
 mod renew;
 mod shards;
 mod told;
@@ -21,5 +22,6 @@ mod workers;
 
 pub use directory::{Directory, MOST_SHARDS};
 pub use door::Sharded;
-pub use shards::{MOST_SHARDS_OF_QUEUE, Shards};
+pub use layout::{Layout, MOST_SHARDS_OF_QUEUE, Spread, check_spread};
+pub use shards::Shards;
 pub use told::Told;

@@ -14,9 +14,8 @@ use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use crate::directory::{Directory, MOST_SHARDS};
+use crate::layout::Spread;
 
-/// The most shards of one queue.
-pub const MOST_SHARDS_OF_QUEUE: u32 = 64;
 /// How long upkeep waits for the directory, where it knows shards without it.
 const DIRECTORY_GRACE: Duration = Duration::from_millis(500);
 /// After it waited in vain, it goes on with the shards that it knows for so long.
@@ -59,7 +58,7 @@ impl<D: Directory> Shards<D> {
     /// # Errors
     /// [`ErrorKind::Invalid`] where the directory has another number for one of them: keys would move;
     /// else what the directory answers.
-    pub async fn open(directory: D, spread: BTreeMap<QueueName, u32>) -> Result<Self> {
+    pub async fn open(directory: D, spread: Spread) -> Result<Self> {
         let mut known = BTreeMap::new();
         if !directory.is_whole() {
             for (queue, count) in spread {

@@ -1,11 +1,12 @@
 //! Opening a table: it is created where that is asked for, and a table of others is refused.
 //!
-//! Row `format` of partition `quell` says that the table is Quell's, and how its rows are encoded.
+//! Row `format` of partition `quell` says that the table is Quell's, how its rows are encoded, and whether
+//! queues have partitions of their own: whoever writes the row first decides.
 
 use std::sync::Arc;
 
 use quell_core::{Error, ErrorKind, Result};
-use quell_portable::{Change, Committed, Condition, Row};
+use quell_portable::{Change, Committed, Condition, Layout, Row};
 
 use super::commit::Batch;
 use super::entity::decode;
@@ -19,19 +20,22 @@ const FORMAT_ROW: &str = "format";
 const TIMER_ROW: &str = "timer";
 /// How this version encodes rows.
 const FORMAT: u32 = 1;
+/// What stands behind the format where queues have partitions of their own.
+const QUEUES: &str = "queues";
 
 enum Found {
-    Quells,
+    Quells(Layout),
     NoMarker,
     NoTable,
 }
 
 impl TableStorage {
-    /// Checks that the table is Quell's, or empty; creates it where it is missing and `create` is so.
-    pub(crate) async fn prepare(&self, create: bool) -> Result<()> {
+    /// Checks that the table is Quell's and has this layout, or is empty; creates it where it is missing
+    /// and `create` is so.
+    pub(crate) async fn prepare(&self, layout: Layout, create: bool) -> Result<()> {
         let deadline = Deadline::after(self.timeout);
         match self.find(deadline).await? {
-            Found::Quells => return Ok(()),
+            Found::Quells(found) => return self.check_layout(found, layout),
             Found::NoMarker => {}
             Found::NoTable if create => {
                 self.transport.create(&create_table(&self.name), &self.name, deadline).await?;
@@ -46,20 +50,42 @@ impl TableStorage {
         if self.has_rows(deadline).await? {
             // They may be those of a process that opens the table too.
             return match self.find(deadline).await? {
-                Found::Quells => Ok(()),
+                Found::Quells(found) => self.check_layout(found, layout),
                 Found::NoMarker | Found::NoTable => {
                     Err(self.foreign("it has rows, and none says that it is Quell's"))
                 }
             };
         }
-        let value = Some(Arc::from(FORMAT.to_string().into_bytes()));
+        let format = match layout {
+            Layout::One => FORMAT.to_string(),
+            Layout::Queues => format!("{FORMAT} {QUEUES}"),
+        };
+        let value = Some(Arc::from(format.into_bytes()));
         let marker = [Change { row: FORMAT_ROW.to_owned(), condition: Condition::Absent, value }];
         // A conflict is another process that opens the table.
         Batch::new(self, OWN_PARTITION, &marker)?.commit().await?;
         match self.find(deadline).await? {
-            Found::Quells => Ok(()),
+            Found::Quells(found) => self.check_layout(found, layout),
             Found::NoMarker | Found::NoTable => Err(self.foreign("another process changes it")),
         }
+    }
+
+    fn check_layout(&self, found: Layout, wanted: Layout) -> Result<()> {
+        if found == wanted {
+            return Ok(());
+        }
+        let name = &self.name;
+        let message = match found {
+            Layout::One => format!(
+                "table {name:?} has all queues in one partition: open it with layout=one, or give the \
+                 name of another"
+            ),
+            Layout::Queues => format!(
+                "table {name:?} has a partition for each queue: open it with layout=queues, or give \
+                 the name of another"
+            ),
+        };
+        Err(Error::invalid("layout", message))
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -112,12 +138,14 @@ impl TableStorage {
             _ if !answer.is_success() => Err(self.rejected("open the table", &answer)),
             _ => {
                 let marker = decode(&json(&answer)?, answer.etag()).ok();
-                let format = marker.and_then(|marker| {
-                    std::str::from_utf8(&marker.row.value).ok()?.parse::<u32>().ok()
-                });
-                match format {
-                    Some(FORMAT) => Ok(Found::Quells),
-                    Some(newer) if newer > FORMAT => Err(Error::new(
+                let text =
+                    marker.and_then(|marker| String::from_utf8(marker.row.value.to_vec()).ok());
+                let text = text.as_deref().unwrap_or_default();
+                let (format, layout) = text.split_once(' ').unwrap_or((text, ""));
+                match (format.parse::<u32>().ok(), layout) {
+                    (Some(FORMAT), "") => Ok(Found::Quells(Layout::One)),
+                    (Some(FORMAT), QUEUES) => Ok(Found::Quells(Layout::Queues)),
+                    (Some(newer), _) if newer > FORMAT => Err(Error::new(
                         ErrorKind::Newer,
                         format!(
                             "table {:?} has format {newer}, and this version of Quell reads \

@@ -9,6 +9,7 @@ mod crowd;
 mod faults;
 mod opening;
 mod pages;
+mod partitions;
 mod proxy;
 mod queue;
 mod queue_faults;

@@ -260,6 +260,8 @@ fn a_url_names_the_table_and_where_the_secrets_are() {
         ("azure://devstoreaccount1/quell?timeout_ms=0", "`timeout_ms`: give a number"),
         ("azure://devstoreaccount1/quell?create=CANARY", "`create`: give true or false"),
         ("azure://devstoreaccount1/quell?set_timer=CANARY", "`set_timer`: give true or false"),
+        ("azure://devstoreaccount1/quell?layout=CANARY", "`layout`: give one or queues"),
+        ("azure://devstoreaccount1/quell?shards.q=CANARY", "`shards.q`: give a whole number"),
         ("azure://devstoreaccount1/quell?timer=CANARY", "`timer`: give servicebus://HOST/QUEUE"),
         ("azure://devstoreaccount1/quell?timer_connection=", "`timer_connection`: give the name"),
         ("azure://devstoreaccount1/quell?connection=", "`connection`: give the name"),

@@ -1,6 +1,6 @@
 //! A store of several partitions: the whole suite, the simulation, and what partitions know of each other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use quell_conformance::rig::{key, keyed, plain, queue, secs, task};
@@ -16,7 +16,7 @@ use quell_core::{
     ScheduleName, Store, TaskSettings,
 };
 use quell_engine::Engine;
-use quell_portable::{Change, Condition, MemoryTable, Partition, Partitions, Range, Table};
+use quell_portable::{Change, Condition, MemoryTable, Partition, Partitions, Range, Spread, Table};
 use tokio::task::JoinSet;
 
 /// Partitions are told apart by what ids leave of this.
@@ -68,7 +68,7 @@ mod conformance {
     use super::*;
 
     async fn store(sink: Option<Sink>) -> Partitions<MemoryTable> {
-        Partitions::open(table(), "p", BTreeMap::new(), sink).await.unwrap()
+        Partitions::open(table(), "p", Spread::new(), sink).await.unwrap()
     }
 
     /// The tests' queue has the first partition: the model knows no other ids. A schedule comes and
@@ -91,7 +91,7 @@ mod conformance {
 fn place() -> Place {
     let table = table();
     Place::new(move |sink| {
-        let opened = Partitions::open(table.clone(), "p", BTreeMap::new(), Some(sink));
+        let opened = Partitions::open(table.clone(), "p", Spread::new(), Some(sink));
         async move { Arc::new(opened.await.unwrap()) as Arc<dyn Store> }
     })
 }
@@ -203,7 +203,7 @@ async fn r40_processes_that_disagree_on_the_partitions_are_refused() {
     // The same table, as a store of one partition.
     let whole = Engine::new(Partition::new(table.clone(), "w"));
     take(&whole, vec![plain("1")]).await.unwrap();
-    let refused = Partitions::open(table, "w", BTreeMap::new(), None).await.unwrap_err();
+    let refused = Partitions::open(table, "w", Spread::new(), None).await.unwrap_err();
     assert_eq!(refused.field(), Some("layout"));
     assert!(refused.to_string().contains("a store of one partition"), "{refused}");
 }
@@ -289,6 +289,28 @@ async fn r40_a_queue_that_is_only_asked_about_takes_no_partition() {
     assert_eq!(numbered(&table).await, 1);
     let claim = Claim { queue: QueueName::new("typo").unwrap(), ..Rig::wish(9) };
     assert_eq!(store.claim(None, &claim).await.unwrap().jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn r18_a_store_whose_numbers_are_all_given_takes_no_other_queue() {
+    let table = table();
+    let store = narrow(&table).await;
+    take(&store, vec![plain("1")]).await.unwrap();
+    let given = Change {
+        row: "p:n".to_owned(),
+        condition: Condition::Present,
+        value: Some(Arc::from(b"1022".as_slice())),
+    };
+    table.commit("p:~23", vec![given]).await.unwrap();
+    let last = take(&store, vec![to("last", "1")]).await.unwrap()[0].job().unwrap();
+    assert_eq!(number(last), 1_023);
+    let refused = take(&store, vec![to("more", "1")]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Full);
+    assert!(refused.to_string().contains("use fewer queues"), "{refused}");
+    // Those that there are go on, also in a process that has met none of them.
+    let other = narrow(&table).await;
+    take(&other, vec![plain("2"), plain("3")]).await.unwrap();
+    assert_eq!(other.job(last).await.unwrap().unwrap().id, last);
 }
 
 /// A failover may lose what the list was told last. A number that is given twice would send the calls
