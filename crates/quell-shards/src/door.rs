@@ -28,6 +28,9 @@ use crate::visits::{Visited, Visits};
 /// goes to costs a round trip.
 const TOGETHER: usize = 64;
 
+/// Items of one shard, with their places in the call.
+type OfShard<S, T> = (Arc<S>, Vec<usize>, Vec<T>);
+
 /// A store of several shards.
 #[derive(Debug)]
 pub struct Sharded<D: Directory> {
@@ -119,8 +122,8 @@ impl<D: Directory> Sharded<D> {
         &self,
         items: &[T],
         job: impl Fn(&T) -> JobId,
-    ) -> Result<Vec<(Arc<D::Shard>, Vec<usize>, Vec<T>)>> {
-        let mut parts: Vec<(Arc<D::Shard>, Vec<usize>, Vec<T>)> = Vec::new();
+    ) -> Result<Vec<OfShard<D::Shard, T>>> {
+        let mut parts: Vec<OfShard<D::Shard, T>> = Vec::new();
         for (place, item) in items.iter().enumerate() {
             let Some(shard) = self.shards.of_job(job(item)).await? else { continue };
             match parts.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, &shard)) {

@@ -124,7 +124,7 @@ impl Visits {
             return None;
         }
         let visit = (purpose, shard, self.count.fetch_add(1, Ordering::Relaxed));
-        open.insert(visit.clone(), Instant::now());
+        open.insert(visit, Instant::now());
         Some(Leaves { open: Arc::clone(&self.open), visit })
     }
 
