@@ -174,8 +174,8 @@ impl MemoryTimer {
 
 #[async_trait]
 impl Timer for MemoryTimer {
-    fn deduplicates(&self) -> bool {
-        self.duplicate_window.is_some()
+    fn duplicate_window(&self) -> Option<Duration> {
+        self.duplicate_window
     }
 
     fn most_bytes(&self) -> usize {

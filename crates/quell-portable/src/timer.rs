@@ -11,8 +11,8 @@ use quell_core::{Result, Timestamp};
 pub struct Message {
     /// What it says; at most [`Timer::most_bytes`].
     pub body: Vec<u8>,
-    /// Names it where the timer deduplicates: of messages with one name that come within its window,
-    /// it keeps the first.
+    /// Names it where the timer deduplicates: of messages with one name that come within its
+    /// [window](Timer::duplicate_window), it keeps the first.
     pub name: Option<String>,
 }
 
@@ -53,8 +53,9 @@ impl Delivery {
 /// as those of a [`Table`](crate::Table).
 #[async_trait]
 pub trait Timer: Send + Sync + fmt::Debug + 'static {
-    /// Whether it deduplicates messages by their names.
-    fn deduplicates(&self) -> bool;
+    /// For how long it remembers names of messages: of those with one name that come within this time
+    /// after the first, it keeps the first. None where messages of one name all come.
+    fn duplicate_window(&self) -> Option<Duration>;
 
     /// The longest message, in bytes.
     fn most_bytes(&self) -> usize;

@@ -144,8 +144,8 @@ impl StorageQueue {
 
 #[async_trait]
 impl Timer for StorageQueue {
-    fn deduplicates(&self) -> bool {
-        false
+    fn duplicate_window(&self) -> Option<Duration> {
+        None
     }
 
     fn most_bytes(&self) -> usize {

@@ -199,8 +199,8 @@ impl ServiceBus {
 
 #[async_trait]
 impl Timer for ServiceBus {
-    fn deduplicates(&self) -> bool {
-        self.options.deduplicates
+    fn duplicate_window(&self) -> Option<Duration> {
+        self.options.duplicate_window
     }
 
     fn most_bytes(&self) -> usize {

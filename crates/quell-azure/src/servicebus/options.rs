@@ -20,12 +20,14 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(3_600);
 ///
 /// ```no_run
 /// # async fn open() -> quell_core::Result<()> {
+/// use std::time::Duration;
+///
 /// use quell_azure::servicebus::ServiceBusOptions;
 ///
 /// let connection = "Endpoint=sb://quell.servicebus.windows.net/;\
 ///     SharedAccessKeyName=worker;SharedAccessKey=…";
 /// let timer = ServiceBusOptions::from_connection_string(connection, "timers")?
-///     .deduplicates(true)
+///     .duplicate_window(Duration::from_secs(600))
 ///     .open()
 ///     .await?;
 /// # Ok(())
@@ -40,7 +42,7 @@ pub struct ServiceBusOptions {
     pub(super) queue: String,
     pub(super) credentials: Credentials,
     pub(super) timeout: Duration,
-    pub(super) deduplicates: bool,
+    pub(super) duplicate_window: Option<Duration>,
     pub(super) lock: Duration,
 }
 
@@ -112,7 +114,7 @@ impl ServiceBusOptions {
             queue: queue.to_owned(),
             credentials,
             timeout: Duration::from_secs(10),
-            deduplicates: false,
+            duplicate_window: None,
             lock: Duration::from_secs(30),
         })
     }
@@ -124,9 +126,10 @@ impl ServiceBusOptions {
         self
     }
 
-    /// Whether the queue was created with duplicate detection. Not by default.
-    pub fn deduplicates(mut self, deduplicates: bool) -> Self {
-        self.deduplicates = deduplicates;
+    /// The window of duplicate detection that the queue was created with: the service does not tell it.
+    /// By default there is none.
+    pub fn duplicate_window(mut self, window: Duration) -> Self {
+        self.duplicate_window = Some(window);
         self
     }
 

@@ -76,8 +76,9 @@ async fn messages_of_one_name_are_kept_once() {
     let window = Some(Duration::from_secs(60));
     let (stand_in, timer) =
         timer(QueueOptions { duplicate_window: window, ..QueueOptions::default() }).await;
-    assert!(!timer.deduplicates(), "the queue's property is given by options");
-    assert!(options_at(1).deduplicates(true).open().await.is_err());
+    assert_eq!(timer.duplicate_window(), None, "the queue's property is given by options");
+    let knows = options_at(stand_in.port()).duplicate_window(window.unwrap()).open().await;
+    assert_eq!(knows.unwrap().duplicate_window(), window);
     let named = Message { name: Some("tick 7".to_owned()), ..message("once") };
     for _ in 0..3 {
         timer.schedule(&named, now(), now()).await.unwrap();

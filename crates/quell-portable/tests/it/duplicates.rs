@@ -33,8 +33,8 @@ async fn bodies(timer: &MemoryTimer) -> Vec<String> {
 #[tokio::test]
 async fn a_timer_deduplicates_where_it_says_so() {
     let plain = MemoryTimer::new(Rig::START, LOCK);
-    assert!(!plain.deduplicates());
-    assert!(timer().deduplicates());
+    assert_eq!(plain.duplicate_window(), None);
+    assert_eq!(timer().duplicate_window(), Some(WINDOW));
     for (timer, expected) in [(plain, ["1", "2"].as_slice()), (timer(), &["1"])] {
         send(&timer, "1", Some("a"), Rig::START).await;
         send(&timer, "2", Some("a"), Rig::START).await;

@@ -53,8 +53,8 @@ impl Unruly {
 
 #[async_trait]
 impl Timer for Unruly {
-    fn deduplicates(&self) -> bool {
-        false
+    fn duplicate_window(&self) -> Option<Duration> {
+        None
     }
 
     fn most_bytes(&self) -> usize {

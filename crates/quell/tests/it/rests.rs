@@ -71,8 +71,8 @@ struct Forgetful {
 
 #[async_trait]
 impl Timer for Forgetful {
-    fn deduplicates(&self) -> bool {
-        self.timer.deduplicates()
+    fn duplicate_window(&self) -> Option<Duration> {
+        self.timer.duplicate_window()
     }
 
     fn most_bytes(&self) -> usize {
