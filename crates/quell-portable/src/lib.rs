@@ -9,6 +9,7 @@
 
 mod announce;
 mod beside;
+mod carried;
 mod damaged;
 mod held;
 mod ids;
@@ -18,6 +19,7 @@ mod memory;
 mod memory_timer;
 mod messages;
 mod names;
+mod native;
 mod notice;
 mod partition;
 mod partitions;

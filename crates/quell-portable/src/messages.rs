@@ -1,6 +1,6 @@
 //! What a process does with the messages of its timer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quell_core::{ErrorKind, Job, JobId, JobState, QueueName, Result, Store, Timestamp, WakeHub};
@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, error, warn};
 
+use crate::carried::Carried;
 use crate::held::{Fate, Left};
 use crate::notice::{Notice, Notices};
 use crate::partition::Partition;
@@ -27,7 +28,7 @@ const COMMIT: Duration = Duration::from_secs(60);
 /// How long a message waits for its row under one lock.
 const ROW: Duration = Duration::from_secs(5);
 /// The first pause after which a message that nobody could act on comes again, and the longest.
-const PUT_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+pub(crate) const PUT_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// The first pause after which a message comes again that is for workers of another process.
 const ELSEWHERE: Duration = Duration::from_millis(50);
 
@@ -40,6 +41,8 @@ pub(crate) struct Inner<T: Table> {
     /// Somebody began to listen.
     pub(crate) listened: Notify,
     pub(crate) notices: Arc<Notices>,
+    /// The random name of the store, where it is known.
+    pub(crate) store: OnceLock<String>,
 }
 
 /// Takes messages while somebody listens.
@@ -82,12 +85,23 @@ struct Verdict {
     has_lapsed: bool,
 }
 
+/// What a message says.
+enum Said {
+    Notice(Notice),
+    Carried(Carried),
+}
+
 impl<T: Table> Inner<T> {
     /// Handles one message. Where that fails, its lock lapses and it comes again.
     async fn handle(&self, received: Received) {
         let Received { body, deliveries, delivery } = received;
-        let done = match Notice::read(&body) {
-            Ok(notice) => match notice.queue.clone() {
+        let said = match Carried::read(&body) {
+            Some(carried) => carried.map(Said::Carried),
+            None => Notice::read(&body).map(Said::Notice),
+        };
+        let done = match said {
+            Ok(Said::Carried(carried)) => self.take_in(carried, delivery).await,
+            Ok(Said::Notice(notice)) => match notice.queue.clone() {
                 Some(queue) => self.look(notice, &queue, deliveries, delivery).await,
                 None => self.tick(notice, delivery).await,
             },
@@ -327,7 +341,7 @@ impl<T: Table> Inner<T> {
     }
 }
 
-fn pause(first: Duration, tries: u32) -> Duration {
+pub(crate) fn pause(first: Duration, tries: u32) -> Duration {
     first.saturating_mul(2_u32.saturating_pow(tries)).min(PUT_OFF.1)
 }
 

@@ -8,6 +8,7 @@
 //! | `k:` `d:` `r:` `m:` | debounce, dedup and idempotency keys, and memories |
 //! | `q:` `t:` `s:` `w:` `g:` | queues, tasks, starts, turns, gates |
 //! | `c:` `f:` `o:` `y:` `a:` | schedules, ticks, origins, workers, alerts |
+//! | `i:` | which ids are taken, and the store's random name |
 //! | `x:` | places in indexes |
 //! | `i:` | which ids are taken, and which number the partition has |
 //! | `p:` | the partitions of the store, in the one that lists them |

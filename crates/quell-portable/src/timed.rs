@@ -5,7 +5,7 @@
 //! workers of this process are woken, and the process holds the message under its lock until what it
 //! covers has ended. So the lock stands for the process: where it dies, the message comes to another.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::messages::{Inner, receive};
+use crate::native::Native;
 use crate::notice::Notices;
 use crate::partition::Partition;
 use crate::table::Table;
@@ -33,6 +34,8 @@ pub struct Timed<T: Table> {
     inner: Arc<Inner<T>>,
     /// Takes messages while somebody listens, from the first who does.
     receiver: Mutex<JoinSet<()>>,
+    /// Whether the timer keeps dedup keys, and how.
+    native: Option<Native>,
 }
 
 impl<T: Table> Timed<T> {
@@ -45,9 +48,30 @@ impl<T: Table> Timed<T> {
             let message = "the partition has no timer: give it one with `with_timer`";
             return Err(Error::invalid("timer", message));
         };
-        let inner =
-            Arc::new(Inner { engine, hub: WakeHub::new(), listened: Notify::new(), notices });
-        Ok(Timed { inner, receiver: Mutex::default() })
+        let (hub, listened, store) = (WakeHub::new(), Notify::new(), OnceLock::new());
+        let inner = Arc::new(Inner { engine, hub, listened, notices, store });
+        Ok(Timed { inner, receiver: Mutex::default(), native: None })
+    }
+
+    /// The same store, whose timer keeps dedup keys in place of the table. A trigger with a dedup key
+    /// travels in a message that is named after the key, and reaches the table when a worker receives it;
+    /// its receipt is [`Receipt::Pending`](quell_core::Receipt::Pending), as the timer tells nobody
+    /// whether it knew the name. All processes of a store must do the same, and schedules have no dedup
+    /// keys there. Keys that the table holds from before do not count.
+    ///
+    /// A dedup key is refused, before anything is sent, where its hold is not the timer's
+    /// [window](crate::Timer::duplicate_window), where its trigger has a debounce or idempotency key too,
+    /// where triggers of one batch have keys of their own, and where one message does not carry the batch.
+    ///
+    /// A process acts on such messages whether it has this option or not. One that is older than 14 days
+    /// is put aside.
+    ///
+    /// # Errors
+    /// Of kind [`Unsupported`](quell_core::ErrorKind::Unsupported) where the timer does not deduplicate, or
+    /// a schedule has a dedup key; else as those of the table.
+    pub async fn native_dedup(mut self) -> Result<Self> {
+        self.native = Some(Native::new(&self.inner).await?);
+        Ok(self)
     }
 
     /// The engine below.
@@ -69,8 +93,11 @@ impl<T: Table> Store for Timed<T> {
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
         let Inner { engine, notices, .. } = &*self.inner;
         let held = &notices.held;
-        match operation {
-            Operation::Claim { claim } => {
+        if let Some(native) = &self.native {
+            native.check(&operation)?;
+        }
+        match (operation, &self.native) {
+            (Operation::Claim { claim }, _) => {
                 let queue = claim.queue.clone();
                 held.serve(std::iter::once(&queue));
                 let claiming = Claiming::begin(notices, &queue);
@@ -90,7 +117,7 @@ impl<T: Table> Store for Timed<T> {
                     other => Ok(other),
                 }
             }
-            Operation::Settle { settlements } => {
+            (Operation::Settle { settlements }, _) => {
                 let jobs: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
                 let answer = engine.call(now, Operation::Settle { settlements }).await;
                 if answer.is_ok() {
@@ -98,7 +125,7 @@ impl<T: Table> Store for Timed<T> {
                 }
                 answer
             }
-            Operation::Renew { leases, lease } => {
+            (Operation::Renew { leases, lease }, _) => {
                 let jobs: Vec<JobId> = leases.iter().map(|lease| lease.job).collect();
                 let answer = engine.call(now, Operation::Renew { leases, lease }).await;
                 if let Ok(Answer::Renew(renewals)) = &answer {
@@ -108,7 +135,7 @@ impl<T: Table> Store for Timed<T> {
                 }
                 answer
             }
-            Operation::Peek { queues } => {
+            (Operation::Peek { queues }, _) => {
                 held.serve(queues.iter().map(|(queue, _)| queue));
                 match engine.call(now, Operation::Peek { queues }).await? {
                     Answer::Peek(next) => {
@@ -117,7 +144,7 @@ impl<T: Table> Store for Timed<T> {
                     other => Ok(other),
                 }
             }
-            Operation::Tick { limit } => {
+            (Operation::Tick { limit }, _) => {
                 let number = held.asks();
                 let answer = engine.call(now, Operation::Tick { limit }).await;
                 if answer.is_ok() {
@@ -125,8 +152,15 @@ impl<T: Table> Store for Timed<T> {
                 }
                 answer
             }
-            other => match engine.call(now, other).await? {
+            (Operation::Enqueue { batches }, Some(native)) => {
+                native.enqueue(&self.inner, now, batches).await
+            }
+            (other, native) => match engine.call(now, other).await? {
                 Answer::NextDue(next) => Ok(Answer::NextDue(after_message(next))),
+                Answer::Checkup(mut checkup) => {
+                    checkup.facts.extend(native.as_ref().map(Native::fact));
+                    Ok(Answer::Checkup(checkup))
+                }
                 answer => Ok(answer),
             },
         }

@@ -7,10 +7,10 @@ mod crowd;
 mod damage;
 mod dedup_races;
 mod duplicates;
+mod native_dedup;
 mod partitions;
 mod races;
 mod splits;
-
 mod timed;
 mod unruly;
 

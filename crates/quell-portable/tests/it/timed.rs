@@ -25,10 +25,10 @@ const LOCK: Duration = Duration::from_secs(30);
 
 /// A table that counts what it is asked, and can refuse to write.
 #[derive(Clone, Debug)]
-struct Counted {
-    table: MemoryTable,
-    requests: Arc<AtomicU64>,
-    refuses: Arc<AtomicU64>,
+pub(crate) struct Counted {
+    pub(crate) table: MemoryTable,
+    pub(crate) requests: Arc<AtomicU64>,
+    pub(crate) refuses: Arc<AtomicU64>,
     /// Whether it tells no time.
     has_no_time: Arc<AtomicBool>,
 }
@@ -78,10 +78,16 @@ struct Process {
     wakeups: Wakeups,
 }
 
+impl Counted {
+    pub(crate) fn new() -> Self {
+        let (requests, refuses, has_no_time) = (Arc::default(), Arc::default(), Arc::default());
+        Counted { table: MemoryTable::new(Rig::START), requests, refuses, has_no_time }
+    }
+}
+
 impl Scene {
     fn new() -> Self {
-        let (requests, refuses, has_no_time) = (Arc::default(), Arc::default(), Arc::default());
-        let table = Counted { table: MemoryTable::new(Rig::START), requests, refuses, has_no_time };
+        let table = Counted::new();
         Scene { table, timer: MemoryTimer::new(Rig::START, LOCK) }
     }
 
