@@ -45,6 +45,7 @@ pub struct AzureOptions {
     history: Option<Sink>,
     timer: Wanted,
     sets_timer: bool,
+    native_dedup: bool,
     layout: Layout,
     spread: Spread,
 }
@@ -71,6 +72,8 @@ impl AzureOptions {
     ///   it away, which they do by default; else both are refused.
     /// - `timer_connection=NAME`: the environment variable with the connection string of Service Bus;
     ///   `AZURE_SERVICEBUS_CONNECTION_STRING` by default.
+    /// - `native_dedup=SECONDS`: dedup keys are kept by the queue of Service Bus, for its window of
+    ///   duplicate detection, which is so long: as [`AzureOptions::native_dedup`].
     /// - `layout=one|queues`, as [`AzureOptions::layout`], and `shards.QUEUE=COUNT`, as
     ///   [`AzureOptions::shards`].
     ///
@@ -102,18 +105,29 @@ impl AzureOptions {
         let timer = match parameters.timer {
             Some(place) => {
                 let limits = (parameters.create, parameters.timeout);
+                let window = parameters.native_dedup;
                 Wanted::of_url(&place, variable, credential, &connection, limits)?
+                    .remembering(window)?
             }
             None if variable.is_some() => {
                 return Err(refuse("`timer_connection` without `timer`: give both"));
+            }
+            None if parameters.native_dedup.is_some() => {
+                return Err(refuse("`native_dedup` without `timer`: give both"));
             }
             None => Wanted::Nothing,
         };
         let options = AzureOptions::new(connection, table)?.create(parameters.create);
         let (layout, spread) = (parameters.layout, parameters.spread);
         check_spread(layout, &spread)?;
-        let sets_timer = parameters.sets_timer;
-        let options = AzureOptions { timer, sets_timer, layout, spread, ..options };
+        let options = AzureOptions {
+            timer,
+            sets_timer: parameters.sets_timer,
+            native_dedup: parameters.native_dedup.is_some(),
+            layout,
+            spread,
+            ..options
+        };
         Ok(match parameters.timeout {
             Some(timeout) => options.timeout(timeout),
             None => options,
@@ -136,7 +150,7 @@ impl AzureOptions {
         }
         let (create, timeout) = (false, Duration::from_secs(10));
         let (monotonic, history, timer) = (Monotonic::default(), None, Wanted::Nothing);
-        let sets_timer = true;
+        let (sets_timer, native_dedup) = (true, false);
         Ok(AzureOptions {
             connection,
             table,
@@ -146,6 +160,7 @@ impl AzureOptions {
             history,
             timer,
             sets_timer,
+            native_dedup,
             layout: Layout::One,
             spread: Spread::new(),
         })
@@ -208,17 +223,25 @@ impl AzureOptions {
         AzureOptions { timer: Wanted::Timer { name, options }, ..self }
     }
 
+    /// Whether the timer keeps dedup keys, in place of the table: as
+    /// [`Timed::native_dedup`](quell_portable::Timed::native_dedup). The store remembers that, too. Not by
+    /// default.
+    pub fn native_dedup(self, native_dedup: bool) -> Self {
+        AzureOptions { native_dedup, ..self }
+    }
+
     /// Opens the table, after checking that it is Quell's or empty, and the timer, if it has one.
     ///
     /// # Errors
     /// As [`AzureOptions::open_table`], and as the timer's where it is opened;
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the store has another timer.
     pub async fn open_store(mut self) -> Result<Arc<dyn Store>> {
-        let sets_timer = self.sets_timer;
         if self.layout == Layout::Queues {
             return Ok(Arc::new(self.open_partitions().await?));
         }
+        let (sets_timer, native_dedup) = (self.sets_timer, self.native_dedup);
         match std::mem::take(&mut self.timer) {
+            Wanted::Nothing | Wanted::None if native_dedup => Err(timer::keeps_no_keys()),
             Wanted::Nothing => Ok(Arc::new(self.open().await?)),
             Wanted::None => {
                 let (history, table) = (self.history.clone(), self.open_table().await?);
@@ -230,13 +253,17 @@ impl AzureOptions {
             }
             Wanted::Timer { name, options } => {
                 let (history, table) = (self.history.clone(), self.open_table().await?);
+                let name = options.remembered(name, native_dedup)?;
                 let found = table.timer().await?;
                 timer::check(&table, found.as_deref(), Some(&name))?;
                 if found.is_none() && !sets_timer {
                     return Err(timer::none_yet(&table));
                 }
                 let partition = Partition::new(table, PARTITION).with_timer(options.open().await?);
-                let store = Timed::new(engine(partition, history))?;
+                let mut store = Timed::new(engine(partition, history))?;
+                if native_dedup {
+                    store = store.native_dedup().await?;
+                }
                 if found.is_none() {
                     store.announce().await?;
                     store.engine().backend().table().set_timer(Some(&name)).await?;
@@ -258,6 +285,9 @@ impl AzureOptions {
         }
         if matches!(self.timer, Wanted::Timer { .. }) {
             return Err(lacks("timed", "leave `timer` out with layout=queues: its workers poll"));
+        }
+        if self.native_dedup {
+            return Err(timer::keeps_no_keys());
         }
         let (history, spread) = (self.history.clone(), self.spread.clone());
         let table = Arc::new(self.open_table().await?);

@@ -16,8 +16,8 @@ use crate::timer;
 const PARAMETERS: &str = "connection=VARIABLE, \
     credential=managed-identity|workload-identity|developer, endpoint=URL, create=true|false, \
     timeout_ms=MILLISECONDS, timer=servicebus://HOST/QUEUE|storage-queue://QUEUE|none, \
-    timer_connection=VARIABLE, set_timer=true|false, layout=one|queues or \
-    shards.QUEUE=COUNT";
+    timer_connection=VARIABLE, set_timer=true|false, native_dedup=SECONDS, \
+    layout=one|queues or shards.QUEUE=COUNT";
 
 /// What stands after the `?` of a URL.
 #[derive(Default)]
@@ -27,6 +27,7 @@ pub(crate) struct Parameters {
     pub(crate) timer: Option<timer::Place>,
     pub(crate) timer_connection: Option<String>,
     pub(crate) sets_timer: bool,
+    pub(crate) native_dedup: Option<Duration>,
     pub(crate) endpoint: Option<Url>,
     pub(crate) create: bool,
     pub(crate) timeout: Option<Duration>,
@@ -62,6 +63,12 @@ impl FromStr for Parameters {
                         read.timeout = Some(Duration::from_millis(limit.into()));
                     }
                     _ => return wrong("a number of milliseconds above 0"),
+                },
+                ("native_dedup", text) => match text.parse::<u32>() {
+                    Ok(window) if window > 0 => {
+                        read.native_dedup = Some(Duration::from_secs(window.into()));
+                    }
+                    _ => return wrong("the queue's window of duplicate detection in seconds"),
                 },
                 ("timer", text) => match text.parse() {
                     Ok(place) => read.timer = Some(place),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_core::{Error, Result};
+use quell_core::{Error, Result, lacks};
 use quell_portable::Timer;
 
 use crate::connection::Connection;
@@ -108,7 +108,39 @@ impl Wanted {
     }
 }
 
+impl Wanted {
+    /// The same timer, of which the URL says for how long it remembers names of messages.
+    pub(crate) fn remembering(self, window: Option<Duration>) -> Result<Self> {
+        let Some(window) = window else { return Ok(self) };
+        match self {
+            Wanted::Timer { name, options } => match *options {
+                Options::ServiceBus(options) => {
+                    let options = Box::new(Options::ServiceBus(options.duplicate_window(window)));
+                    Ok(Wanted::Timer { name, options })
+                }
+                _ => Err(refuse("`native_dedup` is for servicebus:// only: leave it out")),
+            },
+            _ => Err(refuse("`native_dedup` with timer=none: leave it out")),
+        }
+    }
+}
+
 impl Options {
+    /// How the store remembers this timer, in the words of a URL: a process whose dedup keys are kept
+    /// elsewhere, or for another time, has another one.
+    pub(crate) fn remembered(&self, name: String, keeps_keys: bool) -> Result<String> {
+        if !keeps_keys {
+            return Ok(name);
+        }
+        let window = match self {
+            Options::ServiceBus(options) => options.window(),
+            Options::StorageQueue(_) => None,
+            Options::Open(timer) => timer.duplicate_window(),
+        };
+        let window = window.ok_or_else(keeps_no_keys)?;
+        Ok(format!("{name}&native_dedup={}", window.as_secs_f64()))
+    }
+
     pub(crate) async fn open(self) -> Result<Arc<dyn Timer>> {
         Ok(match self {
             Options::ServiceBus(options) => Arc::new(options.open().await?),
@@ -129,6 +161,15 @@ pub(crate) fn check(table: &TableStorage, found: Option<&str>, wanted: Option<&s
         wanted.unwrap_or("a process without one"),
     );
     Err(Error::invalid("timer", message))
+}
+
+/// The refusal of `native_dedup` without a timer that remembers names.
+pub(crate) fn keeps_no_keys() -> Error {
+    lacks(
+        "native_dedup",
+        "dedup keys are kept by a queue of Service Bus with duplicate detection alone: give that as the \
+         timer, with its window, or leave `native_dedup` out",
+    )
 }
 
 /// Refuses to give a store its first timer where that is not for this process to do.

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::select;
 use quell_core::{
-    Answer, Capabilities, Claimed, Ended, Error, JobId, NextDue, Operation, QueueName, Renewal,
-    Result, Store, Timestamp, WakeHub, Wakeup, Wakeups,
+    Answer, Capabilities, Claim, Claimed, Ended, Error, JobId, NextDue, Operation, QueueName,
+    Renewal, Result, Store, Timestamp, WakeHub, Wakeup, Wakeups,
 };
 use quell_engine::Engine;
 use tokio::sync::Notify;
@@ -82,6 +82,27 @@ impl<T: Table> Timed<T> {
     pub(crate) fn inner(&self) -> &Inner<T> {
         &self.inner
     }
+
+    async fn claim(&self, now: Option<Timestamp>, claim: Claim) -> Result<Answer> {
+        let Inner { engine, notices, .. } = &*self.inner;
+        let queue = claim.queue.clone();
+        notices.held.serve(std::iter::once(&queue));
+        let claiming = Claiming::begin(notices, &queue);
+        let mut claimed = match engine.call(now, Operation::Claim { claim }).await? {
+            Answer::Claim(claimed) => claimed,
+            other => return Ok(other),
+        };
+        let is_held_back =
+            claimed.jobs.is_empty() && claimed.next.due.is_some_and(|due| due <= claimed.next.now);
+        // Nothing starts before the settings change, which a message tells.
+        if is_held_back && engine.is_paused(&queue).await.unwrap_or(false) {
+            claimed.next.due = None;
+            notices.held.paused(&queue);
+        }
+        claiming.end(&claimed);
+        let next = after_message(claimed.next);
+        Ok(Answer::Claim(Claimed { next, ..claimed }))
+    }
 }
 
 #[async_trait]
@@ -97,26 +118,7 @@ impl<T: Table> Store for Timed<T> {
             native.check(&operation)?;
         }
         match (operation, &self.native) {
-            (Operation::Claim { claim }, _) => {
-                let queue = claim.queue.clone();
-                held.serve(std::iter::once(&queue));
-                let claiming = Claiming::begin(notices, &queue);
-                match engine.call(now, Operation::Claim { claim }).await? {
-                    Answer::Claim(mut claimed) => {
-                        let is_held_back = claimed.jobs.is_empty()
-                            && claimed.next.due.is_some_and(|due| due <= claimed.next.now);
-                        // Nothing starts before the settings change, which a message tells.
-                        if is_held_back && engine.is_paused(&queue).await.unwrap_or(false) {
-                            claimed.next.due = None;
-                            held.paused(&queue);
-                        }
-                        claiming.end(&claimed);
-                        let next = after_message(claimed.next);
-                        Ok(Answer::Claim(Claimed { next, ..claimed }))
-                    }
-                    other => Ok(other),
-                }
-            }
+            (Operation::Claim { claim }, _) => self.claim(now, claim).await,
             (Operation::Settle { settlements }, _) => {
                 let jobs: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
                 let answer = engine.call(now, Operation::Settle { settlements }).await;

@@ -149,6 +149,11 @@ impl ServiceBusOptions {
         self
     }
 
+    /// The window of duplicate detection, as far as it was named.
+    pub(crate) fn window(&self) -> Option<Duration> {
+        self.duplicate_window
+    }
+
     /// The host, with the port where it is not the usual one.
     pub(crate) fn place(&self) -> String {
         match (self.port, self.is_plain) {

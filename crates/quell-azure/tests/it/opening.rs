@@ -263,6 +263,8 @@ fn a_url_names_the_table_and_where_the_secrets_are() {
         ("azure://devstoreaccount1/quell?layout=CANARY", "`layout`: give one or queues"),
         ("azure://devstoreaccount1/quell?shards.q=CANARY", "`shards.q`: give a whole number"),
         ("azure://devstoreaccount1/quell?timer=CANARY", "`timer`: give servicebus://HOST/QUEUE"),
+        ("azure://devstoreaccount1/quell?native_dedup=CANARY", "`native_dedup`: give the queue's"),
+        ("azure://devstoreaccount1/quell?native_dedup=0", "`native_dedup`: give the queue's"),
         ("azure://devstoreaccount1/quell?timer_connection=", "`timer_connection`: give the name"),
         ("azure://devstoreaccount1/quell?connection=", "`connection`: give the name"),
         (
@@ -294,6 +296,9 @@ async fn a_url_opens_a_table_with_the_connection_string_of_a_variable() {
     for (more, expected) in [
         ("timer_connection=CANARY", "`timer_connection` without `timer`"),
         ("timer=storage-queue://timers&timer_connection=CANARY", "for servicebus:// only"),
+        ("native_dedup=600", "`native_dedup` without `timer`"),
+        ("timer=none&native_dedup=600", "`native_dedup` with timer=none"),
+        ("timer=storage-queue://timers&native_dedup=600", "for servicebus:// only"),
         ("timer=storage-queue://T", "queue \"T\": give 3 to 58"),
         (
             "timer=servicebus://ns.test/timers&timer_connection=CANARY",

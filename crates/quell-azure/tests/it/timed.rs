@@ -4,10 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quell::{Ctx, ErrorKind, JobState, Payload, Policy, Quell, Store, TaskError, TaskName};
+use quell::{
+    Ctx, Dedup, ErrorKind, HoldUntil, JobState, Payload, Policy, Quell, Store, TaskError, TaskName,
+};
 use quell_azure::AzureOptions;
 use quell_portable::Timer;
 use quell_services::ServiceBus as StandIn;
+use quell_services::servicebus::QueueOptions;
 
 use crate::server::Place;
 use crate::servicebus::{QUEUE, lock, options_at};
@@ -118,6 +121,91 @@ async fn r34_all_processes_of_a_store_have_the_same_timer() {
     drop(open(without).await.unwrap());
     drop(open(&another).await.unwrap());
     assert!(open(&with).await.is_err());
+}
+
+/// A key is taken once, whichever process asks, and is free again after the queue's window.
+#[tokio::test]
+async fn r16_r17_r18_service_bus_keeps_dedup_keys() {
+    let (place, stand_in) = (Place::new(), StandIn::start().unwrap());
+    let window = Duration::from_secs(20);
+    let queue = QueueOptions { duplicate_window: Some(window), ..QueueOptions::default() };
+    stand_in.create_queue(QUEUE, queue).unwrap();
+    let open = || async {
+        let timer = options_at(stand_in.port()).duplicate_window(window).open().await.unwrap();
+        let options = place.options().timeout(PATIENCE).native_dedup(true);
+        let options = options.timer("servicebus://stand-in/q", Arc::new(timer) as Arc<dyn Timer>);
+        client(options.open_store().await.unwrap())
+    };
+    let (one, other) = (open().await, open().await);
+    let batch = |number: u8| {
+        let trigger = Policy::default().trigger(task(), Payload::encode(&number).unwrap(), None);
+        let triggers = vec![trigger.unwrap(); 2];
+        let until = HoldUntil::Elapsed(window);
+        quell::Batch { triggers, dedup: Some(Dedup { key: quell::Key::new("d").unwrap(), until }) }
+    };
+    let began = Instant::now();
+    for (number, process) in [&one, &other, &one].into_iter().enumerate() {
+        let receipts = process.enqueue(batch(u8::try_from(number).unwrap())).await.unwrap();
+        assert_eq!(receipts, [quell::Receipt::Pending, quell::Receipt::Pending]);
+    }
+    assert!(began.elapsed() < window, "the machine is too slow for this test");
+    let worker = other.worker(()).register_raw(task(), &Policy::default(), works);
+    let ended = async |count: usize| {
+        let all = async || one.jobs(&quell::JobFilter::default()).await.unwrap();
+        let begun = Instant::now();
+        loop {
+            let jobs = all().await;
+            if jobs.len() >= count && jobs.iter().all(|job| job.state == JobState::Succeeded) {
+                assert_eq!(jobs.len(), count, "{jobs:#?}");
+                return jobs;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{jobs:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let asked = async {
+        let jobs = ended(2).await;
+        assert!(
+            jobs.iter().all(|job| job.payload.as_str() == "0"),
+            "the first one wins: {jobs:#?}"
+        );
+        tokio::time::sleep(window.saturating_sub(began.elapsed()) + Duration::from_secs(1)).await;
+        one.enqueue(batch(9)).await.unwrap();
+        ended(4).await;
+    };
+    worker.run_until(asked).await.unwrap();
+    let counts = stand_in.counts(QUEUE).unwrap();
+    assert_eq!(counts.dead, 0, "{counts:?}");
+}
+
+/// Two processes of which one keeps keys in the table would both accept one key.
+#[tokio::test]
+async fn r18_all_processes_of_a_store_keep_dedup_keys_in_the_same_place() {
+    let (place, stand_in) = (Place::new(), StandIn::start().unwrap());
+    stand_in.create_queue(QUEUE, QueueOptions::default()).unwrap();
+    let open = async |window: Option<u64>, native: bool| {
+        let options = options_at(stand_in.port());
+        let options = match window {
+            Some(secs) => options.duplicate_window(Duration::from_secs(secs)),
+            None => options,
+        };
+        let timer: Arc<dyn Timer> = Arc::new(options.open().await.unwrap());
+        let options = place.options().timer("servicebus://ns/q", timer).native_dedup(native);
+        options.open_store().await
+    };
+    let none = open(None, true).await.unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::Unsupported);
+    assert!(none.to_string().contains("`native_dedup`"), "{none}");
+    drop(open(Some(600), true).await.unwrap());
+    drop(open(Some(600), true).await.unwrap());
+    for (window, native) in [(Some(600), false), (Some(3_600), true)] {
+        let refused = open(window, native).await.unwrap_err();
+        assert_eq!((refused.kind(), refused.field()), (ErrorKind::Invalid, Some("timer")));
+        let said = refused.to_string();
+        assert!(said.contains("give timer=servicebus://ns/q&native_dedup=600;"), "{said}");
+    }
+    let without = place.options().native_dedup(true).open_store().await.unwrap_err();
+    assert_eq!(without.kind(), ErrorKind::Unsupported);
 }
 
 /// What was there before the timer has messages, too.

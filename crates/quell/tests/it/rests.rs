@@ -222,6 +222,40 @@ async fn r34_a_worker_that_the_store_wakes_asks_nothing_of_it_while_nothing_is_d
     drop(worker);
 }
 
+/// The default hold is an hour, and so is the window of this timer.
+#[tokio::test(start_paused = true)]
+async fn r16_r18_r34_a_key_that_the_timer_keeps_runs_its_task_once_at_a_worker_that_rests() {
+    let (scene, log) = (Scene::new(), App::default());
+    let process = async || {
+        let timer = Arc::new(scene.timer.clone().with_duplicate_window(60 * MINUTE));
+        let partition = Partition::new(scene.table.clone(), "p").with_timer(timer);
+        let store = Timed::new(Engine::new(partition)).unwrap().native_dedup().await.unwrap();
+        let clock = Arc::new(Paused(scene.began));
+        Quell::with_store(Arc::new(store)).clock(clock).build().unwrap()
+    };
+    let (client, worker) = (process().await, process().await.worker(Arc::clone(&log)));
+    let worker = Scene::run(worker.register(script));
+    sleep(3 * MINUTE).await;
+    scene.is_quiet_for(10 * MINUTE).await;
+    let run_in = async |within: Duration, runs: usize| {
+        for _ in 0..3 {
+            let receipt = client.trigger(Script::new(&[])).dedup("x").await.unwrap();
+            assert_eq!((receipt.outcome(), receipt.job()), ("pending", None));
+        }
+        comes(within, "the run", || async { log.runs().len() == runs }).await;
+        sleep(MINUTE).await;
+        assert_eq!(log.runs().len(), runs);
+    };
+    run_in(secs(2), 1).await;
+    run_in(secs(2), 1).await;
+    sleep(60 * MINUTE).await;
+    run_in(secs(2), 2).await;
+    let refused = client.trigger(Reindex::page("a")).dedup("x").await.unwrap_err();
+    assert_eq!(refused.kind(), quell::ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("a debounce key"), "{refused}");
+    drop(worker);
+}
+
 #[tokio::test(start_paused = true)]
 async fn r08_r34_a_worker_that_rests_is_up_when_a_window_is_due() {
     let (scene, log) = (Scene::new(), App::default());
