@@ -303,6 +303,9 @@ impl AzureOptions {
         if !matches!(self.timer, Wanted::Nothing) {
             return Err(Error::invalid("timer", "`open` opens no timer: use `open_store`"));
         }
+        if self.native_dedup {
+            return Err(timer::keeps_no_keys());
+        }
         if self.layout != Layout::One {
             return Err(Error::invalid("layout", "`open` opens one partition: use `open_store`"));
         }

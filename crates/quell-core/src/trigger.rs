@@ -286,7 +286,8 @@ pub enum Receipt {
         #[serde(skip)]
         output: Option<Payload>,
     },
-    /// It waits in the caller's transaction and counts from the commit (R4).
+    /// It waits in the caller's transaction and counts from the commit (R4), or in a queue that keeps its
+    /// dedup key and tells nobody whether that was taken (R18).
     Pending,
 }
 

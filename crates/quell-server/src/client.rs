@@ -155,6 +155,9 @@ pub fn trigger(args: TriggerArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         writeln!(out, "existing as job {job}, which is {state}")?;
         return print_output(&answer, out);
     }
+    if text("receipt") == "pending" {
+        return Ok(writeln!(out, "pending: it runs, unless its dedup key was taken")?);
+    }
     write!(out, "{} as trigger {} of job {}", text("receipt"), text("trigger"), text("job"))?;
     if let Some(triggers) = answer.get("triggers") {
         write!(out, ", which has {triggers} triggers")?;

@@ -206,6 +206,8 @@ async fn r18_all_processes_of_a_store_keep_dedup_keys_in_the_same_place() {
     }
     let without = place.options().native_dedup(true).open_store().await.unwrap_err();
     assert_eq!(without.kind(), ErrorKind::Unsupported);
+    let without = place.options().native_dedup(true).open().await.unwrap_err();
+    assert_eq!(without.kind(), ErrorKind::Unsupported);
 }
 
 /// What was there before the timer has messages, too.

@@ -80,6 +80,11 @@ impl Between {
         *self.fault.lock().unwrap() = Some((fault, prefix));
     }
 
+    /// Whether a commit is still to fail.
+    pub(crate) fn fails(&self) -> bool {
+        self.fault.lock().unwrap().is_some()
+    }
+
     fn fault_of(&self, changes: &[Change]) -> Option<Fault> {
         let mut fault = self.fault.lock().unwrap();
         let is_hit = |(_, prefix): &(Fault, &'static str)| {

@@ -22,7 +22,7 @@ use quell_portable::{
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::between::names;
+use crate::between::{self as table, names, two};
 use crate::timed::Counted;
 
 const WINDOW: Duration = Duration::from_secs(600);
@@ -387,6 +387,22 @@ async fn r01_r18_r39_a_message_waits_for_a_table_that_is_away() {
     assert_eq!(scene.timer.deliveries.load(Ordering::SeqCst), 1, "its lock is renewed");
     scene.table.refuses.store(0, Ordering::SeqCst);
     scene.taken_in(&worker, 1).await;
+}
+
+/// A commit whose answer was lost wrote the jobs and the record.
+#[tokio::test(start_paused = true)]
+async fn r01_r18_a_lost_answer_of_the_table_makes_no_second_job() {
+    let two = two();
+    let timer = MemoryTimer::new(Rig::START, LOCK).with_duplicate_window(WINDOW);
+    let partition = Partition::new(two.between.clone(), "p").with_timer(Arc::new(timer.clone()));
+    let store = Timed::new(Engine::new(partition)).unwrap().native_dedup().await.unwrap();
+    let worker = process(store, true);
+    two.between.fail(table::Fault::AnswerLost, "j:");
+    worker.rig.trigger_batch(batch("d", &["1", "2"])).await;
+    sleep(secs(30)).await;
+    assert_eq!(worker.rig.jobs().await.len(), 2);
+    assert!(!two.between.fails(), "the fault was met");
+    assert!(timer.dead().is_empty());
 }
 
 /// Each refusal names the option, what was asked and what to do; nothing is sent or written.

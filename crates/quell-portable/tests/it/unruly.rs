@@ -8,10 +8,11 @@ use async_trait::async_trait;
 use fastrand::Rng;
 use futures_util::StreamExt;
 use quell_conformance::Rig;
-use quell_conformance::rig::{fails, keyed, lease, plain};
+use quell_conformance::rig::{fails, key, keyed, lease, plain};
+use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::{
-    Batch, Claim, ClaimedJob, Error, ErrorKind, JobFilter, Outcome, Result, Settlement, Store,
-    Timestamp,
+    Batch, Claim, ClaimedJob, Error, ErrorKind, JobFilter, NewTrigger, Outcome, Payload, Result,
+    Settlement, Store, Timestamp,
 };
 use quell_engine::Engine;
 use quell_portable::{
@@ -22,6 +23,8 @@ use tokio::time::sleep;
 
 const SEEDS: u64 = 100;
 const TRIGGERS: usize = 30;
+/// For how long the timer keeps dedup keys.
+const WINDOW: Duration = Duration::from_secs(600);
 const LOCK: Duration = Duration::from_secs(30);
 /// Within this time all is done, without a poll.
 const LIMIT: Duration = Duration::from_secs(7_200);
@@ -54,7 +57,7 @@ impl Unruly {
 #[async_trait]
 impl Timer for Unruly {
     fn duplicate_window(&self) -> Option<Duration> {
-        None
+        self.timer.duplicate_window()
     }
 
     fn most_bytes(&self) -> usize {
@@ -70,7 +73,9 @@ impl Timer for Unruly {
         let at = if early { at.before(Duration::from_secs(3)) } else { at };
         let at = if late { at + Duration::from_secs(20) } else { at };
         if self.is(10) {
-            self.timer.schedule(message, now, at).await?;
+            // Another delivery of the same message, whatever its name.
+            let again = Message { name: None, ..message.clone() };
+            self.timer.schedule(&again, now, at).await?;
         }
         self.perhaps(self.timer.schedule(message, now, at)).await
     }
@@ -109,15 +114,16 @@ struct World {
 }
 
 impl World {
-    fn store(&self, random: Rng) -> Arc<dyn Store> {
+    async fn store(&self, random: Rng) -> Arc<dyn Store> {
         let timer = Arc::new(Unruly { timer: self.timer.clone(), random: Mutex::new(random) });
         let partition = Partition::new(self.table.clone(), "p").with_timer(timer);
-        Arc::new(Timed::new(Engine::new(partition)).unwrap())
+        let store = Timed::new(Engine::new(partition)).unwrap();
+        Arc::new(store.native_dedup().await.unwrap())
     }
 
     /// A process that works when it is woken, for so long.
     async fn work(self: Arc<Self>, mut random: Rng, lives: Duration) {
-        let store = self.store(random.fork());
+        let store = self.store(random.fork()).await;
         let mut wakeups = store.wakeups();
         let works = async {
             let mut running = JoinSet::new();
@@ -159,17 +165,22 @@ async fn attempt(store: Arc<dyn Store>, job: ClaimedJob, mut random: Rng) {
     }
 }
 
-/// Whether every job has ended.
-async fn is_done(store: &dyn Store) -> bool {
+/// Whether every job has ended, and each trigger with a key that was accepted has one. None has two.
+async fn is_done(store: &dyn Store, unique: &[(Payload, bool)]) -> bool {
     let filter = JobFilter { limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
     let jobs = store.jobs(&filter).await.unwrap();
-    jobs.iter().all(|job| job.state.is_ended())
+    let is_covered = |(payload, accepted): &(Payload, bool)| {
+        let made = jobs.iter().filter(|job| job.payload == *payload).count();
+        assert!(made <= 1, "{payload:?} has {made} jobs: {jobs:#?}");
+        made == 1 || !accepted
+    };
+    unique.iter().all(is_covered) && jobs.iter().all(|job| job.state.is_ended())
 }
 
 async fn run(seed: u64) {
     let mut random = Rng::with_seed(seed);
     let table = MemoryTable::new(Rig::START);
-    let timer = MemoryTimer::new(Rig::START, LOCK);
+    let timer = MemoryTimer::new(Rig::START, LOCK).with_duplicate_window(WINDOW);
     let world = Arc::new(World { table, timer });
     let mut tasks = JoinSet::new();
     let clocks = Arc::clone(&world);
@@ -192,19 +203,27 @@ async fn run(seed: u64) {
             }
         });
     }
-    let client = world.store(random.fork());
-    let mut accepted = 0;
+    let client = world.store(random.fork()).await;
+    let (mut accepted, mut unique) = (0, Vec::new());
     for number in 0..TRIGGERS {
-        let trigger = match random.u8(0..3) {
-            0 => plain(&number.to_string()),
+        let payload = number.to_string();
+        let trigger = match random.u8(0..4) {
+            0 => plain(&payload),
+            1 => {
+                let dedup = Dedup { key: key(&payload), until: HoldUntil::Elapsed(WINDOW) };
+                NewTrigger { dedup: Some(dedup), ..plain(&format!("\"unique {payload}\"")) }
+            }
             _ => keyed(["a", "b"][random.usize(0..2)]),
         };
+        let is_unique = trigger.dedup.is_some().then(|| trigger.payload.clone());
         let answer = client.enqueue(None, vec![Batch::one(trigger)]).await;
+        let answer = answer.and_then(|mut answers| answers.remove(0));
         accepted += usize::from(answer.is_ok());
+        unique.extend(is_unique.map(|payload| (payload, answer.is_ok())));
         sleep(Duration::from_millis(random.u64(0..15_000))).await;
     }
     let all_done = async {
-        while !is_done(&*client).await {
+        while !is_done(&*client, &unique).await {
             sleep(Duration::from_secs(5)).await;
         }
     };
