@@ -2,8 +2,9 @@
 //!
 //! Each workload runs a few rounds, Quell, floor and peers in turn, and the medians are shown. Peers
 //! are programs of their own, so that nothing they depend on is part of Quell's tree. Run it by
-//! `cargo xtask bench sqlite`, `postgres`, `redis` or `memory`.
+//! `cargo xtask bench sqlite`, `postgres`, `redis`, `azure` or `memory`.
 
+mod azure;
 mod floor;
 mod memory;
 mod place;
@@ -39,6 +40,8 @@ enum Store {
     Postgres(postgres::Args),
     /// The store on Redis.
     Redis(redis::Args),
+    /// The store on Azure, on Azurite.
+    Azure(azure::Args),
     /// The engine beside direct moves, in memory.
     Memory(memory::Args),
 }
@@ -67,6 +70,7 @@ fn main() -> anyhow::Result<()> {
         Store::Sqlite(args) => sqlite(&args),
         Store::Postgres(args) => postgres::run(&args),
         Store::Redis(args) => redis::run(&args),
+        Store::Azure(args) => azure::run(&args),
         Store::Memory(args) => memory::run(&args),
     }
 }

@@ -170,6 +170,7 @@ pub(crate) fn record_section(about: &str, tables: &str) -> anyhow::Result<()> {
     };
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let model = model.trim_start();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let section = format!(
         "\n## {date}\n\n`cargo xtask bench {command}` on {cores} cores{model}, {kernel}. {about}.\n{tables}",

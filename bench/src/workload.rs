@@ -87,16 +87,16 @@ fn per_second(count: usize, since: Instant) -> f64 {
     count as f64 / since.elapsed().as_secs_f64()
 }
 
-/// Batches of 1,000, one after the other.
+/// Batches as large as the place takes, one after the other.
 pub(crate) async fn batch(place: &Place, count: usize) -> anyhow::Result<f64> {
     let (quell, _guard) = place.open().await?;
-    fill(&quell, count).await
+    fill(&quell, place.batch(), count).await
 }
 
-async fn fill(quell: &Quell, count: usize) -> anyhow::Result<f64> {
+async fn fill(quell: &Quell, batch: usize, count: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
-    for start in (0..count).step_by(1_000) {
-        quell.trigger_many((start..start + 1_000).map(|n| Noop { n })).await?;
+    for start in (0..count).step_by(batch) {
+        quell.trigger_many((start..start + batch).map(|n| Noop { n })).await?;
     }
     Ok(per_second(count, began))
 }
@@ -104,7 +104,7 @@ async fn fill(quell: &Quell, count: usize) -> anyhow::Result<f64> {
 /// Until every settlement is committed: the store counts them, not the handlers.
 pub(crate) async fn drain(place: &Place, count: usize) -> anyhow::Result<f64> {
     let (quell, _guard) = place.open().await?;
-    fill(&quell, count).await?;
+    fill(&quell, place.batch(), count).await?;
     let (sender, receiver) = unbounded_channel();
     drop(receiver);
     let began = Instant::now();

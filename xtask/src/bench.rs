@@ -16,6 +16,8 @@ pub(crate) enum Store {
     Postgres,
     /// The store on Redis, beside BullMQ, dramatiq and `apalis-redis`.
     Redis,
+    /// The store on Azure, on Azurite.
+    Azure,
     /// The engine beside the model store's direct moves.
     Memory,
 }
@@ -28,6 +30,7 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     let run = ["run", "--release", "--locked", "-p", "quell-bench", "--"];
     match store {
+        Store::Azure => cargo(root, &[&run[..], &["azure"], &rest].concat()),
         Store::Memory => cargo(root, &[&run[..], &["memory"], &rest].concat()),
         Store::Sqlite => {
             peer(root, "effectum")?;
