@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use quell_core::{
-    Claim, ClaimedJob, ErrorKind, NewTrigger, Outcome, QueueName, QueueSettings, Rate,
+    Batch, Claim, ClaimedJob, ErrorKind, NewTrigger, Outcome, QueueName, QueueSettings, Rate,
     TaskSettings, Timestamp, WorkerId,
 };
 
@@ -78,6 +78,18 @@ pub async fn r31_a_full_partition_holds_up_nobody_else(rig: Rig) {
     assert_eq!(rig.claim_one().await.payload.as_str(), "55");
     rig.succeed(&jobs[1]).await;
     assert_eq!(rig.claim_one().await.payload.as_str(), "2");
+}
+
+/// Nor does a line of a full partition that is longer than what a store reads at a time.
+pub async fn r31_a_long_line_of_a_full_partition_holds_up_nobody_else(mut rig: Rig) {
+    rig.set_queue(per_partition(1)).await;
+    for first in (0..600).step_by(40) {
+        let triggers = (first..first + 40).map(|n| within("a", &n.to_string())).collect();
+        rig.trigger_batch(Batch { triggers, dedup: None }).await;
+    }
+    rig.at(1).trigger(within("b", "600")).await;
+    assert_eq!(payloads(&rig.claim().await), ["0", "600"]);
+    assert_eq!(rig.claim().await.len(), 0);
 }
 
 /// A partition is one across the tasks and priorities of its queue, and not across queues.

@@ -116,6 +116,7 @@ macro_rules! rule_tests {
                 limits: [
                     r31_a_workers_limit_is_its_own needs ExactLimits,
                     r31_a_full_partition_holds_up_nobody_else needs ExactLimits,
+                    r31_a_long_line_of_a_full_partition_holds_up_nobody_else needs ExactLimits,
                     r31_a_partition_is_one_across_tasks_and_priorities_of_its_queue needs ExactLimits,
                     r30_r31_the_order_holds_across_partitions needs ExactLimits Priorities,
                     r31_a_join_moves_the_window_to_the_triggers_partition needs ExactLimits,

@@ -257,6 +257,12 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         usize::MAX
     }
 
+    /// How many entries of a line are read at a time: many where each read is a round trip, few where
+    /// only what is read costs.
+    fn page(&self) -> usize {
+        crate::load::PAGE
+    }
+
     /// Begins a step, which makes at most so many `jobs`.
     async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Self::Tx>>;
 

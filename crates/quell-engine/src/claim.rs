@@ -191,9 +191,10 @@ impl<B: Backend> Step<'_, B> {
 
     /// Reads the first page of each line of these tasks.
     async fn read_lines(&mut self, view: &mut View, tasks: BTreeSet<TaskName>) -> Result<()> {
+        let page = self.page();
         let line = |task: &TaskName| Index::Line(view.queue.clone(), task.clone());
         let mut asked: Vec<(TaskName, Scan)> =
-            tasks.into_iter().map(|task| (task.clone(), Scan::first(line(&task), PAGE))).collect();
+            tasks.into_iter().map(|task| (task.clone(), Scan::first(line(&task), page))).collect();
         while !asked.is_empty() {
             let scans: Vec<Scan> = asked.iter().map(|(_, scan)| scan.clone()).collect();
             let seen = self.scan(&scans).await?;
@@ -221,7 +222,7 @@ impl<B: Backend> Step<'_, B> {
             && let Some(after) = line.more.take()
         {
             let index = Index::Line(view.queue.clone(), line.task.clone());
-            let scan = Scan { after: Some(after), ..Scan::first(index, PAGE) };
+            let scan = Scan { after: Some(after), ..Scan::first(index, self.page()) };
             let seen = self.scan_one(scan).await?;
             let rank = Reverse(line.priority);
             let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
@@ -400,9 +401,11 @@ impl View {
                 }
             }
         }
-        // Of all lines but the last, the page has everything.
-        if let Some(line) = self.lines.last_mut().filter(|line| line.task == *task) {
-            line.more = last.filter(|_| seen.more);
+        // Of all lines but the last, the page has everything. One without entries is of no line.
+        if let Some(last) = last
+            && let Some(line) = self.lines.last_mut().filter(|line| line.task == *task)
+        {
+            line.more = seen.more.then_some(last);
         }
         seen.more
     }

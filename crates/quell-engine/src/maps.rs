@@ -4,7 +4,9 @@
 //! ever given.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::checkup::Checkup;
@@ -44,47 +46,51 @@ impl Maps {
 
 impl Kept {
     fn seen(&self, scan: &Scan) -> Seen {
-        let all: Vec<Entry> = match &scan.index {
-            Index::Jobs => self.names(|name| matches!(name, RowName::Job(_))),
-            Index::Rows(kind) => self.names(|name| kind.is_of(name)),
-            index => {
-                let entries = self.indexes.get(index).into_iter().flatten();
-                let entry = |((place, name), note): (&At, &Option<Note>)| Entry {
-                    place: *place,
-                    name: name.clone(),
-                    note: note.clone(),
-                };
-                entries.map(entry).collect()
-            }
-        };
-        let is_within = |entry: &&Entry| {
-            scan.from.is_none_or(|from| from <= entry.place.at)
-                && scan.to.is_none_or(|to| entry.place.at <= to)
-        };
-        let comes_after = |entry: &&Entry| {
-            scan.after.as_ref().is_none_or(|(place, name)| {
-                let (here, there) = ((entry.place, &entry.name), (*place, name));
-                if scan.index.is_descending() { here < there } else { here > there }
-            })
-        };
-        let mut found: Vec<Entry> =
-            all.iter().filter(is_within).filter(comes_after).cloned().collect();
-        if scan.index.is_descending() {
-            found.reverse();
+        if scan.index == Index::Jobs {
+            let last = scan
+                .after
+                .as_ref()
+                .map_or(Bound::Included(&LAST_JOB), |(_, name)| Bound::Excluded(name));
+            let jobs = self.rows.range((Bound::Unbounded, last)).rev();
+            let entry = |(name, _): (&RowName, _)| Entry {
+                place: Place::NONE,
+                name: name.clone(),
+                note: None,
+            };
+            return page(jobs.map(entry), scan.limit);
         }
-        let more = found.len() > scan.limit;
-        found.truncate(scan.limit);
-        Seen { entries: found, more }
-    }
-
-    fn names(&self, is_meant: impl Fn(&RowName) -> bool) -> Vec<Entry> {
-        let names = self.rows.keys().filter(|name| is_meant(name)).cloned();
-        names.map(|name| Entry { place: Place::NONE, name, note: None }).collect()
+        let Some(entries) = self.indexes.get(&scan.index) else { return Seen::default() };
+        let (first, last) = bounds(scan);
+        let entry = |((place, name), note): (&At, &Option<Note>)| Entry {
+            place: *place,
+            name: name.clone(),
+            note: note.clone(),
+        };
+        let from = |(place, _): &At| scan.from.is_none_or(|from| from <= place.at);
+        let to = |(place, _): &At| scan.to.is_none_or(|to| place.at <= to);
+        // Only lines have ranks, and with them times that do not ascend.
+        let ascends = !matches!(scan.index, Index::Line(..));
+        if scan.index.is_descending() {
+            let found = entries.range((Bound::Unbounded, last)).rev();
+            let within = found.take_while(|(at, _)| from(at)).filter(|(at, _)| to(at));
+            page(within.map(entry), scan.limit)
+        } else {
+            let found = entries.range((first, Bound::Unbounded));
+            let within = found.take_while(|(at, _)| !ascends || to(at));
+            page(within.filter(|(at, _)| from(at) && to(at)).map(entry), scan.limit)
+        }
     }
 
     fn apply(&mut self, changes: Changes) {
         self.next_id = self.next_id.saturating_add(changes.ids);
         for (name, row) in changes.rows {
+            if let Some(kind) = Kind::of(&name) {
+                let all = self.indexes.entry(Index::Rows(kind)).or_default();
+                match row {
+                    Some(_) => all.insert((Place::NONE, name.clone()), None),
+                    None => all.remove(&(Place::NONE, name.clone())),
+                };
+            }
             match row {
                 Some(row) => self.rows.insert(name, row),
                 None => self.rows.remove(&name),
@@ -104,6 +110,28 @@ impl Kept {
     }
 }
 
+/// The name before all others, and the last one of a job.
+const FIRST: RowName = RowName::Job(JobId::new(0));
+const LAST_JOB: RowName = RowName::Job(JobId::new(u64::MAX));
+
+/// Where the entries of a scan begin in ascending order, and where they end in descending order.
+fn bounds(scan: &Scan) -> (Bound<At>, Bound<At>) {
+    if let Some(after) = &scan.after {
+        return (Bound::Excluded(after.clone()), Bound::Excluded(after.clone()));
+    }
+    let from = scan.from.filter(|_| !matches!(scan.index, Index::Line(..)));
+    let first = from.map_or(Bound::Unbounded, |at| Bound::Included((Place::at(at), FIRST)));
+    let to = scan.to.filter(|to| *to < Timestamp::MAX).map(|to| to + Duration::from_micros(1));
+    let last = to.map_or(Bound::Unbounded, |at| Bound::Excluded((Place::at(at), FIRST)));
+    (first, last)
+}
+
+/// The first of what was found; no more of it is looked at.
+fn page(mut found: impl Iterator<Item = Entry>, limit: usize) -> Seen {
+    let entries = found.by_ref().take(limit).collect();
+    Seen { entries, more: found.next().is_some() }
+}
+
 #[async_trait]
 impl Backend for Maps {
     type Tx = OwnedMutexGuard<Kept>;
@@ -120,6 +148,10 @@ impl Backend for Maps {
             across_queues: true,
             large_batches: true,
         }
+    }
+
+    fn page(&self) -> usize {
+        16
     }
 
     async fn begin(&self, time: Time, _: usize) -> Result<Begun<Self::Tx>> {
@@ -173,16 +205,17 @@ impl Index {
 }
 
 impl Kind {
-    /// Whether a row of this name is of this kind.
+    /// The kind of a row, where all rows of its kind may be asked for.
     #[must_use]
-    pub fn is_of(self, name: &RowName) -> bool {
-        match self {
-            Kind::Queues => matches!(name, RowName::Queue(_)),
-            Kind::Tasks => matches!(name, RowName::Task(_)),
-            Kind::Starts => matches!(name, RowName::Starts(..)),
-            Kind::Workers => matches!(name, RowName::Worker(..)),
-            Kind::Alerts => matches!(name, RowName::Alert(_)),
-            Kind::Schedules => matches!(name, RowName::Schedule(_)),
+    pub fn of(name: &RowName) -> Option<Self> {
+        match name {
+            RowName::Queue(_) => Some(Kind::Queues),
+            RowName::Task(_) => Some(Kind::Tasks),
+            RowName::Starts(..) => Some(Kind::Starts),
+            RowName::Worker(..) => Some(Kind::Workers),
+            RowName::Alert(_) => Some(Kind::Alerts),
+            RowName::Schedule(_) => Some(Kind::Schedules),
+            _ => None,
         }
     }
 }

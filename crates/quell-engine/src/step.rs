@@ -237,6 +237,11 @@ impl<'b, B: Backend> Step<'b, B> {
         self.rows.jobs.insert(job.id, job);
     }
 
+    /// How many entries of a line are read at a time.
+    pub(crate) fn page(&self) -> usize {
+        self.backend.page().max(1)
+    }
+
     /// Reads indexes.
     pub(crate) async fn scan(&mut self, scans: &[Scan]) -> Result<Vec<Seen>> {
         if scans.is_empty() {
