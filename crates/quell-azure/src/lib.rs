@@ -17,6 +17,7 @@ mod credentials;
 mod entra;
 mod error;
 mod options;
+mod over;
 mod parameters;
 mod queue;
 pub mod servicebus;

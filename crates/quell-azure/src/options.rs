@@ -7,13 +7,14 @@ use quell_core::checkup::ClockReset;
 use quell_core::history::Sink;
 use quell_core::{Error, QueueName, Result, Store, lacks};
 use quell_engine::Engine;
-use quell_portable::{Layout, Partition, Partitions, Spread, Timed, Timer};
+use quell_portable::{Layout, Partition, Partitions, Spread, Timer};
 use quell_shards::check_spread;
 use reqwest::Url;
 
 use crate::clock::Monotonic;
 use crate::connection::{Connection, endpoint};
 use crate::credentials::Service;
+use crate::over::{Over, PARTITION, engine};
 use crate::parameters::Parameters;
 use crate::table::TableStorage;
 use crate::timer::{self, Wanted};
@@ -52,9 +53,6 @@ pub struct AzureOptions {
 
 /// A store on Azure Table Storage.
 pub type AzureStore = Engine<Partition<TableStorage>>;
-
-/// The partition that holds a store's rows, and what the names of several begin with.
-const PARTITION: &str = "store";
 
 impl AzureOptions {
     /// Reads `azure://ACCOUNT/TABLE`; after a `?` come, divided by `&`:
@@ -236,62 +234,66 @@ impl AzureOptions {
     /// As [`AzureOptions::open_table`], and as the timer's where it is opened;
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the store has another timer.
     pub async fn open_store(mut self) -> Result<Arc<dyn Store>> {
-        if self.layout == Layout::Queues {
-            return Ok(Arc::new(self.open_partitions().await?));
-        }
         let (sets_timer, native_dedup) = (self.sets_timer, self.native_dedup);
-        match std::mem::take(&mut self.timer) {
-            Wanted::Nothing | Wanted::None if native_dedup => Err(timer::keeps_no_keys()),
-            Wanted::Nothing => Ok(Arc::new(self.open().await?)),
-            Wanted::None => {
-                let (history, table) = (self.history.clone(), self.open_table().await?);
-                if !sets_timer {
-                    timer::check(&table, table.timer().await?.as_deref(), None)?;
-                }
-                table.set_timer(None).await?;
-                Ok(Arc::new(engine(Partition::new(table, PARTITION), history)))
-            }
-            Wanted::Timer { name, options } => {
-                let (history, table) = (self.history.clone(), self.open_table().await?);
-                let name = options.remembered(name, native_dedup)?;
-                let found = table.timer().await?;
-                timer::check(&table, found.as_deref(), Some(&name))?;
-                if found.is_none() && !sets_timer {
-                    return Err(timer::none_yet(&table));
-                }
-                let partition = Partition::new(table, PARTITION).with_timer(options.open().await?);
-                let mut store = Timed::new(engine(partition, history))?;
-                if native_dedup {
-                    store = store.native_dedup().await?;
-                }
-                if found.is_none() {
-                    store.announce().await?;
-                    store.engine().backend().table().set_timer(Some(&name)).await?;
-                }
-                Ok(Arc::new(store))
-            }
+        let wanted = std::mem::take(&mut self.timer);
+        let over = Over {
+            layout: self.layout,
+            spread: self.spread.clone(),
+            history: self.history.clone(),
+        };
+        if native_dedup && !matches!(wanted, Wanted::Timer { .. }) {
+            return Err(timer::keeps_no_keys());
         }
+        let table = Arc::new(self.open_table().await?);
+        let found = table.timer().await?;
+        let Wanted::Timer { name, options } = wanted else {
+            if matches!(wanted, Wanted::None) && sets_timer {
+                table.set_timer(None).await?;
+            } else {
+                timer::check(&table, found.as_deref(), None)?;
+            }
+            return over.polled(table).await;
+        };
+        let name = options.remembered(name, native_dedup)?;
+        timer::check(&table, found.as_deref(), Some(&name))?;
+        if found.is_none() && !sets_timer {
+            return Err(timer::none_yet(&table));
+        }
+        let mut store = over.timed(Arc::clone(&table), options.open().await?).await?;
+        if native_dedup {
+            store = store.native_dedup().await?;
+        }
+        if found.is_none() {
+            store.announce().await?;
+            table.set_timer(Some(&name)).await?;
+        }
+        Ok(Arc::new(store))
     }
 
-    /// Opens a store of [`Layout::Queues`].
+    /// Opens a store of [`Layout::Queues`] without a timer.
     ///
     /// # Errors
-    /// As [`AzureOptions::open_table`]; [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported) for
-    /// one with a timer; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where a queue is spread
-    /// over another number of partitions, and for [`Layout::One`], which [`AzureOptions::open_store`] opens.
+    /// As [`AzureOptions::open_table`]; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where a queue
+    /// is spread over another number of partitions, where the store has a timer or one was asked for, and
+    /// for [`Layout::One`]: [`AzureOptions::open_store`] opens all of them.
     pub async fn open_partitions(self) -> Result<Partitions<Arc<TableStorage>>> {
         if self.layout != Layout::Queues {
             return Err(Error::invalid("layout", "`open_partitions` opens layout `queues` alone"));
         }
-        if matches!(self.timer, Wanted::Timer { .. }) {
-            return Err(lacks("timed", "leave `timer` out with layout=queues: its workers poll"));
-        }
-        if self.native_dedup {
-            return Err(timer::keeps_no_keys());
-        }
+        self.check_untimed("open_partitions")?;
         let (history, spread) = (self.history.clone(), self.spread.clone());
         let table = Arc::new(self.open_table().await?);
+        timer::check(&table, table.timer().await?.as_deref(), None)?;
         Partitions::open(table, PARTITION, spread, history).await
+    }
+
+    /// Refuses a timer where `method` opens none.
+    fn check_untimed(&self, method: &str) -> Result<()> {
+        if !matches!(self.timer, Wanted::Nothing) {
+            let message = format!("`{method}` opens no timer: use `open_store`");
+            return Err(Error::invalid("timer", message));
+        }
+        if self.native_dedup { Err(timer::keeps_no_keys()) } else { Ok(()) }
     }
 
     /// Opens the table without a timer, after checking that it is Quell's or empty.
@@ -300,12 +302,7 @@ impl AzureOptions {
     /// As [`AzureOptions::open_table`]; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the
     /// store has a timer, or one was asked for: [`AzureOptions::open_store`] opens both.
     pub async fn open(self) -> Result<AzureStore> {
-        if !matches!(self.timer, Wanted::Nothing) {
-            return Err(Error::invalid("timer", "`open` opens no timer: use `open_store`"));
-        }
-        if self.native_dedup {
-            return Err(timer::keeps_no_keys());
-        }
+        self.check_untimed("open")?;
         if self.layout != Layout::One {
             return Err(Error::invalid("layout", "`open` opens one partition: use `open_store`"));
         }
@@ -320,9 +317,13 @@ impl AzureOptions {
     /// # Errors
     /// As [`AzureOptions::open_table`].
     pub async fn skip_ids(self) -> Result<()> {
-        match self.layout {
-            Layout::One => Partition::new(self.open_table().await?, PARTITION).skip_ids().await,
-            Layout::Queues => self.open_partitions().await?.skip_ids().await,
+        let (layout, spread) = (self.layout, self.spread.clone());
+        let table = Arc::new(self.open_table().await?);
+        match layout {
+            Layout::One => Partition::new(table, PARTITION).skip_ids().await,
+            Layout::Queues => {
+                Partitions::open(table, PARTITION, spread, None).await?.skip_ids().await
+            }
         }
     }
 
@@ -355,14 +356,6 @@ impl AzureOptions {
         let table = TableStorage::new(self.table, transport, self.timeout, self.monotonic);
         Box::pin(table.prepare(self.layout, self.create)).await?;
         Ok(table)
-    }
-}
-
-fn engine(partition: Partition<TableStorage>, history: Option<Sink>) -> AzureStore {
-    let store = AzureStore::new(partition);
-    match history {
-        Some(history) => store.with_history(history),
-        None => store,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quell_core::{Job, JobFilter, JobId, JobState, QueueName, Result, Store, Timestamp};
+use quell_core::{Job, JobFilter, JobId, JobState, QueueName, Result, Timestamp};
 
 use crate::messages::Inner;
 use crate::notice::{JOBS, Notice};
@@ -21,8 +21,8 @@ impl<T: Table> Timed<T> {
         let inner = self.inner();
         inner.announce_jobs(JobState::Scheduled).await?;
         inner.announce_jobs(JobState::Running).await?;
-        let now = inner.engine.backend().now().await?;
-        for schedule in inner.engine.schedules().await? {
+        let now = inner.below.first().now().await?;
+        for schedule in inner.below.schedules().await? {
             if let Some(next) = schedule.next {
                 inner.notices.send(Notice::new(None, now, next.max(now)), now).await?;
             }
@@ -36,8 +36,8 @@ impl<T: Table> Inner<T> {
         let limit = JobFilter::MAX_PAGE;
         let mut filter = JobFilter { state: Some(state), limit, ..JobFilter::default() };
         loop {
-            let page = self.engine.jobs(&filter).await?;
-            let now = self.engine.backend().now().await?;
+            let page = self.below.jobs(&filter).await?;
+            let now = self.below.first().now().await?;
             let mut due: BTreeMap<(QueueName, Timestamp), Vec<JobId>> = BTreeMap::new();
             for job in &page {
                 if let Some(at) = starts_or_lapses(job) {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use quell_core::dedup::{Dedup, HoldUntil};
-use quell_core::{Batch, Error, ErrorKind, Key, Result, Steps, Timestamp};
+use quell_core::{Batch, Error, ErrorKind, Key, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use tracing::{error, warn};
@@ -140,7 +140,7 @@ impl<T: Table> Inner<T> {
     }
 
     async fn take_once(&self, carried: &Carried) -> Result<Fate> {
-        let age = self.engine.backend().now().await?.since(carried.sent);
+        let age = self.below.first().now().await?.since(carried.sent);
         if age >= MOST_AGE {
             let reason = format!(
                 "this message is {} h old, the limit is {} h, and no record says any more whether its \
@@ -153,7 +153,7 @@ impl<T: Table> Inner<T> {
         if self.store_name().await?.is_none_or(|name| name != carried.store) {
             return Ok(Fate::Elsewhere);
         }
-        let enqueued = self.engine.enqueue(None, vec![carried.recorded()]).await?;
+        let enqueued = self.below.enqueue(None, vec![carried.recorded()]).await?;
         match enqueued.into_iter().next() {
             Some(Ok(_)) => Ok(Fate::Done),
             Some(Err(error)) if is_refusal(&error) => Ok(Fate::Refused(error.to_string())),
@@ -165,7 +165,7 @@ impl<T: Table> Inner<T> {
     /// The name of this store, once it has one.
     async fn store_name(&self) -> Result<Option<&str>> {
         if self.store.get().is_none()
-            && let Some(name) = self.engine.backend().store_name().await?
+            && let Some(name) = self.below.first().store_name().await?
         {
             let _known = self.store.set(name);
         }
@@ -178,7 +178,7 @@ impl<T: Table> Inner<T> {
             store = %carried.store,
             "a message is for another store, sending it on: give each store a queue of its own"
         );
-        let now = self.engine.backend().now().await?;
+        let now = self.below.first().now().await?;
         let at = now + pause(PUT_OFF.0, carried.tries);
         let again = Carried { tries: carried.tries.saturating_add(1), ..carried };
         let message = Message { body: again.body()?, name: None };

@@ -2,11 +2,13 @@
 //! claims under way, the jobs that it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quell_core::{Claimed, JobId, NextDue, QueueName, Timestamp};
 use tokio::sync::Notify;
+
+use crate::notice::Notices;
 
 /// Jobs that are remembered of one held message; of more, the queue is looked at once more.
 const MOST: usize = 10_000;
@@ -72,7 +74,41 @@ pub(crate) struct Left {
     pub(crate) lapse: Option<Timestamp>,
 }
 
+/// A batch under way; of one that failed or was dropped nobody knows whether it started jobs.
+#[derive(Debug)]
+pub(crate) struct Doubt<'h> {
+    held: Option<&'h Held>,
+    queues: &'h BTreeSet<QueueName>,
+}
+
+impl<'h> Doubt<'h> {
+    /// The doubt about what starts in these queues.
+    pub(crate) fn of(notices: Option<&'h Arc<Notices>>, queues: &'h BTreeSet<QueueName>) -> Self {
+        Doubt { held: notices.map(|notices| &notices.held), queues }
+    }
+
+    /// It is known what became of the batch.
+    pub(crate) fn end(mut self) {
+        self.held = None;
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        let Some(held) = self.held else { return };
+        self.queues.iter().for_each(|queue| held.watch(queue));
+    }
+}
+
 impl Held {
+    /// Jobs may run in a queue of which no process knows: whoever holds its message watches for their
+    /// leases.
+    fn watch(&self, queue: &QueueName) {
+        if let Some(message) = self.queues().get_mut(queue).and_then(|seen| seen.message.as_mut()) {
+            message.watches = true;
+        }
+    }
+
     fn queues(&self) -> MutexGuard<'_, BTreeMap<QueueName, Seen>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }

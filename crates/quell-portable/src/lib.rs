@@ -8,6 +8,7 @@
 //! Invariant: nothing here knows which service keeps the rows or the messages.
 
 mod announce;
+mod below;
 mod beside;
 mod carried;
 mod damaged;

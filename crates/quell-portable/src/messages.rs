@@ -3,17 +3,16 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use quell_core::{ErrorKind, Job, JobId, JobState, QueueName, Result, Store, Timestamp, WakeHub};
-use quell_engine::Engine;
+use quell_core::{ErrorKind, Job, JobId, JobState, QueueName, Result, Timestamp, WakeHub};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, error, warn};
 
+use crate::below::Below;
 use crate::carried::Carried;
 use crate::held::{Fate, Left};
 use crate::notice::{Notice, Notices};
-use crate::partition::Partition;
 use crate::table::Table;
 use crate::timer::{Delivery, Received};
 
@@ -35,7 +34,7 @@ const ELSEWHERE: Duration = Duration::from_millis(50);
 /// A store, and what its timer must know of it.
 #[derive(Debug)]
 pub(crate) struct Inner<T: Table> {
-    pub(crate) engine: Engine<Partition<T>>,
+    pub(crate) below: Box<dyn Below<T>>,
     /// What workers hear: messages, and no commits of this process. A claim by a message needs no other.
     pub(crate) hub: WakeHub,
     /// Somebody began to listen.
@@ -120,7 +119,7 @@ impl<T: Table> Inner<T> {
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        self.engine.backend().now().await
+        self.below.first().now().await
     }
 
     async fn look(
@@ -178,7 +177,7 @@ impl<T: Table> Inner<T> {
         loop {
             let now = self.now().await?;
             for id in std::mem::take(&mut verdict.missing) {
-                let job = self.engine.job(id).await?;
+                let job = self.below.job(id).await?;
                 verdict.add(id, job.as_ref(), now, self.notices.held.runs(queue, id));
             }
             if now.since(notice.sent) > COMMIT {

@@ -17,7 +17,7 @@ use quell_core::checkup::Fact;
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::schedule::Schedule;
 use quell_core::{
-    Answer, Batch, Error, ErrorKind, Key, NewTrigger, Operation, Receipt, Result, Store, TaskName,
+    Answer, Batch, Error, ErrorKind, Key, NewTrigger, Operation, Receipt, Result, TaskName,
     Timestamp, When, lacks,
 };
 use quell_engine::Backend;
@@ -76,10 +76,15 @@ impl Native {
                         detection and name its window, or leave `native_dedup` out";
             return Err(lacks("native_dedup", help));
         };
-        for known in inner.engine.schedules().await? {
+        if !inner.below.capabilities().across_queues {
+            let help = "a message reaches a partition after its trigger was accepted, and could be refused \
+                        there: take one partition for all queues, or leave `native_dedup` out";
+            return Err(lacks("native_dedup", help));
+        }
+        for known in inner.below.schedules().await? {
             refuse_schedule(&known.schedule)?;
         }
-        let store = inner.engine.backend().give_store_name().await?;
+        let store = inner.below.first().give_store_name().await?;
         Ok(Native { store, window })
     }
 
@@ -108,11 +113,11 @@ impl Native {
         let (sent, kept): (Vec<Batch>, Vec<Batch>) =
             batches.into_iter().partition(Batch::asks_dedup);
         if sent.is_empty() {
-            return inner.engine.call(now, Operation::Enqueue { batches: kept }).await;
+            return inner.below.call(now, Operation::Enqueue { batches: kept }).await;
         }
         let now = match now {
             Some(now) => now,
-            None => inner.engine.backend().now().await?,
+            None => inner.below.first().now().await?,
         };
         let sends = stream::iter(sent).map(|batch| self.send(inner, now, batch));
         let sends = sends.buffered(AT_A_TIME).collect::<Vec<_>>();
@@ -134,7 +139,7 @@ impl Native {
         let (task, dedup) = key_of(&batch)?;
         self.check_hold(dedup)?;
         check_members(&batch)?;
-        check_changes(&batch, inner.engine.backend())?;
+        check_changes(&batch, inner.below.first())?;
         let name = name(&self.store, task, &dedup.key);
         let count = batch.triggers.len();
         let batch = from_now(batch.without_dedup(), now);
@@ -181,7 +186,7 @@ async fn keep<T: Table>(
     if count == 0 {
         return Vec::new();
     }
-    let error = match inner.engine.call(Some(now), Operation::Enqueue { batches }).await {
+    let error = match inner.below.call(Some(now), Operation::Enqueue { batches }).await {
         Ok(Answer::Enqueue(answers)) => return answers,
         Ok(_) => Error::new(ErrorKind::Internal, "the store answers another question"),
         Err(error) => error,

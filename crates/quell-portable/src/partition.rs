@@ -12,13 +12,16 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use quell_core::checkup::{Checkup, ClockReading};
 use quell_core::part::{Ids, News};
-use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, JobState, Result, Timestamp};
+use quell_core::{
+    Capabilities, Error, ErrorKind, Job, JobId, JobState, QueueName, Result, Timestamp,
+};
 use quell_engine::{
     Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen, Time,
 };
 
 use crate::beside::{self, Copies, split};
 use crate::damaged::decode_in_part;
+use crate::held::Doubt;
 use crate::ids::{Numbers, TakenIds};
 use crate::long::{self, PartCounts, whole};
 use crate::names::{hanging, is_derived, job_of, of_entry, of_index, of_raw, of_row, of_time};
@@ -99,7 +102,12 @@ impl<T: Table> Partition<T> {
     /// something is due that no other message comes for. All processes of a store have the same timer.
     #[must_use]
     pub fn with_timer(self, timer: Arc<dyn Timer>) -> Self {
-        Partition { notices: Some(Arc::new(Notices::new(timer))), ..self }
+        self.with_notices(Some(Arc::new(Notices::new(timer))))
+    }
+
+    /// The same partition, which shares a timer with others of its store.
+    pub(crate) fn with_notices(self, notices: Option<Arc<Notices>>) -> Self {
+        Partition { notices, ..self }
     }
 
     /// The same partition as one of up to 1,024 of a store: the ids of its jobs are multiples of 1,024
@@ -440,6 +448,7 @@ impl<T: Table> Backend for Partition<T> {
         let needed = |notices: &Arc<Notices>| notices.needed(&changes, now, was_there);
         let needed = self.notices.as_ref().map(needed).unwrap_or_default();
         let windows = beside::windows(&changes);
+        let started = started_in(&changes);
         let rows = rows_of(&read, &copies, changes)?;
         let most = bounds.row_bytes.min(LONGEST);
         let with = beside::with_copies(&rows, &windows, &read, most);
@@ -455,10 +464,13 @@ impl<T: Table> Backend for Partition<T> {
         if let Some(notices) = &self.notices {
             notices.send_all(needed, now).await?;
         }
+        let doubt = Doubt::of(self.notices.as_ref(), &started);
         // Until it is known what became of the batch, nobody else gets its ids.
         let mut ids = ids;
         let first = std::mem::replace(&mut ids.ids.start, ids.ids.end);
-        match self.write(batch).await? {
+        let written = self.write(batch).await?;
+        doubt.end();
+        match written {
             table::Committed::Done(_) => {
                 ids.ids.start = first.saturating_add(used);
                 Ok(Committed::Done)
@@ -488,6 +500,12 @@ impl<T: Table> Backend for Partition<T> {
         let clock = ClockReading { host, mark: self.know(host) };
         Ok(Checkup { id: None, clock, facts: self.table.facts() })
     }
+}
+
+/// The queues in which jobs start or their leases move.
+fn started_in(changes: &Changes) -> BTreeSet<QueueName> {
+    let leases = changes.enter.iter().filter(|(index, _)| *index == Index::Leases);
+    leases.filter_map(|(_, entry)| entry.note.as_ref()).map(|note| note.queue.clone()).collect()
 }
 
 fn bytes_of(batch: &[Change]) -> usize {

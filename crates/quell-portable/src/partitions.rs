@@ -13,8 +13,10 @@ use quell_shards::{Directory, Layout, Sharded, Shards, Spread, check_spread};
 
 use crate::listing::{About, Listing};
 use crate::names::text;
+use crate::notice::Notices;
 use crate::partition::Partition;
 use crate::table::{Range, Table};
+use crate::timer::Timer;
 
 /// The tag of the partition that lists the others; no queue has a name with this sign.
 const LIST: &str = "#";
@@ -53,6 +55,7 @@ struct List<T> {
     history: Option<Sink>,
     hints: (Arc<WakeHub>, Arc<EndHub>),
     first: Arc<Engine<Partition<T>>>,
+    notices: Option<Arc<Notices>>,
 }
 
 impl<T: Table + Clone> Partitions<T> {
@@ -69,7 +72,23 @@ impl<T: Table + Clone> Partitions<T> {
         spread: Spread,
         history: Option<Sink>,
     ) -> Result<Self> {
+        Self::open_with(table, name, spread, history, None).await
+    }
+
+    /// As [`open`](Self::open), with a timer that all partitions share: for [`Timed::several`], which
+    /// takes its messages. All processes of a store have the same timer.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_with(
+        table: T,
+        name: impl Into<String>,
+        spread: Spread,
+        history: Option<Sink>,
+        timer: Option<Arc<dyn Timer>>,
+    ) -> Result<Self> {
         let name = name.into();
+        let notices = timer.map(|timer| Arc::new(Notices::new(timer)));
         check_spread(Layout::Queues, &spread)?;
         let whole = table.range(&name, &Range::of(""), 1).await?;
         if !whole.rows.is_empty() {
@@ -82,13 +101,17 @@ impl<T: Table + Clone> Partitions<T> {
         let (hub, ends) = (Arc::new(WakeHub::new()), Arc::new(EndHub::new()));
         let list = partition_of(&name, LIST);
         let listing = Listing { table: table.clone(), partition: list.clone() };
-        let first = Engine::new(Partition::new(table, list));
+        let first = Engine::new(Partition::new(table, list).with_notices(notices.clone()));
         let first = first.with_hints(Arc::clone(&hub), Arc::clone(&ends));
         let first = Arc::new(recorded(first, history.as_ref()));
         let hints = (Arc::clone(&hub), Arc::clone(&ends));
-        let list = List { listing, name, history, hints, first };
+        let list = List { listing, name, history, hints, first, notices };
         let shards = Shards::open(list, spread).await?;
         Ok(Partitions { sharded: Sharded::new(Arc::new(shards)), hub, ends })
+    }
+
+    pub(crate) fn shards(&self) -> &Shards<impl Directory<Shard = Engine<Partition<T>>>> {
+        self.sharded.shards()
     }
 
     /// As [`Partition::skip_ids`], of each partition.
@@ -197,8 +220,8 @@ impl<T: Table + Clone> Directory for List<T> {
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        let shard =
-            Engine::new(Partition::new(self.listing.table.clone(), partition).numbered(own));
+        let shard = Partition::new(self.listing.table.clone(), partition).numbered(own);
+        let shard = Engine::new(shard.with_notices(self.notices.clone()));
         let (hub, ends) = &self.hints;
         let shard = shard.with_hints(Arc::clone(hub), Arc::clone(ends));
         let known = Steps::tasks(&shard).await?;

@@ -19,16 +19,18 @@ use quell_engine::Engine;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::below::Below;
 use crate::messages::{Inner, receive};
 use crate::native::Native;
 use crate::notice::Notices;
 use crate::partition::Partition;
+use crate::partitions::Partitions;
 use crate::table::Table;
 
 /// How much later than something is due a worker looks by itself.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A store on one partition of a table, with a timer.
+/// A store on partitions of a table, with a timer.
 #[derive(Debug)]
 pub struct Timed<T: Table> {
     inner: Arc<Inner<T>>,
@@ -44,12 +46,44 @@ impl<T: Table> Timed<T> {
     /// # Errors
     /// Of kind [`Invalid`](quell_core::ErrorKind::Invalid) where the partition has no timer.
     pub fn new(engine: Engine<Partition<T>>) -> Result<Self> {
-        let Some(notices) = engine.backend().notices().cloned() else {
-            let message = "the partition has no timer: give it one with `with_timer`";
+        Self::over(Box::new(engine))
+    }
+
+    /// A store of several partitions, whose workers their timer wakes: one timer for all of them.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    ///
+    /// use quell_core::{Store, Timestamp};
+    /// use quell_portable::{MemoryTable, MemoryTimer, Partitions, Spread, Timed};
+    ///
+    /// # async fn open() -> quell_core::Result<()> {
+    /// let began = Timestamp::from_secs(0);
+    /// let timer = Arc::new(MemoryTimer::new(began, Duration::from_secs(30)));
+    /// let table = MemoryTable::new(began);
+    /// let store = Partitions::open_with(table, "store", Spread::new(), None, Some(timer)).await?;
+    /// assert!(Timed::several(store)?.capabilities().timed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`Invalid`](quell_core::ErrorKind::Invalid) where the partitions have no timer.
+    pub fn several(partitions: Partitions<T>) -> Result<Self>
+    where
+        T: Clone,
+    {
+        Self::over(Box::new(partitions))
+    }
+
+    fn over(below: Box<dyn Below<T>>) -> Result<Self> {
+        let Some(notices) = below.first().notices().cloned() else {
+            let message = "the store has no timer: give it one when you open its partitions";
             return Err(Error::invalid("timer", message));
         };
         let (hub, listened, store) = (WakeHub::new(), Notify::new(), OnceLock::new());
-        let inner = Arc::new(Inner { engine, hub, listened, notices, store });
+        let inner = Arc::new(Inner { below, hub, listened, notices, store });
         Ok(Timed { inner, receiver: Mutex::default(), native: None })
     }
 
@@ -67,16 +101,16 @@ impl<T: Table> Timed<T> {
     /// is put aside.
     ///
     /// # Errors
-    /// Of kind [`Unsupported`](quell_core::ErrorKind::Unsupported) where the timer does not deduplicate, or
-    /// a schedule has a dedup key; else as those of the table.
+    /// Of kind [`Unsupported`](quell_core::ErrorKind::Unsupported) where the timer does not deduplicate,
+    /// a schedule has a dedup key, or the store has several partitions; else as those of the table.
     pub async fn native_dedup(mut self) -> Result<Self> {
         self.native = Some(Native::new(&self.inner).await?);
         Ok(self)
     }
 
-    /// The engine below.
-    pub fn engine(&self) -> &Engine<Partition<T>> {
-        &self.inner.engine
+    /// The table.
+    pub fn table(&self) -> &T {
+        self.inner.below.first().table()
     }
 
     pub(crate) fn inner(&self) -> &Inner<T> {
@@ -84,18 +118,18 @@ impl<T: Table> Timed<T> {
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: Claim) -> Result<Answer> {
-        let Inner { engine, notices, .. } = &*self.inner;
+        let Inner { below, notices, .. } = &*self.inner;
         let queue = claim.queue.clone();
         notices.held.serve(std::iter::once(&queue));
         let claiming = Claiming::begin(notices, &queue);
-        let mut claimed = match engine.call(now, Operation::Claim { claim }).await? {
+        let mut claimed = match below.call(now, Operation::Claim { claim }).await? {
             Answer::Claim(claimed) => claimed,
             other => return Ok(other),
         };
         let is_held_back =
             claimed.jobs.is_empty() && claimed.next.due.is_some_and(|due| due <= claimed.next.now);
         // Nothing starts before the settings change, which a message tells.
-        if is_held_back && engine.is_paused(&queue).await.unwrap_or(false) {
+        if is_held_back && below.is_paused(&queue).await.unwrap_or(false) {
             claimed.next.due = None;
             notices.held.paused(&queue);
         }
@@ -108,11 +142,11 @@ impl<T: Table> Timed<T> {
 #[async_trait]
 impl<T: Table> Store for Timed<T> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { push: true, timed: true, ..self.inner.engine.capabilities() }
+        Capabilities { push: true, timed: true, ..self.inner.below.capabilities() }
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
-        let Inner { engine, notices, .. } = &*self.inner;
+        let Inner { below, notices, .. } = &*self.inner;
         let held = &notices.held;
         if let Some(native) = &self.native {
             native.check(&operation)?;
@@ -121,7 +155,7 @@ impl<T: Table> Store for Timed<T> {
             (Operation::Claim { claim }, _) => self.claim(now, claim).await,
             (Operation::Settle { settlements }, _) => {
                 let jobs: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
-                let answer = engine.call(now, Operation::Settle { settlements }).await;
+                let answer = below.call(now, Operation::Settle { settlements }).await;
                 if answer.is_ok() {
                     held.renewed(jobs.into_iter().map(|job| (job, None)));
                 }
@@ -129,7 +163,7 @@ impl<T: Table> Store for Timed<T> {
             }
             (Operation::Renew { leases, lease }, _) => {
                 let jobs: Vec<JobId> = leases.iter().map(|lease| lease.job).collect();
-                let answer = engine.call(now, Operation::Renew { leases, lease }).await;
+                let answer = below.call(now, Operation::Renew { leases, lease }).await;
                 if let Ok(Answer::Renew(renewals)) = &answer {
                     let known = jobs.into_iter().zip(renewals);
                     let told = known.filter(|(_, one)| **one != Renewal::Unknown);
@@ -139,7 +173,7 @@ impl<T: Table> Store for Timed<T> {
             }
             (Operation::Peek { queues }, _) => {
                 held.serve(queues.iter().map(|(queue, _)| queue));
-                match engine.call(now, Operation::Peek { queues }).await? {
+                match below.call(now, Operation::Peek { queues }).await? {
                     Answer::Peek(next) => {
                         Ok(Answer::Peek(next.into_iter().map(after_message).collect()))
                     }
@@ -148,7 +182,7 @@ impl<T: Table> Store for Timed<T> {
             }
             (Operation::Tick { limit }, _) => {
                 let number = held.asks();
-                let answer = engine.call(now, Operation::Tick { limit }).await;
+                let answer = below.call(now, Operation::Tick { limit }).await;
                 if answer.is_ok() {
                     held.asked(number);
                 }
@@ -157,7 +191,7 @@ impl<T: Table> Store for Timed<T> {
             (Operation::Enqueue { batches }, Some(native)) => {
                 native.enqueue(&self.inner, now, batches).await
             }
-            (other, native) => match engine.call(now, other).await? {
+            (other, native) => match below.call(now, other).await? {
                 Answer::NextDue(next) => Ok(Answer::NextDue(after_message(next))),
                 Answer::Checkup(mut checkup) => {
                     checkup.facts.extend(native.as_ref().map(Native::fact));
@@ -169,7 +203,7 @@ impl<T: Table> Store for Timed<T> {
     }
 
     fn wakeups(&self) -> Wakeups {
-        let cancelled = self.inner.engine.wakeups().filter_map(|wakeup| {
+        let cancelled = self.inner.below.wakeups().filter_map(|wakeup| {
             let cancelled = wakeup.cancelled.map(Wakeup::cancelled);
             async move { cancelled }
         });
@@ -184,7 +218,7 @@ impl<T: Table> Store for Timed<T> {
     }
 
     fn ended(&self, job: JobId) -> Ended {
-        self.inner.engine.ended(job)
+        self.inner.below.ended(job)
     }
 }
 

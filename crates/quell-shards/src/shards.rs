@@ -219,9 +219,11 @@ impl<D: Directory> Shards<D> {
         Ok(shards)
     }
 
-    /// The shards of a queue that there are, but those that cannot be met now. Fails only where that
-    /// leaves none.
-    pub(crate) async fn met_of_queue(&self, queue: &QueueName) -> Result<Vec<Arc<D::Shard>>> {
+    /// The shards of a queue that there are, but those that cannot be met now.
+    ///
+    /// # Errors
+    /// What the directory answers, where that leaves none.
+    pub async fn met_of_queue(&self, queue: &QueueName) -> Result<Vec<Arc<D::Shard>>> {
         if let Some(only) = self.only() {
             return Ok(vec![Arc::clone(only)]);
         }

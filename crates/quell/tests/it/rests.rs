@@ -10,14 +10,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fastrand::Rng;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use quell::{
-    Clock, JobId, JobState, Quell, QueueSettings, Result, Timestamp, WorkerBuilder, WorkerId,
+    Clock, JobId, JobState, Quell, QueueName, QueueSettings, Result, Timestamp, WorkerBuilder,
+    WorkerId,
 };
 use quell_engine::Engine;
 use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
 use quell_portable::{
-    Delivery, MemoryTable, MemoryTimer, Message, Partition, Received, Table, Timed, Timer,
+    Delivery, MemoryTable, MemoryTimer, Message, Partition, Partitions, Received, Spread, Table,
+    Timed, Timer,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -131,6 +134,8 @@ impl Clock for Paused {
 }
 
 struct Scene {
+    /// Where each queue has partitions of its own: over how many these are spread.
+    spread: Option<Spread>,
     table: Counted,
     timer: MemoryTimer,
     began: Instant,
@@ -139,6 +144,15 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::of(None)
+    }
+
+    /// Each queue has a partition, and that of scripts three.
+    fn of_partitions() -> Self {
+        Self::of(Some(Spread::from([(QueueName::new("scripts").unwrap(), 3)])))
+    }
+
+    fn of(spread: Option<Spread>) -> Self {
         let table = Counted { table: MemoryTable::new(START), requests: Arc::default() };
         let timer = MemoryTimer::new(START, secs(30));
         let began = Instant::now();
@@ -151,7 +165,7 @@ impl Scene {
                 moved.advance(START + began.elapsed());
             }
         });
-        Scene { table, timer, began, _clock: clock }
+        Scene { spread, table, timer, began, _clock: clock }
     }
 
     /// What one process opens.
@@ -160,10 +174,16 @@ impl Scene {
     }
 
     fn process_with(&self, timer: Arc<dyn Timer>) -> Quell {
-        let partition = Partition::new(self.table.clone(), "p").with_timer(timer);
-        let store = Timed::new(Engine::new(partition)).unwrap();
+        let table = self.table.clone();
+        let store = match self.spread.clone() {
+            None => Timed::new(Engine::new(Partition::new(table, "p").with_timer(timer))),
+            Some(spread) => {
+                let opened = Partitions::open_with(table, "p", spread, None, Some(timer));
+                Timed::several(opened.now_or_never().expect("memory answers at once").unwrap())
+            }
+        };
         let clock = Arc::new(Paused(self.began));
-        Quell::with_store(Arc::new(store)).clock(clock).build().unwrap()
+        Quell::with_store(Arc::new(store.unwrap())).clock(clock).build().unwrap()
     }
 
     /// A process of its own with a worker; it is killed where this is dropped.
@@ -203,14 +223,42 @@ async fn comes<F: Future<Output = bool>>(within: Duration, what: &str, mut is: i
     }
 }
 
+/// Runs each test on a store of one partition, and on one of several.
+macro_rules! on_each {
+    ($($name:ident,)*) => {
+        mod one_partition {
+            $(#[tokio::test(start_paused = true)]
+            async fn $name() {
+                super::$name(super::Scene::new()).await;
+            })*
+        }
+
+        mod partitions {
+            $(#[tokio::test(start_paused = true)]
+            async fn $name() {
+                super::$name(super::Scene::of_partitions()).await;
+            })*
+        }
+    };
+}
+
+on_each! {
+    r34_a_worker_that_the_store_wakes_asks_nothing_of_it_while_nothing_is_due,
+    r08_r34_a_worker_that_rests_is_up_when_a_window_is_due,
+    r25_a_worker_that_rests_is_not_listed_and_comes_back_as_one_that_starts,
+    r32_a_pause_lets_workers_rest_and_its_end_wakes_them,
+    r25_a_poison_job_is_buried_where_all_other_workers_rest,
+    r34_a_message_that_comes_to_workers_of_other_queues_is_soon_where_it_belongs,
+    r01_r34_what_no_message_tells_of_is_found_by_a_look,
+}
+
 async fn has_ended(client: &Quell, job: JobId) -> bool {
     let job = client.job(job).await.unwrap().unwrap();
     job.state == JobState::Succeeded
 }
 
-#[tokio::test(start_paused = true)]
-async fn r34_a_worker_that_the_store_wakes_asks_nothing_of_it_while_nothing_is_due() {
-    let (scene, log) = (Scene::new(), App::default());
+async fn r34_a_worker_that_the_store_wakes_asks_nothing_of_it_while_nothing_is_due(scene: Scene) {
+    let log = App::default();
     let (client, worker) = (scene.process(), scene.worker(&log));
     sleep(3 * MINUTE).await;
     scene.is_quiet_for(10 * MINUTE).await;
@@ -256,9 +304,8 @@ async fn r16_r18_r34_a_key_that_the_timer_keeps_runs_its_task_once_at_a_worker_t
     drop(worker);
 }
 
-#[tokio::test(start_paused = true)]
-async fn r08_r34_a_worker_that_rests_is_up_when_a_window_is_due() {
-    let (scene, log) = (Scene::new(), App::default());
+async fn r08_r34_a_worker_that_rests_is_up_when_a_window_is_due(scene: Scene) {
+    let log = App::default();
     let (client, worker) = (scene.process(), scene.worker(&log));
     sleep(3 * MINUTE).await;
     let delayed = client.trigger(Script::new(&[])).delay(20 * MINUTE);
@@ -278,9 +325,8 @@ async fn r08_r34_a_worker_that_rests_is_up_when_a_window_is_due() {
     drop(worker);
 }
 
-#[tokio::test(start_paused = true)]
-async fn r25_a_worker_that_rests_is_not_listed_and_comes_back_as_one_that_starts() {
-    let (scene, log) = (Scene::new(), App::default());
+async fn r25_a_worker_that_rests_is_not_listed_and_comes_back_as_one_that_starts(scene: Scene) {
+    let log = App::default();
     let (client, worker) = (scene.process(), scene.worker(&log));
     let listed = || async { client.workers().await.unwrap() };
     comes(MINUTE, "the worker", || async { listed().await.rows.len() == 1 }).await;
@@ -295,9 +341,8 @@ async fn r25_a_worker_that_rests_is_not_listed_and_comes_back_as_one_that_starts
     drop(worker);
 }
 
-#[tokio::test(start_paused = true)]
-async fn r32_a_pause_lets_workers_rest_and_its_end_wakes_them() {
-    let (scene, log) = (Scene::new(), App::default());
+async fn r32_a_pause_lets_workers_rest_and_its_end_wakes_them(scene: Scene) {
+    let log = App::default();
     let (client, worker) = (scene.process(), scene.worker(&log));
     client.queue("scripts").set(&QueueSettings::default()).await.unwrap();
     client.queue("scripts").pause().await.unwrap();
@@ -310,9 +355,8 @@ async fn r32_a_pause_lets_workers_rest_and_its_end_wakes_them() {
     drop(worker);
 }
 
-#[tokio::test(start_paused = true)]
-async fn r25_a_poison_job_is_buried_where_all_other_workers_rest() {
-    let (scene, log) = (Scene::new(), App::default());
+async fn r25_a_poison_job_is_buried_where_all_other_workers_rest(scene: Scene) {
+    let log = App::default();
     let client = scene.process();
     let names: Vec<String> = (0..7).map(|n| format!("w{n}")).collect();
     let mut workers: BTreeMap<&str, _> =
@@ -334,9 +378,10 @@ async fn r25_a_poison_job_is_buried_where_all_other_workers_rest() {
     assert_eq!((log.runs().len(), workers.len()), (5, 2));
 }
 
-#[tokio::test(start_paused = true)]
-async fn r34_a_message_that_comes_to_workers_of_other_queues_is_soon_where_it_belongs() {
-    let (scene, log) = (Scene::new(), App::default());
+async fn r34_a_message_that_comes_to_workers_of_other_queues_is_soon_where_it_belongs(
+    scene: Scene,
+) {
+    let log = App::default();
     let client = scene.process();
     let pages: Vec<_> = (0..3)
         .map(|_| Scene::run(scene.process().worker(Arc::clone(&log)).register(reindex)))
@@ -353,9 +398,8 @@ async fn r34_a_message_that_comes_to_workers_of_other_queues_is_soon_where_it_be
 }
 
 /// The safety net: a message that was lost costs a quarter of an hour, and no job.
-#[tokio::test(start_paused = true)]
-async fn r01_r34_what_no_message_tells_of_is_found_by_a_look() {
-    let (scene, log, lost) = (Scene::new(), App::default(), Arc::default());
+async fn r01_r34_what_no_message_tells_of_is_found_by_a_look(scene: Scene) {
+    let (log, lost) = (App::default(), Arc::default());
     let forgetful = |seed| {
         let (timer, random) = (scene.timer.clone(), Mutex::new(Rng::with_seed(seed)));
         scene.process_with(Arc::new(Forgetful { timer, random, lost: Arc::clone(&lost) }))
