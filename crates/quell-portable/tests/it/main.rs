@@ -12,6 +12,7 @@ mod partitions;
 mod races;
 mod splits;
 mod timed;
+mod timed_partitions;
 mod unruly;
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use fastrand::Rng;
 use futures_util::StreamExt;
 use quell_conformance::Rig;
-use quell_conformance::rig::{fails, key, keyed, lease, plain};
+use quell_conformance::rig::{fails, key, keyed, lease, plain, queue};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::{
     Batch, Claim, ClaimedJob, Error, ErrorKind, JobFilter, NewTrigger, Outcome, Payload, Result,
@@ -16,7 +16,8 @@ use quell_core::{
 };
 use quell_engine::Engine;
 use quell_portable::{
-    Delivery, MemoryTable, MemoryTimer, Message, Partition, Received, Timed, Timer,
+    Delivery, MemoryTable, MemoryTimer, Message, Partition, Partitions, Received, Spread, Timed,
+    Timer,
 };
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -109,6 +110,8 @@ impl Timer for Unruly {
 
 /// A table and a timer, whose clocks go together.
 struct World {
+    /// Over how many partitions its queue is spread; where it says so, the table keeps dedup keys.
+    spread: Option<Spread>,
     table: MemoryTable,
     timer: MemoryTimer,
 }
@@ -116,9 +119,14 @@ struct World {
 impl World {
     async fn store(&self, random: Rng) -> Arc<dyn Store> {
         let timer = Arc::new(Unruly { timer: self.timer.clone(), random: Mutex::new(random) });
-        let partition = Partition::new(self.table.clone(), "p").with_timer(timer);
-        let store = Timed::new(Engine::new(partition)).unwrap();
-        Arc::new(store.native_dedup().await.unwrap())
+        let table = self.table.clone();
+        let Some(spread) = self.spread.clone() else {
+            let partition = Partition::new(table, "p").with_timer(timer);
+            let store = Timed::new(Engine::new(partition)).unwrap();
+            return Arc::new(store.native_dedup().await.unwrap());
+        };
+        let all = Partitions::open_with(table, "p", spread, None, Some(timer)).await.unwrap();
+        Arc::new(Timed::several(all).unwrap())
     }
 
     /// A process that works when it is woken, for so long.
@@ -177,11 +185,11 @@ async fn is_done(store: &dyn Store, unique: &[(Payload, bool)]) -> bool {
     unique.iter().all(is_covered) && jobs.iter().all(|job| job.state.is_ended())
 }
 
-async fn run(seed: u64) {
+async fn run(seed: u64, spread: Option<Spread>) {
     let mut random = Rng::with_seed(seed);
     let table = MemoryTable::new(Rig::START);
     let timer = MemoryTimer::new(Rig::START, LOCK).with_duplicate_window(WINDOW);
-    let world = Arc::new(World { table, timer });
+    let world = Arc::new(World { spread, table, timer });
     let mut tasks = JoinSet::new();
     let clocks = Arc::clone(&world);
     tasks.spawn(async move {
@@ -233,11 +241,20 @@ async fn run(seed: u64) {
     assert!(accepted > TRIGGERS / 2, "seed {seed}: {accepted}");
 }
 
-#[test]
-fn r01_r34_unruly_timers_and_dying_processes_leave_no_job_behind() {
+fn run_all(spread: Option<&Spread>) {
     for seed in 0..SEEDS {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(run(seed));
+        runtime.block_on(run(seed, spread.cloned()));
     }
+}
+
+#[test]
+fn r01_r34_unruly_timers_and_dying_processes_leave_no_job_behind() {
+    run_all(None);
+}
+
+#[test]
+fn r01_r34_nor_do_they_where_a_queue_has_three_partitions() {
+    run_all(Some(&Spread::from([(queue(), 3)])));
 }
