@@ -85,8 +85,9 @@ impl Timer for Unruly {
         let most = if self.is(50) { most.min(1) } else { most };
         let mut received = self.timer.receive(most, wait).await?;
         self.random.lock().unwrap().shuffle(&mut received);
+        // An error would wake workers, as a poll does, and so hide that a message is missing.
         if self.is(5) {
-            return Err(Error::new(ErrorKind::Unavailable, "the answer was lost"));
+            received.clear();
         }
         Ok(received)
     }
