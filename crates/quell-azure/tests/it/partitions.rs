@@ -125,10 +125,15 @@ async fn r40_a_layout_that_cannot_be_is_refused() {
     let refused = Place::new().options().shards(&queue(), 2).unwrap_err();
     assert!(refused.to_string().contains("only layout `queues`"), "{refused}");
     let place = Place::new();
-    let timer = Arc::new(quell_portable::MemoryTimer::new(Rig::START, PATIENCE));
-    let refused = options(&place).timer("memory", timer).open_store().await.unwrap_err();
+    let window = Duration::from_secs(600);
+    let timer =
+        quell_portable::MemoryTimer::new(Rig::START, PATIENCE).with_duplicate_window(window);
+    let with_timer = || options(&place).timer("memory", Arc::new(timer.clone()));
+    let refused = with_timer().native_dedup(true).open_store().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(refused.to_string().contains("layout=queues"), "{refused}");
+    assert!(refused.to_string().contains("one partition for all queues"), "{refused}");
+    let refused = with_timer().open_partitions().await.unwrap_err();
+    assert!(refused.to_string().contains("use `open_store`"), "{refused}");
     let other = NewTrigger { queue: QueueName::new("other").unwrap(), ..keyed("k") };
     let store = options(&place).open_store().await.unwrap();
     take(&*store, keyed("k")).await.unwrap();

@@ -92,6 +92,31 @@ async fn r34_service_bus_wakes_workers_of_other_processes() {
     assert_eq!(counts.dead, 0, "{counts:?}");
 }
 
+/// One queue of messages for the store, whatever its partitions.
+#[tokio::test]
+async fn r34_one_timer_wakes_workers_of_all_partitions() {
+    let (place, stand_in) = (Place::new(), StandIn::start().unwrap());
+    stand_in.create_queue(QUEUE, lock(Duration::from_secs(60))).unwrap();
+    let url = url(&place);
+    let in_partitions = |url: &str| open_owned(format!("{url}&layout=queues&shards.default=3"));
+    let (one, other) = (in_partitions(&url).await.unwrap(), in_partitions(&url).await.unwrap());
+    a_burst_wakes_the_other_process(&client(one), &client(other)).await;
+    let (without, _) = url.split_once("&timer=").unwrap();
+    let refused = in_partitions(without).await.unwrap_err();
+    assert_eq!(refused.field(), Some("timer"), "{refused}");
+    let place = Place::new();
+    let open = || async {
+        let timer: Arc<dyn Timer> = Arc::new(options_at(stand_in.port()).open().await.unwrap());
+        let options = place.options().timeout(PATIENCE).layout(quell_azure::Layout::Queues);
+        let options = options.timer("servicebus://stand-in/q", timer);
+        client(options.open_store().await.unwrap())
+    };
+    let (one, other) = (open().await, open().await);
+    a_burst_wakes_the_other_process(&one, &other).await;
+    let counts = stand_in.counts(QUEUE).unwrap();
+    assert_eq!(counts.dead, 0, "{counts:?}");
+}
+
 /// A process without the timer would write what wakes nobody.
 #[tokio::test]
 async fn r34_all_processes_of_a_store_have_the_same_timer() {
