@@ -49,6 +49,7 @@ mod settle;
 mod sql;
 mod store;
 mod straight;
+mod tries;
 mod tx;
 mod unreadable;
 mod warm;

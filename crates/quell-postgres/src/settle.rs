@@ -109,6 +109,7 @@ fn bind_well(query: PgQuery, settlements: &[Settlement]) -> PgQuery {
 #[derive(Debug)]
 pub(crate) struct Succeeded {
     pub(crate) now: Timestamp,
+    /// The leases that ended.
     pub(crate) leases: HashSet<Lease>,
     /// Lanes in which windows may start that waited for their key, and when.
     pub(crate) freed: Vec<(i32, Timestamp)>,

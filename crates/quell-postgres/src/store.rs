@@ -41,7 +41,8 @@ use crate::row::time;
 use crate::schedules::look_for_ticks;
 
 use crate::sql::Sql;
-use crate::tx::{Asked, News, TRIES, Tx, Unnamed, one_shot, read};
+use crate::tries::Tries;
+use crate::tx::{Asked, News, Tx, Unnamed, one_shot, read};
 use crate::workers::{beat_query, decode_list, list_query, remove_query};
 
 /// A store in one schema of a PostgreSQL database.
@@ -102,7 +103,7 @@ macro_rules! write {
 /// As [`write!`], and fails where a row cannot be decoded.
 macro_rules! write_once {
     ($self:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {{
-        let mut tries = 0;
+        let mut tries = Tries::new();
         loop {
             let $asked = $self.asked($now);
             let (history, opening) = ($self.history.is_some(), $opening);
@@ -110,10 +111,7 @@ macro_rules! write_once {
             let mut $tx = match begun.await {
                 Ok(tx) => tx,
                 // It may have locked windows.
-                Err(error) if wants_retry(&error) && tries < TRIES => {
-                    tries += 1;
-                    continue;
-                }
+                Err(error) if wants_retry(&error) && tries.again().await => continue,
                 Err(error) => break Err(error),
             };
             let done: Result<_> = async { Ok($body) }.await;
@@ -135,18 +133,16 @@ macro_rules! write_once {
                 Err(error) => {
                     let unnamed = std::mem::take(&mut $tx.unnamed);
                     $tx.roll_back().await;
-                    if !unnamed.is_empty() && tries < TRIES {
-                        tries += 1;
+                    if !unnamed.is_empty() && tries.again().await {
                         $self.intern(unnamed).await?;
                         continue;
                     }
                     error
                 }
             };
-            if !wants_retry(&error) || tries >= TRIES {
+            if !wants_retry(&error) || !tries.again().await {
                 break Err(error);
             }
-            tries += 1;
         }
     }};
 }

@@ -2,6 +2,9 @@
 //!
 //! Each has a longer way in `store`, for what it does not cover.
 
+use std::collections::BTreeMap;
+use std::iter;
+
 use quell_core::history::Event;
 use quell_core::window::Window;
 use quell_core::{
@@ -99,49 +102,53 @@ impl PostgresStore {
     ) -> Result<Vec<Settled>> {
         let query = succeed_query(&self.sql, self.asked(now), settlements);
         let (rows, _ordered) = self.one_shot(query).await?;
-        let mut succeeded = decode_succeeded(&rows)?;
+        let succeeded = decode_succeeded(&rows)?;
         let is_refused = |one: &&Settlement| !succeeded.leases.contains(&one.lease);
         let refused: Vec<Settlement> = settlements.iter().filter(is_refused).cloned().collect();
+        let mut again = None;
         if !refused.is_empty() {
             match self.settle_again(now, &refused).await {
-                Ok(more) => {
-                    succeeded.now = succeeded.now.max(more.now);
-                    succeeded.leases.extend(more.leases);
-                    succeeded.freed.extend(more.freed);
-                }
+                Ok(more) => again = Some(more),
                 // The others have ended, and that is their answer.
                 Err(error) => debug!(%error, "settlements were refused, and not tried again"),
             }
         }
+        // Each ended when its own statement ran: what it held back may have started since.
+        let latest = again.as_ref().map_or(succeeded.now, |again| again.now.max(succeeded.now));
+        let (mut ended, mut freed) = (BTreeMap::new(), Vec::new());
+        for Succeeded { now, leases, freed: of_these } in iter::once(succeeded).chain(again) {
+            ended.extend(leases.into_iter().map(|lease| (lease, now)));
+            freed.extend(of_these);
+        }
         let mut news = News::default();
-        let lanes: Vec<i32> = succeeded.freed.iter().map(|(lane, _)| *lane).collect();
+        let lanes: Vec<i32> = freed.iter().map(|(lane, _)| *lane).collect();
         if let Err(error) = self.know_lanes(&lanes).await {
             // They have ended, and that is the answer.
             debug!(%error, "a hint was lost, polling finds the work");
         }
-        for (lane, due) in &succeeded.freed {
+        for (lane, due) in &freed {
             if let Some(lane) = self.names.lane(*lane) {
                 news.wake(&lane.queue, *due);
             }
         }
-        if !succeeded.leases.is_empty() {
+        if !ended.is_empty() {
             self.free_slots(&mut news);
         }
         if self.ends.are_awaited() {
-            news.ended.extend(succeeded.leases.iter().map(|lease| lease.job));
+            news.ended.extend(ended.keys().map(|lease| lease.job));
         }
         let mut settled = Vec::with_capacity(settlements.len());
         for settlement in settlements {
             let lease = settlement.lease;
             // A lease that is settled twice in one call counts once.
-            let accepted = succeeded.leases.remove(&lease);
-            let became = if accepted { SettledAs::Succeeded } else { SettledAs::Refused };
+            let at = ended.remove(&lease);
+            let became = at.map_or(SettledAs::Refused, |_| SettledAs::Succeeded);
             if self.history.is_some() {
-                news.events.push(Event::settled(succeeded.now, settlement, became));
+                news.events.push(Event::settled(at.unwrap_or(latest), settlement, became));
             }
             settled.push(Settled { lease, became });
         }
-        self.spread(succeeded.now, news);
+        self.spread(latest, news);
         Ok(settled)
     }
 

@@ -21,6 +21,7 @@ use crate::error::{corrupt, explain, explain_commit, is_conflict, is_lost_soon, 
 use crate::names::{Lane, LaneNames, Names};
 use crate::row::{get, time};
 use crate::sql::{PgQuery, Sql};
+use crate::tries::Tries;
 
 /// What every transaction sets, and every session where no pooler is in the way. Tables of a queue
 /// change faster than their statistics, and each statement here has an index that was made for it.
@@ -341,9 +342,6 @@ fn begin_text(sql: &Sql) -> String {
     text
 }
 
-/// How often a call that met another on the same rows starts over before it says so.
-pub(crate) const TRIES: usize = 10;
-
 const BEGIN: &str = "begin a transaction";
 const WHAT: &str = "run a statement that commits";
 
@@ -390,7 +388,7 @@ pub(crate) async fn one_shot_in_order<'o>(
     order: Option<&'o Mutex<()>>,
 ) -> Result<(Vec<PgRow>, Option<MutexGuard<'o, ()>>)> {
     let statement = Statement::of(query).map_err(|e| explain(WHAT, e))?;
-    let mut tries = 0;
+    let mut tries = Tries::new();
     loop {
         let done = if order.is_none() && sql.is_persistent() {
             let rows = run_again(pool, WHAT, &statement, Bounded::was_undone, explain_commit).await;
@@ -399,7 +397,7 @@ pub(crate) async fn one_shot_in_order<'o>(
             in_transaction(pool, sql, &statement, order).await
         };
         match done {
-            Err(error) if wants_retry(&error) && tries < TRIES => tries += 1,
+            Err(error) if wants_retry(&error) && tries.again().await => {}
             done => return done,
         }
     }

@@ -6,9 +6,10 @@ use quell_core::{
     UnreadableJobs, UnreadablePage,
 };
 
-use super::{PostgresStore, TRIES};
+use super::PostgresStore;
 use crate::error::wants_retry;
 use crate::read::Reader;
+use crate::tries::Tries;
 use crate::tx::Tx;
 
 #[async_trait]

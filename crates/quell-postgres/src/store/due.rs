@@ -8,9 +8,10 @@ use quell_core::line::Line;
 use quell_core::{Claim, Claimed, QueueName, Result, TaskName, Timestamp, WorkerId};
 use tokio::sync::Mutex;
 
-use super::{PostgresStore, TRIES};
+use super::PostgresStore;
 use crate::error::wants_retry;
 use crate::look::{Look, base_of, look};
+use crate::tries::Tries;
 use crate::tx::Tx;
 
 /// When to look again at an inbox that another call was folding.

@@ -1,16 +1,17 @@
 //! Leases, apart from jobs (R21): what renewals write, what waits for an open transaction, and that no
 //! lease is left behind.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quell_conformance::Rig;
 use quell_conformance::rig::{lease, plain, queue, task, until};
+use quell_conformance::{Opened, Rig};
+use quell_core::history::{Event, History};
 use quell_core::{
-    Claim, Draw, ErrorKind, JobId, JobState, Lease, LeaseToken, Outcome, Renewal, SettledAs,
+    Batch, Claim, Draw, ErrorKind, JobId, JobState, Lease, LeaseToken, Outcome, Renewal, SettledAs,
     Settlement,
 };
-use quell_postgres::settle_in;
+use quell_postgres::{PostgresOptions, settle_in};
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::task::JoinSet;
 
@@ -321,4 +322,37 @@ async fn r21_every_running_job_has_a_lease_whatever_happens_at_once() {
     let later = next.now + 10 * Rig::LEASE;
     rig.store.reap(Some(later), 1_000).await.unwrap();
     assert_eq!(kept(&scene), "0");
+}
+
+/// Keeps what a store puts on record.
+#[derive(Debug, Default)]
+struct Recorded(Mutex<Vec<Event>>);
+
+impl History for Recorded {
+    fn record(&self, event: &Event) {
+        self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+#[tokio::test]
+async fn r11_an_end_is_on_record_at_its_own_time_though_another_was_tried_again() {
+    let recorded = Arc::new(Recorded::default());
+    let options = PostgresOptions::from_url(&quell_services::url_for_tests()).unwrap();
+    let store = Arc::new(options.history(recorded.clone()).open().await.unwrap());
+    let rig = Rig::new(Opened { store, guard: Box::new(()) });
+    rig.store.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
+    let claimed = rig.store.claim(None, &Rig::wish(1)).await.unwrap();
+    let held = lease(&claimed.jobs[0]);
+    let lost = Lease { job: JobId::new(999), token: held.token };
+    let settlements = [held, lost].map(|lease| Settlement { lease, outcome: Outcome::succeeded() });
+    let settled = rig.store.settle(None, settlements.to_vec()).await.unwrap();
+    let became: Vec<SettledAs> = settled.iter().map(|one| one.became).collect();
+    assert_eq!(became, [SettledAs::Succeeded, SettledAs::Refused]);
+    let job = rig.store.job(held.job).await.unwrap().unwrap();
+    let events = recorded.0.lock().unwrap().clone();
+    let told = events.iter().find_map(|event| match event {
+        Event::Settle { t, job, .. } => (*job == held.job).then_some(*t),
+        _ => None,
+    });
+    assert_eq!(told, job.ended_at, "what it held back may have started since");
 }
