@@ -75,8 +75,9 @@ impl<T: Table + Clone> Partitions<T> {
         Self::open_with(table, name, spread, history, None).await
     }
 
-    /// As [`open`](Self::open), with a timer that all partitions share: for [`Timed::several`], which
-    /// takes its messages. All processes of a store have the same timer.
+    /// As [`open`](Self::open), with a timer that all partitions share: for
+    /// [`Timed::several`](crate::Timed::several), which takes its messages. All processes of a store have
+    /// the same timer.
     ///
     /// # Errors
     /// As there.
