@@ -412,7 +412,18 @@ impl Book {
 
     fn claimed(&mut self, at: usize, line: &Line) {
         let Event::Claimed {
-            t, job, token, task, queue, key, worker, count, until, attempt, ..
+            t,
+            job,
+            token,
+            task,
+            queue,
+            key,
+            worker,
+            count,
+            due,
+            until,
+            attempt,
+            ..
         } = &line.event
         else {
             return;
@@ -435,6 +446,7 @@ impl Book {
             count: *count,
             first: view.first,
             due: view.due,
+            store_due: *due,
             reason: view.reason,
             end: None,
         });

@@ -6,7 +6,7 @@ use quell_core::dedup::HoldUntil;
 use quell_core::{JobId, Receipt, SettledAs, Timestamp};
 
 use super::views::{OpState, OpView, TaskKey};
-use super::{Book, Found, Line, Property};
+use super::{Act, Book, Found, Line, Property};
 
 /// Why nobody can say who held a key.
 const UNKNOWN: &str = "a call of unknown outcome may hold the key";
@@ -27,6 +27,8 @@ struct Hold {
     from: (Timestamp, usize),
     /// Whether a time ends it, and no event.
     timed: bool,
+    /// Whether the first start of its job ends it.
+    until_start: bool,
     /// None while it lasts.
     to: Option<(Timestamp, usize)>,
     /// When its start and its end were visible to every process.
@@ -62,6 +64,9 @@ impl Property for Dedup {
                     let ended = view.ended.map(|(_, t)| t).filter(|_| !view.doubted);
                     ended.is_none().then(|| book.may_have_ended(id, view, after.from.0)).flatten()
                 }));
+                // Or its first start, where another one is on record.
+                let started = || book.excuse(Act::Work, before.from.0, after.from.0);
+                let excuse = excuse.or_else(|| before.until_start.then(started).flatten());
                 found.unless(excuse, "P16", [before.answered, after.answered], twice);
             }
             let unclear = |op: &&OpView| {
@@ -103,6 +108,7 @@ fn hold(book: &Book, lines: &[Line], op: &OpView) -> Option<Hold> {
         answered: *answered,
         from,
         timed,
+        until_start: matches!(op.hold, Some(HoldUntil::Started)),
         to,
         seen: (seen_from(from), over),
     })

@@ -10,7 +10,7 @@ use quell_core::payload::WINDOW_BYTES;
 use quell_core::{Fold, JobId, Payload, SettledAs, Timestamp, TriggerId};
 
 use super::views::{OpState, TaskKey};
-use super::{Book, Found, Line, Property};
+use super::{Act, Book, Found, Line, Property};
 
 /// P5: folds the payloads again, in the order of the events and as the calls asked, and compares at
 /// each start. P8: no window holds more than its bounds, and one that closes had no room for the next
@@ -24,6 +24,8 @@ struct Folded {
     payload: Option<Payload>,
     count: u64,
     fold: Fold,
+    /// When its window last changed on record.
+    at: Option<Timestamp>,
 }
 
 type Jobs = BTreeMap<JobId, Folded>;
@@ -50,9 +52,12 @@ impl Property for Payloads {
                 | Event::Redrive { job, became: SettledAs::Absorbed { by, .. }, .. } => {
                     taken.insert(*by, *job);
                 }
-                Event::Window { job, count, shape, .. } => {
+                Event::Window { t, job, count, shape, .. } => {
                     let older = taken.remove(job);
                     window(book, &mut jobs, (*job, *count), &shape.fold, older);
+                    if let Some(folded) = jobs.get_mut(job) {
+                        folded.at = Some(*t);
+                    }
                     full.on(book, &jobs, at, &line.event, found);
                 }
                 Event::Suppressed { job, count, .. } => {
@@ -63,8 +68,13 @@ impl Property for Payloads {
                 Event::Claimed { job, .. } => {
                     full.open.remove(job);
                 }
-                Event::Start { job, payload: Some(given), .. } => {
-                    compare(jobs.get(job), *job, given, at, found);
+                Event::Start { t, job, count, payload: Some(given), .. } => {
+                    let folded = jobs.get(job);
+                    if folded.is_some_and(|folded| folded.may_lack(book, *count, *t)) {
+                        found.cannot("P5", "a change of the job's window may be missing");
+                    } else {
+                        compare(folded, *job, given, at, found);
+                    }
                 }
                 Event::Start { payload: None, .. } => {
                     found.cannot("P5", "payloads are not on record");
@@ -120,6 +130,13 @@ impl Full {
 }
 
 impl Folded {
+    /// Whether a change of the window may be missing before a start that covers so many triggers, with an
+    /// answer that was lost: the counts differ, and there is such an answer.
+    fn may_lack(&self, book: &Book, count: u64, start: Timestamp) -> bool {
+        let since = self.at.unwrap_or(Timestamp::MIN);
+        count != self.count && book.excuse(Act::Any, since, start).is_some()
+    }
+
     /// Whether the first trigger of the next window would have fitted into this one.
     fn has_room(&self, book: &Book, next: &Shape, into: JobId) -> Option<bool> {
         let op = book.ops.get(book.triggers.get(&TriggerId { job: into, seq: 1 })?)?;

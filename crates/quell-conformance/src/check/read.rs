@@ -102,25 +102,27 @@ pub fn whole(process: &str, events: impl IntoIterator<Item = Event>) -> Vec<Line
 }
 
 /// Brings the lines of several recorders into one order: by their number where all have one, else
-/// by store time, and within one moment in an order that can have been. What has no time of its own stays behind the line before it; rows come last.
+/// by store time, and within one moment as they were written, or in another order that can have been. What has no time of its own stays behind the line before it; rows come last.
 #[must_use]
 pub fn merge(files: Vec<Vec<Line>>) -> Vec<Line> {
     let numbered = files.iter().flatten().all(|line| line.n.is_some());
     let mut placed = Vec::new();
     for (file, lines) in files.into_iter().enumerate() {
-        let mut time = Timestamp::MIN;
+        let (mut time, mut written) = (Timestamp::MIN, Timestamp::MIN);
         for (index, line) in lines.into_iter().enumerate() {
             let row = matches!(line.event, Event::Row { .. }).then_some(Timestamp::MAX);
             time = row.or(time_of(&line.event)).map_or(time, |t| t.max(time));
-            placed.push((if numbered { Timestamp::MIN } else { time }, line.n, file, index, line));
+            written = line.w.map_or(written, |w| w.max(written));
+            let at = if numbered { Default::default() } else { (time, written) };
+            placed.push((at, line.n, file, index, line));
         }
     }
-    placed.sort_by_key(|(time, n, file, index, _)| (*time, *n, *file, *index));
+    placed.sort_by_key(|(at, n, file, index, _)| (*at, *n, *file, *index));
     if numbered {
         return placed.into_iter().map(|(.., line)| line).collect();
     }
     let placed = placed.into_iter();
-    untie(placed.map(|(time, _, file, _, line)| Placed { time, file, line }).collect())
+    untie(placed.map(|((time, _), _, file, _, line)| Placed { time, file, line }).collect())
 }
 
 /// The store's time of an event that has one.

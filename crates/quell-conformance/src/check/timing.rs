@@ -123,6 +123,9 @@ fn quiet(
 
 /// Why a window may be due because someone flushed it, if it may.
 fn flushed(book: &Book, job: &JobView, claim: &ClaimView) -> Option<String> {
+    if claim.store_due != claim.due {
+        return book.excuse(Act::Any, job.first, claim.t);
+    }
     let key = job.task_key().filter(|_| job.flushed || claim.reason == DueReason::Flushed)?;
     if book.flushes.contains(&key) {
         return Some("someone flushed the window".to_owned());

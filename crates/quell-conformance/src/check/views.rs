@@ -79,6 +79,8 @@ pub struct ClaimView {
     pub first: Timestamp,
     /// When it was due, as the book had it.
     pub due: Timestamp,
+    /// When it was due, as the store had it: at another time where a change of the window is missing.
+    pub store_due: Timestamp,
     /// Why.
     pub reason: DueReason,
     /// How the attempt ended: where, when, and as what.
