@@ -127,6 +127,7 @@ pub enum Event {
         /// The call.
         op: u64,
         /// What became of it.
+        #[serde(serialize_with = "Receipt::without_output")]
         receipt: Receipt,
     },
     /// The trigger was surely not accepted.

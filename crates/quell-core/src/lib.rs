@@ -47,6 +47,7 @@ pub mod poll;
 pub mod record;
 pub mod retry;
 pub mod schedule;
+mod scope;
 mod settings;
 mod settlement;
 mod shape;
@@ -75,6 +76,7 @@ pub use job::{Attempt, AttemptOutcome, Job, JobState};
 pub use memory::{MemoryStore, Snapshot, part};
 pub use operation::{Answer, Call, Operation, OperationKind, Store, dispatch};
 pub use payload::{Fold, Payload};
+pub use scope::{Root, Scope};
 pub use settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 pub use settlement::{
     Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement, clipped,

@@ -1,8 +1,8 @@
 //! What a store does, as data: an operation and its answer, in one table.
 //!
 //! So a wrapper of a store, such as one that fails calls or records them, is a function over
-//! operations, and an operation can cross a wire. One thing does not cross it yet: the output in a
-//! receipt of a job that there is already ([`Receipt::Existing`]).
+//! operations, and an operation and its answer can cross a wire. What an operation may touch follows
+//! from it, too: see [`Scope`](crate::Scope).
 
 use std::future::Future;
 use std::pin::Pin;

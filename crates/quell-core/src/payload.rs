@@ -115,6 +115,28 @@ impl<'de> Deserialize<'de> for Payload {
     }
 }
 
+/// A payload as a string that holds its JSON text, for formats and enums that keep no raw JSON.
+pub(crate) mod as_text {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Payload;
+
+    pub(crate) fn serialize<S: Serializer>(
+        payload: &Option<Payload>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        payload.as_ref().map(Payload::as_str).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D>(from: D) -> Result<Option<Payload>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        let text = Option::<String>::deserialize(from)?;
+        Ok(text.map(Payload::from_stored))
+    }
+}
+
 /// How the payloads of one window become the payload of its job (R10).
 ///
 /// `first` opens, each later one joins: see [`Fold::open`] and [`Fold::join`].

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::dedup::Dedup;
 use crate::idempotency::Idempotency;
@@ -282,8 +282,13 @@ pub enum Receipt {
         job: JobId,
         /// How that job stands.
         state: JobState,
-        /// What it returned, once it has; a record of receipts leaves it out.
-        #[serde(skip)]
+        /// What it returned, once it has. Serialized as a string of JSON: serde keeps no JSON text as it
+        /// is inside an enum with a tag. An [`Event`](crate::history::Event) leaves it out.
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "crate::payload::as_text"
+        )]
         output: Option<Payload>,
     },
     /// It waits in the caller's transaction and counts from the commit (R4), or in a queue that keeps its
@@ -292,6 +297,15 @@ pub enum Receipt {
 }
 
 impl Receipt {
+    /// The receipt without what the job returned: an event history keeps no output.
+    pub(crate) fn without_output<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut receipt = self.clone();
+        if let Receipt::Existing { output, .. } = &mut receipt {
+            *output = None;
+        }
+        receipt.serialize(to)
+    }
+
     /// The job that took the trigger; none while it is [`Receipt::Pending`].
     #[must_use]
     pub fn job(&self) -> Option<JobId> {
