@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, News, TaskKey};
 use quell_core::{
-    Capabilities, Error, Job, JobId, JobState, Key, QueueName, Result, ScheduleName, TaskName,
-    Timestamp, WorkerId,
+    Answer, Capabilities, Error, Job, JobId, JobState, Key, Operation, QueueName, Result,
+    ScheduleName, TaskName, Timestamp, WorkerId,
 };
 
 use crate::rows::{Row, RowName};
@@ -302,6 +302,27 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
 
     /// The clock and a few facts about its health.
     async fn checkup(&self) -> Result<Checkup>;
+
+    /// Names of operations of kind [`Hot`](quell_core::OperationKind::Hot) that it may take by itself, in
+    /// fewer round trips than the engine's step; none by default.
+    fn hot_paths(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Takes one of its [`hot_paths`](Backend::hot_paths): does all that the engine's step would do, and
+    /// returns the answer with what others must hear of. None declines what is not of the common kind,
+    /// so that the engine takes its step. The [`scope`](Operation::scope) says what it may touch.
+    ///
+    /// # Errors
+    /// As those of the operation; the engine does not try again.
+    async fn hot_path(
+        &self,
+        now: Option<Timestamp>,
+        operation: &Operation,
+    ) -> Result<Option<(Answer, News)>> {
+        let _unused = (now, operation);
+        Ok(None)
+    }
 
     /// The longest pause between two tries of a step; none for a backend whose commits never conflict.
     fn longest_pause(&self) -> Duration {

@@ -23,6 +23,7 @@ use quell_core::{
 use tracing::warn;
 
 use crate::backend::{Backend, Index, Scan, Time, contended};
+use crate::hot::offer;
 use crate::known::Known;
 use crate::pace::{Contention, Pace};
 use crate::step::{Step, Windows, is_too_large, is_too_much, step};
@@ -190,10 +191,12 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        offer!(self, enqueue, now, Enqueue { batches: batches.clone() });
         self.accept(now, &batches).await
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+        offer!(self, claim, now, Claim { claim: claim.clone() });
         let mut most = self.share(CHANGES_OF_A_START);
         let mut claimed: Option<Claimed> = None;
         loop {
@@ -230,6 +233,7 @@ impl<B: Backend> Steps for Engine<B> {
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Renewal>> {
+        offer!(self, renew, now, Renew { leases: leases.to_vec(), lease: lease });
         self.extend_all(now, leases, lease).await
     }
 
@@ -238,6 +242,7 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
+        offer!(self, settle, now, Settle { settlements: settlements.clone() });
         let most = self.share(CHANGES_OF_AN_END);
         let mut settled = Vec::with_capacity(settlements.len());
         let mut left: Vec<&[Settlement]> = settlements.chunks(most).rev().collect();

@@ -13,6 +13,7 @@ pub mod backend;
 mod changes;
 mod claim;
 mod engine;
+mod hot;
 mod known;
 mod load;
 mod maps;

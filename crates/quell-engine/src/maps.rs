@@ -22,8 +22,8 @@ use crate::rows::{Row, RowName};
 /// Where a row stands in an index.
 type At = (Place, RowName);
 
-/// Rows in memory.
-#[derive(Debug)]
+/// Rows in memory. Clones are the same rows.
+#[derive(Clone, Debug)]
 pub struct Maps(Arc<Mutex<Kept>>);
 
 /// What is kept.

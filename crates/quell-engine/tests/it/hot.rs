@@ -1,0 +1,256 @@
+//! A backend with hot paths, and what operations say of the rows that they touch.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures_util::{FutureExt, StreamExt};
+use quell_conformance::Rig;
+use quell_core::checkup::Checkup;
+use quell_core::part::{Ids, News};
+use quell_core::schedule::Schedule;
+use quell_core::{
+    Answer, Batch, Capabilities, Ended, Job, JobId, Operation, OperationKind, Result, Root, Scope,
+    SettledAs, Store, Timestamp, Wakeups, dispatch,
+};
+use quell_engine::{
+    Backend, Begun, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Time,
+};
+
+/// Maps that take every second hot operation by themselves, and show what each commit changes.
+#[derive(Debug)]
+struct Watched {
+    maps: Maps,
+    /// Where there is one, it takes hot operations on the same rows.
+    hot: Option<Engine<Maps>>,
+    offered: Arc<AtomicU64>,
+    changed: Arc<Mutex<Changes>>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let (offered, changed) = (Arc::default(), Arc::default());
+        Watched { maps: Maps::new(Rig::START), hot: None, offered, changed }
+    }
+
+    fn with_hot_paths(self) -> Self {
+        Watched { hot: Some(Engine::new(self.maps.clone())), ..self }
+    }
+}
+
+#[async_trait]
+impl Backend for Watched {
+    type Tx = <Maps as Backend>::Tx;
+
+    fn capabilities(&self) -> Capabilities {
+        self.maps.capabilities()
+    }
+
+    async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Self::Tx>> {
+        self.maps.begin(time, jobs).await
+    }
+
+    async fn ids_above(&self, tx: &mut Self::Tx, above: JobId, jobs: usize) -> Result<Ids> {
+        self.maps.ids_above(tx, above, jobs).await
+    }
+
+    async fn load(
+        &self,
+        tx: &mut Self::Tx,
+        names: &BTreeSet<RowName>,
+    ) -> Result<Vec<(RowName, Row)>> {
+        self.maps.load(tx, names).await
+    }
+
+    async fn scan(&self, tx: &mut Self::Tx, scans: &[Scan]) -> Result<Vec<Seen>> {
+        self.maps.scan(tx, scans).await
+    }
+
+    async fn commit(&self, tx: Self::Tx, changes: Changes, news: &News) -> Result<Committed> {
+        *self.changed.lock().unwrap() = changes.clone();
+        self.maps.commit(tx, changes, news).await
+    }
+
+    async fn load_aside(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Row>> {
+        self.maps.load_aside(tx, id).await
+    }
+
+    async fn load_in_part(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Job>> {
+        self.maps.load_in_part(tx, id).await
+    }
+
+    async fn checkup(&self) -> Result<Checkup> {
+        self.maps.checkup().await
+    }
+
+    fn hot_paths(&self) -> &'static [&'static str] {
+        if self.hot.is_some() { &["enqueue", "claim", "renew", "settle"] } else { &[] }
+    }
+
+    async fn hot_path(
+        &self,
+        now: Option<Timestamp>,
+        operation: &Operation,
+    ) -> Result<Option<(Answer, News)>> {
+        assert_eq!(operation.kind(), OperationKind::Hot);
+        let Some(hot) = &self.hot else { return Ok(None) };
+        if self.offered.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) {
+            return Ok(None);
+        }
+        let mut wakeups = hot.wakeups();
+        let answer = dispatch(hot, now, operation.clone()).await?;
+        let mut news = News::default();
+        while let Some(Some(wakeup)) = wakeups.next().now_or_never() {
+            news.wakes.extend(wakeup.queue.map(|queue| (queue, wakeup.due)));
+        }
+        if let Answer::Settle(settled) = &answer {
+            let goes_on =
+                |became| matches!(became, SettledAs::Scheduled { .. } | SettledAs::Refused);
+            let ended = settled.iter().filter(|settled| !goes_on(settled.became));
+            news.ended.extend(ended.map(|settled| settled.lease.job));
+        }
+        Ok(Some((answer, news)))
+    }
+}
+
+#[test]
+fn a_store_with_hot_paths_answers_like_the_model() {
+    let offered = Arc::new(AtomicU64::new(0));
+    let open = || {
+        let offered = Arc::clone(&offered);
+        async move {
+            let backend = Watched { offered, ..Watched::new() }.with_hot_paths();
+            crate::opened(Engine::new(backend))
+        }
+    };
+    quell_conformance::oracle::compare(open, quell_conformance::oracle::COUNTED);
+    assert!(offered.load(Ordering::SeqCst) > 100);
+}
+
+/// A store that compares what each operation changes with its scope.
+#[derive(Debug)]
+struct Scoped {
+    engine: Engine<Watched>,
+    judged: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Store for Scoped {
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
+        *self.engine.backend().changed.lock().unwrap() = Changes::default();
+        let (name, kind, scope) = (operation.name(), operation.kind(), operation.scope());
+        let answer = self.engine.call(now, operation).await;
+        let changes = self.engine.backend().changed.lock().unwrap().clone();
+        assert!(changes.is_empty() || kind.writes(), "{name} changed {changes:?}");
+        if let Scope::Of(roots) = scope {
+            let roots = self.with_triggers(roots).await;
+            let jobs = self.jobs_of(&changes, &roots).await;
+            let outside = changes.rows.keys().find(|row| !belongs(row, &roots, &jobs));
+            assert!(outside.is_none(), "{name} changed {outside:?}, its scope is {roots:?}");
+            self.judged.fetch_add(u64::from(!changes.rows.is_empty()), Ordering::SeqCst);
+        }
+        answer
+    }
+
+    fn wakeups(&self) -> Wakeups {
+        self.engine.wakeups()
+    }
+
+    fn ended(&self, job: JobId) -> Ended {
+        self.engine.ended(job)
+    }
+}
+
+impl Scoped {
+    /// The roots, and those of the triggers of schedules among them.
+    async fn with_triggers(&self, mut roots: BTreeSet<Root>) -> BTreeSet<Root> {
+        for info in Store::schedules(&self.engine).await.unwrap() {
+            let Schedule { name, trigger, .. } = info.schedule;
+            let enqueue = Operation::Enqueue { batches: vec![Batch::one(trigger)] };
+            if let (true, Scope::Of(of_trigger)) =
+                (roots.contains(&Root::Schedule(name)), enqueue.scope())
+            {
+                roots.extend(of_trigger);
+            }
+        }
+        roots
+    }
+
+    /// The jobs that a change moved and those that the scope names.
+    async fn jobs_of(&self, changes: &Changes, roots: &BTreeSet<Root>) -> Vec<Job> {
+        let moved = changes.rows.values().flatten().filter_map(|row| match row {
+            Row::Job(job) => Some((**job).clone()),
+            _ => None,
+        });
+        let mut jobs: Vec<Job> = moved.collect();
+        for root in roots {
+            if let Root::Job(id) = root {
+                jobs.extend(Store::job(&self.engine, *id).await.unwrap());
+            }
+        }
+        jobs
+    }
+}
+
+/// Whether a row is one of these, or belongs to one.
+fn belongs(row: &RowName, roots: &BTreeSet<Root>, jobs: &[Job]) -> bool {
+    let has = |root: Root| roots.contains(&root);
+    let of_job = |id: &JobId| {
+        let Some(job) = jobs.iter().find(|job| job.id == *id) else { return has(Root::Job(*id)) };
+        let key = job.key.clone().map(|key| (job.task.clone(), key));
+        let is_sibling =
+            |other: &Job| has(Root::Job(other.id)) && other.key.is_some() && other.key == job.key;
+        has(Root::Job(*id))
+            || has(Root::Queue(job.queue.clone()))
+            || key.is_some_and(|(task, key)| has(Root::Key(task, key)))
+            || jobs.iter().any(is_sibling)
+    };
+    let of_a_job =
+        |test: &dyn Fn(&Job) -> bool| jobs.iter().any(|job| of_job(&job.id) && test(job));
+    match row {
+        RowName::Job(id)
+        | RowName::Attempts(id)
+        | RowName::Effects(id)
+        | RowName::Past(id)
+        | RowName::Aside(id) => of_job(id),
+        RowName::Key((task, key)) | RowName::Memory((task, key)) => {
+            has(Root::Key(task.clone(), key.clone()))
+                || of_a_job(&|job| job.task == *task && job.key.as_ref() == Some(key))
+        }
+        RowName::Hold((task, key)) => {
+            has(Root::Dedup(task.clone(), key.clone())) || of_a_job(&|job| job.task == *task)
+        }
+        RowName::Record((task, key)) => {
+            has(Root::Idempotency(task.clone(), key.clone())) || of_a_job(&|job| job.task == *task)
+        }
+        RowName::Queue(queue) | RowName::Turn(queue) | RowName::Starts(queue, _) => {
+            has(Root::Queue(queue.clone())) || of_a_job(&|job| job.queue == *queue)
+        }
+        // A change of a task's settings writes those that claims go through.
+        RowName::Gate(_) => true,
+        RowName::Task(task) => has(Root::Task(task.clone())) || of_a_job(&|job| job.task == *task),
+        RowName::Schedule(name) | RowName::Tick(name, _) => has(Root::Schedule(name.clone())),
+        RowName::Origin(_) => of_a_job(&|_| true),
+        RowName::Worker(worker, _) => has(Root::Worker(worker.clone())),
+        RowName::Alert(name) => has(Root::Alert(name.clone())),
+    }
+}
+
+#[test]
+fn operations_change_no_row_outside_their_scopes() {
+    let judged = Arc::new(AtomicU64::new(0));
+    let open = || {
+        let judged = Arc::clone(&judged);
+        async move {
+            let engine = Engine::new(Watched::new());
+            crate::opened(Scoped { engine, judged })
+        }
+    };
+    quell_conformance::oracle::compare(open, quell_conformance::oracle::COUNTED);
+    assert!(judged.load(Ordering::SeqCst) > 100);
+}
