@@ -66,7 +66,7 @@ impl<B: Backend> Step<'_, B> {
         for (task_key, change) in keys {
             // Written also where it says the same: two steps that move jobs of one key must meet, though
             // each moves a closed window that is not the first.
-            let is = change.end(&task_key)?;
+            let is = change.end(&task_key, self.now)?;
             changes.rows.insert(RowName::Key(task_key), is.map(Row::Key));
         }
         Ok(())
@@ -131,15 +131,15 @@ impl KeyChange {
     }
 
     /// The row after the step; none where nothing is left to say.
-    fn end(self, task_key: &TaskKey) -> Result<Option<KeyJobs>> {
-        let mut jobs = self.jobs;
+    fn end(self, task_key: &TaskKey, now: Timestamp) -> Result<Option<KeyJobs>> {
+        let mut jobs = KeyJobs { at: Timestamp::default(), ..self.jobs };
         if let Some(closed) = self.closed {
             jobs.closed = closed.first().copied();
         }
         if self.is_lost || (jobs.open.is_some() && jobs.open == jobs.closed) {
             return Err(not_loaded(task_key));
         }
-        Ok((jobs != KeyJobs::default()).then_some(jobs))
+        Ok((jobs != KeyJobs::default()).then_some(KeyJobs { at: now, ..jobs }))
     }
 }
 

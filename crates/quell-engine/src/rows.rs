@@ -123,6 +123,9 @@ pub struct KeyJobs {
     /// The newest job of the key, until that is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest: Option<JobId>,
+    /// The time of the last step that moved a job of the key. The next one is no earlier.
+    #[serde(default)]
+    pub at: Timestamp,
 }
 
 impl Row {

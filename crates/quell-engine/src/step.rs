@@ -1,6 +1,7 @@
 //! One step: rows are loaded, the rules take it on them, and what differs is committed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{
@@ -66,6 +67,10 @@ macro_rules! step {
     }};
 }
 pub(crate) use step;
+
+/// How much earlier a step may begin than one that it follows: longer than any step takes. Times beyond
+/// it are of another clock, as those of an imported job may be.
+const LONGEST_STEP: Duration = Duration::from_secs(60);
 
 /// Whether a window that goes back may join the open one of its key (R12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,6 +299,7 @@ impl<'b, B: Backend> Step<'b, B> {
         if self.is_torn() {
             return None;
         }
+        self.catch_up();
         let before = self.rows.clone();
         let mut apart = Vec::new();
         if windows == Windows::Apart {
@@ -314,6 +320,21 @@ impl<'b, B: Backend> Step<'b, B> {
         }
         self.taken = Some((before, ended));
         Some(answer)
+    }
+
+    /// Moves the step's time to that of the steps that it follows. It may have begun before them and read
+    /// what they wrote: a run would start before a trigger that it covers was accepted (R2), or before
+    /// the attempt of its key ended that was there first (R11).
+    fn catch_up(&mut self) {
+        let keys = self.keys.values().map(|jobs| jobs.at);
+        let jobs = self.rows.jobs.values().flat_map(|job| {
+            [Some(job.window.last_at), job.started_at, job.ended_at].into_iter().flatten()
+        });
+        let starts = self.rows.starts.values().filter_map(|log| log.starts().last().copied());
+        let latest = keys.chain(jobs).chain(starts).max().unwrap_or(self.now);
+        if latest.since(self.now) <= LONGEST_STEP {
+            self.now = self.now.max(latest);
+        }
     }
 
     /// The rows as the step leaves them.

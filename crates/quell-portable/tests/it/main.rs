@@ -3,6 +3,7 @@
 
 mod beside;
 mod between;
+mod contention;
 mod crowd;
 mod damage;
 mod dedup_races;
@@ -14,6 +15,7 @@ mod splits;
 mod timed;
 mod timed_partitions;
 mod unruly;
+mod world;
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Timers that duplicate, reorder, delay and hasten messages and lose locks and answers, under processes
 //! that die: every trigger is covered by a run that starts after it, and nobody polls.
 
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,13 +32,29 @@ const LOCK: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(7_200);
 
 /// A timer that does all that a service may do.
-#[derive(Debug)]
-struct Unruly {
+pub(crate) struct Unruly {
     timer: MemoryTimer,
     random: Mutex<Rng>,
+    /// Of a hundred messages, how many are lost at this moment.
+    loses: Box<dyn Fn() -> u8 + Send + Sync>,
+}
+
+impl fmt::Debug for Unruly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unruly").field("timer", &self.timer).finish_non_exhaustive()
+    }
 }
 
 impl Unruly {
+    pub(crate) fn new(timer: MemoryTimer, random: Rng) -> Self {
+        Unruly { timer, random: Mutex::new(random), loses: Box::new(|| 0) }
+    }
+
+    /// The same timer, which also loses messages: then polls alone find what these were to wake for.
+    pub(crate) fn that_loses(self, percent: impl Fn() -> u8 + Send + Sync + 'static) -> Self {
+        Unruly { loses: Box::new(percent), ..self }
+    }
+
     fn is(&self, percent: u8) -> bool {
         self.random.lock().unwrap().u8(0..100) < percent
     }
@@ -70,6 +87,9 @@ impl Timer for Unruly {
     }
 
     async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+        if self.is((self.loses)()) {
+            return Ok(());
+        }
         let (early, late) = (self.is(10), self.is(10));
         let at = if early { at.before(Duration::from_secs(3)) } else { at };
         let at = if late { at + Duration::from_secs(20) } else { at };
@@ -119,7 +139,7 @@ struct World {
 
 impl World {
     async fn store(&self, random: Rng) -> Arc<dyn Store> {
-        let timer = Arc::new(Unruly { timer: self.timer.clone(), random: Mutex::new(random) });
+        let timer = Arc::new(Unruly::new(self.timer.clone(), random));
         let table = self.table.clone();
         let Some(spread) = self.spread.clone() else {
             let partition = Partition::new(table, "p").with_timer(timer);
