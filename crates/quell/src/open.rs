@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use quell_core::checkup::ClockReset;
 use quell_core::history::Sink;
-use quell_core::{Error, MemoryStore, Result, lacks};
+use quell_core::{Error, Result, lacks};
+use quell_engine::{Engine, Maps};
 
 use crate::{Clock, Quell, QuellBuilder, SystemClock};
 
@@ -13,8 +14,8 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
     match url.split_once(':').map(|(scheme, _)| scheme) {
         Some("memory") => {
             let clock = Arc::new(SystemClock::for_store());
-            let store = MemoryStore::new(clock.now());
-            let store = history.into_iter().fold(store, MemoryStore::with_history);
+            let store = Engine::new(Maps::new(clock.now()));
+            let store = history.into_iter().fold(store, Engine::with_history);
             Ok(Quell::with_store(Arc::new(store)).clock(clock))
         }
         #[cfg(feature = "sqlite")]

@@ -50,7 +50,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use quell_core::poll::PollSettings;
-use quell_core::{Job, JobFilter, JobState, MemoryStore, Result, Store, TaskName, Timestamp};
+use quell_core::{Job, JobFilter, JobState, Result, Store, TaskName, Timestamp};
+use quell_engine::{Engine, Maps};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -193,7 +194,7 @@ impl TestKit {
     pub fn start<S: Send + Sync + 'static>(
         make: impl FnOnce(&Quell) -> WorkerBuilder<S>,
     ) -> Result<Self> {
-        TestKit::start_on(Arc::new(MemoryStore::new(TestKit::START)), make)
+        TestKit::start_on(Arc::new(Engine::new(Maps::new(TestKit::START))), make)
     }
 
     /// Starts the worker that `make` builds, on this store.
