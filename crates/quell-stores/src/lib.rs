@@ -7,7 +7,7 @@
 pub mod page;
 pub mod promises;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,10 +18,12 @@ use quell_conformance::{Opened, Report, Rig, report};
 use quell_core::history::Sink;
 use quell_core::{MemoryStore, Store};
 use quell_engine::{Engine, Maps};
+use quell_example_sql_table::SqlTable;
 use quell_portable::{MemoryTable, Partition};
 use quell_postgres::PostgresOptions;
 use quell_redis::RedisOptions;
 use quell_sqlite::{SqliteOptions, Synchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
 
 /// The stores that this workspace has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -38,19 +40,22 @@ pub enum Kind {
     Engine,
     /// The engine over a table in memory, which writes a hundred rows at once and no more.
     Table,
+    /// The store of docs/write-a-store.md: the engine over one SQL table, on a file of its own.
+    SqlTable,
     /// Azure Table Storage: a table of its own on the Azurite that tests share.
     Azure,
 }
 
 impl Kind {
     /// All of them, in the order of the page's columns.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Memory,
         Kind::Sqlite,
         Kind::Postgres,
         Kind::Redis,
         Kind::Engine,
         Kind::Table,
+        Kind::SqlTable,
         Kind::Azure,
     ];
 
@@ -64,6 +69,7 @@ impl Kind {
             Kind::Redis => "redis",
             Kind::Engine => "engine",
             Kind::Table => "table",
+            Kind::SqlTable => "sql table",
             Kind::Azure => "azurite",
         }
     }
@@ -77,6 +83,7 @@ impl Kind {
             Kind::Redis => redis(None).await,
             Kind::Engine => opened(Engine::new(Maps::new(Rig::START)), Box::new(())),
             Kind::Table => opened(table(MemoryTable::new(Rig::START)), Box::new(())),
+            Kind::SqlTable => sql_table(None).await,
             Kind::Azure => azure(None).await,
         }
     }
@@ -94,6 +101,7 @@ impl Kind {
             Kind::Table => {
                 opened(table(MemoryTable::new(Rig::START)).with_history(sink), Box::new(()))
             }
+            Kind::SqlTable => sql_table(Some(sink)).await,
             Kind::Azure => azure(Some(sink)).await,
         }
     }
@@ -127,6 +135,7 @@ impl Kind {
                     async move { Arc::new(store) as Arc<dyn Store> }
                 })
             }
+            Kind::SqlTable => sql_table_place(),
             Kind::Azure => azure_place(),
         }
     }
@@ -209,6 +218,32 @@ async fn azure(history: Option<Sink>) -> Opened {
     let options = azure_options(&connection, name);
     let options = history.into_iter().fold(options, AzureOptions::history);
     opened(options.open().await.expect("a fresh table opens"), Box::new(()))
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails its row of the report")]
+async fn sql_table(history: Option<Sink>) -> Opened {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = sql_engine(folder.path()).await;
+    let store = history.into_iter().fold(store, Engine::with_history);
+    opened(store, Box::new(folder))
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails its row of the report")]
+async fn sql_engine(folder: &Path) -> Engine<Partition<SqlTable>> {
+    let file = SqliteConnectOptions::new().filename(folder.join("quell.db"));
+    // No test cuts the power, so no commit waits for the disk.
+    let file = file.synchronous(SqliteSynchronous::Normal);
+    let table = SqlTable::open(file, Duration::from_secs(10)).await.expect("a fresh file opens");
+    Engine::new(Partition::new(table, "store"))
+}
+
+#[expect(clippy::expect_used, reason = "a store that does not open fails the simulation")]
+fn sql_table_place() -> Place {
+    let folder = Arc::new(tempfile::tempdir().expect("a temporary folder"));
+    Place::new(move |sink| {
+        let folder = Arc::clone(&folder);
+        async move { Arc::new(sql_engine(folder.path()).await.with_history(sink)) as Arc<dyn Store> }
+    })
 }
 
 #[expect(clippy::expect_used, reason = "a store that does not open fails the simulation")]
