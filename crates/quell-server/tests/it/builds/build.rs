@@ -64,6 +64,7 @@ struct Stores {
     sqlite: Meets,
     postgres: Meets,
     redis: Meets,
+    azure: Meets,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -81,6 +82,7 @@ pub(super) enum Kind {
     Sqlite,
     Postgres,
     Redis,
+    Azure,
 }
 
 impl Kind {
@@ -93,17 +95,24 @@ impl Kind {
                 let (server, prefix) = quell_services::redis_url_for_tests();
                 format!("{server}?prefix={prefix}")
             }
+            Kind::Azure => {
+                let (_, table) = quell_services::azurite_for_tests();
+                let connection = quell_services::AZURITE;
+                // On a busy machine Azurite is slow.
+                format!("azure://devstoreaccount1/{table}?connection={connection}&timeout_ms=60000")
+            }
         }
     }
 
     /// What the pin says of it.
     pub(super) fn meets(self) -> Meets {
         let pin: Pin = toml::from_str(include_str!("../../../../../compat/earlier.toml")).unwrap();
-        let Stores { sqlite, postgres, redis } = pin.earlier_build;
+        let Stores { sqlite, postgres, redis, azure } = pin.earlier_build;
         match self {
             Kind::Sqlite => sqlite,
             Kind::Postgres => postgres,
             Kind::Redis => redis,
+            Kind::Azure => azure,
         }
     }
 }

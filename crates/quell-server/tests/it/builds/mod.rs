@@ -133,3 +133,23 @@ async fn a_new_build_takes_over_from_an_earlier_one_on_redis() {
 async fn an_earlier_build_takes_over_from_a_new_one_on_redis() {
     hand_over(Kind::Redis, Build::New, Build::Earlier).await;
 }
+
+#[tokio::test]
+async fn a_new_build_joins_an_earlier_one_on_azure() {
+    share(Kind::Azure, Build::Earlier, Build::New).await;
+}
+
+#[tokio::test]
+async fn an_earlier_build_joins_a_new_one_on_azure() {
+    share(Kind::Azure, Build::New, Build::Earlier).await;
+}
+
+#[tokio::test]
+async fn a_new_build_takes_over_from_an_earlier_one_on_azure() {
+    hand_over(Kind::Azure, Build::Earlier, Build::New).await;
+}
+
+#[tokio::test]
+async fn an_earlier_build_takes_over_from_a_new_one_on_azure() {
+    hand_over(Kind::Azure, Build::New, Build::Earlier).await;
+}
