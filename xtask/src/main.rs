@@ -46,7 +46,7 @@ enum Chore {
     /// Runs seeds of the deterministic simulation and judges each.
     Sim {
         /// Handed on: --seed N, --from N, --seeds N, --minimise, --plan FILE, --history FILE,
-        /// --bug NAME; with --store sqlite, postgres or redis on that store, then only --seed,
+        /// --bug NAME; with --store and one of the stores of `soak` on that store, then only --seed,
         /// --from, --seeds and --history.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
@@ -55,7 +55,7 @@ enum Chore {
     Conformance,
     /// Drives a store and the model with random operations for as long as asked, built for release.
     Soak {
-        /// Which store: memory, sqlite, postgres or redis.
+        /// Which store: memory, sqlite, postgres, redis, engine, table, sql-table or azure.
         #[arg(long)]
         store: String,
         /// For how long.
