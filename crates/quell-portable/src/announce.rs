@@ -19,6 +19,7 @@ impl<T: Table> Timed<T> {
     /// As those of the table and of the timer; then announce again.
     pub async fn announce(&self) -> Result<()> {
         let inner = self.inner();
+        inner.store_name().await?;
         inner.announce_jobs(JobState::Scheduled).await?;
         inner.announce_jobs(JobState::Running).await?;
         let now = inner.below.first().now().await?;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use tracing::{error, warn};
 
-use crate::messages::{Inner, PUT_OFF, pause};
+use crate::messages::{FOREIGN, Inner, PUT_OFF, pause};
 use crate::table::Table;
 use crate::timer::{Delivery, Message};
 
@@ -150,7 +150,7 @@ impl<T: Table> Inner<T> {
             );
             return Ok(Fate::Refused(reason));
         }
-        if self.store_name().await?.is_none_or(|name| name != carried.store) {
+        if self.store_name().await? != carried.store {
             return Ok(Fate::Elsewhere);
         }
         let enqueued = self.below.enqueue(None, vec![carried.recorded()]).await?;
@@ -162,22 +162,9 @@ impl<T: Table> Inner<T> {
         }
     }
 
-    /// The name of this store, once it has one.
-    async fn store_name(&self) -> Result<Option<&str>> {
-        if self.store.get().is_none()
-            && let Some(name) = self.below.first().store_name().await?
-        {
-            let _known = self.store.set(name);
-        }
-        Ok(self.store.get().map(String::as_str))
-    }
-
     /// Sends a message of another store on, without a name: the timer knows that one.
     async fn send_on(&self, carried: Carried) -> Result<()> {
-        warn!(
-            store = %carried.store,
-            "a message is for another store, sending it on: give each store a queue of its own"
-        );
+        warn!(store = %carried.store, "{FOREIGN}");
         let now = self.below.first().now().await?;
         let at = now + pause(PUT_OFF.0, carried.tries);
         let again = Carried { tries: carried.tries.saturating_add(1), ..carried };

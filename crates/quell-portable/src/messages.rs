@@ -1,6 +1,6 @@
 //! What a process does with the messages of its timer.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_core::{ErrorKind, Job, JobId, JobState, QueueName, Result, Timestamp, WakeHub};
@@ -30,6 +30,9 @@ const ROW: Duration = Duration::from_secs(5);
 pub(crate) const PUT_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// The first pause after which a message comes again that is for workers of another process.
 const ELSEWHERE: Duration = Duration::from_millis(50);
+/// What a process logs that receives a message of another store.
+pub(crate) const FOREIGN: &str =
+    "a message is for another store, sending it on: give each store a queue of its own";
 
 /// A store, and what its timer must know of it.
 #[derive(Debug)]
@@ -40,8 +43,6 @@ pub(crate) struct Inner<T: Table> {
     /// Somebody began to listen.
     pub(crate) listened: Notify,
     pub(crate) notices: Arc<Notices>,
-    /// The random name of the store, where it is known.
-    pub(crate) store: OnceLock<String>,
 }
 
 /// Takes messages while somebody listens.
@@ -100,10 +101,7 @@ impl<T: Table> Inner<T> {
         };
         let done = match said {
             Ok(Said::Carried(carried)) => self.take_in(carried, delivery).await,
-            Ok(Said::Notice(notice)) => match notice.queue.clone() {
-                Some(queue) => self.look(notice, &queue, deliveries, delivery).await,
-                None => self.tick(notice, delivery).await,
-            },
+            Ok(Said::Notice(notice)) => self.note(notice, deliveries, delivery).await,
             Err(wrong) => {
                 error!(error = %wrong, "message put aside");
                 self.notices.timer.dead_letter(&delivery, &wrong.to_string()).await
@@ -118,8 +116,35 @@ impl<T: Table> Inner<T> {
         }
     }
 
-    async fn now(&self) -> Result<Timestamp> {
+    pub(crate) async fn now(&self) -> Result<Timestamp> {
         self.below.first().now().await
+    }
+
+    /// The random name of this store.
+    pub(crate) async fn store_name(&self) -> Result<&str> {
+        self.below.first().store_name(&self.notices).await
+    }
+
+    /// Acts on a notice.
+    async fn note(&self, notice: Notice, deliveries: u32, delivery: Delivery) -> Result<()> {
+        let own = self.store_name().await?;
+        if let Some(store) = notice.store.as_deref().filter(|store| *store != own) {
+            // Its ids are of other jobs here.
+            warn!(%store, "{FOREIGN}");
+            self.send_again(notice, ELSEWHERE).await?;
+            return self.notices.timer.complete(&delivery).await;
+        }
+        match notice.queue.clone() {
+            Some(queue) => self.look(notice, &queue, deliveries, delivery).await,
+            None => self.tick(notice, delivery).await,
+        }
+    }
+
+    /// Sends a notice once more, after a pause that grows with each time.
+    async fn send_again(&self, notice: Notice, first: Duration) -> Result<()> {
+        let now = self.now().await?;
+        let (at, tries) = (now + pause(first, notice.tries), notice.tries.saturating_add(1));
+        self.notices.send(Notice { at, tries, ..notice }, now).await
     }
 
     async fn look(
@@ -332,10 +357,7 @@ impl<T: Table> Inner<T> {
             }
             let _told = timeout(PATIENCE.saturating_sub(begun.elapsed()), changed).await;
         }
-        let now = self.now().await?;
-        let tries = notice.tries.saturating_add(1);
-        let at = now + pause(PUT_OFF.0, notice.tries);
-        self.notices.send(Notice { at, tries, ..notice }, now).await?;
+        self.send_again(notice, PUT_OFF.0).await?;
         self.notices.timer.complete(&delivery).await
     }
 }

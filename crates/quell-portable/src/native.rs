@@ -25,6 +25,7 @@ use sha2::{Digest, Sha256};
 
 use crate::carried::Carried;
 use crate::messages::Inner;
+use crate::notice::Notices;
 use crate::partition::Partition;
 use crate::table::{Change, Committed, Condition, Table};
 use crate::timer::Message;
@@ -46,24 +47,28 @@ pub(crate) struct Native {
 }
 
 impl<T: Table> Partition<T> {
-    /// The random name of the store, if it has one yet.
-    pub(crate) async fn store_name(&self) -> Result<Option<String>> {
-        let row = self.table().get(self.name(), &[STORE.to_owned()]).await?.pop().flatten();
+    /// The random name of the store, by which its messages differ from those of another store on the
+    /// same timer. A process reads it once, and a store without a name gets one.
+    pub(crate) async fn store_name<'n>(&self, notices: &'n Notices) -> Result<&'n str> {
+        notices.store.get_or_try_init(|| self.give_store_name()).await.map(String::as_str)
+    }
+
+    async fn stored_name(&self) -> Result<Option<String>> {
+        let row = self.table().get(self.home(), &[STORE.to_owned()]).await?.pop().flatten();
         let text = row.map(|row| String::from_utf8(row.value.to_vec())).transpose();
         text.map_err(|_| Error::new(ErrorKind::Corrupt, "cannot decode the name of the store"))
     }
 
-    /// The same; a store without a name gets one.
     async fn give_store_name(&self) -> Result<String> {
         loop {
-            if let Some(name) = self.store_name().await? {
+            if let Some(name) = self.stored_name().await? {
                 return Ok(name);
             }
             let value = Some(format!("{:032x}", fastrand::u128(..)).into_bytes().into());
             let (row, condition) = (STORE.to_owned(), Condition::Absent);
             // A conflict is another process that gives it one.
             let (Committed::Done(_) | Committed::Conflict) =
-                self.table().commit(self.name(), vec![Change { row, condition, value }]).await?;
+                self.table().commit(self.home(), vec![Change { row, condition, value }]).await?;
         }
     }
 }
@@ -84,7 +89,7 @@ impl Native {
         for known in inner.below.schedules().await? {
             refuse_schedule(&known.schedule)?;
         }
-        let store = inner.below.first().give_store_name().await?;
+        let store = inner.store_name().await?.to_owned();
         Ok(Native { store, window })
     }
 

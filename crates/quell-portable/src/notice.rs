@@ -11,6 +11,7 @@ use futures_util::future::try_join_all;
 use quell_core::{Error, ErrorKind, JobId, QueueName, Result, Timestamp};
 use quell_engine::{Changes, Entry, Index, RowName};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
 
 use crate::held::Held;
 use crate::timer::{Message, Timer};
@@ -23,6 +24,10 @@ pub(crate) const JOBS: usize = 500;
 pub(crate) struct Notice {
     /// The form of the message, for builds that come later.
     pub(crate) v: u8,
+    /// The store that it is for, by its random name; [`Notices::send`] sets it. None in messages of
+    /// builds that knew no other stores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<String>,
     /// The queue; none for ticks of schedules, and where all queues are meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<QueueName>,
@@ -47,7 +52,7 @@ impl Notice {
     const VERSION: u8 = 1;
 
     pub(crate) fn new(queue: Option<QueueName>, sent: Timestamp, at: Timestamp) -> Self {
-        Notice { v: Self::VERSION, queue, at, sent, jobs: Vec::new(), tries: 0 }
+        Notice { v: Self::VERSION, store: None, queue, at, sent, jobs: Vec::new(), tries: 0 }
     }
 
     /// The notice of a message.
@@ -70,11 +75,13 @@ impl Notice {
 pub(crate) struct Notices {
     pub(crate) timer: Arc<dyn Timer>,
     pub(crate) held: Held,
+    /// The random name of the store, once it was read.
+    pub(crate) store: OnceCell<String>,
 }
 
 impl Notices {
     pub(crate) fn new(timer: Arc<dyn Timer>) -> Self {
-        Notices { timer, held: Held::default() }
+        Notices { timer, held: Held::default(), store: OnceCell::new() }
     }
 
     /// Sends the notices of a step that writes nothing where this fails: of a message that was sent all
@@ -92,8 +99,18 @@ impl Notices {
         })
     }
 
-    /// Sends one notice.
+    /// Sends one notice, in the name of this store unless it is another's.
+    ///
+    /// # Errors
+    /// As those of the timer; of kind [`Internal`](ErrorKind::Internal) where the name of the store was
+    /// not read before.
     pub(crate) async fn send(&self, notice: Notice, now: Timestamp) -> Result<()> {
+        let store = notice.store.clone().or_else(|| self.store.get().cloned());
+        if store.is_none() {
+            let message = "a notice was to be sent before the name of its store was read";
+            return Err(Error::new(ErrorKind::Internal, message));
+        }
+        let notice = Notice { store, ..notice };
         let body = serde_json::to_vec(&notice).map_err(|error| {
             Error::new(ErrorKind::Internal, "a notice has no JSON form").with_source(error)
         })?;

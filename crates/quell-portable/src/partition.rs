@@ -49,6 +49,8 @@ const PAGE: usize = 500;
 pub struct Partition<T> {
     table: T,
     name: String,
+    /// The partition that has the random name of the store.
+    home: String,
     state: Arc<Mutex<State>>,
     notices: Option<Arc<Notices>>,
     numbers: Numbers,
@@ -89,9 +91,11 @@ impl<T: Table> Partition<T> {
     #[must_use]
     pub fn new(table: T, name: impl Into<String>) -> Self {
         let state = State { now: Timestamp::MIN, ids: 1..1, conflicts: BTreeMap::new() };
+        let name = name.into();
         Partition {
             table,
-            name: name.into(),
+            home: name.clone(),
+            name,
             state: Arc::new(Mutex::new(state)),
             notices: None,
             numbers: Numbers::ALL,
@@ -116,8 +120,17 @@ impl<T: Table> Partition<T> {
         Partition { numbers: Numbers::of_partition(number), ..self }
     }
 
+    /// The same partition as one of a store whose random name another one has.
+    pub(crate) fn of_store(self, home: &str) -> Self {
+        Partition { home: home.to_owned(), ..self }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn home(&self) -> &str {
+        &self.home
     }
 
     pub(crate) fn state(&self) -> &Arc<Mutex<State>> {
@@ -461,7 +474,8 @@ impl<T: Table> Backend for Partition<T> {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
         }
         // Before the rows: a message without rows is ignored, rows without a message would wait.
-        if let Some(notices) = &self.notices {
+        if let Some(notices) = self.notices.as_ref().filter(|_| !needed.is_empty()) {
+            self.store_name(notices).await?;
             notices.send_all(needed, now).await?;
         }
         let doubt = Doubt::of(self.notices.as_ref(), &started);

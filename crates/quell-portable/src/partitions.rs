@@ -222,6 +222,7 @@ impl<T: Table + Clone> Directory for List<T> {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let shard = Partition::new(self.listing.table.clone(), partition).numbered(own);
+        let shard = shard.of_store(&self.listing.partition);
         let shard = Engine::new(shard.with_notices(self.notices.clone()));
         let (hub, ends) = &self.hints;
         let shard = shard.with_hints(Arc::clone(hub), Arc::clone(ends));

@@ -5,7 +5,7 @@
 //! workers of this process are woken, and the process holds the message under its lock until what it
 //! covers has ended. So the lock stands for the process: where it dies, the message comes to another.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -82,8 +82,8 @@ impl<T: Table> Timed<T> {
             let message = "the store has no timer: give it one when you open its partitions";
             return Err(Error::invalid("timer", message));
         };
-        let (hub, listened, store) = (WakeHub::new(), Notify::new(), OnceLock::new());
-        let inner = Arc::new(Inner { below, hub, listened, notices, store });
+        let (hub, listened) = (WakeHub::new(), Notify::new());
+        let inner = Arc::new(Inner { below, hub, listened, notices });
         Ok(Timed { inner, receiver: Mutex::default(), native: None })
     }
 

@@ -12,6 +12,7 @@ mod native_dedup;
 mod partitions;
 mod races;
 mod splits;
+mod stores;
 mod timed;
 mod timed_partitions;
 mod unruly;
