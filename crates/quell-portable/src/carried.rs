@@ -32,7 +32,7 @@ pub(crate) struct Carried {
     /// The message's own id, which no other has.
     id: Key,
     /// When it was sent.
-    sent: Timestamp,
+    pub(crate) sent: Timestamp,
     /// How often it came to a process of another store.
     #[serde(default)]
     tries: u32,
@@ -168,7 +168,17 @@ impl<T: Table> Inner<T> {
         let now = self.below.first().now().await?;
         let at = now + pause(PUT_OFF.0, carried.tries);
         let again = Carried { tries: carried.tries.saturating_add(1), ..carried };
-        let message = Message { body: again.body()?, name: None };
+        self.send_carried(&again, now, at).await
+    }
+
+    /// Sends a message once more; its record in the table lets it count once.
+    pub(crate) async fn send_carried(
+        &self,
+        carried: &Carried,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Result<()> {
+        let message = Message { body: carried.body()?, name: None };
         self.notices.timer.schedule(&message, now, at).await
     }
 }

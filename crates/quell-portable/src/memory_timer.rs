@@ -21,6 +21,8 @@ pub struct MemoryTimer {
     lock: Duration,
     /// For how long names of messages are remembered; none where messages of one name all come.
     duplicate_window: Option<Duration>,
+    /// How often a message is delivered at most.
+    most_deliveries: u32,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,17 @@ impl Kept {
         self.names.insert(name.to_owned(), now + window);
         false
     }
+
+    /// Puts aside what was delivered so often and is not held any more.
+    fn put_aside(&mut self, most: u32) {
+        let now = self.now;
+        let is_over = |_: &u64, message: &mut Waiting| {
+            message.deliveries >= most && message.held.is_none_or(|(_, until)| until <= now)
+        };
+        let over = self.messages.extract_if(.., is_over);
+        let reason = format!("it was delivered {most} times and never completed");
+        self.dead.extend(over.map(|(_, message)| (message.body, reason.clone())));
+    }
 }
 
 impl MemoryTimer {
@@ -65,7 +78,8 @@ impl MemoryTimer {
         let (messages, names, dead) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let kept = Kept { now, numbers: 0, scheduled: 0, messages, names, dead };
         let (kept, changed, turn) = (Arc::new(Mutex::new(kept)), Arc::default(), Arc::default());
-        MemoryTimer { kept, changed, turn, lock, duplicate_window: None }
+        let (duplicate_window, most_deliveries) = (None, u32::MAX);
+        MemoryTimer { kept, changed, turn, lock, duplicate_window, most_deliveries }
     }
 
     /// The same timer, which deduplicates: of messages with one name that are scheduled within `window`
@@ -91,6 +105,33 @@ impl MemoryTimer {
     #[must_use]
     pub fn with_duplicate_window(self, window: Duration) -> Self {
         MemoryTimer { duplicate_window: Some(window), ..self }
+    }
+
+    /// The same timer, which delivers a message at most so often: it puts one [aside](Self::dead) whose
+    /// last lock ends before it is completed. Without this it delivers without end.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use quell_core::Timestamp;
+    /// use quell_portable::{MemoryTimer, Message, Timer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell_core::Result<()> {
+    /// let now = Timestamp::from_secs(0);
+    /// let timer = MemoryTimer::new(now, Duration::from_secs(30)).with_most_deliveries(2);
+    /// timer.schedule(&Message { body: b"twice".to_vec(), name: None }, now, now).await?;
+    /// for deliveries in [1, 2] {
+    ///     assert_eq!(timer.receive(1, Duration::ZERO).await?[0].deliveries, deliveries);
+    ///     timer.lose_locks();
+    /// }
+    /// assert!(timer.receive(1, Duration::ZERO).await?.is_empty());
+    /// assert_eq!(timer.dead().len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_most_deliveries(self, most: u32) -> Self {
+        MemoryTimer { most_deliveries: most, ..self }
     }
 
     fn locked(&self) -> MutexGuard<'_, Kept> {
@@ -134,6 +175,7 @@ impl MemoryTimer {
 
     fn take(&self, most: usize) -> Vec<Received> {
         let mut kept = self.locked();
+        kept.put_aside(self.most_deliveries);
         let Kept { now, numbers, messages, .. } = &mut *kept;
         let is_free = |message: &&mut Waiting| {
             message.at <= *now && message.held.is_none_or(|(_, until)| until <= *now)

@@ -30,6 +30,8 @@ const ROW: Duration = Duration::from_secs(5);
 pub(crate) const PUT_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// The first pause after which a message comes again that is for workers of another process.
 const ELSEWHERE: Duration = Duration::from_millis(50);
+/// The delivery with which a message is sent anew: Service Bus puts one aside after ten by default.
+const OFTEN: u32 = 5;
 /// What a process logs that receives a message of another store.
 pub(crate) const FOREIGN: &str =
     "a message is for another store, sending it on: give each store a queue of its own";
@@ -100,8 +102,12 @@ impl<T: Table> Inner<T> {
             None => Notice::read(&body).map(Said::Notice),
         };
         let done = match said {
+            Ok(said) if deliveries >= OFTEN => self.begin_anew(said, delivery).await,
             Ok(Said::Carried(carried)) => self.take_in(carried, delivery).await,
-            Ok(Said::Notice(notice)) => self.note(notice, deliveries, delivery).await,
+            Ok(Said::Notice(notice)) => {
+                let watches = notice.watches || deliveries > 1;
+                self.note(Notice { watches, ..notice }, delivery).await
+            }
             Err(wrong) => {
                 error!(error = %wrong, "message put aside");
                 self.notices.timer.dead_letter(&delivery, &wrong.to_string()).await
@@ -125,8 +131,23 @@ impl<T: Table> Inner<T> {
         self.below.first().store_name(&self.notices).await
     }
 
+    /// Sends an equal message before it completes this one, so that its deliveries are counted from one.
+    /// It asks the table for nothing: that may be away for longer than a message has deliveries.
+    async fn begin_anew(&self, said: Said, delivery: Delivery) -> Result<()> {
+        match said {
+            Said::Notice(notice) => {
+                let due = notice.at;
+                self.notices.send(Notice { watches: true, ..notice }, due).await?;
+            }
+            Said::Carried(carried) => {
+                self.send_carried(&carried, carried.sent, carried.sent).await?;
+            }
+        }
+        self.notices.timer.complete(&delivery).await
+    }
+
     /// Acts on a notice.
-    async fn note(&self, notice: Notice, deliveries: u32, delivery: Delivery) -> Result<()> {
+    async fn note(&self, notice: Notice, delivery: Delivery) -> Result<()> {
         let own = self.store_name().await?;
         if let Some(store) = notice.store.as_deref().filter(|store| *store != own) {
             // Its ids are of other jobs here.
@@ -135,7 +156,7 @@ impl<T: Table> Inner<T> {
             return self.notices.timer.complete(&delivery).await;
         }
         match notice.queue.clone() {
-            Some(queue) => self.look(notice, &queue, deliveries, delivery).await,
+            Some(queue) => self.look(notice, &queue, delivery).await,
             None => self.tick(notice, delivery).await,
         }
     }
@@ -147,17 +168,11 @@ impl<T: Table> Inner<T> {
         self.notices.send(Notice { at, tries, ..notice }, now).await
     }
 
-    async fn look(
-        &self,
-        notice: Notice,
-        queue: &QueueName,
-        deliveries: u32,
-        delivery: Delivery,
-    ) -> Result<()> {
+    async fn look(&self, notice: Notice, queue: &QueueName, delivery: Delivery) -> Result<()> {
         let (mut notice, mut delivery) = (notice, delivery);
         if !self.notices.held.serves(queue) {
             let jobs = std::mem::take(&mut notice.jobs);
-            let watches = deliveries > 1 || jobs.is_empty();
+            let watches = notice.watches || jobs.is_empty();
             self.put_off(&notice, queue, (&jobs, watches), ELSEWHERE).await?;
             return self.notices.timer.complete(&delivery).await;
         }
@@ -171,12 +186,12 @@ impl<T: Table> Inner<T> {
         if !verdict.missing.is_empty() {
             // Its step is slow, or was never committed.
             let jobs = verdict.missing;
-            let again = Notice { jobs, at: now + ROW, ..notice.clone() };
+            let again = Notice { jobs, at: now + ROW, watches: false, ..notice.clone() };
             self.notices.send(again, now).await?;
         }
         // Where a process that held this message has gone, jobs that it had started lapse. Workers take
         // them back once they are awake, and seen to be (R25).
-        let watches = deliveries > 1 || notice.jobs.is_empty() || verdict.has_lapsed;
+        let watches = notice.watches || notice.jobs.is_empty() || verdict.has_lapsed;
         if verdict.ready.is_empty() && !watches {
             return self.notices.timer.complete(&delivery).await;
         }

@@ -41,6 +41,9 @@ pub(crate) struct Notice {
     /// How often nobody could do what it asks for.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) tries: u32,
+    /// Whether a process that held it may have died of what it had started.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) watches: bool,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
@@ -48,11 +51,17 @@ fn is_zero(tries: &u32) -> bool {
     *tries == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_false(watches: &bool) -> bool {
+    !*watches
+}
+
 impl Notice {
     const VERSION: u8 = 1;
 
     pub(crate) fn new(queue: Option<QueueName>, sent: Timestamp, at: Timestamp) -> Self {
-        Notice { v: Self::VERSION, store: None, queue, at, sent, jobs: Vec::new(), tries: 0 }
+        let (v, jobs) = (Self::VERSION, Vec::new());
+        Notice { v, store: None, queue, at, sent, jobs, tries: 0, watches: false }
     }
 
     /// The notice of a message.

@@ -7,6 +7,7 @@ mod contention;
 mod crowd;
 mod damage;
 mod dedup_races;
+mod deliveries;
 mod duplicates;
 mod native_dedup;
 mod partitions;

@@ -124,7 +124,12 @@ struct Process {
 
 impl Scene {
     fn new() -> Self {
+        Self::with_most_deliveries(u32::MAX)
+    }
+
+    fn with_most_deliveries(most: u32) -> Self {
         let timer = MemoryTimer::new(Rig::START, LOCK).with_duplicate_window(WINDOW);
+        let timer = timer.with_most_deliveries(most);
         let (sends, completes) = (Arc::default(), Arc::default());
         let (deliveries, names) = (Arc::default(), Arc::default());
         let timer = Faulty { timer, sends, completes, deliveries, names };
@@ -320,6 +325,25 @@ async fn r01_r18_a_lost_answer_of_the_timer_is_told_and_trying_again_makes_no_se
     client.rig.trigger_batch(batch("d", &["1", "2"])).await;
     let worker = scene.worker().await;
     scene.taken_in(&worker, 2).await;
+}
+
+/// Processes die while the table is away, each with the message: a timer would put it aside.
+#[tokio::test(start_paused = true)]
+async fn r01_r18_a_message_outlives_the_processes_that_could_not_act_on_it() {
+    let scene = Scene::with_most_deliveries(8);
+    let client = scene.client().await;
+    client.rig.trigger(unique("d", "1")).await;
+    scene.table.refuses.store(1, Ordering::SeqCst);
+    for _ in 0..12 {
+        let dies = scene.worker().await;
+        sleep(secs(5)).await;
+        drop(dies);
+        scene.timer.timer.lose_locks();
+    }
+    scene.table.refuses.store(0, Ordering::SeqCst);
+    let worker = scene.worker().await;
+    scene.taken_in(&worker, 1).await;
+    assert_eq!(scene.timer.timer.dead(), []);
 }
 
 /// A message comes again whose completion was lost, while its job is there, and long after its row went.

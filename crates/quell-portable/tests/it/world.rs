@@ -47,6 +47,10 @@ impl World {
         Self::of(MemoryTimer::new(Rig::START, LOCK), Instant::now())
     }
 
+    pub(crate) fn with_timer(timer: MemoryTimer) -> Self {
+        Self::of(timer, Instant::now())
+    }
+
     /// A store whose queue is spread over three partitions.
     pub(crate) fn of_partitions() -> Self {
         World { spread: Some(Spread::from([(queue(), 3)])), ..Self::new() }
@@ -104,9 +108,14 @@ impl World {
 
     /// A process whose runs take so long.
     pub(crate) async fn worker(&self, runs: &Runs, takes: Duration) -> Worker {
+        self.worker_with(100, runs, takes).await
+    }
+
+    /// The same, which runs so many jobs at a time.
+    pub(crate) async fn worker_with(&self, slots: usize, runs: &Runs, takes: Duration) -> Worker {
         let (store, runs, began) = (self.store().await, Arc::clone(runs), self.began);
         let mut process = JoinSet::new();
-        process.spawn(works(store, runs, began, takes));
+        process.spawn(works(store, slots, runs, began, takes));
         Worker { _process: process }
     }
 
@@ -122,7 +131,7 @@ impl World {
 }
 
 /// A worker that asks for work when it is woken, and whenever a run ends.
-async fn works(store: Arc<dyn Store>, runs: Runs, began: Instant, takes: Duration) {
+async fn works(store: Arc<dyn Store>, slots: usize, runs: Runs, began: Instant, takes: Duration) {
     let (mut wakeups, mut running) = (store.wakeups(), JoinSet::new());
     loop {
         tokio::select! {
@@ -136,7 +145,7 @@ async fn works(store: Arc<dyn Store>, runs: Runs, began: Instant, takes: Duratio
         }
         let _lapsed: quell_core::Result<Vec<Lapsed>> = store.reap(None, 1_000).await;
         store.tick(None, 100).await.unwrap();
-        let claimed = store.claim(None, &Rig::wish(100)).await.unwrap();
+        let claimed = store.claim(None, &Rig::wish(slots - running.len())).await.unwrap();
         for job in claimed.jobs {
             runs.lock().unwrap().push(Run { job: job.clone(), at: began.elapsed() });
             running.spawn(run(Arc::clone(&store), job, takes));
