@@ -14,6 +14,7 @@ mod carried;
 mod damaged;
 mod held;
 mod ids;
+mod keep;
 mod listing;
 mod long;
 mod memory;

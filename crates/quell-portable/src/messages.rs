@@ -11,7 +11,6 @@ use tracing::{debug, error, warn};
 
 use crate::below::Below;
 use crate::carried::Carried;
-use crate::held::{Fate, Left};
 use crate::notice::{Notice, Notices};
 use crate::table::Table;
 use crate::timer::{Delivery, Received};
@@ -21,7 +20,7 @@ const MOST: usize = 64;
 /// How long one call waits for messages.
 const WAIT: Duration = Duration::from_secs(20);
 /// How long a worker has to claim once it is woken, before the message is put off.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a commit takes at most: a message whose row is not there after that is ignored.
 const COMMIT: Duration = Duration::from_secs(60);
 /// How long a message waits for its row under one lock.
@@ -199,10 +198,12 @@ impl<T: Table> Inner<T> {
         let is_first = self.notices.held.hold(queue, &notice.jobs, watches);
         self.hub.wake(Some(queue), notice.at);
         if is_first {
-            self.keep(&notice, queue, delivery).await
-        } else {
-            self.notices.timer.complete(&delivery).await
+            return self.keep(&notice, queue, delivery).await;
         }
+        if notice.watches {
+            self.cover_own(notice.jobs, queue).await?;
+        }
+        self.notices.timer.complete(&delivery).await
     }
 
     /// Reads the rows of the jobs that a message names; waits for those that are not written yet.
@@ -234,96 +235,9 @@ impl<T: Table> Inner<T> {
         }
     }
 
-    /// Holds a message until what it covers is done. What it covers is never forgotten while this process
-    /// lives: it is held, or sent on, or covered by another message that is held.
-    async fn keep(&self, notice: &Notice, queue: &QueueName, delivery: Delivery) -> Result<()> {
-        let (mut delivery, held) = (delivery, &self.notices.held);
-        let begun = Instant::now();
-        let mut renewed = begun;
-        let beat = self.notices.timer.lock() / 3;
-        loop {
-            let changed = held.changed.notified();
-            let (sent, left) = match self.fate(queue).await {
-                Fate::Hold => (None, Left::default()),
-                Fate::Idle if begun.elapsed() <= PATIENCE => (None, Left::default()),
-                Fate::Idle => {
-                    // No worker here has time for it.
-                    let (jobs, watches) = held.let_go(queue);
-                    let sent = self.put_off(notice, queue, (&jobs, watches), PUT_OFF.0).await;
-                    (Some(sent), Left { jobs, watches, ..Left::default() })
-                }
-                Fate::Done(left) => (Some(self.pass_on(notice, queue, &left).await), left),
-            };
-            match sent {
-                None => {
-                    let rest = beat.saturating_sub(renewed.elapsed());
-                    let _told = timeout(rest.min(PATIENCE), changed).await;
-                }
-                Some(Ok(())) => return self.notices.timer.complete(&delivery).await,
-                Some(Err(error)) => {
-                    debug!(%error, "messages not sent on, trying again");
-                    if !held.hold(queue, &left.jobs, left.watches) {
-                        // A message that came meanwhile covers it.
-                        return self.notices.timer.complete(&delivery).await;
-                    }
-                    self.hub.wake(Some(queue), notice.at);
-                    sleep(PUT_OFF.0).await;
-                }
-            }
-            if renewed.elapsed() < beat {
-                continue;
-            }
-            match self.notices.timer.renew(&delivery).await {
-                Ok(next) => (delivery, renewed) = (next, Instant::now()),
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    self.lost(queue).await;
-                    return Ok(());
-                }
-                Err(error) => {
-                    debug!(%error, "lock not renewed, trying again");
-                    sleep(PUT_OFF.0).await;
-                }
-            }
-        }
-    }
-
-    /// What to do about the message that is held of a queue; while nobody tells the time, it is held.
-    async fn fate(&self, queue: &QueueName) -> Fate {
-        match self.now().await {
-            Ok(now) => self.notices.held.judge(queue, now),
-            Err(error) => {
-                debug!(%error, "the table tells no time, the message is held");
-                Fate::Hold
-            }
-        }
-    }
-
-    /// A lock was lost. Jobs of other messages that it covered need another. So does what runs here: this
-    /// process may have had the message again, and have folded it into the one that it held.
-    async fn lost(&self, queue: &QueueName) {
-        let held = &self.notices.held;
-        let runs_until = held.runs_until(queue);
-        let (jobs, _) = held.let_go(queue);
-        let send = async || -> Result<()> {
-            let now = self.now().await?;
-            if !jobs.is_empty() {
-                let again = Notice::new(Some(queue.clone()), now, now);
-                self.notices.send(Notice { jobs: jobs.clone(), ..again }, now).await?;
-            }
-            let watch_at = runs_until.map_or(now, |until| until.max(now));
-            self.notices.send(Notice::new(Some(queue.clone()), now, watch_at), now).await
-        };
-        let mut rest = PUT_OFF.0;
-        while let Err(error) = send().await {
-            warn!(%error, %queue, "messages of a lock that was lost not sent on, trying again");
-            sleep(rest).await;
-            rest = rest.saturating_mul(2).min(PUT_OFF.1 / 10);
-        }
-    }
-
     /// Sends on what a message covered that nobody here can act on: the jobs, and the look for leases
     /// that lapse.
-    async fn put_off(
+    pub(crate) async fn put_off(
         &self,
         notice: &Notice,
         queue: &QueueName,
@@ -338,24 +252,6 @@ impl<T: Table> Inner<T> {
         }
         if !jobs.is_empty() {
             self.notices.send(Notice { jobs: jobs.to_vec(), ..again }, now).await?;
-        }
-        Ok(())
-    }
-
-    /// Sends on what a message covered and is not done.
-    async fn pass_on(&self, notice: &Notice, queue: &QueueName, left: &Left) -> Result<()> {
-        let now = self.now().await?;
-        if !left.jobs.is_empty() {
-            let (at, tries) = match left.due {
-                Some(due) => (due, 0),
-                None => (now + pause(PUT_OFF.0, notice.tries), notice.tries.saturating_add(1)),
-            };
-            let again = Notice::new(Some(queue.clone()), now, at);
-            self.notices.send(Notice { jobs: left.jobs.clone(), tries, ..again }, now).await?;
-        }
-        if let Some(lapse) = left.lapse {
-            let watch = Notice::new(Some(queue.clone()), now, lapse.max(now));
-            self.notices.send(watch, now).await?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quell_conformance::Rig;
 use quell_conformance::rig::{plain, secs};
 use quell_core::{JobFilter, JobState};
-use quell_portable::MemoryTimer;
+use quell_portable::{MemoryTimer, Timer};
 
 use crate::world::{LOCK, Runs, World};
 
@@ -39,5 +39,46 @@ async fn r01_r21_r34_a_backlog_outlives_more_holders_than_a_message_has_deliveri
     assert_eq!(world.timer.dead(), []);
     let jobs = world.store().await.jobs(&JobFilter::default()).await.unwrap();
     assert!(jobs.iter().all(|job| job.state == JobState::Succeeded), "{jobs:#?}");
+    drop(worker);
+}
+
+/// A lock that ends unnoticed lets the message come to its holder again, which then dies.
+#[tokio::test(start_paused = true)]
+async fn r21_r34_a_message_that_came_back_to_its_holder_outlives_it() {
+    let (world, runs) = (World::new(), Runs::default());
+    world.trigger(plain("1")).await;
+    let dies = world.worker(&runs, secs(600)).await;
+    world.until("its run", || runs.lock().unwrap().len() == 1).await;
+    world.at(secs(5)).await;
+    world.timer.lose_locks();
+    // Before it renews its lock, and so learns that it was lost.
+    world.at(secs(6)).await;
+    drop(dies);
+    let last = Runs::default();
+    let worker = world.worker(&last, Duration::ZERO).await;
+    world.at(secs(60)).await;
+    assert_eq!(last.lock().unwrap().len(), 1);
+    world.until("no message is left", || world.timer.waiting().is_empty()).await;
+    drop(worker);
+}
+
+/// What is sent because a process died is no reason to send more, while another one is busy.
+#[tokio::test(start_paused = true)]
+async fn r34_messages_that_come_again_cost_few_others_however_long_a_run() {
+    let (world, runs) = (World::new(), Runs::default());
+    for payload in 0..JOBS {
+        world.trigger(plain(&payload.to_string())).await;
+    }
+    let received = world.timer.receive(JOBS, Duration::ZERO).await.unwrap();
+    assert_eq!(received.len(), JOBS);
+    world.timer.lose_locks();
+    let worker = world.worker(&runs, secs(3_000)).await;
+    world.at(secs(100)).await;
+    let before = world.timer.scheduled();
+    assert_eq!(runs.lock().unwrap().len(), JOBS);
+    world.at(secs(2_900)).await;
+    assert_eq!(world.timer.scheduled(), before);
+    world.until("no message is left", || world.timer.waiting().is_empty()).await;
+    assert_eq!(runs.lock().unwrap().len(), JOBS);
     drop(worker);
 }
