@@ -14,6 +14,7 @@ mod partitions;
 mod races;
 mod splits;
 mod stores;
+mod takeover;
 mod timed;
 mod timed_partitions;
 mod unruly;

@@ -67,15 +67,15 @@ impl Table for Counted {
 }
 
 /// A table and a timer, whose clocks go together.
-struct Scene {
-    table: Counted,
-    timer: MemoryTimer,
+pub(crate) struct Scene {
+    pub(crate) table: Counted,
+    pub(crate) timer: MemoryTimer,
 }
 
 /// A process with one worker on them.
-struct Process {
-    rig: Rig,
-    wakeups: Wakeups,
+pub(crate) struct Process {
+    pub(crate) rig: Rig,
+    pub(crate) wakeups: Wakeups,
 }
 
 impl Counted {
@@ -86,27 +86,27 @@ impl Counted {
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let table = Counted::new();
         Scene { table, timer: MemoryTimer::new(Rig::START, LOCK) }
     }
 
     /// A process that triggers only.
-    fn client(&self) -> Rig {
+    pub(crate) fn client(&self) -> Rig {
         let timer: Arc<dyn Timer> = Arc::new(self.timer.clone());
         let partition = Partition::new(self.table.clone(), "p").with_timer(timer);
         let store: Arc<dyn Store> = Arc::new(Timed::new(Engine::new(partition)).unwrap());
         Rig::new(Opened { store, guard: Box::new(()) })
     }
 
-    fn worker(&self) -> Process {
+    pub(crate) fn worker(&self) -> Process {
         let rig = self.client();
         let wakeups = rig.store.wakeups();
         Process { rig, wakeups }
     }
 
     /// It is this second of the test; every process knows.
-    fn at(&self, second: u64, rigs: &mut [&mut Rig]) {
+    pub(crate) fn at(&self, second: u64, rigs: &mut [&mut Rig]) {
         let now = Rig::START + Duration::from_secs(second);
         self.table.table.advance(now);
         for rig in rigs {
@@ -116,7 +116,7 @@ impl Scene {
     }
 
     /// Waits until so many messages are left.
-    async fn settles_at(&self, messages: usize) {
+    pub(crate) async fn settles_at(&self, messages: usize) {
         let left = || self.timer.waiting().len();
         let reached = async {
             while left() != messages {
@@ -130,7 +130,7 @@ impl Scene {
 
 impl Process {
     /// What a worker claims when it is woken next, once it has taken back what has lapsed.
-    async fn woken(&mut self) -> Vec<ClaimedJob> {
+    pub(crate) async fn woken(&mut self) -> Vec<ClaimedJob> {
         loop {
             let woken = timeout(LONG, self.wakeups.next()).await.unwrap().unwrap();
             if woken.queue.is_none_or(|woken| woken == queue()) {
@@ -140,14 +140,14 @@ impl Process {
         }
     }
 
-    async fn woken_one(&mut self) -> ClaimedJob {
+    pub(crate) async fn woken_one(&mut self) -> ClaimedJob {
         let mut jobs = self.woken().await;
         assert_eq!(jobs.len(), 1, "{jobs:?}");
         jobs.remove(0)
     }
 
     /// Works whenever it is woken, until so many messages are left.
-    async fn works_until(&mut self, scene: &Scene, messages: usize) {
+    pub(crate) async fn works_until(&mut self, scene: &Scene, messages: usize) {
         let reached = async {
             while scene.timer.waiting().len() != messages {
                 if timeout(Duration::from_secs(1), self.wakeups.next()).await.is_ok() {
