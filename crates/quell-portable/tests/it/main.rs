@@ -12,6 +12,7 @@ mod duplicates;
 mod native_dedup;
 mod partitions;
 mod races;
+mod scenarios;
 mod splits;
 mod stores;
 mod takeover;
