@@ -142,7 +142,9 @@ impl<T: Table> Timed<T> {
 #[async_trait]
 impl<T: Table> Store for Timed<T> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { push: true, timed: true, ..self.inner.below.capabilities() }
+        // Messages wake workers when something is due. They tell nobody earlier that it will be, and no
+        // other process of ends and cancellations, as `push` would mean.
+        Capabilities { push: false, timed: true, ..self.inner.below.capabilities() }
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {

@@ -10,6 +10,7 @@ mod dedup_races;
 mod deliveries;
 mod duplicates;
 mod native_dedup;
+mod on_timer;
 mod partitions;
 mod races;
 mod scenarios;
