@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use quell_core::limit::StartLog;
 use quell_core::part::{Rows, TaskKey};
@@ -36,14 +37,15 @@ impl<B: Backend> Step<'_, B> {
         let mut keys: BTreeMap<TaskKey, KeyChange> = BTreeMap::new();
         for (id, was, is) in differing(&before.jobs, &after.jobs) {
             let name = RowName::Job(*id);
-            let is_aside = |job: &&Job| job.state == JobState::Unreadable;
+            let is_aside = |job: &&Arc<Job>| job.state == JobState::Unreadable;
             match is.filter(|job| !is_aside(job)) {
-                Some(job) => changes.put(name.clone(), Row::Job(Box::new(job.clone()))),
+                Some(job) => changes.put(name.clone(), Row::Job(Arc::clone(job))),
                 // What is set aside is kept as it was.
                 None if is.is_some() => drop(changes.aside.insert(*id)),
                 None if was.is_some_and(|was| is_aside(&was)) => {}
                 None => drop(changes.rows.insert(name.clone(), None)),
             }
+            let (was, is) = (was.map(|job| &**job), is.map(|job| &**job));
             let entries = |job: Option<&Job>| job.map(entries_of).unwrap_or_default();
             changes.move_entries(&name, entries(was), entries(is));
             let Some(task_key) = was.or(is).and_then(key_of) else { continue };
@@ -154,7 +156,7 @@ fn note_beside(changes: &mut Changes, before: &Rows, after: &Rows) {
         // R23: the lease decides, and it is in the row of the job.
         if let Some(job) = after.jobs.get(id) {
             let name = RowName::Job(*id);
-            changes.rows.entry(name).or_insert_with(|| Some(Row::Job(Box::new(job.clone()))));
+            changes.rows.entry(name).or_insert_with(|| Some(Row::Job(Arc::clone(job))));
         }
     }
     for (id, was, is) in differing(&before.pasts, &after.pasts) {

@@ -355,10 +355,12 @@ impl<B: Backend> Step<'_, B> {
         if !chosen.iter().all(may_start) {
             return Ok(false);
         }
-        let keys: BTreeSet<TaskKey> = self.rows.jobs.values().filter_map(key_of).collect();
+        let keys: BTreeSet<TaskKey> =
+            self.rows.jobs.values().filter_map(|job| key_of(job)).collect();
         // R13: a throttled key remembers its starts.
         let throttled = self.rows.jobs.values().filter(|job| job.shape.edge == Edge::Throttle);
-        let memories: Vec<RowName> = throttled.filter_map(key_of).map(RowName::Memory).collect();
+        let memories: Vec<RowName> =
+            throttled.filter_map(|job| key_of(job)).map(RowName::Memory).collect();
         self.load(keys.iter().cloned().map(RowName::Key).chain(memories)).await?;
         self.load_firsts(&keys, &ids.iter().copied().collect()).await?;
         self.load_settings_of_jobs().await?;

@@ -1,6 +1,7 @@
 //! Loading what a step may touch: jobs, what hangs on them, and what their keys are about.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use quell_core::part::TaskKey;
 use quell_core::touched::{Needs, Wanted};
@@ -51,7 +52,7 @@ impl<B: Backend> Step<'_, B> {
 
     /// The keys of those of these jobs that are loaded.
     pub(crate) fn keys_of(&self, ids: &[JobId]) -> BTreeSet<TaskKey> {
-        ids.iter().filter_map(|id| self.rows.jobs.get(id)).filter_map(key_of).collect()
+        ids.iter().filter_map(|id| key_of(self.rows.jobs.get(id)?)).collect()
     }
 
     /// Loads the dedup and idempotency keys that name jobs.
@@ -156,7 +157,8 @@ impl<B: Backend> Step<'_, B> {
     /// Loads the rows of the keys of all jobs that are loaded and have not ended: a step may change
     /// them.
     async fn load_keys_of_jobs(&mut self) -> Result<()> {
-        let keys: BTreeSet<TaskKey> = self.rows.jobs.values().filter_map(key_of).collect();
+        let keys: BTreeSet<TaskKey> =
+            self.rows.jobs.values().filter_map(|job| key_of(job)).collect();
         self.load(keys.into_iter().map(RowName::Key)).await
     }
 
@@ -167,7 +169,8 @@ impl<B: Backend> Step<'_, B> {
     }
 
     fn settings_of_jobs(&self) -> Vec<RowName> {
-        let of = |job: &Job| [RowName::Queue(job.queue.clone()), RowName::Task(job.task.clone())];
+        let of =
+            |job: &Arc<Job>| [RowName::Queue(job.queue.clone()), RowName::Task(job.task.clone())];
         self.rows.jobs.values().flat_map(of).collect()
     }
 

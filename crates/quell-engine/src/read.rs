@@ -1,6 +1,7 @@
 //! What operators read: jobs, what came of them, how many there are, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use quell_core::alert::{AlertRow, LaneOverview, Overview};
 use quell_core::{
@@ -44,7 +45,7 @@ impl<B: Backend> Step<'_, B> {
     pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {
         self.load_jobs([id]).await?;
         if let Some(job) = self.rows.jobs.get(&id) {
-            return Ok(Some(job.clone()));
+            return Ok(Some(Job::clone(job)));
         }
         self.load([RowName::Aside(id)]).await?;
         match self.others.get(&RowName::Aside(id)) {
@@ -123,8 +124,8 @@ impl<B: Backend> Step<'_, B> {
     ) -> Result<bool> {
         self.load_readable(ids).await?;
         for id in ids {
-            let job = self.rows.jobs.remove(id).filter(&matches);
-            page.extend(job.filter(|_| page.len() < size));
+            let job = self.rows.jobs.remove(id).filter(|job| matches(job) && page.len() < size);
+            page.extend(job.map(Arc::unwrap_or_clone));
         }
         Ok(page.len() >= size)
     }
@@ -274,7 +275,8 @@ impl<B: Backend> Step<'_, B> {
             let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
             self.load_readable(&ids).await?;
             for id in &ids {
-                let is_meant = found.len() < most && self.rows.jobs.get(id).is_some_and(&holds);
+                let is_meant =
+                    found.len() < most && self.rows.jobs.get(id).is_some_and(|job| holds(job));
                 if is_meant {
                     found.push(*id);
                 } else if !shown.contains(id) {
@@ -381,7 +383,7 @@ impl<B: Backend> Step<'_, B> {
             self.load_readable(&ids).await?;
             for id in ids {
                 let job = self.rows.jobs.remove(&id).filter(|job| filter.matches(job));
-                if job.is_some_and(|job| !take(job)) {
+                if job.is_some_and(|job| !take(Arc::unwrap_or_clone(job))) {
                     return Ok(());
                 }
             }

@@ -1,6 +1,7 @@
 //! The rows that a store keeps, and what names them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use quell_core::alert::AlertState;
 use quell_core::dedup::Hold;
@@ -68,7 +69,7 @@ pub enum RowName {
 #[serde(rename_all = "snake_case")]
 pub enum Row {
     /// A job.
-    Job(Box<Job>),
+    Job(Arc<Job>),
     /// Its attempts on record, oldest first.
     Attempts(Vec<Attempt>),
     /// Its effects, by name.

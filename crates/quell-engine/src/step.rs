@@ -1,7 +1,9 @@
 //! One step: rows are loaded, the rules take it on them, and what differs is committed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
+
 
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{
@@ -149,7 +151,7 @@ impl<'b, B: Backend> Step<'b, B> {
 
     fn put(&mut self, name: RowName, row: Row) -> Result<()> {
         match (name, row) {
-            (RowName::Job(id), Row::Job(job)) => drop(self.rows.jobs.insert(id, *job)),
+            (RowName::Job(id), Row::Job(job)) => drop(self.rows.jobs.insert(id, job)),
             (RowName::Attempts(id), Row::Attempts(all)) => {
                 self.rows.attempts.insert(id, all);
             }
@@ -239,7 +241,7 @@ impl<'b, B: Backend> Step<'b, B> {
     /// Shows the step a job that was decoded by other means.
     pub(crate) fn put_job(&mut self, job: Job) {
         self.loaded.insert(RowName::Job(job.id));
-        self.rows.jobs.insert(job.id, job);
+        self.rows.jobs.insert(job.id, Arc::new(job));
     }
 
     /// How many entries of a line are read at a time.
@@ -306,7 +308,7 @@ impl<'b, B: Backend> Step<'b, B> {
             // As a closed one, an open window takes nothing in (R10).
             let open = self.rows.jobs.values_mut().filter(|job| job.is_open_window());
             apart.extend(open.map(|job| {
-                job.shape.closed = true;
+                Arc::make_mut(job).shape.closed = true;
                 job.id
             }));
         }
@@ -315,7 +317,7 @@ impl<'b, B: Backend> Step<'b, B> {
         let mut ended = part.end();
         for id in apart {
             if let Some(job) = ended.rows.jobs.get_mut(&id) {
-                job.shape.closed = false;
+                Arc::make_mut(job).shape.closed = false;
             }
         }
         self.taken = Some((before, ended));

@@ -1,6 +1,7 @@
 //! What has to be done now and then: taking back leases, and removing what has ended (R21, R25, R37).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_core::heartbeat::{Heartbeat, WorkerRow, outdated};
@@ -194,7 +195,7 @@ impl<B: Backend> Step<'_, B> {
         // The others were loaded for what they say of keys, and not with all that hangs on them.
         let old: BTreeSet<JobId> = ids.into_iter().collect();
         let others = self.rows.jobs.iter_mut().filter(|(id, _)| !old.contains(id));
-        others.for_each(|(_, job)| job.ended_at = None);
+        others.for_each(|(_, job)| Arc::make_mut(job).ended_at = None);
         Ok((more, expired.entries))
     }
 
@@ -249,7 +250,7 @@ impl<B: Backend> Step<'_, B> {
         for entry in expired {
             let RowName::Record(key) = &entry.name else { continue };
             let Some(record) = self.rows.records.get(key) else { continue };
-            let is_waiting = |job: &Job| !job.state.is_ended();
+            let is_waiting = |job: &Arc<Job>| !job.state.is_ended();
             if !self.rows.jobs.get(&record.job).is_some_and(is_waiting) {
                 continue;
             }
@@ -349,7 +350,7 @@ impl<B: Backend> Step<'_, B> {
         let (Some(was), Some(job)) = (was, job) else { return Ok(self.take(|_| false)) };
         self.beside.set(RowName::Aside(id), None);
         let (now_known, key) = (job.state, key_of(&job));
-        self.load_beside(Job { state: JobState::Unreadable, ..*job }).await?;
+        self.load_beside(Job { state: JobState::Unreadable, ..Arc::unwrap_or_clone(job) }).await?;
         // Where not even its key was known then, that still has it.
         let held = key.filter(|_| was.is_none());
         if let Some(key) = &held {
@@ -375,7 +376,7 @@ impl<B: Backend> Step<'_, B> {
         let id = job.id;
         self.put_job(job);
         self.load_names(&[id]).await?;
-        let keys = self.rows.jobs.get(&id).and_then(key_of).into_iter().collect();
+        let keys = self.rows.jobs.get(&id).and_then(|job| key_of(job)).into_iter().collect();
         self.load_next_windows(&keys, &[id].into()).await?;
         self.load(keys.into_iter().map(RowName::Memory)).await?;
         self.load_settings_of_jobs().await

@@ -1,6 +1,7 @@
 //! Loading what a step may touch: jobs, what hangs on them, and what their keys are about.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use quell_core::touched::Needs;
 use quell_core::{Attempt, Batch, Effect, JobId, Key, QueueName, Result, TaskName};
@@ -41,7 +42,7 @@ impl Tx<'_> {
         for id in ids {
             let Some(row) = self.cell(key.clone(), &id.to_string()) else { continue };
             let job = decode_job(id, row, &self.known)?;
-            self.rows.jobs.insert(id, job);
+            self.rows.jobs.insert(id, Arc::new(job));
         }
         Ok(())
     }

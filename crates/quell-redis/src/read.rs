@@ -1,6 +1,7 @@
 //! What operators read: jobs, what came of them, how many there are, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use quell_core::alert::{LaneOverview, Overview};
 use quell_core::part::Part;
@@ -251,7 +252,7 @@ impl Tx<'_> {
         for task in &tasks {
             self.load_recent(task).await?;
         }
-        let of_key = |job: &&Job| job.key.as_ref() == Some(key) && tasks.contains(&job.task);
+        let of_key = |job: &&Arc<Job>| job.key.as_ref() == Some(key) && tasks.contains(&job.task);
         let found = self.rows.jobs.values().rev().find(of_key).map(|job| job.id);
         self.rows.jobs.clear();
         Ok(found)

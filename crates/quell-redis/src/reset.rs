@@ -196,6 +196,7 @@ const NEVER: Timestamp = Timestamp::from_micros(i64::MAX / 2);
 fn move_times(rows: &mut Rows, reset: &ClockReset) {
     let set_back = |at: &mut Timestamp| *at = moved(reset, *at);
     for job in rows.jobs.values_mut() {
+        let job = Arc::make_mut(job);
         let window = &mut job.window;
         let times = [
             &mut window.first_at,

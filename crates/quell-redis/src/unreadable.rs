@@ -5,6 +5,7 @@
 //! a hash that no script knows, and what is known of it takes the job out of the indexes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::part::TaskKey;
@@ -207,7 +208,7 @@ impl Tx<'_> {
     async fn load_beside(&mut self, job: Job, frees: Frees) -> Result<()> {
         let (keys, id) = (self.shard.keys.clone(), job.id);
         let task_key = job.key.clone().map(|key| (job.task.clone(), key));
-        self.rows.jobs.insert(id, job);
+        self.rows.jobs.insert(id, Arc::new(job));
         self.fetch(Vec::new(), vec![keys.names(id)]).await?;
         if let Some((task, key)) = &task_key {
             let task_keys = BTreeSet::from([(task.clone(), key.clone())]);
@@ -237,7 +238,8 @@ impl Tx<'_> {
             aside.push(*id);
             self.forget_aside(*id);
             if let Some(job) = job {
-                self.rows.jobs.insert(*id, Job { state: JobState::Unreadable, ..job });
+                let aside = Job { state: JobState::Unreadable, ..job };
+                self.rows.jobs.insert(*id, Arc::new(aside));
             }
         }
         self.load_names(&aside).await?;

@@ -73,6 +73,7 @@ impl Writes {
         let mut limited = BTreeSet::new();
         let mut busy = Changes::default();
         for (id, was, is) in differing(&before.jobs, &after.jobs) {
+            let (was, is) = (was.map(|job| &**job), is.map(|job| &**job));
             let was_at = was.map(|job| standing(tx, job)).transpose()?.flatten();
             // What is set aside is kept elsewhere: see `unreadable`.
             match is.filter(|job| job.state != JobState::Unreadable) {
@@ -255,7 +256,7 @@ impl Writes {
             }
         }
         for (id, was, is) in differing(&before.jobs, &after.jobs) {
-            let by = |job: Option<&Job>| job.and_then(|job| job.absorbed_by);
+            let by = |job: Option<&Arc<Job>>| job.and_then(|job| job.absorbed_by);
             if by(was) != by(is) {
                 // Sets of their own: many jobs may be absorbed by one.
                 if let Some(heir) = by(was) {

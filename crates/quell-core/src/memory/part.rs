@@ -6,6 +6,7 @@
 //! so. What a step may touch is said at each method; rows that are not there are taken as absent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::state::State;
@@ -31,8 +32,8 @@ pub type TaskKey = (TaskName, Key);
 /// Rows of a store, by what names them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
-    /// Jobs.
-    pub jobs: BTreeMap<JobId, Job>,
+    /// Jobs. A step copies those that it changes, and shares the others.
+    pub jobs: BTreeMap<JobId, Arc<Job>>,
     /// Their attempts on record, oldest first.
     pub attempts: BTreeMap<JobId, Vec<Attempt>>,
     /// Their effects, by name.
@@ -113,12 +114,10 @@ impl Part {
         state.memories = rows.memories;
         state.schedules = rows.schedules;
         state.ticks = rows.ticks;
+        state.has_lines = false;
         for job in rows.jobs.into_values() {
-            state.insert(job);
+            state.lend(job);
         }
-        // That rows were loaded is no news.
-        let _loaded = state.take_news();
-        state.ended.clear();
         state.has_history = has_history;
         Part(state)
     }

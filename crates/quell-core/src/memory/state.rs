@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
+use std::sync::Arc;
 
 use super::limits::Limits;
 use super::{Event, no_such_job};
@@ -39,7 +40,10 @@ pub(super) struct State {
     pub(super) next_id: u64,
     /// From one id to the next.
     pub(super) id_step: u64,
-    pub(super) jobs: BTreeMap<JobId, Job>,
+    /// A part shares its rows with the store that lent them, and copies those that it changes.
+    pub(super) jobs: BTreeMap<JobId, Arc<Job>>,
+    /// Whether `ready` is kept: the stores that parts are lent to know who comes next.
+    pub(super) has_lines: bool,
     pub(super) ready: BTreeMap<Lane, Ready>,
     open: BTreeMap<TaskKey, JobId>,
     /// Full windows; the windows of a key run in the order of their ids (R10, R11).
@@ -82,6 +86,7 @@ impl State {
             next_id: 1,
             id_step: 1,
             jobs: BTreeMap::new(),
+            has_lines: true,
             ready: BTreeMap::new(),
             open: BTreeMap::new(),
             closed: BTreeMap::new(),
@@ -159,11 +164,11 @@ impl State {
     }
 
     pub(super) fn job(&self, id: JobId) -> Option<&Job> {
-        self.jobs.get(&id)
+        self.jobs.get(&id).map(|job| &**job)
     }
 
     pub(super) fn known(&self, id: JobId) -> Result<&Job> {
-        self.jobs.get(&id).ok_or_else(|| no_such_job(id))
+        self.job(id).ok_or_else(|| no_such_job(id))
     }
 
     pub(super) fn open_window(&self, task: &TaskName, key: &Key) -> Option<JobId> {
@@ -198,22 +203,42 @@ impl State {
     }
 
     pub(super) fn running(&self) -> impl Iterator<Item = &Job> {
-        self.running.iter().filter_map(|id| self.jobs.get(id))
+        self.running.iter().filter_map(|id| self.job(*id))
     }
 
     pub(super) fn insert(&mut self, job: Job) {
         let id = job.id;
+        self.jobs.insert(id, Arc::new(job));
+        self.enter(id);
+        self.note_news(id, None);
+    }
+
+    /// Takes in a row as it is stored, which is no news.
+    pub(super) fn lend(&mut self, job: Arc<Job>) {
+        let id = job.id;
         self.jobs.insert(id, job);
-        self.index(id, None);
+        self.enter(id);
     }
 
     /// Changes a job; none where there is no such job.
     pub(super) fn update<R>(&mut self, id: JobId, change: impl FnOnce(&mut Job) -> R) -> Option<R> {
-        self.unindex(id);
-        let before = self.jobs.get(&id).map(place);
+        self.update_row(id, |row| change(Arc::make_mut(row)))
+    }
+
+    fn update_row<R>(&mut self, id: JobId, change: impl FnOnce(&mut Arc<Job>) -> R) -> Option<R> {
+        let before = place(self.job(id)?);
+        self.leave(id);
         let answer = self.jobs.get_mut(&id).map(change);
-        self.index(id, before);
+        self.enter(id);
+        self.note_news(id, Some(before));
         answer
+    }
+
+    fn replace(&mut self, job: Job) {
+        self.update_row(job.id, |row| match Arc::get_mut(row) {
+            Some(row) => *row = job,
+            None => *row = Arc::new(job),
+        });
     }
 
     /// Changes a job that may be absorbed by the next window of its key.
@@ -222,20 +247,20 @@ impl State {
         id: JobId,
         change: impl FnOnce(&mut Job, Option<&mut Job>) -> R,
     ) -> Option<R> {
-        let mut job = self.jobs.get(&id)?.clone();
+        let mut job = self.job(id)?.clone();
         let task_key = job.key.clone().map(|key| (job.task.clone(), key));
         let heir = task_key.and_then(|task_key| self.next_window(&task_key));
-        let mut heir = heir.filter(|heir| *heir != id).and_then(|id| self.jobs.get(&id).cloned());
+        let mut heir = heir.filter(|heir| *heir != id).and_then(|id| self.job(id).cloned());
         let answer = change(&mut job, heir.as_mut());
-        if let Some(heir) = heir.filter(|heir| self.jobs.get(&heir.id) != Some(heir)) {
-            self.update(heir.id, |row| *row = heir);
+        if let Some(heir) = heir.filter(|heir| self.job(heir.id) != Some(heir)) {
+            self.replace(heir);
         }
-        self.update(id, |row| *row = job);
+        self.replace(job);
         Some(answer)
     }
 
     pub(super) fn remove(&mut self, id: JobId) {
-        self.unindex(id);
+        self.leave(id);
         self.keep_result(id);
         self.jobs.remove(&id);
         self.attempts.remove(&id);
@@ -248,71 +273,95 @@ impl State {
         assert!(job.state.is_ended(), "job {} came in and has not ended", job.id);
         self.met.insert(job.id);
         self.attempts.insert(job.id, attempts);
-        self.jobs.insert(job.id, job);
+        self.jobs.insert(job.id, Arc::new(job));
     }
 
-    fn unindex(&mut self, id: JobId) {
+    /// Takes a job out of the indexes.
+    fn leave(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let lane = lane(job);
-        if let Some(ready) = self.ready.get_mut(&lane) {
-            ready.remove(&(Reverse(job.priority), job.window.due_at, id));
-            if ready.is_empty() {
-                self.ready.remove(&lane);
+        if job.state == JobState::Running {
+            self.running.remove(&id);
+        }
+        if job.state == JobState::Scheduled && !job.waits && self.has_lines {
+            let lane = lane(job);
+            if let Some(ready) = self.ready.get_mut(&lane) {
+                ready.remove(&(Reverse(job.priority), job.window.due_at, id));
+                if ready.is_empty() {
+                    self.ready.remove(&lane);
+                }
             }
         }
-        self.running.remove(&id);
         let Some(key) = &job.key else { return };
         let task_key = (job.task.clone(), key.clone());
-        if self.open.get(&task_key) == Some(&id) {
-            self.open.remove(&task_key);
-        }
-        if let Some(closed) = self.closed.get_mut(&task_key) {
-            closed.remove(&id);
-            if closed.is_empty() {
-                self.closed.remove(&task_key);
+        match job.state {
+            JobState::Scheduled if job.shape.closed => {
+                if let Some(closed) = self.closed.get_mut(&task_key) {
+                    closed.remove(&id);
+                    if closed.is_empty() {
+                        self.closed.remove(&task_key);
+                    }
+                }
             }
-        }
-        if job.state == JobState::Running
-            && let Some(count) = self.running_keys.get_mut(&task_key)
-        {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.running_keys.remove(&task_key);
+            JobState::Scheduled => drop(self.open.remove(&task_key)),
+            JobState::Running => {
+                if let Some(count) = self.running_keys.get_mut(&task_key) {
+                    *count = count.saturating_sub(1);
+                    if *count == 0 {
+                        self.running_keys.remove(&task_key);
+                    }
+                }
             }
+            JobState::Succeeded
+            | JobState::Dead
+            | JobState::Cancelled
+            | JobState::Absorbed
+            | JobState::Unreadable => {}
         }
     }
 
-    /// Indexes a job and notes what its change means to others.
-    fn index(&mut self, id: JobId, before: Option<Place>) {
+    /// Puts a job into the indexes.
+    fn enter(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let task_key = job.key.clone().map(|key| (job.task.clone(), key));
-        match (job.state, &task_key) {
-            (JobState::Scheduled, Some(task_key)) if job.shape.closed => {
-                self.closed.entry(task_key.clone()).or_default().insert(id);
-            }
-            (JobState::Scheduled, Some(task_key)) => {
-                let other = self.open.insert(task_key.clone(), id);
-                assert!(other.is_none(), "two open windows for {task_key:?}: {other:?} and {id}");
-            }
-            (JobState::Running, Some(task_key)) => {
-                let count = self.running_keys.entry(task_key.clone()).or_insert(0);
-                *count = count.saturating_add(1);
-            }
-            _ => {}
-        }
         if job.state == JobState::Running {
             self.running.insert(id);
         }
+        if job.state == JobState::Scheduled && !job.waits && self.has_lines {
+            let place = (Reverse(job.priority), job.window.due_at, id);
+            self.ready.entry(lane(job)).or_default().insert(place);
+        }
+        let Some(key) = &job.key else { return };
+        let task_key = || (job.task.clone(), key.clone());
+        match job.state {
+            JobState::Scheduled if job.shape.closed => {
+                self.closed.entry(task_key()).or_default().insert(id);
+            }
+            JobState::Scheduled => {
+                let other = self.open.insert(task_key(), id);
+                assert!(other.is_none(), "two open windows for {key:?}: {other:?} and {id}");
+            }
+            JobState::Running => {
+                let count = self.running_keys.entry(task_key()).or_insert(0);
+                *count = count.saturating_add(1);
+            }
+            JobState::Succeeded
+            | JobState::Dead
+            | JobState::Cancelled
+            | JobState::Absorbed
+            | JobState::Unreadable => {}
+        }
+    }
+
+    /// Notes what the change of a job means to others.
+    fn note_news(&mut self, id: JobId, before: Option<Place>) {
+        let Some(job) = self.jobs.get(&id) else { return };
         if job.state.is_ended() && before.as_ref().is_some_and(|(state, ..)| !state.is_ended()) {
             self.ended.push(id);
         }
-        if job.state == JobState::Scheduled && !job.waits {
+        let is_in_line = job.state == JobState::Scheduled && !job.waits;
+        if is_in_line && before.as_ref().is_none_or(|before| is_news(before, job)) {
             let due = job.window.due_at;
-            self.ready.entry(lane(job)).or_default().insert((Reverse(job.priority), due, id));
-            if before.as_ref().is_none_or(|before| is_news(before, job)) {
-                let wake = self.wakes.entry(job.queue.clone()).or_insert(due);
-                *wake = due.min(*wake);
-            }
+            let wake = self.wakes.entry(job.queue.clone()).or_insert(due);
+            *wake = due.min(*wake);
         }
         let window_changed = before.is_none_or(|(state, window, _, _, was_closed)| {
             let closes = state == JobState::Scheduled && job.is_closed_window() && !was_closed;
@@ -336,12 +385,12 @@ impl State {
     }
 
     pub(super) fn jobs(&self, filter: &JobFilter) -> Vec<Job> {
-        let wanted = self.jobs.values().rev().filter(|job| filter.matches(job));
+        let wanted = self.all_jobs().rev().filter(|job| filter.matches(job));
         wanted.take(filter.page()).cloned().collect()
     }
 
     pub(super) fn all_jobs(&self) -> impl DoubleEndedIterator<Item = &Job> {
-        self.jobs.values()
+        self.jobs.values().map(|job| &**job)
     }
 
     pub(super) fn ended_before(
@@ -352,7 +401,7 @@ impl State {
             (Some(before), Some(ended_at)) => job.state.is_ended() && ended_at <= before,
             (None, _) | (_, None) => false,
         };
-        self.jobs.values().filter(old).map(|job| job.id).collect()
+        self.all_jobs().filter(old).map(|job| job.id).collect()
     }
 
     pub(super) fn counts(&self) -> Vec<Counts> {
@@ -401,16 +450,16 @@ impl State {
 
     pub(super) fn explain(&self, target: &ExplainTarget) -> Option<Explanation> {
         let (trigger, job) = match target {
-            ExplainTarget::Job(id) => (None, self.jobs.get(id)?),
+            ExplainTarget::Job(id) => (None, self.job(*id)?),
             ExplainTarget::Trigger(trigger) => {
-                let job = self.jobs.get(&trigger.job)?;
+                let job = self.job(trigger.job)?;
                 (trigger.seq <= job.window.triggers).then_some((Some(*trigger), job))?
             }
             ExplainTarget::Key { task, key } => {
                 let of_key = |job: &&Job| {
                     job.key.as_ref() == Some(key) && task.as_ref().is_none_or(|t| *t == job.task)
                 };
-                (None, self.jobs.values().rev().find(of_key)?)
+                (None, self.all_jobs().rev().find(of_key)?)
             }
         };
         let window = job.key.as_ref().and_then(|key| self.open_window(&job.task, key));
@@ -430,7 +479,7 @@ impl State {
 
     /// R15: looks at the newest keyed jobs of a task.
     fn key_advice(&self, task: &TaskName) -> Option<KeyAdvice> {
-        let keyed = self.jobs.values().rev().filter(|job| job.task == *task && job.key.is_some());
+        let keyed = self.all_jobs().rev().filter(|job| job.task == *task && job.key.is_some());
         let sample = usize::try_from(KeyAdvice::SAMPLE).unwrap_or(usize::MAX);
         let (jobs, triggers) = keyed.take(sample).fold((0_u64, 0_u64), |(jobs, triggers), job| {
             (jobs.saturating_add(1), triggers.saturating_add(job.window.triggers))
