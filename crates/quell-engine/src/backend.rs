@@ -191,9 +191,9 @@ pub struct Changes {
     /// its key is, too.
     pub rows: BTreeMap<RowName, Option<Row>>,
     /// Entries that come into indexes. One that is there already is replaced.
-    pub enter: BTreeSet<(Index, Entry)>,
+    pub enter: Vec<(Index, Entry)>,
     /// Entries that leave indexes. One that is not there is no error.
-    pub leave: BTreeSet<(Index, Place, RowName)>,
+    pub leave: Vec<(Index, Place, RowName)>,
     /// How many of the ids were used that the step began with.
     pub ids: u64,
     /// Jobs whose rows cannot be decoded: they are kept as they are beside their row

@@ -1,6 +1,6 @@
 //! What a step changes: the rows that differ, and the indexes that follow from them.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::backend::{Backend, Changes, Entry, Index, Note, Place};
 use crate::rows::{KeyJobs, Row, RowName};
 use crate::step::Step;
 
-/// Entries of a row, by the index and where they stand.
-type Entries = BTreeMap<(Index, Place), Option<Note>>;
+/// The few entries of a row: the index, where the row stands there, and what the index says of it.
+type Entries = Vec<(Index, Place, Option<Note>)>;
 
 impl<B: Backend> Step<'_, B> {
     /// Everything that differs between two states of the rows.
@@ -220,7 +220,7 @@ fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows) {
         let name = RowName::Starts(queue.clone(), partition.clone());
         let entries = |rows: &Rows, _: &StartLog| {
             let place = expiry_of(rows, &name);
-            place.map(|place| ((Index::Expiry, place), None)).into_iter().collect::<Entries>()
+            place.map(|place| (Index::Expiry, place, None)).into_iter().collect::<Entries>()
         };
         changes.move_entries(
             &name,
@@ -258,7 +258,7 @@ fn note_plans(changes: &mut Changes, before: &Rows, after: &Rows) {
         let name = RowName::Schedule(schedule.clone());
         let entries = |info: &quell_core::schedule::ScheduleInfo| {
             info.next
-                .map(|next| ((Index::Plan, Place::at(next)), None))
+                .map(|next| (Index::Plan, Place::at(next), None))
                 .into_iter()
                 .collect::<Entries>()
         };
@@ -292,11 +292,11 @@ impl Changes {
         for ((schedule, at), was, is) in differing(before, after) {
             let name = RowName::Tick(schedule.clone(), *at);
             let entries = |tick: &Tick| {
-                let mut entries = Entries::from([
-                    ((Index::Ticks, Place::at(*at)), None),
-                    ((Index::Fired(schedule.clone()), Place::at(*at)), None),
-                ]);
-                entries.extend(tick.job.map(|job| ((Index::Of(job), Place::NONE), None)));
+                let mut entries = vec![
+                    (Index::Ticks, Place::at(*at), None),
+                    (Index::Fired(schedule.clone()), Place::at(*at), None),
+                ];
+                entries.extend(tick.job.map(|job| (Index::Of(job), Place::NONE, None)));
                 entries
             };
             self.move_entries(
@@ -322,14 +322,15 @@ impl Changes {
 
     /// Takes a row out of the indexes that it was in, and into those that it is in.
     pub(crate) fn move_entries(&mut self, name: &RowName, was: Entries, is: Entries) {
-        for (index, place) in was.keys() {
-            if !is.contains_key(&(index.clone(), *place)) {
-                self.leave.insert((index.clone(), *place, name.clone()));
+        for (index, place, _) in &was {
+            if !is.iter().any(|(other, at, _)| at == place && other == index) {
+                self.leave.push((index.clone(), *place, name.clone()));
             }
         }
-        for ((index, place), note) in is {
-            if was.get(&(index.clone(), place)) != Some(&note) {
-                self.enter.insert((index, Entry { place, name: name.clone(), note }));
+        for entry in is {
+            if !was.contains(&entry) {
+                let (index, place, note) = entry;
+                self.enter.push((index, Entry { place, name: name.clone(), note }));
             }
         }
     }
@@ -363,32 +364,39 @@ pub(crate) fn entries_of(job: &Job) -> Entries {
         JobState::Dead => (Index::Dead, Place::at(ended_at)),
         JobState::Unreadable => (Index::Unreadable, Place::NONE),
     };
-    let mut entries = Entries::from([((index, place), Some(note))]);
-    if let Some(key) = key_of(job).filter(|_| job.is_closed_window()) {
-        entries.insert((Index::Closed(key), Place::NONE), None);
+    let mut entries = vec![(index, place, Some(note))];
+    if job.is_closed_window() {
+        entries.extend(key_of(job).map(|key| (Index::Closed(key), Place::NONE, None)));
     }
-    entries.extend(job.absorbed_by.map(|heir| ((Index::Of(heir), Place::NONE), None)));
+    entries.extend(job.absorbed_by.map(|heir| (Index::Of(heir), Place::NONE, None)));
     entries
 }
 
 fn expires(at: Timestamp) -> Entries {
-    Entries::from([((Index::Expiry, Place::at(at)), None)])
+    vec![(Index::Expiry, Place::at(at), None)]
 }
 
 /// A key that names a job.
 fn named(job: JobId, expires_at: Timestamp) -> Entries {
-    let mut entries = expires(expires_at);
-    entries.insert((Index::Of(job), Place::NONE), None);
-    entries
+    vec![(Index::Expiry, Place::at(expires_at), None), (Index::Of(job), Place::NONE, None)]
 }
 
-/// The entries that differ between two maps, with what was and what is.
+/// The entries that differ between two maps, with what was and what is, in the order of their keys.
 fn differing<'m, K: Ord, V: PartialEq>(
     before: &'m BTreeMap<K, V>,
     after: &'m BTreeMap<K, V>,
-) -> Vec<(&'m K, Option<&'m V>, Option<&'m V>)> {
-    let gone = before.iter().filter(|(key, _)| !after.contains_key(key));
-    let gone = gone.map(|(key, was)| (key, Some(was), None));
-    let there = after.iter().map(|(key, is)| (key, before.get(key), Some(is)));
-    gone.chain(there).filter(|(_, was, is)| was != is).collect()
+) -> impl Iterator<Item = (&'m K, Option<&'m V>, Option<&'m V>)> {
+    let (mut before, mut after) = (before.iter().peekable(), after.iter().peekable());
+    let all = std::iter::from_fn(move || {
+        let order = match (before.peek(), after.peek()) {
+            (Some((was, _)), Some((is, _))) => was.cmp(is),
+            (Some(_), None) => Ordering::Less,
+            (None, _) => Ordering::Greater,
+        };
+        let was = if order.is_le() { before.next() } else { None };
+        let is = if order.is_ge() { after.next() } else { None };
+        let (key, _) = was.or(is)?;
+        Some((key, was.map(|(_, was)| was), is.map(|(_, is)| is)))
+    });
+    all.filter(|(_, was, is)| was != is)
 }

@@ -28,6 +28,9 @@ impl Known {
 
     /// Adds names that a step read or has written.
     pub(crate) fn learn(&self, names: Vec<RowName>) {
+        if names.is_empty() {
+            return;
+        }
         let mut known = self.names();
         if known.len().saturating_add(names.len()) > MOST {
             known.clear();

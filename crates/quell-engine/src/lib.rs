@@ -16,6 +16,7 @@ mod engine;
 mod hot;
 mod known;
 mod load;
+mod loaded;
 mod maps;
 mod moves;
 mod pace;

@@ -12,7 +12,7 @@ use quell_core::{
 };
 
 use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Time};
-use crate::changes::key_of;
+use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
 
 /// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
@@ -100,8 +100,9 @@ pub(crate) struct Step<'b, B: Backend> {
     pub(crate) of: BTreeMap<JobId, Vec<Entry>>,
     /// Rows that the rules do not see.
     pub(crate) others: BTreeMap<RowName, Row>,
-    /// The names of rows that were loaded, whether they were there or not.
-    loaded: BTreeSet<RowName>,
+    loaded: Loaded,
+    /// Queues and tasks that are known to exist, and were not read.
+    assumed: BTreeSet<RowName>,
     has_history: bool,
     taken: Option<(Rows, Ended)>,
     /// What changes beside what follows from the rows.
@@ -127,7 +128,8 @@ impl<'b, B: Backend> Step<'b, B> {
             closed: BTreeMap::new(),
             of: BTreeMap::new(),
             others: BTreeMap::new(),
-            loaded: BTreeSet::new(),
+            loaded: Loaded::default(),
+            assumed: BTreeSet::new(),
             has_history,
             taken: None,
             beside: Changes::default(),
@@ -137,12 +139,12 @@ impl<'b, B: Backend> Step<'b, B> {
     /// Loads rows that were not loaded yet.
     pub(crate) async fn load(&mut self, names: impl IntoIterator<Item = RowName>) -> Result<()> {
         let names: BTreeSet<RowName> =
-            names.into_iter().filter(|name| !self.loaded.contains(name)).collect();
+            names.into_iter().filter(|name| !self.has_loaded(name)).collect();
         if names.is_empty() {
             return Ok(());
         }
         let found = self.backend.load(&mut self.tx, &names).await?;
-        self.loaded.extend(names);
+        self.loaded.add_all(names);
         for (name, row) in found {
             self.put(name, row)?;
         }
@@ -214,33 +216,34 @@ impl<'b, B: Backend> Step<'b, B> {
         Ok(())
     }
 
-    /// Whether a row was asked for.
+    /// Whether a row was asked for, or need not be.
     pub(crate) fn has_loaded(&self, name: &RowName) -> bool {
-        self.loaded.contains(name)
+        self.loaded.has(name) || self.assumed.contains(name)
     }
 
     /// Shows the step a queue that exists, with settings that decide nothing: it writes none.
     pub(crate) fn assume_queue(&mut self, queue: &QueueName) {
-        self.loaded.insert(RowName::Queue(queue.clone()));
+        self.assumed.insert(RowName::Queue(queue.clone()));
         self.rows.queues.insert(queue.clone(), Some(QueueSettings::default()));
     }
 
     /// Shows the step a task that exists, likewise.
     pub(crate) fn assume_task(&mut self, task: &TaskName) {
-        self.loaded.insert(RowName::Task(task.clone()));
+        self.assumed.insert(RowName::Task(task.clone()));
         self.rows.tasks.insert(task.clone(), TaskSettings::default());
     }
 
-    /// The queues and tasks that exist once the step has committed.
+    /// The queues and tasks that exist once the step has committed, but for those that were known to.
     pub(crate) fn existing(&self) -> Vec<RowName> {
         let Some(rows) = self.after() else { return Vec::new() };
         let queues = rows.queues.keys().cloned().map(RowName::Queue);
-        queues.chain(rows.tasks.keys().cloned().map(RowName::Task)).collect()
+        let names = queues.chain(rows.tasks.keys().cloned().map(RowName::Task));
+        names.filter(|name| !self.assumed.contains(name)).collect()
     }
 
     /// Shows the step a job that was decoded by other means.
     pub(crate) fn put_job(&mut self, job: Job) {
-        self.loaded.insert(RowName::Job(job.id));
+        self.loaded.add(RowName::Job(job.id));
         self.rows.jobs.insert(job.id, Arc::new(job));
     }
 
@@ -352,41 +355,35 @@ impl<'b, B: Backend> Step<'b, B> {
 
     fn part(&mut self, has_history: bool) -> Part {
         let rows = std::mem::take(&mut self.rows);
-        let mut told = Vec::new();
-        for (task_key, jobs) in &self.keys {
-            let unread = |id: &JobId| !self.loaded.contains(&RowName::Job(*id));
-            told.push((
-                task_key.clone(),
-                jobs.running.iter().any(unread),
-                jobs.closed.filter(unread),
-            ));
-        }
         let mut part = Part::new(self.now, self.ids, rows, has_history);
-        for (task_key, runs, closed) in told {
-            part.note_key(&task_key, runs, closed);
+        for (task_key, jobs) in &self.keys {
+            let unread = |id: &JobId| !self.loaded.has(&RowName::Job(*id));
+            let (runs, closed) = (jobs.running.iter().any(unread), jobs.closed.filter(unread));
+            part.note_key(task_key, runs, closed);
         }
         part
     }
 
     /// Whether rows do not fit each other: what a key's row says of a job must be so.
     fn is_torn(&self) -> bool {
+        let none = KeyJobs::default();
         let fits = |(key, closed): (&TaskKey, &BTreeSet<JobId>)| {
-            let jobs = self.keys.get(key).cloned().unwrap_or_default();
+            let jobs = self.keys.get(key).unwrap_or(&none);
             closed.first().copied() == jobs.closed
                 && !jobs.open.is_some_and(|open| closed.contains(&open))
                 && closed.is_disjoint(&jobs.running)
         };
         let mut open = BTreeSet::new();
         let mut windows = self.rows.jobs.values().filter(|job| job.is_open_window());
-        if !self.closed.iter().all(fits) || !windows.all(|job| open.insert(key_of(job))) {
+        if !self.closed.iter().all(fits) || !windows.all(|job| open.insert((&job.task, &job.key))) {
             return true;
         }
         self.rows.jobs.values().any(|job| {
             let Some(key) = &job.key else { return false };
-            let Some(jobs) = self.keys.get(&(job.task.clone(), key.clone())) else {
+            let task_key = (job.task.clone(), key.clone());
+            let Some(jobs) = self.keys.get(&task_key) else {
                 // The row of the key was not asked for, or there is none.
-                let name = RowName::Key((job.task.clone(), key.clone()));
-                return self.loaded.contains(&name) && !job.state.is_ended();
+                return !job.state.is_ended() && self.loaded.has(&RowName::Key(task_key));
             };
             let (is_open, is_closed) = (job.is_open_window(), job.is_closed_window());
             let is_first = jobs.closed == Some(job.id);

@@ -55,7 +55,7 @@ impl<B: Backend> Step<'_, B> {
             let Some(row) = self.others.get(&name).cloned() else { continue };
             // Who puts the job back removes this row: of both steps, one starts over.
             self.beside.put(name, row);
-            self.beside.leave.insert((index, place, RowName::Job(id)));
+            self.beside.leave.push((index, place, RowName::Job(id)));
             swept = true;
         }
         Ok(swept)
@@ -236,9 +236,9 @@ impl<B: Backend> Step<'_, B> {
             }
             if let Some(place) = place_after {
                 let entry = Entry { place, name: name.clone(), note: None };
-                self.beside.enter.insert((Index::Expiry, entry));
+                self.beside.enter.push((Index::Expiry, entry));
             }
-            self.beside.leave.insert((Index::Expiry, place, name));
+            self.beside.leave.push((Index::Expiry, place, name));
         }
     }
 
@@ -256,8 +256,8 @@ impl<B: Backend> Step<'_, B> {
             }
             let later = Place::at(look_again(self.now, record.expires_at));
             let name = RowName::Record(key.clone());
-            self.beside.leave.insert((Index::Expiry, entry.place, name.clone()));
-            self.beside.enter.insert((Index::Expiry, Entry { place: later, name, note: None }));
+            self.beside.leave.push((Index::Expiry, entry.place, name.clone()));
+            self.beside.enter.push((Index::Expiry, Entry { place: later, name, note: None }));
             self.rows.records.remove(key);
         }
         Ok(())
@@ -285,9 +285,9 @@ impl<B: Backend> Step<'_, B> {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     error!(%error, ?name, "schedule cannot be decoded, trying again");
                     let later = Place::at(self.now + UNREADABLE_PAUSE);
-                    self.beside.leave.insert((Index::Plan, place, name.clone()));
+                    self.beside.leave.push((Index::Plan, place, name.clone()));
                     let entry = Entry { place: later, name, note: None };
-                    self.beside.enter.insert((Index::Plan, entry));
+                    self.beside.enter.push((Index::Plan, entry));
                 }
                 Err(error) => return Err(error),
             }
@@ -324,7 +324,7 @@ impl<B: Backend> Step<'_, B> {
         self.beside.aside.insert(id);
         let Some(job) = job else {
             let entry = Entry { place: Place::NONE, name: RowName::Job(id), note: None };
-            self.beside.enter.insert((Index::Unreadable, entry));
+            self.beside.enter.push((Index::Unreadable, entry));
             return Ok(self.take(|_| Met::Aside));
         };
         self.load_beside(job).await?;
@@ -384,7 +384,7 @@ impl<B: Backend> Step<'_, B> {
 
     /// Removes what hangs on a job that is set aside and of which nothing is known.
     async fn drop_aside(&mut self, id: JobId) -> Result<()> {
-        self.beside.leave.insert((Index::Unreadable, Place::NONE, RowName::Job(id)));
+        self.beside.leave.push((Index::Unreadable, Place::NONE, RowName::Job(id)));
         if self.rows.attempts.remove(&id).is_some() {
             self.beside.set(RowName::Attempts(id), None);
         }
