@@ -50,27 +50,65 @@ impl<'t> Needs<'t> {
     /// What these batches need.
     #[must_use]
     pub fn of(batches: &'t [Batch]) -> Self {
-        let mut needs = Needs::default();
-        let triggers = batches.iter().flat_map(|b| b.triggers.iter().map(move |t| (b, t)));
-        for (batch, trigger) in triggers {
+        let mut needs = Needs { thresholds: reads_thresholds(batches), ..Needs::default() };
+        for trigger in batches.iter().flat_map(|batch| &batch.triggers) {
+            if trigger.keyed.is_some() {
+                let reads_payload = needs.reads_payload.entry(&trigger.task).or_default();
+                *reads_payload |= trigger.fold.reads_payload();
+            }
+        }
+        each_key(batches, |use_of, task, key| {
+            let wanted = match use_of {
+                UseOfKey::Window => &mut needs.windows,
+                UseOfKey::Memory => &mut needs.memories,
+                UseOfKey::Hold => &mut needs.holds,
+                UseOfKey::Record => &mut needs.records,
+            };
+            wanted.entry(task).or_default().insert(key.as_str());
+        });
+        needs
+    }
+}
+
+/// What a trigger needs of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UseOfKey {
+    /// Its open window and its running attempts.
+    Window,
+    /// What edges remember of it.
+    Memory,
+    /// Its hold, as a dedup key.
+    Hold,
+    /// Its record, as an idempotency key.
+    Record,
+}
+
+/// Calls `needs` with each key that these batches need, as often as their triggers name it.
+pub fn each_key<'t>(batches: &'t [Batch], mut needs: impl FnMut(UseOfKey, &'t TaskName, &'t Key)) {
+    for batch in batches {
+        for trigger in &batch.triggers {
             let task = &trigger.task;
             if let Some(keyed) = &trigger.keyed {
-                needs.windows.entry(task).or_default().insert(keyed.key.as_str());
-                *needs.reads_payload.entry(task).or_default() |= trigger.fold.reads_payload();
-                needs.thresholds |= keyed.debounce.from_default;
+                needs(UseOfKey::Window, task, &keyed.key);
                 if keyed.debounce.edge.remembers() {
-                    needs.memories.entry(task).or_default().insert(keyed.key.as_str());
+                    needs(UseOfKey::Memory, task, &keyed.key);
                 }
             }
             if let Some(idempotency) = &trigger.idempotency {
-                needs.records.entry(task).or_default().insert(idempotency.key.as_str());
+                needs(UseOfKey::Record, task, &idempotency.key);
             }
             for dedup in trigger.dedup.iter().chain(&batch.dedup) {
-                needs.holds.entry(task).or_default().insert(dedup.key.as_str());
+                needs(UseOfKey::Hold, task, &dedup.key);
             }
         }
-        needs
     }
+}
+
+/// Whether a queue's thresholds may replace a default of these batches (R14).
+#[must_use]
+pub fn reads_thresholds(batches: &[Batch]) -> bool {
+    let keyed = batches.iter().flat_map(|batch| &batch.triggers);
+    keyed.filter_map(|trigger| trigger.keyed.as_ref()).any(|keyed| keyed.debounce.from_default)
 }
 
 /// Rows in memory.

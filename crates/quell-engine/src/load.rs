@@ -1,12 +1,13 @@
 //! Loading what a step may touch: jobs, what hangs on them, and what their keys are about.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
+use quell_core::Timestamp;
 use quell_core::part::TaskKey;
-use quell_core::touched::{Needs, Wanted};
-use quell_core::{Batch, DeadLetter, JobId, Key, QueueName, Result, ScheduleName, TaskName};
-use quell_core::{Job, Timestamp};
+use quell_core::touched::{UseOfKey, each_key, reads_thresholds};
+use quell_core::{
+    Batch, DeadLetter, JobId, Key, QueueName, Result, ScheduleName, Settlement, TaskName,
+};
 
 use crate::backend::{Backend, Index, Scan};
 use crate::changes::key_of;
@@ -26,11 +27,28 @@ impl<B: Backend> Step<'_, B> {
     /// Loads all that a move of these jobs may touch: what hangs on them, the other jobs of their
     /// keys that wait or run, and the keys that name them.
     pub(crate) async fn load_around(&mut self, ids: &[JobId]) -> Result<()> {
-        self.load_whole(ids).await?;
-        let moving: BTreeSet<JobId> = ids.iter().copied().collect();
+        self.load_moving(ids, ids).await
+    }
+
+    /// Loads all that these settlements may touch. A job that succeeds ends where it is: it only lets
+    /// the next window of its key start.
+    pub(crate) async fn load_for_settlements(&mut self, settlements: &[Settlement]) -> Result<()> {
+        let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
+        let others = settlements.iter().filter(|one| !one.outcome.is_success());
+        let others: Vec<JobId> = others.map(|one| one.lease.job).collect();
+        self.load_moving(&ids, &others).await
+    }
+
+    /// Loads jobs with the windows that come after them, and all else that a move may touch of those
+    /// that may go `back` or join another.
+    async fn load_moving(&mut self, ids: &[JobId], back: &[JobId]) -> Result<()> {
+        let jobs = ids.iter().copied().map(RowName::Job);
+        self.load(jobs.chain(hanging_on(back))).await?;
+        self.load_names(back).await?;
         let keys = self.keys_of(ids);
-        self.load(keys.iter().cloned().map(RowName::Memory)).await?;
-        self.load_next_windows(&keys, &moving).await?;
+        let memories = self.keys_of(back).into_iter().map(RowName::Memory);
+        self.load(keys.iter().cloned().map(RowName::Key).chain(memories)).await?;
+        self.load_next_windows(&keys, &ids.iter().copied().collect()).await?;
         self.load_settings_of_jobs().await
     }
 
@@ -41,10 +59,7 @@ impl<B: Backend> Step<'_, B> {
 
     /// Loads jobs with what hangs on them and what names them, before they are removed.
     pub(crate) async fn load_whole(&mut self, ids: &[JobId]) -> Result<()> {
-        self.load(ids.iter().flat_map(|id| {
-            [RowName::Job(*id), RowName::Attempts(*id), RowName::Effects(*id), RowName::Past(*id)]
-        }))
-        .await?;
+        self.load(ids.iter().copied().map(RowName::Job).chain(hanging_on(ids))).await?;
         self.load_names(ids).await?;
         let keys = self.keys_of(ids);
         self.load(keys.into_iter().map(RowName::Key)).await
@@ -112,29 +127,29 @@ impl<B: Backend> Step<'_, B> {
     /// Loads what accepting these batches needs. Settings are read where they decide something: where a
     /// queue's thresholds may replace a default (R14). Of others, that they exist is enough.
     pub(crate) async fn load_for(&mut self, batches: &[Batch], known: &Known) -> Result<()> {
-        let needs = Needs::of(batches);
-        let windows = pairs(&needs.windows)?;
-        let mut names: Vec<RowName> = windows.iter().cloned().map(RowName::Key).collect();
-        names.extend(pairs(&needs.memories)?.into_iter().map(RowName::Memory));
-        names.extend(pairs(&needs.holds)?.into_iter().map(RowName::Hold));
-        names.extend(pairs(&needs.records)?.into_iter().map(RowName::Record));
+        let reads_settings = reads_thresholds(batches);
         let triggers = batches.iter().flat_map(|batch| &batch.triggers);
-        for trigger in triggers {
-            names.push(RowName::Queue(trigger.queue.clone()));
-            names.push(RowName::Task(trigger.task.clone()));
-        }
-        let reads_settings = needs.thresholds;
-        let names = names.into_iter().filter(|name| !self.assume(name, known, reads_settings));
-        let names: Vec<RowName> = names.collect();
+        let settings = triggers.map(|trigger| (&trigger.queue, &trigger.task));
+        let mut names = self.unread_settings(settings);
+        names.retain(|name| !self.assume(name, known, reads_settings));
+        each_key(batches, |use_of, task, key| {
+            let key = (task.clone(), key.clone());
+            names.push(match use_of {
+                UseOfKey::Window => RowName::Key(key),
+                UseOfKey::Memory => RowName::Memory(key),
+                UseOfKey::Hold => RowName::Hold(key),
+                UseOfKey::Record => RowName::Record(key),
+            });
+        });
         self.load(names).await?;
-        let open = windows.iter().filter_map(|key| self.keys.get(key)?.open);
+        let open = self.keys.values().filter_map(|jobs| jobs.open);
         let held = self.rows.holds.values().map(|hold| hold.job);
         let recorded = self.rows.records.values().map(|record| record.job);
         let leaders = self.rows.memories.values().map(|memory| memory.leader);
         let jobs: Vec<JobId> = open.chain(held).chain(recorded).chain(leaders).collect();
         self.load_jobs(jobs).await?;
         // R10: a window that closes stays in its queue.
-        let mut names = self.settings_of_jobs();
+        let mut names = self.unread_settings_of_jobs();
         names.retain(|name| !self.assume(name, known, reads_settings));
         self.load(names).await?;
         self.load_keys_of_jobs().await
@@ -143,12 +158,9 @@ impl<B: Backend> Step<'_, B> {
     /// Takes a queue or a task for one with any settings, if it is known to exist and its settings decide
     /// nothing; says whether it did.
     fn assume(&mut self, name: &RowName, known: &Known, reads_settings: bool) -> bool {
-        if self.has_loaded(name) || !known.has(name) {
-            return false;
-        }
         match name {
-            RowName::Queue(queue) if !reads_settings => self.assume_queue(queue),
-            RowName::Task(task) => self.assume_task(task),
+            RowName::Queue(queue) if !reads_settings && known.has(name) => self.assume_queue(queue),
+            RowName::Task(task) if known.has(name) => self.assume_task(task),
             _ => return false,
         }
         true
@@ -157,21 +169,36 @@ impl<B: Backend> Step<'_, B> {
     /// Loads the rows of the keys of all jobs that are loaded and have not ended: a step may change
     /// them.
     async fn load_keys_of_jobs(&mut self) -> Result<()> {
-        let keys: BTreeSet<TaskKey> =
-            self.rows.jobs.values().filter_map(|job| key_of(job)).collect();
-        self.load(keys.into_iter().map(RowName::Key)).await
+        let keys = self.rows.jobs.values().filter_map(|job| key_of(job));
+        let unread: Vec<TaskKey> = keys.filter(|key| !self.keys.contains_key(key)).collect();
+        self.load(unread.into_iter().map(RowName::Key)).await
     }
 
     /// Loads the settings of the queues and tasks of all jobs that are loaded.
     pub(crate) async fn load_settings_of_jobs(&mut self) -> Result<()> {
-        let names = self.settings_of_jobs();
+        let names = self.unread_settings_of_jobs();
         self.load(names).await
     }
 
-    fn settings_of_jobs(&self) -> Vec<RowName> {
-        let of =
-            |job: &Arc<Job>| [RowName::Queue(job.queue.clone()), RowName::Task(job.task.clone())];
-        self.rows.jobs.values().flat_map(of).collect()
+    fn unread_settings_of_jobs(&self) -> Vec<RowName> {
+        self.unread_settings(self.rows.jobs.values().map(|job| (&job.queue, &job.task)))
+    }
+
+    /// The names of these queues and tasks, of which neighbours are often the same, but for those that
+    /// were loaded.
+    fn unread_settings<'n>(
+        &self,
+        names: impl Iterator<Item = (&'n QueueName, &'n TaskName)>,
+    ) -> Vec<RowName> {
+        let (mut unread, mut last) = (Vec::new(), None);
+        for (queue, task) in names {
+            if last.replace((queue, task)) == Some((queue, task)) {
+                continue;
+            }
+            let names = [RowName::Queue(queue.clone()), RowName::Task(task.clone())];
+            unread.extend(names.into_iter().filter(|name| !self.has_loaded(name)));
+        }
+        unread
     }
 
     /// Loads schedules.
@@ -248,12 +275,8 @@ impl<B: Backend> Step<'_, B> {
     }
 }
 
-fn pairs(wanted: &Wanted<'_>) -> Result<BTreeSet<TaskKey>> {
-    let mut pairs = BTreeSet::new();
-    for (task, names) in wanted {
-        for name in names {
-            pairs.insert(((*task).clone(), Key::new(*name)?));
-        }
-    }
-    Ok(pairs)
+/// The names of what hangs on jobs, in the order of names.
+fn hanging_on(ids: &[JobId]) -> impl Iterator<Item = RowName> {
+    let kinds = [RowName::Attempts, RowName::Effects, RowName::Past];
+    kinds.into_iter().flat_map(|kind| ids.iter().copied().map(kind))
 }

@@ -168,9 +168,8 @@ impl<B: Backend> Engine<B> {
         settlements: &[Settlement],
         windows: Windows,
     ) -> Result<Vec<Settled>> {
-        let ids: Vec<JobId> = settlements.iter().map(|one| one.lease.job).collect();
         Ok(step!(self, "end attempts", (now, 0), |step| {
-            step.load_around(&ids).await?;
+            step.load_for_settlements(settlements).await?;
             step.take_as(windows, |part| part.settle(settlements))
         }))
     }

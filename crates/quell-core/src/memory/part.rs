@@ -191,7 +191,8 @@ impl Part {
 
     /// As [`Store::settle`](crate::Store::settle), on the jobs with all that hangs on them, other
     /// jobs of their keys that wait or run, what is remembered of these keys, and the dedup and
-    /// idempotency keys that name the jobs.
+    /// idempotency keys that name the jobs. Of a job that succeeds its row is enough, the other jobs
+    /// of its key and the settings of its queue.
     pub fn settle(&mut self, settlements: &[Settlement]) -> Vec<Settled> {
         settlements.iter().map(|one| self.0.settle(one)).collect()
     }
