@@ -43,6 +43,11 @@ impl Contention {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether no conflict is known.
+    fn is_calm(&self) -> bool {
+        self.slots().is_empty()
+    }
+
     /// The time over which tries at these keys are spread.
     fn spread(&self, keys: &[u64]) -> Duration {
         let mut slots = self.slots();
@@ -83,40 +88,65 @@ pub(crate) struct Pace<'c> {
     tries: u32,
     pause: Duration,
     longest: Duration,
-    began: Instant,
-    learned: Option<(&'c Contention, Vec<u64>)>,
+    learned: Option<Learned<'c>>,
 }
 
-impl<'c> Pace<'c> {
-    /// The tries of a step whose conflicts say nothing of the next one.
-    pub(crate) fn new(longest: Duration) -> Self {
-        let began = Instant::now();
-        Pace { tries: 0, pause: FIRST_PAUSE, longest, began, learned: None }
-    }
+/// What a step learns of conflicts at the keys of the batches that it accepts.
+#[derive(Debug)]
+struct Learned<'c> {
+    contention: &'c Contention,
+    batches: &'c [Batch],
+    /// When the try began.
+    began: Instant,
+}
 
-    /// The tries of a step that accepts these batches.
-    pub(crate) fn of(longest: Duration, contention: &'c Contention, batches: &[Batch]) -> Self {
+impl Learned<'_> {
+    fn slots(&self) -> Vec<u64> {
         let slot = |of: (&TaskName, &Key)| {
             let mut hasher = DefaultHasher::new();
             of.hash(&mut hasher);
             hasher.finish() % SLOTS
         };
-        let triggers = batches.iter().flat_map(|batch| &batch.triggers);
-        let keys =
-            triggers.filter_map(|trigger| Some((&trigger.task, &trigger.keyed.as_ref()?.key)));
-        let slots: BTreeSet<u64> = keys.map(slot).collect();
-        let learned = (!slots.is_empty()).then(|| (contention, slots.into_iter().collect()));
+        let slots: BTreeSet<u64> = keys_of(self.batches).map(slot).collect();
+        slots.into_iter().collect()
+    }
+
+    fn spread(&self) -> Duration {
+        // Most processes meet no conflict, and need no hashes.
+        if self.contention.is_calm() {
+            return Duration::ZERO;
+        }
+        self.contention.spread(&self.slots())
+    }
+}
+
+/// The debounce keys of batches.
+fn keys_of(batches: &[Batch]) -> impl Iterator<Item = (&TaskName, &Key)> {
+    let triggers = batches.iter().flat_map(|batch| &batch.triggers);
+    triggers.filter_map(|trigger| Some((&trigger.task, &trigger.keyed.as_ref()?.key)))
+}
+
+impl<'c> Pace<'c> {
+    /// The tries of a step whose conflicts say nothing of the next one.
+    pub(crate) fn new(longest: Duration) -> Self {
+        Pace { tries: 0, pause: FIRST_PAUSE, longest, learned: None }
+    }
+
+    /// The tries of a step that accepts these batches. A backend that needs no pauses has no conflicts.
+    pub(crate) fn of(longest: Duration, contention: &'c Contention, batches: &'c [Batch]) -> Self {
+        let learns = !longest.is_zero() && keys_of(batches).next().is_some();
+        let learned = learns.then(|| Learned { contention, batches, began: Instant::now() });
         Pace { learned, ..Pace::new(longest) }
     }
 
     /// Waits before the first try, where those before it have conflicted.
     pub(crate) async fn begin(&mut self) {
-        let spread = match &self.learned {
-            Some((contention, keys)) => contention.spread(keys),
-            None => Duration::ZERO,
-        };
-        wait(spread).await;
-        self.began = Instant::now();
+        let Some(learned) = &mut self.learned else { return };
+        let spread = learned.spread();
+        if !spread.is_zero() {
+            wait(spread).await;
+            learned.began = Instant::now();
+        }
     }
 
     /// Waits before the next try; says whether there is one.
@@ -126,22 +156,25 @@ impl<'c> Pace<'c> {
             return false;
         }
         let most = match &self.learned {
-            Some((contention, keys)) => {
-                contention.conflicted(keys, self.began.elapsed());
-                contention.spread(keys)
+            Some(learned) => {
+                learned.contention.conflicted(&learned.slots(), learned.began.elapsed());
+                learned.spread()
             }
             None => self.pause.min(self.longest),
         };
         wait(most).await;
         self.pause = self.pause.saturating_mul(2);
-        self.began = Instant::now();
+        if let Some(learned) = &mut self.learned {
+            learned.began = Instant::now();
+        }
         true
     }
 
     /// The step has committed.
     pub(crate) fn done(&self) {
-        if let Some((contention, keys)) = self.learned.as_ref().filter(|_| self.tries == 0) {
-            contention.committed(keys);
+        let learned = self.learned.as_ref().filter(|_| self.tries == 0);
+        if let Some(learned) = learned.filter(|learned| !learned.contention.is_calm()) {
+            learned.contention.committed(&learned.slots());
         }
     }
 }
