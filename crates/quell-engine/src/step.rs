@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{
     Error, ErrorKind, Job, JobId, JobState, QueueName, QueueSettings, Result, TaskName,
