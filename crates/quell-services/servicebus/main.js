@@ -17,8 +17,9 @@ const MAX_BYTES = 262_144;
 
 const queues = new Map();
 const connections = new Set();
-const faults = [];
-let tokens = 0;
+let faults = [];
+let clockMs = 0;
+const stats = { tokens: 0, sends: 0, deliveries: 0, renewals: 0, completions: 0 };
 
 const unauthorized = (text) => new Refusal(401, 'amqp:unauthorized-access', text);
 const busy = () => new Refusal(503, 'com.microsoft:server-busy',
@@ -34,6 +35,9 @@ function fails(name, kind) {
     if (fault) fault.times -= 1;
     return fault !== undefined;
 }
+
+/** The time of the service's own clock, by which tokens expire. */
+const serviceNow = () => Date.now() + clockMs;
 
 /** The path of an address or of a token's audience: some clients give URLs. */
 const pathOf = (url) => url.replace(/^\w+:\/\/[^/]*\/?/, '').replace(/\/$/, '').toLowerCase();
@@ -60,12 +64,12 @@ function check(token) {
     if (skn !== KEY.name || decodeURIComponent(sig || '') !== wanted) {
         throw unauthorized('InvalidSignature: The token has an invalid signature.');
     }
-    if (Number(se) * 1000 <= Date.now()) throw unauthorized('ExpiredToken: The token is expired.');
+    if (Number(se) * 1000 <= serviceNow()) throw unauthorized('ExpiredToken: The token is expired.');
     return { expires: Number(se) * 1000, path: pathOf(decodeURIComponent(sr)) };
 }
 
 function authorize(connection, address) {
-    const covers = ({ path, expires }) => expires > Date.now()
+    const covers = ({ path, expires }) => expires > serviceNow()
         && (path === '' || `${address}/`.startsWith(`${path}/`));
     if (connection.claims.some(covers)) return;
     throw unauthorized(`Unauthorized access. 'Listen' or 'Send' claim(s) are required on '${address}'.`);
@@ -82,9 +86,10 @@ function closeExpired(connection) {
 
 function putToken(connection, request) {
     const claim = check(request.body);
-    tokens += 1;
+    if (fails(claim.path.split('/')[0], 'token')) throw unauthorized('InvalidSignature: The key was replaced.');
+    stats.tokens += 1;
     connection.claims.push(claim);
-    const left = Math.min(claim.expires - Date.now() + 1, 0x7fffffff);
+    const left = Math.min(claim.expires - serviceNow() + 1, 0x7fffffff);
     connection.timers.push(setTimeout(() => closeExpired(connection), left));
     return {};
 }
@@ -105,6 +110,7 @@ function deliver(queue) {
         const isSettled = queue.receivers[at].link.snd_settle_mode === 1;
         const message = queue.take(isSettled);
         if (!message) break;
+        stats.deliveries += 1;
         const [receiver] = queue.receivers.splice(at, 1);
         queue.receivers.push(receiver);
         const delivery = receiver.link.send(encode(message), message.lock.token, 0);
@@ -129,6 +135,7 @@ function settle({ sender, delivery }, act, outcome) {
 }
 
 function complete(queue, token, name) {
+    stats.completions += 1;
     if (fails(name, 'twice')) queue.forget(token);
     else queue.complete(token);
 }
@@ -221,7 +228,10 @@ container.on('message', ({ receiver, delivery, message, format }) => {
     try {
         if (fails(name, 'busy')) throw busy();
         if (fails(name, 'drop-before')) return receiver.connection.socket.destroy();
-        for (const { message: one, due } of parseTransfer(bytes, format)) queue.enqueue(one, due);
+        for (const { message: one, due } of parseTransfer(bytes, format)) {
+            stats.sends += 1;
+            queue.enqueue(one, due);
+        }
         if (fails(name, 'drop-after')) return receiver.connection.socket.destroy();
         if (fails(name, 'no-answer')) return;
     } catch (error) {
@@ -244,6 +254,7 @@ const OPERATIONS = {
         queue.cancel([].concat(body['sequence-numbers']).map(Number));
     },
     'com.microsoft:renew-lock': (queue, body) => {
+        stats.renewals += body['lock-tokens'].length;
         const until = body['lock-tokens'].map((token) => queue.renew(swapGuid(token)));
         return { expirations: types.wrap_array(until, 0x83) };
     },
@@ -341,13 +352,18 @@ function make(options) {
 
 const CONTROLS = {
     create: ({ queue, options }) => void queues.set(queue.toLowerCase(), make(options)),
-    fault: ({ queue, kind, times }) => void faults.push({ queue: queue.toLowerCase(), kind, times }),
+    fault: ({ queue: name, kind, times }) => {
+        const queue = name.toLowerCase();
+        const isOther = (fault) => fault.queue !== queue || fault.kind !== kind;
+        faults = [...faults.filter(isOther), { queue, kind, times }];
+    },
     shift: ({ queue, ms }) => void (find(queue).queue.shiftMs = ms),
     expire: ({ queue }) => find(queue).queue.expireLocks(),
     counts: ({ queue }) => find(queue).queue.counts(),
     dead: ({ queue }) => find(queue).queue.dead.peek(0, Infinity).map(({ buried }) => buried.reason || ''),
     disconnect: () => connections.forEach(({ socket }) => socket.destroy()),
-    stats: () => ({ tokens, connections: connections.size }),
+    clock: ({ ms }) => void (clockMs = ms),
+    stats: () => ({ ...stats, connections: connections.size }),
 };
 
 const server = container.listen({ port: 0, host: '127.0.0.1' });

@@ -69,6 +69,8 @@ pub enum Fault {
     BusyAttach,
     /// An operation of `$management` is refused: the service is throttling.
     BusyManagement,
+    /// A token is refused: its key is no longer that of the queue.
+    Token,
     /// A completion is acknowledged, and its message is delivered again.
     Twice,
 }
@@ -93,6 +95,14 @@ pub struct Stats {
     pub tokens: usize,
     /// The connections that are open.
     pub connections: usize,
+    /// The messages that were sent and stored, other than by `$management`.
+    pub sends: usize,
+    /// The messages that were delivered, however often each.
+    pub deliveries: usize,
+    /// The renewals of locks that were asked for.
+    pub renewals: usize,
+    /// The completions that were asked for.
+    pub completions: usize,
 }
 
 /// A stand-in of its own.
@@ -156,7 +166,7 @@ impl ServiceBus {
         self.control(&json!({ "do": "create", "queue": queue, "options": options })).map(drop)
     }
 
-    /// Lets a fault happen to the queue so many times.
+    /// Lets a fault happen to the queue so many times from now on; none ends it.
     ///
     /// # Errors
     /// Where the stand-in has ended.
@@ -172,6 +182,15 @@ impl ServiceBus {
     /// Where there is no such queue.
     pub fn shift_schedule(&self, queue: &str, ms: i64) -> anyhow::Result<()> {
         self.control(&json!({ "do": "shift", "queue": queue, "ms": ms })).map(drop)
+    }
+
+    /// Sets the service's clock, by which tokens expire, ahead of the machine's by so much, or behind it
+    /// where the number is negative.
+    ///
+    /// # Errors
+    /// Where the stand-in has ended.
+    pub fn shift_clock(&self, ms: i64) -> anyhow::Result<()> {
+        self.control(&json!({ "do": "clock", "ms": ms })).map(drop)
     }
 
     /// Ends all locks on the queue's messages.
