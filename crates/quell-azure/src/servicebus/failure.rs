@@ -92,6 +92,11 @@ impl Rejection {
         self.status == 410 || lost.contains(&self.condition.as_str())
     }
 
+    /// Whether the service is throttling, and has done nothing.
+    pub(super) fn is_busy(&self) -> bool {
+        self.status == 503 || self.condition == "com.microsoft:server-busy"
+    }
+
     /// Whether the service itself does not know if it did what was asked.
     pub(super) fn is_in_doubt(&self) -> bool {
         let doubts = ["com.microsoft:timeout", "amqp:internal-error"];

@@ -30,6 +30,8 @@ use live::{Connecting, Live};
 pub use options::ServiceBusOptions;
 use wire::LockToken;
 
+use crate::transport::Deadline;
+
 /// The longest body: a message of the tier Standard has 256 KiB, of which 64 KiB are for headers.
 const MOST_BYTES: usize = 192 * 1024;
 
@@ -78,30 +80,24 @@ impl ServiceBus {
         self.live("open the queue", self.deadline()).await.map(drop)
     }
 
-    fn deadline(&self) -> Instant {
-        Instant::now() + self.options.timeout
+    fn deadline(&self) -> Deadline {
+        Deadline::after(self.options.timeout)
     }
 
-    /// The connection with a token that is valid for a while, and how long that is.
-    async fn live(&self, what: &str, deadline: Instant) -> Result<(Arc<Live>, Duration)> {
+    /// The connection with a token that is valid for a while, and how long that is. A busy service is
+    /// asked again until the deadline.
+    async fn live(&self, what: &str, mut deadline: Deadline) -> Result<(Arc<Live>, Duration)> {
+        let ends = deadline.ends();
         let ready = async {
-            let _alone = self.connecting.lock().await;
-            if let Some(live) = self.usable() {
-                match live.renew(&self.options).await {
-                    Ok(left) => return Ok((live, left)),
-                    // A token that is rejected is rejected on the next connection as well.
-                    Err(Connecting::Failed(Failure::Rejected(rejection))) => {
-                        return Err(Connecting::Failed(Failure::Rejected(rejection)));
-                    }
-                    Err(_) => self.forget(&live),
+            loop {
+                match self.ready().await {
+                    Err(Connecting::Failed(Failure::Rejected(rejection)))
+                        if rejection.is_busy() && deadline.back_off(None).await => {}
+                    ready => return ready,
                 }
             }
-            let live = Arc::new(Box::pin(Live::connect(&self.options)).await?);
-            *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&live));
-            let left = live.renew(&self.options).await?;
-            Ok((live, left))
         };
-        match timeout_at(deadline, ready).await {
+        match timeout_at(ends, ready).await {
             Ok(Ok(live)) => Ok(live),
             Ok(Err(Connecting::Error(error))) => Err(error),
             Ok(Err(Connecting::Failed(failure))) => Err(self.undone(what, failure)),
@@ -111,6 +107,24 @@ impl ServiceBus {
                 Err(self.undone(what, Failure::not_sent(self.silence())))
             }
         }
+    }
+
+    async fn ready(&self) -> Result<(Arc<Live>, Duration), Connecting> {
+        let _alone = self.connecting.lock().await;
+        if let Some(live) = self.usable() {
+            match live.renew(&self.options).await {
+                Ok(left) => return Ok((live, left)),
+                // A token that is rejected is rejected on the next connection as well.
+                Err(Connecting::Failed(Failure::Rejected(rejection))) => {
+                    return Err(Connecting::Failed(Failure::Rejected(rejection)));
+                }
+                Err(_) => self.forget(&live),
+            }
+        }
+        let live = Arc::new(Box::pin(Live::connect(&self.options)).await?);
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&live));
+        let left = live.renew(&self.options).await?;
+        Ok((live, left))
     }
 
     fn usable(&self) -> Option<Arc<Live>> {
@@ -142,17 +156,18 @@ impl ServiceBus {
         }
     }
 
-    /// Makes a write. Where the connection failed before it was sent, as after a long silence, it is
-    /// sent once more on another; where it may have been sent, its outcome is unknown.
+    /// Makes a write. A busy service has done nothing, and is asked again until the deadline. Where the
+    /// connection failed before the write was sent, as after a long silence, it is sent once more on
+    /// another; where it may have been sent, its outcome is unknown.
     async fn write<F>(&self, what: &'static str, act: impl Fn(Arc<Live>) -> F + Send) -> Result<()>
     where
         F: Future<Output = Result<(), Failure>> + Send,
     {
-        let deadline = self.deadline();
+        let mut deadline = self.deadline();
         let mut is_second = false;
         loop {
             let (live, _) = self.live(what, deadline).await?;
-            let failure = match timeout_at(deadline, act(Arc::clone(&live))).await {
+            let failure = match timeout_at(deadline.ends(), act(Arc::clone(&live))).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::in_doubt(self.silence()),
@@ -165,6 +180,8 @@ impl ServiceBus {
                 Failure::Rejected(rejection) if rejection.is_in_doubt() => {
                     return Err(in_doubt(rejection.to_string().into()));
                 }
+                Failure::Rejected(ref rejection)
+                    if rejection.is_busy() && deadline.back_off(None).await => {}
                 Failure::Rejected(_) => return Err(self.undone(what, failure)),
                 Failure::NotSent(source) => {
                     self.forget(&live);
@@ -233,7 +250,9 @@ impl Timer for ServiceBus {
         }
         let mut is_second = false;
         loop {
-            let (live, left) = self.live(what, self.deadline().min(deadline)).await?;
+            let limit = deadline.saturating_duration_since(Instant::now());
+            let limit = Deadline::after(limit.min(self.options.timeout));
+            let (live, left) = self.live(what, limit).await?;
             // A longer wait goes on with another token.
             let slice = left.min(ends.saturating_duration_since(Instant::now()));
             let failure = match timeout_at(deadline, live.receive(most, slice)).await {

@@ -119,24 +119,39 @@ async fn nothing_that_listens_means_that_nothing_was_done() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
+/// Of each kind of call, one that the service refuses a few times, and one that it refuses for good.
 #[tokio::test]
-async fn a_busy_service_has_done_nothing() {
+async fn r39_a_busy_service_is_asked_again_until_the_deadline() {
     let (stand_in, timer) = timer(QueueOptions::default()).await;
-    stand_in.fault(QUEUE, Fault::Busy, 1).unwrap();
-    let error = timer.schedule(&message("x"), now(), now()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("50004"), "{error}");
+    stand_in.fault(QUEUE, Fault::Busy, 3).unwrap();
     send(&timer, "x").await;
     let received = one(&timer).await;
-    stand_in.fault(QUEUE, Fault::BusyManagement, 1).unwrap();
-    let error = timer.complete(&received.delivery).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    stand_in.fault(QUEUE, Fault::BusyManagement, 3).unwrap();
+    timer.renew(&received.delivery).await.unwrap();
+    stand_in.fault(QUEUE, Fault::BusyManagement, 3).unwrap();
     timer.complete(&received.delivery).await.unwrap();
+    assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts::default());
     assert_eq!(stand_in.stats().unwrap().connections, 1, "the connection was well");
-    stand_in.fault(QUEUE, Fault::BusyAttach, 1).unwrap();
-    let error = options_at(stand_in.port()).open().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("50004"), "{error}");
+    stand_in.fault(QUEUE, Fault::BusyAttach, 3).unwrap();
+    let limit = Duration::from_secs(2);
+    let timer = options_at(stand_in.port()).timeout(limit).open().await.unwrap();
+    for fault in [Fault::Busy, Fault::BusyManagement, Fault::BusyAttach] {
+        send(&timer, "y").await;
+        let received = one(&timer).await;
+        stand_in.fault(QUEUE, fault, u32::MAX).unwrap();
+        let began = Instant::now();
+        let error = match fault {
+            Fault::Busy => timer.schedule(&message("z"), now(), now()).await.unwrap_err(),
+            Fault::BusyManagement => timer.complete(&received.delivery).await.unwrap_err(),
+            _ => options_at(stand_in.port()).timeout(limit).open().await.unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{fault:?}: {error}");
+        assert!(error.to_string().contains("50004"), "{fault:?}: {error}");
+        assert!(began.elapsed() < limit + SLACK, "{fault:?}: {:?}", began.elapsed());
+        stand_in.fault(QUEUE, fault, 0).unwrap();
+        timer.complete(&received.delivery).await.unwrap();
+    }
+    assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts::default(), "nothing was done");
 }
 
 #[tokio::test]
