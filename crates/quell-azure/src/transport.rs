@@ -77,12 +77,21 @@ impl Answer {
         if !is_busy && self.status != 408 && self.status < 500 && code != "OperationTimedOut" {
             return Sent::Answered(self);
         }
-        let seconds = self.header(RETRY_AFTER.as_str()).and_then(|value| value.parse().ok());
         Sent::Failed(Failure {
             error: unavailable(what, &format!("the service answers {} {code}", self.status)),
-            retry_after: seconds.map(Duration::from_secs),
+            retry_after: self.retry_after(),
             is_lost: !is_busy,
         })
+    }
+
+    /// How long the service asks the client to wait, in seconds or until a date of its own clock.
+    fn retry_after(&self) -> Option<Duration> {
+        let value = self.header(RETRY_AFTER.as_str())?;
+        if let Ok(seconds) = value.parse() {
+            return Some(Duration::from_secs(seconds));
+        }
+        let until = httpdate::parse_http_date(value).ok()?;
+        until.duration_since(self.date().unwrap_or_else(SystemTime::now)).ok()
     }
 }
 

@@ -155,16 +155,27 @@ async fn a_conflict_after_a_lost_request_may_be_with_the_same_batch() {
 }
 
 #[tokio::test]
-async fn a_busy_service_is_asked_again_when_it_says() {
-    let second = busy("retry-after: 1\r\n");
-    let (_, through, proxy) = tables([Act::Answer(second), Act::Answer(busy(""))]).await;
-    wrote(&through, put("a", Condition::Absent, "1")).await;
-    let seen = proxy.seen();
-    let writes: Vec<Instant> =
-        seen.iter().filter(|(_, request)| is_write(request)).map(|(time, _)| *time).collect();
-    assert_eq!(writes.len(), 3);
-    assert!(writes[1] - writes[0] >= Duration::from_secs(1), "{:?}", writes[1] - writes[0]);
-    assert!(writes[2] - writes[1] < Duration::from_secs(1), "{:?}", writes[2] - writes[1]);
+async fn r39_a_busy_service_is_asked_again_when_it_says() {
+    // Its own date and the one at which it may be asked again: the clock here is years ahead of both.
+    let until =
+        "date: Sun, 06 Nov 1994 08:49:37 GMT\r\nretry-after: Sun, 06 Nov 1994 08:49:38 GMT\r\n";
+    for (first, status) in [("retry-after: 1\r\n", 503), ("retry-after: 1\r\n", 429), (until, 429)]
+    {
+        let answer = |headers| match status {
+            503 => busy(headers),
+            _ => failure("429 Too Many Requests", "TooManyRequests", headers),
+        };
+        let acts = [Act::Answer(answer(first)), Act::Answer(answer(""))];
+        let (_, through, proxy) = tables(acts).await;
+        wrote(&through, put("a", Condition::Absent, "1")).await;
+        let seen = proxy.seen();
+        let writes: Vec<Instant> =
+            seen.iter().filter(|(_, request)| is_write(request)).map(|(time, _)| *time).collect();
+        assert_eq!(writes.len(), 3, "{status} {first}");
+        let [pause, next] = [writes[1] - writes[0], writes[2] - writes[1]];
+        assert!(pause >= Duration::from_secs(1), "{status} {first}: {pause:?}");
+        assert!(next < Duration::from_secs(1), "{status} {first}: {next:?}");
+    }
 }
 
 #[tokio::test]
@@ -172,7 +183,8 @@ async fn a_service_that_stays_busy_is_unavailable_within_the_deadline() {
     let place = Place::new();
     let direct = place.open_table().await;
     let limit = Duration::from_secs(3);
-    for (answer, least) in [(busy(""), 3), (busy("retry-after: 60\r\n"), 1)] {
+    let throttled = failure("429 Too Many Requests", "TooManyRequests", "");
+    for (answer, least) in [(busy(""), 3), (throttled, 3), (busy("retry-after: 60\r\n"), 1)] {
         let proxy = proxy(&place, vec![Act::Answer(answer); 1_000]).await;
         let through = place.through(proxy.port, limit).open_table().await.unwrap();
         let began = Instant::now();
