@@ -17,6 +17,7 @@ mod server;
 mod servicebus;
 mod servicebus_faults;
 mod store;
+mod throttled;
 mod time;
 mod timed;
 mod timers;

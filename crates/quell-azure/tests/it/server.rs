@@ -85,8 +85,16 @@ pub(crate) async fn text(table: &TableStorage, name: &str) -> Option<String> {
 }
 
 /// Waits until something is so, for ten seconds at most.
-pub(crate) async fn until<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+pub(crate) async fn until<F: Future<Output = bool>>(is_so: impl FnMut() -> F) {
+    until_in(Duration::from_secs(10), is_so).await;
+}
+
+/// Waits until something is so, for `patience` at most.
+pub(crate) async fn until_in<F: Future<Output = bool>>(
+    patience: Duration,
+    mut is_so: impl FnMut() -> F,
+) {
+    let deadline = Instant::now() + patience;
     while !is_so().await {
         assert!(Instant::now() < deadline, "it never came about");
         tokio::time::sleep(Duration::from_millis(5)).await;
