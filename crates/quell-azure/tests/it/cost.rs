@@ -13,6 +13,7 @@ use quell_core::window::{Debounce, Thresholds};
 use quell_core::{Fold, NewTrigger, Outcome, Settlement, Store};
 
 use crate::proxy::{Act, Proxy};
+use crate::quick::Quick;
 use crate::server::Place;
 
 /// Sizes of bursts.
@@ -26,6 +27,9 @@ const BATCHES_OF_A_STEP: usize = 12;
 const OF_A_RUN: [usize; 2] = [10, 7];
 /// Requests of a claim that finds nothing, in a queue without limits, by a worker of one task.
 const OF_A_POLL: usize = 7;
+
+/// Requests of an idle worker in a minute: sixty polls, heartbeats and upkeep.
+const OF_AN_IDLE_MINUTE: usize = 480;
 
 struct Counted {
     proxy: Proxy,
@@ -123,15 +127,20 @@ async fn r01_requests_of_debounced_triggers_and_of_runs() {
     }
 }
 
+/// A minute of the worker's clock, which runs five times as fast as the machine's.
 #[tokio::test]
-#[ignore = "it takes a minute"]
-async fn requests_of_an_idle_worker_in_a_minute() {
+async fn r35_requests_of_an_idle_worker_in_a_minute() {
     let counted = Counted::new().await;
-    let minute = Duration::from_secs(60);
-    let worker = counted.quell.worker(()).register_raw(task("t"), &Policy::default(), nothing);
+    let clock = Arc::new(Quick::new(5));
+    let minute = clock.takes(Duration::from_secs(60));
+    let store = Arc::clone(&counted.store) as Arc<dyn Store>;
+    let quell = Quell::with_store(store).clock(clock).build().unwrap();
+    let worker = quell.worker(()).register_raw(task("t"), &Policy::default(), nothing);
     let (requests, ended) = counted.of(worker.run_until(tokio::time::sleep(minute))).await;
     ended.unwrap();
     eprintln!("an idle worker of one queue and one task, in a minute: {requests}");
+    assert!(requests <= OF_AN_IDLE_MINUTE, "{requests}");
+    assert!(requests >= 10 * OF_A_POLL, "nothing was measured: {requests}");
 }
 
 async fn nothing(_: Payload, _: Ctx<()>) -> Result<Option<Payload>, TaskError> {

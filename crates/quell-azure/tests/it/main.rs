@@ -2,6 +2,7 @@
 //! Service Bus.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
+mod bill;
 mod bounds;
 mod conditions;
 mod cost;
@@ -13,6 +14,7 @@ mod partitions;
 mod proxy;
 mod queue;
 mod queue_faults;
+mod quick;
 mod server;
 mod servicebus;
 mod servicebus_faults;
