@@ -23,3 +23,4 @@ mod throttled;
 mod time;
 mod timed;
 mod timers;
+mod zero;
