@@ -92,6 +92,11 @@ impl Rejection {
         self.status == 410 || lost.contains(&self.condition.as_str())
     }
 
+    /// Whether a token had expired when it arrived.
+    pub(super) fn is_expired(&self) -> bool {
+        self.status == 401 && self.text.contains("ExpiredToken")
+    }
+
     /// Whether the service is throttling, and has done nothing.
     pub(super) fn is_busy(&self) -> bool {
         self.status == 503 || self.condition == "com.microsoft:server-busy"

@@ -235,7 +235,15 @@ async fn present(requests: &Requests, options: &ServiceBusOptions) -> Result<Dur
     for audience in [queue.clone(), format!("{queue}/$management")] {
         let token = options.credentials.token(&audience).await.map_err(Connecting::Error)?;
         let body = Value::String(token.text.expose().to_owned());
-        requests.call(put_token(&audience, token.kind), body).await?;
+        match requests.call(put_token(&audience, token.kind), body).await {
+            // Signed by a clock that is late.
+            Err(Failure::Rejected(rejection))
+                if rejection.is_expired() && options.credentials.last_longer() =>
+            {
+                return Box::pin(present(requests, options)).await;
+            }
+            presented => presented?,
+        };
         renew_after = token.renew_after;
     }
     Ok(renew_after)

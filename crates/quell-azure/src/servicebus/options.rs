@@ -185,7 +185,7 @@ impl Parts<'_> {
         let credentials = match (self.key_name, self.key, self.signature) {
             (Some(name), Some(key), _) => {
                 let key = SharedKey::from_bytes(name, key.as_bytes())?;
-                Credentials::Key { key, lifetime: TOKEN_LIFETIME }
+                Credentials::Key { key, lifetime: TOKEN_LIFETIME, allowance: Arc::default() }
             }
             (_, _, Some(signature)) => Credentials::Signature(Secret::new(signature)),
             (..) => {

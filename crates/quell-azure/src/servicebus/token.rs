@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -11,10 +12,21 @@ use crate::credentials::{Secret, SharedKey, TokenSource};
 
 /// A source returns tokens that last for at least five minutes; they are replaced a minute before.
 const SOURCE_LIFETIME: Duration = Duration::from_secs(240);
+/// How much longer tokens last at first where the clock here is late, in seconds; eight times as long
+/// after each further refusal.
+const FIRST_ALLOWANCE: u64 = 8 * 3_600;
+/// The longest allowance: 21 days.
+const LONGEST_ALLOWANCE: u64 = FIRST_ALLOWANCE * 64;
 
 #[derive(Clone)]
 pub(super) enum Credentials {
-    Key { key: SharedKey, lifetime: Duration },
+    /// With what is added to the expiry of tokens, in seconds: as far as is known, the clock here is no
+    /// later than this.
+    Key {
+        key: SharedKey,
+        lifetime: Duration,
+        allowance: Arc<AtomicU64>,
+    },
     Signature(Secret),
     Source(Arc<dyn TokenSource>),
 }
@@ -32,10 +44,10 @@ impl Credentials {
     pub(super) async fn token(&self, audience: &str) -> Result<Token> {
         let signature = "servicebus.windows.net:sastoken";
         Ok(match self {
-            Credentials::Key { key, lifetime } => {
+            Credentials::Key { key, lifetime, allowance } => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 // A part of a second counts as a second, lest the token ends too soon.
-                let expires = (now + *lifetime).as_secs() + 1;
+                let expires = (now + *lifetime).as_secs() + 1 + allowance.load(Ordering::Relaxed);
                 let text = sign(key, audience, expires);
                 Token { text, kind: signature, renew_after: *lifetime / 2 }
             }
@@ -46,6 +58,14 @@ impl Credentials {
                 Token { text: source.token().await?, kind: "jwt", renew_after: SOURCE_LIFETIME }
             }
         })
+    }
+
+    /// Takes note that a token had expired when it arrived. Tells whether the next one lasts longer.
+    pub(super) fn last_longer(&self) -> bool {
+        let Credentials::Key { allowance, .. } = self else { return false };
+        let longer = (allowance.load(Ordering::Relaxed) * 8).max(FIRST_ALLOWANCE);
+        allowance.store(longer.min(LONGEST_ALLOWANCE), Ordering::Relaxed);
+        longer <= LONGEST_ALLOWANCE
     }
 
     /// What an operator checks when the service rejects the token.

@@ -1,7 +1,7 @@
 //! Which tables open, and what is said of the others.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use base64::Engine;
@@ -245,6 +245,34 @@ async fn a_local_clock_that_is_off_does_not_spoil_signatures() {
     wrote(&table, put("r", Condition::Absent, "1")).await;
     let refused = proxy.seen().iter().filter(|(_, head)| !head.contains("2031")).count();
     assert_eq!(refused, 1, "the clock's error is learned once");
+}
+
+/// The service takes signatures whose date is up to 15 minutes off.
+#[tokio::test]
+async fn r39_a_clock_that_is_two_hours_off_does_not_spoil_signatures() {
+    for is_ahead in [true, false] {
+        let place = Place::new();
+        place.open_table().await;
+        let services = move || {
+            let (now, off) = (SystemTime::now(), Duration::from_secs(7_200));
+            if is_ahead { now + off } else { now - off }
+        };
+        let proxy = Proxy::start(place.port(), move |request| {
+            let date = request.lines().find_map(|line| line.strip_prefix("x-ms-date: ")).unwrap();
+            let date = httpdate::parse_http_date(date).unwrap();
+            let off = date.duration_since(services()).unwrap_or_else(|behind| behind.duration());
+            if off < Duration::from_secs(900) {
+                return Act::Forward;
+            }
+            let headers = format!("date: {}\r\n", httpdate::fmt_http_date(services()));
+            Act::Answer(failure("403 Forbidden", "AuthenticationFailed", &headers))
+        })
+        .await;
+        let table = place.through(proxy.port, Duration::from_secs(10)).open_table().await.unwrap();
+        let seen = proxy.seen().len();
+        wrote(&table, put("r", Condition::Absent, "1")).await;
+        assert_eq!(proxy.seen().len(), seen + 1, "the clock's error is learned once");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use quell_services::Proxy;
 use quell_services::servicebus::{Counts, Fault, QueueOptions};
 
 use crate::servicebus::{QUEUE, lock, options_at, timer};
-use crate::timers::{message, none, now, one, send, text};
+use crate::timers::{PATIENCE, message, none, now, one, send, text};
 
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_secs(2);
@@ -198,6 +198,31 @@ async fn tokens_are_replaced_before_they_expire() {
     assert_eq!(stand_in.stats().unwrap().connections, connections, "it was never replaced");
     // A token that is never replaced ends its links.
     assert!(stand_in.stats().unwrap().tokens >= 8);
+}
+
+/// A host whose clock is two hours off signs tokens that the service takes.
+#[tokio::test]
+async fn r39_a_clock_that_is_off_does_not_spoil_tokens() {
+    let (stand_in, _) = timer(QueueOptions::default()).await;
+    for hours in [2, -2, 200] {
+        stand_in.shift_clock(hours * 3_600_000).unwrap();
+        let timer = options_at(stand_in.port()).open().await;
+        let timer = timer.unwrap_or_else(|error| panic!("{hours} h: {error}"));
+        send(&timer, "x").await;
+        timer.complete(&one(&timer).await.delivery).await.unwrap();
+    }
+    // Where a clock is set while a connection lives, the next token is longer.
+    stand_in.shift_clock(0).unwrap();
+    let lifetime = Duration::from_secs(2);
+    let timer = options_at(stand_in.port()).token_lifetime(lifetime).open().await.unwrap();
+    stand_in.shift_clock(2 * 3_600_000).unwrap();
+    let tokens = stand_in.stats().unwrap().tokens;
+    let began = Instant::now();
+    while stand_in.stats().unwrap().tokens < tokens + 4 {
+        assert!(began.elapsed() < PATIENCE, "tokens are no longer replaced");
+        send(&timer, "x").await;
+        timer.complete(&one(&timer).await.delivery).await.unwrap();
+    }
 }
 
 #[tokio::test]
