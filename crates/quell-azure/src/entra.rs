@@ -90,12 +90,94 @@ impl TokenSource for Entra {
             return Ok(token.clone());
         }
         let failed = |error: azure_core::Error| {
-            Error::new(ErrorKind::Unavailable, "cannot get a token from Entra ID")
-                .with_source(error)
+            let message = "cannot get a token from Entra ID: check the identity of `credential`";
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
         let fresh = self.credential.get_token(&[self.scope], None).await.map_err(failed)?;
         let token = Secret::new(fresh.token.secret());
         *cached = Some((token.clone(), fresh.expires_on.into()));
         Ok(token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex as StdMutex;
+
+    use azure_core::credentials::{AccessToken, TokenRequestOptions};
+    use azure_core::error::ErrorKind as AzureErrorKind;
+
+    use super::*;
+
+    /// Gives each of these tokens once, in this order: a text, or none for an error, and its lifetime.
+    #[derive(Debug)]
+    struct Stub {
+        tokens: StdMutex<Vec<(Option<&'static str>, Duration)>>,
+        scopes: StdMutex<Vec<String>>,
+    }
+
+    #[async_trait]
+    impl TokenCredential for Stub {
+        async fn get_token(
+            &self,
+            scopes: &[&str],
+            _: Option<TokenRequestOptions<'_>>,
+        ) -> azure_core::Result<AccessToken> {
+            self.scopes.lock().unwrap().extend(scopes.iter().map(|scope| (*scope).to_owned()));
+            // Others ask meanwhile.
+            tokio::task::yield_now().await;
+            let (text, lifetime) = self.tokens.lock().unwrap().remove(0);
+            let away =
+                || azure_core::Error::with_message(AzureErrorKind::Credential, "no identity");
+            let text = text.ok_or_else(away)?;
+            Ok(AccessToken::new(text, (SystemTime::now() + lifetime).into()))
+        }
+    }
+
+    fn entra(
+        scope: &'static str,
+        tokens: impl Into<Vec<(Option<&'static str>, Duration)>>,
+    ) -> (Entra, Arc<Stub>) {
+        let tokens = StdMutex::new(tokens.into());
+        let stub = Arc::new(Stub { tokens, scopes: StdMutex::default() });
+        let credential = Arc::clone(&stub) as Arc<dyn TokenCredential>;
+        (Entra { credential, scope, cached: Mutex::new(None) }, stub)
+    }
+
+    #[tokio::test]
+    async fn r39_a_token_is_cached_until_five_minutes_before_its_end() {
+        let minutes = |count: u64| Duration::from_secs(count * 60);
+        let tokens =
+            [(Some("short"), minutes(4)), (Some("long"), minutes(6)), (Some("spare"), minutes(6))];
+        let (entra, stub) = entra(STORAGE, tokens);
+        let mut texts = Vec::new();
+        for _ in 0..3 {
+            texts.push(entra.token().await.unwrap().expose().to_owned());
+        }
+        assert_eq!(texts, ["short", "long", "long"]);
+        let (one, other) = tokio::join!(entra.token(), entra.token());
+        assert_eq!(one.unwrap(), other.unwrap());
+        assert_eq!(*stub.scopes.lock().unwrap(), [STORAGE, STORAGE]);
+        assert!(!format!("{entra:?}").contains("long"));
+    }
+
+    #[tokio::test]
+    async fn concurrent_requests_share_a_token_of_their_service() {
+        let (entra, stub) = entra(SERVICE_BUS, [(Some("one"), Duration::from_secs(3_600))]);
+        let (one, other) = tokio::join!(entra.token(), entra.token());
+        assert_eq!((one.unwrap().expose(), other.unwrap().expose()), ("one", "one"));
+        assert_eq!(*stub.scopes.lock().unwrap(), [SERVICE_BUS]);
+    }
+
+    #[tokio::test]
+    async fn r39_an_identity_that_gives_no_token_is_named_and_asked_again() {
+        let hour = Duration::from_secs(3_600);
+        let (entra, _) = entra(STORAGE, [(None, hour), (Some("later"), hour)]);
+        let error = entra.token().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("check the identity of `credential`"), "{error}");
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("no identity"), "{source}");
+        assert_eq!(entra.token().await.unwrap().expose(), "later");
     }
 }
