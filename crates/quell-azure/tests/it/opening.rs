@@ -31,7 +31,7 @@ pub(crate) fn sas(place: &Place, expiry: &str) -> String {
     format!("sv=2019-02-02&ss=tq&srt=sco&sp=raudlcp&spr=https,http&se={expiry}&sig={signature}")
 }
 
-fn with_sas(place: &Place, expiry: &str) -> (AzureOptions, String) {
+pub(crate) fn with_sas(place: &Place, expiry: &str) -> (AzureOptions, String) {
     let sas = sas(place, expiry);
     let port = place.port();
     let text = format!(

@@ -8,6 +8,8 @@ use quell_portable::Timer;
 use quell_services::Proxy;
 use quell_services::servicebus::{Counts, Fault, QueueOptions};
 
+use crate::opening::printed;
+use crate::server::until_in;
 use crate::servicebus::{QUEUE, lock, options_at, timer};
 use crate::timers::{PATIENCE, message, none, now, one, send, text};
 
@@ -223,6 +225,43 @@ async fn r39_a_clock_that_is_off_does_not_spoil_tokens() {
         send(&timer, "x").await;
         timer.complete(&one(&timer).await.delivery).await.unwrap();
     }
+}
+
+/// A key that is replaced while a connection lives: the renewal of its token is refused, and the error
+/// says which key. A message that was received is not lost, and with the key again calls go on.
+#[tokio::test]
+async fn r39_a_token_that_is_no_longer_renewed_is_named() {
+    let (stand_in, _) = timer(QueueOptions::default()).await;
+    let lifetime = Duration::from_secs(2);
+    let timer = options_at(stand_in.port()).token_lifetime(lifetime).open().await.unwrap();
+    send(&timer, "x").await;
+    let received = one(&timer).await;
+    stand_in.fault(QUEUE, Fault::Token, u32::MAX).unwrap();
+    let refused = async || {
+        let renewed = timer.renew(&received.delivery).await.err();
+        renewed.is_some_and(|error| {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            error.to_string().contains("rejects the credentials")
+        })
+    };
+    until_in(PATIENCE, refused).await;
+    let calls = [
+        timer.renew(&received.delivery).await.map(drop),
+        timer.complete(&received.delivery).await,
+        timer.schedule(&message("y"), now(), now()).await,
+        timer.receive(1, SLACK).await.map(drop),
+    ];
+    for error in calls.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let printed = printed(&error);
+        assert!(printed.contains("check SharedAccessKey of \"quell\""), "{printed}");
+        assert!(!printed.contains("sig="), "{printed}");
+    }
+    stand_in.fault(QUEUE, Fault::Token, 0).unwrap();
+    timer.complete(&received.delivery).await.unwrap();
+    send(&timer, "y").await;
+    timer.complete(&one(&timer).await.delivery).await.unwrap();
+    assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts::default());
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! A service that is busy for longer than a call may take and a lease holds: calls end by their
-//! deadline, nothing is lost, and everything runs afterwards.
+//! A service that is busy for longer than a call may take and a lease holds, or rejects the credentials
+//! for a while: calls end by their deadline, nothing is lost, and everything runs afterwards.
 //!
 //! The stretch stands for a minute beside the default timeout of 10 s and the default lease of 30 s.
 
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use quell::{
     Batch, Ctx, Job, JobFilter, JobState, Payload, Policy, Quell, Receipt, Store, TaskError,
 };
+use quell_azure::AzureOptions;
 use quell_conformance::Rig;
 use quell_conformance::rig::lease as lease_of;
 use quell_core::{
@@ -20,6 +21,7 @@ use quell_services::ServiceBus as StandIn;
 use quell_services::servicebus::Fault;
 use tokio::sync::Semaphore;
 
+use crate::opening::{printed, with_sas};
 use crate::proxy::{Act, Proxy, failure};
 use crate::server::{Place, until_in};
 use crate::servicebus::{QUEUE, lock, options_at};
@@ -59,15 +61,21 @@ async fn waits(_: Payload, ctx: Ctx<Gate>) -> std::result::Result<(), TaskError>
     Ok(())
 }
 
-/// A store that is not throttled, and the same one that is.
+/// A store that always works, and the same one that is refused for a stretch.
 struct Scene {
     direct: Arc<dyn Store>,
     through: Arc<dyn Store>,
+    /// What the error of a trigger says meanwhile.
+    says: &'static str,
 }
 
 impl Scene {
-    /// Jobs run and one is held when the service becomes busy; `is_refused` says which calls must fail.
-    async fn play(&self, set_busy: impl Fn(bool) + Sync, is_refused: impl Fn(&str) -> bool + Sync) {
+    /// Jobs run and one is held when the stretch begins; `is_refused` says which calls must fail in it.
+    async fn play(
+        &self,
+        set_refused: impl Fn(bool) + Sync,
+        is_refused: impl Fn(&str) -> bool + Sync,
+    ) {
         let (started, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let gate = Gate { started, permits };
         let client = |store: &Arc<dyn Store>| Quell::with_store(Arc::clone(store)).build().unwrap();
@@ -80,14 +88,26 @@ impl Scene {
                 direct.enqueue(trigger(task())).await.unwrap();
             }
             let _started = gate.started.acquire_many(RUNNING).await.unwrap();
-            set_busy(true);
+            set_refused(true);
+            // Connections that are lost, and tokens that hold for a while yet, end first.
+            let is_in_force = async || match through.enqueue(trigger(task())).await {
+                Ok(_) => false,
+                Err(error) => {
+                    let printed = printed(&error);
+                    assert!(!printed.contains("sig="), "{printed}");
+                    printed.contains(self.says)
+                }
+            };
+            until_in(PATIENCE, is_in_force).await;
             let (began, mut rounds) = (Instant::now(), 0);
             while began.elapsed() < STRETCH {
                 self.try_all(&through, &held, &is_refused).await;
                 rounds += 1;
+                // Refusals come at once where no call is made again.
+                tokio::time::sleep(TIMEOUT / 10).await;
             }
             assert!(rounds > 1, "no call outlasts the stretch");
-            set_busy(false);
+            set_refused(false);
             gate.permits.add_permits(100);
             self.all_succeed(&direct, &through, held).await;
         };
@@ -142,48 +162,83 @@ impl Scene {
     }
 }
 
-#[tokio::test]
-async fn r01_r21_r39_a_busy_table_only_delays() {
-    let (place, is_busy) = (Place::new(), Arc::new(AtomicBool::new(false)));
-    let shared = Arc::clone(&is_busy);
-    let mut requests = 0;
-    let proxy = Proxy::start(place.port(), move |_| {
-        requests += 1;
-        match (shared.load(Ordering::Relaxed), requests % 2) {
-            (false, _) => Act::Forward,
-            (true, 0) => Act::Answer(failure("503 Service Unavailable", "ServerBusy", "")),
-            (true, _) => Act::Answer(failure("429 Too Many Requests", "TooManyRequests", "")),
-        }
+/// A table by these options, where requests are answered with one of these while they are refused.
+async fn a_table_refuses(
+    place: &Place,
+    options: impl FnOnce(u16) -> AzureOptions,
+    answers: [String; 2],
+    says: &'static str,
+) {
+    let is_refused = Arc::new(AtomicBool::new(false));
+    let (shared, mut answers) = (Arc::clone(&is_refused), answers.into_iter().cycle());
+    let proxy = Proxy::start(place.port(), move |_| match shared.load(Ordering::Relaxed) {
+        true => Act::Answer(answers.next().unwrap()),
+        false => Act::Forward,
     })
     .await;
     let direct = Arc::new(place.options().timeout(PATIENCE).open().await.unwrap());
-    let through = Arc::new(place.through(proxy.port, TIMEOUT).open().await.unwrap());
-    let set_busy = |busy| is_busy.store(busy, Ordering::Relaxed);
-    Scene { direct, through }.play(set_busy, |_| true).await;
+    let through = Arc::new(options(proxy.port).timeout(TIMEOUT).open().await.unwrap());
+    let set_refused = |refused| is_refused.store(refused, Ordering::Relaxed);
+    Scene { direct, through, says }.play(set_refused, |_| true).await;
 }
 
 #[tokio::test]
-async fn r01_r21_r34_r39_a_busy_service_bus_only_delays() {
+async fn r01_r21_r39_a_busy_table_only_delays() {
+    let place = Place::new();
+    let answers = [
+        failure("503 Service Unavailable", "ServerBusy", ""),
+        failure("429 Too Many Requests", "TooManyRequests", ""),
+    ];
+    a_table_refuses(&place, |port| place.through(port, TIMEOUT), answers, "the service answers")
+        .await;
+}
+
+#[tokio::test]
+async fn r01_r21_r39_a_sas_token_that_the_account_rejects_only_delays() {
+    let place = Place::new();
+    let options = |port| {
+        let (options, _) = with_sas(&place, "2099-01-01T00:00:00Z");
+        options.endpoint(&format!("http://127.0.0.1:{port}/devstoreaccount1")).unwrap()
+    };
+    // It has expired, or was revoked.
+    let answers = ["AuthenticationFailed", "AuthorizationFailure"];
+    let answers = answers.map(|code| failure("403 Forbidden", code, ""));
+    let says = "check the SAS token: it expires at 2099-01-01T00:00:00Z, and needs raud";
+    a_table_refuses(&place, options, answers, says).await;
+}
+
+/// A queue of the stand-in with these faults while calls are refused.
+async fn service_bus_refuses(faults: &[Fault], says: &'static str) {
     let (place, stand_in) = (Place::new(), StandIn::start().unwrap());
     stand_in.create_queue(QUEUE, lock(LEASE)).unwrap();
     let open = async |timeout| {
-        let timer = options_at(stand_in.port()).timeout(timeout).lock(LEASE).open().await.unwrap();
+        let options = options_at(stand_in.port()).timeout(timeout).lock(LEASE);
+        let timer: Arc<dyn Timer> = Arc::new(options.open().await.unwrap());
         let options = place.options().timeout(PATIENCE);
-        let timer: Arc<dyn Timer> = Arc::new(timer);
         options.timer("servicebus://stand-in/q", timer).open_store().await.unwrap()
     };
     let (through, direct) = (open(TIMEOUT).await, open(PATIENCE).await);
-    let set_busy = |busy| {
-        for fault in [Fault::Busy, Fault::BusyManagement, Fault::BusyAttach] {
-            stand_in.fault(QUEUE, fault, if busy { u32::MAX } else { 0 }).unwrap();
+    let set_refused = |refused| {
+        for fault in faults {
+            stand_in.fault(QUEUE, *fault, if refused { u32::MAX } else { 0 }).unwrap();
         }
         // Connections are lost, too, and none is opened meanwhile.
-        if busy {
+        if refused {
             stand_in.disconnect().unwrap();
         }
     };
     // A job that is ready needs a message; what reads and what a lease covers needs none.
-    Scene { direct, through }.play(set_busy, |call| call == "trigger").await;
+    Scene { direct, through, says }.play(set_refused, |call| call == "trigger").await;
     let counts = stand_in.counts(QUEUE).unwrap();
     assert_eq!(counts.dead, 0, "{counts:?}");
+}
+
+#[tokio::test]
+async fn r01_r21_r34_r39_a_busy_service_bus_only_delays() {
+    service_bus_refuses(&[Fault::Busy, Fault::BusyManagement, Fault::BusyAttach], "50004").await;
+}
+
+#[tokio::test]
+async fn r01_r21_r34_r39_a_key_that_service_bus_rejects_only_delays() {
+    service_bus_refuses(&[Fault::Token], "check SharedAccessKey of \"quell\"").await;
 }
