@@ -148,13 +148,15 @@ impl Deadline {
     }
 
     /// Pauses before a retry: exponential backoff with full jitter, after what the service asks for.
-    /// False at once where the deadline comes first.
+    /// False at once where the deadline comes first or soon after: what is cut off has an unknown outcome.
     pub(crate) async fn back_off(&mut self, retry_after: Option<Duration>) -> bool {
         let longest = (FIRST_PAUSE * 2_u32.saturating_pow(self.pauses.min(10))).min(LONGEST_PAUSE);
         let jitter = longest.mul_f64(fastrand::f64());
         self.pauses += 1;
         let pause = retry_after.unwrap_or_default().saturating_add(jitter);
-        if pause >= self.ends.saturating_duration_since(Instant::now()) {
+        if pause.saturating_add(self.total / 10)
+            >= self.ends.saturating_duration_since(Instant::now())
+        {
             return false;
         }
         sleep(pause).await;

@@ -87,12 +87,15 @@ impl ServiceBus {
     /// The connection with a token that is valid for a while, and how long that is. A busy service is
     /// asked again until the deadline.
     async fn live(&self, what: &str, mut deadline: Deadline) -> Result<(Arc<Live>, Duration)> {
-        let ends = deadline.ends();
+        let (ends, mut busy) = (deadline.ends(), None);
         let ready = async {
             loop {
                 match self.ready().await {
                     Err(Connecting::Failed(Failure::Rejected(rejection)))
-                        if rejection.is_busy() && deadline.back_off(None).await => {}
+                        if rejection.is_busy() && deadline.back_off(None).await =>
+                    {
+                        busy = Some(rejection);
+                    }
                     ready => return ready,
                 }
             }
@@ -104,7 +107,8 @@ impl ServiceBus {
             Err(_) => {
                 // One that does not answer a renewal is of no more use.
                 self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Err(self.undone(what, Failure::not_sent(self.silence())))
+                let silence = || Failure::not_sent(self.silence());
+                Err(self.undone(what, busy.map_or_else(silence, Failure::Rejected)))
             }
         }
     }
