@@ -84,7 +84,8 @@ enum Chore {
     },
     /// Runs tests of the store on the Azure account whose connection string is in
     /// `AZURE_STORAGE_CONNECTION_STRING`. They leave tables and queues behind: give an account that you
-    /// delete afterwards.
+    /// delete afterwards. Where `AZURE_SERVICEBUS_CONNECTION_STRING` has a queue of Service Bus
+    /// (`EntityPath`), also tests of timers and dedup keys on that: docs/azure.md says how to create it.
     Live,
     /// Measures Quell beside its peers and a floor.
     Bench {

@@ -38,6 +38,9 @@ pub const REDIS_URL: &str = "QUELL_TEST_REDIS";
 pub const REDIS_CLUSTER: &str = "QUELL_TEST_REDIS_CLUSTER";
 /// Where the tests find the Azurite that they share: its connection string.
 pub const AZURITE: &str = "QUELL_TEST_AZURITE";
+/// Where some tests find a queue of the real Service Bus, in place of a stand-in of their own: its
+/// connection string, with `EntityPath`.
+pub const SERVICE_BUS: &str = "QUELL_TEST_SERVICE_BUS";
 
 /// The URL of a new schema on the PostgreSQL server that tests share.
 ///

@@ -92,7 +92,7 @@ impl Counter {
                 let Counts { ready, locked, scheduled, .. } = stand_in.counts(QUEUE).unwrap();
                 ready + locked + scheduled
             }
-            Counter::Stored(queue, _) => queue.count().await,
+            Counter::Stored(queue, _) => queue.messages().await,
         }
     }
 }

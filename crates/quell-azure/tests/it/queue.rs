@@ -31,17 +31,21 @@ impl Queue for StoredQueue {
         queue
     }
 
+    fn lock(&self) -> Duration {
+        self.lock
+    }
+
     async fn timer(&self) -> Arc<dyn Timer> {
         Arc::new(self.options().open().await.unwrap())
     }
 
-    async fn count(&self) -> usize {
-        self.count_of("").await
+    async fn count(&self) -> Option<usize> {
+        Some(self.messages().await)
     }
 
-    async fn dead(&self) -> Vec<String> {
+    async fn dead(&self) -> Option<Vec<String>> {
         let dead = self.dead_letters().await.into_iter();
-        dead.map(|text| text.split_once('\n').unwrap().0.to_owned()).collect()
+        Some(dead.map(|text| text.split_once('\n').unwrap().0.to_owned()).collect())
     }
 }
 
@@ -83,6 +87,11 @@ impl StoredQueue {
         answer
     }
 
+    /// How many messages it has, whether they are locked or not.
+    pub(crate) async fn messages(&self) -> usize {
+        self.count_of("").await
+    }
+
     pub(crate) async fn count_of(&self, suffix: &str) -> usize {
         let query = format!("{suffix}?comp=metadata");
         let answer = self.raw(Method::GET, &query, String::new()).await;
@@ -109,7 +118,7 @@ async fn a_time_that_is_too_far_away_is_met_in_steps() {
     timer.schedule(&message("far"), now(), far).await.unwrap();
     let line = proxy.seen().pop().unwrap().1;
     assert!(line.contains("visibilitytimeout=604800&messagettl=%2D1 "), "{line}");
-    assert_eq!(queue.count().await, 1);
+    assert_eq!(queue.messages().await, 1);
     // A message whose first step ends early, as far as the service knows.
     let at = now() + Duration::from_secs(8);
     let step = at.before(Duration::from_secs(1));
@@ -176,7 +185,7 @@ async fn messages_of_others_are_delivered_without_a_body() {
     let delivery = timer.renew(&received.delivery).await.unwrap();
     timer.dead_letter(&delivery, "two\nlines").await.unwrap();
     assert_eq!(queue.dead_letters().await, ["two lines\na <b> ä"]);
-    assert_eq!(queue.count().await, 0);
+    assert_eq!(queue.messages().await, 0);
 }
 
 #[tokio::test]

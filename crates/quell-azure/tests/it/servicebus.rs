@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use quell_azure::servicebus::{ServiceBus, ServiceBusOptions};
 use quell_portable::{Message, Timer};
-use quell_services::ServiceBus as StandIn;
 use quell_services::servicebus::{Counts, QueueOptions, connection_string};
+use quell_services::{SERVICE_BUS, ServiceBus as StandIn};
 use tokio::task::JoinSet;
 
-use crate::timers::{PATIENCE, Queue, message, none, now, one, send, timer_contract};
+use crate::timers::{PATIENCE, Queue, message, none, now, one, send};
 
 pub(crate) const QUEUE: &str = "timers";
+/// The lock of the queue that `cargo xtask live` asks for.
+const LIVE_LOCK: Duration = Duration::from_secs(10);
 
 /// A stand-in with one queue, and a timer in it.
 pub(crate) async fn timer(options: QueueOptions) -> (StandIn, ServiceBus) {
@@ -31,31 +33,93 @@ pub(crate) fn lock(lock: Duration) -> QueueOptions {
     QueueOptions { lock, ..QueueOptions::default() }
 }
 
-/// A stand-in with one queue.
-struct StandInQueue(StandIn);
+/// A queue of a stand-in of its own; or the real one of `cargo xtask live`, which has its own options and
+/// one test at a time.
+pub(crate) struct Bus {
+    stand_in: Option<StandIn>,
+    connection: String,
+    queue: String,
+    lock: Duration,
+}
 
-impl Queue for StandInQueue {
-    async fn new(length: Duration) -> Self {
-        let stand_in = StandIn::start().unwrap();
-        stand_in.create_queue(QUEUE, lock(length)).unwrap();
-        StandInQueue(stand_in)
+impl Bus {
+    pub(crate) async fn with(options: QueueOptions) -> Self {
+        let Some(connection) = std::env::var(SERVICE_BUS).ok() else {
+            let stand_in = StandIn::start().unwrap();
+            stand_in.create_queue(QUEUE, options).unwrap();
+            let (connection, queue) = (stand_in.connection_string(), QUEUE.to_owned());
+            return Bus { stand_in: Some(stand_in), connection, queue, lock: options.lock };
+        };
+        Bus::live(connection).await
     }
 
-    async fn timer(&self) -> Arc<dyn Timer> {
-        Arc::new(options_at(self.0.port()).open().await.unwrap())
+    async fn live(connection: String) -> Self {
+        let queue = connection.split(';').find_map(|part| part.strip_prefix("EntityPath="));
+        let queue = queue.unwrap().to_owned();
+        let bus = Bus { stand_in: None, connection, queue, lock: LIVE_LOCK };
+        let timer = bus.options().open().await.unwrap();
+        // What a test that failed has left behind.
+        loop {
+            let left = timer.receive(32, Duration::from_secs(1)).await.unwrap();
+            if left.is_empty() {
+                return bus;
+            }
+            for received in left {
+                timer.complete(&received.delivery).await.unwrap();
+            }
+        }
     }
 
-    async fn count(&self) -> usize {
-        let counts = self.0.counts(QUEUE).unwrap();
-        counts.ready + counts.scheduled + counts.locked
+    pub(crate) fn options(&self) -> ServiceBusOptions {
+        let options = ServiceBusOptions::from_connection_string(&self.connection, &self.queue);
+        options.unwrap().timeout(Duration::from_secs(5))
     }
 
-    async fn dead(&self) -> Vec<String> {
-        self.0.dead_letters(QUEUE).unwrap()
+    pub(crate) fn counts(&self) -> Option<Counts> {
+        self.stand_in.as_ref().map(|stand_in| stand_in.counts(QUEUE).unwrap())
     }
 }
 
-timer_contract!(StandInQueue);
+impl Queue for Bus {
+    async fn new(length: Duration) -> Self {
+        Bus::with(lock(length)).await
+    }
+
+    fn lock(&self) -> Duration {
+        self.lock
+    }
+
+    async fn timer(&self) -> Arc<dyn Timer> {
+        Arc::new(self.options().open().await.unwrap())
+    }
+
+    async fn count(&self) -> Option<usize> {
+        self.counts().map(|counts| counts.ready + counts.scheduled + counts.locked)
+    }
+
+    async fn dead(&self) -> Option<Vec<String>> {
+        self.stand_in.as_ref().map(|stand_in| stand_in.dead_letters(QUEUE).unwrap())
+    }
+}
+
+/// `cargo xtask live` runs these.
+mod contract {
+    crate::timers::timer_contract!(super::Bus);
+}
+
+/// As far as that can be seen without the real service.
+#[tokio::test]
+async fn the_queue_of_live_tests_is_emptied_before_each() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    for _ in 0..40 {
+        send(&timer, "left behind").await;
+    }
+    let bus = Bus::live(format!("{};EntityPath={QUEUE}", stand_in.connection_string())).await;
+    assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts::default());
+    assert!(bus.counts().is_none() && bus.dead().await.is_none());
+    send(&*bus.timer().await, "x").await;
+    assert_eq!(stand_in.counts(QUEUE).unwrap().ready, 1);
+}
 
 #[tokio::test]
 async fn a_message_that_is_delivered_too_often_is_dead() {
