@@ -21,6 +21,7 @@ mod timed;
 mod timed_partitions;
 mod unruly;
 mod world;
+mod worlds;
 
 use std::sync::Arc;
 
