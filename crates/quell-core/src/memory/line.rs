@@ -6,7 +6,8 @@
 use std::cmp::Reverse;
 use std::ops::Bound;
 
-use super::state::{Lane, Ready, State};
+use super::indexes::{Lane, Ready};
+use super::state::State;
 use crate::{JobId, Key, NextDue, QueueName, TaskName, Timestamp};
 
 impl State {
@@ -51,7 +52,7 @@ impl State {
         working.flat_map(move |task| {
             let first = (queue.clone(), task.clone(), None);
             let of_task = move |(lane, _): &(&Lane, &Ready)| lane.0 == *queue && lane.1 == *task;
-            let lanes = self.ready.range(first..).take_while(of_task);
+            let lanes = self.indexes.ready.range(first..).take_while(of_task);
             lanes.map(|(lane, ready)| (lane.2.as_ref(), ready))
         })
     }

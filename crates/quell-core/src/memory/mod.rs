@@ -2,7 +2,7 @@
 //! run workers on in tests.
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
-//! was ever given. `state` holds the rows and their indexes, `limits` what operators set, `line`
+//! was ever given. `state` holds the rows, `indexes` what follows from them, `limits` what operators set, `line`
 //! knows who comes next, `effects` keeps what attempts record, `alerts` what servers watch, `moves`
 //! changes them, `dead` lets them rest, `results` keeps what came of them, `workers` knows who works, `rows` shows them to
 //! `accept`, `schedules` makes ticks into triggers, `snapshot` sets them beside others. `part` lends
@@ -11,6 +11,7 @@
 mod alerts;
 mod dead;
 mod effects;
+mod indexes;
 mod limits;
 mod line;
 mod moves;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::Event;
-use super::state::{State, TaskKey};
+use super::part::TaskKey;
+use super::state::State;
 use crate::crash::is_crash;
 use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};

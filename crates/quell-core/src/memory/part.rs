@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::indexes::Indexes;
 use super::state::State;
 use crate::accept::accept;
 use crate::dedup::Hold;
@@ -101,23 +102,8 @@ impl Part {
     /// These rows at `now`.
     #[must_use]
     pub fn new(now: Timestamp, ids: Ids, rows: Rows, has_history: bool) -> Self {
-        let mut state = State::new(now);
+        let mut state = State::of(now, rows, Indexes::default());
         (state.next_id, state.id_step) = (ids.next, ids.step);
-        state.attempts = rows.attempts;
-        state.effects = rows.effects;
-        state.pasts = rows.pasts;
-        state.limits.queues = rows.queues;
-        state.limits.tasks = rows.tasks;
-        state.limits.starts = rows.starts;
-        state.holds = rows.holds;
-        state.records = rows.records;
-        state.memories = rows.memories;
-        state.schedules = rows.schedules;
-        state.ticks = rows.ticks;
-        state.has_lines = false;
-        for job in rows.jobs.into_values() {
-            state.lend(job);
-        }
         state.has_history = has_history;
         Part(state)
     }
@@ -126,7 +112,7 @@ impl Part {
     /// closed window (R10, R11). Such a window is enough for [`Part::enqueue`]; the other steps need
     /// its row.
     pub fn note_key(&mut self, task_key: &TaskKey, runs: bool, closed: Option<JobId>) {
-        self.0.note_key(task_key, runs, closed);
+        self.0.indexes.note_key(task_key, runs, closed);
     }
 
     /// Ends the step.

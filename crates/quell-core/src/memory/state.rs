@@ -3,12 +3,13 @@
 //! Every change of a job goes through [`State::update`], which keeps the indexes true and notes
 //! what others must be told: wake-ups and events.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use super::indexes::{Indexes, Lane, lane};
 use super::limits::Limits;
+use super::part::{Rows, TaskKey};
 use super::{Event, no_such_job};
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
@@ -23,16 +24,9 @@ use crate::{
     Result, ScheduleName, TaskName, Timestamp,
 };
 
-/// Jobs that may start, in the order of R30.
-pub(super) type Ready = BTreeSet<(Reverse<i16>, Timestamp, JobId)>;
-/// Jobs of one task that share a line: those of a partition, or those without one.
-pub(super) type Lane = (QueueName, TaskName, Option<Key>);
 /// What others see of a job's place in line: its state, window, wait and lane, and whether it is a
 /// closed window.
 type Place = (JobState, Window, bool, Lane, bool);
-/// A debounce or dedup key is its task's own.
-pub(super) type TaskKey = (TaskName, Key);
-
 /// The rows come first; the rest follows from them, or is empty between two steps.
 #[derive(Clone, Debug)]
 pub(super) struct State {
@@ -42,14 +36,7 @@ pub(super) struct State {
     pub(super) id_step: u64,
     /// A part shares its rows with the store that lent them, and copies those that it changes.
     pub(super) jobs: BTreeMap<JobId, Arc<Job>>,
-    /// Whether `ready` is kept: the stores that parts are lent to know who comes next.
-    pub(super) has_lines: bool,
-    pub(super) ready: BTreeMap<Lane, Ready>,
-    open: BTreeMap<TaskKey, JobId>,
-    /// Full windows; the windows of a key run in the order of their ids (R10, R11).
-    closed: BTreeMap<TaskKey, BTreeSet<JobId>>,
-    running: BTreeSet<JobId>,
-    running_keys: BTreeMap<TaskKey, usize>,
+    pub(super) indexes: Indexes,
     pub(super) attempts: BTreeMap<JobId, Vec<Attempt>>,
     pub(super) effects: BTreeMap<JobId, BTreeMap<EffectName, Effect>>,
     /// What jobs were before someone edited or imported them.
@@ -81,26 +68,30 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(now: Timestamp) -> Self {
+        State::of(now, Rows::default(), Indexes::with_lines())
+    }
+
+    /// These rows, as they are stored: that they are here is no news.
+    pub(super) fn of(now: Timestamp, rows: Rows, indexes: Indexes) -> Self {
+        let Rows { jobs, attempts, effects, pasts, queues, tasks, starts, .. } = rows;
+        let Rows { holds, records, memories, schedules, ticks, .. } = rows;
+        let mut indexes = indexes;
+        jobs.values().for_each(|job| indexes.enter(job));
         State {
             now,
             next_id: 1,
             id_step: 1,
-            jobs: BTreeMap::new(),
-            has_lines: true,
-            ready: BTreeMap::new(),
-            open: BTreeMap::new(),
-            closed: BTreeMap::new(),
-            running: BTreeSet::new(),
-            running_keys: BTreeMap::new(),
-            attempts: BTreeMap::new(),
-            effects: BTreeMap::new(),
-            pasts: BTreeMap::new(),
-            limits: Limits::default(),
-            holds: BTreeMap::new(),
-            records: BTreeMap::new(),
-            memories: BTreeMap::new(),
-            schedules: BTreeMap::new(),
-            ticks: BTreeMap::new(),
+            jobs,
+            indexes,
+            attempts,
+            effects,
+            pasts,
+            limits: Limits { queues, tasks, starts },
+            holds,
+            records,
+            memories,
+            schedules,
+            ticks,
             alerts: BTreeMap::new(),
             workers: Vec::new(),
             wakes: BTreeMap::new(),
@@ -172,52 +163,34 @@ impl State {
     }
 
     pub(super) fn open_window(&self, task: &TaskName, key: &Key) -> Option<JobId> {
-        self.open.get(&(task.clone(), key.clone())).copied()
+        self.indexes.open.get(&(task.clone(), key.clone())).copied()
     }
 
     /// Whether an attempt of the key runs (R11).
     pub(super) fn key_runs(&self, task_key: &TaskKey) -> bool {
-        self.running_keys.contains_key(task_key)
+        self.indexes.running_keys.contains_key(task_key)
     }
 
     /// The oldest closed window of a key (R10).
     pub(super) fn closed_window(&self, task_key: &TaskKey) -> Option<JobId> {
-        self.closed.get(task_key).and_then(BTreeSet::first).copied()
+        self.indexes.closed.get(task_key).and_then(BTreeSet::first).copied()
     }
 
     /// The window of a key that runs next: that with the smallest id (R10, R11).
     pub(super) fn next_window(&self, task_key: &TaskKey) -> Option<JobId> {
-        let open = self.open.get(task_key).copied();
+        let open = self.indexes.open.get(task_key).copied();
         self.closed_window(task_key).into_iter().chain(open).min()
     }
 
-    /// Notes jobs of a key that have no row here.
-    pub(super) fn note_key(&mut self, task_key: &TaskKey, runs: bool, closed: Option<JobId>) {
-        if runs {
-            let count = self.running_keys.entry(task_key.clone()).or_insert(0);
-            *count = count.saturating_add(1);
-        }
-        if let Some(closed) = closed {
-            self.closed.entry(task_key.clone()).or_default().insert(closed);
-        }
-    }
-
     pub(super) fn running(&self) -> impl Iterator<Item = &Job> {
-        self.running.iter().filter_map(|id| self.job(*id))
+        self.indexes.running.iter().filter_map(|id| self.job(*id))
     }
 
     pub(super) fn insert(&mut self, job: Job) {
         let id = job.id;
+        self.indexes.enter(&job);
         self.jobs.insert(id, Arc::new(job));
-        self.enter(id);
         self.note_news(id, None);
-    }
-
-    /// Takes in a row as it is stored, which is no news.
-    pub(super) fn lend(&mut self, job: Arc<Job>) {
-        let id = job.id;
-        self.jobs.insert(id, job);
-        self.enter(id);
     }
 
     /// Changes a job; none where there is no such job.
@@ -226,12 +199,13 @@ impl State {
     }
 
     fn update_row<R>(&mut self, id: JobId, change: impl FnOnce(&mut Arc<Job>) -> R) -> Option<R> {
-        let before = place(self.job(id)?);
-        self.leave(id);
-        let answer = self.jobs.get_mut(&id).map(change);
-        self.enter(id);
+        let job = self.jobs.get_mut(&id)?;
+        let before = place(job);
+        self.indexes.leave(job);
+        let answer = change(job);
+        self.indexes.enter(job);
         self.note_news(id, Some(before));
-        answer
+        Some(answer)
     }
 
     fn replace(&mut self, job: Job) {
@@ -260,7 +234,8 @@ impl State {
     }
 
     pub(super) fn remove(&mut self, id: JobId) {
-        self.leave(id);
+        let Some(job) = self.jobs.get(&id) else { return };
+        self.indexes.leave(job);
         self.keep_result(id);
         self.jobs.remove(&id);
         self.attempts.remove(&id);
@@ -274,81 +249,6 @@ impl State {
         self.met.insert(job.id);
         self.attempts.insert(job.id, attempts);
         self.jobs.insert(job.id, Arc::new(job));
-    }
-
-    /// Takes a job out of the indexes.
-    fn leave(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        if job.state == JobState::Running {
-            self.running.remove(&id);
-        }
-        if job.state == JobState::Scheduled && !job.waits && self.has_lines {
-            let lane = lane(job);
-            if let Some(ready) = self.ready.get_mut(&lane) {
-                ready.remove(&(Reverse(job.priority), job.window.due_at, id));
-                if ready.is_empty() {
-                    self.ready.remove(&lane);
-                }
-            }
-        }
-        let Some(key) = &job.key else { return };
-        let task_key = (job.task.clone(), key.clone());
-        match job.state {
-            JobState::Scheduled if job.shape.closed => {
-                if let Some(closed) = self.closed.get_mut(&task_key) {
-                    closed.remove(&id);
-                    if closed.is_empty() {
-                        self.closed.remove(&task_key);
-                    }
-                }
-            }
-            JobState::Scheduled => drop(self.open.remove(&task_key)),
-            JobState::Running => {
-                if let Some(count) = self.running_keys.get_mut(&task_key) {
-                    *count = count.saturating_sub(1);
-                    if *count == 0 {
-                        self.running_keys.remove(&task_key);
-                    }
-                }
-            }
-            JobState::Succeeded
-            | JobState::Dead
-            | JobState::Cancelled
-            | JobState::Absorbed
-            | JobState::Unreadable => {}
-        }
-    }
-
-    /// Puts a job into the indexes.
-    fn enter(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        if job.state == JobState::Running {
-            self.running.insert(id);
-        }
-        if job.state == JobState::Scheduled && !job.waits && self.has_lines {
-            let place = (Reverse(job.priority), job.window.due_at, id);
-            self.ready.entry(lane(job)).or_default().insert(place);
-        }
-        let Some(key) = &job.key else { return };
-        let task_key = || (job.task.clone(), key.clone());
-        match job.state {
-            JobState::Scheduled if job.shape.closed => {
-                self.closed.entry(task_key()).or_default().insert(id);
-            }
-            JobState::Scheduled => {
-                let other = self.open.insert(task_key(), id);
-                assert!(other.is_none(), "two open windows for {key:?}: {other:?} and {id}");
-            }
-            JobState::Running => {
-                let count = self.running_keys.entry(task_key()).or_insert(0);
-                *count = count.saturating_add(1);
-            }
-            JobState::Succeeded
-            | JobState::Dead
-            | JobState::Cancelled
-            | JobState::Absorbed
-            | JobState::Unreadable => {}
-        }
     }
 
     /// Notes what the change of a job means to others.
@@ -486,10 +386,6 @@ impl State {
         });
         (jobs > 0).then_some(KeyAdvice { jobs, triggers })
     }
-}
-
-fn lane(job: &Job) -> Lane {
-    (job.queue.clone(), job.task.clone(), job.partition.clone())
 }
 
 fn place(job: &Job) -> Place {
