@@ -27,52 +27,67 @@ impl<B: Backend> Step<'_, B> {
         self.note_jobs(changes, before, after)?;
         note_beside(changes, before, after);
         note_names(changes, before, after);
-        note_settings(changes, before, after);
+        note_settings(changes, before, after, &self.assumed);
         note_plans(changes, before, after);
         Ok(())
     }
 
     /// Jobs, the indexes over them, and the rows of their keys.
     fn note_jobs(&self, changes: &mut Changes, before: &Rows, after: &Rows) -> Result<()> {
-        let mut keys: BTreeMap<TaskKey, KeyChange> = BTreeMap::new();
+        let (mut rows, mut moved) = (Vec::new(), Vec::new());
         for (id, was, is) in differing(&before.jobs, &after.jobs) {
             let name = RowName::Job(*id);
             let is_aside = |job: &&Arc<Job>| job.state == JobState::Unreadable;
             match is.filter(|job| !is_aside(job)) {
-                Some(job) => changes.put(name.clone(), Row::Job(Arc::clone(job))),
+                Some(job) => rows.push((name.clone(), Some(Row::Job(Arc::clone(job))))),
                 // What is set aside is kept as it was.
                 None if is.is_some() => drop(changes.aside.insert(*id)),
                 None if was.is_some_and(|was| is_aside(&was)) => {}
-                None => drop(changes.rows.insert(name.clone(), None)),
+                None => rows.push((name.clone(), None)),
             }
             let (was, is) = (was.map(|job| &**job), is.map(|job| &**job));
             let entries = |job: Option<&Job>| job.map(entries_of).unwrap_or_default();
             changes.move_entries(&name, entries(was), entries(is));
-            let Some(task_key) = was.or(is).and_then(key_of) else { continue };
             // Whether a window waits is decided by the others of its key. An open window never changes
             // without the row of its key, so a backend may read both in one.
             let is_open = standing(is).is_some_and(|(_, is_open, _)| is_open);
             if !is_open && standing(was) == standing(is) && waiting(was) == waiting(is) {
                 continue;
             }
-            if !self.has_loaded(&RowName::Key(task_key.clone())) {
-                return Err(not_loaded(&task_key));
-            }
-            let change = keys.entry(task_key.clone()).or_insert_with(|| KeyChange {
-                jobs: self.keys.get(&task_key).cloned().unwrap_or_default(),
-                closed: self.closed.get(&task_key).cloned(),
-                is_lost: false,
-            });
-            change.note(*id, was, is);
+            let task_key = was.or(is).and_then(key_of);
+            moved.extend(task_key.map(|task_key| (task_key, Moved { id: *id, was, is })));
         }
-        for (task_key, change) in keys {
+        moved.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for of_key in moved.chunk_by(|(one, _), (other, _)| one == other) {
+            let Some((task_key, _)) = of_key.first() else { continue };
             // Written also where it says the same: two steps that move jobs of one key must meet, though
             // each moves a closed window that is not the first.
-            let is = change.end(&task_key, self.now)?;
-            changes.rows.insert(RowName::Key(task_key), is.map(Row::Key));
+            let mut change = self.change_of(task_key)?;
+            of_key.iter().for_each(|(_, moved)| change.note(moved));
+            let is = change.end(task_key, self.now)?;
+            rows.push((RowName::Key(task_key.clone()), is.map(Row::Key)));
         }
+        // Jobs and keys are in the order of their names, so this compares each with the next alone.
+        changes.rows.append(&mut rows.into_iter().collect());
         Ok(())
     }
+
+    /// What becomes of a key's row, before any job of it has moved.
+    fn change_of(&self, task_key: &TaskKey) -> Result<KeyChange> {
+        let jobs = match self.keys.get(task_key) {
+            Some(jobs) => jobs.clone(),
+            None if self.has_loaded(&RowName::Key(task_key.clone())) => KeyJobs::default(),
+            None => return Err(not_loaded(task_key)),
+        };
+        Ok(KeyChange { jobs, closed: self.closed.get(task_key).cloned(), is_lost: false })
+    }
+}
+
+/// A job of a key before and after a step.
+struct Moved<'m> {
+    id: JobId,
+    was: Option<&'m Job>,
+    is: Option<&'m Job>,
 }
 
 /// How a job stands among those of its key: whether it runs, is the open window or a closed one; none
@@ -102,7 +117,8 @@ struct KeyChange {
 }
 
 impl KeyChange {
-    fn note(&mut self, id: JobId, was: Option<&Job>, is: Option<&Job>) {
+    fn note(&mut self, moved: &Moved<'_>) {
+        let Moved { id, was, is } = *moved;
         let (_, _, was_closed) = standing(was).unwrap_or_default();
         let (runs, is_open, is_closed) = standing(is).unwrap_or_default();
         if runs {
@@ -160,7 +176,7 @@ fn note_beside(changes: &mut Changes, before: &Rows, after: &Rows) {
         }
     }
     for (id, was, is) in differing(&before.pasts, &after.pasts) {
-        changes.set(RowName::Past(*id), is.cloned().map(Row::Past));
+        changes.set(RowName::Past(*id), is.cloned().map(|past| Row::Past(Box::new(past))));
         let origin = |past: Option<&quell_core::Past>| past.and_then(|past| past.origin);
         if origin(was) != origin(is) {
             if let Some(origin) = origin(was) {
@@ -194,7 +210,7 @@ pub(crate) fn note_names(changes: &mut Changes, before: &Rows, after: &Rows) {
             was.map(entries).unwrap_or_default(),
             is.map(entries).unwrap_or_default(),
         );
-        changes.set(name, is.cloned().map(Row::Record));
+        changes.set(name, is.cloned().map(|record| Row::Record(Box::new(record))));
     }
     for (key, was, is) in differing(&before.memories, &after.memories) {
         let name = RowName::Memory(key.clone());
@@ -208,13 +224,20 @@ pub(crate) fn note_names(changes: &mut Changes, before: &Rows, after: &Rows) {
     }
 }
 
-/// Queues, tasks and starts.
-fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows) {
+/// Queues and tasks, but for those that were `assumed` to exist, and starts.
+fn note_settings(changes: &mut Changes, before: &Rows, after: &Rows, assumed: &BTreeSet<RowName>) {
     for (queue, _, is) in differing(&before.queues, &after.queues) {
-        changes.set(RowName::Queue(queue.clone()), is.cloned().map(Row::Queue));
+        let name = RowName::Queue(queue.clone());
+        if !assumed.contains(&name) {
+            let row = is.cloned().map(|settings| Row::Queue(settings.map(Box::new)));
+            changes.set(name, row);
+        }
     }
     for (task, _, is) in differing(&before.tasks, &after.tasks) {
-        changes.set(RowName::Task(task.clone()), is.copied().map(Row::Task));
+        let name = RowName::Task(task.clone());
+        if !assumed.contains(&name) {
+            changes.set(name, is.copied().map(Row::Task));
+        }
     }
     for ((queue, partition), was, is) in differing(&before.starts, &after.starts) {
         let name = RowName::Starts(queue.clone(), partition.clone());

@@ -48,7 +48,7 @@ impl<B: Backend> Step<'_, B> {
         let keys = self.keys_of(ids);
         let memories = self.keys_of(back).into_iter().map(RowName::Memory);
         self.load(keys.iter().cloned().map(RowName::Key).chain(memories)).await?;
-        self.load_next_windows(&keys, &ids.iter().copied().collect()).await?;
+        self.load_next_of(&keys, &ids.iter().copied().collect()).await?;
         self.load_settings_of_jobs().await
     }
 
@@ -99,10 +99,20 @@ impl<B: Backend> Step<'_, B> {
         moving: &BTreeSet<JobId>,
     ) -> Result<()> {
         self.load(keys.iter().cloned().map(RowName::Key)).await?;
+        self.load_next_of(keys, moving).await
+    }
+
+    /// The same, of keys whose rows are loaded.
+    async fn load_next_of(
+        &mut self,
+        keys: &BTreeSet<TaskKey>,
+        moving: &BTreeSet<JobId>,
+    ) -> Result<()> {
         self.load_firsts(keys, moving).await?;
         let mut next = BTreeSet::new();
-        for key in keys {
-            let Some(jobs) = self.keys.get(key) else { continue };
+        // Most keys have no window beside the job that moves.
+        let waiting = self.keys.iter().filter(|(_, jobs)| jobs.closed.or(jobs.open).is_some());
+        for (key, jobs) in waiting.filter(|(key, _)| keys.contains(*key)) {
             let closed = match self.closed.get(key) {
                 Some(closed) => closed.iter().find(|id| !moving.contains(id)).copied(),
                 None => jobs.closed,

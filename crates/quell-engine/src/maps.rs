@@ -1,9 +1,9 @@
-//! The smallest backend: ordered maps in memory, behind one lock.
+//! The smallest backend: maps in memory, behind one lock.
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it was
 //! ever given.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,10 @@ pub struct Maps(Arc<Mutex<Kept>>);
 pub struct Kept {
     now: Timestamp,
     next_id: u64,
-    rows: BTreeMap<RowName, Row>,
+    /// Jobs, in the order in which they are listed.
+    jobs: BTreeMap<JobId, Row>,
+    /// All other rows.
+    rows: HashMap<RowName, Row>,
     indexes: BTreeMap<Index, BTreeMap<At, Option<Note>>>,
 }
 
@@ -39,22 +42,22 @@ impl Maps {
     /// No rows, at `now`.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
-        let (rows, indexes) = (BTreeMap::new(), BTreeMap::new());
-        Maps(Arc::new(Mutex::new(Kept { now, next_id: 1, rows, indexes })))
+        let (jobs, rows, indexes) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
+        Maps(Arc::new(Mutex::new(Kept { now, next_id: 1, jobs, rows, indexes })))
     }
 }
 
 impl Kept {
     fn seen(&self, scan: &Scan) -> Seen {
         if scan.index == Index::Jobs {
-            let last = scan
-                .after
-                .as_ref()
-                .map_or(Bound::Included(&LAST_JOB), |(_, name)| Bound::Excluded(name));
-            let jobs = self.rows.range((Bound::Unbounded, last)).rev();
-            let entry = |(name, _): (&RowName, _)| Entry {
+            let last = match scan.after {
+                Some((_, RowName::Job(id))) => Bound::Excluded(id),
+                _ => Bound::Unbounded,
+            };
+            let jobs = self.jobs.range((Bound::Unbounded, last)).rev();
+            let entry = |(id, _): (&JobId, _)| Entry {
                 place: Place::NONE,
-                name: name.clone(),
+                name: RowName::Job(*id),
                 note: None,
             };
             return page(jobs.map(entry), scan.limit);
@@ -81,6 +84,13 @@ impl Kept {
         }
     }
 
+    fn row(&self, name: &RowName) -> Option<&Row> {
+        match name {
+            RowName::Job(id) => self.jobs.get(id),
+            name => self.rows.get(name),
+        }
+    }
+
     fn apply(&mut self, changes: Changes) {
         self.next_id = self.next_id.saturating_add(changes.ids);
         for (name, row) in changes.rows {
@@ -91,9 +101,11 @@ impl Kept {
                     None => all.remove(&(Place::NONE, name.clone())),
                 };
             }
-            match row {
-                Some(row) => self.rows.insert(name, row),
-                None => self.rows.remove(&name),
+            match (name, row) {
+                (RowName::Job(id), Some(row)) => self.jobs.insert(id, row),
+                (RowName::Job(id), None) => self.jobs.remove(&id),
+                (name, Some(row)) => self.rows.insert(name, row),
+                (name, None) => self.rows.remove(&name),
             };
         }
         for (index, place, name) in changes.leave {
@@ -110,9 +122,8 @@ impl Kept {
     }
 }
 
-/// The name before all others, and the last one of a job.
+/// The name before all others.
 const FIRST: RowName = RowName::Job(JobId::new(0));
-const LAST_JOB: RowName = RowName::Job(JobId::new(u64::MAX));
 
 /// Where the entries of a scan begin in ascending order, and where they end in descending order.
 fn bounds(scan: &Scan) -> (Bound<At>, Bound<At>) {
@@ -173,8 +184,7 @@ impl Backend for Maps {
         tx: &mut Self::Tx,
         names: &BTreeSet<RowName>,
     ) -> Result<Vec<(RowName, Row)>> {
-        let found =
-            names.iter().filter_map(|name| Some((name.clone(), tx.rows.get(name)?.clone())));
+        let found = names.iter().filter_map(|name| Some((name.clone(), tx.row(name)?.clone())));
         Ok(found.collect())
     }
 

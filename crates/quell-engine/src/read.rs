@@ -403,7 +403,7 @@ impl<B: Backend> Step<'_, B> {
         let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
         self.load(ids.iter().map(|id| RowName::Aside(*id))).await?;
         let of = |id: JobId| match self.others.get(&RowName::Aside(id)) {
-            Some(Row::Aside(aside)) => Some(aside.clone()),
+            Some(Row::Aside(aside)) => Some((**aside).clone()),
             _ => None,
         };
         Ok(ids.into_iter().filter_map(of).collect())

@@ -75,19 +75,19 @@ pub enum Row {
     /// Its effects, by name.
     Effects(Vec<Effect>),
     /// What it was before.
-    Past(Past),
+    Past(Box<Past>),
     /// What is known of a job that is set aside.
-    Aside(UnreadableJob),
+    Aside(Box<UnreadableJob>),
     /// The jobs of a key.
     Key(KeyJobs),
     /// A dedup key.
     Hold(Hold),
     /// An idempotency key.
-    Record(Record),
+    Record(Box<Record>),
     /// What edges remember of a key.
     Memory(KeyMemory),
     /// The settings of a queue; none where they were deleted.
-    Queue(Option<QueueSettings>),
+    Queue(Option<Box<QueueSettings>>),
     /// The settings of a task.
     Task(TaskSettings),
     /// The starts that a rate counts.

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
-use quell_core::{
-    Error, ErrorKind, Job, JobId, JobState, QueueName, QueueSettings, Result, TaskName,
-    TaskSettings, Timestamp,
-};
+use quell_core::{Error, ErrorKind, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp};
 
 use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Time};
 use crate::loaded::Loaded;
@@ -61,7 +58,8 @@ macro_rules! step {
             // R25: a row that cannot be decoded harms itself only.
             rows_set_aside += 1;
             let may_try = rows_set_aside <= quell_core::unreadable::MAX_PER_CALL;
-            if !(may_try && $self.set_aside(&error).await?) {
+            // Seldom, and a future too large to be a part of each step's.
+            if !(may_try && Box::pin($self.set_aside(&error)).await?) {
                 return Err(error);
             }
         }
@@ -100,8 +98,8 @@ pub(crate) struct Step<'b, B: Backend> {
     /// Rows that the rules do not see.
     pub(crate) others: BTreeMap<RowName, Row>,
     loaded: Loaded,
-    /// Queues and tasks that are known to exist, and were not read.
-    assumed: BTreeSet<RowName>,
+    /// Queues and tasks that are known to exist and were not read: the step writes none of them.
+    pub(crate) assumed: BTreeSet<RowName>,
     has_history: bool,
     taken: Option<(Rows, Ended)>,
     /// What changes beside what follows from the rows.
@@ -160,17 +158,17 @@ impl<'b, B: Backend> Step<'b, B> {
                 let by_name = all.into_iter().map(|effect| (effect.name.clone(), effect));
                 self.rows.effects.insert(id, by_name.collect());
             }
-            (RowName::Past(id), Row::Past(past)) => drop(self.rows.pasts.insert(id, past)),
+            (RowName::Past(id), Row::Past(past)) => drop(self.rows.pasts.insert(id, *past)),
             (RowName::Key(key), Row::Key(jobs)) => drop(self.keys.insert(key, jobs)),
             (RowName::Hold(key), Row::Hold(hold)) => drop(self.rows.holds.insert(key, hold)),
             (RowName::Record(key), Row::Record(record)) => {
-                self.rows.records.insert(key, record);
+                self.rows.records.insert(key, *record);
             }
             (RowName::Memory(key), Row::Memory(memory)) => {
                 self.rows.memories.insert(key, memory);
             }
             (RowName::Queue(queue), Row::Queue(settings)) => {
-                self.rows.queues.insert(queue, settings);
+                self.rows.queues.insert(queue, settings.map(|settings| *settings));
             }
             (RowName::Task(task), Row::Task(settings)) => {
                 self.rows.tasks.insert(task, settings);
@@ -220,16 +218,14 @@ impl<'b, B: Backend> Step<'b, B> {
         self.loaded.has(name) || self.assumed.contains(name)
     }
 
-    /// Shows the step a queue that exists, with settings that decide nothing: it writes none.
+    /// Lets the step take a queue for one that exists, with settings that decide nothing.
     pub(crate) fn assume_queue(&mut self, queue: &QueueName) {
         self.assumed.insert(RowName::Queue(queue.clone()));
-        self.rows.queues.insert(queue.clone(), Some(QueueSettings::default()));
     }
 
-    /// Shows the step a task that exists, likewise.
+    /// Lets the step take a task for one that exists, likewise.
     pub(crate) fn assume_task(&mut self, task: &TaskName) {
         self.assumed.insert(RowName::Task(task.clone()));
-        self.rows.tasks.insert(task.clone(), TaskSettings::default());
     }
 
     /// The queues and tasks that exist once the step has committed, but for those that were known to.
@@ -354,10 +350,18 @@ impl<'b, B: Backend> Step<'b, B> {
 
     fn part(&mut self, has_history: bool) -> Part {
         let rows = std::mem::take(&mut self.rows);
-        let mut part = Part::new(self.now, self.ids, rows, has_history);
+        let is_read =
+            |id: &JobId| rows.jobs.contains_key(id) || self.loaded.has(&RowName::Job(*id));
+        let mut unread = Vec::new();
         for (task_key, jobs) in &self.keys {
-            let unread = |id: &JobId| !self.loaded.has(&RowName::Job(*id));
-            let (runs, closed) = (jobs.running.iter().any(unread), jobs.closed.filter(unread));
+            let runs = jobs.running.iter().any(|id| !is_read(id));
+            let closed = jobs.closed.filter(|id| !is_read(id));
+            if runs || closed.is_some() {
+                unread.push((task_key, runs, closed));
+            }
+        }
+        let mut part = Part::new(self.now, self.ids, rows, has_history);
+        for (task_key, runs, closed) in unread {
             part.note_key(task_key, runs, closed);
         }
         part
@@ -372,19 +376,20 @@ impl<'b, B: Backend> Step<'b, B> {
                 && !jobs.open.is_some_and(|open| closed.contains(&open))
                 && closed.is_disjoint(&jobs.running)
         };
-        let mut open = BTreeSet::new();
-        let mut windows = self.rows.jobs.values().filter(|job| job.is_open_window());
-        if !self.closed.iter().all(fits) || !windows.all(|job| open.insert((&job.task, &job.key))) {
+        if !self.closed.iter().all(fits) {
             return true;
         }
+        let mut open = BTreeSet::new();
         self.rows.jobs.values().any(|job| {
             let Some(key) = &job.key else { return false };
             let task_key = (job.task.clone(), key.clone());
-            let Some(jobs) = self.keys.get(&task_key) else {
-                // The row of the key was not asked for, or there is none.
-                return !job.state.is_ended() && self.loaded.has(&RowName::Key(task_key));
-            };
             let (is_open, is_closed) = (job.is_open_window(), job.is_closed_window());
+            let Some(jobs) = self.keys.get(&task_key) else {
+                let name = RowName::Key(task_key);
+                let is_absent = !job.state.is_ended() && self.loaded.has(&name);
+                // Without the row of its key, a window must be the only one.
+                return is_absent || (is_open && !open.insert(name));
+            };
             let is_first = jobs.closed == Some(job.id);
             let is_behind = jobs.closed.is_some_and(|first| first < job.id);
             (is_closed && !is_first && !is_behind)
@@ -424,15 +429,10 @@ impl<'b, B: Backend> Step<'b, B> {
         keys: &BTreeSet<TaskKey>,
         moving: &BTreeSet<JobId>,
     ) -> Result<()> {
-        let leaves: Vec<TaskKey> = keys
-            .iter()
-            .filter(|key| !self.closed.contains_key(*key))
-            .filter(|key| {
-                let first = self.keys.get(*key).and_then(|jobs| jobs.closed);
-                first.is_some_and(|first| moving.contains(&first))
-            })
-            .cloned()
-            .collect();
+        let may_leave = |jobs: &KeyJobs| jobs.closed.is_some_and(|first| moving.contains(&first));
+        let leaves = self.keys.iter().filter(|(_, jobs)| may_leave(jobs)).map(|(key, _)| key);
+        let leaves = leaves.filter(|key| keys.contains(*key) && !self.closed.contains_key(*key));
+        let leaves: Vec<TaskKey> = leaves.cloned().collect();
         let limit = moving.len().saturating_add(2);
         let scans: Vec<Scan> =
             leaves.iter().map(|key| Scan::first(Index::Closed(key.clone()), limit)).collect();

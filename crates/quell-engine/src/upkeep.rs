@@ -320,7 +320,7 @@ impl<B: Backend> Step<'_, B> {
             set_aside_at: self.now,
             reason: reason.to_owned(),
         };
-        self.beside.put(RowName::Aside(id), Row::Aside(aside));
+        self.beside.put(RowName::Aside(id), Row::Aside(Box::new(aside)));
         self.beside.aside.insert(id);
         let Some(job) = job else {
             let entry = Entry { place: Place::NONE, name: RowName::Job(id), note: None };
