@@ -18,6 +18,13 @@ impl Loaded {
         self.0.push(names);
     }
 
+    /// Lets a row be loaded again.
+    pub(crate) fn forget(&mut self, name: &RowName) {
+        for names in &mut self.0 {
+            names.remove(name);
+        }
+    }
+
     pub(crate) fn add(&mut self, name: RowName) {
         match self.0.first_mut() {
             Some(names) => drop(names.insert(name)),

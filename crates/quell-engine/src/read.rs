@@ -280,7 +280,7 @@ impl<B: Backend> Step<'_, B> {
                 if is_meant {
                     found.push(*id);
                 } else if !shown.contains(id) {
-                    self.rows.jobs.remove(id);
+                    self.hide_job(*id);
                 }
             }
             looked = looked.saturating_add(ids.len());

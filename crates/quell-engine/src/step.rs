@@ -242,6 +242,12 @@ impl<'b, B: Backend> Step<'b, B> {
         self.rows.jobs.insert(job.id, Arc::new(job));
     }
 
+    /// Hides a job that was loaded from the step, until it is loaded again.
+    pub(crate) fn hide_job(&mut self, id: JobId) {
+        self.loaded.forget(&RowName::Job(id));
+        self.rows.jobs.remove(&id);
+    }
+
     /// How many entries of a line are read at a time.
     pub(crate) fn page(&self) -> usize {
         self.backend.page().max(1)
