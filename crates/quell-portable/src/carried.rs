@@ -179,6 +179,6 @@ impl<T: Table> Inner<T> {
         at: Timestamp,
     ) -> Result<()> {
         let message = Message { body: carried.body()?, name: None };
-        self.notices.timer.schedule(&message, now, at).await
+        self.notices.timer.schedule(&message, now, at).await.map(drop)
     }
 }

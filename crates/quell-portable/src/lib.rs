@@ -36,4 +36,4 @@ pub use partitions::Partitions;
 pub use quell_shards::{Layout, Spread};
 pub use table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table, Version};
 pub use timed::Timed;
-pub use timer::{Delivery, Message, Received, Timer};
+pub use timer::{Delivery, Message, Received, Scheduled, Timer};

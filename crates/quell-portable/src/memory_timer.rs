@@ -9,7 +9,7 @@ use quell_core::{Error, ErrorKind, Result, Timestamp};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::timer::{Delivery, Message, Received, Timer};
+use crate::timer::{Delivery, Message, Received, Scheduled, Timer};
 
 /// A timer in memory, whose clock a test moves. Clones are the same timer.
 #[derive(Clone, Debug)]
@@ -228,12 +228,17 @@ impl Timer for MemoryTimer {
         self.lock
     }
 
-    async fn schedule(&self, message: &Message, _: Timestamp, at: Timestamp) -> Result<()> {
+    async fn schedule(
+        &self,
+        message: &Message,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Result<Option<Scheduled>> {
         let mut kept = self.locked();
         if let (Some(name), Some(window)) = (&message.name, self.duplicate_window)
             && kept.is_duplicate(name, window)
         {
-            return Ok(());
+            return Ok(None);
         }
         kept.numbers = kept.numbers.saturating_add(1);
         kept.scheduled = kept.scheduled.saturating_add(1);
@@ -242,7 +247,22 @@ impl Timer for MemoryTimer {
         kept.messages.insert(number, waiting);
         drop(kept);
         self.changed.notify_waiters();
-        Ok(())
+        Ok((at > now).then(|| Scheduled::new(number.to_string())))
+    }
+
+    async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
+        let mut kept = self.locked();
+        let number = scheduled.as_str().parse::<u64>().ok().filter(|number| {
+            let message = kept.messages.get(number);
+            message.is_some_and(|message| message.deliveries == 0 && kept.now < message.at)
+        });
+        match number.and_then(|number| kept.messages.remove(&number)) {
+            Some(_) => Ok(()),
+            None => {
+                let message = format!("message {} is due, or gone", scheduled.as_str());
+                Err(Error::new(ErrorKind::NotFound, message))
+            }
+        }
     }
 
     async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {

@@ -123,7 +123,7 @@ impl Notices {
         let body = serde_json::to_vec(&notice).map_err(|error| {
             Error::new(ErrorKind::Internal, "a notice has no JSON form").with_source(error)
         })?;
-        self.timer.schedule(&Message { body, name: None }, now, notice.at).await
+        self.timer.schedule(&Message { body, name: None }, now, notice.at).await.map(drop)
     }
 
     /// The notices that a step needs: of each row that is due, lapses or ticks earlier than a message

@@ -45,6 +45,24 @@ impl Delivery {
     }
 }
 
+/// What a timer calls a message that it keeps for a later time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scheduled(String);
+
+impl Scheduled {
+    /// What the timer calls it.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Scheduled(text.into())
+    }
+
+    /// What the timer calls it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Delivers messages at a time, at least once each, in no order.
 ///
 /// A receiver holds a lock on what it was given; where the lock ends before the message is
@@ -64,8 +82,19 @@ pub trait Timer: Send + Sync + fmt::Debug + 'static {
     fn lock(&self) -> Duration;
 
     /// Delivers `message` at `at` or soon after, never more than a clock's error before. `now` is the
-    /// table's time; `at` may lie before it.
-    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()>;
+    /// table's time; `at` may lie before it. Returns what [`cancel`](Timer::cancel) takes; none where
+    /// the timer cannot cancel the message, as one that is due now or a duplicate.
+    async fn schedule(
+        &self,
+        message: &Message,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Result<Option<Scheduled>>;
+
+    /// Removes a message that was not delivered yet. An error of kind
+    /// [`NotFound`](quell_core::ErrorKind::NotFound) where it was delivered, is due, or is gone: then
+    /// nothing changes.
+    async fn cancel(&self, scheduled: &Scheduled) -> Result<()>;
 
     /// Takes at most so many messages whose time has come; waits for the first for at most `wait`.
     /// None after that time is no error.

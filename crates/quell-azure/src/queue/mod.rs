@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use quell_core::{Error, ErrorKind, Result, Timestamp};
-use quell_portable::{Delivery, Message, Received, Timer};
+use quell_portable::{Delivery, Message, Received, Scheduled, Timer};
 use tokio::time::{Instant, sleep};
 
 use crate::error::error_code;
@@ -51,7 +51,7 @@ const ABANDONED_SECS: u64 = 1;
 /// - A message whose answer was lost may be stored twice, and is delivered twice then. Where no
 ///   attempt is acknowledged in time, `schedule` fails with an unknown outcome.
 /// - Messages that were received by an answer that was lost are delivered again when their locks end.
-/// - The first attempt to renew, complete or abandon a message ends its receipt. Where a lost answer
+/// - The first attempt to renew, complete, abandon or cancel a message ends its receipt. Where a lost answer
 ///   is followed by one that the receipt is not valid, the outcome is unknown: that may be the work
 ///   of the first attempt, or the lock ended.
 ///
@@ -120,7 +120,7 @@ impl StorageQueue {
         let error = match sent {
             Sent::Answered(answer) if answer.is_success() => return Ok(answer),
             Sent::Answered(answer) => match error_code(&answer).as_str() {
-                "MessageNotFound" | "PopReceiptMismatch" => lock_lost(what),
+                "MessageNotFound" | "PopReceiptMismatch" => gone(what),
                 _ => self.transport.rejected(what, queue, &answer),
             },
             Sent::Failed(failure) => failure.error,
@@ -135,10 +135,16 @@ impl StorageQueue {
     }
 
     async fn update(&self, what: &'static str, delivery: &Delivery, secs: u64) -> Result<Delivery> {
-        let held = Held::of(delivery).ok_or_else(|| lock_lost(what))?;
+        let held = Held::of(delivery.as_str()).ok_or_else(|| gone(what))?;
         let request = wire::update(what, &self.name, &held, secs);
         let answer = self.write(&self.name, request, Deadline::after(self.timeout)).await?;
         Ok(held.updated(&answer)?.delivery())
+    }
+
+    async fn delete(&self, what: &'static str, handle: &str) -> Result<()> {
+        let held = Held::of(handle).ok_or_else(|| gone(what))?;
+        let request = wire::delete(what, &self.name, &held);
+        self.write(&self.name, request, Deadline::after(self.timeout)).await.map(drop)
     }
 }
 
@@ -156,7 +162,12 @@ impl Timer for StorageQueue {
         Duration::from_secs(self.lock_secs)
     }
 
-    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+    async fn schedule(
+        &self,
+        message: &Message,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Result<Option<Scheduled>> {
         if message.body.len() > MOST_BYTES {
             let text = format!("a message has {} bytes, of {MOST_BYTES}", message.body.len());
             return Err(Error::invalid("body", text));
@@ -164,7 +175,16 @@ impl Timer for StorageQueue {
         let text = Envelope { at, put_offs: 0, body: message.body.clone() }.encode();
         let secs = wire::seconds_until(now, at);
         let request = wire::put("send a message", &self.name, secs, &text);
-        self.write(&self.name, request, Deadline::after(self.timeout)).await.map(drop)
+        let answer = self.write(&self.name, request, Deadline::after(self.timeout)).await?;
+        // One that is visible may be received at any time. Where the answer cannot be read, the message
+        // is stored all the same.
+        let stored =
+            wire::messages(&answer).ok().filter(|_| secs > 0).and_then(|mut all| all.pop());
+        Ok(stored.map(|(stored, _)| Scheduled::new(stored.handle())))
+    }
+
+    async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
+        self.delete("cancel a message", scheduled.as_str()).await
     }
 
     /// Takes at most 32 messages. Dropping the future loses none: those that it has taken are
@@ -195,10 +215,7 @@ impl Timer for StorageQueue {
     }
 
     async fn complete(&self, delivery: &Delivery) -> Result<()> {
-        let what = "complete a message";
-        let held = Held::of(delivery).ok_or_else(|| lock_lost(what))?;
-        let request = wire::delete(what, &self.name, &held);
-        self.write(&self.name, request, Deadline::after(self.timeout)).await.map(drop)
+        self.delete("complete a message", delivery.as_str()).await
     }
 
     async fn abandon(&self, delivery: &Delivery) -> Result<()> {
@@ -207,7 +224,7 @@ impl Timer for StorageQueue {
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
         let what = "dead-letter a message";
-        let held = Held::of(delivery).ok_or_else(|| lock_lost(what))?;
+        let held = Held::of(delivery.as_str()).ok_or_else(|| gone(what))?;
         let deadline = Deadline::after(self.timeout);
         let copy = wire::put(what, &self.dead, 0, &wire::dead(reason, &held.text));
         let copy = self.write(&self.dead, copy, deadline).await?;
@@ -224,7 +241,8 @@ impl Timer for StorageQueue {
     }
 }
 
-fn lock_lost(what: &str) -> Error {
-    let message = format!("cannot {what}: its lock was lost, or it is of another timer");
+fn gone(what: &str) -> Error {
+    let message =
+        format!("cannot {what}: its lock was lost, or it is gone, or it is of another timer");
     Error::new(ErrorKind::NotFound, message)
 }

@@ -84,16 +84,21 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Reads what [`Held::delivery`] wrote; none where another timer wrote it.
-    pub(super) fn of(delivery: &Delivery) -> Option<Self> {
-        let mut parts = delivery.as_str().splitn(3, ' ').map(str::to_owned);
+    /// Reads what [`Held::handle`] wrote; none where another timer wrote it.
+    pub(super) fn of(handle: &str) -> Option<Self> {
+        let mut parts = handle.splitn(3, ' ').map(str::to_owned);
         let (id, receipt, text) = (parts.next()?, parts.next()?, parts.next()?);
         let is_id = |c: char| c.is_ascii_alphanumeric() || c == '-';
         (!id.is_empty() && id.chars().all(is_id)).then_some(Held { id, receipt, text })
     }
 
+    /// What the timer's callers keep of it.
+    pub(super) fn handle(&self) -> String {
+        format!("{} {} {}", self.id, self.receipt, self.text)
+    }
+
     pub(super) fn delivery(&self) -> Delivery {
-        Delivery::new(format!("{} {} {}", self.id, self.receipt, self.text))
+        Delivery::new(self.handle())
     }
 
     pub(super) fn received(&self, count: u32, envelope: Option<Envelope>) -> Received {
@@ -233,18 +238,18 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_is_read_as_it_was_written_and_others_are_not_read() {
+    fn a_handle_is_read_as_it_was_written_and_others_are_not_read() {
         let held =
             |text: &str| Held { id: "a-1".into(), receipt: "r+/=".into(), text: text.into() };
         for text in ["", "AQ==", "not ours, with  spaces\n"] {
-            let read = Held::of(&held(text).delivery()).unwrap();
+            let read = Held::of(&held(text).handle()).unwrap();
             assert_eq!(
                 (read.id.as_str(), read.receipt.as_str(), read.text.as_str()),
                 ("a-1", "r+/=", text)
             );
         }
         for other in ["", "a-1", "a-1 r", "a/../b r t", " r t"] {
-            assert!(Held::of(&Delivery::new(other)).is_none(), "{other:?}");
+            assert!(Held::of(other).is_none(), "{other:?}");
         }
     }
 

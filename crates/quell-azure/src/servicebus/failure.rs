@@ -86,8 +86,8 @@ const FULL: &str = "amqp:resource-limit-exceeded";
 const TOO_LONG: &str = "amqp:link:message-size-exceeded";
 
 impl Rejection {
-    /// Whether the receiver no longer holds the message.
-    pub(super) fn is_lock_lost(&self) -> bool {
+    /// Whether the receiver no longer holds the message, or a scheduled one is not there to cancel.
+    pub(super) fn is_gone(&self) -> bool {
         let lost = ["com.microsoft:message-lock-lost", "com.microsoft:message-not-found"];
         self.status == 410 || lost.contains(&self.condition.as_str())
     }
@@ -111,8 +111,8 @@ impl Rejection {
     /// The error of a call; `what` completes "cannot …", and `remedy` says how to fix credentials.
     pub(super) fn error(&self, what: &str, queue: &str, remedy: &str) -> Error {
         let (kind, reason) = match (self.status, self.condition.as_str()) {
-            (..) if self.is_lock_lost() => {
-                (ErrorKind::NotFound, format!("its lock was lost: {self}"))
+            (..) if self.is_gone() => {
+                (ErrorKind::NotFound, format!("its lock was lost, or it is gone: {self}"))
             }
             (401 | 403, _) | (_, UNAUTHORIZED) => {
                 let reason = format!("Service Bus rejects the credentials: {self}: {remedy}");

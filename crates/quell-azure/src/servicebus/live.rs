@@ -26,11 +26,10 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::Operation;
 use super::failure::Failure;
 use super::options::ServiceBusOptions;
 use super::requests::{Requests, receiver_refused, sender_refused};
-use super::wire::{LockToken, decode, manage, put_token};
+use super::wire::{LockToken, Operation, decode, put_token};
 
 /// A connection on which nothing arrives for so long is closed.
 const IDLE_MS: u32 = 60_000;
@@ -177,26 +176,25 @@ impl Live {
         Ok(true)
     }
 
-    /// Does an operation on one delivery, by `$management`: the service answers whether the lock still
-    /// held, also for deliveries of connections before this one. The crate hides the answer to a
-    /// disposition of the link.
+    /// Sends a request to `$management`: the service answers whether a lock still held, also for
+    /// deliveries of connections before this one. The crate hides the answer to a disposition of the
+    /// link.
     pub(super) async fn manage(
         &self,
         operation: &Operation,
-        token: LockToken,
-        timeout_ms: u32,
-    ) -> Result<(), Failure> {
-        let (properties, body) = manage(operation, token, timeout_ms);
-        let result = self.management.call(properties, body).await;
+        timeout: Duration,
+    ) -> Result<Value, Failure> {
+        let body = operation.body.clone();
+        let result = self.management.call(operation.properties(timeout), body).await;
         let has_ended = match &result {
-            Ok(_) => !matches!(operation, Operation::Renew),
-            Err(Failure::Rejected(rejection)) => rejection.is_lock_lost(),
+            Ok(_) => operation.ends_lock,
+            Err(Failure::Rejected(rejection)) => rejection.is_gone(),
             Err(_) => false,
         };
-        if has_ended {
+        if let (Some(token), true) = (operation.token, has_ended) {
             self.close(token).await;
         }
-        result.map(drop)
+        result
     }
 
     /// Ends the link's own record of a delivery whose lock has ended: the service ignores the rest.

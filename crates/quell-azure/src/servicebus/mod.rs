@@ -20,42 +20,21 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fe2o3_amqp::types::primitives::Value;
 use quell_core::{Error, ErrorKind, Result, Timestamp};
-use quell_portable::{Delivery, Message, Received, Timer};
+use quell_portable::{Delivery, Message, Received, Scheduled, Timer};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use failure::Failure;
 use live::{Connecting, Live};
 pub use options::ServiceBusOptions;
-use wire::LockToken;
+use wire::Operation;
 
 use crate::transport::Deadline;
 
 /// The longest body: a message of the tier Standard has 256 KiB, of which 64 KiB are for headers.
 const MOST_BYTES: usize = 192 * 1024;
-
-/// An operation on one delivery.
-#[derive(Debug)]
-enum Operation {
-    Renew,
-    Complete,
-    Abandon,
-    /// With its reason.
-    DeadLetter(String),
-}
-
-impl Operation {
-    /// Completes "cannot …".
-    fn what(&self) -> &'static str {
-        match self {
-            Operation::Renew => "renew the lock of a message",
-            Operation::Complete => "complete a message",
-            Operation::Abandon => "abandon a message",
-            Operation::DeadLetter(_) => "dead-letter a message",
-        }
-    }
-}
 
 /// A timer in one queue.
 pub struct ServiceBus {
@@ -163,16 +142,21 @@ impl ServiceBus {
     /// Makes a write. A busy service has done nothing, and is asked again until the deadline. Where the
     /// connection failed before the write was sent, as after a long silence, it is sent once more on
     /// another; where it may have been sent, its outcome is unknown.
-    async fn write<F>(&self, what: &'static str, act: impl Fn(Arc<Live>) -> F + Send) -> Result<()>
+    async fn write<R, F>(
+        &self,
+        what: &'static str,
+        act: impl Fn(Arc<Live>) -> F + Send,
+    ) -> Result<R>
     where
-        F: Future<Output = Result<(), Failure>> + Send,
+        R: Send,
+        F: Future<Output = Result<R, Failure>> + Send,
     {
         let mut deadline = self.deadline();
         let mut is_second = false;
         loop {
             let (live, _) = self.live(what, deadline).await?;
             let failure = match timeout_at(deadline.ends(), act(Arc::clone(&live))).await {
-                Ok(Ok(())) => return Ok(()),
+                Ok(Ok(done)) => return Ok(done),
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::in_doubt(self.silence()),
             };
@@ -202,18 +186,9 @@ impl ServiceBus {
         }
     }
 
-    async fn manage(&self, delivery: &Delivery, operation: Operation) -> Result<()> {
-        let what = operation.what();
-        let token = LockToken::of(delivery).ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("cannot {what}: its delivery is of another timer"),
-            )
-        })?;
-        let timeout_ms = u32::try_from(self.options.timeout.as_millis()).unwrap_or(u32::MAX);
-        let operation = &operation;
-        let act =
-            move |live: Arc<Live>| async move { live.manage(operation, token, timeout_ms).await };
+    async fn manage(&self, operation: Operation) -> Result<Value> {
+        let (what, operation, timeout) = (operation.what, &operation, self.options.timeout);
+        let act = move |live: Arc<Live>| async move { live.manage(operation, timeout).await };
         self.write(what, act).await
     }
 }
@@ -232,14 +207,27 @@ impl Timer for ServiceBus {
         self.options.lock
     }
 
-    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+    async fn schedule(
+        &self,
+        message: &Message,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Result<Option<Scheduled>> {
         if message.body.len() > MOST_BYTES {
             let text = format!("a message has {} bytes, of {MOST_BYTES}", message.body.len());
             return Err(Error::invalid("body", text));
         }
-        let message = &wire::encode(message, (at > now).then_some(at));
+        if at > now {
+            let answer = self.manage(Operation::schedule(message, at)?).await?;
+            return Ok(wire::scheduled(&answer));
+        }
+        let message = &wire::encode(message);
         let act = move |live: Arc<Live>| async move { live.send(message.clone()).await };
-        self.write("send a message", act).await
+        self.write("send a message", act).await.map(|()| None)
+    }
+
+    async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
+        self.manage(Operation::cancel(scheduled)?).await.map(drop)
     }
 
     /// Dropping the future loses no message: those that it has taken are delivered again when their
@@ -274,19 +262,22 @@ impl Timer for ServiceBus {
     }
 
     async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
-        self.manage(delivery, Operation::Renew).await?;
-        Ok(delivery.clone())
+        self.manage(Operation::renew(delivery)?).await.map(|_| delivery.clone())
     }
 
     async fn complete(&self, delivery: &Delivery) -> Result<()> {
-        self.manage(delivery, Operation::Complete).await
+        let settle = Operation::settle("complete a message", delivery, "completed", None)?;
+        self.manage(settle).await.map(drop)
     }
 
     async fn abandon(&self, delivery: &Delivery) -> Result<()> {
-        self.manage(delivery, Operation::Abandon).await
+        let settle = Operation::settle("abandon a message", delivery, "abandoned", None)?;
+        self.manage(settle).await.map(drop)
     }
 
     async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
-        self.manage(delivery, Operation::DeadLetter(reason.to_owned())).await
+        let what = "dead-letter a message";
+        let settle = Operation::settle(what, delivery, "suspended", Some(reason))?;
+        self.manage(settle).await.map(drop)
     }
 }

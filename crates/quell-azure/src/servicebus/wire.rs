@@ -1,17 +1,16 @@
 //! Messages and the bodies of requests, as Service Bus lays them out.
 
+use std::time::Duration;
+
 use fe2o3_amqp::link::delivery::DeliveryInfo;
 use fe2o3_amqp::types::messaging::{
     AmqpValue, ApplicationProperties, Body, Data, Message as Wire, MessageAnnotations, MessageId,
     Properties,
 };
-use fe2o3_amqp::types::primitives::{
-    Array, OrderedMap, SimpleValue, Timestamp as WireTime, Uuid, Value,
-};
-use quell_core::Timestamp;
-use quell_portable::{Delivery, Message, Received};
-
-use super::Operation;
+use fe2o3_amqp::types::primitives::{Array, SimpleValue, Timestamp as WireTime, Uuid, Value};
+use quell_core::{Error, ErrorKind, Result, Timestamp};
+use quell_portable::{Delivery, Message, Received, Scheduled};
+use serde_amqp::to_vec;
 
 /// A lock token: the GUID that names one delivery, in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +26,7 @@ impl LockToken {
     }
 
     /// Reads what [`LockToken::delivery`] wrote.
-    pub(super) fn of(delivery: &Delivery) -> Option<Self> {
+    fn of(delivery: &Delivery) -> Option<Self> {
         let text = delivery.as_str();
         (text.len() == 32).then_some(())?;
         Some(LockToken(u128::from_str_radix(text, 16).ok()?.to_be_bytes()))
@@ -36,23 +35,25 @@ impl LockToken {
     fn delivery(self) -> Delivery {
         Delivery::new(format!("{:032x}", u128::from_be_bytes(self.0)))
     }
+
+    fn array(self) -> Value {
+        Value::Array(Array(vec![Value::Uuid(Uuid::from(self.0))]))
+    }
 }
 
-/// Encodes a message that is delivered at `at`, or at once where the time has come.
-pub(super) fn encode(message: &Message, at: Option<Timestamp>) -> Wire<Data> {
-    // A part of a millisecond counts as one: no message is early.
-    let millis = |at: Timestamp| at.as_micros().div_euclid(1_000).saturating_add(1);
-    let annotations = at.map(|at| {
-        let due = WireTime::from_milliseconds(millis(at));
-        MessageAnnotations::builder().insert("x-opt-scheduled-enqueue-time", due).build()
-    });
-    // A queue with duplicate detection needs a name for each message.
-    let name = message.name.clone().unwrap_or_else(|| format!("{:032x}", fastrand::u128(..)));
-    Wire::builder()
-        .message_annotations(annotations)
-        .properties(Properties::builder().message_id(MessageId::String(name)).build())
-        .body(Data::from(message.body.clone()))
-        .build()
+/// Encodes a message that is delivered at once.
+pub(super) fn encode(message: &Message) -> Wire<Data> {
+    let body = Data::from(message.body.clone());
+    Wire::builder().properties(properties(id_of(message))).body(body).build()
+}
+
+/// A queue with duplicate detection needs an id for each message, also where it has no name.
+fn id_of(message: &Message) -> String {
+    message.name.clone().unwrap_or_else(|| format!("{:032x}", fastrand::u128(..)))
+}
+
+fn properties(id: String) -> Properties {
+    Properties::builder().message_id(MessageId::String(id)).build()
 }
 
 /// Decodes a delivery; none where its tag is no lock token.
@@ -82,39 +83,104 @@ pub(super) fn put_token(audience: &str, kind: &str) -> ApplicationProperties {
         .build()
 }
 
-/// The request of `$management` for an operation on one delivery.
-pub(super) fn manage(
-    operation: &Operation,
-    token: LockToken,
-    timeout_ms: u32,
-) -> (ApplicationProperties, Value) {
-    let tokens = Value::Array(Array(vec![Value::Uuid(Uuid::from(token.0))]));
-    let mut body = OrderedMap::new();
-    let mut set = |name: &str, value: Value| body.insert(Value::String(name.to_owned()), value);
-    set("lock-tokens", tokens);
-    let name = match operation {
-        Operation::Renew => "com.microsoft:renew-lock",
-        Operation::Complete | Operation::Abandon | Operation::DeadLetter(_) => {
-            "com.microsoft:update-disposition"
-        }
-    };
-    let status = match operation {
-        Operation::Renew => None,
-        Operation::Complete => Some("completed"),
-        Operation::Abandon => Some("abandoned"),
-        Operation::DeadLetter(reason) => {
-            set("deadletter-reason", Value::String(reason.clone()));
-            Some("suspended")
-        }
-    };
-    if let Some(status) = status {
-        set("disposition-status", Value::String(status.to_owned()));
+/// A request of `$management`.
+#[derive(Debug)]
+pub(super) struct Operation {
+    /// Completes "cannot …".
+    pub(super) what: &'static str,
+    name: &'static str,
+    pub(super) body: Value,
+    /// The delivery that it is about, if any.
+    pub(super) token: Option<LockToken>,
+    /// Whether it ends that delivery's lock.
+    pub(super) ends_lock: bool,
+}
+
+impl Operation {
+    fn new(what: &'static str, name: &'static str, body: Value) -> Self {
+        Operation { what, name, body, token: None, ends_lock: false }
     }
-    let properties = ApplicationProperties::builder()
-        .insert("operation", name)
-        .insert("com.microsoft:server-timeout", SimpleValue::Uint(timeout_ms))
-        .build();
-    (properties, Value::Map(body))
+
+    /// Stores a message that is delivered at `at`; the answer has its sequence number.
+    pub(super) fn schedule(message: &Message, at: Timestamp) -> Result<Self> {
+        // A part of a millisecond counts as one: no message is early.
+        let millis = at.as_micros().div_euclid(1_000).saturating_add(1);
+        let due = WireTime::from_milliseconds(millis);
+        let annotations =
+            MessageAnnotations::builder().insert("x-opt-scheduled-enqueue-time", due).build();
+        let (id, body) = (id_of(message), Data::from(message.body.clone()));
+        let sections = [to_vec(&annotations), to_vec(&properties(id.clone())), to_vec(&body)];
+        let sections = sections.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| {
+            Error::new(ErrorKind::Internal, "a message has no AMQP form").with_source(error)
+        })?;
+        let encoded = Value::Binary(sections.concat().into());
+        let message = map([("message-id", id.into()), ("message", encoded)]);
+        let body = map([("messages", Value::List(vec![message]))]);
+        Ok(Operation::new("send a message", "com.microsoft:schedule-message", body))
+    }
+
+    /// Removes a message that [`Operation::schedule`] has stored.
+    pub(super) fn cancel(scheduled: &Scheduled) -> Result<Self> {
+        let what = "cancel a message";
+        let number = scheduled.as_str().parse().map_err(|_| of_another_timer(what))?;
+        let body = map([("sequence-numbers", Value::Array(Array(vec![Value::Long(number)])))]);
+        Ok(Operation::new(what, "com.microsoft:cancel-scheduled-message", body))
+    }
+
+    pub(super) fn renew(delivery: &Delivery) -> Result<Self> {
+        let what = "renew the lock of a message";
+        let token = LockToken::of(delivery).ok_or_else(|| of_another_timer(what))?;
+        let body = map([("lock-tokens", token.array())]);
+        let operation = Operation::new(what, "com.microsoft:renew-lock", body);
+        Ok(Operation { token: Some(token), ..operation })
+    }
+
+    /// Completes, abandons or dead-letters a message, as `disposition` says; only a dead letter has a
+    /// reason.
+    pub(super) fn settle(
+        what: &'static str,
+        delivery: &Delivery,
+        disposition: &str,
+        reason: Option<&str>,
+    ) -> Result<Self> {
+        let token = LockToken::of(delivery).ok_or_else(|| of_another_timer(what))?;
+        let reason = reason.map(|reason| ("deadletter-reason", reason.into()));
+        let fields = [("lock-tokens", token.array()), ("disposition-status", disposition.into())];
+        let body = map(fields.into_iter().chain(reason));
+        let operation = Operation::new(what, "com.microsoft:update-disposition", body);
+        Ok(Operation { token: Some(token), ends_lock: true, ..operation })
+    }
+
+    /// The properties of the request, which the service ends after `timeout`.
+    pub(super) fn properties(&self, timeout: Duration) -> ApplicationProperties {
+        let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        ApplicationProperties::builder()
+            .insert("operation", self.name)
+            .insert("com.microsoft:server-timeout", SimpleValue::Uint(millis))
+            .build()
+    }
+}
+
+/// What the answer to [`Operation::schedule`] calls the message; none for a duplicate, which the
+/// service dropped.
+pub(super) fn scheduled(answer: &Value) -> Option<Scheduled> {
+    let Value::Map(fields) = answer else { return None };
+    let Some(Value::Array(numbers)) = fields.get(&Value::from("sequence-numbers")) else {
+        return None;
+    };
+    match numbers.0.first() {
+        Some(Value::Long(number @ 1..)) => Some(Scheduled::new(number.to_string())),
+        _ => None,
+    }
+}
+
+fn map(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let fields = fields.into_iter().map(|(name, value)| (Value::from(name), value));
+    Value::Map(fields.collect())
+}
+
+fn of_another_timer(what: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("cannot {what}: it is of another timer"))
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use reqwest::{Client, Method, Response};
 use crate::opening::{Tokens, printed, sas};
 use crate::proxy::{Act, Proxy, failure};
 use crate::server::Place;
-use crate::timers::{PATIENCE, Queue, message, none, now, one, send, text, timer_contract};
+use crate::timers::{
+    PATIENCE, Queue, message, none, now, one, send, send_now, text, timer_contract,
+};
 
 /// On a busy machine, Azurite is slow.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -210,7 +212,7 @@ async fn a_queue_that_is_missing_is_created_only_if_asked() {
     for error in [
         again.receive(1, PATIENCE).await.unwrap_err(),
         again.complete(&received.delivery).await.unwrap_err(),
-        again.schedule(&message("x"), now(), now()).await.unwrap_err(),
+        send_now(&again, &message("x")).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("does not exist"), "{error}");

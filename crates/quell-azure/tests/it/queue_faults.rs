@@ -10,7 +10,7 @@ use quell_portable::Timer;
 
 use crate::proxy::{Act, Proxy, failure};
 use crate::queue::StoredQueue;
-use crate::timers::{Queue, lost, message, none, now, one, send, text};
+use crate::timers::{Queue, lost, message, none, now, one, send, send_later, send_now, text};
 
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_secs(2);
@@ -74,7 +74,7 @@ async fn a_message_without_any_answer_has_an_unknown_outcome() {
         let proxy = proxy(&queue, "POST ", vec![act.clone(); 1_000]).await;
         let timer = queue.through(proxy.port).timeout(limit).open().await.unwrap();
         let began = Instant::now();
-        let error = timer.schedule(&message("x"), now(), now()).await.unwrap_err();
+        let error = send_now(&timer, &message("x")).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{act:?}: {error}");
         assert!(began.elapsed() < limit + SLACK, "{:?}", began.elapsed());
         let is_stored = queue.messages().await > 0;
@@ -110,6 +110,13 @@ async fn an_operation_whose_answer_is_lost_has_an_unknown_outcome() {
         assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{loss:?}: {error}");
         assert_eq!(queue.messages().await, 0);
         lost(timer.complete(&received.delivery)).await;
+
+        let (queue, timer, _proxy) = self::timer("DELETE ", [loss.clone()]).await;
+        let scheduled = send_later(&timer, "x", now() + LONG).await;
+        let error = timer.cancel(&scheduled).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{loss:?}: {error}");
+        assert_eq!(queue.count().await, 0);
+        lost(timer.cancel(&scheduled)).await;
 
         let (_queue, timer, _proxy) = self::timer("PUT ", [loss.clone(), Act::Forward, loss]).await;
         send(&timer, "x").await;
@@ -207,7 +214,7 @@ async fn a_silent_peer_holds_no_call_up() {
     let (delivery, x) = (&received.delivery, message("y"));
     let began = Instant::now();
     let kinds = tokio::join!(
-        async { timer.schedule(&x, now(), now()).await.unwrap_err().kind() },
+        async { send_now(&timer, &x).await.unwrap_err().kind() },
         async { timer.renew(delivery).await.unwrap_err().kind() },
         async { timer.complete(delivery).await.unwrap_err().kind() },
         async { timer.abandon(delivery).await.unwrap_err().kind() },
@@ -236,8 +243,8 @@ async fn nothing_that_listens_means_that_nothing_was_done() {
     };
     drop(proxy);
     // The first call may find a connection that was open.
-    let _first = timer.schedule(&message("x"), now(), now()).await;
-    let error = timer.schedule(&message("x"), now(), now()).await.unwrap_err();
+    let _first = send_now(&timer, &message("x")).await;
+    let error = send_now(&timer, &message("x")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let error = timer.receive(1, Duration::ZERO).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

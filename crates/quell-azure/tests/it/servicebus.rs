@@ -9,7 +9,7 @@ use quell_services::servicebus::{Counts, QueueOptions, connection_string};
 use quell_services::{SERVICE_BUS, ServiceBus as StandIn};
 use tokio::task::JoinSet;
 
-use crate::timers::{PATIENCE, Queue, message, none, now, one, send};
+use crate::timers::{PATIENCE, Queue, message, none, now, one, send, send_later, send_now};
 
 pub(crate) const QUEUE: &str = "timers";
 /// The lock of the queue that `cargo xtask live` asks for.
@@ -145,12 +145,22 @@ async fn messages_of_one_name_are_kept_once() {
     assert_eq!(knows.unwrap().duplicate_window(), Some(window));
     let named = Message { name: Some("tick 7".to_owned()), ..message("once") };
     for _ in 0..3 {
-        timer.schedule(&named, now(), now()).await.unwrap();
+        send_now(&timer, &named).await.unwrap();
     }
     // Those without a name differ.
     send(&timer, "more").await;
     send(&timer, "more").await;
-    assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts { ready: 3, ..Counts::default() });
+    // One that is for a later time has the same names.
+    let at = now() + PATIENCE;
+    assert_eq!(timer.schedule(&named, now(), at).await.unwrap(), None);
+    let later = Message { name: Some("tick 8".to_owned()), ..named };
+    let kept = timer.schedule(&later, now(), at).await.unwrap();
+    assert_eq!(timer.schedule(&later, now(), at).await.unwrap(), None);
+    send_later(&timer, "more", at).await;
+    let counts = Counts { ready: 3, scheduled: 2, ..Counts::default() };
+    assert_eq!(stand_in.counts(QUEUE).unwrap(), counts);
+    timer.cancel(&kept.unwrap()).await.unwrap();
+    assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts { scheduled: 1, ..counts });
 }
 
 /// A link keeps a record of each delivery until it is settled there too: the stand-in and the client

@@ -11,17 +11,20 @@ use quell_services::servicebus::{Counts, Fault, QueueOptions};
 use crate::opening::printed;
 use crate::server::until_in;
 use crate::servicebus::{QUEUE, lock, options_at, timer};
-use crate::timers::{PATIENCE, message, none, now, one, send, text};
+use crate::timers::{
+    PATIENCE, lost, message, none, now, one, send, send_later, send_now, text,
+};
 
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(300);
 
 #[tokio::test]
 async fn a_send_whose_acknowledgement_is_lost_has_an_unknown_outcome() {
     let (stand_in, timer) = timer(QueueOptions::default()).await;
     for (fault, stored) in [(Fault::DropAfter, 1), (Fault::DropBefore, 1), (Fault::NoAnswer, 2)] {
         stand_in.fault(QUEUE, fault, 1).unwrap();
-        let error = timer.schedule(&message("x"), now(), now()).await.unwrap_err();
+        let error = send_now(&timer, &message("x")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{fault:?}: {error}");
         // It was not sent again by itself.
         let counts = stand_in.counts(QUEUE).unwrap();
@@ -44,6 +47,32 @@ async fn an_operation_whose_answer_is_lost_has_an_unknown_outcome() {
         let error = timer.complete(&received.delivery).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{fault:?}: it was done: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_message_for_later_whose_answer_is_lost_has_an_unknown_outcome() {
+    let (stand_in, timer) = timer(QueueOptions::default()).await;
+    let at = now() + LONG;
+    for fault in [Fault::NoAnswerManagement, Fault::TimeoutManagement] {
+        let scheduled = send_later(&timer, "x", at).await;
+        stand_in.fault(QUEUE, fault, 1).unwrap();
+        let error = timer.cancel(&scheduled).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{fault:?}: {error}");
+        assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts::default(), "{fault:?}: it was done");
+        lost(timer.cancel(&scheduled)).await;
+    }
+    stand_in.fault(QUEUE, Fault::NoAnswerManagement, 1).unwrap();
+    let error = timer.schedule(&message("x"), now(), at).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{error}");
+    // It was not sent again by itself.
+    assert_eq!(stand_in.counts(QUEUE).unwrap(), Counts { scheduled: 1, ..Counts::default() });
+    let scheduled = send_later(&timer, "y", at).await;
+    stand_in.fault(QUEUE, Fault::BusyManagement, 2).unwrap();
+    let error = timer.schedule(&message("x"), now(), at).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = timer.cancel(&scheduled).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    timer.cancel(&scheduled).await.unwrap();
 }
 
 #[tokio::test]
@@ -85,23 +114,24 @@ async fn a_silent_peer_holds_no_call_up() {
     let limit = Duration::from_secs(2);
     let through = options_at(proxy.port()).timeout(limit).open().await.unwrap();
     let received = one(&through).await;
+    let later = &send_later(&direct, "later", now() + LONG).await;
     proxy.hold(true);
     let (delivery, x) = (&received.delivery, message("y"));
     let began = Instant::now();
     let kinds = tokio::join!(
-        async { through.schedule(&x, now(), now()).await.unwrap_err().kind() },
+        async { send_now(&through, &x).await.unwrap_err().kind() },
         async { through.renew(delivery).await.unwrap_err().kind() },
         async { through.complete(delivery).await.unwrap_err().kind() },
         async { through.abandon(delivery).await.unwrap_err().kind() },
         async { through.dead_letter(delivery, "r").await.unwrap_err().kind() },
+        async { through.cancel(later).await.unwrap_err().kind() },
     );
     let unknown = ErrorKind::UnknownOutcome;
-    assert_eq!(kinds, (unknown, unknown, unknown, unknown, unknown));
+    assert_eq!(kinds, (unknown, unknown, unknown, unknown, unknown, unknown));
     assert!(began.elapsed() < limit + SLACK, "{:?}", began.elapsed());
     // The next ones cannot even connect.
     let began = Instant::now();
-    let (sent, found) =
-        tokio::join!(through.schedule(&x, now(), now()), through.receive(1, limit / 2));
+    let (sent, found) = tokio::join!(send_now(&through, &x), through.receive(1, limit / 2));
     assert_eq!(sent.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(found.unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(began.elapsed() < limit + SLACK, "{:?}", began.elapsed());
@@ -114,8 +144,8 @@ async fn nothing_that_listens_means_that_nothing_was_done() {
     let (stand_in, timer) = timer(QueueOptions::default()).await;
     drop(stand_in);
     // The first call may find a connection that was open.
-    let _first = timer.schedule(&message("x"), now(), now()).await;
-    let error = timer.schedule(&message("x"), now(), now()).await.unwrap_err();
+    let _first = send_now(&timer, &message("x")).await;
+    let error = send_now(&timer, &message("x")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let error = timer.receive(1, SLACK).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use quell_core::{ErrorKind, Timestamp};
-use quell_portable::{Delivery, Message, Received, Timer};
+use quell_core::{ErrorKind, Result, Timestamp};
+use quell_portable::{Delivery, Message, Received, Scheduled, Timer};
 use tokio::task::JoinSet;
 
 /// A wait that ends early where all is well.
@@ -43,6 +43,7 @@ macro_rules! timer_contract {
     ($queue:ty) => {
         crate::timers::timer_contract! { $queue:
             a_message_arrives_at_its_time_and_never_before
+            a_message_that_is_cancelled_is_never_delivered
             a_body_is_any_bytes_up_to_a_length
             a_receiver_takes_at_most_as_many_as_it_asks_for
             a_lock_that_ends_gives_the_message_to_another_receiver
@@ -73,8 +74,18 @@ pub(crate) fn message(body: &str) -> Message {
 }
 
 pub(crate) async fn send(timer: &dyn Timer, body: &str) {
+    send_now(timer, &message(body)).await.unwrap();
+}
+
+/// Sends a message that is due.
+pub(crate) async fn send_now(timer: &dyn Timer, message: &Message) -> Result<Option<Scheduled>> {
     let now = now();
-    timer.schedule(&message(body), now, now).await.unwrap();
+    timer.schedule(message, now, now).await
+}
+
+/// Schedules a message for a later time, which can be cancelled.
+pub(crate) async fn send_later(timer: &dyn Timer, body: &str, at: Timestamp) -> Scheduled {
+    timer.schedule(&message(body), now(), at).await.unwrap().unwrap()
 }
 
 pub(crate) async fn one(timer: &dyn Timer) -> Received {
@@ -91,7 +102,7 @@ pub(crate) fn text(received: &Received) -> &str {
     std::str::from_utf8(&received.body).unwrap()
 }
 
-pub(crate) async fn lost(result: impl Future<Output = quell_core::Result<()>>) {
+pub(crate) async fn lost(result: impl Future<Output = Result<()>>) {
     assert_eq!(result.await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
@@ -136,6 +147,32 @@ pub(crate) async fn a_message_arrives_at_its_time_and_never_before<Q: Queue>() {
     has(&queue, 0, &[]).await;
 }
 
+pub(crate) async fn a_message_that_is_cancelled_is_never_delivered<Q: Queue>() {
+    let queue = Q::new(LONG).await;
+    let timer = queue.timer().await;
+    let at = now() + Duration::from_secs(3);
+    let kept = send_later(&*timer, "kept", at).await;
+    let cancelled = send_later(&*timer, "cancelled", at).await;
+    let far = now() + Duration::from_secs(30 * 24 * 60 * 60);
+    let far = send_later(&*timer, "far", far).await;
+    assert_eq!(queue.count().await, 3);
+    // Another timer may cancel it, once.
+    let other = queue.timer().await;
+    for scheduled in [&cancelled, &far] {
+        other.cancel(scheduled).await.unwrap();
+        lost(timer.cancel(scheduled)).await;
+    }
+    lost(timer.cancel(&Scheduled::new("of another timer"))).await;
+    let received = one(&*timer).await;
+    assert_eq!(text(&received), "kept");
+    lost(timer.cancel(&kept)).await;
+    none(&*timer).await;
+    timer.complete(&received.delivery).await.unwrap();
+    lost(timer.cancel(&kept)).await;
+    assert_eq!(send_now(&*timer, &message("due")).await.unwrap(), None);
+    assert_eq!(queue.count().await, 1);
+}
+
 pub(crate) async fn a_body_is_any_bytes_up_to_a_length<Q: Queue>() {
     let queue = Q::new(LONG).await;
     let timer = queue.timer().await;
@@ -144,13 +181,13 @@ pub(crate) async fn a_body_is_any_bytes_up_to_a_length<Q: Queue>() {
     for body in [Vec::new(), any, b"<a> & \xff ]]>".to_vec(), vec![b'<'; most]] {
         let name = Some(format!("ignored {:x}", fastrand::u64(..)));
         let message = Message { body: body.clone(), name };
-        timer.schedule(&message, now(), now()).await.unwrap();
+        send_now(&*timer, &message).await.unwrap();
         let received = one(&*timer).await;
         assert!(received.body == body, "{} of {} bytes", received.body.len(), body.len());
         timer.complete(&received.delivery).await.unwrap();
     }
     let long = Message { body: vec![0; most + 1], name: None };
-    let error = timer.schedule(&long, now(), now()).await.unwrap_err();
+    let error = send_now(&*timer, &long).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains(&most.to_string()), "{error}");
 }

@@ -17,7 +17,8 @@ use quell_core::{
 };
 use quell_engine::Engine;
 use quell_portable::{
-    Delivery, MemoryTable, MemoryTimer, Message, Partition, Received, Table, Timed, Timer,
+    Delivery, MemoryTable, MemoryTimer, Message, Partition, Received, Scheduled, Table, Timed,
+    Timer,
 };
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -63,7 +64,12 @@ impl Timer for Faulty {
         LOCK
     }
 
-    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+    async fn schedule(
+        &self,
+        message: &Message,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Result<Option<Scheduled>> {
         let fault = match &message.name {
             Some(name) => {
                 self.names.lock().unwrap().push(name.clone());
@@ -79,6 +85,10 @@ impl Timer for Faulty {
                 Err(Error::new(ErrorKind::UnknownOutcome, "the answer was lost"))
             }
         }
+    }
+
+    async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
+        self.timer.cancel(scheduled).await
     }
 
     async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {

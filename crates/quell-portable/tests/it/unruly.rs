@@ -17,8 +17,8 @@ use quell_core::{
 };
 use quell_engine::Engine;
 use quell_portable::{
-    Delivery, MemoryTable, MemoryTimer, Message, Partition, Partitions, Received, Spread, Timed,
-    Timer,
+    Delivery, MemoryTable, MemoryTimer, Message, Partition, Partitions, Received, Scheduled,
+    Spread, Timed, Timer,
 };
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -86,9 +86,14 @@ impl Timer for Unruly {
         LOCK
     }
 
-    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+    async fn schedule(
+        &self,
+        message: &Message,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Result<Option<Scheduled>> {
         if self.is((self.loses)()) {
-            return Ok(());
+            return Ok(None);
         }
         let (early, late) = (self.is(10), self.is(10));
         let at = if early { at.before(Duration::from_secs(3)) } else { at };
@@ -99,6 +104,10 @@ impl Timer for Unruly {
             self.timer.schedule(&again, now, at).await?;
         }
         self.perhaps(self.timer.schedule(message, now, at)).await
+    }
+
+    async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
+        self.perhaps(self.timer.cancel(scheduled)).await
     }
 
     async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {

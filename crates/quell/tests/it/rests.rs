@@ -19,8 +19,8 @@ use quell::{
 use quell_engine::Engine;
 use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
 use quell_portable::{
-    Delivery, MemoryTable, MemoryTimer, Message, Partition, Partitions, Received, Spread, Table,
-    Timed, Timer,
+    Delivery, MemoryTable, MemoryTimer, Message, Partition, Partitions, Received, Scheduled,
+    Spread, Table, Timed, Timer,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -86,12 +86,21 @@ impl Timer for Forgetful {
         self.timer.lock()
     }
 
-    async fn schedule(&self, message: &Message, now: Timestamp, at: Timestamp) -> Result<()> {
+    async fn schedule(
+        &self,
+        message: &Message,
+        now: Timestamp,
+        at: Timestamp,
+    ) -> Result<Option<Scheduled>> {
         if self.random.lock().unwrap().bool() {
             self.lost.fetch_add(1, Ordering::SeqCst);
-            return Ok(());
+            return Ok(None);
         }
         self.timer.schedule(message, now, at).await
+    }
+
+    async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
+        self.timer.cancel(scheduled).await
     }
 
     async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
