@@ -2,22 +2,30 @@
 //!
 //! The promise that lets workers sleep: whatever is due or lapses at a time, a message that comes at
 //! that time or before is on its way, or a process holds one of the queue under its lock. So a message
-//! is sent *before* the rows are written. One whose rows were never written finds nothing and is ignored.
+//! is sent *before* the rows are written. Where they surely were not, it is cancelled, as a message may
+//! start a process. One that comes all the same finds nothing and is ignored.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use quell_core::{Error, ErrorKind, JobId, QueueName, Result, Timestamp};
 use quell_engine::{Changes, Entry, Index, RowName};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
+use tracing::debug;
 
 use crate::held::Held;
-use crate::timer::{Message, Timer};
+use crate::timer::{Message, Scheduled, Timer};
 
 /// Jobs that one message names at most.
 pub(crate) const JOBS: usize = 500;
+/// Messages of steps that wrote nothing which are kept to be cancelled, at most.
+const MOST_LOST: usize = 1_000;
+/// How long a commit waits for the timer to cancel such messages.
+const CANCEL: Duration = Duration::from_millis(250);
 
 /// What a message says: in this queue something is due, or lapses, at this time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,26 +94,61 @@ pub(crate) struct Notices {
     pub(crate) held: Held,
     /// The random name of the store, once it was read.
     pub(crate) store: OnceCell<String>,
+    /// Messages of steps that surely wrote nothing.
+    lost: Mutex<Vec<Scheduled>>,
 }
 
 impl Notices {
     pub(crate) fn new(timer: Arc<dyn Timer>) -> Self {
-        Notices { timer, held: Held::default(), store: OnceCell::new() }
+        Notices { timer, held: Held::default(), store: OnceCell::new(), lost: Mutex::default() }
     }
 
-    /// Sends the notices of a step that writes nothing where this fails: of a message that was sent all
-    /// the same, no row is found.
-    pub(crate) async fn send_all(&self, notices: Vec<Notice>, now: Timestamp) -> Result<()> {
-        let sent = notices.into_iter().map(|notice| self.send(notice, now));
-        try_join_all(sent).await.map(drop).map_err(|error| {
-            let message = "the timer took no message, so nothing was written: try again";
-            match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::UnknownOutcome => {
-                    Error::new(ErrorKind::Unavailable, message).with_source(error)
-                }
-                _ => error,
+    /// Sends the notices of a step, which writes nothing where this fails. Returns those that
+    /// [`lose`](Notices::lose) takes.
+    pub(crate) async fn send_all(
+        &self,
+        notices: Vec<Notice>,
+        now: Timestamp,
+    ) -> Result<Vec<Scheduled>> {
+        let (mut sent, mut failed) = (Vec::new(), None);
+        for one in join_all(notices.into_iter().map(|notice| self.schedule(notice, now))).await {
+            match one {
+                Ok(scheduled) => sent.extend(scheduled),
+                Err(error) => failed = failed.or(Some(error)),
             }
+        }
+        let Some(error) = failed else { return Ok(sent) };
+        self.lose(sent);
+        self.cancel_lost().await;
+        let message = "the timer took no message, so nothing was written: try again";
+        Err(match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::UnknownOutcome => {
+                Error::new(ErrorKind::Unavailable, message).with_source(error)
+            }
+            _ => error,
         })
+    }
+
+    /// Leaves messages of a step that surely wrote nothing to be cancelled. A try that conflicted does not
+    /// wait for that: the engine spreads the tries that follow over a multiple of what it took.
+    pub(crate) fn lose(&self, sent: Vec<Scheduled>) {
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.extend(sent);
+        lost.truncate(MOST_LOST);
+    }
+
+    /// Cancels messages that were lost, as far as the timer does so at once: one that comes all the same
+    /// is ignored.
+    pub(crate) async fn cancel_lost(&self) {
+        let lost = std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner));
+        let cancels = lost.iter().map(|scheduled| async move {
+            if let Err(error) = self.timer.cancel(scheduled).await {
+                debug!(%error, "message not cancelled");
+            }
+        });
+        if timeout(CANCEL, join_all(cancels)).await.is_err() {
+            debug!("messages not cancelled in time");
+        }
     }
 
     /// Sends one notice, in the name of this store unless it is another's.
@@ -114,6 +157,10 @@ impl Notices {
     /// As those of the timer; of kind [`Internal`](ErrorKind::Internal) where the name of the store was
     /// not read before.
     pub(crate) async fn send(&self, notice: Notice, now: Timestamp) -> Result<()> {
+        self.schedule(notice, now).await.map(drop)
+    }
+
+    async fn schedule(&self, notice: Notice, now: Timestamp) -> Result<Option<Scheduled>> {
         let store = notice.store.clone().or_else(|| self.store.get().cloned());
         if store.is_none() {
             let message = "a notice was to be sent before the name of its store was read";
@@ -123,7 +170,7 @@ impl Notices {
         let body = serde_json::to_vec(&notice).map_err(|error| {
             Error::new(ErrorKind::Internal, "a notice has no JSON form").with_source(error)
         })?;
-        self.timer.schedule(&Message { body, name: None }, now, notice.at).await.map(drop)
+        self.timer.schedule(&Message { body, name: None }, now, notice.at).await
     }
 
     /// The notices that a step needs: of each row that is due, lapses or ticks earlier than a message

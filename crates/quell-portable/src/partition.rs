@@ -9,7 +9,7 @@ use std::ops;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
+use futures_util::future::{join, try_join_all};
 use quell_core::checkup::{Checkup, ClockReading};
 use quell_core::part::{Ids, News};
 use quell_core::{
@@ -27,7 +27,7 @@ use crate::long::{self, PartCounts, whole};
 use crate::names::{hanging, is_derived, job_of, of_entry, of_index, of_raw, of_row, of_time};
 use crate::notice::Notices;
 use crate::table::{self, Change, Condition, Range, Table};
-use crate::timer::Timer;
+use crate::timer::{Scheduled, Timer};
 
 /// Values that are longer than this are kept in parts, where a table takes longer ones, too: a service
 /// may count the bytes that it was sent, and not those that they stand for.
@@ -219,6 +219,20 @@ impl<T: Table> Partition<T> {
             batch.extend(long::changes(change, parts, bounds.row_bytes.min(LONGEST))?);
         }
         Ok(batch)
+    }
+
+    /// Leaves messages of a step that surely wrote nothing to be cancelled.
+    fn lose(&self, sent: Vec<Scheduled>) {
+        if let Some(notices) = &self.notices {
+            notices.lose(sent);
+        }
+    }
+
+    /// Cancels messages of steps before that wrote nothing.
+    async fn cancel_lost(&self) {
+        if let Some(notices) = &self.notices {
+            notices.cancel_lost().await;
+        }
     }
 
     /// Makes a batch. Places in indexes that are to go and are not there are no reason to fail: where
@@ -474,24 +488,36 @@ impl<T: Table> Backend for Partition<T> {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
         }
         // Before the rows: a message without rows is ignored, rows without a message would wait.
-        if let Some(notices) = self.notices.as_ref().filter(|_| !needed.is_empty()) {
-            self.store_name(notices).await?;
-            notices.send_all(needed, now).await?;
-        }
+        let sent = match self.notices.as_ref().filter(|_| !needed.is_empty()) {
+            Some(notices) => {
+                self.store_name(notices).await?;
+                notices.send_all(needed, now).await?
+            }
+            None => Vec::new(),
+        };
         let doubt = Doubt::of(self.notices.as_ref(), &started);
         // Until it is known what became of the batch, nobody else gets its ids.
         let mut ids = ids;
         let first = std::mem::replace(&mut ids.ids.start, ids.ids.end);
-        let written = self.write(batch).await?;
-        doubt.end();
+        let (written, ()) = join(self.write(batch), self.cancel_lost()).await;
         match written {
-            table::Committed::Done(_) => {
+            Ok(table::Committed::Done(_)) => {
+                doubt.end();
                 ids.ids.start = first.saturating_add(used);
                 Ok(Committed::Done)
             }
-            table::Committed::Conflict => {
+            Ok(table::Committed::Conflict) => {
+                doubt.end();
                 ids.ids.start = first;
+                self.lose(sent);
                 Ok(Committed::Conflict)
+            }
+            // Its rows may be there, which nothing but these messages would find.
+            Err(error) if error.is_unknown_outcome() => Err(error),
+            Err(error) => {
+                self.lose(sent);
+                self.cancel_lost().await;
+                Err(error)
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod beside;
 mod between;
+mod cancels;
 mod contention;
 mod crowd;
 mod damage;
