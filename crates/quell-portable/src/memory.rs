@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use quell_core::{Error, Result, Timestamp};
+use quell_core::{Result, Timestamp};
 
 use crate::table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table, Version};
 
@@ -60,26 +60,6 @@ impl MemoryTable {
     fn locked(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn check(&self, changes: &[Change]) -> Result<()> {
-        let Bounds { changes: most, batch_bytes, row_bytes, name_bytes } = self.bounds;
-        let length = |change: &Change| change.value.as_ref().map_or(0, |value| value.len());
-        let bytes: usize = changes.iter().map(|change| change.row.len() + length(change)).sum();
-        let longest = changes.iter().map(length).max().unwrap_or(0);
-        let name = changes.iter().map(|change| change.row.len()).max().unwrap_or(0);
-        for (what, is, most) in [
-            ("changes", changes.len(), most),
-            ("bytes", bytes, batch_bytes),
-            ("bytes in a row", longest, row_bytes),
-            ("bytes in a name", name, name_bytes),
-        ] {
-            if is > most {
-                let message = format!("a batch has {is} {what}, the limit is {most}: split it");
-                return Err(Error::invalid("batch", message));
-            }
-        }
-        Ok(())
-    }
 }
 
 #[async_trait]
@@ -115,7 +95,7 @@ impl Table for MemoryTable {
     }
 
     async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
-        self.check(&changes)?;
+        self.bounds.check(&changes)?;
         let mut kept = self.locked();
         let holds = |change: &Change| {
             let known = kept.rows.get(&(partition.to_owned(), change.row.clone()));

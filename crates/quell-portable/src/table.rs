@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::checkup::Fact;
-use quell_core::{Result, Timestamp};
+use quell_core::{Error, Result, Timestamp};
 
 /// What a row was when it was read: it differs after each write of the row, also where the row was
 /// deleted and inserted again. Only the table knows what it means.
@@ -116,6 +116,31 @@ pub struct Bounds {
     pub row_bytes: usize,
     /// Bytes of a name of a row or a partition.
     pub name_bytes: usize,
+}
+
+impl Bounds {
+    /// Refuses a batch that is above one of them.
+    ///
+    /// # Errors
+    /// Of kind [`Invalid`](quell_core::ErrorKind::Invalid), with the number and the limit.
+    pub fn check(&self, changes: &[Change]) -> Result<()> {
+        let length = |change: &Change| change.value.as_ref().map_or(0, |value| value.len());
+        let bytes: usize = changes.iter().map(|change| change.row.len() + length(change)).sum();
+        let longest = changes.iter().map(length).max().unwrap_or(0);
+        let name = changes.iter().map(|change| change.row.len()).max().unwrap_or(0);
+        for (what, is, most) in [
+            ("changes", changes.len(), self.changes),
+            ("bytes", bytes, self.batch_bytes),
+            ("bytes in a row", longest, self.row_bytes),
+            ("bytes in a name", name, self.name_bytes),
+        ] {
+            if is > most {
+                let message = format!("a batch has {is} {what}, the limit is {most}: split it");
+                return Err(Error::invalid("batch", message));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Partitions of rows in the order of their names.

@@ -205,38 +205,23 @@ fn check_partition(partition: &str) -> Result<()> {
 
 /// Refuses what the service would refuse, and what has no meaning.
 fn check(changes: &[Change]) -> Result<()> {
-    let invalid = |message| Err(Error::invalid("changes", message));
-    if changes.len() > BOUNDS.changes {
-        let (count, most) = (changes.len(), BOUNDS.changes);
-        return invalid(format!("a batch of {count} changes: {most} at most"));
-    }
-    let (mut bytes, mut names) = (0, BTreeSet::new());
-    for change in changes {
-        check_name("row", &change.row)?;
-        let row = &change.row;
-        let length = change.value.as_ref().map_or(0, |value| value.len());
-        bytes += row.len() + length;
-        if length > BOUNDS.row_bytes {
-            let most = BOUNDS.row_bytes;
-            return invalid(format!("row {row:?} has {length} bytes: {most} at most"));
-        }
+    BOUNDS.check(changes)?;
+    let mut names = BTreeSet::new();
+    for Change { row, condition, value } in changes {
+        check_name("row", row)?;
         // A version is a line of a batch.
-        if let Condition::Version(version) = &change.condition
-            && !version.as_str().chars().all(|c| (' '..='~').contains(&c))
-        {
-            return invalid(format!("row {row:?}: version {version:?} is not of this table"));
-        }
-        if !names.insert(row.as_str()) {
-            return invalid(format!("row {row:?} is changed twice: once in a batch"));
-        }
-        if change.value.is_none() && matches!(change.condition, Condition::Absent | Condition::Any)
-        {
-            return invalid(format!("row {row:?} is removed: give its version, or `Present`"));
-        }
-    }
-    if bytes > BOUNDS.batch_bytes {
-        let most = BOUNDS.batch_bytes;
-        return invalid(format!("a batch of {bytes} bytes: {most} at most"));
+        let is_line = |text: &str| text.chars().all(|c| (' '..='~').contains(&c));
+        let is_blind = matches!(condition, Condition::Absent | Condition::Any);
+        let help = if matches!(condition, Condition::Version(it) if !is_line(it.as_str())) {
+            "its version is not of this table"
+        } else if value.is_none() && is_blind {
+            "it is removed: give its version, or `Present`"
+        } else if !names.insert(row) {
+            "it is changed twice: once in a batch"
+        } else {
+            continue;
+        };
+        return Err(Error::invalid("changes", format!("row {row:?}: {help}")));
     }
     Ok(())
 }

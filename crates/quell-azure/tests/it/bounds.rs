@@ -99,7 +99,7 @@ async fn a_batch_above_a_bound_is_refused_with_nothing_sent() {
     ] {
         let error = table.commit(&partition, changes).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{what}");
-        assert!(error.to_string().contains("at most"), "{what}: {error}");
+        assert!(error.to_string().contains("the limit is"), "{what}: {error}");
     }
     assert_eq!(proxy.seen().len(), before, "something was sent");
     table.commit(&partition, fits.clone()).await.unwrap();
