@@ -2,7 +2,7 @@
 //! deadline.
 //!
 //! [`Transport::attempt`] sends a request once and tells whether it may have been executed;
-//! [`Transport::send`] and [`Transport::repeat`] repeat one that may be executed twice.
+//! [`Transport::answer`] and [`Transport::repeat`] repeat one that may be executed twice.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -213,9 +213,24 @@ impl Transport {
         url
     }
 
+    /// As [`Transport::answer`], for a request that the service must not reject; `name` is that of the
+    /// table or the queue.
+    pub(crate) async fn send(
+        &self,
+        request: &Request,
+        name: &str,
+        deadline: Deadline,
+    ) -> Result<Answer> {
+        let answer = self.answer(request, deadline).await?;
+        match answer.is_success() {
+            true => Ok(answer),
+            false => Err(self.rejected(request.what, name, &answer)),
+        }
+    }
+
     /// Sends a request that changes nothing, or the same if it is executed twice, until it is
     /// answered or the deadline comes.
-    pub(crate) async fn send(&self, request: &Request, deadline: Deadline) -> Result<Answer> {
+    pub(crate) async fn answer(&self, request: &Request, deadline: Deadline) -> Result<Answer> {
         match self.repeat(request, deadline).await {
             (Sent::Answered(answer), _) => Ok(answer),
             (Sent::Failed(failure), _) => Err(failure.error),
@@ -244,7 +259,7 @@ impl Transport {
         mut deadline: Deadline,
     ) -> Result<()> {
         loop {
-            let answer = self.send(request, deadline).await?;
+            let answer = self.answer(request, deadline).await?;
             match error_code(&answer).as_str() {
                 _ if answer.is_success() => return Ok(()),
                 "TableAlreadyExists" | "QueueAlreadyExists" => return Ok(()),

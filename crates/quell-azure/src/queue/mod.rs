@@ -77,7 +77,7 @@ impl StorageQueue {
         let deadline = Deadline::after(self.timeout);
         for name in [&self.name, &self.dead] {
             let request = wire::peek(name);
-            let answer = self.transport.send(&request, deadline).await?;
+            let answer = self.transport.answer(&request, deadline).await?;
             match answer.status {
                 404 if create => {
                     self.transport.create(&wire::create(name), name, deadline).await?;
@@ -92,10 +92,8 @@ impl StorageQueue {
     /// Takes messages whose time has come, and puts those off whose time has not.
     async fn poll(&self, most: usize) -> Result<Vec<Received>> {
         let request = wire::receive(&self.name, most, self.lock_secs);
-        let answer = self.transport.send(&request, Deadline::after(self.timeout)).await?;
-        if !answer.is_success() {
-            return Err(self.transport.rejected(request.what, &self.name, &answer));
-        }
+        let deadline = Deadline::after(self.timeout);
+        let answer = self.transport.send(&request, &self.name, deadline).await?;
         let now = answer.date().and_then(|date| jiff::Timestamp::try_from(date).ok());
         let now = Timestamp::from_micros(now.ok_or_else(wire::unreadable)?.as_microsecond());
         let (mut due, mut early) = (Vec::new(), Vec::new());

@@ -32,18 +32,10 @@ pub(crate) struct Batch<'t> {
 }
 
 enum Outcome {
-    Made(Vec<Option<Version>>),
-    Conflict,
+    Answered(Committed),
     /// The service rejects the batch, and will do so again.
     Rejected(Error),
     Failed(Failure),
-}
-
-/// What the rows tell about a batch whose answer was lost.
-enum Evidence {
-    Made(Vec<Option<Version>>),
-    NotMade,
-    Unclear,
 }
 
 impl<'t> Batch<'t> {
@@ -79,24 +71,20 @@ impl<'t> Batch<'t> {
         let mut lost: Option<Error> = None;
         loop {
             let failure = match self.attempt(&deadline).await {
-                Outcome::Made(versions) => return Ok(Committed::Done(versions)),
-                Outcome::Conflict => {
+                Outcome::Answered(Committed::Conflict) => {
                     let Some(lost) = lost else { return Ok(Committed::Conflict) };
-                    return match self.evidence(deadline).await {
-                        Evidence::Made(versions) => Ok(Committed::Done(versions)),
-                        Evidence::NotMade => Ok(Committed::Conflict),
-                        Evidence::Unclear => Err(lost),
-                    };
+                    return self.evidence(deadline).await.ok_or(lost);
                 }
+                Outcome::Answered(committed) => return Ok(committed),
                 Outcome::Rejected(error) => return Err(lost.unwrap_or(error)),
                 Outcome::Failed(failure) => failure,
             };
             if failure.is_lost {
                 let unknown = unknown(failure.error.share());
                 match self.evidence(deadline).await {
-                    Evidence::Made(versions) => return Ok(Committed::Done(versions)),
-                    Evidence::NotMade => lost = Some(unknown),
-                    Evidence::Unclear => return Err(unknown),
+                    Some(Committed::Conflict) => lost = Some(unknown),
+                    Some(done) => return Ok(done),
+                    None => return Err(unknown),
                 }
             }
             if !deadline.back_off(failure.retry_after).await {
@@ -117,13 +105,16 @@ impl<'t> Batch<'t> {
         if let Some(at) = answers.iter().position(|answer| !answer.is_success()) {
             return match answers.swap_remove(at).sorted(self.request.what) {
                 Sent::Failed(failure) => Outcome::Failed(failure),
-                Sent::Answered(answer) if is_conflict(&answer) => Outcome::Conflict,
+                Sent::Answered(answer) if is_conflict(&answer) => {
+                    Outcome::Answered(Committed::Conflict)
+                }
                 Sent::Answered(answer) => {
                     Outcome::Rejected(self.table.rejected(self.request.what, &answer))
                 }
             };
         }
-        self.versions(&answers).map_or_else(unreadable, Outcome::Made)
+        let versions = self.versions(&answers).map(Committed::Done);
+        versions.map_or_else(unreadable, Outcome::Answered)
     }
 
     /// The versions in the answers, where there is one for each row that was written.
@@ -144,12 +135,11 @@ impl<'t> Batch<'t> {
         self.changes.iter().zip(answers).map(version).collect()
     }
 
-    /// Reads the rows of a batch whose answer was lost.
-    async fn evidence(&self, deadline: Deadline) -> Evidence {
+    /// What the rows tell about a batch whose answer was lost: that it was made, or that it was not; none
+    /// where they do not tell.
+    async fn evidence(&self, deadline: Deadline) -> Option<Committed> {
         let names: Vec<&str> = self.changes.iter().map(|change| change.row.as_str()).collect();
-        let Ok(rows) = self.table.entities(self.partition, &names, deadline).await else {
-            return Evidence::Unclear;
-        };
+        let rows = self.table.entities(self.partition, &names, deadline).await.ok()?;
         let is_ours = |entity: &Entity| entity.batch == self.id;
         if rows.iter().flatten().any(is_ours) {
             let version = |(change, row): (&Change, &Option<Entity>)| {
@@ -157,16 +147,14 @@ impl<'t> Batch<'t> {
                     row.as_ref().filter(|row| is_ours(row)).map(|row| row.row.version.clone());
                 change.value.as_ref().map(|_| ours.unwrap_or_else(|| Version::new(REPLACED)))
             };
-            return Evidence::Made(self.changes.iter().zip(&rows).map(version).collect());
+            return Some(Committed::Done(self.changes.iter().zip(&rows).map(version).collect()));
         }
         let is_as_before = |(change, row): (&Change, &Option<Entity>)| {
             let row = row.as_ref().map(|row| &row.row.version);
             matches!(&change.condition, Condition::Version(version) if Some(version) == row)
         };
-        match self.changes.iter().zip(&rows).any(is_as_before) {
-            true => Evidence::NotMade,
-            false => Evidence::Unclear,
-        }
+        let is_unmade = self.changes.iter().zip(&rows).any(is_as_before);
+        is_unmade.then_some(Committed::Conflict)
     }
 }
 

@@ -80,8 +80,11 @@ impl TableStorage {
         name: &str,
         deadline: Deadline,
     ) -> Result<Option<Entity>> {
-        let request = read(entity_path(&self.name, partition, name));
-        let answer = self.transport.send(&request, deadline).await?;
+        let mut request = read(entity_path(&self.name, partition, name));
+        if partition == OWN_PARTITION {
+            request.what = "open the table";
+        }
+        let answer = self.transport.answer(&request, deadline).await?;
         if answer.is_success() {
             return decode(&json(&answer)?, answer.etag()).map(Some);
         }
@@ -91,16 +94,32 @@ impl TableStorage {
         }
     }
 
+    /// The first entities that a filter takes, at most `limit`, and whether there are more.
+    async fn page(&self, filter: &str, limit: usize) -> Result<(Vec<Value>, bool)> {
+        let (deadline, mut after) = (Deadline::after(self.timeout), Vec::new());
+        loop {
+            let request = query(&self.name, filter, limit, &after);
+            let answer = self.transport.send(&request, &self.name, deadline).await?;
+            let mut page = json(&answer)?;
+            let rows = page.get_mut("value").and_then(Value::as_array_mut).ok_or_else(no_json)?;
+            after = continuation(&answer);
+            // A page may be empty and not the last one, where the service has looked for long.
+            if !rows.is_empty() || after.is_empty() {
+                return Ok((std::mem::take(rows), !after.is_empty()));
+            }
+            if deadline.is_over() {
+                return Err(unavailable("read rows", "none was found in time"));
+            }
+        }
+    }
+
     /// Learns the service's time, by a write: reads tell it by the second only.
     async fn learn_time(&self, deadline: Deadline) -> Result<()> {
         let (row, value) = (CLOCK_ROW.to_owned(), Some([].into()));
         let clock = Change { row, condition: Condition::Any, value };
         let mut request = change(&self.name, OWN_PARTITION, &clock, "clock");
         request.what = "learn the service's time";
-        let answer = self.transport.send(&request, deadline).await?;
-        if !answer.is_success() {
-            return Err(self.rejected(request.what, &answer));
-        }
+        let answer = self.transport.send(&request, &self.name, deadline).await?;
         let time = answer.etag().and_then(time_of).ok_or_else(|| {
             let message = "the service's answer to a write has no ETag with a time";
             Error::new(ErrorKind::Corrupt, message)
@@ -148,33 +167,12 @@ impl Table for TableStorage {
         if let Some(to) = bound(&range.to) {
             filter.push_str(&format!(" and RowKey lt '{to}'"));
         }
-        let deadline = Deadline::after(self.timeout);
-        let mut after = Vec::new();
-        loop {
-            let request = query(&self.name, &filter, limit.clamp(1, PAGE), &after);
-            let answer = self.transport.send(&request, deadline).await?;
-            if !answer.is_success() {
-                return Err(self.rejected(request.what, &answer));
-            }
-            after = continuation(&answer);
-            let page = json(&answer)?;
-            let rows = page.get("value").and_then(Value::as_array).ok_or_else(no_json)?;
-            let rows = rows.iter().map(|row| decode(row, None).map(|entity| entity.row));
-            let rows: Vec<Row> = rows.collect::<Result<_>>()?;
-            // A page may be empty and not the last one, where the service has looked for long.
-            let Some(last) = rows.last() else {
-                match after.is_empty() {
-                    true => return Ok(Page::default()),
-                    false if deadline.is_over() => {
-                        return Err(unavailable("read rows", "none was found in time"));
-                    }
-                    false => continue,
-                }
-            };
-            // The least name after the last one: `-` is the least character.
-            let next = (!after.is_empty()).then(|| format!("{}-", last.name));
-            return Ok(Page { rows, next });
-        }
+        let (rows, has_more) = self.page(&filter, limit.clamp(1, PAGE)).await?;
+        let rows = rows.iter().map(|row| decode(row, None).map(|entity| entity.row));
+        let rows: Vec<Row> = rows.collect::<Result<_>>()?;
+        // The least name after the last one: `-` is the least character.
+        let next = rows.last().filter(|_| has_more).map(|last| format!("{}-", last.name));
+        Ok(Page { rows, next })
     }
 
     async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {

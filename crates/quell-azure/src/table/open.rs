@@ -9,10 +9,9 @@ use quell_core::{Error, ErrorKind, Result};
 use quell_portable::{Change, Committed, Condition, Layout, Row};
 
 use super::commit::Batch;
-use super::entity::decode;
-use super::request::{continuation, create_table, entity_path, query, read};
-use super::{OWN_PARTITION, TableStorage, json};
-use crate::error::error_code;
+use super::entity::Entity;
+use super::request::create_table;
+use super::{OWN_PARTITION, TableStorage};
 use crate::transport::Deadline;
 
 const FORMAT_ROW: &str = "format";
@@ -23,68 +22,57 @@ const FORMAT: u32 = 1;
 /// What stands behind the format where queues have partitions of their own.
 const QUEUES: &str = "queues";
 
-enum Found {
-    Quells(Layout),
-    NoMarker,
-    NoTable,
-}
-
 impl TableStorage {
     /// Checks that the table is Quell's and has this layout, or is empty; creates it where it is missing
     /// and `create` is so.
     pub(crate) async fn prepare(&self, layout: Layout, create: bool) -> Result<()> {
         let deadline = Deadline::after(self.timeout);
-        match self.find(deadline).await? {
-            Found::Quells(found) => return self.check_layout(found, layout),
-            Found::NoMarker => {}
-            Found::NoTable if create => {
+        let found = match self.layout(deadline).await {
+            Err(error) if error.kind() == ErrorKind::NotFound && create => {
                 self.transport.create(&create_table(&self.name), &self.name, deadline).await?;
+                None
             }
-            Found::NoTable => {
-                let name = &self.name;
-                let message =
-                    format!("table {name:?} does not exist: create it, or open with `create`");
-                return Err(Error::new(ErrorKind::NotFound, message));
-            }
+            found => found?,
+        };
+        if let Some(found) = found {
+            return self.check_layout(found, layout);
         }
-        if self.has_rows(deadline).await? {
+        let (rows, _) = self.page("", 1).await?;
+        let reason = match rows.is_empty() {
             // They may be those of a process that opens the table too.
-            return match self.find(deadline).await? {
-                Found::Quells(found) => self.check_layout(found, layout),
-                Found::NoMarker | Found::NoTable => {
-                    Err(self.foreign("it has rows, and none says that it is Quell's"))
-                }
-            };
-        }
+            false => "it has rows, and none says that it is Quell's",
+            true => {
+                self.mark(layout).await?;
+                "another process changes it"
+            }
+        };
+        let found = self.layout(deadline).await?.ok_or_else(|| self.foreign(reason))?;
+        self.check_layout(found, layout)
+    }
+
+    /// Writes that the table is Quell's, unless another process that opens it did so.
+    async fn mark(&self, layout: Layout) -> Result<()> {
         let format = match layout {
             Layout::One => FORMAT.to_string(),
             Layout::Queues => format!("{FORMAT} {QUEUES}"),
         };
         let value = Some(Arc::from(format.into_bytes()));
         let marker = [Change { row: FORMAT_ROW.to_owned(), condition: Condition::Absent, value }];
-        // A conflict is another process that opens the table.
-        Batch::new(self, OWN_PARTITION, &marker)?.commit().await?;
-        match self.find(deadline).await? {
-            Found::Quells(found) => self.check_layout(found, layout),
-            Found::NoMarker | Found::NoTable => Err(self.foreign("another process changes it")),
-        }
+        Batch::new(self, OWN_PARTITION, &marker)?.commit().await.map(drop)
     }
 
     fn check_layout(&self, found: Layout, wanted: Layout) -> Result<()> {
         if found == wanted {
             return Ok(());
         }
-        let name = &self.name;
-        let message = match found {
-            Layout::One => format!(
-                "table {name:?} has all queues in one partition: open it with layout=one, or give the \
-                 name of another"
-            ),
-            Layout::Queues => format!(
-                "table {name:?} has a partition for each queue: open it with layout=queues, or give \
-                 the name of another"
-            ),
+        let (has, layout) = match found {
+            Layout::One => ("all queues in one partition", "one"),
+            Layout::Queues => ("a partition for each queue", "queues"),
         };
+        let message = format!(
+            "table {:?} has {has}: open it with layout={layout}, or give the name of another",
+            self.name
+        );
         Err(Error::invalid("layout", message))
     }
 
@@ -99,9 +87,8 @@ impl TableStorage {
     }
 
     async fn timer_row(&self) -> Result<Option<Row>> {
-        let deadline = Deadline::after(self.timeout);
-        let found = self.entities(OWN_PARTITION, &[TIMER_ROW], deadline).await?;
-        Ok(found.into_iter().flatten().next().map(|entity| entity.row))
+        let entity = self.entity(OWN_PARTITION, TIMER_ROW, Deadline::after(self.timeout)).await?;
+        Ok(entity.map(|entity| entity.row))
     }
 
     /// Changes what [`timer`](TableStorage::timer) answers.
@@ -129,50 +116,28 @@ impl TableStorage {
         }
     }
 
-    async fn find(&self, deadline: Deadline) -> Result<Found> {
-        let request = read(entity_path(&self.name, OWN_PARTITION, FORMAT_ROW));
-        let answer = self.transport.send(&request, deadline).await?;
-        match (answer.status, error_code(&answer).as_str()) {
-            (404, "TableNotFound") => Ok(Found::NoTable),
-            (404, _) => Ok(Found::NoMarker),
-            _ if !answer.is_success() => Err(self.rejected("open the table", &answer)),
-            _ => {
-                let marker = decode(&json(&answer)?, answer.etag()).ok();
-                let text =
-                    marker.and_then(|marker| String::from_utf8(marker.row.value.to_vec()).ok());
-                let text = text.as_deref().unwrap_or_default();
-                let (format, layout) = text.split_once(' ').unwrap_or((text, ""));
-                match (format.parse::<u32>().ok(), layout) {
-                    (Some(FORMAT), "") => Ok(Found::Quells(Layout::One)),
-                    (Some(FORMAT), QUEUES) => Ok(Found::Quells(Layout::Queues)),
-                    (Some(newer), _) if newer > FORMAT => Err(Error::new(
-                        ErrorKind::Newer,
-                        format!(
-                            "table {:?} has format {newer}, and this version of Quell reads \
-                             {FORMAT}: use a newer one",
-                            self.name
-                        ),
-                    )),
-                    _ => Err(self.foreign("its row `format` of partition `quell` is not Quell's")),
-                }
+    /// The layout of a table that is Quell's; none where nothing says that it is.
+    async fn layout(&self, deadline: Deadline) -> Result<Option<Layout>> {
+        let foreign = || self.foreign("its row `format` of partition `quell` is not Quell's");
+        let entity = match self.entity(OWN_PARTITION, FORMAT_ROW, deadline).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Err(foreign()),
+            entity => entity?,
+        };
+        let Some(Entity { row, .. }) = entity else { return Ok(None) };
+        let text = String::from_utf8_lossy(&row.value);
+        let (format, layout) = text.split_once(' ').unwrap_or((&text, ""));
+        match (format.parse::<u32>().ok(), layout) {
+            (Some(FORMAT), "") => Ok(Some(Layout::One)),
+            (Some(FORMAT), QUEUES) => Ok(Some(Layout::Queues)),
+            (Some(newer), _) if newer > FORMAT => {
+                let name = &self.name;
+                let message = format!(
+                    "table {name:?} has format {newer}, and this version of Quell reads {FORMAT}: \
+                     use a newer one"
+                );
+                Err(Error::new(ErrorKind::Newer, message))
             }
-        }
-    }
-
-    async fn has_rows(&self, deadline: Deadline) -> Result<bool> {
-        let mut after = Vec::new();
-        loop {
-            let request = query(&self.name, "", 1, &after);
-            let answer = self.transport.send(&request, deadline).await?;
-            if !answer.is_success() {
-                return Err(self.rejected("open the table", &answer));
-            }
-            let page = json(&answer)?;
-            let rows = page.get("value").and_then(|rows| rows.as_array());
-            after = continuation(&answer);
-            if rows.is_some_and(|rows| !rows.is_empty()) || after.is_empty() {
-                return Ok(!rows.is_none_or(Vec::is_empty));
-            }
+            _ => Err(foreign()),
         }
     }
 
