@@ -5,8 +5,10 @@
 //! [`Transport::answer`] and [`Transport::repeat`] repeat one that may be executed twice.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, Timestamp};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use quell_core::{Error, ErrorKind, Result};
 use reqwest::header::{
@@ -62,8 +64,8 @@ impl Answer {
     }
 
     /// The service's time of this answer, rounded down to a second.
-    pub(crate) fn date(&self) -> Option<SystemTime> {
-        httpdate::parse_http_date(self.header(DATE.as_str())?).ok()
+    pub(crate) fn date(&self) -> Option<Timestamp> {
+        rfc2822::DateTimeParser::new().parse_timestamp(self.header(DATE.as_str())?).ok()
     }
 
     pub(crate) fn etag(&self) -> Option<&str> {
@@ -363,21 +365,17 @@ impl Transport {
 
     /// The service's date, for a signature, as far as it is known.
     fn date(&self) -> String {
-        let skew = self.skew.load(Ordering::Relaxed);
-        let by = Duration::from_secs(skew.unsigned_abs());
-        let local = SystemTime::now();
-        let date = if skew < 0 { local.checked_sub(by) } else { local.checked_add(by) };
-        httpdate::fmt_http_date(date.unwrap_or(local))
+        let skew = SignedDuration::from_secs(self.skew.load(Ordering::Relaxed));
+        let (local, printer) = (Timestamp::now(), rfc2822::DateTimePrinter::new());
+        let date = local.checked_add(skew).unwrap_or(local);
+        // It fails for years that no clock has; the service rejects the signature then.
+        printer.timestamp_to_rfc9110_string(&date).unwrap_or_default()
     }
 
     /// Learns how far the local wall clock is off; tells whether the last date was wrong.
     fn learn_skew(&self, answer: &Answer) -> bool {
         let Some(date) = answer.date() else { return false };
-        let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
-        let skew = match date.duration_since(SystemTime::now()) {
-            Ok(ahead) => seconds(ahead),
-            Err(behind) => -seconds(behind.duration()),
-        };
+        let skew = date.duration_since(Timestamp::now()).as_secs();
         self.skew.swap(skew, Ordering::Relaxed).abs_diff(skew) > TOLERATED_SKEW_SECS
     }
 }

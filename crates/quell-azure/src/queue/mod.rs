@@ -94,8 +94,8 @@ impl StorageQueue {
         let request = wire::receive(&self.name, most, self.lock_secs);
         let deadline = Deadline::after(self.timeout);
         let answer = self.transport.send(&request, &self.name, deadline).await?;
-        let now = answer.date().and_then(|date| jiff::Timestamp::try_from(date).ok());
-        let now = Timestamp::from_micros(now.ok_or_else(wire::unreadable)?.as_microsecond());
+        let now = answer.date().ok_or_else(wire::unreadable)?;
+        let now = Timestamp::from_micros(now.as_microsecond());
         let (mut due, mut early) = (Vec::new(), Vec::new());
         for (held, count) in wire::messages(&answer)? {
             match Envelope::decode(&held.text) {
