@@ -1,5 +1,7 @@
 //! Connection strings, as the portal and the command line `az` print them.
 
+use std::collections::BTreeMap;
+
 use quell_core::{Error, Result};
 use reqwest::Url;
 
@@ -20,19 +22,6 @@ pub struct Connection {
     pub(crate) queues: Option<Url>,
 }
 
-/// The parts of a connection string that Quell reads.
-#[derive(Default)]
-struct Parts<'s> {
-    account: Option<&'s str>,
-    key: Option<&'s str>,
-    sas: Option<&'s str>,
-    tables: Option<&'s str>,
-    queues: Option<&'s str>,
-    suffix: Option<&'s str>,
-    protocol: Option<&'s str>,
-    is_development: bool,
-}
-
 impl Connection {
     /// Reads a connection string: `AccountName` and `AccountKey`, or `SharedAccessSignature`; the
     /// endpoints from `TableEndpoint` and `QueueEndpoint`, else from `AccountName`,
@@ -43,25 +32,34 @@ impl Connection {
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where a part is missing or unreadable;
     /// the error never contains the string.
     pub fn from_string(text: &str) -> Result<Self> {
-        let mut found = Parts::default();
-        for part in parts(text) {
-            let (name, value) = part?;
-            match name.as_str() {
-                "accountname" => found.account = Some(value),
-                "accountkey" => found.key = Some(value),
-                "sharedaccesssignature" => found.sas = Some(value),
-                "tableendpoint" => found.tables = Some(value),
-                "queueendpoint" => found.queues = Some(value),
-                "endpointsuffix" => found.suffix = Some(value),
-                "defaultendpointsprotocol" => found.protocol = Some(value),
-                "usedevelopmentstorage" => {
-                    found.is_development = value.eq_ignore_ascii_case("true");
-                }
-                // Other services' endpoints.
-                _ => {}
+        let parts = Parts::read(text)?;
+        let is_development = parts.is_true("usedevelopmentstorage");
+        let (account, key) = match is_development {
+            true => (Some(DEVELOPMENT_ACCOUNT), Some(DEVELOPMENT_KEY)),
+            false => (parts.get("accountname"), parts.get("accountkey")),
+        };
+        let credentials = match (account, key, parts.get("sharedaccesssignature")) {
+            (Some(account), Some(key), _) => Credentials::SharedKey(SharedKey::new(account, key)?),
+            (_, _, Some(sas)) => Credentials::Sas(Secret::new(sas.trim_start_matches('?'))),
+            (..) => {
+                let help = "give AccountName and AccountKey, or SharedAccessSignature";
+                return Err(invalid(help));
             }
-        }
-        found.connection()
+        };
+        let url = |service: &str, development_port: u16| {
+            let derived = account.map(|account| match is_development {
+                true => format!("http://127.0.0.1:{development_port}/{account}"),
+                false => {
+                    let protocol = parts.get("defaultendpointsprotocol").unwrap_or("https");
+                    let suffix = parts.get("endpointsuffix").unwrap_or("core.windows.net");
+                    format!("{protocol}://{account}.{service}.{suffix}")
+                }
+            });
+            let explicit = parts.get(&format!("{service}endpoint")).map(str::to_owned);
+            explicit.or(derived).map(|url| endpoint(&url)).transpose()
+        };
+        let (tables, queues) = (url("table", 10_002)?, url("queue", 10_001)?);
+        Ok(Connection { account: account.map(str::to_owned), credentials, tables, queues })
     }
 
     /// The account of this name in Azure's public cloud.
@@ -82,49 +80,28 @@ impl Connection {
     }
 }
 
-impl Parts<'_> {
-    fn connection(mut self) -> Result<Connection> {
-        if self.is_development {
-            self.account = Some(DEVELOPMENT_ACCOUNT);
-            self.key = Some(DEVELOPMENT_KEY);
-            self.tables = self.tables.or(Some("http://127.0.0.1:10002/devstoreaccount1"));
-            self.queues = self.queues.or(Some("http://127.0.0.1:10001/devstoreaccount1"));
-        }
-        let credentials = match (self.account, self.key, self.sas) {
-            (Some(account), Some(key), _) => Credentials::SharedKey(SharedKey::new(account, key)?),
-            (_, _, Some(sas)) => Credentials::Sas(Secret::new(sas.trim_start_matches('?'))),
-            (..) => {
-                let help = "give AccountName and AccountKey, or SharedAccessSignature";
-                return Err(invalid(help));
-            }
-        };
-        Ok(Connection {
-            account: self.account.map(str::to_owned),
-            credentials,
-            tables: self.url(self.tables, "table")?,
-            queues: self.url(self.queues, "queue")?,
-        })
-    }
+/// The parts of a connection string: their values by their names in lower case.
+pub(crate) struct Parts<'s>(BTreeMap<String, &'s str>);
 
-    fn url(&self, explicit: Option<&str>, service: &str) -> Result<Option<Url>> {
-        let derived = self.account.map(|account| {
-            let protocol = self.protocol.unwrap_or("https");
-            let suffix = self.suffix.unwrap_or("core.windows.net");
-            format!("{protocol}://{account}.{service}.{suffix}")
+impl<'s> Parts<'s> {
+    pub(crate) fn read(text: &'s str) -> Result<Self> {
+        let parts = text.split(';').map(str::trim).filter(|part| !part.is_empty()).map(|part| {
+            // The text of a malformed part may be a secret.
+            let (name, value) = part
+                .split_once('=')
+                .ok_or_else(|| invalid("a part has no `=`: give NAME=VALUE;NAME=VALUE…"))?;
+            Ok((name.to_ascii_lowercase(), value))
         });
-        explicit.map(str::to_owned).or(derived).map(|url| endpoint(&url)).transpose()
+        parts.collect::<Result<_>>().map(Parts)
     }
-}
 
-/// The parts of a connection string: the name of each in lower case, and its value.
-pub(crate) fn parts(text: &str) -> impl Iterator<Item = Result<(String, &str)>> {
-    text.split(';').map(str::trim).filter(|part| !part.is_empty()).map(|part| {
-        // The text of a malformed part may be a secret.
-        let (name, value) = part
-            .split_once('=')
-            .ok_or_else(|| invalid("a part has no `=`: give NAME=VALUE;NAME=VALUE…"))?;
-        Ok((name.to_ascii_lowercase(), value))
-    })
+    pub(crate) fn get(&self, name: &str) -> Option<&'s str> {
+        self.0.get(name).copied()
+    }
+
+    pub(crate) fn is_true(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    }
 }
 
 /// Reads the URL of a service, without a `/` at its end.

@@ -46,21 +46,12 @@ pub enum Credentials {
     Token(Arc<dyn TokenSource>),
 }
 
-/// A service of a storage account.
+/// A service that takes credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     Table,
     Queue,
-}
-
-impl Service {
-    /// What the service keeps, in errors.
-    pub(crate) fn noun(self) -> &'static str {
-        match self {
-            Service::Table => "table",
-            Service::Queue => "queue",
-        }
-    }
+    Bus,
 }
 
 /// A source of bearer tokens for `https://storage.azure.com/.default`.
@@ -80,16 +71,19 @@ impl Credentials {
         }
     }
 
-    /// What an operator checks when the account rejects these credentials.
+    /// What an operator checks when the service rejects these credentials.
     pub(crate) fn remedy(&self, service: Service) -> String {
         let (rights, role) = match service {
             Service::Table => ("raud on the table", "Storage Table Data Contributor"),
             Service::Queue => ("raup on both queues", "Storage Queue Data Contributor"),
+            Service::Bus => ("Send and Listen", "Azure Service Bus Data Owner"),
         };
         match self {
-            Credentials::SharedKey(key) => {
-                format!("check AccountKey of account {:?}", key.name)
+            Credentials::SharedKey(key) if service == Service::Bus => {
+                let name = &key.name;
+                format!("check SharedAccessKey of {name:?}, its claims {rights}, and the clock")
             }
+            Credentials::SharedKey(key) => format!("check AccountKey of account {:?}", key.name),
             Credentials::Sas(sas) => {
                 let expiry = expiry(sas);
                 format!("check the SAS token: it expires at {expiry}, and needs {rights}")

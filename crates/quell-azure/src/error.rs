@@ -1,20 +1,46 @@
 //! What the service's errors mean to a caller.
 
-use quell_core::{Error, ErrorKind};
+use quell_core::{Error, ErrorKind, Result};
+use quell_portable::Message;
 
 use crate::credentials::Service;
 use crate::transport::{Answer, Transport};
+
+/// What caused an error.
+pub(crate) type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error of a call that was not made; `what` completes "cannot …".
 pub(crate) fn unavailable(what: &str, reason: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot {what}: {reason}"))
 }
 
+/// The error of a call that may have been made.
+pub(crate) fn in_doubt(what: &str, source: Source) -> Error {
+    let message = format!("cannot tell whether this was done: {what}: {source}");
+    Error::new(ErrorKind::UnknownOutcome, message).with_source(source)
+}
+
+/// Refuses a message that is longer than a timer takes.
+pub(crate) fn check_length(message: &Message, most: usize) -> Result<()> {
+    match message.body.len() {
+        length if length > most => {
+            let text = format!("a message has {length} bytes, the limit is {most}");
+            Err(Error::invalid("body", text))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Transport {
     /// The error of a request that the service rejects; `what` completes "cannot …", and `name` is
     /// that of the table or the queue.
     pub(crate) fn rejected(&self, what: &str, name: &str, answer: &Answer) -> Error {
-        let (code, noun) = (error_code(answer), self.service().noun());
+        let code = error_code(answer);
+        // Of a queue, `NotFound` means that a lock was lost.
+        let (noun, missing) = match self.service() {
+            Service::Table => ("table", ErrorKind::NotFound),
+            Service::Queue | Service::Bus => ("queue", ErrorKind::Unavailable),
+        };
         let (kind, reason) = match (answer.status, code.as_str()) {
             (401 | 403, _) => {
                 let remedy = self.remedy();
@@ -24,12 +50,7 @@ impl Transport {
             (404, "TableNotFound" | "QueueNotFound" | "ResourceNotFound") => {
                 let reason =
                     format!("{noun} {name:?} does not exist: create it, or open with `create`");
-                // Of a queue, `NotFound` means that a lock was lost.
-                let kind = match self.service() {
-                    Service::Table => ErrorKind::NotFound,
-                    Service::Queue => ErrorKind::Unavailable,
-                };
-                (kind, reason)
+                (missing, reason)
             }
             (409, "TableBeingDeleted" | "QueueBeingDeleted") => {
                 let reason = format!("{noun} {name:?} is being deleted: wait a minute");

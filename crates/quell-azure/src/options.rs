@@ -9,7 +9,6 @@ use quell_core::{Error, QueueName, Result, Store, lacks};
 use quell_engine::Engine;
 use quell_portable::{Layout, Partition, Partitions, Spread, Timer};
 use quell_shards::check_spread;
-use reqwest::Url;
 
 use crate::clock::Monotonic;
 use crate::connection::{Connection, endpoint};
@@ -20,9 +19,8 @@ use crate::table::TableStorage;
 use crate::timer::{self, Wanted};
 use crate::transport::Transport;
 
-/// Where the connection string is, unless the URL names another variable: the name that Azure's own
-/// command line reads.
-const CONNECTION_ENV: &str = "AZURE_STORAGE_CONNECTION_STRING";
+/// How long a call may take, unless an option says otherwise.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to open a table.
 ///
@@ -43,12 +41,10 @@ pub struct AzureOptions {
     create: bool,
     timeout: Duration,
     monotonic: Monotonic,
-    history: Option<Sink>,
     timer: Wanted,
     sets_timer: bool,
     native_dedup: bool,
-    layout: Layout,
-    spread: Spread,
+    over: Over,
 }
 
 /// A store on Azure Table Storage.
@@ -86,49 +82,19 @@ impl AzureOptions {
             .filter(|(account, _)| !account.contains('@'))
             .ok_or_else(|| refuse("give azure://ACCOUNT/TABLE, and secrets in a variable"))?;
         let parameters: Parameters = query.parse()?;
-        let credential = parameters.credential.as_deref();
-        let mut connection = match (credential, parameters.connection) {
-            (Some(_), Some(_)) => {
-                return Err(refuse("`connection` and `credential` exclude each other: give one"));
-            }
-            (Some(identity), None) => entra(account, identity)?,
-            (None, variable) => from_variable(variable.as_deref().unwrap_or(CONNECTION_ENV))?,
-        };
-        if connection.account.as_ref().is_some_and(|found| found != account) {
-            let message = format!("the connection string is not of the URL's account {account:?}");
-            return Err(refuse(&message));
-        }
-        connection.tables = parameters.endpoint.or(connection.tables);
-        let variable = parameters.timer_connection.as_deref();
-        let timer = match parameters.timer {
-            Some(place) => {
-                let limits = (parameters.create, parameters.timeout);
-                let window = parameters.native_dedup;
-                Wanted::of_url(&place, variable, credential, &connection, limits)?
-                    .remembering(window)?
-            }
-            None if variable.is_some() => {
-                return Err(refuse("`timer_connection` without `timer`: give both"));
-            }
-            None if parameters.native_dedup.is_some() => {
-                return Err(refuse("`native_dedup` without `timer`: give both"));
-            }
-            None => Wanted::Nothing,
-        };
-        let options = AzureOptions::new(connection, table)?.create(parameters.create);
+        let mut connection = parameters.connection(account)?;
+        let timer = Wanted::of_url(&parameters, &connection)?;
         let (layout, spread) = (parameters.layout, parameters.spread);
         check_spread(layout, &spread)?;
-        let options = AzureOptions {
+        connection.tables = parameters.endpoint.or(connection.tables);
+        Ok(AzureOptions {
+            create: parameters.create,
+            timeout: parameters.timeout,
             timer,
             sets_timer: parameters.sets_timer,
             native_dedup: parameters.native_dedup.is_some(),
-            layout,
-            spread,
-            ..options
-        };
-        Ok(match parameters.timeout {
-            Some(timeout) => options.timeout(timeout),
-            None => options,
+            over: Over { layout, spread, history: None },
+            ..AzureOptions::new(connection, table)?
         })
     }
 
@@ -146,45 +112,40 @@ impl AzureOptions {
                 format!("table {table:?}: give 3 to 63 letters and digits, a letter first");
             return Err(Error::invalid("table", message));
         }
-        let (create, timeout) = (false, Duration::from_secs(10));
-        let (monotonic, history, timer) = (Monotonic::default(), None, Wanted::Nothing);
-        let (sets_timer, native_dedup) = (true, false);
         Ok(AzureOptions {
             connection,
             table,
-            create,
-            timeout,
-            monotonic,
-            history,
-            timer,
-            sets_timer,
-            native_dedup,
-            layout: Layout::One,
-            spread: Spread::new(),
+            create: false,
+            timeout: TIMEOUT,
+            monotonic: Monotonic::default(),
+            timer: Wanted::Nothing,
+            sets_timer: true,
+            native_dedup: false,
+            over: Over::default(),
         })
     }
 
     /// Whether to create the table where it is missing. Not by default.
-    pub fn create(mut self, create: bool) -> Self {
-        self.create = create;
-        self
+    pub fn create(self, create: bool) -> Self {
+        AzureOptions { create, ..self }
     }
 
     /// Writes an event history (R39).
-    pub fn history(self, sink: Sink) -> Self {
-        AzureOptions { history: Some(sink), ..self }
+    pub fn history(mut self, sink: Sink) -> Self {
+        self.over.history = Some(sink);
+        self
     }
 
     /// How long a call may take, retries included. 10 s by default.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    pub fn timeout(self, timeout: Duration) -> Self {
+        AzureOptions { timeout, ..self }
     }
 
     /// Whether all queues share a partition of the table, which is the default, or each has one of its
     /// own. It cannot change once there is the table.
-    pub fn layout(self, layout: Layout) -> Self {
-        AzureOptions { layout, ..self }
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.over.layout = layout;
+        self
     }
 
     /// Spreads one queue over so many partitions by the hash of its triggers' keys. Such a queue has no
@@ -194,8 +155,8 @@ impl AzureOptions {
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for none or more than 64, and where
     /// the layout is not [`Layout::Queues`].
     pub fn shards(mut self, queue: &QueueName, shards: u32) -> Result<Self> {
-        check_spread(self.layout, &Spread::from([(queue.clone(), shards)]))?;
-        self.spread.insert(queue.clone(), shards);
+        check_spread(self.over.layout, &Spread::from([(queue.clone(), shards)]))?;
+        self.over.spread.insert(queue.clone(), shards);
         Ok(self)
     }
 
@@ -209,16 +170,16 @@ impl AzureOptions {
     }
 
     /// The clock that measures the time since the service's last timestamp; the system's by default.
-    pub fn monotonic(mut self, clock: Monotonic) -> Self {
-        self.monotonic = clock;
-        self
+    pub fn monotonic(self, monotonic: Monotonic) -> Self {
+        AzureOptions { monotonic, ..self }
     }
 
     /// What wakes workers, in place of polls; the store remembers `name`, and processes with another
     /// timer or without one are refused. What a store without a timer has already is announced to it.
     pub fn timer(self, name: impl Into<String>, timer: Arc<dyn Timer>) -> Self {
-        let (name, options) = (name.into(), Box::new(timer::Options::Open(timer)));
-        AzureOptions { timer: Wanted::Timer { name, options }, ..self }
+        let (name, window) = (name.into(), timer.duplicate_window());
+        let options = Box::new(timer::Options::Open(timer));
+        AzureOptions { timer: Wanted::Timer { name, window, options }, ..self }
     }
 
     /// Whether the timer keeps dedup keys, in place of the table: as
@@ -235,18 +196,13 @@ impl AzureOptions {
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the store has another timer.
     pub async fn open_store(mut self) -> Result<Arc<dyn Store>> {
         let (sets_timer, native_dedup) = (self.sets_timer, self.native_dedup);
-        let wanted = std::mem::take(&mut self.timer);
-        let over = Over {
-            layout: self.layout,
-            spread: self.spread.clone(),
-            history: self.history.clone(),
-        };
+        let (wanted, over) = (std::mem::take(&mut self.timer), self.over.clone());
         if native_dedup && !matches!(wanted, Wanted::Timer { .. }) {
             return Err(timer::keeps_no_keys());
         }
         let table = Arc::new(self.open_table().await?);
         let found = table.timer().await?;
-        let Wanted::Timer { name, options } = wanted else {
+        let Wanted::Timer { name, window, options } = wanted else {
             if matches!(wanted, Wanted::None) && sets_timer {
                 table.set_timer(None).await?;
             } else {
@@ -254,7 +210,7 @@ impl AzureOptions {
             }
             return over.polled(table).await;
         };
-        let name = options.remembered(name, native_dedup)?;
+        let name = timer::remembered(name, window, native_dedup)?;
         timer::check(&table, found.as_deref(), Some(&name))?;
         if found.is_none() && !sets_timer {
             return Err(timer::none_yet(&table));
@@ -277,23 +233,27 @@ impl AzureOptions {
     /// is spread over another number of partitions, where the store has a timer or one was asked for, and
     /// for [`Layout::One`]: [`AzureOptions::open_store`] opens all of them.
     pub async fn open_partitions(self) -> Result<Partitions<Arc<TableStorage>>> {
-        if self.layout != Layout::Queues {
-            return Err(Error::invalid("layout", "`open_partitions` opens layout `queues` alone"));
-        }
-        self.check_untimed("open_partitions")?;
-        let (history, spread) = (self.history.clone(), self.spread.clone());
-        let table = Arc::new(self.open_table().await?);
-        timer::check(&table, table.timer().await?.as_deref(), None)?;
-        Partitions::open(table, PARTITION, spread, history).await
+        let Over { spread, history, .. } = self.over.clone();
+        let table = self.open_untimed("open_partitions", Layout::Queues).await?;
+        Partitions::open(Arc::new(table), PARTITION, spread, history).await
     }
 
-    /// Refuses a timer where `method` opens none.
-    fn check_untimed(&self, method: &str) -> Result<()> {
+    /// Opens the table for `method`, which opens no timer, and this layout alone.
+    async fn open_untimed(self, method: &str, layout: Layout) -> Result<TableStorage> {
+        if self.over.layout != layout {
+            let message = format!("`{method}` opens another layout: use `open_store`");
+            return Err(Error::invalid("layout", message));
+        }
         if !matches!(self.timer, Wanted::Nothing) {
             let message = format!("`{method}` opens no timer: use `open_store`");
             return Err(Error::invalid("timer", message));
         }
-        if self.native_dedup { Err(timer::keeps_no_keys()) } else { Ok(()) }
+        if self.native_dedup {
+            return Err(timer::keeps_no_keys());
+        }
+        let table = self.open_table().await?;
+        timer::check(&table, table.timer().await?.as_deref(), None)?;
+        Ok(table)
     }
 
     /// Opens the table without a timer, after checking that it is Quell's or empty.
@@ -302,12 +262,8 @@ impl AzureOptions {
     /// As [`AzureOptions::open_table`]; [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where the
     /// store has a timer, or one was asked for: [`AzureOptions::open_store`] opens both.
     pub async fn open(self) -> Result<AzureStore> {
-        self.check_untimed("open")?;
-        if self.layout != Layout::One {
-            return Err(Error::invalid("layout", "`open` opens one partition: use `open_store`"));
-        }
-        let (history, table) = (self.history.clone(), self.open_table().await?);
-        timer::check(&table, table.timer().await?.as_deref(), None)?;
+        let history = self.over.history.clone();
+        let table = self.open_untimed("open", Layout::One).await?;
         Ok(engine(Partition::new(table, PARTITION), history))
     }
 
@@ -317,7 +273,7 @@ impl AzureOptions {
     /// # Errors
     /// As [`AzureOptions::open_table`].
     pub async fn skip_ids(self) -> Result<()> {
-        let (layout, spread) = (self.layout, self.spread.clone());
+        let Over { layout, spread, .. } = self.over.clone();
         let table = Arc::new(self.open_table().await?);
         match layout {
             Layout::One => Partition::new(table, PARTITION).skip_ids().await,
@@ -349,46 +305,16 @@ impl AzureOptions {
     /// [`ErrorKind::Unavailable`](quell_core::ErrorKind::Unavailable) where the service cannot be
     /// reached or rejects the credentials.
     pub async fn open_table(self) -> Result<TableStorage> {
-        let url: Option<Url> = self.connection.tables;
-        let url = url.ok_or_else(|| refuse("the connection string has no TableEndpoint"))?;
+        let url = self
+            .connection
+            .tables
+            .ok_or_else(|| refuse("the connection string has no TableEndpoint"))?;
         let credentials = self.connection.credentials;
         let transport = Transport::new(Service::Table, url, credentials, self.timeout)?;
         let table = TableStorage::new(self.table, transport, self.timeout, self.monotonic);
-        Box::pin(table.prepare(self.layout, self.create)).await?;
+        Box::pin(table.prepare(self.over.layout, self.create)).await?;
         Ok(table)
     }
-}
-
-fn from_variable(name: &str) -> Result<Connection> {
-    // A name that is not set may be a secret in a wrong place: it is not repeated.
-    let text = std::env::var(name).map_err(|_| {
-        refuse(&format!(
-            "no connection string: set {CONNECTION_ENV}, or the variable of `connection=`"
-        ))
-    })?;
-    Connection::from_string(&text)
-}
-
-/// The identity that a URL names.
-#[cfg(feature = "entra")]
-pub(crate) fn identity(name: &str) -> Result<crate::Identity> {
-    match name {
-        "managed-identity" => Ok(crate::Identity::Managed),
-        "workload-identity" => Ok(crate::Identity::Workload),
-        "developer" => Ok(crate::Identity::Developer),
-        _ => Err(refuse("`credential`: managed-identity, workload-identity or developer")),
-    }
-}
-
-#[cfg(feature = "entra")]
-fn entra(account: &str, name: &str) -> Result<Connection> {
-    let source = Arc::new(crate::Entra::new(identity(name)?)?);
-    Connection::new(account, crate::Credentials::Token(source))
-}
-
-#[cfg(not(feature = "entra"))]
-fn entra(_: &str, _: &str) -> Result<Connection> {
-    Err(refuse("`credential` needs the feature `entra`, which this build lacks"))
 }
 
 pub(crate) fn refuse(help: &str) -> Error {

@@ -13,7 +13,7 @@ use crate::table::TableStorage;
 pub(crate) const PARTITION: &str = "store";
 
 /// How a table is divided, and who hears what happens.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Over {
     pub(crate) layout: Layout,
     pub(crate) spread: Spread,

@@ -1,6 +1,5 @@
 //! Which timer wakes the workers of a store, and that all of its processes use the same one.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +8,12 @@ use quell_core::{Error, Result, lacks};
 use quell_portable::Timer;
 
 use crate::connection::Connection;
+use crate::credentials::Service;
+use crate::options::refuse;
+use crate::parameters::{Parameters, secret};
 use crate::queue::StorageQueueOptions;
 use crate::servicebus::ServiceBusOptions;
 use crate::table::TableStorage;
-
-/// Where the connection string of Service Bus is, unless the URL names another variable.
-const CONNECTION_ENV: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
 
 /// A timer, as a URL and a store's own row name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,16 +44,6 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Place::None => f.write_str("none"),
-            Place::ServiceBus { host, queue } => write!(f, "servicebus://{host}/{queue}"),
-            Place::StorageQueue { queue } => write!(f, "storage-queue://{queue}"),
-        }
-    }
-}
-
 /// What a URL or a caller says of the timer.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Wanted {
@@ -63,8 +52,8 @@ pub(crate) enum Wanted {
     Nothing,
     /// The store is to have no timer any more.
     None,
-    /// This one.
-    Timer { name: String, options: Box<Options> },
+    /// This one, which remembers names of messages for so long.
+    Timer { name: String, window: Option<Duration>, options: Box<Options> },
 }
 
 /// How to open a timer.
@@ -76,71 +65,51 @@ pub(crate) enum Options {
 }
 
 impl Wanted {
-    /// The timer of a URL: `variable` is the value of `timer_connection`, `credential` that of
-    /// `credential`.
-    pub(crate) fn of_url(
-        place: &Place,
-        variable: Option<&str>,
-        credential: Option<&str>,
-        connection: &Connection,
-        (create, timeout): (bool, Option<Duration>),
-    ) -> Result<Self> {
-        let options = match place {
-            Place::None => return Ok(Wanted::None),
-            Place::ServiceBus { host, queue } => {
-                let options = match (credential, variable) {
-                    (Some(identity), None) => tokens(host, queue, identity)?,
-                    (_, variable) => from_variable(host, queue, variable)?,
+    /// The timer of a URL; one in a queue of Azure Storage is on the account of `connection`.
+    pub(crate) fn of_url(url: &Parameters, connection: &Connection) -> Result<Self> {
+        let window = url.native_dedup;
+        let for_bus = |name: &str| {
+            let help = "give that timer too, or leave it out";
+            refuse(&format!("`{name}` is for timer=servicebus://HOST/QUEUE only: {help}"))
+        };
+        let (name, options) = match &url.timer {
+            Some(Place::ServiceBus { host, queue }) => {
+                let options = service_bus(url, host, queue)?.timeout(url.timeout);
+                let options = match window {
+                    Some(window) => options.duplicate_window(window),
+                    None => options,
                 };
-                Options::ServiceBus(timeout.map_or(options.clone(), |limit| options.timeout(limit)))
+                (format!("servicebus://{host}/{queue}"), Options::ServiceBus(options))
             }
-            Place::StorageQueue { .. } if variable.is_some() => {
-                return Err(refuse("`timer_connection` is for servicebus:// only: leave it out"));
-            }
-            Place::StorageQueue { queue } => {
-                let options = StorageQueueOptions::new(connection.clone(), queue)?.create(create);
-                Options::StorageQueue(
-                    timeout.map_or(options.clone(), |limit| options.timeout(limit)),
-                )
+            _ if window.is_some() => return Err(for_bus("native_dedup")),
+            Some(Place::None) => return Ok(Wanted::None),
+            _ if url.timer_connection.is_some() => return Err(for_bus("timer_connection")),
+            None => return Ok(Wanted::Nothing),
+            Some(Place::StorageQueue { queue }) => {
+                let options = StorageQueueOptions::new(connection.clone(), queue)?;
+                let options = options.create(url.create).timeout(url.timeout);
+                (format!("storage-queue://{queue}"), Options::StorageQueue(options))
             }
         };
-        Ok(Wanted::Timer { name: place.to_string(), options: Box::new(options) })
+        Ok(Wanted::Timer { name, window, options: Box::new(options) })
     }
 }
 
-impl Wanted {
-    /// The same timer, of which the URL says for how long it remembers names of messages.
-    pub(crate) fn remembering(self, window: Option<Duration>) -> Result<Self> {
-        let Some(window) = window else { return Ok(self) };
-        match self {
-            Wanted::Timer { name, options } => match *options {
-                Options::ServiceBus(options) => {
-                    let options = Box::new(Options::ServiceBus(options.duplicate_window(window)));
-                    Ok(Wanted::Timer { name, options })
-                }
-                _ => Err(refuse("`native_dedup` is for servicebus:// only: leave it out")),
-            },
-            _ => Err(refuse("`native_dedup` with timer=none: leave it out")),
-        }
+fn service_bus(url: &Parameters, host: &str, queue: &str) -> Result<ServiceBusOptions> {
+    let variable = url.timer_connection.as_deref();
+    let source = if variable.is_none() { url.tokens(Service::Bus)? } else { None };
+    if let Some(source) = source {
+        return ServiceBusOptions::from_tokens(host, queue, source);
     }
+    let default = ("timer_connection", "AZURE_SERVICEBUS_CONNECTION_STRING");
+    let options = ServiceBusOptions::from_connection_string(&secret(variable, default)?, queue)?;
+    if options.place() != host {
+        return Err(refuse(&format!("the connection string of Service Bus is not of {host:?}")));
+    }
+    Ok(options)
 }
 
 impl Options {
-    /// How the store remembers this timer, in the words of a URL: a process whose dedup keys are kept
-    /// elsewhere, or for another time, has another one.
-    pub(crate) fn remembered(&self, name: String, keeps_keys: bool) -> Result<String> {
-        if !keeps_keys {
-            return Ok(name);
-        }
-        let window = match self {
-            Options::ServiceBus(options) => options.window(),
-            Options::StorageQueue(_) => None,
-            Options::Open(timer) => timer.duplicate_window(),
-        };
-        let window = window.ok_or_else(keeps_no_keys)?;
-        Ok(format!("{name}&native_dedup={}", window.as_secs_f64()))
-    }
-
     pub(crate) async fn open(self) -> Result<Arc<dyn Timer>> {
         Ok(match self {
             Options::ServiceBus(options) => Arc::new(options.open().await?),
@@ -148,6 +117,20 @@ impl Options {
             Options::Open(timer) => timer,
         })
     }
+}
+
+/// How the store remembers a timer, in the words of a URL: a process whose dedup keys are kept
+/// elsewhere, or for another time, has another one.
+pub(crate) fn remembered(
+    name: String,
+    window: Option<Duration>,
+    keeps_keys: bool,
+) -> Result<String> {
+    if !keeps_keys {
+        return Ok(name);
+    }
+    let window = window.ok_or_else(keeps_no_keys)?;
+    Ok(format!("{name}&native_dedup={}", window.as_secs_f64()))
 }
 
 /// Refuses to open a store whose timer is another one, or none where one is wanted: what a process
@@ -182,45 +165,24 @@ pub(crate) fn none_yet(table: &TableStorage) -> Error {
     Error::invalid("timer", message)
 }
 
-fn from_variable(host: &str, queue: &str, variable: Option<&str>) -> Result<ServiceBusOptions> {
-    // A name that is not set may be a secret in a wrong place: it is not repeated.
-    let text = std::env::var(variable.unwrap_or(CONNECTION_ENV)).map_err(|_| {
-        refuse(&format!(
-            "no connection string of Service Bus: set {CONNECTION_ENV}, or the variable of \
-             `timer_connection=`"
-        ))
-    })?;
-    let options = ServiceBusOptions::from_connection_string(&text, queue)?;
-    if options.place() != host {
-        return Err(refuse(&format!("the connection string of Service Bus is not of {host:?}")));
-    }
-    Ok(options)
-}
-
-#[cfg(feature = "entra")]
-fn tokens(host: &str, queue: &str, identity: &str) -> Result<ServiceBusOptions> {
-    let source = crate::Entra::of_service_bus(crate::options::identity(identity)?)?;
-    ServiceBusOptions::from_tokens(host, queue, Arc::new(source))
-}
-
-#[cfg(not(feature = "entra"))]
-fn tokens(_: &str, _: &str, _: &str) -> Result<ServiceBusOptions> {
-    Err(refuse("`credential` needs the feature `entra`, which this build lacks"))
-}
-
-fn refuse(help: &str) -> Error {
-    Error::invalid("url", format!("cannot read the URL of an Azure table: {help}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_timer_is_named_by_its_kind_and_its_queue() {
-        for name in ["none", "servicebus://ns.servicebus.windows.net/q/a", "storage-queue://timers"]
-        {
-            assert_eq!(name.parse::<Place>().unwrap().to_string(), name);
+        for (text, place) in [
+            ("none", Place::None),
+            (
+                "servicebus://NS.servicebus.windows.net/q/a",
+                Place::ServiceBus {
+                    host: "ns.servicebus.windows.net".to_owned(),
+                    queue: "q/a".to_owned(),
+                },
+            ),
+            ("storage-queue://timers", Place::StorageQueue { queue: "timers".to_owned() }),
+        ] {
+            assert_eq!(text.parse(), Ok(place));
         }
         for wrong in [
             "",

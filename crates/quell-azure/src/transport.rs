@@ -350,17 +350,13 @@ impl Transport {
     /// that of a queue would include.
     fn authorization(&self, request: &Request, date: &str, path: &str) -> Option<String> {
         let Credentials::SharedKey(key) = &self.credentials else { return None };
-        Some(match self.service {
-            Service::Table => key.authorize(date, path),
-            Service::Queue => {
-                let kind = request.headers.iter().find(|(name, _)| *name == "Content-Type");
-                let kind = kind.map_or("", |(_, kind)| kind);
-                let verb = &request.method;
-                let head =
-                    format!("{verb}\n\n{kind}\n\nx-ms-date:{date}\nx-ms-version:{API_VERSION}");
-                key.authorize(&head, path)
-            }
-        })
+        if self.service == Service::Table {
+            return Some(key.authorize(date, path));
+        }
+        let kind = request.headers.iter().find(|(name, _)| *name == "Content-Type");
+        let (verb, kind) = (&request.method, kind.map_or("", |(_, kind)| kind));
+        let head = format!("{verb}\n\n{kind}\n\nx-ms-date:{date}\nx-ms-version:{API_VERSION}");
+        Some(key.authorize(&head, path))
     }
 
     /// The service's date, for a signature, as far as it is known.

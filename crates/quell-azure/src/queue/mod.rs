@@ -17,7 +17,7 @@ use quell_core::{Error, ErrorKind, Result, Timestamp};
 use quell_portable::{Delivery, Message, Received, Scheduled, Timer};
 use tokio::time::{Instant, sleep};
 
-use crate::error::error_code;
+use crate::error::{check_length, error_code, in_doubt};
 use crate::transport::{Answer, Deadline, Request, Sent, Transport};
 pub use options::StorageQueueOptions;
 use wire::{Envelope, Held, MOST_BYTES};
@@ -123,13 +123,7 @@ impl StorageQueue {
             },
             Sent::Failed(failure) => failure.error,
         };
-        Err(match is_lost {
-            true => {
-                let message = format!("cannot tell whether this was done: {what}: {error}");
-                Error::new(ErrorKind::UnknownOutcome, message).with_source(error)
-            }
-            false => error,
-        })
+        Err(if is_lost { in_doubt(what, error.into()) } else { error })
     }
 
     async fn update(&self, what: &'static str, delivery: &Delivery, secs: u64) -> Result<Delivery> {
@@ -166,10 +160,7 @@ impl Timer for StorageQueue {
         now: Timestamp,
         at: Timestamp,
     ) -> Result<Option<Scheduled>> {
-        if message.body.len() > MOST_BYTES {
-            let text = format!("a message has {} bytes, of {MOST_BYTES}", message.body.len());
-            return Err(Error::invalid("body", text));
-        }
+        check_length(message, MOST_BYTES)?;
         let text = Envelope { at, put_offs: 0, body: message.body.clone() }.encode();
         let secs = wire::seconds_until(now, at);
         let request = wire::put("send a message", &self.name, secs, &text);

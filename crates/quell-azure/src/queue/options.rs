@@ -9,6 +9,7 @@ use super::wire::MOST_SECS;
 use super::{FIRST_PAUSE, StorageQueue};
 use crate::connection::{Connection, endpoint};
 use crate::credentials::Service;
+use crate::options::TIMEOUT;
 use crate::transport::Transport;
 
 /// How to open a queue of Azure Storage.
@@ -55,7 +56,7 @@ impl StorageQueueOptions {
             connection,
             queue,
             create: false,
-            timeout: Duration::from_secs(10),
+            timeout: TIMEOUT,
             lock: Duration::from_secs(60),
             longest_pause: Duration::from_secs(1),
         })

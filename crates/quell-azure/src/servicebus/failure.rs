@@ -1,16 +1,19 @@
 //! What went wrong on a connection, and what that means to a caller.
 
 use fe2o3_amqp::link::{LinkStateError, SendError};
-use fe2o3_amqp::types::definitions::{self, AmqpError, ErrorCondition, LinkError};
+use fe2o3_amqp::types::definitions::{self, ErrorCondition};
+use fe2o3_amqp::types::primitives::Symbol;
 use quell_core::{Error, ErrorKind};
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
+use crate::error::Source;
 
 /// Why an operation was not done for certain.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The service answers with an error; the connection is well.
     Rejected(Rejection),
+    /// There is no token to present.
+    NoToken(Error),
     /// The connection failed before the operation was sent.
     NotSent(Source),
     /// The connection failed after that: it was done, or it was not.
@@ -62,11 +65,8 @@ impl Failure {
 impl From<&definitions::Error> for Rejection {
     fn from(error: &definitions::Error) -> Self {
         let condition = match &error.condition {
-            ErrorCondition::AmqpError(AmqpError::UnauthorizedAccess) => UNAUTHORIZED.to_owned(),
-            ErrorCondition::AmqpError(AmqpError::NotFound) => NO_QUEUE.to_owned(),
-            ErrorCondition::AmqpError(AmqpError::ResourceLimitExceeded) => FULL.to_owned(),
-            ErrorCondition::AmqpError(AmqpError::InternalError) => "amqp:internal-error".to_owned(),
-            ErrorCondition::LinkError(LinkError::MessageSizeExceeded) => TOO_LONG.to_owned(),
+            ErrorCondition::AmqpError(error) => Symbol::from(error).to_string(),
+            ErrorCondition::LinkError(error) => Symbol::from(error).to_string(),
             ErrorCondition::Custom(symbol) => symbol.to_string(),
             other => format!("{other:?}"),
         };

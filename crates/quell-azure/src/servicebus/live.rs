@@ -3,6 +3,7 @@
 //! It is replaced as a whole when any part of it fails, and never repaired.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,9 @@ use fe2o3_amqp::link::{CreditMode, RecvError};
 use fe2o3_amqp::sasl_profile::SaslProfile;
 use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::types::definitions::{ReceiverSettleMode, SenderSettleMode};
-use fe2o3_amqp::types::messaging::{Body, Data, Message as Wire, Outcome, Rejected};
+use fe2o3_amqp::types::messaging::{Body, Data, Message as Wire};
 use fe2o3_amqp::types::primitives::Value;
 use fe2o3_amqp::{Connection, Receiver, ReceiverDisposer, Sender, Session};
-use quell_core::Error;
 use quell_portable::Received;
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
@@ -28,8 +28,9 @@ use tokio_rustls::TlsConnector;
 
 use super::failure::Failure;
 use super::options::ServiceBusOptions;
-use super::requests::{Requests, receiver_refused, sender_refused};
+use super::requests::{Requests, deliver, receiver_refused, sender_refused};
 use super::wire::{LockToken, Operation, decode, put_token};
+use crate::error::Source;
 
 /// A connection on which nothing arrives for so long is closed.
 const IDLE_MS: u32 = 60_000;
@@ -49,6 +50,7 @@ pub(super) struct Live {
     /// When to present the next token; held while one is presented.
     renew_at: Mutex<Option<Instant>>,
     linger: Duration,
+    has_failed: AtomicBool,
     // In this order: each ends when it is dropped.
     session: SessionHandle<()>,
     connection: ConnectionHandle<()>,
@@ -56,8 +58,8 @@ pub(super) struct Live {
 
 impl Live {
     /// Opens a connection and its links, by a token.
-    pub(super) async fn connect(options: &ServiceBusOptions) -> Result<Self, Connecting> {
-        let mut connection = dial(options).await.map_err(Connecting::unreachable)?;
+    pub(super) async fn connect(options: &ServiceBusOptions) -> Result<Self, Failure> {
+        let mut connection = dial(options).await.map_err(Failure::NotSent)?;
         let mut session = Session::begin(&mut connection).await.map_err(Failure::not_sent)?;
         let tokens = Requests::attach(&mut session, "$cbs").await?;
         let began = Instant::now();
@@ -90,14 +92,21 @@ impl Live {
             tokens,
             renew_at: Mutex::new(began.checked_add(renew_after)),
             linger,
+            has_failed: AtomicBool::new(false),
             session,
             connection,
         })
     }
 
+    /// Lets the next call replace it.
+    pub(super) fn fail(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+
     /// Whether it must be replaced.
     pub(super) fn has_ended(&self) -> bool {
-        self.connection.is_closed()
+        self.has_failed.load(Ordering::Relaxed)
+            || self.connection.is_closed()
             || self.session.is_ended()
             || self.management.has_ended()
             || self.tokens.has_ended()
@@ -105,7 +114,7 @@ impl Live {
     }
 
     /// Presents the next token where it is time; how long until the one after that.
-    pub(super) async fn renew(&self, options: &ServiceBusOptions) -> Result<Duration, Connecting> {
+    pub(super) async fn renew(&self, options: &ServiceBusOptions) -> Result<Duration, Failure> {
         let mut renew_at = self.renew_at.lock().await;
         let Some(at) = *renew_at else { return Ok(Duration::MAX) };
         let now = Instant::now();
@@ -118,17 +127,7 @@ impl Live {
     }
 
     pub(super) async fn send(&self, message: Wire<Data>) -> Result<(), Failure> {
-        let settled = {
-            let mut sender = self.sender.lock().await;
-            sender.send_batchable(message).await.map_err(Failure::of_transfer)?
-        };
-        match settled.await.map_err(Failure::of_settlement)? {
-            Outcome::Accepted(_) => Ok(()),
-            Outcome::Rejected(Rejected { error: Some(error) }) => {
-                Err(Failure::Rejected((&error).into()))
-            }
-            outcome => Err(Failure::in_doubt(format!("the outcome is {outcome:?}"))),
-        }
+        deliver(&self.sender, message).await
     }
 
     /// Takes at most `most` messages, waiting for the first; none where another call receives all the
@@ -207,36 +206,17 @@ impl Live {
     }
 }
 
-/// Why there is no connection.
-pub(super) enum Connecting {
-    Failed(Failure),
-    /// No token, or nothing that listens.
-    Error(Error),
-}
-
-impl Connecting {
-    fn unreachable(source: Box<dyn std::error::Error + Send + Sync>) -> Self {
-        Connecting::Failed(Failure::NotSent(source))
-    }
-}
-
-impl From<Failure> for Connecting {
-    fn from(failure: Failure) -> Self {
-        Connecting::Failed(failure)
-    }
-}
-
 /// Presents tokens for the queue and for its management; how long until the next ones.
-async fn present(requests: &Requests, options: &ServiceBusOptions) -> Result<Duration, Connecting> {
+async fn present(requests: &Requests, options: &ServiceBusOptions) -> Result<Duration, Failure> {
     let queue = format!("amqp://{}/{}", options.host, options.queue);
     let mut renew_after = Duration::MAX;
     for audience in [queue.clone(), format!("{queue}/$management")] {
-        let token = options.credentials.token(&audience).await.map_err(Connecting::Error)?;
+        let token = options.token(&audience).await.map_err(Failure::NoToken)?;
         let body = Value::String(token.text.expose().to_owned());
         match requests.call(put_token(&audience, token.kind), body).await {
             // Signed by a clock that is late.
             Err(Failure::Rejected(rejection))
-                if rejection.is_expired() && options.credentials.last_longer() =>
+                if rejection.is_expired() && options.last_longer() =>
             {
                 return Box::pin(present(requests, options)).await;
             }
@@ -247,9 +227,7 @@ async fn present(requests: &Requests, options: &ServiceBusOptions) -> Result<Dur
     Ok(renew_after)
 }
 
-async fn dial(
-    options: &ServiceBusOptions,
-) -> Result<ConnectionHandle<()>, Box<dyn std::error::Error + Send + Sync>> {
+async fn dial(options: &ServiceBusOptions) -> Result<ConnectionHandle<()>, Source> {
     let stream = TcpStream::connect((options.host.as_str(), options.port)).await?;
     stream.set_nodelay(true)?;
     let builder = Connection::builder()

@@ -16,7 +16,7 @@ mod wire;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,8 +26,10 @@ use quell_portable::{Delivery, Message, Received, Scheduled, Timer};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use crate::credentials::Service;
+use crate::error::{check_length, in_doubt};
 use failure::Failure;
-use live::{Connecting, Live};
+use live::Live;
 pub use options::ServiceBusOptions;
 use wire::Operation;
 
@@ -39,9 +41,8 @@ const MOST_BYTES: usize = 192 * 1024;
 /// A timer in one queue.
 pub struct ServiceBus {
     options: ServiceBusOptions,
-    current: StdMutex<Option<Arc<Live>>>,
-    /// Held while a connection is opened, so that concurrent calls share one.
-    connecting: Mutex<()>,
+    /// Locked while a connection is opened, so that concurrent calls share one.
+    current: Mutex<Option<Arc<Live>>>,
 }
 
 impl fmt::Debug for ServiceBus {
@@ -52,7 +53,7 @@ impl fmt::Debug for ServiceBus {
 
 impl ServiceBus {
     fn new(options: ServiceBusOptions) -> Self {
-        ServiceBus { options, current: StdMutex::default(), connecting: Mutex::default() }
+        ServiceBus { options, current: Mutex::default() }
     }
 
     async fn connect(&self) -> Result<()> {
@@ -70,7 +71,7 @@ impl ServiceBus {
         let ready = async {
             loop {
                 match self.ready().await {
-                    Err(Connecting::Failed(Failure::Rejected(rejection)))
+                    Err(Failure::Rejected(rejection))
                         if rejection.is_busy() && deadline.back_off(None).await =>
                     {
                         busy = Some(rejection);
@@ -79,46 +80,29 @@ impl ServiceBus {
                 }
             }
         };
-        match timeout_at(ends, ready).await {
-            Ok(Ok(live)) => Ok(live),
-            Ok(Err(Connecting::Error(error))) => Err(error),
-            Ok(Err(Connecting::Failed(failure))) => Err(self.undone(what, failure)),
-            Err(_) => {
-                // One that does not answer a renewal is of no more use.
-                self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let silence = || Failure::not_sent(self.silence());
-                Err(self.undone(what, busy.map_or_else(silence, Failure::Rejected)))
-            }
-        }
+        let ready = timeout_at(ends, ready).await;
+        let ready = ready.unwrap_or_else(|_| {
+            let silence = || Failure::not_sent(self.silence());
+            Err(busy.map_or_else(silence, Failure::Rejected))
+        });
+        ready.map_err(|failure| self.undone(what, failure))
     }
 
-    async fn ready(&self) -> Result<(Arc<Live>, Duration), Connecting> {
-        let _alone = self.connecting.lock().await;
-        if let Some(live) = self.usable() {
-            match live.renew(&self.options).await {
-                Ok(left) => return Ok((live, left)),
-                // A token that is rejected is rejected on the next connection as well.
-                Err(Connecting::Failed(Failure::Rejected(rejection))) => {
-                    return Err(Connecting::Failed(Failure::Rejected(rejection)));
-                }
-                Err(_) => self.forget(&live),
+    async fn ready(&self) -> Result<(Arc<Live>, Duration), Failure> {
+        // One that does not answer a renewal is of no more use: it is put back when it has.
+        let mut current = self.current.lock().await;
+        if let Some(live) = current.take().filter(|live| !live.has_ended()) {
+            let renewed = live.renew(&self.options).await;
+            // A token that is rejected is rejected on the next connection as well.
+            if let Ok(_) | Err(Failure::Rejected(_)) = renewed {
+                *current = Some(Arc::clone(&live));
+                return renewed.map(|left| (live, left));
             }
         }
         let live = Arc::new(Box::pin(Live::connect(&self.options)).await?);
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&live));
         let left = live.renew(&self.options).await?;
+        *current = Some(Arc::clone(&live));
         Ok((live, left))
-    }
-
-    fn usable(&self) -> Option<Arc<Live>> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.clone().filter(|live| !live.has_ended())
-    }
-
-    /// Replaces a connection at the next call.
-    fn forget(&self, live: &Arc<Live>) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.take_if(|current| Arc::ptr_eq(current, live));
     }
 
     fn silence(&self) -> String {
@@ -130,8 +114,10 @@ impl ServiceBus {
         let place = format!("{}:{}", self.options.host, self.options.port);
         match failure {
             Failure::Rejected(rejection) => {
-                rejection.error(what, &self.options.queue, &self.options.credentials.remedy())
+                let remedy = self.options.credentials.remedy(Service::Bus);
+                rejection.error(what, &self.options.queue, &remedy)
             }
+            Failure::NoToken(error) => error,
             Failure::NotSent(source) | Failure::InDoubt(source) => {
                 let message = format!("cannot {what}: the connection to {place} failed: {source}");
                 Error::new(ErrorKind::Unavailable, message).with_source(source)
@@ -160,29 +146,26 @@ impl ServiceBus {
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::in_doubt(self.silence()),
             };
-            let in_doubt = |source| {
-                let message = format!("cannot tell whether this was done: {what}: {source}");
-                Error::new(ErrorKind::UnknownOutcome, message).with_source(source)
-            };
-            match failure {
+            if !matches!(failure, Failure::Rejected(_)) {
+                live.fail();
+            }
+            let source = match failure {
+                Failure::NotSent(_) if !is_second => {
+                    is_second = true;
+                    continue;
+                }
                 Failure::Rejected(rejection) if rejection.is_in_doubt() => {
-                    return Err(in_doubt(rejection.to_string().into()));
+                    rejection.to_string().into()
                 }
                 Failure::Rejected(ref rejection)
-                    if rejection.is_busy() && deadline.back_off(None).await => {}
-                Failure::Rejected(_) => return Err(self.undone(what, failure)),
-                Failure::NotSent(source) => {
-                    self.forget(&live);
-                    if is_second {
-                        return Err(self.undone(what, Failure::NotSent(source)));
-                    }
-                    is_second = true;
+                    if rejection.is_busy() && deadline.back_off(None).await =>
+                {
+                    continue;
                 }
-                Failure::InDoubt(source) => {
-                    self.forget(&live);
-                    return Err(in_doubt(source));
-                }
-            }
+                Failure::InDoubt(source) => source,
+                failure => return Err(self.undone(what, failure)),
+            };
+            return Err(in_doubt(what, source));
         }
     }
 
@@ -213,10 +196,7 @@ impl Timer for ServiceBus {
         now: Timestamp,
         at: Timestamp,
     ) -> Result<Option<Scheduled>> {
-        if message.body.len() > MOST_BYTES {
-            let text = format!("a message has {} bytes, of {MOST_BYTES}", message.body.len());
-            return Err(Error::invalid("body", text));
-        }
+        check_length(message, MOST_BYTES)?;
         if at > now {
             let answer = self.manage(Operation::schedule(message, at)?).await?;
             return Ok(wire::scheduled(&answer));
@@ -253,7 +233,7 @@ impl Timer for ServiceBus {
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::not_sent(self.silence()),
             };
-            self.forget(&live);
+            live.fail();
             if is_second || Instant::now() >= deadline {
                 return Err(self.undone(what, failure));
             }

@@ -6,12 +6,9 @@ use std::time::Duration;
 use quell_core::{Error, Result};
 
 use super::ServiceBus;
-use super::token::Credentials;
-use crate::connection::parts;
-use crate::credentials::{Secret, SharedKey, TokenSource};
-
-/// The lifetime of tokens that are signed here.
-const TOKEN_LIFETIME: Duration = Duration::from_secs(3_600);
+use crate::connection::Parts;
+use crate::credentials::{Credentials, Secret, SharedKey, TokenSource};
+use crate::options::TIMEOUT;
 
 /// How to open a queue of Azure Service Bus.
 ///
@@ -41,20 +38,13 @@ pub struct ServiceBusOptions {
     pub(super) is_plain: bool,
     pub(super) queue: String,
     pub(super) credentials: Credentials,
+    pub(super) token_lifetime: Duration,
+    /// What is added to the expiry of tokens, in seconds: as far as is known, the clock here is no later
+    /// than this.
+    pub(super) allowance: Arc<AtomicU64>,
     pub(super) timeout: Duration,
     pub(super) duplicate_window: Option<Duration>,
     pub(super) lock: Duration,
-}
-
-/// The parts of a connection string that Quell reads.
-#[derive(Default)]
-struct Parts<'s> {
-    endpoint: Option<&'s str>,
-    key_name: Option<&'s str>,
-    key: Option<&'s str>,
-    signature: Option<&'s str>,
-    queue: Option<&'s str>,
-    is_plain: bool,
 }
 
 impl ServiceBusOptions {
@@ -66,21 +56,26 @@ impl ServiceBusOptions {
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) where a part is missing or unreadable,
     /// and where `EntityPath` is another queue; the error never contains the string.
     pub fn from_connection_string(text: &str, queue: &str) -> Result<Self> {
-        let mut found = Parts::default();
-        for part in parts(text) {
-            let (name, value) = part?;
-            match name.as_str() {
-                "endpoint" => found.endpoint = Some(value),
-                "sharedaccesskeyname" => found.key_name = Some(value),
-                "sharedaccesskey" => found.key = Some(value),
-                "sharedaccesssignature" => found.signature = Some(value),
-                "entitypath" => found.queue = Some(value),
-                "usedevelopmentemulator" => found.is_plain = value.eq_ignore_ascii_case("true"),
-                // Parts for other clients.
-                _ => {}
-            }
+        let parts = Parts::read(text)?;
+        if parts.get("entitypath").is_some_and(|found| found != queue) {
+            return Err(invalid(&format!("its EntityPath is another queue than {queue:?}")));
         }
-        found.options(queue)
+        let place = parts.get("endpoint").and_then(|endpoint| endpoint.strip_prefix("sb://"));
+        let place = place.ok_or_else(|| invalid("give Endpoint=sb://HOST/"))?;
+        let (name, key) = (parts.get("sharedaccesskeyname"), parts.get("sharedaccesskey"));
+        let credentials = match (name, key, parts.get("sharedaccesssignature")) {
+            // The key is the text that the portal shows, not what it encodes.
+            (Some(name), Some(key), _) => {
+                Credentials::SharedKey(SharedKey::from_bytes(name, key.as_bytes())?)
+            }
+            (_, _, Some(signature)) => Credentials::Sas(Secret::new(signature)),
+            (..) => {
+                let help = "give SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature";
+                return Err(invalid(help));
+            }
+        };
+        let is_plain = parts.is_true("usedevelopmentemulator");
+        ServiceBusOptions::new(place.trim_end_matches('/'), queue, credentials, is_plain)
     }
 
     /// The queue of a namespace such as `quell.servicebus.windows.net`, by bearer tokens. They are for
@@ -89,8 +84,7 @@ impl ServiceBusOptions {
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for names that no namespace or queue has.
     pub fn from_tokens(host: &str, queue: &str, source: Arc<dyn TokenSource>) -> Result<Self> {
-        let credentials = Credentials::Source(source);
-        ServiceBusOptions::new(host, queue, credentials, false)
+        ServiceBusOptions::new(host, queue, Credentials::Token(source), false)
     }
 
     fn new(place: &str, queue: &str, credentials: Credentials, is_plain: bool) -> Result<Self> {
@@ -113,7 +107,9 @@ impl ServiceBusOptions {
             is_plain,
             queue: queue.to_owned(),
             credentials,
-            timeout: Duration::from_secs(10),
+            token_lifetime: Duration::from_secs(3_600),
+            allowance: Arc::default(),
+            timeout: TIMEOUT,
             duplicate_window: None,
             lock: Duration::from_secs(30),
         })
@@ -121,37 +117,26 @@ impl ServiceBusOptions {
 
     /// How long a call may take; [`receive`](quell_portable::Timer::receive) waits on top of it. 10 s by
     /// default.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
+    pub fn timeout(self, timeout: Duration) -> Self {
+        ServiceBusOptions { timeout, ..self }
     }
 
     /// The window of duplicate detection that the queue was created with: the service does not tell it.
     /// By default there is none.
-    pub fn duplicate_window(mut self, window: Duration) -> Self {
-        self.duplicate_window = Some(window);
-        self
+    pub fn duplicate_window(self, window: Duration) -> Self {
+        ServiceBusOptions { duplicate_window: Some(window), ..self }
     }
 
     /// The duration of a lock, no longer than the queue was created with: locks are renewed three times as
     /// often. 30 s by default.
-    pub fn lock(mut self, lock: Duration) -> Self {
-        self.lock = lock;
-        self
+    pub fn lock(self, lock: Duration) -> Self {
+        ServiceBusOptions { lock, ..self }
     }
 
     /// The lifetime of the tokens that a key signs; each is replaced after half of it. An hour by
     /// default.
-    pub fn token_lifetime(mut self, duration: Duration) -> Self {
-        if let Credentials::Key { lifetime, .. } = &mut self.credentials {
-            *lifetime = duration;
-        }
-        self
-    }
-
-    /// The window of duplicate detection, as far as it was named.
-    pub(crate) fn window(&self) -> Option<Duration> {
-        self.duplicate_window
+    pub fn token_lifetime(self, token_lifetime: Duration) -> Self {
+        ServiceBusOptions { token_lifetime, ..self }
     }
 
     /// The host, with the port where it is not the usual one.
@@ -171,29 +156,6 @@ impl ServiceBusOptions {
         let timer = ServiceBus::new(self);
         timer.connect().await?;
         Ok(timer)
-    }
-}
-
-impl Parts<'_> {
-    fn options(self, queue: &str) -> Result<ServiceBusOptions> {
-        if self.queue.is_some_and(|found| found != queue) {
-            let help = format!("its EntityPath is another queue than {queue:?}");
-            return Err(invalid(&help));
-        }
-        let place = self.endpoint.and_then(|endpoint| endpoint.strip_prefix("sb://"));
-        let place = place.ok_or_else(|| invalid("give Endpoint=sb://HOST/"))?;
-        let credentials = match (self.key_name, self.key, self.signature) {
-            (Some(name), Some(key), _) => {
-                let key = SharedKey::from_bytes(name, key.as_bytes())?;
-                Credentials::Key { key, lifetime: TOKEN_LIFETIME, allowance: Arc::default() }
-            }
-            (_, _, Some(signature)) => Credentials::Signature(Secret::new(signature)),
-            (..) => {
-                let help = "give SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature";
-                return Err(invalid(help));
-            }
-        };
-        ServiceBusOptions::new(place.trim_end_matches('/'), queue, credentials, self.is_plain)
     }
 }
 

@@ -8,6 +8,7 @@ use fe2o3_amqp::link::{ReceiverAttachError, SenderAttachError};
 use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::types::messaging::{
     AmqpValue, ApplicationProperties, Body, Message, MessageId, Outcome, Properties, Rejected,
+    SerializableBody,
 };
 use fe2o3_amqp::types::primitives::{SimpleValue, Value};
 use fe2o3_amqp::{Receiver, Sender};
@@ -85,23 +86,28 @@ impl Requests {
             .application_properties(properties)
             .body(AmqpValue(body))
             .build();
-        let accepted = {
-            let mut sender = self.sender.lock().await;
-            sender.send_batchable(message).await.map_err(Failure::of_transfer)?
-        };
-        match accepted.await.map_err(Failure::of_settlement)? {
-            Outcome::Accepted(_) => {}
-            Outcome::Rejected(Rejected { error: Some(error) }) => {
-                return Err(Failure::Rejected((&error).into()));
-            }
-            outcome => return Err(Failure::in_doubt(format!("the outcome is {outcome:?}"))),
-        }
+        deliver(&self.sender, message).await?;
         let (properties, body) =
             answer.await.map_err(|_| Failure::in_doubt("the link of the answers was closed"))?;
         match rejection(&properties) {
             Some(rejection) => Err(Failure::Rejected(rejection)),
             None => Ok(body),
         }
+    }
+}
+
+/// Sends a message and waits until it is accepted; others are sent meanwhile.
+pub(super) async fn deliver<B: SerializableBody>(
+    sender: &Mutex<Sender>,
+    message: Message<B>,
+) -> Result<(), Failure> {
+    let sent = sender.lock().await.send_batchable(message).await;
+    match sent.map_err(Failure::of_transfer)?.await.map_err(Failure::of_settlement)? {
+        Outcome::Accepted(_) => Ok(()),
+        Outcome::Rejected(Rejected { error: Some(error) }) => {
+            Err(Failure::Rejected((&error).into()))
+        }
+        outcome => Err(Failure::in_doubt(format!("the outcome is {outcome:?}"))),
     }
 }
 

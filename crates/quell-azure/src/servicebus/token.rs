@@ -1,14 +1,13 @@
 //! Tokens that a connection presents to `$cbs`: signed here, given, or from a source such as Entra ID.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use quell_core::Result;
 
-use crate::credentials::{Secret, SharedKey, TokenSource};
+use super::options::ServiceBusOptions;
+use crate::credentials::{Credentials, Secret, SharedKey};
 
 /// A source returns tokens that last for at least five minutes; they are replaced a minute before.
 const SOURCE_LIFETIME: Duration = Duration::from_secs(240);
@@ -17,19 +16,6 @@ const SOURCE_LIFETIME: Duration = Duration::from_secs(240);
 const FIRST_ALLOWANCE: u64 = 8 * 3_600;
 /// The longest allowance: 21 days.
 const LONGEST_ALLOWANCE: u64 = FIRST_ALLOWANCE * 64;
-
-#[derive(Clone)]
-pub(super) enum Credentials {
-    /// With what is added to the expiry of tokens, in seconds: as far as is known, the clock here is no
-    /// later than this.
-    Key {
-        key: SharedKey,
-        lifetime: Duration,
-        allowance: Arc<AtomicU64>,
-    },
-    Signature(Secret),
-    Source(Arc<dyn TokenSource>),
-}
 
 /// A token for one audience.
 pub(super) struct Token {
@@ -40,21 +26,22 @@ pub(super) struct Token {
     pub(super) renew_after: Duration,
 }
 
-impl Credentials {
+impl ServiceBusOptions {
     pub(super) async fn token(&self, audience: &str) -> Result<Token> {
-        let signature = "servicebus.windows.net:sastoken";
-        Ok(match self {
-            Credentials::Key { key, lifetime, allowance } => {
+        let kind = "servicebus.windows.net:sastoken";
+        Ok(match &self.credentials {
+            Credentials::SharedKey(key) => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let allowance = self.allowance.load(Ordering::Relaxed);
                 // A part of a second counts as a second, lest the token ends too soon.
-                let expires = (now + *lifetime).as_secs() + 1 + allowance.load(Ordering::Relaxed);
+                let expires = (now + self.token_lifetime).as_secs() + 1 + allowance;
                 let text = sign(key, audience, expires);
-                Token { text, kind: signature, renew_after: *lifetime / 2 }
+                Token { text, kind, renew_after: self.token_lifetime / 2 }
             }
-            Credentials::Signature(text) => {
-                Token { text: text.clone(), kind: signature, renew_after: Duration::MAX }
+            Credentials::Sas(text) => {
+                Token { text: text.clone(), kind, renew_after: Duration::MAX }
             }
-            Credentials::Source(source) => {
+            Credentials::Token(source) => {
                 Token { text: source.token().await?, kind: "jwt", renew_after: SOURCE_LIFETIME }
             }
         })
@@ -62,40 +49,16 @@ impl Credentials {
 
     /// Takes note that a token had expired when it arrived. Tells whether the next one lasts longer.
     pub(super) fn last_longer(&self) -> bool {
-        let Credentials::Key { allowance, .. } = self else { return false };
-        let longer = (allowance.load(Ordering::Relaxed) * 8).max(FIRST_ALLOWANCE);
-        allowance.store(longer.min(LONGEST_ALLOWANCE), Ordering::Relaxed);
+        if !matches!(self.credentials, Credentials::SharedKey(_)) {
+            return false;
+        }
+        let longer = (self.allowance.load(Ordering::Relaxed) * 8).max(FIRST_ALLOWANCE);
+        self.allowance.store(longer.min(LONGEST_ALLOWANCE), Ordering::Relaxed);
         longer <= LONGEST_ALLOWANCE
     }
-
-    /// What an operator checks when the service rejects the token.
-    pub(super) fn remedy(&self) -> String {
-        match self {
-            Credentials::Key { key, .. } => {
-                let name = key.name();
-                format!(
-                    "check SharedAccessKey of {name:?}, its claims Send and Listen, and the clock"
-                )
-            }
-            Credentials::Signature(_) => "check SharedAccessSignature and its expiry".to_owned(),
-            Credentials::Source(_) => {
-                "check that the identity has the role Azure Service Bus Data Owner".to_owned()
-            }
-        }
-    }
 }
 
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Credentials::Key { key, .. } => key.fmt(f),
-            Credentials::Signature(_) => f.write_str("Signature(***)"),
-            Credentials::Source(_) => f.write_str("Source(***)"),
-        }
-    }
-}
-
-/// Signs a token for `audience`. The key is the text that the portal shows, not what it encodes.
+/// Signs a token for `audience`.
 fn sign(key: &SharedKey, audience: &str, expires: u64) -> Secret {
     let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
     let audience = encode(audience);

@@ -300,7 +300,7 @@ fn a_url_names_the_table_and_where_the_secrets_are() {
             "`connection` and `credential` exclude each other",
         ),
         ("azure://devstoreaccount1/quell?credential=CANARY", "`credential`"),
-        ("azure://devstoreaccount1/quell?endpoint=ftp://CANARY", "an endpoint is not http"),
+        ("azure://devstoreaccount1/quell?endpoint=ftp://CANARY", "`endpoint`: give http"),
     ] {
         let error = AzureOptions::from_url(url).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
@@ -322,15 +322,21 @@ async fn a_url_opens_a_table_with_the_connection_string_of_a_variable() {
     let table = AzureOptions::from_url(&url).unwrap().open_table().await.unwrap();
     wrote(&table, put("r", Condition::Absent, "1")).await;
     for (more, expected) in [
-        ("timer_connection=CANARY", "`timer_connection` without `timer`"),
-        ("timer=storage-queue://timers&timer_connection=CANARY", "for servicebus:// only"),
-        ("native_dedup=600", "`native_dedup` without `timer`"),
-        ("timer=none&native_dedup=600", "`native_dedup` with timer=none"),
-        ("timer=storage-queue://timers&native_dedup=600", "for servicebus:// only"),
+        ("timer_connection=CANARY", "`timer_connection` is for timer=servicebus://HOST/QUEUE only"),
+        (
+            "timer=storage-queue://timers&timer_connection=CANARY",
+            "`timer_connection` is for timer=servicebus://",
+        ),
+        ("native_dedup=600", "`native_dedup` is for timer=servicebus://HOST/QUEUE only"),
+        ("timer=none&native_dedup=600", "`native_dedup` is for timer=servicebus://"),
+        (
+            "timer=storage-queue://timers&native_dedup=600",
+            "`native_dedup` is for timer=servicebus://",
+        ),
         ("timer=storage-queue://T", "queue \"T\": give 3 to 58"),
         (
             "timer=servicebus://ns.test/timers&timer_connection=CANARY",
-            "no connection string of Service",
+            "set AZURE_SERVICEBUS_CONNECTION_STRING",
         ),
     ] {
         let refused = AzureOptions::from_url(&format!("{url}&{more}")).unwrap_err();
