@@ -65,7 +65,7 @@ impl Answer {
 
     /// The service's time of this answer, rounded down to a second.
     pub(crate) fn date(&self) -> Option<Timestamp> {
-        rfc2822::DateTimeParser::new().parse_timestamp(self.header(DATE.as_str())?).ok()
+        read_date(self.header(DATE.as_str())?)
     }
 
     pub(crate) fn etag(&self) -> Option<&str> {
@@ -92,9 +92,14 @@ impl Answer {
         if let Ok(seconds) = value.parse() {
             return Some(Duration::from_secs(seconds));
         }
-        let until = httpdate::parse_http_date(value).ok()?;
-        until.duration_since(self.date().unwrap_or_else(SystemTime::now)).ok()
+        let until = read_date(value)?;
+        until.duration_since(self.date().unwrap_or_else(Timestamp::now)).try_into().ok()
     }
+}
+
+/// Reads a date as HTTP writes it, such as `Tue, 24 Nov 2026 12:00:00 GMT`.
+fn read_date(text: &str) -> Option<Timestamp> {
+    rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
 
 /// What came of sending a request once.

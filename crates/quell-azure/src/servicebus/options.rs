@@ -1,6 +1,7 @@
 //! Which queue, with which credentials, and how.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use quell_core::{Error, Result};

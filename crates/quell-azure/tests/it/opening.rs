@@ -1,12 +1,14 @@
 //! Which tables open, and what is said of the others.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
+use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, Timestamp};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use quell_azure::{AzureOptions, Connection, Credentials, Secret, TokenSource};
 use quell_core::{Error, ErrorKind};
@@ -254,17 +256,17 @@ async fn r39_a_clock_that_is_two_hours_off_does_not_spoil_signatures() {
         let place = Place::new();
         place.open_table().await;
         let services = move || {
-            let (now, off) = (SystemTime::now(), Duration::from_secs(7_200));
+            let (now, off) = (Timestamp::now(), SignedDuration::from_hours(2));
             if is_ahead { now + off } else { now - off }
         };
         let proxy = Proxy::start(place.port(), move |request| {
             let date = request.lines().find_map(|line| line.strip_prefix("x-ms-date: ")).unwrap();
-            let date = httpdate::parse_http_date(date).unwrap();
-            let off = date.duration_since(services()).unwrap_or_else(|behind| behind.duration());
-            if off < Duration::from_secs(900) {
+            let date = rfc2822::DateTimeParser::new().parse_timestamp(date).unwrap();
+            if date.duration_since(services()).abs() < SignedDuration::from_mins(15) {
                 return Act::Forward;
             }
-            let headers = format!("date: {}\r\n", httpdate::fmt_http_date(services()));
+            let date = rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&services());
+            let headers = format!("date: {}\r\n", date.unwrap());
             Act::Answer(failure("403 Forbidden", "AuthenticationFailed", &headers))
         })
         .await;

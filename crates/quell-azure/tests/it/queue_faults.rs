@@ -115,7 +115,7 @@ async fn an_operation_whose_answer_is_lost_has_an_unknown_outcome() {
         let scheduled = send_later(&timer, "x", now() + LONG).await;
         let error = timer.cancel(&scheduled).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnknownOutcome, "{loss:?}: {error}");
-        assert_eq!(queue.count().await, 0);
+        assert_eq!(queue.count().await, Some(0));
         lost(timer.cancel(&scheduled)).await;
 
         let (_queue, timer, _proxy) = self::timer("PUT ", [loss.clone(), Act::Forward, loss]).await;

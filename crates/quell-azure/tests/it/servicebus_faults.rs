@@ -11,9 +11,7 @@ use quell_services::servicebus::{Counts, Fault, QueueOptions};
 use crate::opening::printed;
 use crate::server::until_in;
 use crate::servicebus::{QUEUE, lock, options_at, timer};
-use crate::timers::{
-    PATIENCE, lost, message, none, now, one, send, send_later, send_now, text,
-};
+use crate::timers::{PATIENCE, lost, message, none, now, one, send, send_later, send_now, text};
 
 /// What a busy machine may add to a deadline.
 const SLACK: Duration = Duration::from_secs(2);
@@ -278,7 +276,7 @@ async fn r39_a_token_that_is_no_longer_renewed_is_named() {
     let calls = [
         timer.renew(&received.delivery).await.map(drop),
         timer.complete(&received.delivery).await,
-        timer.schedule(&message("y"), now(), now()).await,
+        timer.schedule(&message("y"), now(), now()).await.map(drop),
         timer.receive(1, SLACK).await.map(drop),
     ];
     for error in calls.map(Result::unwrap_err) {
