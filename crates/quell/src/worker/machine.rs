@@ -237,7 +237,8 @@ impl Machine {
                 wakes.extend((self.rest.is_up() && !self.pruning).then_some(self.prune_at));
                 wakes.extend(self.reap_at.filter(|_| !self.reaping && self.is_seen()));
                 wakes.extend(self.ticker.next_wake());
-                wakes.extend(self.rest.next_wake());
+                // While a heartbeat is sent it cannot rest: a time that has passed would keep it busy.
+                wakes.extend(self.rest.next_wake().filter(|_| !self.pulse.is_sending()));
             }
             Phase::Draining { deadline } | Phase::GivingBack { deadline } => wakes.push(deadline),
         }

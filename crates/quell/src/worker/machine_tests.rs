@@ -688,6 +688,35 @@ fn r34_what_a_look_finds_due_is_claimed_and_the_rest_is_slept_to() {
     assert!(looks(&commands).is_empty());
 }
 
+/// A time that has passed and that nothing is done about would make the event loop spin.
+#[test]
+fn r34_a_heartbeat_that_takes_long_lets_a_worker_without_work_sleep() {
+    let (poll, heartbeat) = (PollSettings::default(), Duration::from_secs(10));
+    let (lease, grace, rests) = (LEASE, GRACE, true);
+    let bounds = Bounds { concurrency: 1, prefetch: 0, lease, heartbeat, grace, poll, rests };
+    let began = Timestamp::from_secs(1_000);
+    let queues = vec![QueueName::new("q0").unwrap()];
+    let mut machine = Machine::new(bounds, queues, began, 7);
+    let mut commands = machine.apply(Event::Tick, began);
+    commands.extend(machine.apply(Event::Beaten(Ok(())), began));
+    commands.extend(machine.apply(Event::Reaped(Ok(vec![])), began));
+    for queue in claims(&commands) {
+        let next = NextDue { now: began, due: None, lapse: None };
+        let answer = Ok(Claimed { now: began, jobs: vec![], next, rated: false });
+        machine.apply(Event::Claimed { queue, limit: 1, asked_at: began, answer }, began);
+    }
+    let sends = |commands: &[Command]| {
+        commands.iter().any(|one| matches!(one, Command::Heartbeat { .. }))
+    };
+    assert!(sends(&machine.apply(Event::Tick, began + Duration::from_secs(59))));
+    // Its answer is awaited when the worker could rest.
+    let now = began + Duration::from_secs(61);
+    assert!(!sends(&machine.apply(Event::Tick, now)));
+    assert!(machine.next_wake().is_none_or(|at| now < at), "{:?}", machine.next_wake());
+    let commands = machine.apply(Event::Beaten(Ok(())), now);
+    assert!(commands.iter().any(|one| matches!(one, Command::Leave)), "{commands:?}");
+}
+
 #[test]
 fn r34_a_hint_that_comes_during_a_look_is_not_lost() {
     let mut story = Story::of_queues(2, 4, 0);

@@ -363,10 +363,13 @@ async fn run(seed: u64, kind: Kind) -> Came {
     let files = records.iter().map(|record| record.lines.lock().unwrap().clone()).collect();
     let lines = check::merge(files);
     let mut report = check::check(&lines);
-    if world.kind.spread.is_some() {
-        // R30 holds within each partition of a queue, and the checker knows of none.
-        report.violations.retain(|violation| violation.property != "P23");
-    }
+    let is_unsure = |property: &str| {
+        // R30 holds within each partition of a queue, and the checker knows of none. Where answers are
+        // lost, it does not know which jobs of a key run, nor how often they failed.
+        (property == "P23" && (world.kind.spread.is_some() || world.dangers.lose_records()))
+            || (property == "P13" && world.dangers.lose_records())
+    };
+    report.violations.retain(|violation| !is_unsure(violation.property));
     if let Ok(file) = std::env::var(LINES) {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         std::fs::write(file, text).unwrap();

@@ -48,6 +48,11 @@ impl Dangers {
         }
     }
 
+    /// Whether commits may be missing from the record.
+    pub(super) fn lose_records(&self) -> bool {
+        self.loses > 0 || self.kills
+    }
+
     pub(super) fn heal(&self) {
         self.healed.store(true, SeqCst);
     }
