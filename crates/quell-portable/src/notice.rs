@@ -120,9 +120,11 @@ impl Notices {
         let Some(error) = failed else { return Ok(sent) };
         self.lose(sent);
         self.cancel_lost().await;
-        let message = "the timer took no message, so nothing was written: try again";
         Err(match error.kind() {
             ErrorKind::Unavailable | ErrorKind::UnknownOutcome => {
+                let message = format!(
+                    "the timer took no message, so nothing was written, try again: {error}"
+                );
                 Error::new(ErrorKind::Unavailable, message).with_source(error)
             }
             _ => error,

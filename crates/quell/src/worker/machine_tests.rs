@@ -705,9 +705,8 @@ fn r34_a_heartbeat_that_takes_long_lets_a_worker_without_work_sleep() {
         let answer = Ok(Claimed { now: began, jobs: vec![], next, rated: false });
         machine.apply(Event::Claimed { queue, limit: 1, asked_at: began, answer }, began);
     }
-    let sends = |commands: &[Command]| {
-        commands.iter().any(|one| matches!(one, Command::Heartbeat { .. }))
-    };
+    let sends =
+        |commands: &[Command]| commands.iter().any(|one| matches!(one, Command::Heartbeat { .. }));
     assert!(sends(&machine.apply(Event::Tick, began + Duration::from_secs(59))));
     // Its answer is awaited when the worker could rest.
     let now = began + Duration::from_secs(61);

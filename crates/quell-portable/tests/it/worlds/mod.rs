@@ -363,11 +363,12 @@ async fn run(seed: u64, kind: Kind) -> Came {
     let files = records.iter().map(|record| record.lines.lock().unwrap().clone()).collect();
     let lines = check::merge(files);
     let mut report = check::check(&lines);
-    let is_unsure = |property: &str| {
-        // R30 holds within each partition of a queue, and the checker knows of none. Where answers are
-        // lost, it does not know which jobs of a key run, nor how often they failed.
-        (property == "P23" && (world.kind.spread.is_some() || world.dangers.lose_records()))
-            || (property == "P13" && world.dangers.lose_records())
+    let is_unsure = |property: &str| match property {
+        // R30 holds within each partition of a queue, and the checker knows of none.
+        "P23" if world.kind.spread.is_some() => true,
+        // Where answers are lost, it does not know which jobs of a key run, nor how often they failed.
+        "P12" | "P13" | "P23" => world.dangers.lose_records(),
+        _ => false,
     };
     report.violations.retain(|violation| !is_unsure(violation.property));
     if let Ok(file) = std::env::var(LINES) {
