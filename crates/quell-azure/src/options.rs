@@ -220,7 +220,7 @@ impl AzureOptions {
             store = store.native_dedup().await?;
         }
         if found.is_none() {
-            store.announce().await?;
+            store.announce().await.map_err(|error| error.at(format_args!("timer {name}")))?;
             table.set_timer(Some(&name)).await?;
         }
         Ok(Arc::new(store))

@@ -2,12 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use quell_core::{Job, JobFilter, JobId, JobState, QueueName, Result, Timestamp};
+use quell_core::{Error, ErrorKind, Job, JobFilter, JobId, JobState, QueueName, Result, Timestamp};
 
+use crate::carried::Carried;
 use crate::messages::Inner;
 use crate::notice::{JOBS, Notice};
 use crate::table::Table;
 use crate::timed::Timed;
+
+/// Messages that are looked at before a store takes a timer.
+const LOOKED_AT: usize = 32;
+/// Places in a message at which one of Quell's may begin.
+const BEGINNINGS: usize = 64;
+
+/// Whether a message is one of Quell's, perhaps within what a service wraps around it.
+fn is_ours(bytes: &[u8]) -> bool {
+    let begins = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'{').take(BEGINNINGS);
+    let mut rests = begins.filter_map(|(at, _)| bytes.get(at..));
+    rests.any(|rest| {
+        let mut notices = serde_json::Deserializer::from_slice(rest).into_iter::<Notice>();
+        matches!(notices.next(), Some(Ok(_))) || Carried::is_at(rest)
+    })
+}
 
 impl<T: Table> Timed<T> {
     /// Sends a message for all that is or will be due, lapses or ticks: for a store that had no timer, or
@@ -16,9 +32,20 @@ impl<T: Table> Timed<T> {
     /// It reads every job that has not ended, and sends at least one message for each 200 of them.
     ///
     /// # Errors
-    /// As those of the table and of the timer; then announce again.
+    /// Of kind [`Foreign`](ErrorKind::Foreign), with nothing sent and nothing written, where the timer has
+    /// messages and none is Quell's: its workers would put another application's aside. Else as those of
+    /// the table and of the timer; then announce again.
     pub async fn announce(&self) -> Result<()> {
         let inner = self.inner();
+        let waiting = inner.notices.timer.peek(LOOKED_AT).await?;
+        if !waiting.is_empty() && !waiting.iter().any(|body| is_ours(body)) {
+            let message = format!(
+                "none of the {} messages that wait there first is Quell's: give the store a queue of its \
+                 own",
+                waiting.len()
+            );
+            return Err(Error::new(ErrorKind::Foreign, message));
+        }
         inner.store_name().await?;
         inner.announce_jobs(JobState::Scheduled).await?;
         inner.announce_jobs(JobState::Running).await?;

@@ -277,6 +277,10 @@ impl Timer for MemoryTimer {
         }
     }
 
+    async fn peek(&self, most: usize) -> Result<Vec<Vec<u8>>> {
+        Ok(self.locked().messages.values().take(most).map(|waiting| waiting.body.clone()).collect())
+    }
+
     async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
         let lock = self.lock;
         self.change(delivery, |kept, number| {

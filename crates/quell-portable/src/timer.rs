@@ -100,6 +100,13 @@ pub trait Timer: Send + Sync + fmt::Debug + 'static {
     /// None after that time is no error.
     async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>>;
 
+    /// The bodies of at most so many messages that wait, as far as the timer shows them without delivering
+    /// them, perhaps with what a service wraps around them; none by default.
+    async fn peek(&self, most: usize) -> Result<Vec<Vec<u8>>> {
+        let _unused = most;
+        Ok(Vec::new())
+    }
+
     /// Extends the lock; the delivery that is returned takes the place of the one given.
     async fn renew(&self, delivery: &Delivery) -> Result<Delivery>;
 

@@ -246,6 +246,7 @@ const OPERATIONS = {
     'com.microsoft:schedule-message': (queue, { messages }) => {
         const sequences = messages.map(({ message }) => {
             const { message: one, due } = parse(message);
+            stats.sends += 1;
             return queue.enqueue(one, due === undefined ? Date.now() : due);
         });
         return { 'sequence-numbers': types.wrap_array(sequences, 0x81) };

@@ -76,7 +76,7 @@ impl StorageQueue {
     async fn prepare(&self, create: bool) -> Result<()> {
         let deadline = Deadline::after(self.timeout);
         for name in [&self.name, &self.dead] {
-            let request = wire::peek(name);
+            let request = wire::peek(name, 1);
             let answer = self.transport.answer(&request, deadline).await?;
             match answer.status {
                 404 if create => {
@@ -197,6 +197,12 @@ impl Timer for StorageQueue {
                 return Ok(found);
             }
         }
+    }
+
+    async fn peek(&self, most: usize) -> Result<Vec<Vec<u8>>> {
+        let request = wire::peek(&self.name, most.clamp(1, MOST_MESSAGES));
+        let deadline = Deadline::after(self.timeout);
+        wire::bodies(&self.transport.send(&request, &self.name, deadline).await?)
     }
 
     async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {

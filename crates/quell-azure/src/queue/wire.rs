@@ -118,19 +118,39 @@ impl Held {
 
 /// The messages of an answer, and how often each was received.
 pub(super) fn messages(answer: &Answer) -> Result<Vec<(Held, u32)>> {
+    each(answer, |field| {
+        let (id, receipt) = (field("MessageId")?, field("PopReceipt")?);
+        let count = field("DequeueCount").and_then(|count| count.parse().ok()).unwrap_or_default();
+        Some((Held { id, receipt, text: field("MessageText").unwrap_or_default() }, count))
+    })
+}
+
+/// The bodies of messages that were looked at; of one that Quell did not write, its text.
+pub(super) fn bodies(answer: &Answer) -> Result<Vec<Vec<u8>>> {
+    each(answer, |field| {
+        let text = field("MessageText").unwrap_or_default();
+        let envelope = Envelope::decode(&text);
+        Some(envelope.map_or_else(|| text.into_bytes(), |envelope| envelope.body))
+    })
+}
+
+/// Reads each message of an answer by its fields.
+fn each<R>(
+    answer: &Answer,
+    read: impl Fn(&dyn Fn(&str) -> Option<String>) -> Option<R>,
+) -> Result<Vec<R>> {
     let text = String::from_utf8_lossy(&answer.body);
     // The service begins with a byte order mark.
     let xml = Document::parse(text.trim_start_matches('\u{feff}'));
     let xml = xml.map_err(|error| unreadable().with_source(error))?;
     let message = |node: Node<'_, '_>| {
-        let field = |name: &str| node.children().find(|child| child.has_tag_name(name));
-        let text = |name: &str| Some(field(name)?.text().unwrap_or_default().to_owned());
-        let (id, receipt) = (text("MessageId")?, text("PopReceipt")?);
-        let count = text("DequeueCount").and_then(|count| count.parse().ok()).unwrap_or_default();
-        Some((Held { id, receipt, text: text("MessageText").unwrap_or_default() }, count))
+        let field = |name: &str| {
+            let field = node.children().find(|child| child.has_tag_name(name));
+            field.map(|field| field.text().unwrap_or_default().to_owned())
+        };
+        read(&field).ok_or_else(unreadable)
     };
-    let found = xml.descendants().filter(|node| node.has_tag_name("QueueMessage"));
-    found.map(|node| message(node).ok_or_else(unreadable)).collect()
+    xml.descendants().filter(|node| node.has_tag_name("QueueMessage")).map(message).collect()
 }
 
 pub(super) fn unreadable() -> Error {
@@ -160,9 +180,10 @@ fn with_text(mut request: Request, text: &str) -> Request {
     request
 }
 
-/// Looks at a message, to find out whether the queue exists.
-pub(super) fn peek(queue: &str) -> Request {
-    request("open the queue", Method::GET, queue, None, vec![("peekonly", "true".to_owned())])
+/// Looks at messages without taking them.
+pub(super) fn peek(queue: &str, most: usize) -> Request {
+    let query = vec![("peekonly", "true".to_owned()), ("numofmessages", most.to_string())];
+    request("open the queue", Method::GET, queue, None, query)
 }
 
 pub(super) fn create(queue: &str) -> Request {

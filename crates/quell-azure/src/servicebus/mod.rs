@@ -241,6 +241,11 @@ impl Timer for ServiceBus {
         }
     }
 
+    /// The messages as they are encoded, with what the service knows of them.
+    async fn peek(&self, most: usize) -> Result<Vec<Vec<u8>>> {
+        Ok(wire::peeked(&self.manage(Operation::peek(most)).await?))
+    }
+
     async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
         self.manage(Operation::renew(delivery)?).await.map(|_| delivery.clone())
     }

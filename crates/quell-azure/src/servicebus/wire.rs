@@ -127,6 +127,14 @@ impl Operation {
         Ok(Operation::new(what, "com.microsoft:cancel-scheduled-message", body))
     }
 
+    /// Looks at messages, also at those whose time has not come.
+    pub(super) fn peek(most: usize) -> Self {
+        let most = i32::try_from(most).unwrap_or(i32::MAX);
+        let fields =
+            [("from-sequence-number", Value::Long(0)), ("message-count", Value::Int(most))];
+        Operation::new("look at messages", "com.microsoft:peek-message", map(fields))
+    }
+
     pub(super) fn renew(delivery: &Delivery) -> Result<Self> {
         let what = "renew the lock of a message";
         let token = LockToken::of(delivery).ok_or_else(|| of_another_timer(what))?;
@@ -172,6 +180,20 @@ pub(super) fn scheduled(answer: &Value) -> Option<Scheduled> {
         Some(Value::Long(number @ 1..)) => Some(Scheduled::new(number.to_string())),
         _ => None,
     }
+}
+
+/// The encoded messages of the answer to [`Operation::peek`].
+pub(super) fn peeked(answer: &Value) -> Vec<Vec<u8>> {
+    let field = |value: &Value, name: &str| match value {
+        Value::Map(fields) => fields.get(&Value::from(name)).cloned(),
+        _ => None,
+    };
+    let Some(Value::List(messages)) = field(answer, "messages") else { return Vec::new() };
+    let encoded = messages.iter().filter_map(|message| match field(message, "message") {
+        Some(Value::Binary(bytes)) => Some(bytes.into_vec()),
+        _ => None,
+    });
+    encoded.collect()
 }
 
 fn map(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {

@@ -30,7 +30,7 @@ const OF_A_TRIGGER: usize = 2;
 const BATCHES_OF_A_STEP: usize = 12;
 /// Requests to the table of a burst in one batch, and of its run: two to trigger, one to look the message
 /// up, ten to start and seven to end.
-const OF_A_RUN: usize = 20;
+const OF_A_RUN: usize = 18;
 /// A lock is renewed after a third of it.
 const LOCK: Duration = Duration::from_secs(6);
 /// On a busy machine everything is slow.

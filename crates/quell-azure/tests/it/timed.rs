@@ -11,9 +11,12 @@ use quell_azure::AzureOptions;
 use quell_portable::Timer;
 use quell_services::ServiceBus as StandIn;
 use quell_services::servicebus::QueueOptions;
+use reqwest::Method;
 
+use crate::queue::StoredQueue;
 use crate::server::Place;
 use crate::servicebus::{Bus, QUEUE, lock, options_at};
+use crate::timers::Queue;
 
 /// On a busy machine everything is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -260,4 +263,57 @@ async fn r01_r34_a_store_that_gets_a_timer_leaves_nothing_behind() {
     };
     worker.run_until(asked).await.unwrap();
     assert!(began.elapsed() >= delay, "never early");
+}
+
+/// A trigger that is due at once.
+async fn trigger_now(client: &Quell) {
+    let trigger = Policy::default().trigger(task(), Payload::encode(&1).unwrap(), None).unwrap();
+    client.enqueue(quell::Batch::one(trigger)).await.unwrap();
+}
+
+#[tokio::test]
+async fn r40_a_storage_queue_of_another_application_is_refused_and_keeps_its_messages() {
+    let queue = StoredQueue::new(Duration::from_secs(300)).await;
+    let foreign = "<QueueMessage><MessageText>{\"order\": 7}</MessageText></QueueMessage>";
+    queue.raw(Method::POST, "/messages", foreign.to_owned()).await;
+    let url = url(&queue.place);
+    let error = open(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    let name = format!("timer storage-queue://{}: none of the 1 messages", queue.place.name);
+    assert!(error.to_string().starts_with(&name), "{error}");
+    assert_eq!((queue.messages().await, queue.dead_letters().await.len()), (1, 0));
+    // A message of Quell's says that the queue is for such.
+    let timer = queue.open().await;
+    let notice = quell_portable::Message {
+        body: br#"{"v":1,"queue":"q","at":0,"sent":0,"jobs":[]}"#.to_vec(),
+        name: None,
+    };
+    let now = quell::Timestamp::from_secs(0);
+    timer.schedule(&notice, now, now).await.unwrap();
+    open(&url).await.unwrap();
+}
+
+#[tokio::test]
+async fn r40_a_queue_of_service_bus_of_another_application_is_refused() {
+    let stand_in = StandIn::start().unwrap();
+    stand_in.create_queue(QUEUE, lock(Duration::from_secs(60))).unwrap();
+    let open = async |place: &Place| {
+        let timer: Arc<dyn Timer> = Arc::new(options_at(stand_in.port()).open().await.unwrap());
+        let options = place.options().timeout(PATIENCE).timer("servicebus://stand-in/q", timer);
+        options.open_store().await
+    };
+    let timer = options_at(stand_in.port()).open().await.unwrap();
+    let foreign = quell_portable::Message { body: br#"{"order": 7}"#.to_vec(), name: None };
+    let now = quell::Timestamp::from_secs(0);
+    timer.schedule(&foreign, now, now).await.unwrap();
+    let error = open(&Place::new()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    let counts = stand_in.counts(QUEUE).unwrap();
+    assert_eq!((counts.ready, counts.dead), (1, 0));
+    // Once it is taken away, a store has the queue, and so has another one beside its messages.
+    let received = timer.receive(1, PATIENCE).await.unwrap();
+    timer.complete(&received[0].delivery).await.unwrap();
+    let first = client(open(&Place::new()).await.unwrap());
+    trigger_now(&first).await;
+    open(&Place::new()).await.unwrap();
 }
