@@ -22,7 +22,7 @@
 //!
 //! With the feature `sim`, a second line simulates clients and workers on the store, with `place` as
 //! a function that makes a fresh place which each simulated process opens (see
-//! `sim::Place`): `quell_conformance::simulation!("mine", place);`.
+//! `sim::Place`): `quell_conformance::simulation!("mine", place);`. [`prove!`] is both in one line.
 //!
 //! Invariant: the suite sees a store only through the `Store` trait.
 #![allow(
@@ -118,6 +118,19 @@ pub(crate) use registry::as_data;
 pub use report::Report;
 #[cfg(feature = "suite")]
 pub use rig::{Opened, Rig};
+
+/// All that proves a store: [`suite!`] with its comparison and its histories, and the simulation of many
+/// processes. It needs both features, `suite` and `sim`.
+///
+/// `quell_conformance::prove!("mine", open, open_recorded, place);`, where `open` and `open_recorded` are as
+/// for [`suite!`], and `fn place() -> sim::Place` makes a fresh place that each simulated process opens.
+#[macro_export]
+macro_rules! prove {
+    ($store:literal, $open:path, $open_recorded:path, $place:path) => {
+        $crate::suite!($open, $open_recorded);
+        $crate::simulation!($store, $place);
+    };
+}
 
 /// Runs the whole suite on a store: `quell_conformance::suite!(open);`, where `open` is
 /// `async fn open() -> quell_conformance::Opened`.

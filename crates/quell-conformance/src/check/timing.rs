@@ -123,8 +123,10 @@ fn quiet(
 
 /// Why a window may be due because someone flushed it, if it may.
 fn flushed(book: &Book, job: &JobView, claim: &ClaimView) -> Option<String> {
-    if claim.store_due != claim.due {
-        return book.excuse(Act::Any, job.first, claim.t);
+    // Due at another time than on record: a change of it may be missing.
+    let excuse = book.excuse(Act::Any, job.first, claim.t);
+    if let Some(why) = excuse.filter(|_| claim.store_due != claim.due) {
+        return Some(why);
     }
     let key = job.task_key().filter(|_| job.flushed || claim.reason == DueReason::Flushed)?;
     if book.flushes.contains(&key) {

@@ -83,7 +83,10 @@ async fn r04_r22_callers_transactions_are_refused() -> Result<()> {
 async fn r40_a_url_is_told_what_is_wrong_with_it() {
     for (url, said) in [
         ("azure://devstoreaccount1", "give azure://ACCOUNT/TABLE"),
-        ("azure://devstoreaccount1/quell?tabel=a", "\"tabel\" is not known: use connection, credential, endpoint"),
+        (
+            "azure://devstoreaccount1/quell?tabel=a",
+            "\"tabel\" is not known: use connection, credential, endpoint",
+        ),
         (
             "azure://devstoreaccount1/quell?timer=servicebus",
             "`timer`: give servicebus://HOST/QUEUE",

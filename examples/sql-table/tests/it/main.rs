@@ -37,8 +37,6 @@ async fn open_recorded(sink: Sink) -> Opened {
     Opened { store: Arc::new(store), guard: Box::new(folder) }
 }
 
-quell_conformance::suite!(open, open_recorded);
-
 /// One file, which each simulated process opens.
 fn place() -> Place {
     let folder = Arc::new(tempfile::tempdir().unwrap());
@@ -48,4 +46,4 @@ fn place() -> Place {
     })
 }
 
-quell_conformance::simulation!("sql-table", place);
+quell_conformance::prove!("sql-table", open, open_recorded, place);
