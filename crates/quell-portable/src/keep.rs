@@ -69,12 +69,12 @@ impl<T: Table> Inner<T> {
         }
     }
 
-    /// What to do about the message that is held of a queue; while nobody tells the time, it is held.
+    /// What to do about the message that is held of a queue; while the table's time is unknown, it is held.
     async fn fate(&self, queue: &QueueName) -> Fate {
         match self.now().await {
             Ok(now) => self.notices.held.judge(queue, now),
             Err(error) => {
-                debug!(%error, "the table tells no time, the message is held");
+                debug!(%error, "table time unknown, message held");
                 Fate::Hold
             }
         }

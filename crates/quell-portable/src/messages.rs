@@ -29,7 +29,7 @@ const ROW: Duration = Duration::from_secs(5);
 pub(crate) const PUT_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// The first pause after which a message comes again that is for workers of another process.
 const ELSEWHERE: Duration = Duration::from_millis(50);
-/// The delivery with which a message is sent anew: Service Bus puts one aside after ten by default.
+/// The delivery with which a message is sent again: Service Bus puts one aside after ten by default.
 const OFTEN: u32 = 5;
 /// What a process logs that receives a message of another store.
 pub(crate) const FOREIGN: &str =
@@ -101,7 +101,7 @@ impl<T: Table> Inner<T> {
             None => Notice::read(&body).map(Said::Notice),
         };
         let done = match said {
-            Ok(said) if deliveries >= OFTEN => self.begin_anew(said, delivery).await,
+            Ok(said) if deliveries >= OFTEN => self.replace(said, delivery).await,
             Ok(Said::Carried(carried)) => self.take_in(carried, delivery).await,
             Ok(Said::Notice(notice)) => {
                 let watches = notice.watches || deliveries > 1;
@@ -132,7 +132,7 @@ impl<T: Table> Inner<T> {
 
     /// Sends an equal message before it completes this one, so that its deliveries are counted from one.
     /// It asks the table for nothing: that may be away for longer than a message has deliveries.
-    async fn begin_anew(&self, said: Said, delivery: Delivery) -> Result<()> {
+    async fn replace(&self, said: Said, delivery: Delivery) -> Result<()> {
         match said {
             Said::Notice(notice) => {
                 let due = notice.at;

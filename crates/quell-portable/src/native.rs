@@ -159,7 +159,7 @@ impl Native {
             );
             return Err(Error::invalid("payload", message));
         }
-        // It is due now, so nobody can cancel it.
+        // It is due now, so it cannot be cancelled.
         timer.schedule(&Message { body, name: Some(name) }, now, now).await?;
         // Whether the timer knew the name already it tells nobody.
         Ok(vec![Receipt::Pending; count])

@@ -10,7 +10,7 @@ use quell_core::{Batch, ErrorKind, JobState, Result, Steps, Timestamp};
 use quell_engine::Engine;
 use quell_portable::{Bounds, Change, Committed, MemoryTable, Page, Partition, Range, Row, Table};
 
-/// A table on which, for a while, somebody else is always faster.
+/// A table on which, for a while, another process always commits first.
 #[derive(Clone, Debug)]
 struct Contended {
     table: MemoryTable,
