@@ -287,7 +287,10 @@ impl Book {
         let Some(view) = self.jobs.get_mut(&job) else { return };
         view.doubted |=
             view.has_gap(event) && self.processes.lost(Act::Any, view.newest_at, t).is_some();
-        view.newest_at = view.newest_at.max(t);
+        // A refusal changes nothing: what ended the attempt may have come before it.
+        if !matches!(event, Event::Settle { became: SettledAs::Refused, .. }) {
+            view.newest_at = view.newest_at.max(t);
+        }
     }
 
     fn take_rest(&mut self, at: usize, line: &Line) {
