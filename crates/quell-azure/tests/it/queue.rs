@@ -141,7 +141,7 @@ async fn an_idle_receiver_asks_as_often_as_it_says() {
     let timer = queue.through(proxy.port).longest_pause(pause).open().await.unwrap();
     let asked = || {
         let seen = proxy.seen().into_iter();
-        let receives = seen.filter(|(_, request)| request.contains("numofmessages="));
+        let receives = seen.filter(|(_, request)| request.contains("visibilitytimeout="));
         receives.map(|(time, _)| time).collect::<Vec<Instant>>()
     };
     assert_eq!(timer.receive(1, pause * 5).await.unwrap(), []);
