@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_core::{Error, ErrorKind, Job, JobFilter, JobId, JobState, QueueName, Result, Timestamp};
+use serde::de::DeserializeOwned;
 
 use crate::carried::Carried;
 use crate::messages::Inner;
@@ -19,10 +20,12 @@ const BEGINNINGS: usize = 64;
 fn is_ours(bytes: &[u8]) -> bool {
     let begins = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'{').take(BEGINNINGS);
     let mut rests = begins.filter_map(|(at, _)| bytes.get(at..));
-    rests.any(|rest| {
-        let mut notices = serde_json::Deserializer::from_slice(rest).into_iter::<Notice>();
-        matches!(notices.next(), Some(Ok(_))) || Carried::is_at(rest)
-    })
+    rests.any(|rest| begins_with::<Notice>(rest) || begins_with::<Carried>(rest))
+}
+
+fn begins_with<D: DeserializeOwned>(bytes: &[u8]) -> bool {
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<D>();
+    matches!(values.next(), Some(Ok(_)))
 }
 
 impl<T: Table> Timed<T> {

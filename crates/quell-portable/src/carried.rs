@@ -67,12 +67,6 @@ impl Carried {
         Ok(Carried { carried: Self::FORM, store, id, sent, tries: 0, batch })
     }
 
-    /// Whether such a message begins here.
-    pub(crate) fn is_at(bytes: &[u8]) -> bool {
-        let mut forms = serde_json::Deserializer::from_slice(bytes).into_iter::<Carried>();
-        matches!(forms.next(), Some(Ok(_)))
-    }
-
     pub(crate) fn body(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| {
             Error::new(ErrorKind::Internal, "a batch has no JSON form").with_source(error)

@@ -124,8 +124,9 @@ fn quiet(
 /// Why a window may be due because someone flushed it, if it may.
 fn flushed(book: &Book, job: &JobView, claim: &ClaimView) -> Option<String> {
     // Due at another time than on record: a change of it may be missing.
-    let excuse = book.excuse(Act::Any, job.first, claim.t);
-    if let Some(why) = excuse.filter(|_| claim.store_due != claim.due) {
+    if claim.store_due != claim.due
+        && let Some(why) = book.excuse(Act::Any, job.first, claim.t)
+    {
         return Some(why);
     }
     let key = job.task_key().filter(|_| job.flushed || claim.reason == DueReason::Flushed)?;
