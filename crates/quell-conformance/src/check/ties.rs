@@ -1,7 +1,8 @@
 //! Lines of several processes at one moment of store time, in an order that can have been.
 //!
 //! Two processes may commit within one microsecond, or one while the other waits with a time it
-//! read before. Each process's own lines keep their order; between processes a claim comes after
+//! read before. Each process's own lines keep their order, lines of several processes that of their
+//! writing where nothing speaks against it; between processes a claim comes after
 //! the window that made the job and the joins it covers, and after the ends of attempts, which may
 //! have left it its place; an end comes after its claim, a window after the claim of the
 //! window before it.
@@ -20,6 +21,12 @@ pub(super) struct Placed {
     pub(super) time: Timestamp,
     pub(super) file: usize,
     pub(super) line: Line,
+}
+
+/// What a process wrote at one moment before another one wrote.
+struct Queue {
+    file: usize,
+    lines: VecDeque<Line>,
 }
 
 /// What the lines so far say of one job.
@@ -44,17 +51,16 @@ pub(super) fn untie(placed: Vec<Placed>) -> Vec<Line> {
     let mut rest = placed.into_iter().peekable();
     while let Some(first) = rest.next() {
         let time = first.time;
-        let mut files: Vec<(usize, VecDeque<Line>)> = vec![(first.file, [first.line].into())];
+        let mut queues = vec![Queue { file: first.file, lines: [first.line].into() }];
         while let Some(next) = rest.next_if(|next| next.time == time) {
-            match files.last_mut() {
-                Some((file, queue)) if *file == next.file => queue.push_back(next.line),
-                _ => files.push((next.file, [next.line].into())),
+            match queues.last_mut() {
+                Some(queue) if queue.file == next.file => queue.lines.push_back(next.line),
+                _ => queues.push(Queue { file: next.file, lines: [next.line].into() }),
             }
         }
-        let mut queues: Vec<VecDeque<Line>> = files.into_iter().map(|(_, queue)| queue).collect();
         let mut current = 0;
         loop {
-            queues.retain(|queue| !queue.is_empty());
+            queues.retain(|queue| !queue.lines.is_empty());
             let Some(line) = world.next(&mut queues, &mut current) else { break };
             world.take(&line.event);
             lines.push(line);
@@ -66,15 +72,19 @@ pub(super) fn untie(placed: Vec<Placed>) -> Vec<Line> {
 impl World {
     /// Stays with a process for as long as that can be, so that what it committed at once stays
     /// together.
-    fn next(&self, queues: &mut [VecDeque<Line>], current: &mut usize) -> Option<Line> {
+    fn next(&self, queues: &mut [Queue], current: &mut usize) -> Option<Line> {
         let may = |at: usize| {
-            let front = queues.get(at).and_then(VecDeque::front);
-            front.is_some_and(|line| self.may(&line.event) && !self.waits(&line.event, at, queues))
+            let Some((queue, before)) = queues.get(..=at).and_then(<[Queue]>::split_last) else {
+                return false;
+            };
+            let is_next = before.iter().all(|earlier| earlier.file != queue.file);
+            let may = |event| self.may(event) && !self.waits(event, queue.file, queues);
+            is_next && queue.lines.front().is_some_and(|line| may(&line.event))
         };
         if !may(*current) {
             *current = (0..queues.len()).find(|at| may(*at)).unwrap_or(0);
         }
-        queues.get_mut(*current)?.pop_front()
+        queues.get_mut(*current)?.lines.pop_front()
     }
 
     /// Whether the event can be the next; of what is not known nothing is expected.
@@ -103,10 +113,10 @@ impl World {
     }
 
     /// Whether another process has an event at this moment that comes before this one.
-    fn waits(&self, event: &Event, at: usize, queues: &[VecDeque<Line>]) -> bool {
+    fn waits(&self, event: &Event, file: usize, queues: &[Queue]) -> bool {
         let elsewhere = |before: &dyn Fn(&Event) -> bool| {
-            let others = queues.iter().enumerate().filter(|(other, _)| *other != at);
-            others.flat_map(|(_, queue)| queue).any(|line| before(&line.event))
+            let others = queues.iter().filter(|queue| queue.file != file);
+            others.flat_map(|queue| &queue.lines).any(|line| before(&line.event))
         };
         match event {
             Event::Claimed { job, .. } => {

@@ -132,6 +132,34 @@ fn checker_puts_a_claim_of_the_same_moment_behind_what_it_saw() {
     }
 }
 
+/// Claims of one moment wait for the windows that another process wrote late; what a handler read is
+/// still told before its end.
+#[test]
+fn checker_keeps_the_order_of_a_process_among_others_at_one_moment() {
+    let at = |w: u64, mut event: Value| {
+        event["w"] = json!(w);
+        event
+    };
+    let stamped = [
+        at(1, json!({"event": "stamp", "op": 1, "key": "k", "value": 1})),
+        at(2, json!({"event": "stamp_ok", "op": 1})),
+    ];
+    let reader = [
+        at(3, claimed(10, 1, 1, 1)),
+        at(4, json!({"event": "read", "run": 1, "key": "k", "value": 1})),
+        at(6, json!({"event": "read_ok", "run": 1})),
+    ];
+    let other = [at(5, claimed(10, 2, 1, 1))];
+    let caller = [at(7, window(10, 1, "quiet")), at(8, keyed(window(10, 2, "quiet"), "other", 0))];
+    let (report, text) = judged(&[
+        process("stamps", true, &stamped),
+        process("reader", true, &reader),
+        process("other", true, &other),
+        process("caller", true, &caller),
+    ]);
+    assert!(report.cases["P2"].judged > 0 && !report.broke("P2"), "{text}");
+}
+
 /// A process that was killed before it told of what it gave back.
 #[test]
 fn checker_excuses_only_what_a_killed_process_may_have_lost() {
