@@ -4,9 +4,11 @@
 //! transaction of its own before the call's: so no call ever holds a lock on names, and what the
 //! cache knows is always committed.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
+use lru::LruCache;
 use quell_core::touched::{Needs, Wanted};
 use quell_core::trigger::Priority;
 use quell_core::{Key, QueueName, Result, TaskName};
@@ -33,27 +35,60 @@ pub(crate) struct Lane {
 pub(crate) type LaneNames = (QueueName, TaskName, Priority);
 
 #[derive(Debug, Default)]
-pub(crate) struct Names(RwLock<Known>);
+pub(crate) struct Names {
+    known: RwLock<Known>,
+    partitions: Partitions,
+}
 
 #[derive(Debug, Default)]
 struct Known {
     tasks: HashMap<TaskName, i32>,
     by_names: HashMap<LaneNames, Arc<Lane>>,
     lanes: HashMap<i32, Arc<Lane>>,
-    partitions: HashMap<Key, i32>,
 }
 
-/// How many partitions are cached.
+/// The partitions that were used last, with their numbers. There may be one for each customer.
+#[derive(Debug)]
+struct Partitions(Mutex<LruCache<Key, (i32, Instant)>>);
+
+impl Default for Partitions {
+    fn default() -> Self {
+        Partitions(Mutex::new(LruCache::unbounded()))
+    }
+}
+
+/// More partitions than these are cached only while they are in use.
 const CACHED: usize = 10_000;
+/// What was used within this time is in use: a call that was told of a partition still finds it,
+/// however many others were asked for meanwhile.
+const IN_USE: Duration = Duration::from_secs(60);
+
+impl Partitions {
+    fn get(&self, partition: &Key) -> Option<i32> {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (id, used) = cached.get_mut(partition)?;
+        *used = Instant::now();
+        Some(*id)
+    }
+
+    fn learn(&self, partition: Key, id: i32) {
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.put(partition, (id, Instant::now()));
+        let is_old = |(_, (_, used)): (&Key, &(i32, Instant))| used.elapsed() > IN_USE;
+        while cached.len() > CACHED && cached.peek_lru().is_some_and(is_old) {
+            cached.pop_lru();
+        }
+    }
+}
 
 impl Names {
     fn known<R>(&self, look: impl FnOnce(&Known) -> R) -> R {
-        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn learn(&self, lane: Lane) -> Arc<Lane> {
         let lane = Arc::new(lane);
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.tasks.insert(lane.task.clone(), lane.task_id);
         let names = (lane.queue.clone(), lane.task.clone(), lane.priority);
         known.by_names.insert(names, Arc::clone(&lane));
@@ -158,7 +193,7 @@ impl Names {
 
     /// The number of a partition, where this process knows it.
     pub(crate) fn partition_id(&self, partition: &Key) -> Option<i32> {
-        self.known(|known| known.partitions.get(partition).copied())
+        self.partitions.get(partition)
     }
 
     /// Makes partitions known to this process, and to the store where they are new.
@@ -168,18 +203,15 @@ impl Names {
         sql: &Sql,
         partitions: impl Iterator<Item = Key>,
     ) -> Result<()> {
-        let unknown: HashSet<Key> =
+        let unknown: BTreeSet<Key> =
             partitions.filter(|partition| self.partition_id(partition).is_none()).collect();
-        for partition in unknown {
-            let query = sql.query("select quell.partition_of($1)");
-            let query = query.bind(partition.as_str().to_owned());
-            let rows = repeatable(pool, sql, "make names", query).await?;
-            let id = get(crate::tx::first(&rows)?, 0)?;
-            let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            if known.partitions.len() >= CACHED {
-                known.partitions.clear();
-            }
-            known.partitions.insert(partition, id);
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = unknown.iter().map(|name| name.as_str().to_owned()).collect();
+        let query = sql.query("select name, id from quell.partitions_of($1)").bind(names);
+        for row in &repeatable(pool, sql, "make names", query).await? {
+            self.partitions.learn(Key::new(get::<&str, _>(row, 0)?)?, get(row, 1)?);
         }
         Ok(())
     }

@@ -1,27 +1,42 @@
 -- The store's functions.
 
--- The lane of these names, made where there is none. Whoever comes second waits, and finds it.
-create function quell.partition_of(partition_name text) returns integer
+-- The partitions of these names, made where there are none. Whoever comes second waits, and finds
+-- them. An insert draws a number before it finds that the name is there, so none is tried for names
+-- that are: numbers are for new names.
+create function quell.partitions_of(names text[]) returns setof quell.partition
 language plpgsql volatile as $$
 declare
-    found_id integer;
+    missing text[];
 begin
-    insert into quell.partition (name) values (partition_name) on conflict do nothing;
-    select id into strict found_id from quell.partition where name = partition_name;
-    return found_id;
+    select array_agg(n.name order by n.name) into missing
+      from unnest(names) n (name)
+     where not exists (select from quell.partition p where p.name = n.name collate "C");
+    if missing is not null then
+        insert into quell.partition (name) select unnest(missing) on conflict do nothing;
+    end if;
+    return query select p.* from unnest(names) n (name)
+                   join quell.partition p on p.name = n.name collate "C";
 end
 $$;
 
+-- The lane of these names, made where there is none.
 create function quell.lane_of(queue_name text, task_name text, of_priority smallint)
 returns quell.lane language plpgsql volatile as $$
 declare
     lane quell.lane;
 begin
-    insert into quell.queue (name) values (queue_name) on conflict do nothing;
-    insert into quell.task (name) values (task_name) on conflict do nothing;
+    if not exists (select from quell.queue where name = queue_name) then
+        insert into quell.queue (name) values (queue_name) on conflict do nothing;
+    end if;
+    if not exists (select from quell.task where name = task_name) then
+        insert into quell.task (name) values (task_name) on conflict do nothing;
+    end if;
     insert into quell.lane (queue_id, task_id, priority)
     select q.id, t.id, of_priority
-      from quell.queue q, quell.task t where q.name = queue_name and t.name = task_name
+      from quell.queue q, quell.task t
+     where q.name = queue_name and t.name = task_name
+       and not exists (select from quell.lane l
+                        where l.queue_id = q.id and l.task_id = t.id and l.priority = of_priority)
         on conflict do nothing;
     select l.* into strict lane
       from quell.lane l

@@ -478,3 +478,50 @@ async fn r37_upkeep_does_not_read_the_expired_keys_of_jobs_that_wait() {
         assert!(many < few + CALLS, "{were:?}: {few} rows with 30 keys, {many} with 3,000");
     }
 }
+
+fn of_partition(name: String) -> NewTrigger {
+    NewTrigger { partition: Some(Key::new(name).unwrap()), ..plain("1") }
+}
+
+/// The number that was given out last for names of a kind.
+fn last_number(scene: &Scene, table: &str) -> u64 {
+    let last = format!("select last_value from quell.{table}_id_seq");
+    scene.sql(&last).parse().unwrap()
+}
+
+#[tokio::test]
+async fn r31_a_name_that_is_there_takes_no_further_number() {
+    let scene = Scene::new();
+    for processes in [1, 10] {
+        for _ in 0..processes {
+            // It knows no name yet.
+            let store = PostgresStore::open(&scene.url).await.unwrap();
+            let triggers = (0..30).map(|n| of_partition(format!("p{n}"))).collect();
+            let batch = Batch { triggers, dedup: None };
+            store.enqueue(None, vec![batch]).await.unwrap().remove(0).unwrap();
+            let other = NewTrigger { priority: processes, ..plain("1") };
+            trigger(&store, other).await;
+        }
+        assert_eq!(last_number(&scene, "partition"), 30);
+        assert_eq!((last_number(&scene, "queue"), last_number(&scene, "task")), (1, 1));
+    }
+    assert_eq!(last_number(&scene, "lane"), 3, "two priorities and the default");
+}
+
+/// More partitions than a process keeps in mind, in one call and in one look at the inbox.
+#[tokio::test]
+async fn r05_r31_triggers_of_many_partitions_are_accepted_at_once() {
+    const MANY: usize = 12_000;
+    let scene = Scene::new();
+    let store = PostgresStore::open(&scene.url).await.unwrap();
+    let batches = |first: usize| -> Vec<Batch> {
+        let of = |n: usize| Batch::one(of_partition(format!("p{n}")));
+        (first..first + MANY).map(of).collect()
+    };
+    let accepted = store.enqueue(None, batches(0)).await.unwrap();
+    assert!(accepted.iter().all(Result::is_ok));
+    let keyed_too = vec![Batch::one(keyed("k"))].into_iter().chain(batches(MANY)).collect();
+    let accepted = store.enqueue(None, keyed_too).await.unwrap();
+    assert!(accepted.iter().all(Result::is_ok));
+    assert_eq!(scene.sql("select count(*) from quell.partition"), (2 * MANY).to_string());
+}
