@@ -50,12 +50,12 @@ const TIMES: &[(&str, &[&str])] = &[
 
 /// The server's clock and the store's.
 const CLOCKS: &str = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint,
-        (select max(at) from quell.clock)";
+        quell.peek(null, null)";
 
 /// Reads a checkup; `pushes` is whether notifications arrive (R34).
 pub(crate) async fn read_checkup(db: &mut Bounded, sql: &Sql, pushes: bool) -> Result<Checkup> {
     const FACTS: &str = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint,
-            (select max(at) from quell.clock), store_id, schema_version,
+            quell.peek(null, null), store_id, schema_version,
             current_setting('server_version'),
             (select count(*) from (select from quell.inbox where refused is not null limit $1) r),
             (select count(*) from (select from quell.inbox where refused is null limit $2) w),
@@ -136,6 +136,11 @@ async fn set_back(db: &mut PgConnection, sql: &Sql) -> Result<ClockReset> {
     const CONNECTED: &str = "select count(*) from pg_stat_activity
           where datname = current_database() and application_name = $1";
     const LOCK: &str = "lock table quell.clock in access exclusive mode";
+    // What the next call would do where the clock has gone back.
+    const HOLD: &str = "update quell.clock set floor = quell.peek(null, null)
+          where floor < quell.peek(null, null) and quell.peek(null, null) >
+                extract(epoch from clock_timestamp()) * 1000000 + 1000000";
+    sql.query(HOLD).execute(&mut *db).await.map_err(failed)?;
     let mut tx = db.begin().await.map_err(failed)?;
     let connected: i64 = sqlx::query_scalar(CONNECTED)
         .bind(hints_name(sql.schema()))
@@ -172,7 +177,10 @@ async fn set_back(db: &mut PgConnection, sql: &Sql) -> Result<ClockReset> {
         "update quell.schedule
             set handled_at = least(handled_at, $1), last_at = least(last_at, $1),
                 next_at = case when next_at is not null then least(next_at, $1) end",
-        "update quell.clock set at = least(at, $1)",
+        "update quell.clock set floor = least(floor, $1)",
+        // The last of them, as a rollback does not undo it: should the commit fail, the floor is where it
+        // was, and this can be done again.
+        "select setval('quell.promised', $1)",
     ] {
         let done = sql.query(text).bind(reset.to.as_micros()).execute(&mut *tx).await;
         done.map_err(failed)?;

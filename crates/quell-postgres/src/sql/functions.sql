@@ -47,29 +47,79 @@ begin
 end
 $$;
 
--- R38: the store's time: what is asked for, or the server's clock, but never earlier than was seen. In
--- this language a function's statements are planned once for a session; in SQL, by each statement that
--- asks.
-create function quell.peek(asked bigint, seen bigint) returns bigint
+-- R38: the store's time: the server's clock, and never earlier than it was; beside it, the clock and
+-- what was promised. The clock has gone back where it is more than a second before that, or before what
+-- this process has `seen`. Then everything that was promised may have been given out, and counts as
+-- seen, until the clock gets there.
+--
+-- A moment that is asked for, which only tests do, is promised alone. The earliest of all stands for
+-- the highest time seen.
+create function quell.reckon(asked bigint, seen bigint, out now bigint, out host bigint, out upto bigint)
 language plpgsql volatile as $$
+declare
+    lowest bigint;
 begin
-    return greatest(coalesce(asked, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
-                    seen, (select max(at) from quell.clock));
+    host := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
+    select p.last_value, c.floor into upto, lowest from quell.promised p, quell.clock c;
+    if asked = -9223372036854775808 then
+        now := greatest(seen, lowest, least(host, upto));
+    elsif asked is not null then
+        now := greatest(asked, seen, lowest, upto);
+    elsif host + 1000000 < upto or host < seen and lowest < seen then
+        now := greatest(seen, lowest, upto);
+    else
+        now := greatest(host, lowest);
+    end if;
 end
 $$;
 
--- As peek, and puts it on record. Skips rows that others are writing, so nobody waits.
+-- The store's time, for a read. In this language a function's statements are planned once for a
+-- session; in SQL, by each statement that asks.
+create function quell.peek(asked bigint, seen bigint) returns bigint
+language plpgsql volatile as $$
+begin
+    return (select r.now from quell.reckon(asked, seen) r);
+end
+$$;
+
+-- The store's time, for a write: it is promised before it runs out. Nobody waits for anybody.
 create function quell.tick(asked bigint, seen bigint) returns bigint
 language plpgsql volatile as $$
 declare
-    now bigint := greatest(
-        coalesce(asked, (extract(epoch from clock_timestamp()) * 1000000)::bigint),
-        seen, (select max(at) from quell.clock));
+    r record;
 begin
-    update quell.clock c set at = now
-     where c.slot = (select slot from quell.clock order by slot limit 1 for update skip locked)
-       and c.at < now;
-    return now;
+    select * into r from quell.reckon(asked, seen);
+    if asked is not null then
+        if r.now > r.upto then
+            perform quell.promise(r.now);
+        end if;
+        return r.now;
+    end if;
+    if r.now > r.host then
+        update quell.clock c set floor = r.now
+         where c.one = (select one from quell.clock where floor < r.now for update skip locked);
+    end if;
+    if r.host + 500000 > r.upto then
+        perform quell.promise(r.host + 1000000);
+    end if;
+    return r.now;
+end
+$$;
+
+-- Promises that no time after this one is given out. The lock keeps an earlier promise from coming last;
+-- whoever does not get it at once promises all the same: it is held for less than a statement takes.
+create function quell.promise(upto bigint) returns void
+language plpgsql volatile as $$
+declare
+    key    bigint := hashtextextended('quell.promised', 0);
+    locked boolean := pg_try_advisory_lock(key);
+begin
+    if upto > (select last_value from quell.promised) then
+        perform setval('quell.promised', upto);
+    end if;
+    if locked then
+        perform pg_advisory_unlock(key);
+    end if;
 end
 $$;
 

@@ -9,13 +9,18 @@ create table quell.meta (
 );
 insert into quell.meta (schema_version) values (1);
 
--- R38: the highest store time seen. Each write raises whichever row nobody else is writing, so that
--- writers never wait for each other; the highest row counts.
+-- R38: no time after this one was given out yet. Whoever comes near it promises a second more, so it
+-- is written about once a second. A sequence has one row, which is written in place: no call waits for
+-- another's commit to raise it, no snapshot keeps an old version of it, and a reader finds the newest.
+create sequence quell.promised as bigint
+    minvalue -9223372036854775808 start -9223372036854775808;
+-- R38: one row. No time before this one is given out any more: what had been promised when the server's
+-- clock was found to have gone back.
 create table quell.clock (
-    slot smallint primary key,
-    at   bigint not null
-) with (fillfactor = 25);
-insert into quell.clock select slot, -9223372036854775808 from generate_series(1, 32) slot;
+    one   boolean primary key default true check (one),
+    floor bigint not null
+);
+insert into quell.clock (floor) values (-9223372036854775808);
 
 create sequence quell.job_id as bigint;
 

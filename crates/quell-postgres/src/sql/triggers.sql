@@ -387,16 +387,18 @@ begin
               where pronamespace = quote_ident('{schema}')::regnamespace
                 and (part = 'worker'
                      or part = 'producer' and proname in ('trigger', 'trigger_many', 'put')
-                     or part = 'reader' and proname = 'peek')
+                     or part = 'reader' and proname in ('peek', 'reckon'))
     loop
         execute format('grant execute on function %s to %I', f, grantee);
     end loop;
     if part = 'reader' then
         execute format('grant select on all tables in schema %s to %I', home, grantee);
+        execute format('grant select on all sequences in schema %s to %I', home, grantee);
     elsif part = 'worker' then
         execute format('grant select, insert, update, delete on all tables in schema %s to %I',
                        home, grantee);
-        execute format('grant usage on all sequences in schema %s to %I', home, grantee);
+        execute format('grant usage, select, update on all sequences in schema %s to %I',
+                       home, grantee);
     end if;
 end
 $$;

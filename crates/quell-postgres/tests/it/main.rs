@@ -5,6 +5,7 @@ mod alerts;
 #[cfg(test)]
 mod checkup;
 #[cfg(test)]
+mod clock;
 mod conflicts;
 #[cfg(test)]
 mod conformance;
