@@ -239,6 +239,12 @@ pub struct Limits {
     pub batch: usize,
 }
 
+impl Limits {
+    /// For triggers that a transaction left in a store's inbox: their client had bounds of its own on
+    /// sizes, which nobody knows any more. What no store may be given is refused all the same.
+    pub const WRITTEN: Limits = Limits { payload_bytes: MAX_BATCH_BYTES, batch: usize::MAX };
+}
+
 impl Default for Limits {
     /// 1 MiB and 10,000 triggers.
     fn default() -> Self {

@@ -5,7 +5,9 @@
 //! open holds up nobody.
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, Lease, Location, NewTrigger, Payload, Result, Timestamp, in_savepoint};
+use quell_core::{
+    Batch, Lease, Limits, Location, NewTrigger, Payload, Result, Timestamp, in_savepoint,
+};
 use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
@@ -228,7 +230,13 @@ impl Tx<'_> {
         for (id, text) in taken {
             match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
                 Ok((triggers, dedup)) => {
-                    batches.push(Batch { triggers, dedup });
+                    let batch = Batch { triggers, dedup };
+                    // R40: anyone who may trigger may have written it.
+                    if let Err(error) = batch.validate(&Limits::WRITTEN) {
+                        self.refuse_inbox(id, text, error.to_string()).await?;
+                        continue;
+                    }
+                    batches.push(batch);
                     sources.push((id, text));
                 }
                 Err(error) => {

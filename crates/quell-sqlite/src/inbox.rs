@@ -5,7 +5,7 @@
 //! caller's open write transaction does hold up other writers of the file, as any write does.
 
 use quell_core::dedup::Dedup;
-use quell_core::{Batch, Error, Location, NewTrigger, Result};
+use quell_core::{Batch, Error, Limits, Location, NewTrigger, Result};
 use sqlx::SqliteConnection;
 use tracing::error;
 
@@ -86,7 +86,13 @@ impl Tx<'_> {
         for (id, text) in taken {
             match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
                 Ok((triggers, dedup)) => {
-                    batches.push(Batch { triggers, dedup });
+                    let batch = Batch { triggers, dedup };
+                    // R40: anyone who may trigger may have written it.
+                    if let Err(error) = batch.validate(&Limits::WRITTEN) {
+                        self.refuse_inbox(id, text, error.to_string()).await?;
+                        continue;
+                    }
+                    batches.push(batch);
                     sources.push((id, text));
                 }
                 Err(error) => {

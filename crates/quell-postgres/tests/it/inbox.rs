@@ -6,10 +6,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use quell_conformance::Rig;
 use quell_conformance::rig::{debounce, key, keyed, keyed_with, lease, plain, task, until};
-use quell_core::dedup::Dedup;
+use quell_core::dedup::{Dedup, HoldUntil};
+use quell_core::window::Debounce;
 use quell_core::{
     AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, Fold, JobState, Location, NewTrigger,
-    Outcome, Payload, QueueSettings, SettledAs, Settlement, Store,
+    Outcome, Payload, QueueSettings, SettledAs, Settlement, Store, When,
 };
 use quell_postgres::{settle_in, settle_in_with, trigger_in};
 use sqlx::Connection;
@@ -132,6 +133,30 @@ async fn an_inbox_row_that_is_not_quells_is_set_aside_and_holds_up_nobody() {
     trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
     assert_eq!(rig.claim().await.len(), 1);
     assert_eq!(scene.sql("select count(*) from quell.inbox where refused is not null"), "1");
+}
+
+/// What no client sends, but anyone may write who may trigger.
+#[tokio::test]
+async fn r40_triggers_that_cannot_be_meant_are_set_aside_with_the_field() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let elapsed = HoldUntil::Elapsed(Duration::ZERO);
+    let no_triggers = Debounce { max_triggers: Some(0), ..debounce() };
+    let bad = [
+        ("delay", NewTrigger { when: When::After(Duration::ZERO), ..plain("2") }),
+        ("collect", NewTrigger { fold: Fold::Collect { cap: 0 }, ..plain("2") }),
+        ("max_triggers", keyed_with("k", no_triggers, Fold::Last, "2")),
+        ("ttl", NewTrigger { dedup: Some(Dedup { key: key("d"), until: elapsed }), ..plain("2") }),
+    ];
+    for (field, trigger) in bad {
+        let batch = Batch { triggers: vec![plain("1"), trigger], dedup: None };
+        trigger_in(&mut db, rig.store.location().unwrap(), &batch).await.unwrap();
+        rig.claim_none().await;
+        let refused = scene.sql("select refused from quell.inbox");
+        assert!(refused.starts_with("triggers[1]: ") && refused.contains(field), "{refused}");
+        scene.sql("delete from quell.inbox");
+    }
 }
 
 #[tokio::test]

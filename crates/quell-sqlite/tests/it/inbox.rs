@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use quell_conformance::Rig;
-use quell_conformance::rig::{key, keyed, plain, until};
-use quell_core::dedup::Dedup;
+use quell_conformance::rig::{debounce, key, keyed, keyed_with, plain, until};
+use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
-use quell_core::{Batch, ErrorKind, NewTrigger, Payload, Store};
+use quell_core::window::Debounce;
+use quell_core::{Batch, ErrorKind, Fold, NewTrigger, Payload, Store, When};
 use quell_sqlite::trigger_in;
 use sqlx::Connection;
 
@@ -117,6 +118,32 @@ async fn what_quell_never_wrote_is_set_aside_and_stops_nobody() {
             .await
             .unwrap();
     assert_eq!(kept, 2);
+}
+
+/// What no client sends, but anyone may write who may trigger.
+#[tokio::test]
+async fn r40_triggers_that_cannot_be_meant_are_set_aside_with_the_field() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let elapsed = HoldUntil::Elapsed(Duration::ZERO);
+    let no_triggers = Debounce { max_triggers: Some(0), ..debounce() };
+    let bad = [
+        ("delay", NewTrigger { when: When::After(Duration::ZERO), ..plain("2") }),
+        ("collect", NewTrigger { fold: Fold::Collect { cap: 0 }, ..plain("2") }),
+        ("max_triggers", keyed_with("k", no_triggers, Fold::Last, "2")),
+        ("ttl", NewTrigger { dedup: Some(Dedup { key: key("d"), until: elapsed }), ..plain("2") }),
+    ];
+    for (field, trigger) in bad {
+        let batch = Batch { triggers: vec![plain("1"), trigger], dedup: None };
+        trigger_in(&mut db, rig.store.location().unwrap(), &batch).await.unwrap();
+        rig.claim_none().await;
+        let kept: Vec<String> =
+            sqlx::query_scalar("select refused from quell_inbox").fetch_all(&mut db).await.unwrap();
+        let [refused] = &kept[..] else { panic!("{field}: {kept:?}") };
+        assert!(refused.starts_with("triggers[1]: ") && refused.contains(field), "{refused}");
+        scene.execute("delete from quell_inbox").await;
+    }
 }
 
 #[tokio::test]
