@@ -23,6 +23,7 @@ use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_o
 use crate::names::Names;
 use crate::row::{blocked, broken, count, get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
+use crate::trail::Places;
 use crate::tx::{Asked, Tx, first};
 
 /// When to look again at a job that was passed over because another call held its row.
@@ -81,11 +82,20 @@ macro_rules! start {
 /// A claim of a queue without limits in which one lane at most has anything due, and that outside of
 /// partitions: one statement, which is its own transaction. Where the queue is not like that, or
 /// the inbox waits, it starts nothing and says so. The time is put on record only with a start.
+///
+/// It passes over what comes before the [`Places`] of the claims before it.
 const STRAIGHT: &str = concat!(
     "with recursive clock as materialized (",
     until!("quell.peek($1, $2)", "$4"),
     "), ",
-    lanes!("$7", "$8"),
+    lanes!(
+        "$7",
+        "$8",
+        "trail.due_at",
+        "trail.id",
+        "left join unnest($10::int[], $11::bigint[], $12::bigint[]) trail (lane, due_at, id)
+                on trail.lane = l.id"
+    ),
     ", seen as materialized (
          select not exists (select from quell.inbox where refused is null)
                 and not exists (
@@ -105,20 +115,25 @@ const STRAIGHT: &str = concat!(
                 min(l.id) filter (where l.due_at <= c.now) as lane,
                 min(l.due_at) filter (where l.due_at > c.now) as later
            from clock c left join line l on true),
+     -- Where the lane is read from.
+     head as materialized (
+         select b.from_due, b.from_id from base b
+          where b.id = (select case when straight then lane end from seen)),
      -- The last of those that were taken, if they are as many as asked for.
      edge as materialized (
-         select case when count(*) < $5 then array['-9223372036854775808'::bigint, 0]
+         select case when count(*) < $5 then (select array[from_due, from_id - 1] from head)
                      else max(array[t.due_at, t.id]) end as place
            from taken t),
      ",
     start!(
         "j.lane_id = (select case when straight then lane end from seen)
-                    and j.partition_id = 0 and j.state = 0 and j.behind is null",
+                    and j.partition_id = 0 and j.state = 0 and j.behind is null
+                    and (j.due_at, j.id) >= ((select from_due from head), (select from_id from head))",
         grant_new!("$6")
     ),
     ",      e.straight, e.later,
             ",
-    first_lapse!(),
+    first_lapse!("$13"),
     ",
             -- With fewer than asked for, this includes those that were passed over.
             (select j.due_at from quell.job j
@@ -144,10 +159,19 @@ const START_IDS: &str = concat!(
     " from clock c left join started s on true order by s.due_at, s.id"
 );
 
-/// A claim that is one statement, where the queue allows it; `lanes` are those that are known.
-pub(crate) fn straight_query(sql: &Sql, asked: Asked, claim: &Claim, lanes: Vec<i32>) -> PgQuery {
+/// A claim that is one statement, where the queue allows it; `lanes` are those that are known, and
+/// what comes before `from` is passed over.
+pub(crate) fn straight_query(
+    sql: &Sql,
+    asked: Asked,
+    claim: &Claim,
+    lanes: Vec<i32>,
+    from: Places,
+) -> PgQuery {
     let query = bind_start(asked.bind(sql.query(STRAIGHT)), claim.limit, claim);
-    query.bind(claim.queue.as_str().to_owned()).bind(names_of(&claim.tasks)).bind(lanes)
+    let query = query.bind(claim.queue.as_str().to_owned()).bind(names_of(&claim.tasks));
+    let query = query.bind(lanes).bind(from.lanes).bind(from.dues).bind(from.ids);
+    query.bind(from.lapse)
 }
 
 fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
@@ -167,7 +191,7 @@ struct Started {
 }
 
 /// The lanes of the jobs that started.
-fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
+pub(crate) fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
     let mut lanes = Vec::new();
     for row in rows {
         lanes.extend(get::<Option<i32>, _>(row, 11)?);

@@ -70,6 +70,14 @@ macro_rules! first_lapse {
     () => {
         "(select x.until from quell.lease x order by x.until limit 1)"
     };
+    // Those before `$from` are passed over.
+    ($from:literal) => {
+        concat!(
+            "(select x.until from quell.lease x where x.until >= ",
+            $from,
+            " order by x.until limit 1)"
+        )
+    };
 }
 pub(crate) use first_lapse;
 

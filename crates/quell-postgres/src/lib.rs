@@ -49,6 +49,7 @@ mod settle;
 mod sql;
 mod store;
 mod straight;
+mod trail;
 mod tries;
 mod tx;
 mod unreadable;

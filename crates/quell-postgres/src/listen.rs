@@ -21,6 +21,7 @@ use crate::error::{explain, is_full, silent};
 use crate::hosts::Hosts;
 use crate::push::{Hint, Outbox};
 use crate::sql::Sql;
+use crate::trail::Trails;
 use crate::tx::tcp_settings;
 
 /// How long a notification to oneself may take before there is no pushing.
@@ -173,7 +174,7 @@ impl Listener {
 pub(crate) async fn receive(
     mut listener: Listener,
     outbox: Arc<Outbox>,
-    hub: Arc<WakeHub>,
+    (hub, trails): (Arc<WakeHub>, Arc<Trails>),
     ends: Arc<Ends>,
 ) {
     let (mut has_requested, mut since) = (false, Instant::now());
@@ -191,7 +192,7 @@ pub(crate) async fn receive(
             Ok(Ok(Some(hint))) => {
                 has_requested = false;
                 if let Some(hint) = outbox.read(hint.payload()) {
-                    pass_on(hint, &hub, &ends);
+                    pass_on(hint, (&hub, &trails), &ends);
                 }
                 continue;
             }
@@ -229,9 +230,14 @@ fn look(hub: &WakeHub, ends: &Ends) {
     ends.lost_touch();
 }
 
-fn pass_on(hint: Hint, hub: &WakeHub, ends: &Ends) {
+fn pass_on(hint: Hint, (hub, trails): (&WakeHub, &Trails), ends: &Ends) {
     match hint {
-        Hint::Wake(queue, due) => hub.wake(queue.as_ref(), due),
+        Hint::Wake(queue, due) => {
+            if let Some(queue) = &queue {
+                trails.tell(queue, due);
+            }
+            hub.wake(queue.as_ref(), due);
+        }
         Hint::Wait(jobs) => ends.await_elsewhere(&jobs),
         Hint::Ended(jobs) => ends.ended_elsewhere(jobs),
         Hint::Cancelled(jobs) => {

@@ -83,32 +83,44 @@ macro_rules! heads {
 
 /// The lanes of the queue `$queue` and the tasks `$tasks`, as `line`: of their partitions those in
 /// which a job may start, each at its head. Each lane begins with the partition -1, which has no
-/// due time. Part of a recursive `with`.
+/// due time. Of jobs without a partition those before `$due` and `$id` are passed over, which `$trail`
+/// brings for each lane. Part of a recursive `with`.
 macro_rules! lanes {
     ($queue:literal, $tasks:literal) => {
+        crate::look::lanes!($queue, $tasks, "null::bigint", "null::bigint", "")
+    };
+    ($queue:literal, $tasks:literal, $due:literal, $id:literal, $trail:literal) => {
         concat!(
             "base as materialized (
-                 select l.id, l.priority
+                 select l.id, l.priority, coalesce(",
+            $due,
+            ", '-9223372036854775808'::bigint) as from_due, coalesce(",
+            $id,
+            ", 0) as from_id
                    from quell.queue q
                    join quell.lane l on l.queue_id = q.id
-                   join quell.task t on t.id = l.task_id
-                  where q.name = ",
+                   join quell.task t on t.id = l.task_id ",
+            $trail,
+            "     where q.name = ",
             $queue,
             "       and t.name = any(",
             $tasks,
             ")
                     -- R33
                     and coalesce((t.settings::json ->> 'paused')::boolean, false) = false),
-             line (id, priority, partition_id, due_at) as (
-                 select b.id, b.priority, -1, null::bigint from base b
+             line (id, priority, partition_id, due_at, from_due, from_id) as (
+                 select b.id, b.priority, -1, null::bigint, b.from_due, b.from_id from base b
                  union all
                  -- From each partition in which a job may start to the next one of its lane.
-                 select p.id, p.priority, h.partition_id, h.due_at
+                 select p.id, p.priority, h.partition_id, h.due_at,
+                        '-9223372036854775808'::bigint, 0::bigint
                    from line p
                   cross join lateral (
                         select j.partition_id, j.due_at from quell.job j
-                         where j.lane_id = p.id and j.partition_id > p.partition_id and j.state = 0
-                           and j.behind is null and not ",
+                         where j.lane_id = p.id and j.state = 0 and j.behind is null
+                           and (j.partition_id, j.due_at, j.id)
+                               >= (p.partition_id + 1, p.from_due, p.from_id)
+                           and not ",
             blocked!(),
             "            order by j.partition_id, j.due_at, j.id limit 1) h)"
         )

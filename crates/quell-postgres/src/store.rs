@@ -41,6 +41,7 @@ use crate::row::time;
 use crate::schedules::look_for_ticks;
 
 use crate::sql::Sql;
+use crate::trail::Trails;
 use crate::tries::Tries;
 use crate::tx::{Asked, News, Tx, Unnamed, one_shot, read};
 use crate::workers::{beat_query, decode_list, list_query, remove_query};
@@ -73,6 +74,8 @@ pub struct PostgresStore {
     limited: RwLock<BTreeMap<QueueName, Arc<Mutex<()>>>>,
     /// Queues of which a claim begins with a look: when they were last seen, one statement did not do.
     winding: RwLock<BTreeSet<QueueName>>,
+    /// Where the claims of each queue left off.
+    pub(crate) trails: Arc<Trails>,
     /// Queues of which a worker's first job was made ready for.
     pub(crate) warmed: RwLock<BTreeSet<QueueName>>,
     // Owned so that they end with the store.
@@ -190,14 +193,14 @@ impl PostgresStore {
     ) -> Self {
         let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
         let ends = Arc::new(Ends::default());
-        let sql = Arc::new(sql);
+        let (sql, trails) = (Arc::new(sql), Arc::new(Trails::default()));
         let mut tasks = JoinSet::new();
         tasks.spawn(tell(teller, Arc::clone(&sql), Arc::clone(&outbox)));
         let pushes = listener.is_some();
         if let Some(listener) = listener {
-            let (hub, ends) = (Arc::clone(&hub), Arc::clone(&ends));
+            let hub = (Arc::clone(&hub), Arc::clone(&trails));
             tasks.spawn(ask(Arc::clone(&ends), Arc::clone(&outbox)));
-            tasks.spawn(receive(listener, Arc::clone(&outbox), hub, ends));
+            tasks.spawn(receive(listener, Arc::clone(&outbox), hub, Arc::clone(&ends)));
         }
         PostgresStore {
             pool,
@@ -213,6 +216,7 @@ impl PostgresStore {
             seen: AtomicI64::new(i64::MIN),
             limited: RwLock::default(),
             winding: RwLock::default(),
+            trails,
             warmed: RwLock::default(),
             _tasks: tasks,
         }
@@ -233,6 +237,7 @@ impl PostgresStore {
             news.events.iter().for_each(|event| history.record(event));
         }
         for (queue, due) in &news.wakes {
+            self.trails.tell(queue, *due);
             self.hub.wake(Some(queue), *due);
         }
         let all = news.wakes_all.then_some(Timestamp::MIN).into_iter().chain(news.next_tick).min();

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::iter;
+use std::time::Instant;
 
 use quell_core::history::Event;
 use quell_core::window::Window;
@@ -15,12 +16,13 @@ use sqlx::postgres::PgRow;
 use tokio::sync::MutexGuard;
 use tracing::{debug, warn};
 
-use crate::claim::{decode_straight, straight_query};
+use crate::claim::{decode_straight, started_lanes, straight_query};
 use crate::leases::wait_query;
 use crate::row::{get, time, unsigned};
 use crate::settle::{Succeeded, decode_succeeded, succeed_query};
 use crate::sql::PgQuery;
 use crate::store::PostgresStore;
+use crate::trail::Places;
 use crate::tx::{News, first, one_shot, one_shot_in_order};
 use crate::write::insert_plain;
 
@@ -73,11 +75,21 @@ impl PostgresStore {
         claim: &Claim,
     ) -> Result<Option<Claimed>> {
         let lanes = self.names.lanes_of(&claim.queue);
-        let query = straight_query(&self.sql, self.asked(now), claim, lanes);
+        let from = if now.is_none() { self.trails.next(claim) } else { Places::HEAD };
+        let (read, began) = (from.read, Instant::now());
+        let query = straight_query(&self.sql, self.asked(now), claim, lanes, from);
         let (rows, ordered) = self.one_shot(query).await?;
-        let Some((claimed, unreadable)) = decode_straight(&rows, &self.names, claim.limit)? else {
-            return Ok(None);
-        };
+        let straight = decode_straight(&rows, &self.names, claim.limit)?;
+        let Some((mut claimed, unreadable)) = straight else { return Ok(None) };
+        if now.is_none() {
+            let lane = started_lanes(&rows)?.first().copied();
+            self.trails.note(claim, read, began.elapsed(), (lane, &claimed));
+        }
+        if let Some(head_at) = read.head_at.filter(|_| claimed.jobs.len() < claim.limit) {
+            // What was passed over is found from the head.
+            let soon = claimed.now + head_at.saturating_duration_since(Instant::now());
+            claimed.next.due = Some(claimed.next.due.map_or(soon, |due| due.min(soon)));
+        }
         let mut news = News::default();
         if self.history.is_some() {
             let event = |job| Event::claimed(claimed.now, claim, job);

@@ -40,7 +40,7 @@ fn blocks(scene: &Scene, function: &str) -> u64 {
     let call =
         format!("explain (analyze, buffers, costs off) select quell.{function}(null, null);");
     let read = |text: &str| -> Option<u64> {
-        let line = text.lines().filter(|line| line.contains("Buffers: shared hit=")).next_back()?;
+        let line = text.lines().rfind(|line| line.contains("Buffers: shared hit="))?;
         let (_, rest) = line.split_once("hit=")?;
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     };

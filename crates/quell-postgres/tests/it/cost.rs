@@ -10,8 +10,8 @@ use quell_core::edge::Edge;
 use quell_core::idempotency::Idempotency;
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, ClaimedJob, DeadFilter, DeadPlace, Fold, JobId, Key, NewTrigger, Outcome, QueueSettings,
-    Redrive, Retention, Settlement, Store, When,
+    Batch, Claim, ClaimedJob, DeadFilter, DeadPlace, Draw, Fold, JobId, Key, NewTrigger, Outcome,
+    QueueSettings, Redrive, Retention, Settlement, Store, When,
 };
 use quell_postgres::{PostgresOptions, PostgresStore};
 
@@ -97,6 +97,12 @@ async fn trigger(store: &PostgresStore, trigger: NewTrigger) {
 
 async fn claim(store: &PostgresStore, limit: usize) -> Vec<ClaimedJob> {
     store.claim(None, &Rig::wish(limit)).await.unwrap().jobs
+}
+
+/// With a draw of its own, as each claim of a worker has.
+async fn claim_apart(store: &PostgresStore, limit: usize) -> Vec<ClaimedJob> {
+    let draw = Draw::new(fastrand::u64(..));
+    store.claim(None, &Claim { draw, ..Rig::wish(limit) }).await.unwrap().jobs
 }
 
 async fn settle(store: &PostgresStore, jobs: &[ClaimedJob], outcome: Outcome) {
@@ -260,7 +266,7 @@ async fn r34_a_claim_and_its_settlement_read_their_own_jobs_and_no_other() {
             run(n % 2 == 0).await;
         }
         trigger(&store, plain("1")).await;
-        crowd(&scene, "null", "0");
+        crowd(&scene, "null", "(extract(epoch from clock_timestamp()) * 1000000)::bigint");
         for n in 0..CALLS {
             run(n % 2 == 0).await;
         }
@@ -524,4 +530,56 @@ async fn r05_r31_triggers_of_many_partitions_are_accepted_at_once() {
     let accepted = store.enqueue(None, keyed_too).await.unwrap();
     assert!(accepted.iter().all(Result::is_ok));
     assert_eq!(scene.sql("select count(*) from quell.partition"), (2 * MANY).to_string());
+}
+
+/// The blocks of a table and its indexes that were touched, once what was done is counted.
+async fn blocks_touched(scene: &Scene, inserted: u64) -> u64 {
+    let of_job = |what: &str, view: &str| {
+        let count = scene.sql(&format!(
+            "select {what} from {view} where schemaname = '{}' and relname = 'job'",
+            scene.schema()
+        ));
+        count.parse::<u64>().unwrap()
+    };
+    let counted = async || of_job("n_tup_ins", "pg_stat_all_tables") >= inserted;
+    until("all is counted", counted).await;
+    of_job("heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read", "pg_statio_all_tables")
+}
+
+/// The blocks for each job that is triggered, started and ended, a hundred times one after the other,
+/// while a snapshot keeps the dead rows of so many before them.
+async fn blocks_for_each_job(dead: u64) -> u64 {
+    const JOBS: u64 = 100;
+    let scene = Scene::new();
+    let open = async || {
+        let options = PostgresOptions::from_url(&scene.url).unwrap();
+        options.connections(1).open().await.unwrap()
+    };
+    let store = open().await;
+    let mut report = scene.connect().await;
+    let snapshot = "begin isolation level repeatable read; select 1";
+    sqlx::raw_sql(snapshot).execute(&mut report).await.unwrap();
+    let limit = usize::try_from(dead).unwrap();
+    let triggers = (0..limit).map(|_| plain("1")).collect();
+    store.enqueue(None, vec![Batch { triggers, dedup: None }]).await.unwrap();
+    let jobs = claim_apart(&store, limit).await;
+    assert_eq!(jobs.len(), limit);
+    settle(&store, &jobs, Outcome::succeeded()).await;
+    drop(store);
+    let before = blocks_touched(&scene, dead).await;
+    let store = open().await;
+    for _ in 0..JOBS {
+        trigger(&store, plain("1")).await;
+        let jobs = claim_apart(&store, 9).await;
+        assert_eq!(jobs.len(), 1);
+        settle(&store, &jobs, Outcome::succeeded()).await;
+    }
+    drop(store);
+    (blocks_touched(&scene, dead + JOBS).await - before) / JOBS
+}
+
+#[tokio::test]
+async fn r30_claims_do_not_walk_what_an_open_snapshot_keeps() {
+    let (few, many) = (blocks_for_each_job(500).await, blocks_for_each_job(10_000).await);
+    assert!(many < 3 * few, "{few} blocks a job behind 500 dead rows, {many} behind 10,000");
 }

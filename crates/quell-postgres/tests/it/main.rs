@@ -6,6 +6,7 @@ mod alerts;
 mod checkup;
 #[cfg(test)]
 mod clock;
+#[cfg(test)]
 mod conflicts;
 #[cfg(test)]
 mod conformance;
@@ -53,3 +54,5 @@ mod sim;
 mod stopped;
 #[cfg(test)]
 mod timelines;
+#[cfg(test)]
+mod trail;

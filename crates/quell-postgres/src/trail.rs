@@ -1,0 +1,154 @@
+//! Where the last claims of a queue left off, so that the next one need not walk there again.
+//!
+//! The entries of jobs that have started stay at the head of their lane's index until they are
+//! vacuumed, and no vacuum removes what a snapshot that stays open anywhere on the server may still
+//! see. A claim that begins at the head reads past all of them. So most claims begin where the last one
+//! of this process left off.
+//!
+//! What comes to stand before that place later (a job that was put back, a window whose key was freed, a
+//! trigger whose commit took its time) is told of, as everything is that workers are woken for
+//! (R34), and the next claim begins there. As a notification may be lost, a claim begins at the head
+//! now and then. The longer such a claim takes, the fewer there are, so that they take a twentieth
+//! of the time at most.
+//!
+//! In virtual time, which only tests have, each claim begins at the head.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use quell_core::{Claim, Claimed, QueueName, TaskName, Timestamp};
+
+/// How many times as long as a claim from the head takes none follows it.
+const RARELY: u32 = 20;
+/// Between two claims from the head at the longest: so long a job may be passed over whose notification
+/// was lost (R30, R39).
+const LONGEST: Duration = Duration::from_millis(500);
+/// What was due this long ago has been committed, but for the rare transaction that takes longer.
+/// In microseconds.
+const COMMITS: i64 = 20_000;
+
+/// The last claims of each queue, by the tasks that they know: a claim from the head finds no others.
+#[derive(Debug, Default)]
+pub(crate) struct Trails(Mutex<HashMap<QueueName, ByTasks>>);
+
+type ByTasks = HashMap<Arc<[TaskName]>, Trail>;
+
+/// The last claims of a queue.
+#[derive(Debug)]
+pub(crate) struct Trail {
+    /// In each lane, the due time and the id from which the next claim reads.
+    places: BTreeMap<i32, (Timestamp, i64)>,
+    /// No lease that was seen lapses earlier.
+    lapse: Timestamp,
+    /// When the next claim from the head is due.
+    head_at: Instant,
+    /// How many claims and notifications there were.
+    steps: u64,
+    /// The notifications that no claim came after: the number of the last, and the earliest due time.
+    told: Option<(u64, Timestamp)>,
+}
+
+impl Trail {
+    /// The first claim begins at the head.
+    fn new() -> Self {
+        let (places, lapse, head_at) = (BTreeMap::new(), Timestamp::MIN, Instant::now());
+        Trail { places, lapse, head_at, steps: 0, told: None }
+    }
+}
+
+/// From where a claim reads: from the head of lanes that are not named.
+#[derive(Debug)]
+pub(crate) struct Places {
+    pub(crate) lanes: Vec<i32>,
+    pub(crate) dues: Vec<i64>,
+    pub(crate) ids: Vec<i64>,
+    pub(crate) lapse: i64,
+    pub(crate) read: Read,
+}
+
+/// Which claim it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    /// When a claim from the head follows; none for one that is.
+    pub(crate) head_at: Option<Instant>,
+    /// Which step of the trail it is.
+    step: u64,
+}
+
+impl Places {
+    /// The head of each lane.
+    pub(crate) const HEAD: Places = Places {
+        lanes: Vec::new(),
+        dues: Vec::new(),
+        ids: Vec::new(),
+        lapse: i64::MIN,
+        read: Read { head_at: None, step: 0 },
+    };
+}
+
+impl Trails {
+    fn with<R>(&self, claim: &Claim, act: impl FnOnce(&mut Trail) -> R) -> R {
+        let mut trails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_queue = trails.entry(claim.queue.clone()).or_default();
+        act(of_queue.entry(Arc::clone(&claim.tasks)).or_insert_with(Trail::new))
+    }
+
+    /// From where the next claim reads.
+    pub(crate) fn next(&self, claim: &Claim) -> Places {
+        self.with(claim, |trail| {
+            trail.steps += 1;
+            let step = trail.steps;
+            if Instant::now() >= trail.head_at {
+                return Places { read: Read { head_at: None, step }, ..Places::HEAD };
+            }
+            Places {
+                lanes: trail.places.keys().copied().collect(),
+                dues: trail.places.values().map(|(due, _)| due.as_micros()).collect(),
+                ids: trail.places.values().map(|(_, id)| *id).collect(),
+                lapse: trail.lapse.as_micros(),
+                read: Read { head_at: Some(trail.head_at), step },
+            }
+        })
+    }
+
+    /// Takes note of a claim that read `from` these places, began in this lane and `took` so long.
+    pub(crate) fn note(
+        &self,
+        claim: &Claim,
+        from: Read,
+        took: Duration,
+        (lane, claimed): (Option<i32>, &Claimed),
+    ) {
+        self.with(claim, |trail| {
+            if from.head_at.is_none() {
+                trail.head_at = Instant::now() + took.saturating_mul(RARELY).min(LONGEST);
+                trail.lapse = Timestamp::MIN;
+            }
+            trail.lapse = claimed.next.lapse.unwrap_or(trail.lapse);
+            // What was told before the claim began, it has seen.
+            trail.told = trail.told.filter(|(step, _)| *step > from.step);
+            // Of fewer than asked for, some may have been passed over.
+            let is_full = claimed.jobs.len() >= claim.limit;
+            let last = if is_full { claimed.jobs.last() } else { claimed.jobs.first() };
+            if let (Some(lane), Some(job)) = (lane, last) {
+                let id = i64::try_from(job.id.get()).unwrap_or(i64::MAX);
+                let committed = claimed.now.as_micros().saturating_sub(COMMITS);
+                let told = trail.told.map_or(Timestamp::MAX, |(_, due)| due);
+                let place = (job.due_at, id).min((Timestamp::from_micros(committed), 0));
+                trail.places.insert(lane, place.min((told, 0)));
+            }
+        });
+    }
+
+    /// Something in a queue is due then: the next claim begins no later.
+    pub(crate) fn tell(&self, queue: &QueueName, due: Timestamp) {
+        let mut trails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for trail in trails.get_mut(queue).into_iter().flat_map(ByTasks::values_mut) {
+            trail.steps += 1;
+            let earliest = trail.told.map_or(due, |(_, told)| told.min(due));
+            trail.told = Some((trail.steps, earliest));
+            trail.places.values_mut().for_each(|place| *place = (*place).min((due, 0)));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Claims that begin where the last one left off still find everything (R30).
+
+use std::time::{Duration, Instant};
+
+use quell_conformance::Rig;
+use quell_conformance::rig::{lease, plain};
+use quell_core::{Batch, Claim, Claimed, Draw, Outcome, Settlement, Store, When};
+use quell_core::{NewTrigger, Timestamp};
+use quell_postgres::PostgresStore;
+
+use crate::scene::Scene;
+
+/// So long a claim may pass over a job.
+const LONGEST: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn trigger(store: &PostgresStore, trigger: NewTrigger) {
+    store.enqueue(None, vec![Batch::one(trigger)]).await.unwrap().remove(0).unwrap();
+}
+
+async fn claim(store: &PostgresStore, limit: usize) -> Claimed {
+    let draw = Draw::new(fastrand::u64(..));
+    store.claim(None, &Claim { draw, ..Rig::wish(limit) }).await.unwrap()
+}
+
+async fn end(store: &PostgresStore, claimed: &Claimed, outcome: Outcome) {
+    let ended =
+        claimed.jobs.iter().map(|job| Settlement { lease: lease(job), outcome: outcome.clone() });
+    store.settle(None, ended.collect()).await.unwrap();
+}
+
+/// So many jobs, one after the other.
+async fn run(store: &PostgresStore, jobs: usize) {
+    for _ in 0..jobs {
+        trigger(store, plain("2")).await;
+        let claimed = claim(store, 1).await;
+        assert_eq!(claimed.jobs.len(), 1);
+        end(store, &claimed, Outcome::succeeded()).await;
+    }
+}
+
+/// A job that was due long ago, without a word to anyone.
+fn slip_in(scene: &Scene) {
+    scene.sql(
+        "insert into quell.job (id, due_at, first_at, lane_id, task_id, payload)
+         select nextval('quell.job_id'), 1000000, 1000000, lane_id, task_id, '1'
+           from quell.ended limit 1",
+    );
+}
+
+/// How a job comes to stand before those that were started.
+#[derive(Clone, Copy, Debug)]
+enum Comes {
+    /// A worker gives it back.
+    Back,
+    /// It was due long before.
+    Late,
+}
+
+/// Other jobs are started by `other`, and then one comes before them.
+async fn comes_before(store: &PostgresStore, other: &PostgresStore, comes: Comes) {
+    match comes {
+        Comes::Back => {
+            trigger(store, plain("1")).await;
+            let first = claim(store, 1).await;
+            run(other, 3).await;
+            end(store, &first, Outcome::Released).await;
+        }
+        Comes::Late => {
+            run(other, 3).await;
+            let when = When::At(Timestamp::from_secs(1));
+            trigger(store, NewTrigger { when, ..plain("1") }).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn r30_what_comes_to_stand_before_others_is_started_next() {
+    for comes in [Comes::Back, Comes::Late] {
+        let scene = Scene::new();
+        let store = scene.store().await;
+        for _ in 0..20 {
+            comes_before(&store, &store, comes).await;
+            trigger(&store, plain("2")).await;
+            let next = claim(&store, 1).await;
+            assert_eq!(next.jobs[0].payload.as_str(), "1", "{comes:?}");
+            end(&store, &next, Outcome::succeeded()).await;
+            let rest = claim(&store, 9).await;
+            end(&store, &rest, Outcome::succeeded()).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn r30_r34_another_process_is_told_of_what_comes_to_stand_before_others() {
+    for comes in [Comes::Back, Comes::Late] {
+        let scene = Scene::new();
+        let (store, other) = (scene.store().await, scene.store().await);
+        comes_before(&store, &other, comes).await;
+        is_started(&other).await;
+    }
+}
+
+/// Others come all the time, and are started one by one.
+async fn is_started(store: &PostgresStore) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        trigger(store, plain("2")).await;
+        let claimed = claim(store, 1).await;
+        end(store, &claimed, Outcome::succeeded()).await;
+        if claimed.jobs.iter().any(|job| job.payload.as_str() == "1") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "it is never started");
+    }
+}
+
+/// Where nobody was told of a job, it is found all the same, beside others.
+#[tokio::test]
+async fn r30_r39_a_job_that_nobody_was_told_of_is_started_beside_others() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    run(&store, 3).await;
+    slip_in(&scene);
+    is_started(&store).await;
+}
+
+/// A claim that finds nothing says when to look again, where it has not looked at everything.
+#[tokio::test]
+async fn r34_a_claim_that_may_have_passed_over_a_job_says_when_to_look_again() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    for _ in 0..20 {
+        run(&store, 1).await;
+        slip_in(&scene);
+        let looked = Instant::now();
+        loop {
+            let claimed = claim(&store, 9).await;
+            if !claimed.jobs.is_empty() {
+                end(&store, &claimed, Outcome::succeeded()).await;
+                break;
+            }
+            let due = claimed.next.due.expect("nothing was found, and nothing is expected");
+            assert!(due <= claimed.now + LONGEST, "{due} at {}", claimed.now);
+            assert!(looked.elapsed() < PATIENCE, "it is never found");
+            tokio::time::sleep(due.since(claimed.now)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn r34_a_worker_that_is_idle_for_long_is_told_of_nothing() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    trigger(&store, plain("2")).await;
+    let claimed = claim(&store, 1).await;
+    end(&store, &claimed, Outcome::succeeded()).await;
+    let looked = Instant::now();
+    while let Some(due) = claim(&store, 9).await.next.due {
+        assert!(looked.elapsed() < PATIENCE, "an idle queue is due at {due}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
