@@ -22,7 +22,7 @@ struct Part {
     quick: &'static [&'static str],
 }
 
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 6] = [
     Part {
         name: "idle worker with 50 queues",
         case: "worker of",
@@ -46,6 +46,12 @@ const PARTS: [Part; 5] = [
         case: "open windows",
         args: &["windows"],
         quick: &["windows", "--windows", "1000,100000"],
+    },
+    Part {
+        name: "jobs beside an open snapshot",
+        case: "the snapshot",
+        args: &["snapshot"],
+        quick: &["snapshot", "--seconds", "8"],
     },
     Part {
         name: "bloat",

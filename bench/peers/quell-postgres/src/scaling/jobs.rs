@@ -76,8 +76,17 @@ pub(crate) struct Working {
 
 impl Working {
     pub(crate) fn start(quell: &Quell, starts: UnboundedSender<()>) -> Self {
+        Self::start_with(quell, starts, 256)
+    }
+
+    /// The same, and runs so many jobs at once.
+    pub(crate) fn start_with(
+        quell: &Quell,
+        starts: UnboundedSender<()>,
+        concurrency: usize,
+    ) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
-        let worker = quell.worker(starts).register(noop).concurrency(256);
+        let worker = quell.worker(starts).register(noop).concurrency(concurrency);
         let mut task = JoinSet::new();
         task.spawn(worker.run_until(async { drop(stopped.await) }));
         Working { stop, task }

@@ -7,6 +7,7 @@ mod crowd;
 mod idle;
 mod jobs;
 mod part;
+mod snapshot;
 mod windows;
 
 use anyhow::Result;
@@ -49,6 +50,11 @@ enum Part {
         #[arg(long, default_value_t = 100_000)]
         round: usize,
     },
+    /// Jobs a second while a snapshot stays open for so long.
+    Snapshot {
+        #[arg(long, default_value_t = 40)]
+        seconds: u64,
+    },
     /// What a worker of so many queues asks while it has nothing to do.
     Idle {
         #[arg(long, default_value_t = 50)]
@@ -66,6 +72,7 @@ async fn main() -> Result<()> {
         Part::Backlog { backlogs } => backlog::measure(&cli.url, backlogs).await,
         Part::Windows { windows } => windows::measure(&cli.url, windows).await,
         Part::Bloat { count, round } => bloat::measure(&cli.url, *count, *round).await,
+        Part::Snapshot { seconds } => snapshot::measure(&cli.url, *seconds).await,
         Part::Idle { queues, seconds } => idle::measure(&cli.url, *queues, *seconds).await,
     }
 }

@@ -1,0 +1,88 @@
+//! Jobs a second while a transaction keeps a snapshot open, as a report or a backup does: no vacuum
+//! removes what has become dead since.
+//!
+//! A closed loop: as many jobs wait at any moment, and as many run at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use quell::Quell;
+use sqlx::Connection;
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::jobs::{Noop, Working, close};
+use crate::part::Part;
+
+/// How many jobs wait.
+const DEPTH: usize = 2_000;
+/// How many run at once.
+const AT_ONCE: usize = 32;
+/// Triggers of one call.
+const BATCH: usize = 200;
+/// Of the rate before the snapshot, what is left at its end.
+const GOAL: f64 = 0.9;
+
+pub(crate) async fn measure(url: &str, seconds: u64) -> Result<()> {
+    let span = Duration::from_secs((seconds / 4).max(1));
+    let database = crate::database(url).await?;
+    let quell = Quell::open(database.url()).await?;
+    let mut part = Part::new(&["jobs per second", "of the first"])?;
+    let (sender, mut starts) = unbounded_channel();
+    let worker = Working::start_with(&quell, sender, AT_ONCE);
+    let (triggered, started) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&started);
+    let counting = tokio::spawn(async move {
+        while starts.recv().await.is_some() {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let (ended, caller) = (Arc::clone(&started), quell.clone());
+    let filling = tokio::spawn(async move {
+        loop {
+            let waits = triggered.load(Ordering::Relaxed) - ended.load(Ordering::Relaxed);
+            if waits >= DEPTH {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                continue;
+            }
+            triggered.fetch_add(BATCH, Ordering::Relaxed);
+            caller.trigger_many((0..BATCH).map(|n| Noop { n })).await?;
+        }
+        #[expect(unreachable_code, reason = "its type")]
+        anyhow::Ok(())
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let rate = async || {
+        let (began, before) = (Instant::now(), started.load(Ordering::Relaxed));
+        tokio::time::sleep(span).await;
+        let done = started.load(Ordering::Relaxed) - before;
+        done as f64 / began.elapsed().as_secs_f64()
+    };
+    let first = rate().await;
+    part.add("before it", [first, 1.0])?;
+    let mut report = database.inside().await?;
+    let mut snapshot = report.begin().await?;
+    let begin = "set transaction isolation level repeatable read; select 1";
+    sqlx::raw_sql(begin).execute(&mut *snapshot).await.context("a snapshot")?;
+    for quarter in 1..=4 {
+        let held = rate().await;
+        let from = (quarter - 1) * span.as_secs();
+        let case = format!("open for {from} to {} s", quarter * span.as_secs());
+        part.add(&case, [held, held / first])?;
+    }
+    snapshot.rollback().await?;
+    filling.abort();
+    worker.stop().await?;
+    counting.abort();
+    close(report).await?;
+    drop(quell);
+    database.drop().await?;
+    let left = part.last(1);
+    let met = if left >= GOAL { "met" } else { "not met" };
+    let verdict = format!(
+        "{DEPTH} no-ops wait, {AT_ONCE} run at once; at its end {left:.2} x the rate before it, \
+         goal {GOAL} x: {met}"
+    );
+    part.conclude(&verdict)
+}
