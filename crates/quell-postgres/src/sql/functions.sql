@@ -59,8 +59,9 @@ language plpgsql volatile as $$
 declare
     lowest bigint;
 begin
-    host := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
     select p.last_value, c.floor into upto, lowest from quell.promised p, quell.clock c;
+    -- After what was promised: another call promises more at any moment.
+    host := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
     if asked = -9223372036854775808 then
         now := greatest(seen, lowest, least(host, upto));
     elsif asked is not null then

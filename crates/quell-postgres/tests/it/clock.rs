@@ -158,3 +158,36 @@ async fn r38_promises_only_grow() {
         "0"
     );
 }
+
+/// Others promise more all the time, between any two steps of a call.
+#[tokio::test]
+async fn r38_calls_beside_promises_never_run_ahead_of_the_clock() {
+    let scene = Scene::new();
+    drop(scene.store().await);
+    let schema = scene.schema();
+    let host = "(extract(epoch from clock_timestamp()) * 1000000)::bigint";
+    let promises = format!(
+        "do $$ begin for n in 1..60000 loop
+             perform {schema}.promise({host} + 1000000);
+         end loop; end $$"
+    );
+    let mut promising = scene.connect().await;
+    let others = tokio::spawn(async move {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(promises)).execute(&mut promising).await.unwrap();
+    });
+    let ticks = format!(
+        "select count(*) from (
+             select {schema}.tick(null, null) as now, n, {host} as after
+               from generate_series(1, 5000) n offset 0) t where now > after"
+    );
+    let mut db = scene.connect().await;
+    let mut rounds = 0;
+    while !others.is_finished() {
+        let query = sqlx::query_scalar(sqlx::AssertSqlSafe(ticks.as_str()));
+        let ahead: i64 = query.fetch_one(&mut db).await.unwrap();
+        assert_eq!(ahead, 0, "times that had not come yet, of 5,000 in round {rounds}");
+        rounds += 1;
+    }
+    assert!(rounds > 0);
+    others.await.unwrap();
+}
