@@ -8,16 +8,15 @@ use quell_core::{
     DeadFilter, DeadLetter, DeadLetters, Imported, Job, JobId, JobState, Result, Timestamp,
 };
 
-use crate::look::{Read, Score, job_of};
+use crate::look::{Score, job_of};
 use crate::pace::TRIES;
+use crate::portions::{Order, Walk};
+use crate::read::CHUNK;
 use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::store::step;
 use crate::tx::{Cell, Committed, Tx, contended};
 use crate::write::{number, origin_field};
-
-/// Rows that are read in one trip.
-const CHUNK: usize = 500;
 
 impl ShardStore {
     /// Walks the dead that died in the filter's time, the latest death first, until `take` has
@@ -27,26 +26,27 @@ impl ShardStore {
         filter: &DeadFilter,
         mut take: impl FnMut(Job) -> bool,
     ) -> Result<()> {
-        let from = filter.died_after.map_or(Score::Min, Score::At);
         let before = filter.before.map(|place| place.died_at);
         let to = match (filter.died_before, before) {
             (Some(a), Some(b)) => Score::At(a.min(b)),
             (Some(at), None) | (None, Some(at)) => Score::At(at),
             (None, None) => Score::Max,
         };
-        for skip in (0..).step_by(CHUNK) {
-            let key = self.shard.keys.dead();
-            let reads = [Read::Highest { key, from, to, limit: CHUNK, skip }];
-            let mut looked = self.shard.look("list the dead", Time::Last, &reads).await?;
-            let members = looked.scored()?;
-            let ids: Result<Vec<JobId>> =
-                members.iter().map(|(member, _)| job_of(member)).collect();
-            for job in self.read_jobs(&ids?).await? {
+        let mut walk = Walk::new(self.shard.keys.dead(), Order::Highest, to);
+        // A page is mostly found among the first ones.
+        let mut limit = filter.page().min(CHUNK);
+        while let Some(members) = walk.next(&self.shard, "list the dead", limit).await? {
+            limit = limit.saturating_mul(2).min(CHUNK);
+            let is_in_time = |at: &Timestamp| filter.died_after.is_none_or(|after| *at >= after);
+            let of_time = members.iter().take_while(|(_, at)| is_in_time(at));
+            let ids: Result<Vec<JobId>> = of_time.map(|(member, _)| job_of(member)).collect();
+            let ids = ids?;
+            for job in self.read_jobs(&ids).await? {
                 if filter.matches(&job) && !take(job) {
                     return Ok(());
                 }
             }
-            if members.len() < CHUNK {
+            if ids.len() < members.len() {
                 break;
             }
         }

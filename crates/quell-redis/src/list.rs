@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 
 use quell_core::{Job, JobFilter, JobId, JobState, Result};
 
-use crate::look::{Read, job_of};
+use crate::look::{Read, Score, job_of};
+use crate::portions::{Order, Walk};
 use crate::read::CHUNK;
 use crate::shard::Time;
 use crate::store::ShardStore;
@@ -22,7 +23,9 @@ use crate::write::number;
 const MOST_EMPTY: usize = 8;
 /// Rows that are looked through in one trip; only their ids leave the server.
 const SCANNED: usize = 100;
-/// Ids that one pass through all rows remembers.
+/// Members of an index that are read in one trip.
+const PORTION: usize = 1_000;
+/// Ids that one pass through all rows or an index remembers.
 const REMEMBERED: usize = 20 * CHUNK;
 
 /// A page that is being filled.
@@ -31,6 +34,38 @@ struct Page<'f> {
     /// Rows that were not met yet.
     left: u64,
     jobs: Vec<Job>,
+}
+
+/// The newest ids up to one, at most so many.
+struct Newest {
+    top: JobId,
+    found: BTreeSet<JobId>,
+}
+
+impl Newest {
+    fn up_to(top: JobId) -> Self {
+        Newest { top, found: BTreeSet::new() }
+    }
+
+    fn note(&mut self, id: JobId) {
+        if id <= self.top {
+            self.found.insert(id);
+        }
+        if self.found.len() > REMEMBERED {
+            self.found.pop_first();
+        }
+    }
+
+    /// Where others may be: up to this id.
+    fn rest(&self) -> Option<u64> {
+        let lowest = self.found.first().filter(|_| self.found.len() == REMEMBERED);
+        lowest.map(|lowest| lowest.get().saturating_sub(1))
+    }
+
+    /// The newest first.
+    fn into_ids(self) -> Vec<JobId> {
+        self.found.into_iter().rev().collect()
+    }
 }
 
 impl Page<'_> {
@@ -54,24 +89,41 @@ impl ShardStore {
             Some(JobState::Dead) => Some(keys.dead()),
             Some(_) | None => None,
         };
-        let is_indexed = index.is_some();
-        let from = index.map_or(Read::Text(keys.seq()), |index| Read::lowest(index, usize::MAX));
-        // Both of one moment: what is added later is no reason to stop sooner.
-        let reads = [Read::Count(keys.jobs()), from];
-        let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
-        let mut page = Page { filter, left: looked.number()?, jobs: Vec::new() };
-        if is_indexed {
-            let members = looked.scored()?;
-            let ids: Result<BTreeSet<JobId>> =
-                members.iter().map(|(member, _)| job_of(member)).collect();
-            let ids: Vec<JobId> = ids?.into_iter().rev().collect();
-            self.fill(&mut page, &ids).await?;
+        let mut page = Page { filter, left: u64::MAX, jobs: Vec::new() };
+        if let Some(index) = index {
+            self.pick(&mut page, index).await?;
         } else {
+            // Both of one moment: what is added later is no reason to stop sooner.
+            let reads = [Read::Count(keys.jobs()), Read::Text(keys.seq())];
+            let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
+            page.left = looked.number()?;
             let newest = looked.text()?.as_deref().and_then(number).unwrap_or(0);
             self.walk(&mut page, newest).await?;
         }
         page.jobs.truncate(filter.page());
         Ok(page.jobs)
+    }
+
+    /// Fills a page with jobs of an index, which is not in the order of ids: it is gone through as
+    /// often as it takes, as a rule once.
+    async fn pick(&self, page: &mut Page<'_>, index: String) -> Result<()> {
+        let mut top = page.filter.before.map_or(u64::MAX, |before| before.get().saturating_sub(1));
+        while !page.is_full() {
+            let mut newest = Newest::up_to(JobId::new(top));
+            let mut walk = Walk::new(index.clone(), Order::Lowest, Score::Min);
+            while let Some(members) = walk.next(&self.shard, "list jobs", PORTION).await? {
+                for (member, _) in members {
+                    newest.note(job_of(&member)?);
+                }
+            }
+            let more = newest.rest();
+            self.fill(page, &newest.into_ids()).await?;
+            match more {
+                Some(below) => top = below,
+                None => break,
+            }
+        }
+        Ok(())
     }
 
     /// Fills a page with those of these jobs that match.
@@ -109,34 +161,27 @@ impl ShardStore {
                 if trips(top, CHUNK) <= trips(page.left, SCANNED) {
                     continue;
                 }
-                let found = self.rows_up_to(id(top)).await?;
-                self.fill(page, &found).await?;
-                let lowest = found.last().filter(|_| found.len() == REMEMBERED);
-                let turn = |lowest: &JobId| lowest.get().saturating_sub(ids.first) / ids.step;
-                top = lowest.map_or(0, |lowest| turn(lowest).saturating_sub(1));
+                let newest = self.rows_up_to(id(top)).await?;
+                let turn = |below: u64| below.saturating_sub(ids.first) / ids.step;
+                top = newest.rest().map_or(0, turn);
+                self.fill(page, &newest.into_ids()).await?;
             }
         }
         Ok(())
     }
 
-    /// The newest jobs up to an id, newest first, found by looking through all rows.
-    async fn rows_up_to(&self, top: JobId) -> Result<Vec<JobId>> {
-        let (mut found, mut cursor) = (BTreeSet::new(), "0".to_owned());
+    /// The newest jobs up to an id, found by looking through all rows.
+    async fn rows_up_to(&self, top: JobId) -> Result<Newest> {
+        let (mut newest, mut cursor) = (Newest::up_to(top), "0".to_owned());
         loop {
             let reads = [Read::Scan(self.shard.keys.jobs(), cursor, SCANNED)];
             let mut looked = self.shard.look("list jobs", Time::Last, &reads).await?;
             let (next, fields) = looked.scanned()?;
             for field in fields {
-                let id = job_of(&field)?;
-                if id <= top {
-                    found.insert(id);
-                }
-                if found.len() > REMEMBERED {
-                    found.pop_first();
-                }
+                newest.note(job_of(&field)?);
             }
             if next == "0" {
-                return Ok(found.into_iter().rev().collect());
+                return Ok(newest);
             }
             cursor = next;
         }

@@ -3,12 +3,16 @@
 use quell_core::{JobId, Result, Timestamp};
 use redis::Value;
 
+use crate::known::Pairs;
 use crate::pack::{Item, list, pack};
+use crate::portions::Order;
 use crate::row::corrupt;
 use crate::shard::{Shard, Time};
 
 /// Fields of one command: Lua's stack is not without end.
 const MOST_FIELDS: usize = 4_000;
+/// Bytes of rows that one call reads.
+pub(crate) const MOST_BYTES: u64 = 4 << 20;
 
 /// Something to read.
 #[derive(Clone, Debug)]
@@ -29,12 +33,17 @@ pub(crate) enum Read {
     First(String, usize),
     /// Members of a sorted set from the lowest score on, at most so many.
     Lowest { key: String, from: Score, to: Score, limit: usize },
-    /// Members of a sorted set from the highest score on, at most so many, after the first `skip`.
-    Highest { key: String, from: Score, to: Score, limit: usize, skip: usize },
     /// How many fields a hash has.
     Count(String),
     /// Fields of a hash from a cursor on, more or less so many.
     Scan(String, String, usize),
+    /// The same, with their values.
+    ScanPairs(String, String, usize),
+    /// Fields of a hash, as many as the bound of bytes of a script allows, and one at least.
+    Bounded(String, Vec<String>),
+    /// Members of a sorted set, at most so many, `after` a member that has the score `from`, or from
+    /// the first of that score on. It costs the same wherever in the set they are.
+    Portion { key: String, order: Order, from: Score, after: Option<String>, limit: usize },
     /// The server's clock; the key is the store's clock, which says where to ask.
     ServerTime(String),
     /// Counts a number up by so many.
@@ -57,6 +66,14 @@ impl Score {
             Score::Max => Item::from("+inf"),
         }
     }
+
+    /// As Redis reads it where a sign for an excluded bound comes before it.
+    fn text(self) -> Item {
+        match self {
+            Score::At(at) => Item::from(at.as_micros().to_string()),
+            Score::Min | Score::Max => self.item(),
+        }
+    }
 }
 
 impl Read {
@@ -75,9 +92,11 @@ impl Read {
             | Read::Members(key)
             | Read::First(key, _)
             | Read::Lowest { key, .. }
-            | Read::Highest { key, .. }
             | Read::Count(key)
             | Read::Scan(key, _, _)
+            | Read::ScanPairs(key, _, _)
+            | Read::Bounded(key, _)
+            | Read::Portion { key, .. }
             | Read::ServerTime(key)
             | Read::Reserve(key, _) => key,
         }
@@ -99,11 +118,16 @@ impl Read {
             Read::Lowest { from, to, limit, .. } => {
                 list!["z", key, from.item(), to.item(), *limit]
             }
-            Read::Highest { from, to, limit, skip, .. } => {
-                list!["r", key, from.item(), to.item(), *limit, *skip]
-            }
             Read::Count(_) => list!["n", key],
             Read::Scan(_, cursor, count) => list!["c", key, cursor.as_str(), *count],
+            Read::ScanPairs(_, cursor, count) => list!["d", key, cursor.as_str(), *count],
+            Read::Bounded(_, fields) => {
+                list!["b", key, texts(fields), Item::from_count(MOST_BYTES)]
+            }
+            Read::Portion { order, from, after, limit, .. } => {
+                let after = after.as_deref().map_or(Item::NOTHING, Item::from);
+                list!["p", key, *order == Order::Lowest, from.text(), after, *limit]
+            }
             Read::ServerTime(_) => list!["t", key],
             Read::Reserve(_, by) => list!["i", key, by.to_string()],
         }
@@ -154,6 +178,14 @@ pub(crate) fn read_fields(key: &str, fields: &[String]) -> Vec<Read> {
 }
 
 impl Looked {
+    /// The answers after the first so many.
+    pub(crate) fn split_off(&mut self, first: usize) -> Looked {
+        let mut answers: Vec<Value> = self.answers.by_ref().collect();
+        let rest = answers.split_off(first.min(answers.len()));
+        self.answers = answers.into_iter();
+        Looked { now: self.now, answers: rest.into_iter() }
+    }
+
     fn next(&mut self) -> Value {
         self.answers.next().unwrap_or(Value::Nil)
     }
@@ -172,13 +204,15 @@ impl Looked {
     }
 
     /// The next answer: all pairs of a hash.
-    pub(crate) fn pairs(&mut self) -> Result<Vec<(String, Vec<u8>)>> {
-        let mut values = values(self.next())?.into_iter();
-        let mut pairs = Vec::with_capacity(values.len() / 2);
-        while let (Some(name), Some(value)) = (values.next(), values.next()) {
-            pairs.push((text(name)?, maybe_bytes(value)?.unwrap_or_default()));
-        }
-        Ok(pairs)
+    pub(crate) fn pairs(&mut self) -> Result<Pairs> {
+        pairs(values(self.next())?.into_iter())
+    }
+
+    /// The next answer: the cursor after a scan, `0` at its end, and the pairs that it met.
+    pub(crate) fn scanned_pairs(&mut self) -> Result<(String, Pairs)> {
+        let mut met = values(self.next())?.into_iter();
+        let cursor = met.next().map(text).transpose()?;
+        Ok((cursor.unwrap_or_else(|| "0".to_owned()), pairs(met)?))
     }
 
     /// The next answer: members of a set or a list.
@@ -212,6 +246,14 @@ impl Looked {
     pub(crate) fn number(&mut self) -> Result<u64> {
         as_number(self.next())
     }
+}
+
+fn pairs(mut values: std::vec::IntoIter<Value>) -> Result<Pairs> {
+    let mut pairs = Vec::with_capacity(values.len() / 2);
+    while let (Some(name), Some(value)) = (values.next(), values.next()) {
+        pairs.push((text(name)?, maybe_bytes(value)?.unwrap_or_default()));
+    }
+    Ok(pairs)
 }
 
 fn as_number(value: Value) -> Result<u64> {

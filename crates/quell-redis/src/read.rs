@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use quell_core::alert::{LaneOverview, Overview};
 use quell_core::part::Part;
 use quell_core::{
     Attempt, Counts, Effect, ExplainTarget, Explanation, Job, JobId, JobResult, JobState,
@@ -16,16 +15,12 @@ use crate::row::{StoredRecord, corrupt, decode_job, from_json};
 use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::tx::{Tx, contended};
-use crate::upkeep::fitting;
 use crate::write::{MESSAGE_ID, NEWEST, absorbed_by, number};
 
 /// Rows that are read in one trip.
 pub(crate) const CHUNK: usize = 500;
 /// How often a read of several trips is tried.
 const TRIES: u32 = 20;
-/// Windows that wait for an attempt of their key or for an older window: an overview sees the
-/// earliest, as far as their rows are not too long to be read.
-const MOST_WAITING: usize = 1_000;
 
 impl ShardStore {
     async fn begin_reading(&self) -> Result<Tx<'_>> {
@@ -50,12 +45,15 @@ impl ShardStore {
 
     async fn decode_jobs(&self, ids: &[JobId]) -> Result<Vec<Result<Job>>> {
         let mut jobs = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(CHUNK) {
-            let fields: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let mut left = ids;
+        while !left.is_empty() {
+            let fields = left.iter().take(CHUNK).map(ToString::to_string).collect();
             let mut known = self.shard.known();
-            let reads = read_fields(&self.shard.keys.jobs(), &fields);
-            let mut looked = self.shard.look("read jobs", Time::Last, &reads).await?;
-            for (id, row) in ids.iter().zip(looked.fields()?) {
+            let reads = [Read::Bounded(self.shard.keys.jobs(), fields)];
+            let rows = self.shard.look("read jobs", Time::Last, &reads).await?.fields()?;
+            let (read, rest) = left.split_at(rows.len().clamp(1, left.len()));
+            left = rest;
+            for (id, row) in read.iter().zip(rows) {
                 let Some(row) = row else { continue };
                 let mut decoded = decode_job(*id, &row, &known);
                 if decoded.is_err() {
@@ -70,10 +68,10 @@ impl ShardStore {
     }
 
     pub(crate) async fn read_counts(&self) -> Result<Vec<Counts>> {
-        let reads = [Read::All(self.shard.keys.counts())];
-        let mut looked = self.shard.look("count jobs", Time::Last, &reads).await?;
+        let hash = [self.shard.keys.counts()];
+        let (_, [pairs]) = self.shard.read_hashes("count jobs", Vec::new(), hash).await?;
         let mut counts = BTreeMap::new();
-        for (field, count) in looked.pairs()? {
+        for (field, count) in pairs {
             let wrong = || corrupt(format_args!("the count {field:?}"));
             let mut words = field.split(' ');
             let queue = QueueName::new(words.next().ok_or_else(wrong)?)?;
@@ -161,69 +159,6 @@ impl ShardStore {
         }
         Err(contended("explain a job"))
     }
-
-    /// R27: what alerts look at. Dead and unreadable jobs are counted as they come and go, so looking
-    /// costs no more with many of them.
-    pub(crate) async fn read_overview(&self, time: Time) -> Result<Overview> {
-        let known = self.shard.learn().await?;
-        let keys = &self.shard.keys;
-        let queues: Vec<&QueueName> = known.queues.keys().collect();
-        let mut reads =
-            vec![Read::lowest(keys.waiting(), MOST_WAITING), Read::Count(keys.unreadable_jobs())];
-        reads.extend(queues.iter().map(|queue| Read::lowest(keys.heads(queue), usize::MAX)));
-        let mut looked = self.shard.look("look at all queues", time, &reads).await?;
-        let (waiting, unreadable) = (looked.scored()?, looked.number()?);
-        let mut lanes: BTreeMap<(QueueName, TaskName), LaneOverview> = BTreeMap::new();
-        let mut note = |queue: &QueueName, task: &TaskName, due| {
-            let names = (queue.clone(), task.clone());
-            let lane = lanes.entry(names).or_insert_with(|| empty(queue, task));
-            lane.first_due = Some(lane.first_due.map_or(due, |first| first.min(due)));
-        };
-        for queue in queues {
-            for (member, due) in looked.scored()? {
-                let lane = member.split(' ').next().and_then(|lane| lane.parse().ok());
-                if let Some(lane) = lane.and_then(|lane| known.lane(lane)) {
-                    note(queue, &lane.task, due);
-                }
-            }
-        }
-        let now = looked.now;
-        let ids: Result<Vec<JobId>> = waiting.iter().map(|(member, _)| job_of(member)).collect();
-        let ids = self.first_rows(ids?).await?;
-        for job in self.read_jobs(&ids).await?.iter().filter(|job| job.waits) {
-            note(&job.queue, &job.task, job.window.due_at);
-        }
-        for counts in self.read_counts().await? {
-            let (of, jobs) = ((counts.queue, counts.task), counts.jobs);
-            if !matches!(counts.state, JobState::Dead | JobState::Unreadable) || jobs == 0 {
-                continue;
-            }
-            let lane = lanes.entry(of.clone()).or_insert_with(|| empty(&of.0, &of.1));
-            match counts.state {
-                JobState::Dead => lane.dead = jobs,
-                _ => lane.unreadable = jobs,
-            }
-        }
-        let lanes = lanes.into_values().collect();
-        Ok(Overview { now, lanes, unreadable })
-    }
-
-    /// The first of these jobs, so many that their rows stay within the bound of bytes of a call.
-    async fn first_rows(&self, mut ids: Vec<JobId>) -> Result<Vec<JobId>> {
-        if ids.is_empty() {
-            return Ok(ids);
-        }
-        let fields = ids.iter().map(ToString::to_string).collect();
-        let reads = [Read::Lengths(self.shard.keys.jobs(), fields)];
-        let mut looked = self.shard.look("look at all queues", Time::Last, &reads).await?;
-        ids.truncate(fitting(looked.numbers()?));
-        Ok(ids)
-    }
-}
-
-fn empty(queue: &QueueName, task: &TaskName) -> LaneOverview {
-    let (queue, task) = (queue.clone(), task.clone());
-    LaneOverview { queue, task, dead: 0, unreadable: 0, first_due: None }
 }
 
 impl Tx<'_> {

@@ -169,20 +169,15 @@ impl Shard {
 }
 
 impl Shard {
-    /// Reads names and settings anew.
+    /// Reads names and settings anew. Their version is that of before it began: where they change
+    /// meanwhile, they are read again when that is noticed.
     pub(crate) async fn learn(&self) -> Result<Arc<Known>> {
         let keys = &self.keys;
-        let reads = [
-            Read::Fields(keys.meta(), vec![VERSION.to_owned()]),
-            Read::All(keys.lanes()),
-            Read::All(keys.shapes()),
-            Read::All(keys.queues()),
-            Read::All(keys.tasks()),
-        ];
-        let mut looked = self.look("read names and settings", Time::Last, &reads).await?;
-        let version = looked.text()?;
-        let pairs = [looked.pairs()?, looked.pairs()?, looked.pairs()?, looked.pairs()?];
-        let known = Arc::new(Known::read(version, pairs)?);
+        let version = vec![Read::Fields(keys.meta(), vec![VERSION.to_owned()])];
+        let hashes = [keys.lanes(), keys.shapes(), keys.queues(), keys.tasks()];
+        let what = "read names and settings";
+        let (mut looked, pairs) = self.read_hashes(what, version, hashes).await?;
+        let known = Arc::new(Known::read(looked.text()?, pairs)?);
         self.know(Arc::clone(&known));
         Ok(known)
     }

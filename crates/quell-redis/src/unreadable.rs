@@ -20,6 +20,7 @@ use crate::busy::Busy;
 use crate::keys::{member, split_task_key};
 use crate::look::{Read, Score, job_of, read_fields};
 use crate::pace::TRIES;
+use crate::portions::{Order, Walk};
 use crate::row::{decode_in_part, decode_job, from_json, to_json};
 use crate::shard::Time;
 use crate::store::{ShardStore, step, step_once};
@@ -113,10 +114,9 @@ impl UnreadableJobs for ShardStore {
         let keys = &self.shard.keys;
         let below =
             page.before.map_or(Score::Max, |id| Score::At(place(id.get().saturating_sub(1))));
-        let (key, limit) = (keys.unreadable(), page.size());
-        let reads = [Read::Highest { key, from: Score::Min, to: below, limit, skip: 0 }];
         let what = "list unreadable jobs";
-        let members = self.shard.look(what, Time::Last, &reads).await?.scored()?;
+        let mut walk = Walk::new(keys.unreadable(), Order::Highest, below);
+        let members = walk.next(&self.shard, what, page.size()).await?.unwrap_or_default();
         let ids = members.iter().map(|(member, _)| job_of(member)).collect::<Result<Vec<_>>>()?;
         if ids.is_empty() {
             return Ok(Vec::new());

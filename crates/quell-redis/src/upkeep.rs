@@ -9,13 +9,10 @@ use quell_core::{JobId, Key, QueueName, Result, Retention, TaskName, Timestamp};
 
 use crate::keys::{Keys, member, task_key};
 use crate::load::{cell_of_name, cells_beside};
-use crate::look::{Read, Score, job_of};
+use crate::look::{MOST_BYTES, Read, Score, job_of};
 use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::tx::{Cell, Tx};
-
-/// How much a call of upkeep reads of jobs, and of keys, that it may remove.
-const MOST_BYTES: u64 = 4 << 20;
 
 impl ShardStore {
     /// Looks whether a lease has lapsed.

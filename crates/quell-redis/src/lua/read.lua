@@ -35,9 +35,20 @@ for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
   elseif kind == 'z' then
     -- Members by score, from the lowest, with their scores.
     answer = redis.call('ZRANGEBYSCORE', key, request[3], request[4], 'WITHSCORES', 'LIMIT', 0, request[5])
-  elseif kind == 'r' then
-    -- From the highest score.
-    answer = redis.call('ZREVRANGEBYSCORE', key, request[4], request[3], 'WITHSCORES', 'LIMIT', request[6], request[5])
+  elseif kind == 'p' then
+    -- A portion by rank: after a member, or from the first of its score on where it has gone.
+    local is_up, score, member, count = request[3], request[4], request[5], request[6]
+    local found = member and redis.call('ZSCORE', key, member)
+    local is_there = found and tonumber(found) == tonumber(score)
+    local rank = is_there and redis.call('ZRANK', key, member)
+    if is_up then
+      rank = rank and rank + 1 or redis.call('ZCOUNT', key, '-inf', '(' .. score)
+      answer = redis.call('ZRANGE', key, rank, rank + count - 1, 'WITHSCORES')
+    else
+      rank = rank and redis.call('ZCOUNT', key, '-inf', '+inf') - rank
+        or redis.call('ZCOUNT', key, '(' .. score, '+inf')
+      answer = redis.call('ZRANGE', key, rank, rank + count - 1, 'REV', 'WITHSCORES')
+    end
   elseif kind == 't' then
     answer = redis.call('TIME')
   elseif kind == 'n' then
@@ -47,6 +58,20 @@ for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
     local scanned = redis.call('HSCAN', key, request[3], 'COUNT', request[4])
     answer = { scanned[1] }
     for at = 1, #scanned[2], 2 do answer[#answer + 1] = scanned[2][at] end
+  elseif kind == 'd' then
+    -- The cursor, and the pairs.
+    local scanned = redis.call('HSCAN', key, request[3], 'COUNT', request[4])
+    answer = scanned[2]
+    table.insert(answer, 1, scanned[1])
+  elseif kind == 'b' then
+    -- Values of fields, until they have so many bytes.
+    local left = request[4]
+    answer = {}
+    for at, field in ipairs(request[3]) do
+      if left <= 0 then break end
+      answer[at] = redis.call('HGET', key, field)
+      left = left - (answer[at] and #answer[at] or 0)
+    end
   elseif kind == 'i' then
     answer = redis.call('INCRBY', key, request[3])
   end

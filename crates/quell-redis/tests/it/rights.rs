@@ -58,6 +58,9 @@ async fn do_all(store: &dyn Store) -> quell_core::Result<()> {
     store.counts().await?;
     store.queues().await?;
     store.dead(&DeadFilter::default()).await?;
+    // It goes on after the first portion.
+    let of_none = DeadFilter { task: Some(task("none")), limit: 1, ..DeadFilter::default() };
+    store.dead(&of_none).await?;
     store.redrive(now, &two.id.into()).await?;
     store.reap(later, 9).await?;
     store.tick(later, 9).await?;
