@@ -91,6 +91,9 @@ impl Keys {
         ticks: "ticks",
         /// The same, by time.
         tick_times: "tick-times",
+        /// Sets of ticks that deleted schedules have left, by what follows `forgotten:` in their
+        /// names: the names of the schedules.
+        forgotten: "forgotten",
         /// Jobs that are set aside, by number.
         unreadable: "unreadable",
         /// What is known of them.
@@ -132,6 +135,11 @@ impl Keys {
     /// The ticks of a schedule that fired, by time.
     pub(crate) fn fired(&self, schedule: &ScheduleName) -> String {
         self.named(&format!("fired:{schedule}"))
+    }
+
+    /// What [`fired`](Self::fired) was of a schedule that was deleted.
+    pub(crate) fn forgotten_ticks(&self, id: &str) -> String {
+        self.named(&format!("forgotten:{id}"))
     }
 
     /// The ticks among a job's triggers.

@@ -23,6 +23,7 @@ mod door;
 mod ends;
 mod error;
 mod fast;
+mod forgotten;
 mod keys;
 mod known;
 mod link;

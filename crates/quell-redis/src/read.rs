@@ -1,6 +1,6 @@
 //! What operators read: jobs, what came of them, how many there are, and why.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quell_core::part::Part;
@@ -211,14 +211,12 @@ impl Tx<'_> {
             self.load_open_windows(&[(task.clone(), key)].into()).await?;
         }
         let keys = self.shard.keys.clone();
-        let (absorbed, ticks) = (absorbed_by(&keys, id), keys.ticks_of(id));
-        self.fetch(Vec::new(), vec![absorbed.clone(), ticks.clone()]).await?;
+        let absorbed = absorbed_by(&keys, id);
+        self.fetch(Vec::new(), vec![absorbed.clone()]).await?;
         let members = self.sets.get(&absorbed).cloned().unwrap_or_default();
         let absorbed: Result<Vec<JobId>> = members.iter().map(|member| job_of(member)).collect();
-        let ticks: BTreeSet<String> =
-            self.sets.get(&ticks).into_iter().flatten().cloned().collect();
         self.load_jobs(absorbed?).await?;
-        self.load_tick_rows(&ticks).await?;
+        self.load_ticks_of(id).await?;
         self.load_recent(&task).await
     }
 }

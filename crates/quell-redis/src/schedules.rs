@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use quell_core::schedule::{ScheduleInfo, Tick, Ticked, UNREADABLE_PAUSE};
-use quell_core::{Batch, ErrorKind, Result, ScheduleName, Timestamp};
+use quell_core::{Batch, ErrorKind, JobId, Result, ScheduleName, Timestamp};
 use tracing::error;
 
 use crate::look::{Read, Score};
@@ -12,6 +12,9 @@ use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::tx::{Cell, Tx};
 
+/// Names of ticks of a job that are read in one trip, and ticks.
+const SCANNED: usize = 1_000;
+const SHOWN_AT_A_TIME: usize = 50;
 /// Ticks of one schedule that a step sees at most: more than a year has seconds is never kept.
 const MOST_TICKS: usize = 40_000_000;
 
@@ -115,6 +118,46 @@ impl Tx<'_> {
             fields.insert(format!("{name} {at}"));
         }
         self.load_tick_rows(&fields).await
+    }
+
+    /// Loads the newest ticks among a job's triggers, as many as are shown. Those of a deleted
+    /// schedule may still have rows.
+    pub(crate) async fn load_ticks_of(&mut self, job: JobId) -> Result<()> {
+        let keys = self.shard.keys.clone();
+        let mut fields: BTreeSet<(i64, ScheduleName)> = BTreeSet::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let reads = vec![Read::ScanMembers(keys.ticks_of(job), cursor, SCANNED)];
+            let (next, found) = self.look(reads).await?.scanned()?;
+            for field in found {
+                let wrong = || corrupt(format_args!("the tick {field:?}"));
+                let (name, at) = field.split_once(' ').ok_or_else(wrong)?;
+                fields.insert((at.parse().map_err(|_| wrong())?, ScheduleName::new(name)?));
+            }
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+        let fields: Vec<(i64, ScheduleName)> = fields.into_iter().rev().collect();
+        for fields in fields.chunks(SHOWN_AT_A_TIME) {
+            let reads = fields
+                .iter()
+                .map(|(at, name)| Read::Scores(keys.fired(name), vec![at.to_string()]));
+            let mut looked = self.look(reads.collect()).await?;
+            let mut there = BTreeSet::new();
+            for (at, name) in fields {
+                if looked.present()?.contains(&true) {
+                    there.insert(format!("{name} {at}"));
+                }
+            }
+            self.load_tick_rows(&there).await?;
+            let of_job = self.rows.ticks.values().filter(|tick| tick.job == Some(job));
+            if of_job.count() >= Tick::SHOWN {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Loads ticks by the fields that they have.

@@ -475,13 +475,15 @@ impl Steps for ShardStore {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
-        if !self.may_prune(now.into(), retention).await? {
-            return Ok(Pruned::default());
+        let old = self.look_for_old(now.into(), retention).await?;
+        let more_ticks = old.forgotten && self.forget_ticks(now.into(), limit).await?;
+        if !old.rows {
+            return Ok(Pruned { more: more_ticks, ..Pruned::default() });
         }
         Ok(step!(self, "remove what has ended", (now.into(), 0), |tx| {
             let more = tx.load_old(retention, limit).await?;
             let pruned = tx.step(|part| part.prune(retention, limit));
-            pruned.map(|pruned| Pruned { more, ..pruned })
+            pruned.map(|pruned| Pruned { more: more || more_ticks, ..pruned })
         }))
     }
 
@@ -529,11 +531,16 @@ impl Steps for ShardStore {
     }
 
     async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        step!(self, "delete a schedule", (now.into(), 0), |tx| {
+        let deleted: Result<()> = step!(self, "delete a schedule", (now.into(), 0), |tx| {
             tx.load_schedules([name.clone()]).await?;
-            tx.load_ticks(name, Timestamp::MIN, Timestamp::MAX).await?;
+            if tx.rows.schedules.contains_key(name) {
+                tx.retire_ticks(name);
+            }
             tx.step(|part| part.delete_schedule(name))
-        })
+        });
+        deleted?;
+        self.forget_first_ticks(now.into()).await;
+        Ok(())
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {

@@ -14,6 +14,15 @@ use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::tx::{Cell, Tx};
 
+/// What upkeep may find to remove.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Old {
+    /// Rows past their retention.
+    pub(crate) rows: bool,
+    /// Ticks of deleted schedules.
+    pub(crate) forgotten: bool,
+}
+
 impl ShardStore {
     /// Looks whether a lease has lapsed.
     pub(crate) async fn has_lapsed(&self, time: Time) -> Result<bool> {
@@ -24,10 +33,11 @@ impl ShardStore {
     }
 
     /// Looks whether there may be anything to remove.
-    pub(crate) async fn may_prune(&self, time: Time, retention: &Retention) -> Result<bool> {
+    pub(crate) async fn look_for_old(&self, time: Time, retention: &Retention) -> Result<Old> {
         let keys = &self.shard.keys;
         let reads = [keys.ended(), keys.dead(), keys.expiry(), keys.tick_times()];
-        let reads = reads.map(|key| Read::lowest(key, 1));
+        let mut reads = reads.map(|key| Read::lowest(key, 1)).to_vec();
+        reads.push(Read::Count(keys.forgotten()));
         let mut looked = self.shard.look("look for what has ended", time, &reads).await?;
         let now = looked.now;
         let mut first =
@@ -36,10 +46,11 @@ impl ShardStore {
         let is_old = |at: Option<Timestamp>, keep: Option<Duration>| {
             at.zip(keep).is_some_and(|(at, keep)| at <= now.before(keep))
         };
-        Ok(is_old(ended, retention.succeeded)
+        let rows = is_old(ended, retention.succeeded)
             || is_old(dead, retention.dead)
             || is_old(expires, Some(Duration::ZERO))
-            || is_old(tick, Some(RECORD)))
+            || is_old(tick, Some(RECORD));
+        Ok(Old { rows, forgotten: looked.number()? > 0 })
     }
 }
 

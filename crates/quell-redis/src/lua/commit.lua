@@ -71,6 +71,20 @@ for _, write in ipairs(cmsgpack.unpack(ARGV[3])) do
     redis.call('PERSIST', key)
   elseif kind == 'del' then
     redis.call('DEL', key)
+  elseif kind == 'retire' then
+    if redis.call('EXISTS', key) == 1 then
+      redis.call('RENAME', key, KEYS[write[3]])
+      redis.call('HSET', KEYS[write[4]], write[5], write[6])
+    end
+  elseif kind == 'forget' then
+    local at, field, of_job = write[3], write[4], write[8]
+    redis.call('ZREM', key, at)
+    -- R36: the tick of a schedule that was made since under the same name stays.
+    if not redis.call('ZSCORE', KEYS[write[5]], at) then
+      redis.call('HDEL', KEYS[write[6]], field)
+      redis.call('ZREM', KEYS[write[7]], field)
+      if of_job then redis.call('SREM', KEYS[of_job], field) end
+    end
   elseif kind == 'ended' then
     -- Only where a process waits for it.
     if redis.call('SREM', key, write[3]) == 1 then
