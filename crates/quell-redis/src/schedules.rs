@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use quell_core::schedule::{ScheduleInfo, Tick, Ticked, UNREADABLE_PAUSE};
+use quell_core::schedule::{ScheduleInfo, Tick, Ticked, TickedBy, UNREADABLE_PAUSE};
 use quell_core::{Batch, ErrorKind, JobId, Result, ScheduleName, Timestamp};
 use tracing::error;
 
 use crate::look::{Read, Score};
+use crate::portions::{Order, Walk};
 use crate::row::{corrupt, from_json};
 use crate::shard::Time;
 use crate::store::ShardStore;
@@ -15,8 +16,8 @@ use crate::tx::{Cell, Tx};
 /// Names of ticks of a job that are read in one trip, and ticks.
 const SCANNED: usize = 1_000;
 const SHOWN_AT_A_TIME: usize = 50;
-/// Ticks of one schedule that a step sees at most: more than a year has seconds is never kept.
-const MOST_TICKS: usize = 40_000_000;
+/// Ticks that fired that are read in one trip.
+const FIRED: usize = 1_000;
 
 impl ShardStore {
     pub(crate) async fn read_schedules(&self) -> Result<Vec<ScheduleInfo>> {
@@ -100,24 +101,27 @@ impl Tx<'_> {
         self.load_for(&batches).await
     }
 
-    /// Loads the ticks of a schedule that fired in this time.
+    /// Loads the ticks of a schedule that fired in this time: that they fired, and not their rows,
+    /// which no step that asks for this reads or changes.
     pub(crate) async fn load_ticks(
         &mut self,
         name: &ScheduleName,
         from: Timestamp,
         to: Timestamp,
     ) -> Result<()> {
-        if from > to {
-            return Ok(());
+        let start = Score::At(from);
+        let mut walk = Walk::new(self.shard.keys.fired(name), Order::Lowest, start);
+        while from <= to && !walk.is_over() {
+            let portion = self.look(vec![walk.read(FIRED)]).await?.scored()?;
+            for (_, tick) in walk.take(portion, FIRED) {
+                if tick > to {
+                    return Ok(());
+                }
+                let (schedule, job, by) = (name.clone(), None, TickedBy::Plan);
+                self.rows.ticks.insert((name.clone(), tick), Tick { schedule, tick, job, by });
+            }
         }
-        let key = self.shard.keys.fired(name);
-        let (from, to) = (Score::At(from), Score::At(to));
-        let read = vec![Read::Lowest { key, from, to, limit: MOST_TICKS }];
-        let mut fields = BTreeSet::new();
-        for (at, _) in self.look(read).await?.scored()? {
-            fields.insert(format!("{name} {at}"));
-        }
-        self.load_tick_rows(&fields).await
+        Ok(())
     }
 
     /// Loads the newest ticks among a job's triggers, as many as are shown. Those of a deleted

@@ -51,6 +51,8 @@ pub(crate) struct Tx<'s> {
     pub(crate) sets: BTreeMap<String, Vec<String>>,
     /// The first closed windows of keys, at most so many, which must still be those.
     pub(crate) firsts: BTreeMap<String, (usize, Vec<JobId>)>,
+    /// Members of sorted sets that must not be there, by set.
+    pub(crate) absent: BTreeSet<(String, String)>,
     /// Keys of which the step is told what is busy.
     pub(crate) busy_keys: BTreeSet<TaskKey>,
     pub(crate) has_history: bool,
@@ -98,6 +100,7 @@ impl<'s> Tx<'s> {
             rows: Rows::default(),
             sets: BTreeMap::new(),
             firsts: BTreeMap::new(),
+            absent: BTreeSet::new(),
             busy_keys: BTreeSet::new(),
             has_history,
             time,
@@ -277,6 +280,10 @@ impl<'s> Tx<'s> {
             let members: Vec<String> = first.into_iter().map(member).collect();
             let members = compared(members.join(" ").into_bytes());
             checks.push(list![keys.number(set), Item::NOTHING, members, count]);
+        }
+        for (set, member) in self.absent {
+            let nothing = || Item::NOTHING;
+            checks.push(list![keys.number(set), member, nothing(), nothing(), true]);
         }
         let writes = writes.into_items(&mut keys);
         (keys.names, pack(&checks), pack(&writes))

@@ -32,7 +32,7 @@ impl Writes {
         }
         self.beside_jobs(&tx.shard.keys, before, after)?;
         self.task_keys(&tx.shard.keys, before, after)?;
-        self.plans(&tx.shard.keys, before, after)
+        self.plans(tx, before, after)
     }
 
     /// Queues, tasks and starts; says whether settings changed.
@@ -334,7 +334,8 @@ impl Writes {
     }
 
     /// Schedules and their ticks.
-    fn plans(&mut self, keys: &Keys, before: &Rows, after: &Rows) -> Result<()> {
+    fn plans(&mut self, tx: &mut Tx<'_>, before: &Rows, after: &Rows) -> Result<()> {
+        let keys = &tx.shard.keys;
         for (name, _, info) in differing(&before.schedules, &after.schedules) {
             match info {
                 Some(info) => self.hash_set(keys.schedules(), name, to_json(info)?),
@@ -356,6 +357,10 @@ impl Writes {
                 self.unplace(keys.tick_times(), field);
                 continue;
             };
+            if was.is_none() {
+                // R36: a backfill of another process may have fired it since this step read.
+                tx.absent.insert((keys.fired(name), at.as_micros().to_string()));
+            }
             self.hash_set(keys.ticks(), &field, to_json(tick)?);
             self.place(keys.fired(name), at.as_micros().to_string(), *at);
             self.place(keys.tick_times(), field.clone(), *at);

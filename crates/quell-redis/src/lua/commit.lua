@@ -5,9 +5,13 @@
 -- makes jobs. Answers with 0, or with the number of the first check that failed, before anything was
 -- written.
 for number, check in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local key, field, expected, members = KEYS[check[1]], check[2], check[3], check[4]
+  local key, field, expected, members, is_score =
+    KEYS[check[1]], check[2], check[3], check[4], check[5]
   local found
-  if members then
+  if is_score then
+    -- Of a member of a sorted set.
+    found = redis.call('ZSCORE', key, field)
+  elseif members then
     -- The first so many members of a sorted set.
     found = table.concat(redis.call('ZRANGE', key, 0, members - 1), ' ')
   elseif field then

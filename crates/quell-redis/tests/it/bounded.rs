@@ -184,6 +184,20 @@ async fn backfill(store: &RedisStore, ticks: u64) -> u64 {
     fired
 }
 
+#[tokio::test]
+async fn r36_what_has_fired_is_read_in_portions() {
+    for size in SIZES {
+        let (_redis, store) = start(&[CALL, ANSWER]).await;
+        let (now, one) = (Some(after(20_000)), schedule(queue()));
+        store.set_schedule(now, &one).await.unwrap();
+        assert_eq!(backfill(&store, size).await, size);
+        let again = store.backfill(now, &one.name, after(1), after(size + 1)).await.unwrap();
+        assert_eq!(again, 1);
+        let again = store.backfill(now, &one.name, after(1), after(size + 1)).await.unwrap();
+        assert_eq!(again, 0);
+    }
+}
+
 /// What is left of ticks, in all keys: four entries each.
 fn ticks_left(redis: &Redis) -> u64 {
     let sum = "local sum = 0

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "these are tests")]
 
 mod away;
+mod backfill;
 mod bounded;
 mod checkup;
 mod closed;
