@@ -52,8 +52,8 @@ $$;
 -- this process has `seen`. Then everything that was promised may have been given out, and counts as
 -- seen, until the clock gets there.
 --
--- A moment that is asked for, which only tests do, is promised alone. The earliest of all stands for
--- the highest time seen.
+-- A moment may be asked for: by tests, whose clock this is not, and by a transaction that goes on at its
+-- own time. What was promised counts as seen then unless it is still to come.
 create function quell.reckon(asked bigint, seen bigint, out now bigint, out host bigint, out upto bigint)
 language plpgsql volatile as $$
 declare
@@ -62,10 +62,9 @@ begin
     select p.last_value, c.floor into upto, lowest from quell.promised p, quell.clock c;
     -- After what was promised: another call promises more at any moment.
     host := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
-    if asked = -9223372036854775808 then
-        now := greatest(seen, lowest, least(host, upto));
-    elsif asked is not null then
-        now := greatest(asked, seen, lowest, upto);
+    if asked is not null then
+        now := greatest(asked, seen, lowest,
+                        case when host + 1000000 < upto then upto else least(host, upto) end);
     elsif host + 1000000 < upto or host < seen and lowest < seen then
         now := greatest(seen, lowest, upto);
     else

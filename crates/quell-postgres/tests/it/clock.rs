@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use quell_conformance::Rig;
 use quell_conformance::rig::plain;
-use quell_core::{Batch, Receipt, Store, Timestamp};
+use quell_core::{Batch, QueueSettings, Rate, Receipt, Store, Timestamp};
 use quell_postgres::PostgresStore;
 
 use crate::scene::Scene;
@@ -190,4 +191,34 @@ async fn r38_calls_beside_promises_never_run_ahead_of_the_clock() {
     }
     assert!(rounds > 0);
     others.await.unwrap();
+}
+
+/// A claim of several statements goes on at its own time, not at what was promised: by then fewer
+/// starts would count.
+#[tokio::test]
+async fn r31_r38_a_rate_counts_by_the_time_of_the_claim() {
+    const LIMIT: usize = 3;
+    let period = Duration::from_secs(1);
+    let scene = Scene::new();
+    let store = scene.store().await;
+    let rate = Some(Rate { limit: 3, period });
+    let settings = QueueSettings { rate, ..QueueSettings::default() };
+    store.set_queue(&Rig::wish(1).queue, &settings).await.unwrap();
+    let jobs = 3 * LIMIT;
+    store.enqueue(None, (0..jobs).map(|_| Batch::one(plain("1"))).collect()).await.unwrap();
+    let mut starts: Vec<Timestamp> = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    while starts.len() < jobs {
+        assert!(Instant::now() < deadline, "{starts:?}");
+        promise(&scene, "1 second");
+        // The first ones a third of the period apart, then as many as there may be.
+        let (limit, apart) = if starts.len() < LIMIT { (1, period / 3) } else { (9, period / 50) };
+        let claimed = store.claim(None, &Rig::wish(limit)).await.unwrap();
+        starts.extend(claimed.jobs.iter().map(|_| claimed.now));
+        tokio::time::sleep(apart).await;
+    }
+    for four in starts.windows(LIMIT + 1) {
+        let took = four[LIMIT].since(four[0]);
+        assert!(took >= period, "four starts within {took:?}: {starts:?}");
+    }
 }
