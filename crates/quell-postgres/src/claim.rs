@@ -115,10 +115,14 @@ const STRAIGHT: &str = concat!(
                 min(l.id) filter (where l.due_at <= c.now) as lane,
                 min(l.due_at) filter (where l.due_at > c.now) as later
            from clock c left join line l on true),
-     -- Where the lane is read from.
+     -- Where the lane is read from: its first job that may start was found already.
      head as materialized (
-         select b.from_due, b.from_id from base b
-          where b.id = (select case when straight then lane end from seen)),
+         select l.due_at as from_due,
+                case when l.due_at = b.from_due then b.from_id else 0 end as from_id
+           from line l
+           join base b on b.id = l.id
+          where l.id = (select case when straight then lane end from seen)
+            and l.partition_id = 0),
      -- The last of those that were taken, if they are as many as asked for.
      edge as materialized (
          select case when count(*) < $5 then (select array[from_due, from_id - 1] from head)

@@ -193,10 +193,11 @@ impl PostgresStore {
     ) -> Self {
         let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
         let ends = Arc::new(Ends::default());
-        let (sql, trails) = (Arc::new(sql), Arc::new(Trails::default()));
+        let sql = Arc::new(sql);
         let mut tasks = JoinSet::new();
         tasks.spawn(tell(teller, Arc::clone(&sql), Arc::clone(&outbox)));
         let pushes = listener.is_some();
+        let trails = Arc::new(Trails::new(pushes));
         if let Some(listener) = listener {
             let hub = (Arc::clone(&hub), Arc::clone(&trails));
             tasks.spawn(ask(Arc::clone(&ends), Arc::clone(&outbox)));

@@ -21,16 +21,22 @@ use quell_core::{Claim, Claimed, QueueName, TaskName, Timestamp};
 
 /// How many times as long as a claim from the head takes none follows it.
 const RARELY: u32 = 20;
-/// Between two claims from the head at the longest: so long a job may be passed over whose notification
-/// was lost (R30, R39).
-const LONGEST: Duration = Duration::from_millis(500);
+/// Between two claims from the head at the longest, where one takes half a second: so long a job may be
+/// passed over whose notification was lost (R30, R39).
+const LONGEST: Duration = Duration::from_secs(10);
+/// The same behind a transaction pooler, where no notification arrives.
+const UNTOLD: Duration = Duration::from_millis(500);
 /// What was due this long ago has been committed, but for the rare transaction that takes longer.
 /// In microseconds.
 const COMMITS: i64 = 20_000;
 
 /// The last claims of each queue, by the tasks that they know: a claim from the head finds no others.
-#[derive(Debug, Default)]
-pub(crate) struct Trails(Mutex<HashMap<QueueName, ByTasks>>);
+#[derive(Debug)]
+pub(crate) struct Trails {
+    known: Mutex<HashMap<QueueName, ByTasks>>,
+    /// Between two claims from the head at the longest.
+    longest: Duration,
+}
 
 type ByTasks = HashMap<Arc<[TaskName]>, Trail>;
 
@@ -88,8 +94,14 @@ impl Places {
 }
 
 impl Trails {
+    /// No claims; `are_told` says whether notifications of other processes arrive.
+    pub(crate) fn new(are_told: bool) -> Self {
+        let longest = if are_told { LONGEST } else { UNTOLD };
+        Trails { known: Mutex::default(), longest }
+    }
+
     fn with<R>(&self, claim: &Claim, act: impl FnOnce(&mut Trail) -> R) -> R {
-        let mut trails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trails = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let of_queue = trails.entry(claim.queue.clone()).or_default();
         act(of_queue.entry(Arc::clone(&claim.tasks)).or_insert_with(Trail::new))
     }
@@ -122,7 +134,7 @@ impl Trails {
     ) {
         self.with(claim, |trail| {
             if from.head_at.is_none() {
-                trail.head_at = Instant::now() + took.saturating_mul(RARELY).min(LONGEST);
+                trail.head_at = Instant::now() + took.saturating_mul(RARELY).min(self.longest);
                 trail.lapse = Timestamp::MIN;
             }
             trail.lapse = claimed.next.lapse.unwrap_or(trail.lapse);
@@ -143,7 +155,7 @@ impl Trails {
 
     /// Something in a queue is due then: the next claim begins no later.
     pub(crate) fn tell(&self, queue: &QueueName, due: Timestamp) {
-        let mut trails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trails = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for trail in trails.get_mut(queue).into_iter().flat_map(ByTasks::values_mut) {
             trail.steps += 1;
             let earliest = trail.told.map_or(due, |(_, told)| told.min(due));

@@ -6,6 +6,7 @@ use quell_conformance::Rig;
 use quell_conformance::rig::plain;
 use quell_core::{Batch, QueueSettings, Rate, Receipt, Store, Timestamp};
 use quell_postgres::PostgresStore;
+use tokio::task::JoinSet;
 
 use crate::scene::Scene;
 
@@ -173,7 +174,8 @@ async fn r38_calls_beside_promises_never_run_ahead_of_the_clock() {
          end loop; end $$"
     );
     let mut promising = scene.connect().await;
-    let others = tokio::spawn(async move {
+    let mut others = JoinSet::new();
+    others.spawn(async move {
         sqlx::raw_sql(sqlx::AssertSqlSafe(promises)).execute(&mut promising).await.unwrap();
     });
     let ticks = format!(
@@ -183,14 +185,13 @@ async fn r38_calls_beside_promises_never_run_ahead_of_the_clock() {
     );
     let mut db = scene.connect().await;
     let mut rounds = 0;
-    while !others.is_finished() {
+    while others.try_join_next().transpose().unwrap().is_none() {
         let query = sqlx::query_scalar(sqlx::AssertSqlSafe(ticks.as_str()));
         let ahead: i64 = query.fetch_one(&mut db).await.unwrap();
         assert_eq!(ahead, 0, "times that had not come yet, of 5,000 in round {rounds}");
         rounds += 1;
     }
     assert!(rounds > 0);
-    others.await.unwrap();
 }
 
 /// A claim of several statements goes on at its own time, not at what was promised: by then fewer

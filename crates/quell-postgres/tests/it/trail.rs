@@ -10,8 +10,8 @@ use quell_postgres::PostgresStore;
 
 use crate::scene::Scene;
 
-/// So long a claim may pass over a job.
-const LONGEST: Duration = Duration::from_millis(500);
+/// So long a claim may pass over a job that nobody was told of.
+const LONGEST: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn trigger(store: &PostgresStore, trigger: NewTrigger) {
