@@ -27,7 +27,7 @@ use crate::trail::Places;
 use crate::tx::{Asked, Tx, first};
 
 /// When to look again at a job that was passed over because another call held its row.
-const PASSED_OVER: Duration = Duration::from_millis(2);
+pub(crate) const PASSED_OVER: Duration = Duration::from_millis(2);
 
 /// Starts jobs for the worker `$3`, with leases of `$4` and the draw `$6`: of those that are due, at
 /// most `$5` that `$chosen` says, among it that they wait. `$granted` gives them their leases. Goes on
@@ -123,11 +123,6 @@ const STRAIGHT: &str = concat!(
            join base b on b.id = l.id
           where l.id = (select case when straight then lane end from seen)
             and l.partition_id = 0),
-     -- The last of those that were taken, if they are as many as asked for.
-     edge as materialized (
-         select case when count(*) < $5 then (select array[from_due, from_id - 1] from head)
-                     else max(array[t.due_at, t.id]) end as place
-           from taken t),
      ",
     start!(
         "j.lane_id = (select case when straight then lane end from seen)
@@ -139,15 +134,16 @@ const STRAIGHT: &str = concat!(
             ",
     first_lapse!("$13"),
     ",
-            -- With fewer than asked for, this includes those that were passed over.
-            (select j.due_at from quell.job j
+            -- It includes those that were passed over.
+            (select array[j.due_at, j.id] from quell.job j
               where j.lane_id = (select lane from seen) and j.partition_id = 0
-                and j.state = 0 and j.behind is null and not ",
+                and j.state = 0 and j.behind is null
+                and (j.due_at, j.id) >= ((select from_due from head), (select from_id from head))
+                and j.id not in (select id from taken) and not ",
     blocked!(),
-    "           and j.id not in (select id from taken)
-                and (j.due_at, j.id) > ((select place[1] from edge), (select place[2] from edge))
-              order by j.due_at, j.id limit 1),
-            (select quell.tick(now, now) from clock where exists (select from taken))
+    "         order by j.due_at, j.id limit 1),
+            (select quell.tick($1, now) from clock where exists (select from taken)),
+            e.lane
        from clock c cross join seen e left join started s on true
       order by s.due_at, s.id"
 );
@@ -195,7 +191,7 @@ struct Started {
 }
 
 /// The lanes of the jobs that started.
-pub(crate) fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
+fn started_lanes(rows: &[PgRow]) -> Result<Vec<i32>> {
     let mut lanes = Vec::new();
     for row in rows {
         lanes.extend(get::<Option<i32>, _>(row, 11)?);
@@ -221,19 +217,35 @@ fn decode_started(rows: &[PgRow], names: &Names) -> Result<(Started, Vec<Error>)
     Ok((Started { now: time(first(rows)?, 0)?, jobs, partitions }, unreadable))
 }
 
+/// What a claim of one statement found.
+#[derive(Debug)]
+pub(crate) struct Straight {
+    pub(crate) claimed: Claimed,
+    /// The errors of jobs that started and cannot be decoded.
+    pub(crate) unreadable: Vec<Error>,
+    /// The lane in which something was due.
+    pub(crate) lane: Option<i32>,
+    /// When its first job is due that may start and was not taken, and its id.
+    pub(crate) left: Option<(Timestamp, i64)>,
+}
+
 /// What [`straight_query`] brought; none where the queue does not allow it. The lanes of the jobs
 /// must be known.
 pub(crate) fn decode_straight(
     rows: &[PgRow],
     names: &Names,
     limit: usize,
-) -> Result<Option<(Claimed, Vec<Error>)>> {
+) -> Result<Option<Straight>> {
     let head = first(rows)?;
     if !get::<bool, _>(head, 14)? {
         return Ok(None);
     }
     let (Started { now, jobs, .. }, unreadable) = decode_started(rows, names)?;
-    let own = optional_time(head, 17)?.map(|due| later(due, now, jobs.len() < limit));
+    let left = match get::<Option<Vec<i64>>, _>(head, 17)?.as_deref() {
+        Some([due, id]) => Some((Timestamp::from_micros(*due), *id)),
+        _ => None,
+    };
+    let own = left.map(|(due, _)| later(due, now, jobs.len() < limit));
     let leases = jobs.iter().map(|job| job.lease_until);
     let next = NextDue {
         now,
@@ -241,7 +253,8 @@ pub(crate) fn decode_straight(
         lapse: leases.chain(optional_time(head, 16)?).min(),
     };
     // It starts nothing where a queue has limits.
-    Ok(Some((Claimed { now, jobs, next, rated: false }, unreadable)))
+    let claimed = Claimed { now, jobs, next, rated: false };
+    Ok(Some(Straight { claimed, unreadable, lane: get(head, 19)?, left }))
 }
 
 fn decode_claimed(id: JobId, row: &PgRow, names: &Names) -> Result<(ClaimedJob, Option<Key>)> {

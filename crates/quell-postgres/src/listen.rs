@@ -214,17 +214,18 @@ pub(crate) async fn receive(
         }
         while let Err(error) = listener.listen_again(loss).await {
             warn!(%error, "cannot listen for notifications, polling instead");
-            look(&hub, &ends);
+            look((&hub, &trails), &ends);
             tokio::time::sleep(PAUSE_AFTER_ERROR).await;
         }
         // Notifications may have been lost meanwhile.
-        look(&hub, &ends);
+        look((&hub, &trails), &ends);
         since = Instant::now();
     }
 }
 
 /// Makes up for notifications that were missed.
-fn look(hub: &WakeHub, ends: &Ends) {
+fn look((hub, trails): (&WakeHub, &Trails), ends: &Ends) {
+    trails.tell_all();
     hub.wake(None, Timestamp::MIN);
     hub.cancelled(Cancelled::Any);
     ends.lost_touch();

@@ -299,7 +299,8 @@ impl Tx<'_> {
         moving.jobs.insert(job.id, job);
     }
 
-    /// R11: tells of windows that may start because these jobs ran or came before them.
+    /// R11: tells of windows that may start because these jobs ran or came before them. One that goes
+    /// back may come after a window that it held back.
     async fn free_keys_of(&mut self, changed: &[Job]) -> Result<()> {
         const WINDOWS: &str = concat!(
             "select w.lane_id, w.due_at
@@ -309,9 +310,9 @@ impl Tx<'_> {
             " as id offset 0) n
                join quell.job w on w.id between n.id and n.id"
         );
-        let ended = changed.iter().filter(|job| job.state.is_ended());
+        let stopped = changed.iter().filter(|job| job.state != JobState::Running);
         let (mut tasks, mut keys) = (Vec::new(), Vec::new());
-        for job in ended {
+        for job in stopped {
             let (Some(task), Some(key)) = (self.names.task_id(&job.task), &job.key) else {
                 continue;
             };

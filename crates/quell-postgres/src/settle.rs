@@ -78,10 +78,9 @@ macro_rules! succeed {
 /// Time that has passed meanwhile was promised at the beginning, but for long waits.
 const SUCCEED: &str = succeed!(
     "quell.tick($1, $2)",
-    "coalesce($1, case
-         when (extract(epoch from clock_timestamp()) * 1000000)::bigint < c.now + 400000
-         then (extract(epoch from clock_timestamp()) * 1000000)::bigint
-         else quell.tick($1, $2) end)"
+    "coalesce($1, (select case when t.host < c.now + 400000 then t.host else quell.tick($1, $2) end
+                     from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as host
+                           offset 0) t))"
 );
 /// Within a transaction, at its time.
 const SUCCEED_AT: &str = succeed!("greatest($1::bigint, $2::bigint)", "$1");

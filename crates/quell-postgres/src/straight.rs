@@ -16,7 +16,7 @@ use sqlx::postgres::PgRow;
 use tokio::sync::MutexGuard;
 use tracing::{debug, warn};
 
-use crate::claim::{decode_straight, started_lanes, straight_query};
+use crate::claim::{PASSED_OVER, Straight, decode_straight, straight_query};
 use crate::leases::wait_query;
 use crate::row::{get, time, unsigned};
 use crate::settle::{Succeeded, decode_succeeded, succeed_query};
@@ -80,14 +80,16 @@ impl PostgresStore {
         let query = straight_query(&self.sql, self.asked(now), claim, lanes, from);
         let (rows, ordered) = self.one_shot(query).await?;
         let straight = decode_straight(&rows, &self.names, claim.limit)?;
-        let Some((mut claimed, unreadable)) = straight else { return Ok(None) };
+        let Some(straight) = straight else { return Ok(None) };
         if now.is_none() {
-            let lane = started_lanes(&rows)?.first().copied();
-            self.trails.note(claim, read, began.elapsed(), (lane, &claimed));
+            self.trails.note(claim, read, began.elapsed(), &straight);
         }
+        let Straight { mut claimed, unreadable, .. } = straight;
         if let Some(head_at) = read.head_at.filter(|_| claimed.jobs.len() < claim.limit) {
-            // What was passed over is found from the head.
-            let soon = claimed.now + head_at.saturating_duration_since(Instant::now());
+            // What was passed over is found from the head. The store's time is that of the beginning, and
+            // what is due at once would be held back by a limit.
+            let soon = head_at.saturating_duration_since(began).max(PASSED_OVER);
+            let soon = claimed.now + soon;
             claimed.next.due = Some(claimed.next.due.map_or(soon, |due| due.min(soon)));
         }
         let mut news = News::default();

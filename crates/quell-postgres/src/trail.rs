@@ -17,7 +17,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use quell_core::{Claim, Claimed, QueueName, TaskName, Timestamp};
+use quell_core::{Claim, QueueName, TaskName, Timestamp};
+
+use crate::claim::Straight;
 
 /// How many times as long as a claim from the head takes none follows it.
 const RARELY: u32 = 20;
@@ -26,6 +28,8 @@ const RARELY: u32 = 20;
 const LONGEST: Duration = Duration::from_secs(10);
 /// The same behind a transaction pooler, where no notification arrives.
 const UNTOLD: Duration = Duration::from_millis(500);
+/// A trail whose next claim from the head is overdue for so long is forgotten when another begins.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 /// What was due this long ago has been committed, but for the rare transaction that takes longer.
 /// In microseconds.
 const COMMITS: i64 = 20_000;
@@ -51,6 +55,8 @@ pub(crate) struct Trail {
     head_at: Instant,
     /// How many claims and notifications there were.
     steps: u64,
+    /// The newest claim that was taken note of.
+    noted: u64,
     /// The notifications that no claim came after: the number of the last, and the earliest due time.
     told: Option<(u64, Timestamp)>,
 }
@@ -59,7 +65,14 @@ impl Trail {
     /// The first claim begins at the head.
     fn new() -> Self {
         let (places, lapse, head_at) = (BTreeMap::new(), Timestamp::MIN, Instant::now());
-        Trail { places, lapse, head_at, steps: 0, told: None }
+        Trail { places, lapse, head_at, steps: 0, noted: 0, told: None }
+    }
+
+    fn tell(&mut self, due: Timestamp) {
+        self.steps += 1;
+        let earliest = self.told.map_or(due, |(_, told)| told.min(due));
+        self.told = Some((self.steps, earliest));
+        self.places.values_mut().for_each(|place| *place = (*place).min((due, 0)));
     }
 }
 
@@ -102,6 +115,14 @@ impl Trails {
 
     fn with<R>(&self, claim: &Claim, act: impl FnOnce(&mut Trail) -> R) -> R {
         let mut trails = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known =
+            trails.get(&claim.queue).is_some_and(|known| known.contains_key(&claim.tasks));
+        if !is_known {
+            // One that no claim followed for long is of no more use.
+            let is_in_use = |trail: &Trail| trail.head_at.elapsed() < FORGOTTEN;
+            trails.values_mut().for_each(|known| known.retain(|_, trail| is_in_use(trail)));
+            trails.retain(|_, known| !known.is_empty());
+        }
         let of_queue = trails.entry(claim.queue.clone()).or_default();
         act(of_queue.entry(Arc::clone(&claim.tasks)).or_insert_with(Trail::new))
     }
@@ -124,43 +145,52 @@ impl Trails {
         })
     }
 
-    /// Takes note of a claim that read `from` these places, began in this lane and `took` so long.
-    pub(crate) fn note(
-        &self,
-        claim: &Claim,
-        from: Read,
-        took: Duration,
-        (lane, claimed): (Option<i32>, &Claimed),
-    ) {
+    /// Takes note of what a claim found that read `from` these places and `took` so long.
+    pub(crate) fn note(&self, claim: &Claim, from: Read, took: Duration, found: &Straight) {
         self.with(claim, |trail| {
+            let is_newest = from.step > trail.noted;
+            if is_newest {
+                trail.noted = from.step;
+                // What was told before the claim began, it has seen.
+                trail.told = trail.told.filter(|(step, _)| *step > from.step);
+            }
             if from.head_at.is_none() {
                 trail.head_at = Instant::now() + took.saturating_mul(RARELY).min(self.longest);
                 trail.lapse = Timestamp::MIN;
             }
-            trail.lapse = claimed.next.lapse.unwrap_or(trail.lapse);
-            // What was told before the claim began, it has seen.
-            trail.told = trail.told.filter(|(step, _)| *step > from.step);
-            // Of fewer than asked for, some may have been passed over.
-            let is_full = claimed.jobs.len() >= claim.limit;
-            let last = if is_full { claimed.jobs.last() } else { claimed.jobs.first() };
-            if let (Some(lane), Some(job)) = (lane, last) {
+            let lapse = found.claimed.next.lapse.unwrap_or(trail.lapse);
+            trail.lapse = if is_newest { lapse } else { lapse.min(trail.lapse) };
+            let Some(lane) = found.lane else { return };
+            let place = trail.places.get(&lane).copied();
+            let last = found.claimed.jobs.last().map(|job| {
                 let id = i64::try_from(job.id.get()).unwrap_or(i64::MAX);
-                let committed = claimed.now.as_micros().saturating_sub(COMMITS);
-                let told = trail.told.map_or(Timestamp::MAX, |(_, due)| due);
-                let place = (job.due_at, id).min((Timestamp::from_micros(committed), 0));
-                trail.places.insert(lane, place.min((told, 0)));
-            }
+                let committed = found.claimed.now.as_micros().saturating_sub(COMMITS);
+                (job.due_at, id).min((Timestamp::from_micros(committed), 0))
+            });
+            // Where none was taken, or a later claim has taken note already, it only goes back.
+            let reached =
+                if is_newest { last.or(place) } else { last.into_iter().chain(place).min() };
+            let told = trail.told.map(|(_, due)| (due, 0));
+            let first = reached.map(|reached| {
+                [found.left, told].into_iter().flatten().fold(reached, std::cmp::min)
+            });
+            trail.places.extend(first.map(|first| (lane, first)));
         });
+    }
+
+    /// Notifications may have been lost: the next claims begin at the head.
+    pub(crate) fn tell_all(&self) {
+        let mut trails = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for trail in trails.values_mut().flat_map(ByTasks::values_mut) {
+            trail.tell(Timestamp::MIN);
+        }
     }
 
     /// Something in a queue is due then: the next claim begins no later.
     pub(crate) fn tell(&self, queue: &QueueName, due: Timestamp) {
         let mut trails = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for trail in trails.get_mut(queue).into_iter().flat_map(ByTasks::values_mut) {
-            trail.steps += 1;
-            let earliest = trail.told.map_or(due, |(_, told)| told.min(due));
-            trail.told = Some((trail.steps, earliest));
-            trail.places.values_mut().for_each(|place| *place = (*place).min((due, 0)));
+            trail.tell(due);
         }
     }
 }

@@ -115,6 +115,37 @@ async fn is_started(store: &PostgresStore) {
     }
 }
 
+/// A join, a flush or a claim that is undone holds a job's row for a moment, and tells of nothing where
+/// it changes nothing.
+#[tokio::test]
+async fn r30_a_job_that_was_locked_while_claims_went_by_is_started_next() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    let mut other = scene.connect().await;
+    for several in [true, false] {
+        run(&store, 3).await;
+        trigger(&store, plain("1")).await;
+        let lock =
+            format!("begin; select from {}.job where payload = '1' for update", scene.schema());
+        sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut other).await.unwrap();
+        // Longer than what any commit takes.
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        for _ in 0..3 {
+            trigger(&store, plain("2")).await;
+            let claimed = claim(&store, if several { 9 } else { 1 }).await;
+            assert_eq!(claimed.jobs.len(), 1);
+            end(&store, &claimed, Outcome::succeeded()).await;
+        }
+        sqlx::raw_sql("rollback").execute(&mut other).await.unwrap();
+        trigger(&store, plain("2")).await;
+        let next = claim(&store, 1).await;
+        assert_eq!(next.jobs[0].payload.as_str(), "1", "several at once: {several}");
+        end(&store, &next, Outcome::succeeded()).await;
+        let rest = claim(&store, 9).await;
+        end(&store, &rest, Outcome::succeeded()).await;
+    }
+}
+
 /// Where nobody was told of a job, it is found all the same, beside others.
 #[tokio::test]
 async fn r30_r39_a_job_that_nobody_was_told_of_is_started_beside_others() {
@@ -142,6 +173,8 @@ async fn r34_a_claim_that_may_have_passed_over_a_job_says_when_to_look_again() {
             }
             let due = claimed.next.due.expect("nothing was found, and nothing is expected");
             assert!(due <= claimed.now + LONGEST, "{due} at {}", claimed.now);
+            // To a worker, what is due now and was not started is held back by a limit.
+            assert!(due > claimed.now, "{due}");
             assert!(looked.elapsed() < PATIENCE, "it is never found");
             tokio::time::sleep(due.since(claimed.now)).await;
         }
