@@ -194,3 +194,99 @@ impl Trails {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quell_core::{Claimed, ClaimedJob, Draw, JobId, LeaseToken, NextDue, Payload, WorkerId};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+    const LANE: i32 = 7;
+
+    fn claim() -> Claim {
+        Claim {
+            queue: QueueName::new("q").unwrap(),
+            tasks: Arc::from([TaskName::new("t").unwrap()]),
+            worker: WorkerId::new("w").unwrap(),
+            limit: 1,
+            lease: Duration::from_secs(30),
+            draw: Draw::new(1),
+        }
+    }
+
+    /// A claim that took the job that was due then, and left one.
+    fn found(due: i64, left: Option<i64>) -> Straight {
+        let job = ClaimedJob {
+            id: JobId::new(due.unsigned_abs()),
+            token: LeaseToken::new(1),
+            task: TaskName::new("t").unwrap(),
+            key: None,
+            payload: Payload::from_stored("1"),
+            attempt: 1,
+            failures: 0,
+            lapses: 0,
+            triggers: 1,
+            first_at: Timestamp::from_secs(due),
+            due_at: Timestamp::from_secs(due),
+            lease_until: NOW,
+        };
+        let next = NextDue { now: NOW, due: None, lapse: None };
+        Straight {
+            claimed: Claimed { now: NOW, jobs: vec![job], next, rated: false },
+            unreadable: Vec::new(),
+            lane: Some(LANE),
+            left: left.map(|due| (Timestamp::from_secs(due), due)),
+        }
+    }
+
+    /// Trails after a claim from the head.
+    fn trails() -> Trails {
+        let trails = Trails::new(true);
+        let head = trails.next(&claim());
+        assert!(head.read.head_at.is_none() && head.lanes.is_empty());
+        trails.note(&claim(), head.read, Duration::from_secs(1), &found(10, None));
+        trails
+    }
+
+    /// In seconds.
+    fn place(trails: &Trails) -> i64 {
+        let places = trails.next(&claim());
+        assert_eq!(places.lanes, [LANE]);
+        places.dues[0] / 1_000_000
+    }
+
+    #[test]
+    fn r30_a_claim_begins_where_the_last_one_left_off_and_after_no_job_that_was_left() {
+        let trails = trails();
+        assert_eq!(place(&trails), 10);
+        for (due, left, next) in [(20, None, 20), (30, Some(40), 30), (50, Some(45), 45)] {
+            let read = trails.next(&claim()).read;
+            trails.note(&claim(), read, Duration::ZERO, &found(due, left));
+            assert_eq!(place(&trails), next, "{due} was taken, {left:?} left");
+        }
+    }
+
+    #[test]
+    fn r30_r34_what_was_told_while_a_claim_was_under_way_is_no_later_than_the_next() {
+        let trails = trails();
+        let under_way = trails.next(&claim()).read;
+        trails.tell(&claim().queue, Timestamp::from_secs(5));
+        trails.note(&claim(), under_way, Duration::ZERO, &found(20, None));
+        assert_eq!(place(&trails), 5);
+        let after = trails.next(&claim()).read;
+        trails.note(&claim(), after, Duration::ZERO, &found(30, None));
+        assert_eq!(place(&trails), 30, "it was seen");
+    }
+
+    #[test]
+    fn r30_a_claim_that_is_noted_late_takes_no_place_further() {
+        let trails = trails();
+        let slow = trails.next(&claim()).read;
+        trails.tell(&claim().queue, Timestamp::from_secs(5));
+        let quick = trails.next(&claim()).read;
+        trails.note(&claim(), quick, Duration::ZERO, &found(5, Some(6)));
+        trails.note(&claim(), slow, Duration::ZERO, &found(20, None));
+        assert_eq!(place(&trails), 5);
+    }
+}
