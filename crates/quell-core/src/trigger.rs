@@ -177,6 +177,21 @@ impl Batch {
         Batch { triggers: vec![trigger], dedup: None }
     }
 
+    /// Reads a batch that a transaction left in a store's inbox: the triggers and the dedup key, as
+    /// JSON. Anyone who may trigger may have written it, so it is validated again (R40). The limits on
+    /// sizes were its client's own and are unknown here; only [`MAX_BATCH_BYTES`] holds.
+    ///
+    /// # Errors
+    /// The reason for which the store sets it aside, in words for an operator.
+    pub fn from_inbox(text: &str) -> Result<Self, String> {
+        let (triggers, dedup) = serde_json::from_str(text)
+            .map_err(|error| format!("it is not Quell's writing: {error}"))?;
+        let batch = Batch { triggers, dedup };
+        let limits = Limits { payload_bytes: MAX_BATCH_BYTES, batch: usize::MAX };
+        batch.validate(&limits).map_err(|error| error.to_string())?;
+        Ok(batch)
+    }
+
     /// Whether it or a member has a dedup key, which not every store can keep (R18).
     #[must_use]
     pub fn asks_dedup(&self) -> bool {
@@ -237,12 +252,6 @@ pub struct Limits {
     pub payload_bytes: usize,
     /// The most triggers in one batch.
     pub batch: usize,
-}
-
-impl Limits {
-    /// For triggers that a transaction left in a store's inbox: their client had bounds of its own on
-    /// sizes, which nobody knows any more. What no store may be given is refused all the same.
-    pub const WRITTEN: Limits = Limits { payload_bytes: MAX_BATCH_BYTES, batch: usize::MAX };
 }
 
 impl Default for Limits {

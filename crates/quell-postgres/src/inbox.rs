@@ -4,10 +4,7 @@
 //! commit: they count from the commit, a rollback leaves no trace, and a transaction that stays
 //! open holds up nobody.
 
-use quell_core::dedup::Dedup;
-use quell_core::{
-    Batch, Lease, Limits, Location, NewTrigger, Payload, Result, Timestamp, in_savepoint,
-};
+use quell_core::{Batch, Lease, Location, Payload, Result, Timestamp, in_savepoint};
 use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
@@ -228,21 +225,12 @@ impl Tx<'_> {
         }
         let (mut batches, mut sources) = (Vec::with_capacity(taken.len()), Vec::new());
         for (id, text) in taken {
-            match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
-                Ok((triggers, dedup)) => {
-                    let batch = Batch { triggers, dedup };
-                    // R40: anyone who may trigger may have written it.
-                    if let Err(error) = batch.validate(&Limits::WRITTEN) {
-                        self.refuse_inbox(id, text, error.to_string()).await?;
-                        continue;
-                    }
+            match Batch::from_inbox(text) {
+                Ok(batch) => {
                     batches.push(batch);
                     sources.push((id, text));
                 }
-                Err(error) => {
-                    let why = format!("it is not Quell's writing: {error}");
-                    self.refuse_inbox(id, text, why).await?;
-                }
+                Err(why) => self.refuse_inbox(id, text, why).await?,
             }
         }
         let answers = self.accept_promised(&batches).await?;

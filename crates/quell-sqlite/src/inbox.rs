@@ -4,8 +4,7 @@
 //! commit: they count from the commit, and a rollback leaves no trace. SQLite has one writer, so a
 //! caller's open write transaction does hold up other writers of the file, as any write does.
 
-use quell_core::dedup::Dedup;
-use quell_core::{Batch, Error, Limits, Location, NewTrigger, Result};
+use quell_core::{Batch, Error, Location, Result};
 use sqlx::SqliteConnection;
 use tracing::error;
 
@@ -84,21 +83,12 @@ impl Tx<'_> {
         taken.sort_unstable_by_key(|(id, _)| *id);
         let (mut batches, mut sources) = (Vec::with_capacity(taken.len()), Vec::new());
         for (id, text) in taken {
-            match serde_json::from_str::<(Vec<NewTrigger>, Option<Dedup>)>(text) {
-                Ok((triggers, dedup)) => {
-                    let batch = Batch { triggers, dedup };
-                    // R40: anyone who may trigger may have written it.
-                    if let Err(error) = batch.validate(&Limits::WRITTEN) {
-                        self.refuse_inbox(id, text, error.to_string()).await?;
-                        continue;
-                    }
+            match Batch::from_inbox(text) {
+                Ok(batch) => {
                     batches.push(batch);
                     sources.push((id, text));
                 }
-                Err(error) => {
-                    let why = format!("it is not Quell's writing: {error}");
-                    self.refuse_inbox(id, text, why).await?;
-                }
+                Err(why) => self.refuse_inbox(id, text, why).await?,
             }
         }
         let answers = self.accept_promised(&batches).await?;
