@@ -136,10 +136,8 @@ async fn set_back(db: &mut PgConnection, sql: &Sql) -> Result<ClockReset> {
     const CONNECTED: &str = "select count(*) from pg_stat_activity
           where datname = current_database() and application_name = $1";
     const LOCK: &str = "lock table quell.clock in access exclusive mode";
-    // What the next call would do where the clock has gone back.
-    const HOLD: &str = "update quell.clock set floor = quell.peek(null, null)
-          where floor < quell.peek(null, null) and quell.peek(null, null) >
-                extract(epoch from clock_timestamp()) * 1000000 + 1000000";
+    // A call after the clock went back stores its floor.
+    const HOLD: &str = "select quell.tick(null, null)";
     sql.query(HOLD).execute(&mut *db).await.map_err(failed)?;
     let mut tx = db.begin().await.map_err(failed)?;
     let connected: i64 = sqlx::query_scalar(CONNECTED)

@@ -37,6 +37,22 @@ fn promise(scene: &Scene, ahead: &str) -> Timestamp {
     )
 }
 
+/// The stores' time stays at `upto` until the server's clock reaches it, then follows that clock.
+async fn holds_until_the_clock_is_there(scene: &Scene, stores: &[&PostgresStore], upto: Timestamp) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let store = stores[fastrand::usize(..stores.len())];
+        let now = time_of_a_trigger(store, None).await;
+        let after = host(scene);
+        assert!(now >= upto, "{now} went back behind {upto}");
+        assert!(now == upto || now <= after, "{now} runs ahead of {after}");
+        if now > upto {
+            return;
+        }
+        assert!(Instant::now() < deadline, "the clock stays at {now}");
+    }
+}
+
 /// The blocks that a call of the clock touches in a session that has planned it.
 fn blocks(scene: &Scene, function: &str) -> u64 {
     let call =
@@ -103,19 +119,7 @@ async fn r38_where_the_servers_clock_went_back_time_holds_and_then_goes_on() {
         let now = time_of_a_trigger(store, None).await;
         assert!(now == upto || host(&scene) > upto, "{now}, though {upto} was promised");
     }
-    // It stands still until the clock gets there, and runs no further ahead meanwhile.
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let store = if fastrand::bool() { &one } else { &other };
-        let now = time_of_a_trigger(store, None).await;
-        let after = host(&scene);
-        assert!(now >= upto, "{now} went back behind {upto}");
-        assert!(now == upto || now <= after, "{now} runs ahead of {after}");
-        if now > upto {
-            break;
-        }
-        assert!(Instant::now() < deadline, "the clock stays at {now}");
-    }
+    holds_until_the_clock_is_there(&scene, &[&one, &other], upto).await;
 }
 
 /// A step that is shorter than what is promised ahead.
@@ -130,16 +134,7 @@ async fn r38_a_process_that_saw_a_later_time_holds_it_for_all() {
         let now = time_of_a_trigger(store, None).await;
         assert!(now >= later, "{now} is before {later}");
     }
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let now = time_of_a_trigger(&one, None).await;
-        let after = host(&scene);
-        assert!(now >= later && (now == later || now <= after), "{now} at {after}");
-        if now > later {
-            break;
-        }
-        assert!(Instant::now() < deadline, "the clock stays at {now}");
-    }
+    holds_until_the_clock_is_there(&scene, &[&one], later).await;
 }
 
 /// What two processes promise at once never lowers what was promised.
