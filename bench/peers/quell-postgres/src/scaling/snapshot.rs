@@ -3,6 +3,7 @@
 //!
 //! A closed loop: as many jobs wait at any moment, and as many run at once.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +25,19 @@ const BATCH: usize = 200;
 /// Of the rate before the snapshot, what is left at its end.
 const GOAL: f64 = 0.9;
 
+/// Triggers jobs so that `DEPTH` of them wait, as far as they have not `started`.
+async fn keep_full(quell: Quell, started: Arc<AtomicUsize>) -> Result<Infallible> {
+    let mut triggered = 0;
+    loop {
+        if triggered - started.load(Ordering::Relaxed) >= DEPTH {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            continue;
+        }
+        triggered += BATCH;
+        quell.trigger_many((0..BATCH).map(|n| Noop { n })).await?;
+    }
+}
+
 pub(crate) async fn measure(url: &str, seconds: u64) -> Result<()> {
     let span = Duration::from_secs((seconds / 4).max(1));
     let database = crate::database(url).await?;
@@ -31,27 +45,14 @@ pub(crate) async fn measure(url: &str, seconds: u64) -> Result<()> {
     let mut part = Part::new(&["jobs per second", "of the first"])?;
     let (sender, mut starts) = unbounded_channel();
     let worker = Working::start_with(&quell, sender, AT_ONCE);
-    let (triggered, started) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let started = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&started);
     let counting = tokio::spawn(async move {
         while starts.recv().await.is_some() {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let (ended, caller) = (Arc::clone(&started), quell.clone());
-    let filling = tokio::spawn(async move {
-        loop {
-            let waits = triggered.load(Ordering::Relaxed) - ended.load(Ordering::Relaxed);
-            if waits >= DEPTH {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                continue;
-            }
-            triggered.fetch_add(BATCH, Ordering::Relaxed);
-            caller.trigger_many((0..BATCH).map(|n| Noop { n })).await?;
-        }
-        #[expect(unreachable_code, reason = "its type")]
-        anyhow::Ok(())
-    });
+    let filling = tokio::spawn(keep_full(quell.clone(), Arc::clone(&started)));
     tokio::time::sleep(Duration::from_secs(3)).await;
     let rate = async || {
         let (began, before) = (Instant::now(), started.load(Ordering::Relaxed));
@@ -72,6 +73,9 @@ pub(crate) async fn measure(url: &str, seconds: u64) -> Result<()> {
         part.add(&case, [held, held / first])?;
     }
     snapshot.rollback().await?;
+    if filling.is_finished() {
+        match filling.await?? {}
+    }
     filling.abort();
     worker.stop().await?;
     counting.abort();
