@@ -97,6 +97,12 @@ impl QueueSettings {
     pub fn limits_rate(&self) -> bool {
         self.rate.is_some() || self.partition_rate.is_some()
     }
+
+    /// Whether a partition may be full.
+    #[must_use]
+    pub fn limits_partitions(&self) -> bool {
+        self.partition_concurrency.is_some() || self.partition_rate.is_some()
+    }
 }
 
 fn above(field: &'static str, part: u32, of: &str, whole: u32) -> Error {

@@ -1,8 +1,8 @@
 //! What alerts look at and keep (R27): dead jobs and the oldest due ones, by lane, and one row for
 //! each alert.
 //!
-//! Looking reads of the jobs that wait one for each lane and partition in which any does, and of each
-//! lane's dead and unreadable ones so many: so it costs no more with a longer backlog.
+//! Looking reads of the jobs that wait a few for each lane, and of each lane's dead and unreadable ones
+//! so many: so it costs no more with a longer backlog or more partitions.
 
 use std::collections::BTreeMap;
 
@@ -16,39 +16,25 @@ use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx, first};
 
-/// The first due time of each lane and partition in which a job waits that `$which`, as the
-/// recursive query `$name`: from each to the next one.
-macro_rules! heads {
-    ($name:literal, $which:literal) => {
-        concat!(
-            "(select j.lane_id, j.partition_id, j.due_at from quell.job j
-               where j.state = 0 and ",
-            $which,
-            "  order by j.lane_id, j.partition_id, j.due_at, j.id limit 1)
-             union all
-             select n.lane_id, n.partition_id, n.due_at
-               from ",
-            $name,
-            " p
-              cross join lateral (
-                    select j.lane_id, j.partition_id, j.due_at from quell.job j
-                     where j.state = 0 and ",
-            $which,
-            "          and (j.lane_id, j.partition_id) > (p.lane_id, p.partition_id)
-                     order by j.lane_id, j.partition_id, j.due_at, j.id limit 1) n"
-        )
-    };
-}
-
 /// The time and all unreadable jobs, then rows of lanes: lane, dead and unreadable jobs, the first due
 /// time.
 pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
-    const LANES: &str = concat!(
-        "with recursive ready (lane_id, partition_id, due_at) as (",
-        heads!("ready", "j.behind is null"),
-        "), behind (lane_id, partition_id, due_at) as (",
-        heads!("behind", "j.behind is not null"),
-        "), head as (select * from ready union all select * from behind)
+    const LANES: &str = "with head as (
+             select l.id as lane_id, j.due_at
+               from quell.lane l
+              cross join (values (0), (1)) s (part)
+              cross join lateral (
+                    select j.due_at from quell.job j
+                     where j.lane_id = l.id and least(j.partition_id, 1) = s.part
+                       and j.state = 0 and j.behind is null
+                     order by j.due_at, j.id limit 1) j
+             union all
+             select l.id, j.due_at
+               from quell.lane l
+              cross join lateral (
+                    select j.due_at from quell.job j
+                     where j.lane_id = l.id and j.state = 0 and j.behind is not null
+                     order by j.due_at, j.id limit 1) j)
          select quell.peek($1, $2), null::int, null::bigint,
                 -- With those whose lane is unknown.
                 (select count(*) from (select from quell.unreadable limit $3) u), null::bigint
@@ -65,8 +51,7 @@ pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
                 select count(*) as jobs
                   from (select from quell.ended e
                          where e.state = 6 and e.lane_id = l.id limit $3) e) u
-          where d.jobs > 0 or u.jobs > 0"
-    );
+          where d.jobs > 0 or u.jobs > 0";
     asked.bind(sql.query(LANES)).bind(signed(Overview::MOST))
 }
 

@@ -6,11 +6,11 @@
 //! which one lane has something due, all of this is one statement; a queue with limits is locked
 //! first, without waiting, so that contention is one clear error (R35).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quell_core::history::Event;
-use quell_core::line::{Candidates, DueLane, Line, Place};
+use quell_core::line::{Candidates, DueLane, Place};
 use quell_core::{
     Claim, Claimed, ClaimedJob, Error, ErrorKind, JobId, Key, LeaseToken, NextDue, Payload,
     QueueName, Result, Timestamp,
@@ -18,12 +18,13 @@ use quell_core::{
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
+use crate::heads::Stale;
 use crate::leases::{first_lapse, grant, grant_new, until};
-use crate::look::{base_of, decode_look, lanes, look_query, names_of, partition_of};
+use crate::look::{ANY_PARTITION, Look, Looking, base_of, lanes, names_of, partition_of};
 use crate::names::Names;
 use crate::row::{blocked, broken, count, get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
-use crate::trail::Places;
+use crate::trail::{At, Part, Places, Reached, Strand};
 use crate::tx::{Asked, Tx, first};
 
 /// When to look again at a job that was passed over because another call held its row.
@@ -79,23 +80,16 @@ macro_rules! start {
     };
 }
 
-/// A claim of a queue without limits in which one lane at most has anything due, and that outside of
-/// partitions: one statement, which is its own transaction. Where the queue is not like that, or
+/// A claim of a queue without limits in which one lane at most has anything due, and there either jobs
+/// with a partition or others: one statement, which is its own transaction. Where the queue is not like that, or
 /// the inbox waits, it starts nothing and says so. The time is put on record only with a start.
 ///
 /// It passes over what comes before the [`Places`] of the claims before it.
 const STRAIGHT: &str = concat!(
-    "with recursive clock as materialized (",
+    "with clock as materialized (",
     until!("quell.peek($1, $2)", "$4"),
     "), ",
-    lanes!(
-        "$7",
-        "$8",
-        "trail.due_at",
-        "trail.id",
-        "left join unnest($10::int[], $11::bigint[], $12::bigint[]) trail (lane, due_at, id)
-                on trail.lane = l.id"
-    ),
+    lanes!("$7", "$8", "$10::int[], $11::int[], $12::bigint[], $13::bigint[]"),
     ", seen as materialized (
          select not exists (select from quell.inbox where refused is null)
                 and not exists (
@@ -109,41 +103,39 @@ const STRAIGHT: &str = concat!(
                 and not exists (select from quell.lease where draw = $6)
                 and count(*) filter (where l.due_at <= c.now) <= 1
                 -- A lane whose names are not known would be asked about after the commit.
-                and coalesce(bool_and(l.partition_id = 0 and l.id = any($9))
-                                 filter (where l.due_at <= c.now), true)
+                and coalesce(bool_and(l.id = any($9)) filter (where l.due_at <= c.now), true)
                     as straight,
                 min(l.id) filter (where l.due_at <= c.now) as lane,
+                min(l.part) filter (where l.due_at <= c.now) as part,
                 min(l.due_at) filter (where l.due_at > c.now) as later
            from clock c left join line l on true),
-     -- Where the lane is read from: its first job that may start was found already.
+     -- Where it is read from: its first job that may start was found already.
      head as materialized (
-         select l.due_at as from_due,
-                case when l.due_at = b.from_due then b.from_id else 0 end as from_id
+         select l.id as lane, l.part, l.due_at as from_due, l.job_id as from_id
            from line l
-           join base b on b.id = l.id
-          where l.id = (select case when straight then lane end from seen)
-            and l.partition_id = 0),
+           join seen s on s.straight and l.id = s.lane and l.part = s.part),
      ",
     start!(
-        "j.lane_id = (select case when straight then lane end from seen)
-                    and j.partition_id = 0 and j.state = 0 and j.behind is null
+        "j.lane_id = (select lane from head) and least(j.partition_id, 1) = (select part from head)
+                    and j.state = 0 and j.behind is null
                     and (j.due_at, j.id) >= ((select from_due from head), (select from_id from head))",
         grant_new!("$6")
     ),
     ",      e.straight, e.later,
             ",
-    first_lapse!("$13"),
+    first_lapse!("$14"),
     ",
             -- It includes those that were passed over.
             (select array[j.due_at, j.id] from quell.job j
-              where j.lane_id = (select lane from seen) and j.partition_id = 0
+              where j.lane_id = (select lane from head)
+                and least(j.partition_id, 1) = (select part from head)
                 and j.state = 0 and j.behind is null
                 and (j.due_at, j.id) >= ((select from_due from head), (select from_id from head))
                 and j.id not in (select id from taken) and not ",
     blocked!(),
     "         order by j.due_at, j.id limit 1),
             (select quell.tick($1, now) from clock where exists (select from taken)),
-            e.lane
+            e.lane, e.part
        from clock c cross join seen e left join started s on true
       order by s.due_at, s.id"
 );
@@ -170,8 +162,8 @@ pub(crate) fn straight_query(
 ) -> PgQuery {
     let query = bind_start(asked.bind(sql.query(STRAIGHT)), claim.limit, claim);
     let query = query.bind(claim.queue.as_str().to_owned()).bind(names_of(&claim.tasks));
-    let query = query.bind(lanes).bind(from.lanes).bind(from.dues).bind(from.ids);
-    query.bind(from.lapse)
+    let query = query.bind(lanes).bind(from.lanes).bind(from.parts);
+    query.bind(from.dues).bind(from.ids).bind(from.lapse)
 }
 
 fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
@@ -223,10 +215,8 @@ pub(crate) struct Straight {
     pub(crate) claimed: Claimed,
     /// The errors of jobs that started and cannot be decoded.
     pub(crate) unreadable: Vec<Error>,
-    /// The lane in which something was due.
-    pub(crate) lane: Option<i32>,
-    /// When its first job is due that may start and was not taken, and its id.
-    pub(crate) left: Option<(Timestamp, i64)>,
+    /// How far it came, where something was due.
+    pub(crate) reached: Option<Reached>,
 }
 
 /// What [`straight_query`] brought; none where the queue does not allow it. The lanes of the jobs
@@ -252,9 +242,20 @@ pub(crate) fn decode_straight(
         due: optional_time(head, 15)?.into_iter().chain(own).min(),
         lapse: leases.chain(optional_time(head, 16)?).min(),
     };
+    let reached = match get::<Option<i32>, _>(head, 19)? {
+        None => None,
+        Some(lane) => {
+            let part = match get::<i32, _>(head, 20)? {
+                0 => Part::Plain,
+                _ => Part::Partitioned,
+            };
+            let last = jobs.last().map(|job| (job.due_at, signed(job.id.get())));
+            Some(Reached { strand: (lane, part), last, left })
+        }
+    };
     // It starts nothing where a queue has limits.
     let claimed = Claimed { now, jobs, next, rated: false };
-    Ok(Some(Straight { claimed, unreadable, lane: get(head, 19)?, left }))
+    Ok(Some(Straight { claimed, unreadable, reached }))
 }
 
 fn decode_claimed(id: JobId, row: &PgRow, names: &Names) -> Result<(ClaimedJob, Option<Key>)> {
@@ -283,66 +284,109 @@ fn later(due: Timestamp, now: Timestamp, passed_over: bool) -> Timestamp {
     if passed_over && due <= now { now + PASSED_OVER } else { due }
 }
 
+/// What a claim of several statements found.
+#[derive(Debug)]
+pub(crate) struct Winding {
+    pub(crate) jobs: Vec<ClaimedJob>,
+    pub(crate) next: NextDue,
+    /// Whether a rate counts the starts.
+    pub(crate) rated: bool,
+    /// How far it came.
+    pub(crate) reached: Vec<Reached>,
+}
+
+impl Look {
+    /// How far a claim came that took these places, and after which this is the look.
+    pub(crate) fn reached(&self, taken: &[Place]) -> Vec<Reached> {
+        let mut last = BTreeMap::<Strand, At>::new();
+        for (due, id, lane) in taken {
+            let part = match partition_of(*lane) {
+                0 => Part::Plain,
+                ANY_PARTITION => Part::Partitioned,
+                // It is read from its head.
+                _ => continue,
+            };
+            let last = last.entry((base_of(*lane), part)).or_insert((*due, *id));
+            *last = (*last).max((*due, *id));
+        }
+        let mut parts = vec![Part::Plain, Part::Partitioned];
+        if self.line.settings.limits_partitions() {
+            // All heads have been read, as far as they are due.
+            let all = (self.line.now, 0);
+            last.extend(self.lanes.keys().map(|lane| ((*lane, Part::Heads), all)));
+            parts = vec![Part::Plain, Part::Heads];
+        }
+        let strands = self.lanes.keys().flat_map(|lane| parts.iter().map(|part| (*lane, *part)));
+        let reached = strands.map(|strand| {
+            let (last, left) = (last.get(&strand).copied(), self.firsts.get(&strand).copied());
+            Reached { strand, last, left }
+        });
+        reached.collect()
+    }
+}
+
 impl Tx<'_> {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
-    /// due, and whether a rate counts the starts.
-    pub(crate) async fn claim(
-        &mut self,
-        claim: &Claim,
-    ) -> Result<(Vec<ClaimedJob>, NextDue, bool)> {
+    /// due. What comes before `from` is passed over.
+    pub(crate) async fn claim(&mut self, claim: &Claim, from: &Places) -> Result<Winding> {
         self.fold_inbox().await?;
         let queue = &claim.queue;
         self.lock_queue(queue).await?;
-        let mut line = self.line(claim).await?;
-        let room = claim.limit.min(line.settings.room(&line.taken.used));
-        let (mut jobs, mut partitions) = (Vec::new(), Vec::new());
-        let lanes = std::mem::take(&mut line.lanes);
+        let mut look = self.look(claim, from, claim.limit).await?;
+        let room = claim.limit.min(look.line.settings.room(&look.line.taken.used));
+        let (mut jobs, mut partitions, mut taken) = (Vec::new(), Vec::new(), Vec::new());
+        let lanes = std::mem::take(&mut look.line.lanes);
         for of_priority in lanes.chunk_by(|a, b| a.priority == b.priority) {
             let left = room - jobs.len();
             if left == 0 {
                 break;
             }
-            let mut started = self.first_due(&line, of_priority, left, claim).await?;
+            let chosen = self.choose(&look, of_priority, left).await?;
+            let mut started = self.start(left, claim, &chosen).await?;
+            taken.extend(chosen);
             self.now = self.now.max(started.now);
             for job in &started.jobs {
                 self.tell(|| Event::claimed(started.now, claim, job));
             }
-            started.partitions.iter().for_each(|name| line.taken.start(name.as_ref()));
+            started.partitions.iter().for_each(|name| look.line.taken.start(name.as_ref()));
             jobs.append(&mut started.jobs);
             partitions.append(&mut started.partitions);
         }
-        if line.settings.limits_rate() && !jobs.is_empty() {
+        let rated = look.line.settings.limits_rate();
+        if rated && !jobs.is_empty() {
             let names: Vec<Option<&Key>> = partitions.iter().map(Option::as_ref).collect();
-            self.record_starts(queue, &line.settings, &names).await?;
+            self.record_starts(queue, &look.line.settings, &names).await?;
         }
-        let mut next = self.line(claim).await?.next();
+        let of_partitions = taken.iter().map(|(_, _, lane)| (base_of(*lane), partition_of(*lane)));
+        let is_one = |(_, partition): &Stale| !matches!(*partition, 0 | ANY_PARTITION);
+        look.stale.extend(of_partitions.filter(is_one));
+        self.raise_heads(&look.stale).await?;
+        let after = self.look(claim, from, 1).await?;
+        let (mut next, reached) = (after.line.next(), after.reached(&taken));
         next.due = next.due.map(|due| later(due, next.now, jobs.len() < room));
-        Ok((jobs, next, line.settings.limits_rate()))
+        Ok(Winding { jobs, next, rated, reached })
     }
 
-    /// The line before the worker, with what is taken of its limits.
-    async fn line(&mut self, claim: &Claim) -> Result<Line> {
-        let query = look_query(self.sql, self.asked_now(), &claim.queue, &claim.tasks);
-        let rows = self.fetch("look for due jobs", query).await?;
-        let mut line = decode_look(&claim.queue, &rows)?.line;
-        line.taken = self.count_taken(&line, &claim.queue, &claim.worker).await?;
-        Ok(line)
+    /// A look at the line before the worker, of whom so many jobs may start at most.
+    async fn look(&mut self, claim: &Claim, from: &Places, most: usize) -> Result<Look> {
+        let looking = Looking {
+            sql: self.sql,
+            asked: self.asked_now(),
+            queue: &claim.queue,
+            tasks: &claim.tasks,
+            worker: Some(&claim.worker),
+            most,
+            from,
+        };
+        looking.look(self).await
     }
 
-    /// Starts the first `left` due jobs of these lanes, which share a priority. Full partitions are
-    /// passed over (R31).
-    async fn first_due(
-        &mut self,
-        line: &Line,
-        lanes: &[DueLane],
-        left: usize,
-        claim: &Claim,
-    ) -> Result<Started> {
-        let candidates = Candidates::of(line, lanes, left);
-        let chosen = self.choose(&candidates, left).await?;
+    /// Starts these jobs, of which another call may have taken some.
+    async fn start(&mut self, left: usize, claim: &Claim, chosen: &[Place]) -> Result<Started> {
         let asked = Asked { seen: self.now, ..self.asked };
         let query = asked.bind(self.sql.query(START_IDS));
-        let query = bind_start(query, left, claim).bind(chosen);
+        let ids: Vec<i64> = chosen.iter().map(|(_, id, _)| *id).collect();
+        let query = bind_start(query, left, claim).bind(ids);
         let rows = self.fetch("start jobs", query).await?;
         let (names, sql) = (self.names, self.sql);
         names.load(self.db(), sql, started_lanes(&rows)?.into_iter()).await?;
@@ -350,42 +394,60 @@ impl Tx<'_> {
         unreadable.pop().map_or(Ok(started), Err)
     }
 
-    /// The first `left` jobs of several lanes.
-    async fn choose(&mut self, candidates: &Candidates, left: usize) -> Result<Vec<i64>> {
-        const HEADS: &str = concat!(
+    /// The first `left` due jobs of these lanes, which share a priority. Full partitions are passed
+    /// over (R31).
+    async fn choose(&mut self, look: &Look, lanes: &[DueLane], left: usize) -> Result<Vec<Place>> {
+        const FIRST: &str = concat!(
             "select due.due_at, due.id, lane.ord - 1
-               from unnest($1::int[], $2::int[]) with ordinality lane (id, partition_id, ord)
+               from unnest($1::int[], $2::int[], $5::bigint[], $6::bigint[]) with ordinality
+                    lane (id, partition_id, from_due, from_id, ord)
               cross join lateral (
-                    select j.due_at, j.id from quell.job j
-                     where j.lane_id = lane.id and j.partition_id = lane.partition_id
-                       and j.state = 0 and j.behind is null and j.due_at <= $3 and not ",
+                    (select j.due_at, j.id from quell.job j
+                      where lane.partition_id in (0, 2147483647)
+                        and j.lane_id = lane.id
+                        and least(j.partition_id, 1) = least(lane.partition_id, 1)
+                        and j.state = 0 and j.behind is null and j.due_at <= $3
+                        and (j.due_at, j.id) >= (lane.from_due, lane.from_id) and not ",
             blocked!(),
-            "        order by j.due_at, j.id limit $4) due
+            "         order by j.due_at, j.id limit $4)
+                     union all
+                    (select j.due_at, j.id from quell.job j
+                      where lane.partition_id not in (0, 2147483647)
+                        and j.lane_id = lane.id and j.partition_id = lane.partition_id
+                        and j.partition_id <> 0
+                        and j.state = 0 and j.behind is null and j.due_at <= $3
+                        and (j.due_at, j.id) >= (lane.from_due, lane.from_id) and not ",
+            blocked!(),
+            "         order by j.due_at, j.id limit $4)) due
               order by due.due_at, due.id"
         );
+        let candidates = Candidates::of(&look.line, lanes, left);
         let lanes: Vec<i64> = candidates.lanes.iter().map(|(lane, _)| *lane).collect();
         if lanes.is_empty() {
             return Ok(Vec::new());
         }
+        let from = |lane: &i64| look.from.get(lane).copied().unwrap_or((Timestamp::MIN, 0));
         // Mostly each lane has its share, so that reading `left` of each is rarely needed.
         for depth in [left / lanes.len() + 2, left.saturating_add(1)] {
             let query = self
                 .sql
-                .query(HEADS)
+                .query(FIRST)
                 .bind(lanes.iter().map(|lane| base_of(*lane)).collect::<Vec<_>>())
                 .bind(lanes.iter().map(|lane| partition_of(*lane)).collect::<Vec<_>>())
                 .bind(self.now.as_micros())
-                .bind(i64::try_from(depth).unwrap_or(i64::MAX));
+                .bind(i64::try_from(depth).unwrap_or(i64::MAX))
+                .bind(lanes.iter().map(|lane| from(lane).0.as_micros()).collect::<Vec<_>>())
+                .bind(lanes.iter().map(|lane| from(lane).1).collect::<Vec<_>>());
             let mut places: Vec<Place> = Vec::new();
             for row in &self.fetch("read due jobs", query).await? {
                 let lane = usize::try_from(get::<i64, _>(row, 2)?).ok();
                 let lane = lane.and_then(|index| lanes.get(index)).copied().unwrap_or_default();
                 places.push((time(row, 0)?, get(row, 1)?, lane));
             }
-            let merged: Option<(Vec<i64>, BTreeMap<i64, Timestamp>)> =
-                candidates.merge(&places, left, depth);
-            if let Some((chosen, _)) = merged {
-                return Ok(chosen);
+            if let Some((chosen, _)) = candidates.merge(&places, left, depth) {
+                let chosen: BTreeSet<i64> = chosen.into_iter().collect();
+                places.retain(|(_, id, _)| chosen.contains(id));
+                return Ok(places);
             }
         }
         Err(corrupt("the jobs that are due"))

@@ -25,6 +25,7 @@ mod ends;
 mod enqueue;
 mod error;
 mod gather;
+mod heads;
 mod hosts;
 mod idempotency;
 mod inbox;

@@ -5,142 +5,124 @@
 
 use std::collections::BTreeMap;
 
-use quell_core::line::{Line, Taken};
-use quell_core::{Key, QueueName, QueueSettings, Rate, Result, Timestamp, WorkerId};
-use sqlx::postgres::PgRow;
+use quell_core::limit::PartitionUsed;
+use quell_core::line::Line;
+use quell_core::{Key, QueueName, QueueSettings, Rate, Result, Timestamp};
 
+use crate::look::{Ask, Looking};
 use crate::row::{get, optional_time};
-use crate::sql::{PgQuery, Sql};
 use crate::tx::Tx;
 
 /// The partition under which a queue's own starts are kept; no partition is called so.
 const WHOLE: &str = "";
 
-/// Counts what is taken of a queue's limits, one statement after the other, whoever runs them.
-#[derive(Debug)]
-pub(crate) struct Counting<'l> {
-    pub(crate) taken: Taken,
-    line: &'l Line,
-    queue: &'l QueueName,
-    worker: Option<&'l WorkerId>,
-    /// What is still to be asked, last first.
-    left: Vec<Count<'l>>,
-    asked: Option<Count<'l>>,
-}
-
-#[derive(Clone, Debug)]
-enum Count<'l> {
-    Running,
-    Starts(Rate, Vec<&'l str>),
-}
-
-impl<'l> Counting<'l> {
-    pub(crate) fn new(
-        line: &'l Line,
-        queue: &'l QueueName,
-        worker: Option<&'l WorkerId>,
-    ) -> Counting<'l> {
-        let settings = &line.settings;
-        let mut left = Vec::new();
-        left.extend(settings.limits_concurrency().then_some(Count::Running));
-        left.extend(settings.rate.map(|rate| Count::Starts(rate, vec![WHOLE])));
-        let names: Vec<&str> = line.partitions().into_iter().map(Key::as_str).collect();
-        let of_partitions = settings.partition_rate.filter(|_| !names.is_empty());
-        left.extend(of_partitions.map(|rate| Count::Starts(rate, names)));
-        Counting { taken: Taken::default(), line, queue, worker, left, asked: None }
-    }
-
-    /// The next statement, if there is one; its rows are to be given to [`Counting::take`].
-    pub(crate) fn next(&mut self, sql: &Sql) -> Option<PgQuery> {
-        const RUNNING: &str = "select case when $3 then j.partition end, count(*),
-                    count(*) filter (where j.worker = $2)
-               from quell.job j
-              where j.state = 1
-                and j.lane_id = any(array(
-                        select l.id from quell.queue q
-                          join quell.lane l on l.queue_id = q.id
-                         where q.name = $1))
-              group by 1";
-        // The oldest start that counts, the newest, and the one that must be past before the next.
-        const COUNTED: &str = "select k.name, n.number - o.number + o.starts,
-                    (select s.at from quell.start s
-                      where s.queue_id = q.id and s.partition = k.name
-                        and s.at > $3 and s.number > n.number - $4
-                      order by s.at limit 1)
-               from quell.queue q
-              cross join unnest($2::text[]) k (name)
-              cross join lateral (
-                    select s.number, s.starts from quell.start s
-                     where s.queue_id = q.id and s.partition = k.name and s.at > $3
-                     order by s.at limit 1) o
-              cross join lateral (
-                    select s.number from quell.start s
-                     where s.queue_id = q.id and s.partition = k.name
-                     order by s.at desc limit 1) n
-              where q.name = $1";
-        self.asked = self.left.pop();
-        let queue = self.queue.as_str().to_owned();
-        Some(match self.asked.as_ref()? {
-            Count::Running => sql
-                .query(RUNNING)
-                .bind(queue)
-                .bind(self.worker.map(|worker| worker.as_str().to_owned()))
-                .bind(self.line.settings.partition_concurrency.is_some()),
-            Count::Starts(rate, names) => sql
-                .query(COUNTED)
-                .bind(queue)
-                .bind(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
-                .bind(rate.cutoff(self.line.now).as_micros())
-                .bind(i64::from(rate.limit)),
-        })
-    }
-
-    pub(crate) fn take(&mut self, rows: &[PgRow]) -> Result<()> {
-        let Some(asked) = self.asked.take() else { return Ok(()) };
-        for row in rows {
-            let counted = count(get(row, 1)?);
-            match &asked {
-                Count::Running => {
-                    self.taken.used.running += counted;
-                    self.taken.used.by_worker += count(get(row, 2)?);
-                    if let Some(partition) = get::<Option<&str>, _>(row, 0)? {
-                        let partition = Key::new(partition)?;
-                        self.taken.partitions.entry(partition).or_default().running = counted;
-                    }
-                }
-                Count::Starts(rate, _) => {
-                    let oldest = optional_time(row, 2)?.filter(|_| rate.room(counted) == 0);
-                    let free_at = rate.free_at(oldest);
-                    let partition: &str = get(row, 0)?;
-                    if partition == WHOLE {
-                        self.taken.used.recent = counted;
-                        self.taken.free_at = free_at;
-                    } else {
-                        let used = self.taken.partitions.entry(Key::new(partition)?).or_default();
-                        (used.recent, used.free_at) = (counted, free_at);
-                    }
-                }
+/// Counts the attempts of a queue that run; the partitions in which no more may.
+pub(crate) async fn count_running(
+    by: &mut impl Ask,
+    looking: &Looking<'_>,
+    line: &mut Line,
+) -> Result<Vec<i32>> {
+    // The order is that of the index of what runs.
+    const RUNNING: &str = "select case when $3 then j.partition end,
+                case when $3 then j.partition_id else 0 end, count(*),
+                count(*) filter (where j.worker = $2)
+           from quell.queue q
+           join quell.lane l on l.queue_id = q.id
+          cross join lateral (
+                select r.partition, r.partition_id, r.worker from quell.job r
+                 where r.lane_id = l.id and r.state = 1
+                 order by r.lane_id) j
+          where q.name = $1
+          group by 1, 2";
+    let (settings, taken) = (&line.settings, &mut line.taken);
+    let query = looking.sql.query(RUNNING).bind(looking.queue.as_str().to_owned());
+    let query = query.bind(looking.worker.map(|worker| worker.as_str().to_owned()));
+    let query = query.bind(settings.partition_concurrency.is_some());
+    let mut full = Vec::new();
+    for row in &by.ask("count what runs of a queue", query).await? {
+        let running = count(get(row, 2)?);
+        taken.used.running += running;
+        taken.used.by_worker += count(get(row, 3)?);
+        if let Some(partition) = get::<Option<&str>, _>(row, 0)? {
+            let used = taken.partitions.entry(Key::new(partition)?).or_default();
+            used.running = running;
+            if settings.partition_room(used) == 0 {
+                full.push(get(row, 1)?);
             }
         }
-        Ok(())
     }
+    Ok(full)
+}
+
+/// Counts the starts that the queue's own rate remembers.
+pub(crate) async fn count_starts_of_queue(
+    by: &mut impl Ask,
+    looking: &Looking<'_>,
+    line: &mut Line,
+    rate: Rate,
+) -> Result<()> {
+    for (_, used) in count_starts(by, looking, line.now, rate, &[WHOLE]).await? {
+        line.taken.used.recent = used.recent;
+        line.taken.free_at = used.free_at;
+    }
+    Ok(())
+}
+
+/// Counts the starts of these partitions that the rate of partitions remembers.
+pub(crate) async fn count_starts_of_partitions(
+    by: &mut impl Ask,
+    looking: &Looking<'_>,
+    line: &mut Line,
+    rate: Rate,
+    partitions: &[Key],
+) -> Result<()> {
+    let names: Vec<&str> = partitions.iter().map(Key::as_str).collect();
+    for (partition, recent) in count_starts(by, looking, line.now, rate, &names).await? {
+        let used = line.taken.partitions.entry(Key::new(&*partition)?).or_default();
+        (used.recent, used.free_at) = (recent.recent, recent.free_at);
+    }
+    Ok(())
+}
+
+/// The starts that a rate counts of each of these, and when it lets the next one start.
+async fn count_starts(
+    by: &mut impl Ask,
+    looking: &Looking<'_>,
+    now: Timestamp,
+    rate: Rate,
+    names: &[&str],
+) -> Result<Vec<(String, PartitionUsed)>> {
+    // The oldest start that counts, the newest, and the one that must be past before the next.
+    const COUNTED: &str = "select k.name, n.number - o.number + o.starts,
+                (select s.at from quell.start s
+                  where s.queue_id = q.id and s.partition = k.name
+                    and s.at > $3 and s.number > n.number - $4
+                  order by s.at limit 1)
+           from quell.queue q
+          cross join unnest($2::text[]) k (name)
+          cross join lateral (
+                select s.number, s.starts from quell.start s
+                 where s.queue_id = q.id and s.partition = k.name and s.at > $3
+                 order by s.at limit 1) o
+          cross join lateral (
+                select s.number from quell.start s
+                 where s.queue_id = q.id and s.partition = k.name
+                 order by s.at desc limit 1) n
+          where q.name = $1";
+    let query = looking.sql.query(COUNTED).bind(looking.queue.as_str().to_owned());
+    let query = query.bind(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    let query = query.bind(rate.cutoff(now).as_micros()).bind(i64::from(rate.limit));
+    let mut counted = Vec::with_capacity(names.len());
+    for row in &by.ask("count the starts that a rate remembers", query).await? {
+        let recent = count(get(row, 1)?);
+        let oldest = optional_time(row, 2)?.filter(|_| rate.room(recent) == 0);
+        let used = PartitionUsed { recent, free_at: rate.free_at(oldest), ..Default::default() };
+        counted.push((get::<&str, _>(row, 0)?.to_owned(), used));
+    }
+    Ok(counted)
 }
 
 impl Tx<'_> {
-    /// What is taken of the limits of a queue.
-    pub(crate) async fn count_taken(
-        &mut self,
-        line: &Line,
-        queue: &QueueName,
-        worker: &WorkerId,
-    ) -> Result<Taken> {
-        let mut counting = Counting::new(line, queue, Some(worker));
-        while let Some(query) = counting.next(self.sql) {
-            counting.take(&self.fetch("count what is taken of limits", query).await?)?;
-        }
-        Ok(counting.taken)
-    }
-
     /// Puts starts on record, by partition, where a rate counts them.
     pub(crate) async fn record_starts(
         &mut self,

@@ -1,29 +1,39 @@
 //! Looking at a queue without writing: what is due, under which limits, and when to look again.
 //!
-//! Only lanes of tasks that the worker knows are looked at (R28), and of their partitions only those
-//! in which a job waits, each at its head. So the cost grows neither with the backlog nor with
-//! partitions that are empty.
+//! Only lanes of tasks that the worker knows are looked at (R28), each at its first jobs. Of a queue
+//! that limits its partitions, the heads of these are read in their order, and no more than needed. So
+//! the cost grows neither with the backlog nor with the partitions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use quell_core::line::{DueLane, Line, Taken};
-use quell_core::{Key, NextDue, QueueName, QueueSettings, Result, TaskName, WorkerId};
+use quell_core::{NextDue, QueueName, QueueSettings, Result, TaskName, WorkerId};
 use sqlx::postgres::PgRow;
 
 use crate::connections::Connections;
+use crate::heads::{Heads, Stale};
 use crate::leases::first_lapse;
-use crate::limit::Counting;
+use crate::limit::{count_running, count_starts_of_partitions, count_starts_of_queue};
 use crate::read::parse_settings;
 use crate::row::{blocked, get, optional_time, time};
 use crate::sql::{PgQuery, Sql};
-use crate::tx::{Asked, first, read};
+use crate::trail::{At, Part, Places, Strand};
+use crate::tx::{Asked, Tx, first, read};
 
 /// What a look at a queue showed.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) inbox_waits: bool,
     pub(crate) line: Line,
+    /// The lanes with their priorities, also those in which nothing waits.
+    pub(crate) lanes: BTreeMap<i32, i64>,
+    /// The first job of each strand that may start, and the first head.
+    pub(crate) firsts: BTreeMap<Strand, At>,
+    /// From where the jobs of each of [`Line::lanes`] are read.
+    pub(crate) from: BTreeMap<i64, At>,
+    /// Heads that are no longer where the first job of their partition is.
+    pub(crate) stale: BTreeSet<Stale>,
 }
 
 impl Look {
@@ -32,21 +42,19 @@ impl Look {
         self.inbox_waits || self.line.is_due()
     }
 
-    /// Whether a claim may be one statement: nothing to count, and one lane at most has anything due,
-    /// outside of partitions.
+    /// Whether a claim may be one statement: nothing to count, and one strand at most has anything due.
     pub(crate) fn is_straight(&self) -> bool {
         let settings = &self.line.settings;
         let is_due = |lane: &&DueLane| lane.first.is_some_and(|due| due <= self.line.now);
-        let mut due = self.line.lanes.iter().filter(is_due);
-        let is_plain = due.next().is_none_or(|lane| lane.partition.is_none());
-        !settings.limits_concurrency()
-            && !settings.limits_rate()
-            && is_plain
-            && due.next().is_none()
+        let due = self.line.lanes.iter().filter(is_due).count();
+        !settings.limits_concurrency() && !settings.limits_rate() && due <= 1
     }
 }
 
-/// The number of a lane and a partition together.
+/// Stands in a [`joint`] number for the partitions of a lane together.
+pub(crate) const ANY_PARTITION: i32 = i32::MAX;
+
+/// The number of a lane and a partition together; 0 for none, or [`ANY_PARTITION`].
 pub(crate) fn joint(lane: i32, partition: i32) -> i64 {
     (i64::from(lane) << 32) | i64::from(partition)
 }
@@ -61,103 +69,132 @@ pub(crate) fn partition_of(joint: i64) -> i32 {
     i32::try_from(joint & 0xffff_ffff).unwrap_or(0)
 }
 
-/// The head of each partition of the lane `l` in which a job waits, whatever keeps it back: a
-/// window that waits for its key is looked at once more.
-macro_rules! heads {
-    () => {
-        "(with recursive head (partition_id, due_at) as (
-              (select j.partition_id, j.due_at from quell.job j
-                where j.lane_id = l.id and j.state = 0 and j.behind is null
-                order by j.partition_id, j.due_at, j.id limit 1)
-              union all
-              select n.partition_id, n.due_at
-                from head p
-               cross join lateral (
-                     select j.partition_id, j.due_at from quell.job j
-                      where j.lane_id = l.id and j.partition_id > p.partition_id and j.state = 0
-                        and j.behind is null
-                      order by j.partition_id, j.due_at, j.id limit 1) n)
-          select due_at from head) h"
-    };
-}
-
-/// The lanes of the queue `$queue` and the tasks `$tasks`, as `line`: of their partitions those in
-/// which a job may start, each at its head. Each lane begins with the partition -1, which has no
-/// due time. Of jobs without a partition those before `$due` and `$id` are passed over, which `$trail`
-/// brings for each lane. Part of a recursive `with`.
+/// The lanes of the queue `$queue` and the tasks `$tasks`, as `base`, with their parts: jobs without a
+/// partition, and jobs with one, unless the queue limits its partitions. And `line`, where in each a
+/// job may start, the first one. What comes before the places is passed over, which are bound from
+/// `$lane` on as lanes, parts, due times and ids.
 macro_rules! lanes {
-    ($queue:literal, $tasks:literal) => {
-        crate::look::lanes!($queue, $tasks, "null::bigint", "null::bigint", "")
-    };
-    ($queue:literal, $tasks:literal, $due:literal, $id:literal, $trail:literal) => {
+    ($queue:literal, $tasks:literal, $places:literal) => {
         concat!(
             "base as materialized (
-                 select l.id, l.priority, coalesce(",
-            $due,
-            ", '-9223372036854775808'::bigint) as from_due, coalesce(",
-            $id,
-            ", 0) as from_id
+                 select l.id, l.priority, s.part,
+                        coalesce(trail.due_at, '-9223372036854775808'::bigint) as from_due,
+                        coalesce(trail.id, 0) as from_id
                    from quell.queue q
                    join quell.lane l on l.queue_id = q.id
-                   join quell.task t on t.id = l.task_id ",
-            $trail,
-            "     where q.name = ",
+                   join quell.task t on t.id = l.task_id
+                  cross join (values (0), (1)) s (part)
+                   left join unnest(",
+            $places,
+            ") trail (lane, part, due_at, id) on trail.lane = l.id and trail.part = s.part
+                  where q.name = ",
             $queue,
             "       and t.name = any(",
             $tasks,
             ")
                     -- R33
-                    and coalesce((t.settings::json ->> 'paused')::boolean, false) = false),
-             line (id, priority, partition_id, due_at, from_due, from_id) as (
-                 select b.id, b.priority, -1, null::bigint, b.from_due, b.from_id from base b
-                 union all
-                 -- From each partition in which a job may start to the next one of its lane.
-                 select p.id, p.priority, h.partition_id, h.due_at,
-                        '-9223372036854775808'::bigint, 0::bigint
-                   from line p
+                    and coalesce((t.settings::json ->> 'paused')::boolean, false) = false
+                    and (s.part = 0 or q.settings = '{}'
+                         or coalesce(q.settings::json ->> 'partition_concurrency',
+                                     q.settings::json ->> 'partition_rate') is null)),
+             line as materialized (
+                 select b.id, b.priority, b.part, h.due_at, h.id as job_id
+                   from base b
                   cross join lateral (
-                        select j.partition_id, j.due_at from quell.job j
-                         where j.lane_id = p.id and j.state = 0 and j.behind is null
-                           and (j.partition_id, j.due_at, j.id)
-                               >= (p.partition_id + 1, p.from_due, p.from_id)
-                           and not ",
+                        select j.due_at, j.id from quell.job j
+                         where j.lane_id = b.id and least(j.partition_id, 1) = b.part
+                           and j.state = 0 and j.behind is null
+                           and (j.due_at, j.id) >= (b.from_due, b.from_id) and not ",
             blocked!(),
-            "            order by j.partition_id, j.due_at, j.id limit 1) h)"
+            "            order by j.due_at, j.id limit 1) h)"
         )
     };
 }
 pub(crate) use lanes;
 
 const LOOK: &str = concat!(
-    "with recursive clock as materialized (select quell.peek($1, $2) as now), ",
-    lanes!("$3", "$4"),
+    "with clock as materialized (select quell.peek($1, $2) as now), ",
+    lanes!("$3", "$4", "$5::int[], $6::int[], $7::bigint[], $8::bigint[]"),
     "
      select c.now,
             exists (select from quell.inbox where refused is null),
             ",
     first_lapse!(),
     ",
-            q.settings, coalesce(q.deleted, false), l.id, l.priority, l.partition_id,
-            (select n.name from quell.partition n where n.id = l.partition_id),
-            l.due_at,
-            (select j.due_at from quell.job j
-              where j.lane_id = l.id and j.partition_id = l.partition_id and j.state = 0
-                and j.behind is null and j.due_at > c.now and not ",
-    blocked!(),
-    "         order by j.due_at, j.id limit 1)
+            q.settings, coalesce(q.deleted, false), b.id, b.priority, b.part, l.due_at, l.job_id
        from clock c
        left join quell.queue q on q.name = $3
-       left join line l on l.partition_id >= 0
-      order by l.priority desc, l.id, l.partition_id"
+       left join base b on true
+       left join line l on l.id = b.id and l.part = b.part
+      order by b.priority desc, b.id, b.part"
 );
 
-pub(crate) fn look_query(
-    sql: &Sql,
-    asked: Asked,
-    queue: &QueueName,
-    tasks: &[TaskName],
-) -> PgQuery {
-    asked.bind(sql.query(LOOK)).bind(queue.as_str().to_owned()).bind(names_of(tasks))
+/// Who answers the statements of a look.
+pub(crate) trait Ask {
+    /// The rows of a statement; `what` is for its error.
+    async fn ask(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>>;
+}
+
+/// Each statement in a transaction of its own.
+#[derive(Debug)]
+pub(crate) struct Alone<'p>(pub(crate) &'p Connections, pub(crate) &'p Sql);
+
+impl Ask for Alone<'_> {
+    async fn ask(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
+        read(self.0, self.1, what, query).await
+    }
+}
+
+impl Ask for Tx<'_> {
+    async fn ask(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
+        self.fetch(what, query).await
+    }
+}
+
+/// Who looks at what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Looking<'l> {
+    pub(crate) sql: &'l Sql,
+    pub(crate) asked: Asked,
+    pub(crate) queue: &'l QueueName,
+    pub(crate) tasks: &'l [TaskName],
+    pub(crate) worker: Option<&'l WorkerId>,
+    /// How many jobs may start at most.
+    pub(crate) most: usize,
+    /// What comes before is passed over.
+    pub(crate) from: &'l Places,
+}
+
+impl Looking<'_> {
+    /// Looks, without writing, when something is due in a queue for those who know the tasks.
+    pub(crate) async fn look(&self, by: &mut impl Ask) -> Result<Look> {
+        let query = self.asked.bind(self.sql.query(LOOK)).bind(self.queue.as_str().to_owned());
+        let from = self.from;
+        let query = query.bind(names_of(self.tasks)).bind(from.lanes.clone());
+        let query = query.bind(from.parts.clone()).bind(from.dues.clone()).bind(from.ids.clone());
+        let mut look = decode(self.queue, &by.ask("look for due jobs", query).await?)?;
+        let settings = look.line.settings.clone();
+        let mut full = Vec::new();
+        if settings.limits_concurrency() {
+            full = count_running(by, self, &mut look.line).await?;
+        }
+        if let Some(rate) = settings.rate {
+            count_starts_of_queue(by, self, &mut look.line, rate).await?;
+        }
+        if settings.limits_partitions() {
+            let mut heads = Heads::new(self, &look, full);
+            while let Some(query) = heads.next(self) {
+                let rows = by.ask("read the heads of partitions", query).await?;
+                let names = heads.take(&rows, &mut look)?;
+                if let Some(rate) = settings.partition_rate.filter(|_| !names.is_empty()) {
+                    count_starts_of_partitions(by, self, &mut look.line, rate, &names).await?;
+                }
+                heads.settle(&look.line);
+            }
+            look.line.lanes.sort_by_key(|lane| (-lane.priority, lane.id));
+        }
+        Ok(look)
+    }
 }
 
 /// Names as PostgreSQL takes them.
@@ -165,35 +202,9 @@ pub(crate) fn names_of(tasks: &[TaskName]) -> Vec<String> {
     tasks.iter().map(|task| task.as_str().to_owned()).collect()
 }
 
-/// Looks, without writing, when something is due in a queue for those who know `tasks`.
-pub(crate) async fn look(
-    pool: &Connections,
-    sql: &Sql,
-    asked: Asked,
-    (queue, tasks, worker): (&QueueName, &[TaskName], Option<&WorkerId>),
-) -> Result<Look> {
-    let query = look_query(sql, asked, queue, tasks);
-    let mut look = decode_look(queue, &read(pool, sql, "look for due jobs", query).await?)?;
-    let mut counting = Counting::new(&look.line, queue, worker);
-    while let Some(query) = counting.next(sql) {
-        counting.take(&read(pool, sql, "count what is taken of limits", query).await?)?;
-    }
-    look.line.taken = counting.taken;
-    Ok(look)
-}
-
 /// What a look brought, without what is taken of the limits.
-pub(crate) fn decode_look(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
+fn decode(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
     let head = first(rows)?;
-    let mut lanes = Vec::with_capacity(rows.len());
-    for row in rows {
-        if let Some(id) = get::<Option<i32>, _>(row, 5)? {
-            let partition = get::<Option<&str>, _>(row, 8)?.map(Key::new).transpose()?;
-            let (first, later) = (optional_time(row, 9)?, optional_time(row, 10)?);
-            let priority = i64::from(get::<i16, _>(row, 6)?);
-            lanes.push(DueLane { id: joint(id, get(row, 7)?), priority, partition, first, later });
-        }
-    }
     let settings = match get::<Option<&str>, _>(head, 3)? {
         Some(text) => parse_settings(queue.as_str(), text, get(head, 4)?),
         None => QueueSettings::default(),
@@ -202,14 +213,38 @@ pub(crate) fn decode_look(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
         now: time(head, 0)?,
         lapse: optional_time(head, 2)?,
         settings,
-        lanes,
+        lanes: Vec::with_capacity(rows.len()),
         taken: Taken::default(),
     };
-    Ok(Look { inbox_waits: get(head, 1)?, line })
+    let mut look = Look {
+        inbox_waits: get(head, 1)?,
+        line,
+        lanes: BTreeMap::new(),
+        firsts: BTreeMap::new(),
+        from: BTreeMap::new(),
+        stale: BTreeSet::new(),
+    };
+    for row in rows {
+        let Some(lane) = get::<Option<i32>, _>(row, 5)? else { continue };
+        let priority = i64::from(get::<i16, _>(row, 6)?);
+        look.lanes.insert(lane, priority);
+        let first = optional_time(row, 8)?;
+        let Some(due) = first else { continue };
+        let place = (due, get(row, 9)?);
+        let (part, partition) = match get::<i32, _>(row, 7)? {
+            0 => (Part::Plain, 0),
+            _ => (Part::Partitioned, ANY_PARTITION),
+        };
+        let id = joint(lane, partition);
+        look.firsts.insert((lane, part), place);
+        look.from.insert(id, place);
+        look.line.lanes.push(DueLane { id, priority, partition: None, first, later: None });
+    }
+    Ok(look)
 }
 
-/// When something may be to do in each of these queues: the head of its first lane, whatever its
-/// limits say. One statement, however many queues.
+/// When something may be to do in each of these queues: the first job that waits, whatever keeps it
+/// back. One statement, however many queues.
 pub(crate) async fn peek(
     pool: &Connections,
     sql: &Sql,
@@ -227,9 +262,13 @@ pub(crate) async fn peek(
                join quell.task t on t.name = a.task
                 and coalesce((t.settings::json ->> 'paused')::boolean, false) = false
                join quell.lane l on l.queue_id = q.id and l.task_id = t.id
-              cross join lateral ",
-        heads!(),
-        "     group by q.name)
+               cross join (values (0), (1)) s (part)
+               cross join lateral (
+                     select j.due_at from quell.job j
+                      where j.lane_id = l.id and least(j.partition_id, 1) = s.part
+                        and j.state = 0 and j.behind is null
+                      order by j.due_at, j.id limit 1) h
+              group by q.name)
          select c.now,
                 exists (select from quell.inbox where refused is null),
                 ",

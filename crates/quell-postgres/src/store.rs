@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,7 +41,7 @@ use crate::row::time;
 use crate::schedules::look_for_ticks;
 
 use crate::sql::Sql;
-use crate::trail::Trails;
+use crate::trail::{Places, Trails};
 use crate::tries::Tries;
 use crate::tx::{Asked, News, Tx, Unnamed, one_shot, read};
 use crate::workers::{beat_query, decode_list, list_query, remove_query};
@@ -263,12 +263,6 @@ impl PostgresStore {
         write_once!(self, Some(Timestamp::MIN), |_asked| None, |tx| tx.set_aside(id, error).await?)
     }
 
-    /// R31: what queues' limits held back may start, at any worker.
-    pub(crate) fn free_slots(&self, news: &mut News) {
-        let limited = self.limited.read().unwrap_or_else(PoisonError::into_inner);
-        limited.keys().for_each(|queue| news.wake(queue, Timestamp::MIN));
-    }
-
     async fn intern(&self, unnamed: Unnamed) -> Result<()> {
         let Unnamed { lanes, partitions } = unnamed;
         self.names.intern(&self.pool, &self.sql, lanes.into_iter()).await?;
@@ -406,7 +400,7 @@ impl Steps for PostgresStore {
         write!(self, now, |tx| {
             let settled = tx.settle(&settlements).await?;
             if settled.iter().any(|one| one.became != SettledAs::Refused) {
-                self.free_slots(&mut tx.news);
+                self.free_slots(tx.now, &mut tx.news);
             }
             tx.fold_inbox().await?;
             settled
@@ -479,7 +473,7 @@ impl Steps for PostgresStore {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
-        Ok(self.look(now, queue, tasks, None).await?.line.next())
+        Ok(self.look(now, (queue, tasks, None), &Places::HEAD).await?.line.next())
     }
 
     async fn peek(

@@ -16,7 +16,7 @@ use sqlx::postgres::PgRow;
 use tokio::sync::MutexGuard;
 use tracing::{debug, warn};
 
-use crate::claim::{PASSED_OVER, Straight, decode_straight, straight_query};
+use crate::claim::{Straight, decode_straight, straight_query};
 use crate::leases::wait_query;
 use crate::row::{get, time, unsigned};
 use crate::settle::{Succeeded, decode_succeeded, succeed_query};
@@ -82,15 +82,12 @@ impl PostgresStore {
         let straight = decode_straight(&rows, &self.names, claim.limit)?;
         let Some(straight) = straight else { return Ok(None) };
         if now.is_none() {
-            self.trails.note(claim, read, began.elapsed(), &straight);
+            let at = (straight.claimed.now, straight.claimed.next.lapse);
+            self.trails.note(claim, (read, began.elapsed()), at, straight.reached.as_slice());
         }
         let Straight { mut claimed, unreadable, .. } = straight;
-        if let Some(head_at) = read.head_at.filter(|_| claimed.jobs.len() < claim.limit) {
-            // What was passed over is found from the head. The store's time is that of the beginning, and
-            // what is due at once would be held back by a limit.
-            let soon = head_at.saturating_duration_since(began).max(PASSED_OVER);
-            let soon = claimed.now + soon;
-            claimed.next.due = Some(claimed.next.due.map_or(soon, |due| due.min(soon)));
+        if claimed.jobs.len() < claim.limit {
+            read.look_from_the_head(began, &mut claimed.next);
         }
         let mut news = News::default();
         if self.history.is_some() {
@@ -146,7 +143,7 @@ impl PostgresStore {
             }
         }
         if !ended.is_empty() {
-            self.free_slots(&mut news);
+            self.free_slots(latest, &mut news);
         }
         if self.ends.are_awaited() {
             news.ended.extend(ended.keys().map(|lease| lease.job));

@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use quell_core::{Claim, QueueName, TaskName, Timestamp};
+use quell_core::{Claim, NextDue, QueueName, TaskName, Timestamp};
 
-use crate::claim::Straight;
+use crate::claim::PASSED_OVER;
 
 /// How many times as long as a claim from the head takes none follows it.
 const RARELY: u32 = 20;
@@ -44,11 +44,38 @@ pub(crate) struct Trails {
 
 type ByTasks = HashMap<Arc<[TaskName]>, Trail>;
 
+/// What of a lane is read in one order: the lane's number, and which [`Part`].
+pub(crate) type Strand = (i32, Part);
+
+/// A part of a lane, by its number in statements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// Its jobs without a partition.
+    Plain = 0,
+    /// Its jobs with one, whichever.
+    Partitioned = 1,
+    /// The heads of its partitions.
+    Heads = 2,
+}
+
+/// A place in an order: a due time and an id.
+pub(crate) type At = (Timestamp, i64);
+
+/// How far a claim came.
+#[derive(Clone, Debug)]
+pub(crate) struct Reached {
+    pub(crate) strand: Strand,
+    /// The last that it took.
+    pub(crate) last: Option<At>,
+    /// The first that it left there.
+    pub(crate) left: Option<At>,
+}
+
 /// The last claims of a queue.
 #[derive(Debug)]
 pub(crate) struct Trail {
-    /// In each lane, the due time and the id from which the next claim reads.
-    places: BTreeMap<i32, (Timestamp, i64)>,
+    /// From where the next claim reads.
+    places: BTreeMap<Strand, At>,
     /// No lease that was seen lapses earlier.
     lapse: Timestamp,
     /// When the next claim from the head is due.
@@ -76,10 +103,11 @@ impl Trail {
     }
 }
 
-/// From where a claim reads: from the head of lanes that are not named.
-#[derive(Debug)]
+/// From where a claim reads: from the head of what is not named.
+#[derive(Clone, Debug)]
 pub(crate) struct Places {
     pub(crate) lanes: Vec<i32>,
+    pub(crate) parts: Vec<i32>,
     pub(crate) dues: Vec<i64>,
     pub(crate) ids: Vec<i64>,
     pub(crate) lapse: i64,
@@ -95,15 +123,35 @@ pub(crate) struct Read {
     step: u64,
 }
 
+impl Read {
+    /// What was passed over is found from the head: then at the latest the worker is to claim again.
+    pub(crate) fn look_from_the_head(self, began: Instant, next: &mut NextDue) {
+        if let Some(head_at) = self.head_at {
+            // The store's time is that of the beginning, and what is due at once would be held back by
+            // a limit.
+            let soon = next.now + head_at.saturating_duration_since(began).max(PASSED_OVER);
+            next.due = Some(next.due.map_or(soon, |due| due.min(soon)));
+        }
+    }
+}
+
 impl Places {
-    /// The head of each lane.
+    /// The head of everything.
     pub(crate) const HEAD: Places = Places {
         lanes: Vec::new(),
+        parts: Vec::new(),
         dues: Vec::new(),
         ids: Vec::new(),
         lapse: i64::MIN,
         read: Read { head_at: None, step: 0 },
     };
+
+    /// The place of the heads of a lane.
+    pub(crate) fn of_heads(&self, lane: i32) -> (i64, i64) {
+        let mut all = self.lanes.iter().zip(&self.parts).zip(self.dues.iter().zip(&self.ids));
+        let mine = all.find(|(of, _)| *of == (&lane, &(Part::Heads as i32)));
+        mine.map_or((i64::MIN, 0), |(_, (due, id))| (*due, *id))
+    }
 }
 
 impl Trails {
@@ -136,7 +184,8 @@ impl Trails {
                 return Places { read: Read { head_at: None, step }, ..Places::HEAD };
             }
             Places {
-                lanes: trail.places.keys().copied().collect(),
+                lanes: trail.places.keys().map(|(lane, _)| *lane).collect(),
+                parts: trail.places.keys().map(|(_, part)| *part as i32).collect(),
                 dues: trail.places.values().map(|(due, _)| due.as_micros()).collect(),
                 ids: trail.places.values().map(|(_, id)| *id).collect(),
                 lapse: trail.lapse.as_micros(),
@@ -145,8 +194,16 @@ impl Trails {
         })
     }
 
-    /// Takes note of what a claim found that read `from` these places and `took` so long.
-    pub(crate) fn note(&self, claim: &Claim, from: Read, took: Duration, found: &Straight) {
+    /// Takes note of how far a claim came that read `from` these places and `took` so long, at the
+    /// store's time `now`; `lapse` is when the first lease lapses.
+    pub(crate) fn note(
+        &self,
+        claim: &Claim,
+        (from, took): (Read, Duration),
+        (now, lapse): (Timestamp, Option<Timestamp>),
+        reached: &[Reached],
+    ) {
+        let committed = Timestamp::from_micros(now.as_micros().saturating_sub(COMMITS));
         self.with(claim, |trail| {
             let is_newest = from.step > trail.noted;
             if is_newest {
@@ -158,23 +215,18 @@ impl Trails {
                 trail.head_at = Instant::now() + took.saturating_mul(RARELY).min(self.longest);
                 trail.lapse = Timestamp::MIN;
             }
-            let lapse = found.claimed.next.lapse.unwrap_or(trail.lapse);
+            let lapse = lapse.unwrap_or(trail.lapse);
             trail.lapse = if is_newest { lapse } else { lapse.min(trail.lapse) };
-            let Some(lane) = found.lane else { return };
-            let place = trail.places.get(&lane).copied();
-            let last = found.claimed.jobs.last().map(|job| {
-                let id = i64::try_from(job.id.get()).unwrap_or(i64::MAX);
-                let committed = found.claimed.now.as_micros().saturating_sub(COMMITS);
-                (job.due_at, id).min((Timestamp::from_micros(committed), 0))
-            });
-            // Where none was taken, or a later claim has taken note already, it only goes back.
-            let reached =
-                if is_newest { last.or(place) } else { last.into_iter().chain(place).min() };
             let told = trail.told.map(|(_, due)| (due, 0));
-            let first = reached.map(|reached| {
-                [found.left, told].into_iter().flatten().fold(reached, std::cmp::min)
-            });
-            trail.places.extend(first.map(|first| (lane, first)));
+            for Reached { strand, last, left } in reached {
+                let place = trail.places.get(strand).copied();
+                let last = last.map(|last| last.min((committed, 0)));
+                // Where none was taken, or a later claim has taken note already, it only goes back.
+                let to =
+                    if is_newest { last.or(place) } else { last.into_iter().chain(place).min() };
+                let to = to.map(|to| [*left, told].into_iter().flatten().fold(to, std::cmp::min));
+                trail.places.extend(to.map(|to| (*strand, to)));
+            }
         });
     }
 
@@ -197,12 +249,12 @@ impl Trails {
 
 #[cfg(test)]
 mod tests {
-    use quell_core::{Claimed, ClaimedJob, Draw, JobId, LeaseToken, NextDue, Payload, WorkerId};
+    use quell_core::{Draw, WorkerId};
 
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
-    const LANE: i32 = 7;
+    const LANE: Strand = (7, Part::Plain);
 
     fn claim() -> Claim {
         Claim {
@@ -216,28 +268,10 @@ mod tests {
     }
 
     /// A claim that took the job that was due then, and left one.
-    fn found(due: i64, left: Option<i64>) -> Straight {
-        let job = ClaimedJob {
-            id: JobId::new(due.unsigned_abs()),
-            token: LeaseToken::new(1),
-            task: TaskName::new("t").unwrap(),
-            key: None,
-            payload: Payload::from_stored("1"),
-            attempt: 1,
-            failures: 0,
-            lapses: 0,
-            triggers: 1,
-            first_at: Timestamp::from_secs(due),
-            due_at: Timestamp::from_secs(due),
-            lease_until: NOW,
-        };
-        let next = NextDue { now: NOW, due: None, lapse: None };
-        Straight {
-            claimed: Claimed { now: NOW, jobs: vec![job], next, rated: false },
-            unreadable: Vec::new(),
-            lane: Some(LANE),
-            left: left.map(|due| (Timestamp::from_secs(due), due)),
-        }
+    fn note(trails: &Trails, from: Read, took: Duration, due: i64, left: Option<i64>) {
+        let at = |due| (Timestamp::from_secs(due), due);
+        let reached = Reached { strand: LANE, last: Some(at(due)), left: left.map(at) };
+        trails.note(&claim(), (from, took), (NOW, None), &[reached]);
     }
 
     /// Trails after a claim from the head.
@@ -245,14 +279,14 @@ mod tests {
         let trails = Trails::new(true);
         let head = trails.next(&claim());
         assert!(head.read.head_at.is_none() && head.lanes.is_empty());
-        trails.note(&claim(), head.read, Duration::from_secs(1), &found(10, None));
+        note(&trails, head.read, Duration::from_secs(1), 10, None);
         trails
     }
 
     /// In seconds.
     fn place(trails: &Trails) -> i64 {
         let places = trails.next(&claim());
-        assert_eq!(places.lanes, [LANE]);
+        assert_eq!((&*places.lanes, &*places.parts), (&[7][..], &[0][..]));
         places.dues[0] / 1_000_000
     }
 
@@ -262,7 +296,7 @@ mod tests {
         assert_eq!(place(&trails), 10);
         for (due, left, next) in [(20, None, 20), (30, Some(40), 30), (50, Some(45), 45)] {
             let read = trails.next(&claim()).read;
-            trails.note(&claim(), read, Duration::ZERO, &found(due, left));
+            note(&trails, read, Duration::ZERO, due, left);
             assert_eq!(place(&trails), next, "{due} was taken, {left:?} left");
         }
     }
@@ -272,10 +306,10 @@ mod tests {
         let trails = trails();
         let under_way = trails.next(&claim()).read;
         trails.tell(&claim().queue, Timestamp::from_secs(5));
-        trails.note(&claim(), under_way, Duration::ZERO, &found(20, None));
+        note(&trails, under_way, Duration::ZERO, 20, None);
         assert_eq!(place(&trails), 5);
         let after = trails.next(&claim()).read;
-        trails.note(&claim(), after, Duration::ZERO, &found(30, None));
+        note(&trails, after, Duration::ZERO, 30, None);
         assert_eq!(place(&trails), 30, "it was seen");
     }
 
@@ -285,8 +319,8 @@ mod tests {
         let slow = trails.next(&claim()).read;
         trails.tell(&claim().queue, Timestamp::from_secs(5));
         let quick = trails.next(&claim()).read;
-        trails.note(&claim(), quick, Duration::ZERO, &found(5, Some(6)));
-        trails.note(&claim(), slow, Duration::ZERO, &found(20, None));
+        note(&trails, quick, Duration::ZERO, 5, Some(6));
+        note(&trails, slow, Duration::ZERO, 20, None);
         assert_eq!(place(&trails), 5);
     }
 }

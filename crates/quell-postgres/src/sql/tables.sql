@@ -94,12 +94,14 @@ create table quell.job (
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_analyze_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
--- R30: jobs that may start, in order. The partitions of a lane stand side by side, so that those in
--- which nothing waits cost nothing (R31).
-create index job_ready on quell.job (lane_id, partition_id, due_at, id)
+-- R30: jobs that may start, in order: of each lane those without a partition, and those with any.
+create index job_ready on quell.job (lane_id, (least(partition_id, 1)), due_at, id)
     where state = 0 and behind is null;
+-- R31: those of each partition, for queues that limit it.
+create index job_of_partition on quell.job (lane_id, partition_id, due_at, id)
+    where state = 0 and behind is null and partition_id <> 0;
 -- R27: the lateness of those that wait behind a closed window.
-create index job_late on quell.job (lane_id, partition_id, due_at, id)
+create index job_late on quell.job (lane_id, due_at, id)
     where state = 0 and behind is not null;
 create index job_behind on quell.job (behind) where behind is not null;
 -- R6: at most one open window for a (task, key).
@@ -112,8 +114,48 @@ create unique index job_alone on quell.job (task_id, key)
 -- closed windows in their order.
 create index job_turn on quell.job (task_id, key, state desc, id)
     where key is not null and (state = 1 or closed);
+-- R31: what runs of a queue.
+create index job_runs on quell.job (lane_id) where state = 1;
 -- R21: the jobs of a claim, which share the draw in their tokens.
 create index job_drawn on quell.job ((token & 549755813887)) where state = 1;
+
+-- R31: from where the jobs of a partition that may start are read. None of them comes before the first
+-- head of its partition, so a claim reads no more heads than it needs, in their order. Whoever writes a
+-- job that comes before them adds one; nobody changes one, so no writer waits for another. Claims
+-- replace those that are no longer where the first job is, in queues that limit their partitions.
+create table quell.head (
+    lane_id      integer not null,
+    partition_id integer not null,
+    due_at       bigint not null,
+    job_id       bigint not null
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000,
+        autovacuum_vacuum_cost_delay = 0);
+create index head_of_partition on quell.head (lane_id, partition_id, due_at, job_id);
+create index head_first on quell.head (lane_id, due_at, job_id, partition_id);
+
+-- What keeps the heads of a partition from being replaced while a job is written that comes before
+-- them. Many partitions share it, so that a call with many of them holds few.
+create function quell.head_lock(lane integer, partition integer) returns bigint
+language sql immutable as $$
+    select hashint8extended((lane::bigint << 8) | (partition & 255), 5147261)
+$$;
+create function quell.keep_head() returns trigger language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock_shared(quell.head_lock(new.lane_id, new.partition_id));
+    if not exists (select from quell.head h
+                    where h.lane_id = new.lane_id and h.partition_id = new.partition_id
+                      and (h.due_at, h.job_id) <= (new.due_at, new.id))
+    then
+        insert into quell.head (lane_id, partition_id, due_at, job_id)
+        values (new.lane_id, new.partition_id, new.due_at, new.id);
+    end if;
+    return null;
+end
+$$;
+create trigger job_heads after insert or update of state, behind, due_at, lane_id, partition_id
+   on quell.job for each row
+ when (new.partition_id <> 0 and new.state = 0 and new.behind is null)
+   execute function quell.keep_head();
 
 -- R21: the leases of running jobs. One row for all jobs of a claim, with 0 for their ids, and one for
 -- each job whose lease was renewed without the others.

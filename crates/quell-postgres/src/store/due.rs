@@ -2,17 +2,19 @@
 //! a queue is kept, so that the next claim knows which way to go.
 
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_core::line::Line;
 use quell_core::{Claim, Claimed, QueueName, Result, TaskName, Timestamp, WorkerId};
 use tokio::sync::Mutex;
 
 use super::PostgresStore;
+use crate::claim::Winding;
 use crate::error::wants_retry;
-use crate::look::{Look, base_of, look};
+use crate::look::{Alone, Look, Looking, base_of};
+use crate::trail::Places;
 use crate::tries::Tries;
-use crate::tx::Tx;
+use crate::tx::{News, Tx};
 
 /// When to look again at an inbox that another call was folding.
 const FOLDED_ELSEWHERE: Duration = Duration::from_millis(250);
@@ -21,6 +23,12 @@ impl PostgresStore {
     /// What the claims of a queue with limits pass one by one.
     fn gate(&self, queue: &QueueName) -> Option<Arc<Mutex<()>>> {
         self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
+    }
+
+    /// R31: what queues' limits held back may start now, at any worker. It stands where claims left it.
+    pub(crate) fn free_slots(&self, now: Timestamp, news: &mut News) {
+        let limited = self.limited.read().unwrap_or_else(PoisonError::into_inner);
+        limited.keys().for_each(|queue| news.wake(queue, now));
     }
 
     fn is_winding(&self, queue: &QueueName) -> bool {
@@ -48,12 +56,12 @@ impl PostgresStore {
     pub(super) async fn look(
         &self,
         now: Option<Timestamp>,
-        queue: &QueueName,
-        tasks: &[TaskName],
-        worker: Option<&WorkerId>,
+        (queue, tasks, worker): (&QueueName, &[TaskName], Option<&WorkerId>),
+        from: &Places,
     ) -> Result<Look> {
-        let asked = self.asked(now);
-        let look = look(&self.pool, &self.sql, asked, (queue, tasks, worker)).await?;
+        let (sql, asked) = (&self.sql, self.asked(now));
+        let looking = Looking { sql, asked, queue, tasks, worker, most: 1, from };
+        let look = looking.look(&mut Alone(&self.pool, sql)).await?;
         self.saw(look.line.now);
         let settings = &look.line.settings;
         let is_limited = settings.limits_concurrency() || settings.limits_rate();
@@ -77,12 +85,24 @@ impl PostgresStore {
         {
             return Ok(claimed);
         }
-        let before = self.look(now, queue, &claim.tasks, Some(&claim.worker)).await?;
+        let from = if now.is_none() { self.trails.next(claim) } else { Places::HEAD };
+        let began = Instant::now();
+        let who = (queue, &*claim.tasks, Some(&claim.worker));
+        let before = self.look(now, who, &from).await?;
         let is_straight = self.learn_shape(queue, &before).await?;
         if !before.is_due() || claim.limit == 0 {
-            let Line { now, .. } = before.line;
-            let rated = before.line.settings.limits_rate();
-            return Ok(Claimed { now, jobs: Vec::new(), next: before.line.next(), rated });
+            if !before.stale.is_empty() {
+                write!(self, now, |tx| tx.raise_heads(&before.stale).await?)?;
+            }
+            let Line { now: at, .. } = before.line;
+            let (mut next, rated) = (before.line.next(), before.line.settings.limits_rate());
+            if now.is_none() {
+                let reached = before.reached(&[]);
+                let took = (from.read, began.elapsed());
+                self.trails.note(claim, took, (at, next.lapse), &reached);
+                from.read.look_from_the_head(began, &mut next);
+            }
+            return Ok(Claimed { now: at, jobs: Vec::new(), next, rated });
         }
         if is_straight
             && !before.inbox_waits
@@ -95,14 +115,24 @@ impl PostgresStore {
             Some(gate) => Some(gate.lock().await),
             None => None,
         };
-        write!(self, now, |tx| {
-            let (jobs, mut next, rated) = tx.claim(claim).await?;
+        // What waited for its turn meanwhile is no cost of the claim.
+        let began = Instant::now();
+        let (mut claimed, reached) = write!(self, now, |tx| {
+            let Winding { jobs, mut next, rated, reached } = tx.claim(claim, &from).await?;
             if tx.inbox_waits {
                 // Another call folds the inbox. If it dies, no notification comes.
                 let soon = next.now + FOLDED_ELSEWHERE;
                 next.due = Some(next.due.map_or(soon, |due| due.min(soon)));
             }
-            Claimed { now: tx.now, jobs, next, rated }
-        })
+            (Claimed { now: tx.now, jobs, next, rated }, reached)
+        })?;
+        if now.is_none() {
+            let at = (claimed.now, claimed.next.lapse);
+            self.trails.note(claim, (from.read, began.elapsed()), at, &reached);
+            if claimed.jobs.len() < claim.limit {
+                from.read.look_from_the_head(began, &mut claimed.next);
+            }
+        }
+        Ok(claimed)
     }
 }

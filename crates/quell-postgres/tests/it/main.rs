@@ -23,6 +23,8 @@ mod folds;
 #[cfg(test)]
 mod functions;
 #[cfg(test)]
+mod heads;
+#[cfg(test)]
 mod hosts;
 #[cfg(test)]
 mod inbox;

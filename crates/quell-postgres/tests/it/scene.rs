@@ -62,6 +62,19 @@ impl Scene {
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
+
+    /// No job that may start comes before all heads of its partition.
+    pub(crate) fn check_heads(&self) {
+        let missed = self.sql(
+            "select count(*) from quell.job j
+              where j.partition_id <> 0 and j.state = 0 and j.behind is null
+                and not exists (
+                    select from quell.head h
+                     where h.lane_id = j.lane_id and h.partition_id = j.partition_id
+                       and (h.due_at, h.job_id) <= (j.due_at, j.id))",
+        );
+        assert_eq!(missed, "0", "jobs that no head leads to");
+    }
 }
 
 /// How many jobs there are.

@@ -1,0 +1,262 @@
+//! The heads of partitions: from where their jobs are read, in queues that limit partitions (R31).
+//!
+//! No job of a partition that may start comes before its first head, which a trigger of the schema
+//! sees to. So the heads are read in their order, page by page, until those that have been read have
+//! enough to start. Partitions whose slots are all taken are not among them.
+//!
+//! A head stays behind when its job has started. Claims that find such a head replace it, while a lock
+//! keeps others from writing a job before it; where somebody is writing one, the head waits for the next
+//! claim.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_core::line::{DueLane, Line};
+use quell_core::{Key, Result, Timestamp};
+use sqlx::postgres::PgRow;
+
+use crate::look::{Look, Looking, joint};
+use crate::row::{blocked, get, optional_time, time};
+use crate::sql::PgQuery;
+use crate::trail::{At, Part};
+use crate::tx::Tx;
+
+/// A lane and a partition whose heads are no longer where its first job is.
+pub(crate) type Stale = (i32, i32);
+
+/// Heads of a lane that are read at once: at first, and at most.
+const FIRST_PAGE: usize = 64;
+const PAGE: usize = 1_024;
+
+/// The heads of a queue's lanes, as far as they have been read.
+#[derive(Debug)]
+pub(crate) struct Heads {
+    /// The lanes of which more are to be read.
+    unread: BTreeMap<i32, Unread>,
+    /// The partitions that have been read, by their joint numbers.
+    seen: BTreeSet<i64>,
+    /// Partitions without a free slot.
+    full: Vec<i32>,
+    now: Timestamp,
+    page: usize,
+    /// How many partitions that may start something are enough.
+    enough: usize,
+}
+
+/// What is left of the heads of a lane.
+#[derive(Debug)]
+struct Unread {
+    priority: i64,
+    /// The last head that was read, and its partition.
+    last: (At, i32),
+    /// The partitions that have been read and have something due, each with its first job.
+    due: Vec<(At, Key)>,
+    /// The first head that is not due yet, with its partition.
+    ahead: Option<(i64, At, Key)>,
+    is_over: bool,
+}
+
+impl Unread {
+    /// Adds a partition to what the look showed.
+    fn add(&self, id: i64, first: Option<Timestamp>, partition: Key, look: &mut Look) {
+        let (priority, partition) = (self.priority, Some(partition));
+        look.line.lanes.push(DueLane { id, priority, partition, first, later: None });
+    }
+}
+
+impl Heads {
+    pub(crate) fn new(looking: &Looking<'_>, look: &Look, full: Vec<i32>) -> Heads {
+        let lanes = look.lanes.iter().map(|(lane, priority)| {
+            let (due, id) = looking.from.of_heads(*lane);
+            // Just before the first one that is to be read.
+            let last = ((Timestamp::from_micros(due), id), 0);
+            let (priority, due) = (*priority, Vec::new());
+            (*lane, Unread { priority, last, due, ahead: None, is_over: false })
+        });
+        Heads {
+            unread: lanes.collect(),
+            seen: BTreeSet::new(),
+            full,
+            now: look.line.now,
+            page: FIRST_PAGE.max(looking.most).min(PAGE),
+            enough: looking.most.max(1),
+        }
+    }
+
+    /// The next page, if there is one; its rows are to be given to [`Heads::take`].
+    pub(crate) fn next(&mut self, looking: &Looking<'_>) -> Option<PgQuery> {
+        // The first one of all tells where the next claim begins, the full ones included.
+        const READ: &str = concat!(
+            "select l.id, h.partition_id, n.name, h.due_at, h.job_id, k.due_at, k.id,
+                    j.due_at, j.id, l.first
+               from (select l.*, (
+                            select array[h.due_at, h.job_id] from quell.head h
+                             where h.lane_id = l.id
+                               and (h.due_at, h.job_id, h.partition_id)
+                                   >= (l.due_at, l.job_id, l.partition_id)
+                             order by h.due_at, h.job_id, h.partition_id limit 1) as first
+                       from unnest($1::int[], $2::bigint[], $3::bigint[], $4::int[])
+                            l (id, due_at, job_id, partition_id)) l
+               left join lateral (
+                    (select h.partition_id, h.due_at, h.job_id from quell.head h
+                      where h.lane_id = l.id
+                        and (h.due_at, h.job_id, h.partition_id)
+                            > (l.due_at, l.job_id, l.partition_id)
+                        and h.due_at <= $7
+                        and h.partition_id not in (select unnest($5::int[]))
+                      order by h.due_at, h.job_id, h.partition_id limit $6)
+                     union all
+                    -- And the first one that is not due yet.
+                    (select h.partition_id, h.due_at, h.job_id from quell.head h
+                      where h.lane_id = l.id and h.due_at > $7
+                        and h.partition_id not in (select unnest($5::int[]))
+                      order by h.due_at, h.job_id, h.partition_id limit 1)) h on true
+               left join lateral (
+                    select j.due_at, j.id from quell.job j
+                     where j.lane_id = l.id and j.partition_id = h.partition_id
+                       and j.partition_id <> 0 and j.state = 0 and j.behind is null
+                       and (j.due_at, j.id) >= (h.due_at, h.job_id)
+                     order by j.due_at, j.id limit 1) k on h.due_at <= $7
+               left join lateral (
+                    select j.due_at, j.id from quell.job j
+                     where j.lane_id = l.id and j.partition_id = h.partition_id
+                       and j.partition_id <> 0 and j.state = 0 and j.behind is null
+                       and (j.due_at, j.id) >= (k.due_at, k.id) and not ",
+            blocked!(),
+            "        order by j.due_at, j.id limit 1) j on true
+               left join quell.partition n on n.id = h.partition_id
+              order by h.due_at, h.job_id, h.partition_id"
+        );
+        if self.unread.is_empty() {
+            return None;
+        }
+        let of = |get: fn(&Unread) -> i64| self.unread.values().map(get).collect::<Vec<i64>>();
+        let query = looking.sql.query(READ).bind(self.unread.keys().copied().collect::<Vec<_>>());
+        let query = query.bind(of(|lane| lane.last.0.0.as_micros())).bind(of(|lane| lane.last.0.1));
+        let partitions = self.unread.values().map(|lane| lane.last.1).collect::<Vec<i32>>();
+        let query = query.bind(partitions).bind(self.full.clone());
+        let page = i64::try_from(self.page).unwrap_or(i64::MAX);
+        Some(query.bind(page).bind(self.now.as_micros()))
+    }
+
+    /// Takes the rows of a page to the lanes of the look; the names of the partitions that are new.
+    pub(crate) fn take(&mut self, rows: &[PgRow], look: &mut Look) -> Result<Vec<Key>> {
+        let mut names = Vec::new();
+        let mut counts: BTreeMap<i32, usize> = BTreeMap::new();
+        for row in rows {
+            let lane: i32 = get(row, 0)?;
+            if let Some([due, id]) = get::<Option<Vec<i64>>, _>(row, 9)?.as_deref() {
+                let first = (Timestamp::from_micros(*due), *id);
+                look.firsts.entry((lane, Part::Heads)).or_insert(first);
+            }
+            let Some(unread) = self.unread.get_mut(&lane) else { continue };
+            let Some(partition) = get::<Option<i32>, _>(row, 1)? else { continue };
+            let Some(name) = get::<Option<&str>, _>(row, 2)?.map(Key::new).transpose()? else {
+                continue;
+            };
+            let (id, head) = (joint(lane, partition), (time(row, 3)?, get(row, 4)?));
+            if head.0 > self.now {
+                unread.ahead = Some((id, head, name));
+                continue;
+            }
+            unread.last = (head, partition);
+            *counts.entry(lane).or_default() += 1;
+            let waits = at(row, 5)?;
+            if waits != Some(head) || self.seen.contains(&id) {
+                look.stale.insert((lane, partition));
+            }
+            if !self.seen.insert(id) {
+                // The first head of a partition counts.
+                continue;
+            }
+            let first = at(row, 7)?;
+            if let Some(first) = first.filter(|first| first.0 <= self.now) {
+                unread.due.push((first, name.clone()));
+            }
+            names.push(name.clone());
+            look.from.insert(id, waits.unwrap_or(head));
+            unread.add(id, first.map(|(due, _)| due), name, look);
+        }
+        for (lane, unread) in &mut self.unread {
+            unread.is_over = counts.get(lane).is_none_or(|count| *count < self.page);
+            // One that is not due yet is looked at no further.
+            let ahead = unread.ahead.take().filter(|(id, ..)| !self.seen.contains(id));
+            if let Some((id, head, name)) = ahead.filter(|_| unread.is_over) {
+                look.from.insert(id, head);
+                names.push(name.clone());
+                unread.add(id, Some(head.0), name, look);
+            }
+        }
+        self.page = (self.page * 4).min(PAGE);
+        Ok(names)
+    }
+
+    /// Leaves the lanes of which enough has been read, now that it is known what is taken.
+    pub(crate) fn settle(&mut self, line: &Line) {
+        let enough = self.enough;
+        let has_room = |name: &Key| {
+            let used = line.taken.partitions.get(name).copied().unwrap_or_default();
+            line.settings.partition_room(&used) > 0
+        };
+        self.unread.retain(|_, lane| {
+            // Of partitions that were not read no job comes before their heads.
+            let sure = lane.due.iter().filter(|(at, name)| *at <= lane.last.0 && has_room(name));
+            !lane.is_over && sure.count() < enough
+        });
+    }
+}
+
+/// The place in two columns, if there is one.
+fn at(row: &PgRow, column: usize) -> Result<Option<At>> {
+    let due = optional_time(row, column)?;
+    due.map(|due| Ok((due, get(row, column + 1)?))).transpose()
+}
+
+impl Tx<'_> {
+    /// Puts the heads of these partitions where their first jobs are, but for those in which somebody is
+    /// writing a job.
+    pub(crate) async fn raise_heads(&mut self, stale: &BTreeSet<Stale>) -> Result<()> {
+        const LOCK: &str = "select l.id, l.partition_id
+               from unnest($1::int[], $2::int[]) l (id, partition_id)
+              where pg_try_advisory_xact_lock(quell.head_lock(l.id, l.partition_id))";
+        // A statement of its own, which sees what was committed before the locks.
+        const RAISE: &str = "with first as materialized (
+                 select l.id as lane_id, l.partition_id, j.due_at, j.id
+                   from unnest($1::int[], $2::int[]) l (id, partition_id)
+                  cross join lateral (
+                        select h.due_at, h.job_id from quell.head h
+                         where h.lane_id = l.id and h.partition_id = l.partition_id
+                         order by h.due_at, h.job_id limit 1) h
+                  cross join lateral (
+                        select j.due_at, j.id from quell.job j
+                         where j.lane_id = l.id and j.partition_id = l.partition_id
+                           and j.partition_id <> 0 and j.state = 0 and j.behind is null
+                           and (j.due_at, j.id) >= (h.due_at, h.job_id)
+                         order by j.due_at, j.id limit 1) j),
+             gone as (
+                 delete from quell.head
+                  where ctid = any(array(
+                        select h.place
+                          from unnest($1::int[], $2::int[]) l (id, partition_id)
+                         cross join lateral (
+                               select h.ctid as place from quell.head h
+                                where h.lane_id = l.id and h.partition_id = l.partition_id
+                                order by h.due_at, h.job_id) h)))
+             insert into quell.head (lane_id, partition_id, due_at, job_id)
+             select lane_id, partition_id, due_at, id from first";
+        if stale.is_empty() {
+            return Ok(());
+        }
+        let (lanes, partitions): (Vec<i32>, Vec<i32>) = stale.iter().copied().unzip();
+        let query = self.sql.query(LOCK).bind(lanes).bind(partitions);
+        let (mut lanes, mut partitions) = (Vec::new(), Vec::new());
+        for row in &self.fetch("lock the heads of partitions", query).await? {
+            lanes.push(get::<i32, _>(row, 0)?);
+            partitions.push(get::<i32, _>(row, 1)?);
+        }
+        if lanes.is_empty() {
+            return Ok(());
+        }
+        let query = self.sql.query(RAISE).bind(lanes).bind(partitions);
+        self.run("write the heads of partitions", query).await
+    }
+}
