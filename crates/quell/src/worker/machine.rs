@@ -19,7 +19,7 @@ use super::event::{Command, Event};
 use super::poller::{Polled, Poller, StoreClock};
 use super::ticker::Ticker;
 use crate::metrics;
-use held::{PENALTY, Waiting};
+use held::{ClaimCost, PENALTY, Waiting};
 use pulse::Pulse;
 use rest::{Rest, SAFETY};
 use upkeep::{PRUNE_PAUSE, REAP_PAUSE};
@@ -118,6 +118,7 @@ pub(crate) struct Machine {
     ahead: usize,
     ended_since_claim: usize,
     claimed_at: Timestamp,
+    claim_cost: ClaimCost,
     unsettled: Vec<Settlement>,
     settling: bool,
     settle_at: Timestamp,
@@ -170,6 +171,7 @@ impl Machine {
             ahead: 0,
             ended_since_claim: 0,
             claimed_at: now,
+            claim_cost: ClaimCost::UNKNOWN,
             unsettled: Vec::new(),
             settling: false,
             settle_at: now,
@@ -328,6 +330,9 @@ impl Machine {
         let polled = self.poll_again(queue, limit, &answer, now);
         let Some(claimed) = polled.and(answer.ok()) else { return };
         self.look_for_lapses(&claimed.next);
+        if !claimed.jobs.is_empty() {
+            self.claim_cost.learn(now.since(asked_at));
+        }
         let until = asked_at + self.bounds.lease;
         for job in &claimed.jobs {
             self.held.insert(Lease { job: job.id, token: job.token }, Held::new(until));

@@ -17,6 +17,8 @@ struct Story {
     next_job: u64,
     /// Whether claims are answered as by a queue with a rate.
     rated: bool,
+    /// What a claim takes.
+    took: Duration,
 }
 
 impl Story {
@@ -32,7 +34,8 @@ impl Story {
         let (lease, grace, rests) = (LEASE, GRACE, false);
         let bounds = Bounds { concurrency, prefetch, lease, heartbeat, grace, poll, rests };
         let queues = (0..queues).map(|n| QueueName::new(format!("q{n}")).unwrap()).collect();
-        Story { machine: Machine::new(bounds, queues, now, 7), now, next_job: 1, rated: false }
+        let (machine, took) = (Machine::new(bounds, queues, now, 7), Duration::ZERO);
+        Story { machine, now, next_job: 1, rated: false, took }
     }
 
     /// Tells the event; a heartbeat is answered at once.
@@ -56,7 +59,7 @@ impl Story {
         let jobs = (0..jobs).map(|_| self.job()).collect();
         let next = NextDue { now: self.now, due, lapse: None };
         let claimed = Claimed { now: self.now, jobs, next, rated: self.rated };
-        let (asked_at, answer) = (self.now, Ok(claimed));
+        let (asked_at, answer) = (self.now.before(self.took), Ok(claimed));
         self.tell(Event::Claimed { queue: 0, limit, asked_at, answer })
     }
 
@@ -165,6 +168,28 @@ fn r31_a_worker_never_claims_past_its_free_slots_and_prefetch() {
     story.now = story.now + Duration::from_secs(60);
     let commands = story.ended(&[3]);
     assert_eq!(claim_limit(&commands), Some(3), "at a slow pace, free slots only");
+}
+
+#[test]
+fn r08_r31_what_is_taken_ahead_follows_what_claims_take() {
+    // In microseconds, and how long the jobs last that are taken ahead, in milliseconds.
+    for (took, lasts) in [(100, 10), (400, 20), (1_000, 50), (20_000, 75), (1_000_000, 75)] {
+        let (mut story, mut limit) = Story::started(2, 1_000);
+        story.took = Duration::from_micros(took);
+        let mut ahead = 0;
+        // Two jobs a millisecond.
+        for _ in 0..100 {
+            story.claimed(2, limit, None);
+            story.now = story.now + Duration::from_millis(1);
+            let running = story.running();
+            let commands = story.ended(&running);
+            limit = claim_limit(&commands).expect("two slots are free");
+            ahead = limit - 2;
+            let sent = commands.into_iter().find_map(settle);
+            story.settled(sent.unwrap_or_default());
+        }
+        assert_eq!(ahead, 2 * lasts, "where a claim takes {took} µs");
+    }
 }
 
 /// A worker of two slots, the jobs of which took next to no time: it takes ahead.

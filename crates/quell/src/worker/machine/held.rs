@@ -9,17 +9,45 @@ use tracing::debug;
 use super::super::event::Command;
 use super::{Machine, Stage};
 
-/// How long what is prefetched should last.
-pub(super) const AHEAD: Duration = Duration::from_millis(50);
+/// What is taken ahead lasts so many times as long as a claim takes, so that claims take a small part
+/// of the time, and none is waited for;
+const CLAIMS: u32 = 50;
+/// not so short that a handler which takes a little longer empties it,
+const SHORTEST: Duration = Duration::from_millis(10);
+/// and not so long that jobs would have to be released.
+const LONGEST: Duration = Duration::from_millis(75);
+/// What a claim takes where none is known.
+const CLAIM: Duration = Duration::from_millis(1);
 
-/// Without a start or an end of an attempt for this long, what was taken ahead is released: as much
-/// was to be done by then.
-pub(super) const STALL: Duration = AHEAD;
+/// Without a start or an end of an attempt for this long, what was taken ahead is released.
+pub(super) const STALL: Duration = Duration::from_millis(50);
 /// The longest that a job waits in a worker's hands (R8).
 pub(super) const HOLD: Duration = Duration::from_millis(100);
 /// How long nothing is taken ahead after a release; twice as long after each further one.
 pub(super) const PENALTY: Duration = Duration::from_millis(100);
 pub(super) const MAX_PENALTY: Duration = Duration::from_secs(10);
+
+/// What the claims of late took that brought jobs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClaimCost(Duration);
+
+impl ClaimCost {
+    pub(super) const UNKNOWN: ClaimCost = ClaimCost(CLAIM);
+
+    /// Counts one more claim; the last few count most. One that took no time was in virtual time, and
+    /// tells nothing.
+    pub(super) fn learn(&mut self, took: Duration) {
+        if !took.is_zero() {
+            // A claim that hung says little about the next.
+            self.0 = (self.0.saturating_mul(7).saturating_add(took.min(LONGEST))) / 8;
+        }
+    }
+
+    /// How long what is taken ahead is to last.
+    pub(super) fn ahead(self) -> Duration {
+        self.0.saturating_mul(CLAIMS).clamp(SHORTEST, LONGEST)
+    }
+}
 
 /// A claimed job that waits for a slot.
 #[derive(Debug)]
@@ -42,8 +70,8 @@ impl Machine {
         rated.filter_map(|poller| poller.claiming).sum()
     }
 
-    /// As many jobs ahead as the worker finishes in [`AHEAD`] at its present pace: slow handlers
-    /// prefetch nothing, and fast ones never wait for a claim.
+    /// As many jobs ahead as the worker finishes at its present pace in the time that
+    /// [`ClaimCost::ahead`] says: slow handlers prefetch nothing, and fast ones never wait for a claim.
     pub(super) fn set_ahead(&mut self, now: Timestamp) {
         if now < self.hold_off {
             self.ahead = 0;
@@ -55,7 +83,7 @@ impl Machine {
         }
         let elapsed = now.since(self.claimed_at).as_micros().max(1);
         let ended = self.ended_since_claim as u128;
-        let pace = ended.saturating_mul(AHEAD.as_micros()) / elapsed;
+        let pace = ended.saturating_mul(self.claim_cost.ahead().as_micros()) / elapsed;
         self.ahead = usize::try_from(pace).unwrap_or(usize::MAX).min(self.bounds.prefetch);
     }
 
