@@ -99,9 +99,21 @@ impl ScheduleInfo {
         if limit == 0 || self.next.is_none_or(|next| next > now) {
             return Vec::new();
         }
+        let mut ticks = self.ticks_due(now, limit);
+        self.handled = ticks.last().copied().unwrap_or(now);
+        self.next = self.schedule.spec.next(self.handled);
+        ticks.retain(|tick| !fired.contains(tick));
+        self.fires(&ticks);
+        ticks
+    }
+
+    /// The ticks among which [`due`](Self::due) chooses at `now`, at most `limit`: a store that does
+    /// not keep a row for each tick looks up which of them a backfill has fired.
+    #[must_use]
+    pub fn ticks_due(&self, now: Timestamp, limit: usize) -> Vec<Timestamp> {
         let spec = &self.schedule.spec;
         let newest = || spec.latest(now).filter(|tick| *tick > self.handled);
-        let mut ticks: Vec<Timestamp> = match self.schedule.catch_up {
+        match self.schedule.catch_up {
             CatchUp::All => {
                 spec.ticks(self.handled).take_while(|tick| *tick <= now).take(limit).collect()
             }
@@ -109,12 +121,16 @@ impl ScheduleInfo {
             CatchUp::None => {
                 newest().filter(|tick| now.since(*tick) <= ON_TIME).into_iter().collect()
             }
-        };
-        self.handled = ticks.last().copied().unwrap_or(now);
-        self.next = spec.next(self.handled);
-        ticks.retain(|tick| !fired.contains(tick));
-        self.fires(&ticks);
-        ticks
+        }
+    }
+
+    /// The ticks from `from` to `to`, both included, among which [`backfill`](Self::backfill)
+    /// chooses: at most one more than [`MAX_BACKFILL`].
+    #[must_use]
+    pub fn ticks_between(&self, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
+        let ticks = self.schedule.spec.ticks(from.before(Duration::from_micros(1)));
+        let in_range = ticks.take_while(|tick| *tick <= to);
+        in_range.take(MAX_BACKFILL.saturating_add(1)).collect()
     }
 
     /// The ticks from `from` to `to`, both included, that have not fired; the caller fires them.
@@ -142,9 +158,7 @@ impl ScheduleInfo {
             let message = format!("`from` is {from}: what fired is known from {oldest} on");
             return Err(Error::invalid("from", message));
         }
-        let ticks = self.schedule.spec.ticks(from.before(Duration::from_micros(1)));
-        let in_range = ticks.take_while(|tick| *tick <= to);
-        let mut ticks: Vec<_> = in_range.take(MAX_BACKFILL.saturating_add(1)).collect();
+        let mut ticks = self.ticks_between(from, to);
         if ticks.len() > MAX_BACKFILL {
             let message = format!("the range has more than {MAX_BACKFILL} ticks: split it");
             return Err(Error::invalid("from", message));
