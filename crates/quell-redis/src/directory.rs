@@ -279,5 +279,6 @@ impl Shard {
 
 /// What these keys mean; a newer Quell may mean something else. Since 2, a shard of a queue has a part
 /// of the slots to itself, and a row may tell its bound in milliseconds; since 3, a row has what was
-/// drawn for the newest start. Nothing older was released, and none of it is read.
-const LAYOUT: u64 = 3;
+/// drawn for the newest start; since 4, ticks that fired are in spans. Nothing older was released, and
+/// none of it is read.
+const LAYOUT: u64 = 4;

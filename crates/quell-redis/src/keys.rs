@@ -87,13 +87,10 @@ impl Keys {
         schedules: "schedules",
         /// Schedules, by their next tick.
         plan: "plan",
-        /// Ticks that fired, by schedule and time.
+        /// Which ticks fired, by schedule: see `fired`.
         ticks: "ticks",
-        /// The same, by time.
+        /// Schedules, by the time before which none of their ticks is on record.
         tick_times: "tick-times",
-        /// Sets of ticks that deleted schedules have left, by what follows `forgotten:` in their
-        /// names: the names of the schedules.
-        forgotten: "forgotten",
         /// Jobs that are set aside, by number.
         unreadable: "unreadable",
         /// What is known of them.
@@ -132,17 +129,17 @@ impl Keys {
         self.named(&format!("names:{job}"))
     }
 
-    /// The ticks of a schedule that fired, by time.
+    /// The closed spans of a schedule that are shorter than an hour, by their last tick: see `fired`.
     pub(crate) fn fired(&self, schedule: &ScheduleName) -> String {
         self.named(&format!("fired:{schedule}"))
     }
 
-    /// What [`fired`](Self::fired) was of a schedule that was deleted.
-    pub(crate) fn forgotten_ticks(&self, id: &str) -> String {
-        self.named(&format!("forgotten:{id}"))
+    /// Those of an hour and more.
+    pub(crate) fn fired_long(&self, schedule: &ScheduleName) -> String {
+        self.named(&format!("fired-long:{schedule}"))
     }
 
-    /// The ticks among a job's triggers.
+    /// The newest ticks among a job's triggers, by schedule.
     pub(crate) fn ticks_of(&self, job: JobId) -> String {
         self.named(&format!("ticks:{job}"))
     }

@@ -3,7 +3,7 @@
 //! `options` opens it, `store` is the door, `tx` takes one step: it reads the rows (`look`, `load`),
 //! lets the core decide ([`quell_core::part`]), and writes what changed by one script (`write`,
 //! `lua/`), if what was read is still so; most calls are one script, which `fast` knows. `claim`
-//! knows who comes next, and `busy` which window of a key; `read`, `dead`, `alerts`, `schedules` and
+//! knows who comes next, `busy` which window of a key, and `fired` which ticks have fired; `read`, `dead`, `alerts`, `schedules` and
 //! `upkeep` are what operators and workers ask for besides. `keys`, `row` and `known` say what stands
 //! where in Redis. Calls go out by a `link`: to one server by a `wire`, which keeps its connection
 //! alive and finds the server by a `source`, or to the nodes of a `cluster` by a wire each. `directory`
@@ -23,6 +23,7 @@ mod door;
 mod ends;
 mod error;
 mod fast;
+mod fired;
 mod forgotten;
 mod keys;
 mod known;

@@ -39,8 +39,6 @@ pub(crate) enum Read {
     Scan(String, String, usize),
     /// The same, with their values.
     ScanPairs(String, String, usize),
-    /// Members of a set from a cursor on, more or less so many.
-    ScanMembers(String, String, usize),
     /// Fields of a hash, as many as the bound of bytes of a script allows, and one at least.
     Bounded(String, Vec<String>),
     /// Members of a sorted set, at most so many, `after` a member that has the score `from`, or from
@@ -97,7 +95,6 @@ impl Read {
             | Read::Count(key)
             | Read::Scan(key, _, _)
             | Read::ScanPairs(key, _, _)
-            | Read::ScanMembers(key, _, _)
             | Read::Bounded(key, _)
             | Read::Portion { key, .. }
             | Read::ServerTime(key)
@@ -124,7 +121,6 @@ impl Read {
             Read::Count(_) => list!["n", key],
             Read::Scan(_, cursor, count) => list!["c", key, cursor.as_str(), *count],
             Read::ScanPairs(_, cursor, count) => list!["d", key, cursor.as_str(), *count],
-            Read::ScanMembers(_, cursor, count) => list!["u", key, cursor.as_str(), *count],
             Read::Bounded(_, fields) => {
                 list!["b", key, texts(fields), Item::from_count(MOST_BYTES)]
             }
@@ -224,7 +220,7 @@ impl Looked {
         values(self.next())?.into_iter().map(text).collect()
     }
 
-    /// The next answer: the cursor after a scan, `0` at its end, and the fields or members that it met.
+    /// The next answer: the cursor after a scan, `0` at its end, and the fields that it met.
     pub(crate) fn scanned(&mut self) -> Result<(String, Vec<String>)> {
         let mut met = self.members()?.into_iter();
         Ok((met.next().unwrap_or_else(|| "0".to_owned()), met.collect()))

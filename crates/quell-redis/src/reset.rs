@@ -7,20 +7,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::time::Duration;
 
 use quell_core::checkup::{ClockReset, in_use};
 use quell_core::part::Rows;
-use quell_core::{Result, ScheduleName, Steps, Timestamp, WakeHub};
+use quell_core::{JobId, Result, ScheduleName, Steps, Timestamp, WakeHub};
 use redis::Value;
 use tracing::error;
 
 use crate::RedisOptions;
 use crate::directory::Prefix;
 use crate::ends::Ends;
+use crate::fired::{MICROSECOND, Record, Shown};
 use crate::link::{Link, Scripts};
-use crate::look::{Read, Score, job_of};
+use crate::look::{Read, job_of};
 use crate::pace::TRIES;
+use crate::read::CHUNK;
 use crate::row::from_json;
 use crate::shard::{Time, Way};
 use crate::store::{ShardStore, step};
@@ -102,7 +103,8 @@ impl ShardStore {
     async fn set_clock_back(&self, reset: &ClockReset) -> Result<()> {
         step!(self, "set the clock back", (Time::Last, 0, false), |tx| {
             if tx.now > reset.after {
-                tx.load_everything(reset.to).await?;
+                tx.load_everything().await?;
+                tx.set_ticks_back(reset.to).await?;
                 tx.set_back(reset).await?;
             }
             Some(())
@@ -112,19 +114,17 @@ impl ShardStore {
 }
 
 impl Tx<'_> {
-    /// Loads all rows that have times; of the ticks those later than `now`.
-    async fn load_everything(&mut self, now: Timestamp) -> Result<()> {
+    /// Loads all rows that have times but for ticks.
+    async fn load_everything(&mut self) -> Result<()> {
         let keys = self.shard.keys.clone();
-        let from = Score::At(now + Duration::from_micros(1));
         let reads = vec![
             Read::All(keys.jobs()),
             Read::All(keys.schedules()),
             Read::lowest(keys.expiry(), usize::MAX),
-            Read::Lowest { key: keys.tick_times(), from, to: Score::Max, limit: usize::MAX },
         ];
         let mut looked = self.look(reads).await?;
         let (jobs, schedules) = (looked.pairs()?, looked.pairs()?);
-        let (names, ticks) = (looked.scored()?, looked.scored()?);
+        let names = looked.scored()?;
         let mut ids = Vec::with_capacity(jobs.len());
         for (id, row) in jobs {
             ids.push(job_of(&id)?);
@@ -133,7 +133,6 @@ impl Tx<'_> {
         self.take_all_settings();
         self.load_whole(&ids).await?;
         self.load_named(&names.into_iter().map(|(name, _)| name).collect()).await?;
-        self.load_tick_rows(&ticks.into_iter().map(|(field, _)| field).collect()).await?;
         for (name, row) in schedules {
             match from_json("a schedule", &row) {
                 Ok(info) => {
@@ -144,6 +143,60 @@ impl Tx<'_> {
                 Err(error) => error!(%error, "schedule left as it is"),
             }
         }
+        Ok(())
+    }
+
+    /// Forgets the ticks of the time that never came: they fire when it comes.
+    async fn set_ticks_back(&mut self, to: Timestamp) -> Result<()> {
+        let keys = self.shard.keys.clone();
+        let records = self.look(vec![Read::All(keys.ticks())]).await?.pairs()?;
+        for (name, row) in records {
+            let record = from_json::<Record>("a record of ticks", &row);
+            self.note(keys.ticks(), &name, Some(row));
+            let name = ScheduleName::new(name)?;
+            match record {
+                Ok(record) => self.set_record_back(&name, record, to).await?,
+                // R25: it harms itself only.
+                Err(error) => error!(%error, schedule = %name, "ticks left as they are"),
+            }
+        }
+        let jobs: Vec<JobId> = self.rows.jobs.keys().copied().collect();
+        for jobs in jobs.chunks(CHUNK) {
+            let reads = jobs.iter().map(|job| Read::All(keys.ticks_of(*job)));
+            let mut looked = self.look(reads.collect()).await?;
+            for job in jobs {
+                for (schedule, kept) in looked.pairs()? {
+                    let (id, mut ticks) = Shown::parse_all(&kept)?;
+                    let count = ticks.len();
+                    ticks.retain(|shown| shown.tick <= to);
+                    if ticks.len() < count {
+                        let kept = Shown::write_all(&id, &ticks);
+                        self.beside.hash_set(keys.ticks_of(*job), schedule, kept);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn set_record_back(
+        &mut self,
+        name: &ScheduleName,
+        mut record: Record,
+        to: Timestamp,
+    ) -> Result<()> {
+        let keys = self.shard.keys.clone();
+        for span in self.closed_spans(name, to + MICROSECOND, Timestamp::MAX).await? {
+            self.beside.unplace(span.set(&keys, name), span.member());
+            if let Some(span) = span.until(to) {
+                self.beside.place(span.set(&keys, name), span.member(), span.last);
+            }
+        }
+        record.newest = record.newest.and_then(|span| span.until(to));
+        record.closed = record.closed.map(|closed| closed.min(to));
+        record.oldest = record.oldest.min(to);
+        self.beside.place(keys.tick_times(), name.to_string(), record.oldest);
+        self.beside.hash_set(keys.ticks(), name, record.changed()?);
         Ok(())
     }
 
@@ -231,8 +284,6 @@ fn move_times(rows: &mut Rows, reset: &ClockReset) {
     }
     // A rate begins again: at most one more period's starts.
     rows.starts.retain(|_, log| log.starts().last().is_none_or(|last| *last <= reset.to));
-    // Ticks of the time that never came fire when it comes.
-    rows.ticks.retain(|(_, at), _| *at <= reset.to);
     for info in rows.schedules.values_mut() {
         info.handled = info.handled.min(reset.to);
         info.last = info.last.map(|last| last.min(reset.to));

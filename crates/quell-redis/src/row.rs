@@ -427,7 +427,7 @@ pub(crate) fn corrupt(what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Corrupt, message)
 }
 
-fn internal(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+pub(crate) fn internal(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(ErrorKind::Internal, format!("cannot {what}")).with_source(error)
 }
 

@@ -2,22 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use quell_core::schedule::{ScheduleInfo, Tick, Ticked, TickedBy, UNREADABLE_PAUSE};
+use quell_core::schedule::{
+    CATCH_UP_STEP, MAX_BACKFILL, RECORD, ScheduleInfo, Tick, Ticked, TickedBy, UNREADABLE_PAUSE,
+};
 use quell_core::{Batch, ErrorKind, JobId, Result, ScheduleName, Timestamp};
 use tracing::error;
 
+use crate::fired::{Fired, LONG, MICROSECOND, Record, Shown, Span};
 use crate::look::{Read, Score};
 use crate::portions::{Order, Walk};
-use crate::row::{corrupt, from_json};
+use crate::row::from_json;
 use crate::shard::Time;
 use crate::store::ShardStore;
 use crate::tx::{Cell, Tx};
 
-/// Names of ticks of a job that are read in one trip, and ticks.
-const SCANNED: usize = 1_000;
-const SHOWN_AT_A_TIME: usize = 50;
-/// Ticks that fired that are read in one trip.
-const FIRED: usize = 1_000;
+/// Closed spans of ticks that are read in one trip.
+pub(crate) const SPANS: usize = 250;
 
 impl ShardStore {
     pub(crate) async fn read_schedules(&self) -> Result<Vec<ScheduleInfo>> {
@@ -70,26 +70,52 @@ impl Tx<'_> {
         for (name, _) in self.look(due).await?.scored()? {
             names.push(ScheduleName::new(name)?);
         }
-        let key = self.shard.keys.schedules();
-        let cells = names.iter().map(|name| Cell::new(key.clone(), name.as_str())).collect();
-        self.fetch(cells, Vec::new()).await?;
+        let keys = self.shard.keys.clone();
+        let of = |name: &ScheduleName| {
+            [keys.schedules(), keys.ticks()].map(|key| Cell::new(key, name.as_str()))
+        };
+        self.fetch(names.iter().flat_map(of).collect(), Vec::new()).await?;
         for name in names {
-            match self.load_schedules([name.clone()]).await {
+            match self.load_due_schedule(&name).await {
                 Ok(()) => {}
                 // R25: it is tried again later, by a process that may know how, and stops no other.
                 // Its missed ticks follow its `catch_up` then.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     error!(%error, schedule = %name, "schedule cannot be decoded, trying again");
+                    self.rows.schedules.remove(&name);
                     let later = self.now + UNREADABLE_PAUSE;
-                    self.beside.place(self.shard.keys.plan(), name.to_string(), later);
+                    self.beside.place(keys.plan(), name.to_string(), later);
                 }
                 Err(error) => return Err(error),
             }
         }
-        let handled: Vec<(ScheduleName, Timestamp)> =
-            self.rows.schedules.iter().map(|(name, info)| (name.clone(), info.handled)).collect();
-        for (name, handled) in handled {
-            self.load_ticks(&name, handled, self.now).await?;
+        self.load_for_schedules().await
+    }
+
+    async fn load_due_schedule(&mut self, name: &ScheduleName) -> Result<()> {
+        self.load_schedules([name.clone()]).await?;
+        // What is due when the step is taken may be more. No process has fired that: the record, which
+        // the commit compares, was read before.
+        match self.rows.schedules.get(name) {
+            Some(info) => self.load_fired(name, &info.ticks_due(self.now, CATCH_UP_STEP)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Loads a schedule, and which of its ticks in a range have fired.
+    pub(crate) async fn load_for_backfill(
+        &mut self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<()> {
+        self.load_schedules([name.clone()]).await?;
+        if let Some(info) = self.rows.schedules.get(name) {
+            let ticks = info.ticks_between(from, to);
+            // Of a range with more ticks none is fired.
+            if ticks.len() <= MAX_BACKFILL {
+                self.load_fired(name, &ticks).await?;
+            }
         }
         self.load_for_schedules().await
     }
@@ -101,82 +127,78 @@ impl Tx<'_> {
         self.load_for(&batches).await
     }
 
-    /// Loads the ticks of a schedule that fired in this time: that they fired, and not their rows,
-    /// which no step that asks for this reads or changes.
-    pub(crate) async fn load_ticks(
-        &mut self,
-        name: &ScheduleName,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<()> {
-        let start = Score::At(from);
-        let mut walk = Walk::new(self.shard.keys.fired(name), Order::Lowest, start);
-        while from <= to && !walk.is_over() {
-            let portion = self.look(vec![walk.read(FIRED)]).await?.scored()?;
-            for (_, tick) in walk.take(portion, FIRED) {
-                if tick > to {
-                    return Ok(());
-                }
+    /// Loads which of these ticks of a schedule's plan have fired, and the spans that they may lengthen.
+    async fn load_fired(&mut self, name: &ScheduleName, ticks: &[Timestamp]) -> Result<()> {
+        let key = self.shard.keys.ticks();
+        self.fetch(vec![Cell::new(key.clone(), name.as_str())], Vec::new()).await?;
+        let record = self.cell(key, name.as_str());
+        let record: Option<Record> =
+            record.map(|bytes| from_json("a record of ticks", bytes)).transpose()?;
+        let mut fired = Fired { record, closed: Vec::new() };
+        let plan = self.rows.schedules.get(name).map(|info| info.schedule.spec.clone());
+        if let (Some(plan), Some(first), Some(last)) = (plan, ticks.first(), ticks.last()) {
+            let from = plan.latest(first.before(MICROSECOND)).unwrap_or(*first);
+            let to = plan.next(*last).unwrap_or(*last);
+            let closed = fired.record.as_ref().and_then(|record| record.closed);
+            if closed.is_some_and(|closed| closed >= from) {
+                fired.closed = self.closed_spans(name, from, to).await?;
+            }
+            for tick in fired.among(&plan, ticks)? {
+                // Steps only ask whether it has fired.
                 let (schedule, job, by) = (name.clone(), None, TickedBy::Plan);
                 self.rows.ticks.insert((name.clone(), tick), Tick { schedule, tick, job, by });
             }
         }
+        self.fired.insert(name.clone(), fired);
         Ok(())
     }
 
-    /// Loads the newest ticks among a job's triggers, as many as are shown. Those of a deleted
-    /// schedule may still have rows.
-    pub(crate) async fn load_ticks_of(&mut self, job: JobId) -> Result<()> {
+    /// The closed spans of a schedule that meet this time.
+    pub(crate) async fn closed_spans(
+        &mut self,
+        name: &ScheduleName,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<Vec<Span>> {
         let keys = self.shard.keys.clone();
-        let mut fields: BTreeSet<(i64, ScheduleName)> = BTreeSet::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let reads = vec![Read::ScanMembers(keys.ticks_of(job), cursor, SCANNED)];
-            let (next, found) = self.look(reads).await?.scanned()?;
-            for field in found {
-                let wrong = || corrupt(format_args!("the tick {field:?}"));
-                let (name, at) = field.split_once(' ').ok_or_else(wrong)?;
-                fields.insert((at.parse().map_err(|_| wrong())?, ScheduleName::new(name)?));
-            }
-            if next == "0" {
-                break;
-            }
-            cursor = next;
-        }
-        let fields: Vec<(i64, ScheduleName)> = fields.into_iter().rev().collect();
-        for fields in fields.chunks(SHOWN_AT_A_TIME) {
-            let reads = fields
-                .iter()
-                .map(|(at, name)| Read::Scores(keys.fired(name), vec![at.to_string()]));
-            let mut looked = self.look(reads.collect()).await?;
-            let mut there = BTreeSet::new();
-            for (at, name) in fields {
-                if looked.present()?.contains(&true) {
-                    there.insert(format!("{name} {at}"));
+        let mut spans = Vec::new();
+        for (set, last) in [(keys.fired(name), to + LONG), (keys.fired_long(name), Timestamp::MAX)]
+        {
+            let mut walk = Walk::new(set, Order::Lowest, Score::At(from));
+            let mut is_over = false;
+            while !(is_over || walk.is_over()) {
+                let portion = self.look(vec![walk.read(SPANS)]).await?.scored()?;
+                for (member, at) in walk.take(portion, SPANS) {
+                    is_over = at > last;
+                    let span = Span::parse(&member)?;
+                    if span.meets(from, to) {
+                        spans.push(span);
+                    }
                 }
             }
-            self.load_tick_rows(&there).await?;
-            let of_job = self.rows.ticks.values().filter(|tick| tick.job == Some(job));
-            if of_job.count() >= Tick::SHOWN {
-                break;
-            }
         }
-        Ok(())
+        Ok(spans)
     }
 
-    /// Loads ticks by the fields that they have.
-    pub(crate) async fn load_tick_rows(&mut self, fields: &BTreeSet<String>) -> Result<()> {
-        let key = self.shard.keys.ticks();
-        let cells = fields.iter().map(|field| Cell::new(key.clone(), field.as_str())).collect();
-        self.fetch(cells, Vec::new()).await?;
-        for field in fields {
-            let Some(bytes) = self.cell(key.clone(), field) else { continue };
-            let tick: Tick = from_json("a tick", bytes)?;
-            let named = format!("{} {}", tick.schedule, tick.tick.as_micros());
-            if named != *field {
-                return Err(corrupt(format_args!("the tick {field:?} is {named:?}")));
+    /// Loads the newest ticks among a job's triggers, of schedules that are there and by their records.
+    pub(crate) async fn load_ticks_of(&mut self, job: JobId) -> Result<()> {
+        let keys = self.shard.keys.clone();
+        let kept = self.look(vec![Read::All(keys.ticks_of(job))]).await?.pairs()?;
+        let cells = kept.iter().map(|(name, _)| Cell::new(keys.ticks(), name.as_str()));
+        self.fetch(cells.collect(), Vec::new()).await?;
+        let oldest = self.now.before(RECORD);
+        for (name, kept) in kept {
+            let Some(record) = self.cell(keys.ticks(), &name) else { continue };
+            let record: Record = from_json("a record of ticks", record)?;
+            let (id, shown) = Shown::parse_all(&kept)?;
+            if id != record.id {
+                continue;
             }
-            self.rows.ticks.insert((tick.schedule.clone(), tick.tick), tick);
+            let schedule = ScheduleName::new(name)?;
+            for Shown { tick, by } in shown.into_iter().filter(|shown| shown.tick >= oldest) {
+                let row = Tick { schedule: schedule.clone(), tick, job: Some(job), by };
+                self.rows.ticks.insert((schedule.clone(), tick), row);
+            }
         }
         Ok(())
     }

@@ -476,14 +476,21 @@ impl Steps for ShardStore {
         limit: usize,
     ) -> Result<Pruned> {
         let old = self.look_for_old(now.into(), retention).await?;
-        let more_ticks = old.forgotten && self.forget_ticks(now.into(), limit).await?;
+        let ticks = match old.ticks {
+            true => self.forget_old_ticks(now.into(), limit).await?,
+            false => Pruned::default(),
+        };
         if !old.rows {
-            return Ok(Pruned { more: more_ticks, ..Pruned::default() });
+            return Ok(ticks);
         }
         Ok(step!(self, "remove what has ended", (now.into(), 0), |tx| {
             let more = tx.load_old(retention, limit).await?;
             let pruned = tx.step(|part| part.prune(retention, limit));
-            pruned.map(|pruned| Pruned { more: more || more_ticks, ..pruned })
+            pruned.map(|Pruned { jobs, expired, .. }| Pruned {
+                jobs,
+                expired: expired.saturating_add(ticks.expired),
+                more: more || ticks.more,
+            })
         }))
     }
 
@@ -531,16 +538,10 @@ impl Steps for ShardStore {
     }
 
     async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
-        let deleted: Result<()> = step!(self, "delete a schedule", (now.into(), 0), |tx| {
+        step!(self, "delete a schedule", (now.into(), 0), |tx| {
             tx.load_schedules([name.clone()]).await?;
-            if tx.rows.schedules.contains_key(name) {
-                tx.retire_ticks(name);
-            }
             tx.step(|part| part.delete_schedule(name))
-        });
-        deleted?;
-        self.forget_first_ticks(now.into()).await;
-        Ok(())
+        })
     }
 
     async fn schedules(&self) -> Result<Vec<ScheduleInfo>> {
@@ -579,9 +580,7 @@ impl Steps for ShardStore {
     ) -> Result<u64> {
         let most = quell_core::schedule::MAX_BACKFILL;
         step!(self, "backfill a schedule", (now.into(), most), |tx| {
-            tx.load_schedules([name.clone()]).await?;
-            tx.load_ticks(name, from, to).await?;
-            tx.load_for_schedules().await?;
+            tx.load_for_backfill(name, from, to).await?;
             tx.step(|part| part.backfill(name, from, to))
         })
     }

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
-use quell_core::{Error, ErrorKind, JobId, Result, Timestamp};
+use quell_core::{Error, ErrorKind, JobId, Result, ScheduleName, Timestamp};
 
+use crate::fired::Fired;
 use crate::keys::member;
 use crate::known::Known;
 use crate::look::{Looked, Read, read_fields};
@@ -51,8 +52,8 @@ pub(crate) struct Tx<'s> {
     pub(crate) sets: BTreeMap<String, Vec<String>>,
     /// The first closed windows of keys, at most so many, which must still be those.
     pub(crate) firsts: BTreeMap<String, (usize, Vec<JobId>)>,
-    /// Members of sorted sets that must not be there, by set.
-    pub(crate) absent: BTreeSet<(String, String)>,
+    /// What was read of the ticks of schedules.
+    pub(crate) fired: BTreeMap<ScheduleName, Fired>,
     /// Keys of which the step is told what is busy.
     pub(crate) busy_keys: BTreeSet<TaskKey>,
     pub(crate) has_history: bool,
@@ -100,7 +101,7 @@ impl<'s> Tx<'s> {
             rows: Rows::default(),
             sets: BTreeMap::new(),
             firsts: BTreeMap::new(),
-            absent: BTreeSet::new(),
+            fired: BTreeMap::new(),
             busy_keys: BTreeSet::new(),
             has_history,
             time,
@@ -280,10 +281,6 @@ impl<'s> Tx<'s> {
             let members: Vec<String> = first.into_iter().map(member).collect();
             let members = compared(members.join(" ").into_bytes());
             checks.push(list![keys.number(set), Item::NOTHING, members, count]);
-        }
-        for (set, member) in self.absent {
-            let nothing = || Item::NOTHING;
-            checks.push(list![keys.number(set), member, nothing(), nothing(), true]);
         }
         let writes = writes.into_items(&mut keys);
         (keys.names, pack(&checks), pack(&writes))

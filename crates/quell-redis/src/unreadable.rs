@@ -237,9 +237,12 @@ impl Tx<'_> {
             let job = decode_in_part(*id, row, &self.known);
             aside.push(*id);
             self.forget_aside(*id);
-            if let Some(job) = job {
-                let aside = Job { state: JobState::Unreadable, ..job };
-                self.rows.jobs.insert(*id, Arc::new(aside));
+            match job {
+                Some(job) => {
+                    let aside = Job { state: JobState::Unreadable, ..job };
+                    self.rows.jobs.insert(*id, Arc::new(aside));
+                }
+                None => self.beside.delete(keys.ticks_of(*id)),
             }
         }
         self.load_names(&aside).await?;

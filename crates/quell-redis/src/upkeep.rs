@@ -1,6 +1,6 @@
 //! What has to be done now and then: taking back leases, and removing what has ended (R21, R37).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell_core::idempotency::look_again;
@@ -19,8 +19,8 @@ use crate::tx::{Cell, Tx};
 pub(crate) struct Old {
     /// Rows past their retention.
     pub(crate) rows: bool,
-    /// Ticks of deleted schedules.
-    pub(crate) forgotten: bool,
+    /// Ticks that no backfill can reach any more.
+    pub(crate) ticks: bool,
 }
 
 impl ShardStore {
@@ -36,8 +36,7 @@ impl ShardStore {
     pub(crate) async fn look_for_old(&self, time: Time, retention: &Retention) -> Result<Old> {
         let keys = &self.shard.keys;
         let reads = [keys.ended(), keys.dead(), keys.expiry(), keys.tick_times()];
-        let mut reads = reads.map(|key| Read::lowest(key, 1)).to_vec();
-        reads.push(Read::Count(keys.forgotten()));
+        let reads = reads.map(|key| Read::lowest(key, 1));
         let mut looked = self.shard.look("look for what has ended", time, &reads).await?;
         let now = looked.now;
         let mut first =
@@ -48,9 +47,8 @@ impl ShardStore {
         };
         let rows = is_old(ended, retention.succeeded)
             || is_old(dead, retention.dead)
-            || is_old(expires, Some(Duration::ZERO))
-            || is_old(tick, Some(RECORD));
-        Ok(Old { rows, forgotten: looked.number()? > 0 })
+            || is_old(expires, Some(Duration::ZERO));
+        Ok(Old { rows, ticks: tick.is_some_and(|at| at < now.before(RECORD)) })
     }
 }
 
@@ -89,8 +87,8 @@ impl Tx<'_> {
         self.rows.tasks = self.known.tasks.clone();
     }
 
-    /// Loads what is past its retention, and keys and ticks without effect, at most so many of
-    /// each, and no more than [`MOST_BYTES`]; returns whether there may be more of one.
+    /// Loads what is past its retention, and keys without effect, at most so many of each, and no more
+    /// than [`MOST_BYTES`]; returns whether there may be more of one.
     pub(crate) async fn load_old(&mut self, retention: &Retention, limit: usize) -> Result<bool> {
         let (keys, now) = (self.shard.keys.clone(), self.now);
         let until = |key, keep: Option<Duration>, limit| {
@@ -103,7 +101,6 @@ impl Tx<'_> {
                 until(keys.ended(), retention.succeeded, limit),
                 until(keys.dead(), retention.dead, limit),
                 until(keys.expiry(), Some(Duration::ZERO), limit),
-                until(keys.tick_times(), Some(RECORD), limit),
             ])
             .await?;
         let members =
@@ -112,15 +109,13 @@ impl Tx<'_> {
         old.extend(members(looked.scored()?));
         old.truncate(limit);
         let names: Vec<String> = members(looked.scored()?).collect();
-        let ticks: BTreeSet<String> = members(looked.scored()?).collect();
-        let more = [old.len(), names.len(), ticks.len()].into_iter().any(|found| found >= limit);
+        let more = [old.len(), names.len()].into_iter().any(|found| found >= limit);
         let ids: Result<Vec<JobId>> = old.iter().map(|member| job_of(member)).collect();
         let (ids, more_jobs) = self.within_bytes(ids?, cells_of_job).await?;
         let of_name = |keys: &Keys, name: &String| cell_of_name(keys, name).into_iter().collect();
         let (names, more_names) = self.within_bytes(names, of_name).await?;
         self.load_whole(&ids).await?;
         self.load_named(&names.into_iter().collect()).await?;
-        self.load_tick_rows(&ticks).await?;
         self.look_again_later().await?;
         Ok(more || more_jobs || more_names)
     }

@@ -339,36 +339,17 @@ impl Writes {
         for (name, _, info) in differing(&before.schedules, &after.schedules) {
             match info {
                 Some(info) => self.hash_set(keys.schedules(), name, to_json(info)?),
-                None => self.hash_delete(keys.schedules(), name),
+                None => {
+                    self.hash_delete(keys.schedules(), name);
+                    self.forget_ticks(keys, name);
+                }
             }
             match info.and_then(|info| info.next) {
                 Some(next) => self.place(keys.plan(), name.to_string(), next),
                 None => self.unplace(keys.plan(), name.to_string()),
             }
         }
-        for ((name, at), was, tick) in differing(&before.ticks, &after.ticks) {
-            let field = format!("{name} {}", at.as_micros());
-            if let Some(job) = was.and_then(|tick| tick.job) {
-                self.exclude(keys.ticks_of(job), field.clone());
-            }
-            let Some(tick) = tick else {
-                self.hash_delete(keys.ticks(), &field);
-                self.unplace(keys.fired(name), at.as_micros().to_string());
-                self.unplace(keys.tick_times(), field);
-                continue;
-            };
-            if was.is_none() {
-                // R36: a backfill of another process may have fired it since this step read.
-                tx.absent.insert((keys.fired(name), at.as_micros().to_string()));
-            }
-            self.hash_set(keys.ticks(), &field, to_json(tick)?);
-            self.place(keys.fired(name), at.as_micros().to_string(), *at);
-            self.place(keys.tick_times(), field.clone(), *at);
-            if let Some(job) = tick.job {
-                self.include(keys.ticks_of(job), field);
-            }
-        }
-        Ok(())
+        self.ticks(tx, before, after)
     }
 }
 

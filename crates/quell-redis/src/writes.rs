@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use quell_core::Timestamp;
 use quell_core::part::News;
+use quell_core::schedule::Tick;
 
 use crate::pack::{Item, list};
 use crate::shard::Shard;
@@ -84,24 +85,12 @@ pub(crate) enum Write {
     Delete {
         key: String,
     },
-    /// The set of a deleted schedule's ticks, if there are any, gets another name, which is listed.
-    Retire {
+    /// Ticks of a schedule, of whose record this is the id, are among the triggers of a job.
+    Show {
         key: String,
-        to: String,
-        list: String,
+        schedule: String,
         id: String,
-        name: String,
-    },
-    /// A tick of a deleted schedule leaves its set, and its row goes unless a schedule of the same
-    /// name has `fired` it since.
-    Forget {
-        set: String,
-        at: String,
-        field: String,
-        fired: String,
-        ticks: String,
-        times: String,
-        of_job: Option<String>,
+        ticks: Vec<String>,
     },
     Tell {
         channel: String,
@@ -226,22 +215,9 @@ impl Writes {
             Write::Expire { key, seconds } => list!["expire", keys.number(key), seconds],
             Write::Persist { key } => list!["persist", keys.number(key)],
             Write::Delete { key } => list!["del", keys.number(key)],
-            Write::Retire { key, to, list, id, name } => {
-                list!["retire", keys.number(key), keys.number(to), keys.number(list), id, name]
-            }
-            Write::Forget { set, at, field, fired, ticks, times, of_job } => {
-                let of_job = of_job.map_or(Item::NOTHING, |key| Item::from(keys.number(key)));
-                let (fired, times) = (keys.number(fired), keys.number(times));
-                list![
-                    "forget",
-                    keys.number(set),
-                    at,
-                    field,
-                    fired,
-                    keys.number(ticks),
-                    times,
-                    of_job
-                ]
+            Write::Show { key, schedule, id, ticks } => {
+                let ticks = Item::List(ticks.into_iter().map(Item::from).collect());
+                list!["show", keys.number(key), schedule, id, Tick::SHOWN, ticks]
             }
             Write::Ended { key, job, channel, hint } => {
                 list!["ended", keys.number(key), job, channel, hint]

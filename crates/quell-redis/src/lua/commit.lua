@@ -5,13 +5,9 @@
 -- makes jobs. Answers with 0, or with the number of the first check that failed, before anything was
 -- written.
 for number, check in ipairs(cmsgpack.unpack(ARGV[2])) do
-  local key, field, expected, members, is_score =
-    KEYS[check[1]], check[2], check[3], check[4], check[5]
+  local key, field, expected, members = KEYS[check[1]], check[2], check[3], check[4]
   local found
-  if is_score then
-    -- Of a member of a sorted set.
-    found = redis.call('ZSCORE', key, field)
-  elseif members then
+  if members then
     -- The first so many members of a sorted set.
     found = table.concat(redis.call('ZRANGE', key, 0, members - 1), ' ')
   elseif field then
@@ -74,21 +70,20 @@ for _, write in ipairs(cmsgpack.unpack(ARGV[3])) do
   elseif kind == 'persist' then
     redis.call('PERSIST', key)
   elseif kind == 'del' then
-    redis.call('DEL', key)
-  elseif kind == 'retire' then
-    if redis.call('EXISTS', key) == 1 then
-      redis.call('RENAME', key, KEYS[write[3]])
-      redis.call('HSET', KEYS[write[4]], write[5], write[6])
+    -- A large one is freed in the background.
+    redis.call('UNLINK', key)
+  elseif kind == 'show' then
+    -- R15: the newest ticks of a schedule among the triggers of a job, after the id of the schedule's
+    -- record. Those with another id are of a schedule that was deleted.
+    local schedule, id, most, ticks = write[3], write[4], write[5], write[6]
+    local words = string.gmatch(redis.call('HGET', key, schedule) or '', '%S+')
+    if words() == id then
+      for tick in words do ticks[#ticks + 1] = tick end
     end
-  elseif kind == 'forget' then
-    local at, field, of_job = write[3], write[4], write[8]
-    redis.call('ZREM', key, at)
-    -- R36: the tick of a schedule that was made since under the same name stays.
-    if not redis.call('ZSCORE', KEYS[write[5]], at) then
-      redis.call('HDEL', KEYS[write[6]], field)
-      redis.call('ZREM', KEYS[write[7]], field)
-      if of_job then redis.call('SREM', KEYS[of_job], field) end
-    end
+    local function time(tick) return tonumber(string.match(tick, '%-?%d+')) end
+    table.sort(ticks, function(one, other) return time(one) > time(other) end)
+    ticks = table.concat(ticks, ' ', 1, math.min(#ticks, most))
+    redis.call('HSET', key, schedule, id .. ' ' .. ticks)
   elseif kind == 'ended' then
     -- Only where a process waits for it.
     if redis.call('SREM', key, write[3]) == 1 then

@@ -63,11 +63,6 @@ for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
     local scanned = redis.call('HSCAN', key, request[3], 'COUNT', request[4])
     answer = scanned[2]
     table.insert(answer, 1, scanned[1])
-  elseif kind == 'u' then
-    -- The cursor, and the members.
-    local scanned = redis.call('SSCAN', key, request[3], 'COUNT', request[4])
-    answer = scanned[2]
-    table.insert(answer, 1, scanned[1])
   elseif kind == 'b' then
     -- Values of fields, until they have so many bytes.
     local left = request[4]

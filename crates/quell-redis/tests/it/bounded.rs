@@ -6,8 +6,8 @@ use std::time::Duration;
 use quell_conformance::rig::{Rig, fails, key, keyed, lease, plain, queue, secs, task};
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::{
-    Batch, DeadFilter, ErrorKind, ExplainTarget, JobFilter, JobId, JobState, NewTrigger, QueueName,
-    Retention, ScheduleName, Settlement, Store, Timestamp,
+    Batch, DeadFilter, JobFilter, JobId, JobState, NewTrigger, QueueName, ScheduleName, Settlement,
+    Store, Timestamp,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
@@ -162,121 +162,38 @@ async fn r27_an_overview_reads_queues_in_portions() {
     }
 }
 
-fn schedule(queue: QueueName) -> Schedule {
-    let name = ScheduleName::new("beat").unwrap();
-    let spec = Spec::every(secs(1), Timestamp::from_secs(0)).unwrap();
-    Schedule { name, spec, catch_up: CatchUp::None, trigger: NewTrigger { queue, ..keyed("tick") } }
-}
-
-/// When so many ticks have passed since the start.
-fn after(ticks: u64) -> Timestamp {
-    Rig::START + secs(ticks)
-}
-
-/// Fires so many ticks of the schedule; returns how many of them had not fired.
-async fn backfill(store: &RedisStore, ticks: u64) -> u64 {
-    let (name, now) = (ScheduleName::new("beat").unwrap(), Some(after(20_000)));
-    let mut fired = 0;
-    for first in (0..ticks).step_by(1_000) {
-        let (from, to) = (after(first + 1), after(ticks.min(first + 1_000)));
-        fired += store.backfill(now, &name, from, to).await.unwrap();
-    }
-    fired
-}
-
-#[tokio::test]
-async fn r36_what_has_fired_is_read_in_portions() {
-    for size in SIZES {
-        let (_redis, store) = start(&[CALL, ANSWER]).await;
-        let (now, one) = (Some(after(20_000)), schedule(queue()));
-        store.set_schedule(now, &one).await.unwrap();
-        assert_eq!(backfill(&store, size).await, size);
-        let again = store.backfill(now, &one.name, after(1), after(size + 1)).await.unwrap();
-        assert_eq!(again, 1);
-        let again = store.backfill(now, &one.name, after(1), after(size + 1)).await.unwrap();
-        assert_eq!(again, 0);
-    }
-}
-
-/// What is left of ticks, in all keys: four entries each.
-fn ticks_left(redis: &Redis) -> u64 {
-    let sum = "local sum = 0
-        for _, key in ipairs(redis.call('KEYS', '*')) do
-          if string.find(key, 'ticks$') then sum = sum + redis.call('HLEN', key)
-          elseif string.find(key, 'tick.times$') or string.find(key, ':fired:')
-            or string.find(key, ':forgotten:') then sum = sum + redis.call('ZCARD', key)
-          elseif string.find(key, ':ticks:') then sum = sum + redis.call('SCARD', key)
-          elseif string.find(key, ':forgotten$') then sum = sum + redis.call('HLEN', key)
-          end
-        end
-        return sum";
-    redis.command(&["EVAL", sum, "0"]).unwrap().trim().parse().unwrap()
-}
-
-/// What a worker does each minute; returns the batches that it took.
-async fn prune(store: &RedisStore) -> u64 {
-    let mut batches = 0;
-    loop {
-        batches += 1;
-        let pruned = store.prune(Some(after(20_000)), &Retention::default(), 1_000).await.unwrap();
-        if !pruned.more {
-            return batches;
-        }
-    }
+/// When so many seconds have passed since the start.
+fn after(seconds: u64) -> Timestamp {
+    Rig::START + secs(seconds)
 }
 
 /// No call may be longer than 1 MB: that is the least that the server takes for a limit.
 const CALL: &str = "client-query-buffer-limit 1mb";
 
 #[tokio::test]
-async fn r36_a_deleted_schedule_loses_its_ticks_in_batches() {
-    for size in SIZES {
+async fn r36_what_has_fired_with_gaps_is_read_in_portions() {
+    for size in [300, 2_000] {
         let (redis, store) = start(&[CALL, ANSWER]).await;
-        let (now, one) = (Some(after(20_000)), schedule(queue()));
-        store.set_schedule(now, &one).await.unwrap();
-        assert_eq!(backfill(&store, size).await, size);
-        assert_eq!(ticks_left(&redis), 4 * size);
-        let before = scripts(&redis);
-        store.delete_schedule(now, &one.name).await.unwrap();
-        let taken = scripts(&redis) - before;
-        assert!(taken <= 70, "{taken} scripts for {size} ticks");
-        let window = store.explain(&ExplainTarget::Job(JobId::new(1))).await.unwrap().unwrap();
-        assert_eq!(window.ticks, [], "they are forgotten, whatever is left of them");
-        // One of the same name has fired nothing, and keeps what it fires itself.
-        store.set_schedule(now, &one).await.unwrap();
-        assert_eq!(backfill(&store, 100.max(size - 200)).await, 100.max(size - 200));
-        let batches = prune(&store).await;
-        assert!(batches >= (size / 500).saturating_sub(10), "{batches} batches");
-        assert_eq!(backfill(&store, size).await, size - 100.max(size - 200));
-        assert_eq!(ticks_left(&redis), 4 * size, "of the second one");
-        let window = store.explain(&ExplainTarget::Job(JobId::new(1))).await.unwrap().unwrap();
-        assert_eq!(window.ticks.last().unwrap().tick, after(size));
-        store.delete_schedule(now, &one.name).await.unwrap();
-        prune(&store).await;
-        assert_eq!(ticks_left(&redis), 0);
-        assert_eq!(
-            store.delete_schedule(now, &one.name).await.unwrap_err().kind(),
-            ErrorKind::NotFound
-        );
-    }
-}
-
-#[tokio::test]
-async fn r36_a_schedule_that_moves_to_another_shard_loses_its_ticks_in_batches() {
-    for size in SIZES {
-        let redis = Redis::start(&[CALL, ANSWER]).unwrap();
-        let url = format!("{}?layout=queues", redis.url());
-        let store = RedisOptions::from_url(&url).unwrap().open().await.unwrap();
-        let now = Some(after(20_000));
-        let other = QueueName::new("other").unwrap();
-        store.set_schedule(now, &schedule(queue())).await.unwrap();
-        assert_eq!(backfill(&store, size).await, size);
-        // Keys of a task are in one queue.
-        let mut moved = schedule(other);
-        moved.trigger.task = task("other");
-        store.set_schedule(now, &moved).await.unwrap();
-        assert_eq!(store.schedules().await.unwrap().len(), 1);
-        prune(&store).await;
-        assert_eq!(ticks_left(&redis), 0);
+        let (name, spec) = (ScheduleName::new("beat").unwrap(), Spec::every(secs(20), Rig::START));
+        let (spec, trigger) = (spec.unwrap(), keyed("tick"));
+        let one = Schedule { name, spec, catch_up: CatchUp::Latest, trigger };
+        store.set_schedule(Some(Rig::START), &one).await.unwrap();
+        // Every other tick is missed, so that none follows another.
+        for tick in 1..=size {
+            store.tick(Some(after(40 * tick)), 9).await.unwrap();
+        }
+        let now = Some(after(40 * size));
+        let backfill = async |from, to, missed: u64| {
+            let before = scripts(&redis);
+            let fired = store.backfill(now, &one.name, after(from), after(to)).await.unwrap();
+            assert_eq!(fired, missed);
+            scripts(&redis) - before
+        };
+        let scripts = backfill(220, 400, 5).await;
+        assert!(scripts <= 9, "{scripts} scripts for a range with ten ticks, of {size}");
+        let scripts = backfill(1, 40 * size, size - 5).await;
+        assert!(scripts <= 8 + size / 200, "{scripts} scripts for {size} spans");
+        let scripts = backfill(1, 40 * size, 0).await;
+        assert!(scripts <= 8, "{scripts} scripts for a span");
     }
 }

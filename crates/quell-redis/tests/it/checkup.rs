@@ -78,6 +78,46 @@ async fn reset(options: &RedisOptions) -> Result<ClockReset> {
     last.into_inner().unwrap()
 }
 
+fn every(seconds: u64) -> Spec {
+    Spec::Every(Every::new(secs(seconds), Rig::START).unwrap())
+}
+
+/// A schedule that fires before the clock runs ahead and meanwhile.
+struct Steady {
+    name: ScheduleName,
+    /// What fired while the clock was right.
+    past: (Timestamp, Timestamp),
+}
+
+impl Steady {
+    async fn start(store: &RedisStore) -> Self {
+        let name = ScheduleName::new("steady").unwrap();
+        let (catch_up, trigger) = (CatchUp::Latest, keyed("steady"));
+        let schedule = Schedule { name: name.clone(), spec: every(100), catch_up, trigger };
+        store.set_schedule(None, &schedule).await.unwrap();
+        let past = (wall().before(secs(1_000)), wall().before(secs(1)));
+        let fired = store.backfill(None, &name, past.0, past.1).await.unwrap();
+        assert!((9..=10).contains(&fired), "{fired}");
+        Steady { name, past }
+    }
+
+    /// Fires ticks of a time that never comes.
+    async fn fire_ahead(&self, store: &RedisStore, ahead: Timestamp) {
+        let (from, to) = (ahead.before(secs(300)), ahead + secs(601));
+        let fired = store.backfill(Some(to), &self.name, from, to).await.unwrap();
+        assert!((7..=9).contains(&fired), "{fired}");
+    }
+
+    /// What fired before stays known, and what has come since has not fired but for its newest tick.
+    async fn knows_what_fired(&self, store: &RedisStore, reset_to: Timestamp) {
+        let later = Some(reset_to + secs(601));
+        assert_eq!(store.backfill(later, &self.name, self.past.0, self.past.1).await.unwrap(), 0);
+        let (from, to) = (reset_to, reset_to + secs(500));
+        let fired = store.backfill(later, &self.name, from, to).await.unwrap();
+        assert!((5..=6).contains(&fired), "{fired}");
+    }
+}
+
 /// A store whose clock ran ahead for a while is set back, and goes on as if it had not.
 async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestamp)) {
     let open = async || options.clone().open().await.unwrap();
@@ -85,6 +125,7 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     let later = NewTrigger { when: When::After(secs(7_200)), ..plain("1") };
     let stays = accept(&store, None, later).await.job().unwrap();
     let stays_due = due(&store, stays).await;
+    let steady = Steady::start(&store).await;
 
     let ahead = wall() + YEAR;
     let now = Some(ahead);
@@ -103,10 +144,12 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     accept(&store, now, keyed_with("burst", leading, Fold::Last, "5")).await;
     let run = store.claim(now, &Rig::wish(1)).await.unwrap().jobs.remove(0);
     let name = ScheduleName::new("often").unwrap();
-    let spec = Spec::Every(Every::new(secs(600), Rig::START).unwrap());
-    let schedule = Schedule { name, spec, catch_up: CatchUp::Latest, trigger: plain("6") };
+    let schedule =
+        Schedule { name, spec: every(600), catch_up: CatchUp::Latest, trigger: plain("6") };
     store.set_schedule(now, &schedule).await.unwrap();
-    store.tick(Some(ahead + secs(601)), 9).await.unwrap();
+    let ticked = store.tick(Some(ahead + secs(601)), 9).await.unwrap();
+    assert_eq!(ticked.fired.len(), 2);
+    steady.fire_ahead(&store, ahead).await;
     // Upkeep looks at the idempotency key again later than it expires.
     store.prune(Some(ahead + secs(601)), &Retention::default(), 99).await.unwrap();
 
@@ -137,7 +180,8 @@ async fn set_back(options: RedisOptions, nothing_is_ahead: impl AsyncFn(Timestam
     assert_eq!(accept(&store, None, done).await.outcome(), "duplicate");
     let later = Some(reset_to.to + secs(601));
     let ticked = store.tick(later, 9).await.unwrap();
-    assert_eq!(ticked.fired.len(), 1, "the schedule goes on from now");
+    assert_eq!(ticked.fired.len(), 2, "the schedules go on from now");
+    steady.knows_what_fired(&store, reset_to.to).await;
     // A rate begins again, and every line knows its first job.
     for second in [0, 600, 1_200] {
         let now = Some(reset_to.to + secs(700 + second));

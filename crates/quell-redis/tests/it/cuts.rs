@@ -105,6 +105,9 @@ impl Ground {
             let fields = row.split(' ').filter(|field| !field.starts_with("version="));
             *row = fields.collect::<Vec<_>>().join(" ");
         }
+        for row in rows.iter_mut().filter(|row| row.contains(":ticks")) {
+            *row = without_draws(row);
+        }
         rows
     }
 
@@ -149,6 +152,16 @@ impl Ground {
         }
         told
     }
+}
+
+/// A row without what is drawn for a schedule's ticks and for each change of them.
+fn without_draws(row: &str) -> String {
+    let word = |piece: &str| {
+        let word = piece.trim_end_matches(|end: char| !end.is_ascii_alphanumeric());
+        let is_drawn = word.len() == 12 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_drawn { piece.replace(word, "drawn") } else { piece.to_owned() }
+    };
+    row.split_inclusive(|end: char| !end.is_ascii_alphanumeric()).map(word).collect()
 }
 
 /// Where each reply ends.

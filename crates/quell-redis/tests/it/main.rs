@@ -25,6 +25,7 @@ mod scripts;
 mod silent;
 mod sim;
 mod spread;
+mod ticks;
 mod timelines;
 mod tls;
 mod wake;

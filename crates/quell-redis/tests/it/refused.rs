@@ -107,23 +107,23 @@ async fn r40_what_a_quell_of_another_layout_wrote_is_refused() {
         hset.arg(&meta).arg("layout").arg(layout).exec_async(&mut redis).await.unwrap();
     };
     place.open().await.counts().await.unwrap();
-    set("4").await;
+    set("5").await;
     let error = refused(&place).await;
     assert_eq!(error.kind(), ErrorKind::Newer, "{error}");
     assert!(
-        error.to_string().contains("version 4, this Quell knows up to 3: update it"),
+        error.to_string().contains("version 5, this Quell knows up to 4: update it"),
         "{error}"
     );
     set("two").await;
     assert_eq!(refused(&place).await.kind(), ErrorKind::Corrupt);
-    for older in ["1", "2"] {
+    for older in ["1", "2", "3"] {
         set(older).await;
         let error = refused(&place).await;
         assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
-        assert!(error.to_string().contains("knows only 3"), "{error}");
+        assert!(error.to_string().contains("knows only 4"), "{error}");
         // It is not marked either.
         assert!(refused(&place).await.to_string().contains(&format!("version {older}")));
     }
-    set("3").await;
+    set("4").await;
     place.open().await.counts().await.unwrap();
 }

@@ -1,0 +1,119 @@
+//! Ticks that no backfill can reach any more (R36), which upkeep forgets span by span.
+//!
+//! A schedule is looked at where its oldest span may have ended so long ago: about once a year, as
+//! long as it fires by plan.
+
+use quell_core::schedule::{RECORD, UNREADABLE_PAUSE};
+use quell_core::{Pruned, Result, ScheduleName, Timestamp};
+use tracing::error;
+
+use crate::fired::{MICROSECOND, Record};
+use crate::look::{Read, Score};
+use crate::pace::TRIES;
+use crate::row::from_json;
+use crate::schedules::SPANS;
+use crate::shard::Time;
+use crate::store::{ShardStore, step};
+use crate::tx::{Cell, Committed, Tx, contended};
+
+/// Schedules that one step looks at.
+const SCHEDULES: usize = 10;
+
+impl ShardStore {
+    /// Forgets spans of ticks, at most `limit`.
+    pub(crate) async fn forget_old_ticks(&self, time: Time, limit: usize) -> Result<Pruned> {
+        Ok(step!(self, "forget old ticks", (time, 0, false), |tx| {
+            Some(tx.forget_old_ticks(limit).await?)
+        }))
+    }
+}
+
+impl Tx<'_> {
+    async fn forget_old_ticks(&mut self, limit: usize) -> Result<Pruned> {
+        let (keys, oldest) = (self.shard.keys.clone(), self.now.before(RECORD));
+        let schedules = limit.clamp(1, SCHEDULES);
+        let to = Score::At(oldest.before(MICROSECOND));
+        let due = Read::Lowest { key: keys.tick_times(), from: Score::Min, to, limit: schedules };
+        let names = self.look(vec![due]).await?.scored()?;
+        let cells = names.iter().map(|(name, _)| Cell::new(keys.ticks(), name.as_str()));
+        self.fetch(cells.collect(), Vec::new()).await?;
+        let mut pruned = Pruned { more: names.len() >= schedules, ..Pruned::default() };
+        for (name, _) in names {
+            let left = limit.saturating_sub(usize::try_from(pruned.expired).unwrap_or(usize::MAX));
+            if left == 0 {
+                pruned.more = true;
+                break;
+            }
+            let name = ScheduleName::new(name)?;
+            let gone = self.forget_old_spans(&name, oldest, left.min(SPANS)).await?;
+            pruned.expired = pruned.expired.saturating_add(gone.expired);
+            pruned.more |= gone.more;
+        }
+        Ok(pruned)
+    }
+
+    /// Forgets spans of one schedule that ended before a time.
+    async fn forget_old_spans(
+        &mut self,
+        name: &ScheduleName,
+        oldest: Timestamp,
+        limit: usize,
+    ) -> Result<Pruned> {
+        let keys = self.shard.keys.clone();
+        let mut pruned = Pruned::default();
+        let Some(record) = self.cell(keys.ticks(), name.as_str()) else {
+            self.beside.forget_ticks(&keys, name);
+            return Ok(pruned);
+        };
+        let mut record: Record = match from_json("a record of ticks", record) {
+            Ok(record) => record,
+            // R25: it harms itself only.
+            Err(error) => {
+                error!(%error, schedule = %name, "ticks cannot be decoded, trying again");
+                let later = oldest + UNREADABLE_PAUSE;
+                self.beside.place(keys.tick_times(), name.to_string(), later);
+                return Ok(pruned);
+            }
+        };
+        let sets = [keys.fired(name), keys.fired_long(name)];
+        let old = |key: &String| {
+            let to = Score::At(oldest.before(MICROSECOND));
+            Read::Lowest { key: key.clone(), from: Score::Min, to, limit }
+        };
+        let next = |key: &String| {
+            let from = Score::At(oldest);
+            Read::Lowest { key: key.clone(), from, to: Score::Max, limit: 1 }
+        };
+        let reads = sets.iter().flat_map(|set| [old(set), next(set)]).collect();
+        let mut looked = self.look(reads).await?;
+        let mut left = record.newest.as_ref().map(|span| span.last).filter(|last| *last >= oldest);
+        let mut budget = limit;
+        for set in sets {
+            let gone = looked.scored()?;
+            pruned.more |= gone.len() >= budget;
+            for (member, _) in gone.into_iter().take(budget) {
+                self.beside.unplace(set.clone(), member);
+                pruned.expired = pruned.expired.saturating_add(1);
+                budget = budget.saturating_sub(1);
+            }
+            left = left.into_iter().chain(looked.scored()?.first().map(|(_, last)| *last)).min();
+        }
+        if pruned.more {
+            self.beside.hash_set(keys.ticks(), name, record.changed()?);
+            return Ok(pruned);
+        }
+        match left {
+            Some(left) => {
+                record.newest = record.newest.filter(|span| span.last >= oldest);
+                record.oldest = left;
+                self.beside.hash_set(keys.ticks(), name, record.changed()?);
+                self.beside.place(keys.tick_times(), name.to_string(), left);
+            }
+            None => {
+                self.beside.forget_ticks(&keys, name);
+                pruned.expired = pruned.expired.saturating_add(1);
+            }
+        }
+        Ok(pruned)
+    }
+}
