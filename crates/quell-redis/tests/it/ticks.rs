@@ -296,10 +296,14 @@ async fn r15_r36_the_newest_ticks_are_shown_with_a_job() {
     let of_b: Vec<_> = [0, 100, 200, 300].map(|second| ("b".to_owned(), second)).into();
     assert_eq!(shown(&store, "k").await, of_b);
     // One of the same name has fired none of what is kept with the job.
-    set(&store, 307, &schedule("a", every(10), CatchUp::All)).await;
-    assert_eq!(shown(&store, "k").await, of_b);
+    let again = schedule("a", every(10), CatchUp::All);
+    set(&store, 307, &Schedule { trigger: keyed("other"), ..again.clone() }).await;
     assert_eq!(tick(&store, 310).await, [310]);
-    assert_eq!(shown(&store, "k").await, [of_b, of_a(&[310])].concat());
+    assert_eq!(shown(&store, "other").await, of_a(&[310]));
+    assert_eq!(shown(&store, "k").await, of_b);
+    set(&store, 315, &again).await;
+    assert_eq!(tick(&store, 320).await, [320]);
+    assert_eq!(shown(&store, "k").await, [of_b, of_a(&[320])].concat());
     let target = ExplainTarget::Key { task: Some(task("t")), key: key("k") };
     let told = store.explain(&target).await.unwrap().unwrap();
     let by = told.ticks.iter().map(|tick| tick.by).collect::<Vec<_>>();
@@ -394,8 +398,9 @@ impl Both {
     }
 
     async fn backfill(&mut self) {
-        let back = *self.random.choice(&[60, 600, 7_200, 2 * DAY, 30 * DAY]).unwrap();
-        let (back, long) = (self.random.u64(..back), self.random.u64(..back));
+        let back = *self.random.choice(&[60, 600, 7_200, DAY, 30 * DAY]).unwrap();
+        let long = *self.random.choice(&[40, 400, 4_000, DAY]).unwrap();
+        let (back, long) = (self.random.u64(..back), self.random.u64(..long));
         let from = self.second.saturating_sub(back);
         let to = (from + long).min(self.second);
         let (name, now) = (self.one(), Some(self.now()));
@@ -458,8 +463,8 @@ impl Both {
                 self.tick().await;
             }
             1 => self.work().await,
-            2..=4 => self.change().await,
-            5..=9 => self.backfill().await,
+            2..=6 => self.change().await,
+            7..=13 => self.backfill().await,
             _ => self.tick().await,
         }
         self.compare().await;
@@ -479,7 +484,7 @@ async fn play(seed: u64, steps: usize) {
 
 #[tokio::test]
 async fn r36_ticks_fire_as_the_model_fires_them() {
-    for seed in 0..8 {
-        play(seed, 60).await;
+    for seed in 0..10 {
+        play(seed, 100).await;
     }
 }
