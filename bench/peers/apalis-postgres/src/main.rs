@@ -1,12 +1,12 @@
 //! `apalis-postgres`, measured the way `bench` measures Quell. A crate of its own, because what it
 //! depends on is no part of Quell's tree.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use apalis::prelude::*;
 use apalis_postgres::{Config, PostgresStorage};
-use pg_common::{Peer, Settings, Starts, version_in};
+use pg_common::{Peer, SILENCE, Settings, Starts, version_in};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use tokio::task::JoinSet;
@@ -20,7 +20,7 @@ struct Noop {
 }
 
 async fn noop(_: Noop, starts: Data<Starts>) -> Result<(), BoxDynError> {
-    let _unheard = starts.send(Instant::now());
+    starts.report().await;
     Ok(())
 }
 
@@ -49,13 +49,20 @@ impl Peer for Apalis {
             Settings::Best => {
                 "pool of 32, listener and polls every 100 ms, batches of 4,000, no lock events"
             }
+            Settings::Failover => {
+                "as best, heartbeats every 2 s, a worker is dead after 3 missed ones"
+            }
         }
     }
 
     async fn open(url: &str, settings: Settings) -> Result<Self> {
+        let best = Config::default().batch_size(4_000).lock_tasks(false);
         let (least, size, config) = match settings {
             Settings::Defaults => (0, 10, Config::default()),
-            Settings::Best => (32, 32, Config::default().batch_size(4_000).lock_tasks(false)),
+            Settings::Best => (32, 32, best),
+            Settings::Failover => {
+                (32, 32, best.heartbeat_interval(SILENCE / 3).missed_heartbeats(3))
+            }
         };
         let pool =
             PgPoolOptions::new().min_connections(least).max_connections(size).connect(url).await?;
@@ -87,7 +94,8 @@ impl Peer for Apalis {
     }
 
     async fn work(&self, starts: Starts) -> Result<Self::Worker> {
-        let context = WorkerContext::new("bench");
+        // Two workers of one name cannot be registered.
+        let context = WorkerContext::new(&format!("bench-{}", std::process::id()));
         let mut task = JoinSet::new();
         let builder = WorkerBuilder::new(&context);
         match self.settings {
@@ -95,7 +103,7 @@ impl Peer for Apalis {
                 let worker = builder.backend(self.storage.clone()).data(starts).build(noop);
                 task.spawn(async move { worker.run().await.context("the worker") });
             }
-            Settings::Best => {
+            Settings::Best | Settings::Failover => {
                 let polls = Strategy::new().interval(Duration::from_millis(100));
                 let backend = self.storage.clone().with_pubsub().poll_with_strategy(polls);
                 let worker = builder.backend(backend).data(starts).build(noop);

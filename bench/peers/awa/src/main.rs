@@ -2,7 +2,7 @@
 //! `sqlx` than Quell's tree holds.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use awa::model::{insert::params_with, migrations};
@@ -10,7 +10,7 @@ use awa::{
     AwaError, Client, InsertOpts, InsertParams, JobArgs, JobResult, QueueConfig, QueueStorage,
     QueueStorageConfig, UniqueOpts, insert_many, insert_with,
 };
-use pg_common::{Peer, Settings, Starts, version_in};
+use pg_common::{Peer, SILENCE, Settings, Starts, version_in};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
@@ -52,13 +52,16 @@ impl Peer for Awa {
             Settings::Best => {
                 "pool of 32, 256 workers, no deadline (compact receipts), polls every 50 ms, COPY for batches"
             }
+            Settings::Failover => {
+                "as best, heartbeats every 2 s, stale after 6 s, leader and rescues every second"
+            }
         }
     }
 
     async fn open(url: &str, settings: Settings) -> Result<Self> {
         let (least, size, config) = match settings {
             Settings::Defaults => (0, 10, QueueConfig::default()),
-            Settings::Best => {
+            Settings::Best | Settings::Failover => {
                 let config = QueueConfig {
                     max_workers: 256,
                     poll_interval: Duration::from_millis(50),
@@ -76,15 +79,26 @@ impl Peer for Awa {
         sqlx::query("select awa.storage_auto_finalize_if_fresh('awa')").execute(&pool).await?;
         let starts = Arc::new(OnceLock::<Starts>::new());
         let listener = Arc::clone(&starts);
-        let client = Client::builder(pool.clone())
-            .queue(QUEUE, config)
-            .register::<Noop, _, _>(move |_, _| {
-                if let Some(starts) = listener.get() {
-                    let _unheard = starts.send(Instant::now());
+        let client = Client::builder(pool.clone()).queue(QUEUE, config).register::<Noop, _, _>(
+            move |_, _| {
+                let starts = listener.get().cloned();
+                async move {
+                    if let Some(starts) = starts {
+                        starts.report().await;
+                    }
+                    Ok(JobResult::Completed)
                 }
-                async { Ok(JobResult::Completed) }
-            })
-            .build()?;
+            },
+        );
+        let client = match settings {
+            Settings::Defaults | Settings::Best => client,
+            Settings::Failover => client
+                .heartbeat_interval(SILENCE / 3)
+                .heartbeat_staleness(SILENCE)
+                .heartbeat_rescue_interval(Duration::from_secs(1))
+                .leader_election_interval(Duration::from_secs(1)),
+        };
+        let client = client.build()?;
         let store = Arc::new(QueueStorage::new(QueueStorageConfig::default())?);
         Ok(Awa { pool, settings, store, client: Arc::new(client), starts })
     }
@@ -95,7 +109,9 @@ impl Peer for Awa {
             .collect::<Result<Vec<InsertParams>, AwaError>>()?;
         match self.settings {
             Settings::Defaults => drop(insert_many(&self.pool, &jobs).await?),
-            Settings::Best => drop(self.store.enqueue_params_copy(&self.pool, &jobs).await?),
+            Settings::Best | Settings::Failover => {
+                drop(self.store.enqueue_params_copy(&self.pool, &jobs).await?)
+            }
         }
         Ok(())
     }

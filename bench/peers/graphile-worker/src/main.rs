@@ -2,14 +2,14 @@
 //! depends on is no part of Quell's tree.
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use graphile_worker::{
     IntoTaskHandlerResult, JobKeyMode, JobSpec, LocalQueueConfig, TaskHandler, Worker,
-    WorkerContext, WorkerOptions, WorkerUtils,
+    WorkerContext, WorkerOptions, WorkerRecoveryConfig, WorkerUtils,
 };
-use pg_common::{Peer, Settings, Starts, version_in};
+use pg_common::{Peer, SILENCE, Settings, Starts, version_in};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use tokio::task::JoinSet;
@@ -29,7 +29,7 @@ impl TaskHandler for Noop {
     async fn run(self, ctx: WorkerContext) -> impl IntoTaskHandlerResult {
         let listener = ctx.get_ext::<Listener>();
         if let Some(starts) = listener.as_ref().and_then(|listener| listener.0.get()) {
-            let _unheard = starts.send(Instant::now());
+            starts.report().await;
         }
         Ok::<(), String>(())
     }
@@ -60,6 +60,9 @@ impl Peer for Graphile {
             Settings::Best => {
                 "pool of 32, concurrency 256, local queue of 4,000, completions batched for 1 ms"
             }
+            Settings::Failover => {
+                "as best, worker recovery: heartbeats every 2 s, sweeps every second, threshold 6 s, no delay"
+            }
         }
     }
 
@@ -67,7 +70,7 @@ impl Peer for Graphile {
         let (least, size) = match settings {
             // What the crate gives a pool of its own.
             Settings::Defaults => (0, 20),
-            Settings::Best => (32, 32),
+            Settings::Best | Settings::Failover => (32, 32),
         };
         let pool =
             PgPoolOptions::new().min_connections(least).max_connections(size).connect(url).await?;
@@ -80,11 +83,21 @@ impl Peer for Graphile {
             .add_extension(listener.clone());
         let options = match settings {
             Settings::Defaults => options,
-            Settings::Best => options
+            Settings::Best | Settings::Failover => options
                 .concurrency(256)
                 .local_queue(LocalQueueConfig::default().with_size(4_000))
                 .complete_job_batch_delay(Duration::from_millis(1))
                 .fail_job_batch_delay(Duration::from_millis(1)),
+        };
+        let options = match settings {
+            Settings::Defaults | Settings::Best => options,
+            Settings::Failover => options.worker_recovery(
+                WorkerRecoveryConfig::default()
+                    .heartbeat_interval(SILENCE / 3)
+                    .sweep_interval(Duration::from_secs(1))
+                    .sweep_threshold(SILENCE)
+                    .recovery_delay(Duration::ZERO),
+            ),
         };
         let worker = Arc::new(options.init().await?);
         Ok(Graphile { pool, utils: worker.create_utils(), worker, listener })

@@ -10,6 +10,8 @@ use clap::{Parser, Subcommand};
 
 use crate::counters::Counters;
 use crate::database::Database;
+use crate::failover::{self, Place};
+use crate::process;
 use crate::report::{Found, Measurement, PerJob, median};
 use crate::workload::{self, Call, Sampling};
 use crate::{Peer, Settings};
@@ -73,10 +75,33 @@ enum Workload {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
+    /// Likewise, with the worker in another process, so many times.
+    Pickup {
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        #[arg(long, default_value_t = 3)]
+        samples: usize,
+    },
+    /// A worker's process is killed with jobs in hand, until they start in another one.
+    Kill {
+        #[arg(long, default_value_t = 8)]
+        jobs: usize,
+        /// Seconds after which they are given up.
+        #[arg(long, default_value_t = 600)]
+        budget: u64,
+    },
+    /// A worker's process stops and a new one starts, until that starts a job.
+    Restart,
     /// Transactions per second of a worker that has nothing to do.
     Statements {
         #[arg(long, default_value_t = 30)]
         seconds: u64,
+    },
+    /// Measures nothing: runs a worker until the input ends, for those that measure processes.
+    #[command(hide = true)]
+    Work {
+        #[arg(long)]
+        hold: bool,
     },
 }
 
@@ -94,11 +119,21 @@ impl Workload {
             Workload::Drain { .. } => ("drain".to_owned(), "per second"),
             Workload::Latency { .. } => ("latency".to_owned(), "ms"),
             Workload::Idle { seconds } => (format!("idle, {seconds} s"), "ms"),
+            Workload::Pickup { seconds, .. } => (format!("pick-up after {seconds} s"), "ms"),
+            Workload::Kill { jobs, .. } => (format!("kill, {jobs} jobs"), "ms"),
+            Workload::Restart => ("restart".to_owned(), "ms"),
             Workload::Statements { .. } => ("statements".to_owned(), "transactions per second"),
+            Workload::Work { .. } => ("work".to_owned(), "nothing"),
         }
     }
 
-    async fn run<P: Peer>(self, peer: &P, database: &Database) -> anyhow::Result<Found> {
+    async fn run<P: Peer>(
+        self,
+        peer: &P,
+        database: &Database,
+        settings: Settings,
+    ) -> anyhow::Result<Found> {
+        let place = Place { url: database.url(), settings };
         match self {
             Workload::Batch { count } => workload::batch(peer, count).await,
             Workload::Single { callers, count } => {
@@ -116,7 +151,15 @@ impl Workload {
             Workload::Idle { seconds } => {
                 workload::after_idle(peer, Duration::from_secs(seconds)).await
             }
+            Workload::Pickup { seconds, samples } => {
+                failover::picked_up(peer, place, Duration::from_secs(seconds), samples).await
+            }
+            Workload::Kill { jobs, budget } => {
+                failover::killed(peer, place, jobs, Duration::from_secs(budget)).await
+            }
+            Workload::Restart => failover::restarted(peer, place).await,
             Workload::Statements { .. } => anyhow::bail!("measured by the counters"),
+            Workload::Work { .. } => anyhow::bail!("measures nothing"),
         }
     }
 }
@@ -127,7 +170,13 @@ impl Workload {
 ///
 /// Fails when the server or the peer does, and when the peer loses a job.
 pub async fn main<P: Peer>() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+    let mut cli = Cli::parse();
+    if let Workload::Work { hold } = cli.workload {
+        return process::work::<P>(&cli.url, cli.settings, hold).await;
+    }
+    if matches!((cli.workload, cli.settings), (Workload::Kill { .. }, Settings::Best)) {
+        cli.settings = Settings::Failover;
+    }
     ensure!(cli.rounds > 0, "--rounds: at least 1");
     let mut found = Vec::new();
     let mut costs = Vec::new();
@@ -150,7 +199,9 @@ pub async fn main<P: Peer>() -> anyhow::Result<()> {
         costs.extend(cost);
     }
     let (workload, unit) = cli.workload.words();
-    let tails: Option<Vec<f64>> = found.iter().map(|round| round.p99).collect();
+    let over_rounds = |of: fn(&Found) -> Option<f64>| {
+        found.iter().map(of).collect::<Option<Vec<f64>>>().map(median)
+    };
     let measurement = Measurement {
         peer: format!("{} {}", P::NAME, P::version()),
         settings: format!("{:?}", cli.settings).to_lowercase(),
@@ -161,7 +212,8 @@ pub async fn main<P: Peer>() -> anyhow::Result<()> {
         unit,
         jobs: found.iter().map(|round| round.jobs).sum(),
         median: median(found.iter().map(|round| round.value).collect()),
-        p99: tails.map(median),
+        p99: over_rounds(|round| round.p99),
+        stopping_ms: over_rounds(|round| round.stopping),
         rounds: found.iter().map(|round| round.value).collect(),
         per_job: (!costs.is_empty()).then(|| PerJob::median(&costs)),
     };
@@ -196,7 +248,7 @@ async fn round<P: Peer>(
     database.checkpoint().await?;
     let before = Counters::read(database).await?;
     let peer = P::open(database.url(), cli.settings).await?;
-    let found = workload.run(&peer, database).await?;
+    let found = workload.run(&peer, database, cli.settings).await?;
     peer.close().await?;
     let mut cost = Counters::read(database).await?.since(before).since(opening);
     cost.transactions -= found.asked as f64;

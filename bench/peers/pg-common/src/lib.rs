@@ -5,17 +5,19 @@
 mod command;
 mod counters;
 mod database;
+mod failover;
+mod process;
 mod report;
+mod starts;
 mod workload;
 
-use std::time::Instant;
-
-use tokio::sync::mpsc::UnboundedSender;
+use std::time::Duration;
 
 pub use command::main;
 pub use counters::Counters;
 pub use database::{Database, version_in};
 pub use report::{median, quantile};
+pub use starts::Starts;
 
 /// Which set-up of a peer is measured.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
@@ -24,10 +26,14 @@ pub enum Settings {
     Defaults,
     /// The fastest that its documentation and source offer, with nothing less durable.
     Best,
+    /// `Best`, and a worker that is silent for [`SILENCE`] counts as dead: for the workload that
+    /// kills one, where it stands in the place of `Best`.
+    Failover,
 }
 
-/// Where a handler says that it started.
-pub type Starts = UnboundedSender<Instant>;
+/// After how long a silent worker counts as dead with [`Settings::Failover`]. Its signs of life
+/// come three times as often.
+pub const SILENCE: Duration = Duration::from_secs(6);
 
 /// One queue on PostgreSQL, with one task that does nothing.
 ///

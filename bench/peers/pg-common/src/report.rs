@@ -10,13 +10,22 @@ pub(crate) struct Found {
     pub(crate) value: f64,
     pub(crate) p99: Option<f64>,
     pub(crate) jobs: usize,
+    /// Of the figure, what stopping took, in milliseconds.
+    pub(crate) stopping: Option<f64>,
     /// Questions that the measuring itself put to the round's database.
     pub(crate) asked: usize,
 }
 
 impl Found {
     pub(crate) fn of(value: f64, jobs: usize) -> Self {
-        Found { value, p99: None, jobs, asked: 0 }
+        Found { value, p99: None, jobs, stopping: None, asked: 0 }
+    }
+
+    /// The median of what each of the jobs waited, in milliseconds, and the tail.
+    pub(crate) fn waits(waits: Vec<f64>) -> Self {
+        let p99 = Some(quantile(waits.clone(), 0.99));
+        let jobs = waits.len();
+        Found { p99, ..Found::of(median(waits), jobs) }
     }
 }
 
@@ -35,6 +44,8 @@ pub(crate) struct Measurement {
     pub(crate) median: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stopping_ms: Option<f64>,
     pub(crate) rounds: Vec<f64>,
     #[serde(flatten)]
     pub(crate) per_job: Option<PerJob>,

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
 use crate::database::Database;
-use crate::report::{Found, quantile};
-use crate::{Peer, Settings};
+use crate::report::Found;
+use crate::{Peer, Settings, Starts};
 
 /// How long one job or one drain may take before the round has failed.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -20,7 +20,7 @@ fn per_second(count: usize, since: Instant) -> f64 {
     count as f64 / since.elapsed().as_secs_f64()
 }
 
-fn millis(time: Duration) -> f64 {
+pub(crate) fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn drain<P: Peer>(
 ) -> anyhow::Result<Found> {
     let mut observer = Observer::connect::<P>(database).await?;
     ensure!(observer.unfinished(count).await? == count as i64, "the jobs are not all queued");
-    let (sender, mut starts) = unbounded_channel();
+    let (sender, mut starts) = Starts::channel(false);
     let began = Instant::now();
     let worker = peer.work(sender).await?;
     let took = tokio::time::timeout(PATIENCE, async {
@@ -138,7 +138,7 @@ pub(crate) struct Sampling {
 
 /// From the call of enqueue to the handler's first line, one job at a time.
 pub(crate) async fn latency<P: Peer>(peer: &P, sampling: Sampling) -> anyhow::Result<Found> {
-    let (sender, mut starts) = unbounded_channel();
+    let (sender, mut starts) = Starts::channel(false);
     let worker = peer.work(sender).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut waits = Vec::with_capacity(sampling.samples);
@@ -152,9 +152,7 @@ pub(crate) async fn latency<P: Peer>(peer: &P, sampling: Sampling) -> anyhow::Re
         tokio::time::sleep(sampling.apart.mul_f64(1.0 + spread)).await;
     }
     P::stop(worker).await?;
-    let jobs = waits.len();
-    let p99 = quantile(waits.clone(), 0.99);
-    Ok(Found { p99: Some(p99), ..Found::of(quantile(waits, 0.5), jobs) })
+    Ok(Found::waits(waits))
 }
 
 /// One job from its enqueueing to its start, in milliseconds.
@@ -172,7 +170,7 @@ async fn one<P: Peer>(
 
 /// Nothing for a while, then one job.
 pub(crate) async fn after_idle<P: Peer>(peer: &P, idle: Duration) -> anyhow::Result<Found> {
-    let (sender, mut starts) = unbounded_channel();
+    let (sender, mut starts) = Starts::channel(false);
     let worker = peer.work(sender).await?;
     tokio::time::sleep(idle).await;
     let waited = one(peer, &mut starts, 0).await?;
@@ -187,7 +185,7 @@ pub(crate) async fn waiting<P: Peer>(
     length: Duration,
 ) -> anyhow::Result<()> {
     let peer = P::open(url, settings).await?;
-    let (sender, _starts) = unbounded_channel();
+    let (sender, _starts) = Starts::channel(false);
     let worker = peer.work(sender).await?;
     tokio::time::sleep(length).await;
     P::stop(worker).await?;

@@ -3,7 +3,6 @@
 //! reach it everywhere.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::Result;
 use pg_common::{Peer, Settings, Starts, version_in};
@@ -43,7 +42,9 @@ impl Peer for Floor {
     fn tuned(settings: Settings) -> &'static str {
         match settings {
             Settings::Defaults => "values (...), (...); 32 connections; drain by 1,000 on one",
-            Settings::Best => "arrays through unnest; 32 connections; drain by 1,000 on one",
+            Settings::Best | Settings::Failover => {
+                "arrays through unnest; 32 connections; drain by 1,000 on one"
+            }
         }
     }
 
@@ -65,7 +66,7 @@ impl Peer for Floor {
                 let insert = payloads.fold(query(AssertSqlSafe(sql)), |sql, value| sql.bind(value));
                 insert.execute(&self.pool).await?;
             }
-            Settings::Best => {
+            Settings::Best | Settings::Failover => {
                 let sql = "insert into job (task, queue, payload)
                            select 'noop', 'default', payload from unnest($1::text[]) as payload";
                 query(sql).bind(payloads.collect::<Vec<_>>()).execute(&self.pool).await?;
@@ -127,7 +128,7 @@ async fn claim_and_delete(pool: &PgPool, starts: &Starts) -> Result<bool> {
         return Ok(false);
     }
     for _ in &claimed {
-        let _unheard = starts.send(Instant::now());
+        starts.report().await;
     }
     let ids: Vec<i64> = claimed.into_iter().map(|(id, _)| id).collect();
     query("delete from job where id = any($1)").bind(ids).execute(pool).await?;

@@ -1,9 +1,9 @@
 //! Quell on PostgreSQL, measured by the same code as the peers it stands beside.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
-use pg_common::{Peer, Settings, Starts};
+use pg_common::{Peer, SILENCE, Settings, Starts};
 use quell::{Ctx, Policy, Quell, Task, TaskError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -39,7 +39,7 @@ impl Task for Meter {
 }
 
 async fn noop(_: Noop, ctx: Ctx<Starts>) -> Result<(), TaskError> {
-    let _unheard = ctx.state().send(Instant::now());
+    ctx.state().report().await;
     Ok(())
 }
 
@@ -63,6 +63,7 @@ impl Peer for Measured {
         match settings {
             Settings::Defaults => "8 connections, concurrency 32",
             Settings::Best => "8 connections, concurrency 256",
+            Settings::Failover => "as best, leases of 6 s",
         }
     }
 
@@ -91,6 +92,7 @@ impl Peer for Measured {
         let worker = match self.settings {
             Settings::Defaults => worker,
             Settings::Best => worker.concurrency(256),
+            Settings::Failover => worker.concurrency(256).lease(SILENCE),
         };
         let mut task = JoinSet::new();
         task.spawn(worker.run_until(async { drop(stopped.await) }));
