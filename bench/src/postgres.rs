@@ -2,6 +2,8 @@
 //! all are measured by the same code (`bench/peers/pg-common`), in turn, on one private server with
 //! its settings as shipped. A program that fails stands in the table with its reason.
 
+mod workloads;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +14,10 @@ use serde::Deserialize;
 
 use crate::program::{self, Told};
 use crate::report::{record_section, shown};
-use crate::scaling;
+use crate::{median_of, scaling};
+use workloads::{
+    CONTENDERS, Contender, FLOOR, GRAPHILE, Goal, QUELL, QUELL_BEST, WORKLOADS, Workload,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -31,143 +36,29 @@ pub(crate) struct Args {
     /// Only workloads whose name has this in it.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
+    /// Only programs whose names have one of these in them, such as `quell,riverqueue`.
+    #[arg(long, value_name = "TEXTS", value_delimiter = ',')]
+    who: Vec<String>,
     /// Where the programs are.
     #[arg(long, value_name = "FOLDER", default_value = "target/peers/release")]
     programs: PathBuf,
 }
 
-/// A program and its set-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Contender(&'static str, &'static str);
-
-const QUELL: Contender = Contender("quell-postgres-bench", "defaults");
-const FLOOR: Contender = Contender("pg-floor", "best");
-const GRAPHILE: Contender = Contender("graphile-worker-peer", "best");
-const CONTENDERS: [Contender; 9] = [
-    QUELL,
-    Contender("quell-postgres-bench", "best"),
-    FLOOR,
-    Contender("graphile-worker-peer", "defaults"),
-    GRAPHILE,
-    Contender("apalis-postgres-peer", "defaults"),
-    Contender("apalis-postgres-peer", "best"),
-    Contender("awa-peer", "defaults"),
-    Contender("awa-peer", "best"),
-];
-
-/// What each contender printed, or why it did not.
-type Found = Vec<(Contender, Result<Measurement, String>)>;
+/// What each contender printed in each round, or why it did not.
+type Found = Vec<(Contender, Result<Vec<Measurement>, String>)>;
 
 /// What a program printed.
 #[derive(Clone, Debug, Deserialize)]
 struct Measurement {
+    peer: String,
+    tuned: String,
     median: f64,
     p99: Option<f64>,
+    stopping_ms: Option<f64>,
     wal_bytes_per_job: Option<f64>,
     transactions_per_job: Option<f64>,
     dead_rows_per_job: Option<f64>,
 }
-
-/// What is asked of Quell.
-#[derive(Clone, Copy, Debug)]
-enum Goal {
-    /// At least so many times as much as the peer, and such a share of the floor.
-    Ratios(f64, f64),
-    /// At least so much a second.
-    Rate(f64),
-    /// At most so much, and such a tail.
-    Millis(f64, f64),
-    /// At most so much.
-    AtMost(f64),
-}
-
-/// A workload: its name, what programs are told, and the goal.
-struct Workload {
-    name: &'static str,
-    args: &'static [&'static str],
-    quick: &'static [&'static str],
-    goal: Goal,
-    rounds: u8,
-    /// Where defaults take minutes or longer, only the best settings of the peers are measured.
-    defaults: bool,
-    /// Whether plain SQL can do it at all.
-    floor: bool,
-}
-
-const WORKLOADS: [Workload; 8] = [
-    Workload {
-        name: "batch enqueue, per second",
-        args: &["batch"],
-        quick: &["batch", "--count", "30000"],
-        goal: Goal::Ratios(2.5, 0.6),
-        rounds: 3,
-        defaults: true,
-        floor: true,
-    },
-    Workload {
-        name: "drain of 100,000 no-ops, per second",
-        args: &["drain"],
-        quick: &["drain", "--count", "30000"],
-        goal: Goal::Ratios(2.0, 0.0),
-        rounds: 3,
-        defaults: false,
-        floor: true,
-    },
-    Workload {
-        name: "single enqueue, 32 callers, per second",
-        args: &["single", "--count", "9600"],
-        quick: &["single", "--count", "3200"],
-        goal: Goal::Rate(25_000.0),
-        rounds: 3,
-        defaults: true,
-        floor: true,
-    },
-    Workload {
-        name: "debounced, 32 callers, 100 keys, per second",
-        args: &["debounced", "--count", "9600"],
-        quick: &["debounced", "--count", "3200"],
-        goal: Goal::Rate(25_000.0),
-        rounds: 3,
-        defaults: true,
-        floor: true,
-    },
-    Workload {
-        name: "debounced, 512 callers, 100 keys, per second",
-        args: &["debounced", "--callers", "512", "--count", "25600"],
-        quick: &["debounced", "--callers", "512", "--count", "10240"],
-        goal: Goal::Rate(100_000.0),
-        rounds: 3,
-        defaults: false,
-        floor: true,
-    },
-    Workload {
-        name: "enqueue to start, ms (p50, p99)",
-        args: &["latency", "--samples", "300", "--budget", "15"],
-        quick: &["latency", "--samples", "100", "--budget", "10"],
-        goal: Goal::Millis(1.5, 5.0),
-        rounds: 3,
-        defaults: true,
-        floor: true,
-    },
-    Workload {
-        name: "idle for a minute, then one job, ms",
-        args: &["idle", "--seconds", "60"],
-        quick: &["idle", "--seconds", "5"],
-        goal: Goal::AtMost(5.0),
-        rounds: 1,
-        defaults: false,
-        floor: false,
-    },
-    Workload {
-        name: "transactions of an idle worker, per second",
-        args: &["statements", "--seconds", "33"],
-        quick: &["statements", "--seconds", "13"],
-        goal: Goal::AtMost(1.0),
-        rounds: 1,
-        defaults: true,
-        floor: false,
-    },
-];
 
 /// Measures, shows and records.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
@@ -200,6 +91,10 @@ impl Args {
         name.contains(&self.only)
     }
 
+    fn wants_of(&self, contender: Contender) -> bool {
+        self.who.is_empty() || self.who.iter().any(|text| contender.name().contains(text))
+    }
+
     /// Runs one of the programs on this server.
     pub(crate) fn ask(&self, server: &Postgres, name: &str, args: &[&str], seconds: u32) -> Told {
         let mut command = Command::new(Path::new(&self.programs).join(name));
@@ -208,43 +103,62 @@ impl Args {
     }
 }
 
+/// The tables, and a line of JSON for each measurement.
 fn measure(args: &Args, server: &Postgres) -> anyhow::Result<(String, String)> {
-    let (mut tables, mut lines) = (String::new(), String::new());
+    let (mut tables, mut lines, mut who) = (String::new(), String::new(), Vec::new());
     for workload in WORKLOADS.iter().filter(|workload| args.wants(workload.name)) {
-        let mut found = Found::new();
-        for contender in CONTENDERS.into_iter().filter(|contender| workload.is_for(*contender)) {
-            let Contender(program, settings) = contender;
-            writeln!(std::io::stderr(), "{}: {program} {settings}", workload.name)?;
-            let rounds = if args.quick { 1 } else { workload.rounds_of(contender) }.to_string();
-            let more = ["--settings", settings, "--rounds", &rounds];
-            let asked = [args.sized(workload.args, workload.quick), &more].concat();
-            let told = args.ask(server, program, &asked, 600);
+        let found = rounds(args, server, workload, &mut lines)?;
+        tables.push_str(&table(workload, &found));
+        for (contender, measured) in &found {
+            let Some(Measurement { peer, tuned, .. }) = measured.iter().flatten().next() else {
+                continue;
+            };
+            let line = format!("- {}: {peer}; {tuned}", contender.name());
+            if !who.contains(&line) {
+                who.push(line);
+            }
+        }
+    }
+    tables.push_str(&format!("\n{}\n", who.join("\n")));
+    Ok((tables, lines))
+}
+
+/// All rounds of a workload, the contenders in turn.
+fn rounds(
+    args: &Args,
+    server: &Postgres,
+    workload: &Workload,
+    lines: &mut String,
+) -> anyhow::Result<Found> {
+    let asked = CONTENDERS.into_iter().filter(|one| workload.is_for(*one) && args.wants_of(*one));
+    let mut found: Found = asked.map(|one| (one, Ok(Vec::new()))).collect();
+    let most = if args.quick { 1 } else { workload.rounds };
+    for round in 1..=most {
+        for (contender, measured) in &mut found {
+            let Ok(so_far) = measured else { continue };
+            if round > workload.rounds_of(*contender) {
+                continue;
+            }
+            let Contender(program, settings) = *contender;
+            writeln!(std::io::stderr(), "{}: {}, {round}", workload.name, contender.name())?;
+            let more = ["--settings", settings, "--rounds", "1"];
+            let words = [args.sized(workload.args, workload.quick), &more].concat();
+            let told = args.ask(server, program, &words, 600);
             let read = match told.failed {
                 Some(reason) => Err(reason),
                 None => serde_json::from_str(told.text.trim()).map_err(|error| error.to_string()),
             };
-            if let Err(reason) = &read {
-                writeln!(std::io::stderr(), "  failed: {reason}")?;
-            }
             lines.push_str(&told.text);
-            found.push((contender, read));
+            match read {
+                Ok(one) => so_far.push(one),
+                Err(reason) => {
+                    writeln!(std::io::stderr(), "  failed: {reason}")?;
+                    *measured = Err(reason);
+                }
+            }
         }
-        tables.push_str(&table(workload, &found));
     }
-    Ok((tables, lines))
-}
-
-impl Workload {
-    /// Whoever a goal compares is measured as often as it takes; the others stand beside them.
-    fn rounds_of(&self, contender: Contender) -> u8 {
-        if [QUELL, FLOOR, GRAPHILE].contains(&contender) { self.rounds } else { 1 }
-    }
-
-    fn is_for(&self, contender: Contender) -> bool {
-        let is_default_peer = contender.1 == "defaults" && contender != QUELL;
-        let fits = contender != FLOOR || self.floor;
-        fits && (!is_default_peer || self.defaults)
-    }
+    Ok(found)
 }
 
 fn table(workload: &Workload, found: &Found) -> String {
@@ -254,39 +168,52 @@ fn table(workload: &Workload, found: &Found) -> String {
         workload.name,
         verdict(workload, found),
     );
-    for (Contender(program, settings), one) in found {
-        let name = program.trim_end_matches("-bench").trim_end_matches("-peer");
-        let cells = match one {
-            Ok(one) => cells(one),
+    for (contender, measured) in found {
+        let cells = match measured {
+            Ok(rounds) => cells(rounds),
             Err(reason) => {
                 ["failed".to_owned(), reason.clone(), "-".into(), "-".into(), "-".into()]
             }
         };
-        text.push_str(&format!("| {name} ({settings}) | {} |\n", cells.join(" | ")));
+        text.push_str(&format!("| {} | {} |\n", contender.name(), cells.join(" | ")));
+    }
+    let stopping = found.iter().filter_map(|(contender, measured)| {
+        let took = over(measured.as_ref().ok()?, |one| one.stopping_ms)?;
+        Some(format!("{} {}", contender.name(), shown(took)))
+    });
+    let stopping: Vec<String> = stopping.collect();
+    if !stopping.is_empty() {
+        text.push_str(&format!("\nOf it, stopping: {}.\n", stopping.join(", ")));
     }
     text
 }
 
-fn cells(one: &Measurement) -> [String; 5] {
-    let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
+/// The median over the rounds, where all of them counted it.
+fn over(rounds: &[Measurement], of: fn(&Measurement) -> Option<f64>) -> Option<f64> {
+    median_of(rounds.iter().map(of).collect::<Option<Vec<f64>>>()?)
+}
+
+fn cells(rounds: &[Measurement]) -> [String; 5] {
+    let cell = |of| over(rounds, of).map_or_else(|| "-".to_owned(), shown);
     [
-        shown(one.median),
-        cell(one.p99),
-        cell(one.wal_bytes_per_job),
-        cell(one.transactions_per_job),
-        cell(one.dead_rows_per_job),
+        cell(|one| Some(one.median)),
+        cell(|one| one.p99),
+        cell(|one| one.wal_bytes_per_job),
+        cell(|one| one.transactions_per_job),
+        cell(|one| one.dead_rows_per_job),
     ]
 }
 
 /// The goal, and whether Quell at its defaults meets it.
 fn verdict(workload: &Workload, found: &Found) -> String {
-    let of = |asked: Contender| {
-        let one = found.iter().find(|(contender, _)| *contender == asked)?;
-        one.1.as_ref().ok()
+    let of = |asked: Contender, field: fn(&Measurement) -> Option<f64>| {
+        let one = found.iter().find(|(contender, _)| *contender == asked);
+        let rounds = one.and_then(|(_, measured)| measured.as_ref().ok());
+        rounds.and_then(|rounds| over(rounds, field)).unwrap_or(f64::NAN)
     };
-    let median = |contender| of(contender).map_or(f64::NAN, |one| one.median);
+    let median = |contender| of(contender, |one| Some(one.median));
     let quell = median(QUELL);
-    let tail = of(QUELL).and_then(|one| one.p99).unwrap_or(f64::NAN);
+    let tail = of(QUELL, |one| one.p99);
     let said = |met: bool| if met { "met" } else { "not met" };
     match workload.goal {
         Goal::Ratios(peer, floor) => {
@@ -304,6 +231,21 @@ fn verdict(workload: &Workload, found: &Found) -> String {
             format!("goal {p50} / {p99}: {}", said(quell <= p50 && tail <= p99))
         }
         Goal::AtMost(most) => format!("goal {most}: {}", said(quell <= most)),
+        Goal::Quickest => {
+            let best = median(QUELL_BEST);
+            let others = found.iter().map(|(contender, _)| *contender);
+            let others = others.filter(|one| one.1 == QUELL_BEST.1 && *one != QUELL_BEST);
+            let ratios: Vec<(String, f64)> =
+                others.map(|one| (one.name(), best / median(one))).collect();
+            // A peer that failed took longer than whatever it was given.
+            let met =
+                best.is_finite() && ratios.iter().all(|(_, ratio)| ratio.is_nan() || *ratio <= 1.0);
+            let ratios = ratios.iter().filter(|(_, ratio)| ratio.is_finite());
+            let words: Vec<String> =
+                ratios.map(|(name, ratio)| format!("{ratio:.2} x {name}")).collect();
+            let words = words.join(", ");
+            format!("Quell at its best takes {words}; goal 1 x each: {}", said(met))
+        }
     }
 }
 
@@ -328,6 +270,37 @@ mod tests {
         let asked = |place: usize| {
             CONTENDERS.into_iter().filter(|one| WORKLOADS[place].is_for(*one)).count()
         };
-        assert_eq!((asked(0), asked(1), asked(6), asked(7)), (9, 6, 5, 8));
+        assert_eq!((asked(0), asked(1), asked(6), asked(7)), (13, 8, 7, 12));
+    }
+
+    fn rounds(medians: &[f64]) -> Result<Vec<Measurement>, String> {
+        let one = |median: &f64| Measurement {
+            peer: "p 1".to_owned(),
+            tuned: "t".to_owned(),
+            median: *median,
+            p99: None,
+            stopping_ms: Some(median / 2.0),
+            wal_bytes_per_job: None,
+            transactions_per_job: None,
+            dead_rows_per_job: None,
+        };
+        Ok(medians.iter().map(one).collect())
+    }
+
+    #[test]
+    fn a_goal_beside_all_peers_compares_the_medians_of_their_best_settings() {
+        let workload = WORKLOADS.iter().find(|one| matches!(one.goal, Goal::Quickest)).unwrap();
+        let slow = Contender("awa-peer", "best");
+        let dead = (Contender("riverqueue-peer", "best"), Err("not within 120 s".to_owned()));
+        let defaults = (Contender("awa-peer", "defaults"), rounds(&[1.0]));
+        let mut found =
+            vec![(QUELL_BEST, rounds(&[9.0, 2.0, 4.0])), (slow, rounds(&[8.0])), dead, defaults];
+        let text = table(workload, &found);
+        assert!(text.contains("takes 0.50 x awa (best); goal 1 x each: met"), "{text}");
+        assert!(text.contains("| quell-postgres (best) | 4.00 | - |"), "{text}");
+        assert!(text.contains("stopping: quell-postgres (best) 2.00, awa (best) 4.00,"), "{text}");
+        found.push((GRAPHILE, rounds(&[3.0])));
+        let text = table(workload, &found);
+        assert!(text.contains("1.33 x graphile-worker (best); goal 1 x each: not met"), "{text}");
     }
 }

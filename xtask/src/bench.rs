@@ -12,7 +12,8 @@ use crate::run::{answers, cargo, run};
 pub(crate) enum Store {
     /// The embedded store, beside `effectum`.
     Sqlite,
-    /// The store that services share, beside `graphile_worker`, `apalis-postgres` and `awa`.
+    /// The store that services share, beside `graphile_worker`, `riverqueue`, BullMQ,
+    /// `apalis-postgres` and `awa`.
     Postgres,
     /// The store on Redis, beside BullMQ, dramatiq and `apalis-redis`.
     Redis,
@@ -21,6 +22,18 @@ pub(crate) enum Store {
     /// The engine beside the model store's direct moves.
     Memory,
 }
+
+/// Programs in Rust on PostgreSQL, Quell first; who of them takes part is said in
+/// `bench/src/postgres/workloads.rs`.
+const POSTGRES_PEERS: [&str; 7] = [
+    "quell-postgres",
+    "pg-floor",
+    "graphile-worker",
+    "riverqueue",
+    "bullmq-postgres",
+    "apalis-postgres",
+    "awa",
+];
 
 /// Programs in Rust on Redis, Quell first; who of them takes part is said in `bench/src/redis/workloads.rs`.
 const REDIS_PEERS: [&str; 3] = ["quell-redis", "redis-floor", "apalis-redis"];
@@ -39,10 +52,12 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
             cargo(root, &[&run[..], &peer, &rest].concat())
         }
         Store::Postgres => {
-            let peers = ["quell-postgres", "pg-floor", "graphile-worker", "apalis-postgres", "awa"];
             let alone = rest.contains(&"--scaling");
-            let needed = peers.iter().take(if alone { 1 } else { peers.len() });
+            let needed = POSTGRES_PEERS.iter().take(if alone { 1 } else { POSTGRES_PEERS.len() });
             needed.copied().try_for_each(|name| peer(root, name))?;
+            if !alone {
+                node_peer(root, "bullmq")?;
+            }
             cargo(root, &[&run[..], &["postgres"], &rest].concat())
         }
         Store::Redis => {

@@ -6,10 +6,9 @@ import { performance } from 'node:perf_hooks';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { Queue, Worker } from 'bullmq';
+import { BEST, open } from './queue.mjs';
 
-const HOUR = 3_600_000;
 const PER_CALL = 1_000;
-const NAME = 'bench';
 
 const { positionals, values } = parseArgs({
   allowPositionals: true,
@@ -33,19 +32,7 @@ const tuned = best
   ? 'concurrency 128, completed jobs are removed'
   : 'concurrency 1, completed jobs are kept';
 
-const queue = new Queue(NAME, { connection });
-await queue.waitUntilReady();
-
-// What one caller of a workload asks for, by its number.
-const calls = {
-  single: (n) => queue.add('noop', { n }),
-  // The debounce mode of the documentation: the latest trigger replaces the job that waits.
-  debounce: (key) =>
-    queue.add('meter', { key }, {
-      deduplication: { id: `customer-${key}`, ttl: HOUR, extend: true, replace: true },
-      delay: HOUR,
-    }),
-};
+const bull = await open({ Queue, Worker }, connection, best ? BEST : {});
 
 const perSecond = (jobs, since) => ({ value: (jobs * 1_000) / (performance.now() - since), jobs });
 
@@ -63,27 +50,16 @@ async function callers(count, atOnce, call) {
 async function batch(count) {
   const since = performance.now();
   for (let first = 0; first < count; first += PER_CALL) {
-    const length = Math.min(PER_CALL, count - first);
-    await queue.addBulk(
-      Array.from({ length }, (_, n) => ({ name: 'noop', data: { n: first + n } })),
-    );
+    await bull.enqueueMany(first, Math.min(PER_CALL, count - first));
   }
   return perSecond(count, since);
 }
 
 // A worker; `started` is called by each handler, first thing.
-async function work(started) {
-  const options = best ? { concurrency: 128, removeOnComplete: { count: 0 } } : {};
-  const worker = new Worker(NAME, async () => started(performance.now()), { connection, ...options });
-  worker.on('error', (error) => {
-    throw error;
-  });
-  await worker.waitUntilReady();
-  return worker;
-}
+const work = (started) => bull.work(async () => started(performance.now()));
 
 async function unfinished() {
-  const counts = await queue.getJobCounts('wait', 'active', 'delayed', 'failed', 'prioritized');
+  const counts = await bull.queue.getJobCounts('wait', 'active', 'delayed', 'failed', 'prioritized');
   return Object.values(counts).reduce((sum, count) => sum + count, 0);
 }
 
@@ -118,7 +94,7 @@ async function latency(samples, budget) {
       heard = resolve;
     });
     const since = performance.now();
-    await calls.single(n);
+    await bull.enqueue(n);
     waits.push((await start) - since);
     // Not in step with anybody's polls.
     await sleep(10 * (1 + ((n * 7) % 16) / 10));
@@ -133,14 +109,14 @@ const workloads = {
   batch: () => batch(number('count')),
   single: () => {
     const atOnce = number('callers');
-    return callers(number('count'), atOnce, (caller, n) => calls.single(n * atOnce + caller));
+    return callers(number('count'), atOnce, (caller, n) => bull.enqueue(n * atOnce + caller));
   },
   debounced: () => {
     const keyOf = (caller, n) => (caller * 7_919 + n * 104_729) % number('keys');
-    const call = (caller, n) => calls.debounce(keyOf(caller, n));
+    const call = (caller, n) => bull.debounce(keyOf(caller, n));
     return callers(number('count'), number('callers'), call);
   },
-  windows: () => callers(number('count'), 512, (caller, n) => calls.debounce(n * 512 + caller)),
+  windows: () => callers(number('count'), 512, (caller, n) => bull.debounce(n * 512 + caller)),
   drain: () => drain(number('count'), true),
   head: () => drain(number('count'), false),
   latency: () => latency(number('samples'), number('budget')),
@@ -153,6 +129,6 @@ const note = ['debounced', 'windows'].includes(workload)
   : undefined;
 const peer = `bullmq ${lock.packages['node_modules/bullmq'].version}`;
 console.log(JSON.stringify({ peer, tuned, note, ...found }));
-await queue.close();
+await bull.queue.close();
 // A worker that was closed by force may still hold its connections.
 process.exit(0);
