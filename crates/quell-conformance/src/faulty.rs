@@ -103,6 +103,10 @@ impl<S: Store> Store for Faulty<S> {
         self.inner.wakeups()
     }
 
+    fn transaction_committed(&self) {
+        self.inner.transaction_committed();
+    }
+
     fn ended(&self, job: JobId) -> Ended {
         self.inner.ended(job)
     }

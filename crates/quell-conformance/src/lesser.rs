@@ -178,6 +178,10 @@ impl<S: Store> Store for Lesser<S> {
         }
     }
 
+    fn transaction_committed(&self) {
+        self.inner.transaction_committed();
+    }
+
     fn ended(&self, job: JobId) -> Ended {
         if self.claims.push {
             self.inner.ended(job)

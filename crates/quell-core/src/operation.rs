@@ -344,6 +344,11 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// be lost or false; polling is the safety net.
     fn wakeups(&self) -> Wakeups;
 
+    /// A caller's own transaction has committed that triggered without notifying (R4): workers of this
+    /// process look for its triggers at once, and those of others are notified (R34). Without this call
+    /// they find them by polling.
+    fn transaction_committed(&self) {}
+
     /// Resolves after the end of a job that comes after this call (R19), an absorption too. The hint
     /// may be lost or false; asking for the [result](Store::result) now and then is the safety net. A
     /// store that pushes nothing answers with what is never ready.

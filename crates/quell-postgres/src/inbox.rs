@@ -4,7 +4,7 @@
 //! commit: they count from the commit, a rollback leaves no trace, and a transaction that stays
 //! open holds up nobody.
 
-use quell_core::{Batch, Lease, Location, Payload, Result, Timestamp, in_savepoint};
+use quell_core::{Batch, Lease, Location, Payload, QueueName, Result, Timestamp, in_savepoint};
 use sqlx::PgConnection;
 use sqlx::postgres::PgTransactionManager;
 use sqlx_core::transaction::TransactionManager;
@@ -28,17 +28,41 @@ const AWAY: &str = "5s";
 ///
 /// The batch must have been validated. What became of each trigger is decided after the commit, by
 /// the next call of any store on the schema, at the time of that call. Workers are woken by the
-/// commit.
+/// commit, or look for it where transactions do not notify
+/// ([`PostgresOptions::notify_in_transactions`](crate::PostgresOptions::notify_in_transactions)).
 ///
 /// # Errors
 /// [`ErrorKind::Foreign`](quell_core::ErrorKind::Foreign) where the database has no Quell schema of
 /// that name; else what the database says. After an error the caller must roll back.
 pub async fn trigger_in(db: &mut PgConnection, store: &Location, batch: &Batch) -> Result<()> {
+    put(db, store, batch, "select quell.put($1) from quell.meta where store_id = $2").await
+}
+
+/// As [`trigger_in`], and the commit notifies nobody: call
+/// [`transaction_committed`](quell_core::Store::transaction_committed) of any store on the schema after
+/// it. Without that, workers find the triggers when they poll.
+///
+/// # Errors
+/// As [`trigger_in`].
+pub async fn trigger_in_silently(
+    db: &mut PgConnection,
+    store: &Location,
+    batch: &Batch,
+) -> Result<()> {
+    put(db, store, batch, "select quell.put($1, true) from quell.meta where store_id = $2").await
+}
+
+async fn put(
+    db: &mut PgConnection,
+    store: &Location,
+    batch: &Batch,
+    statement: &'static str,
+) -> Result<()> {
     const WHAT: &str = "trigger in the transaction";
     let triggers = serde_json::to_string(&(&batch.triggers, &batch.dedup))
         .map_err(|error| corrupt(format_args!("triggers: {error}")))?;
     let sql = sql_of(store)?;
-    let put = sql.query("select quell.put($1) from quell.meta where store_id = $2");
+    let put = sql.query(statement);
     let put = put.bind(triggers).bind(store.id.as_str().to_owned());
     let found = put.fetch_optional(&mut *db).await.map_err(|e| explain(WHAT, e))?;
     check_store(found.is_some(), db, store, WHAT).await
@@ -147,6 +171,11 @@ async fn check_store(
     Err(store.other_store(get(&row, 0)?))
 }
 
+/// The queue in which a settlement in a caller's transaction set something free, without notifying (R34).
+fn wake_up(text: &str) -> Option<QueueName> {
+    QueueName::new(text.strip_prefix("wake ")?).ok()
+}
+
 impl Tx<'_> {
     /// Folds what committed transactions left in the inbox, unless another call is doing it: then
     /// this one goes on without.
@@ -225,6 +254,10 @@ impl Tx<'_> {
         }
         let (mut batches, mut sources) = (Vec::with_capacity(taken.len()), Vec::new());
         for (id, text) in taken {
+            if let Some(queue) = wake_up(text) {
+                self.news.wake(&queue, Timestamp::MIN);
+                continue;
+            }
             match Batch::from_inbox(text) {
                 Ok(batch) => {
                     batches.push(batch);

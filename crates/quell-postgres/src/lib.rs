@@ -8,7 +8,7 @@
 //! Where to read: `store` is the door; `tx` opens a transaction and gives it the time; `enqueue`
 //! (with `keys`), `claim`, `settle` and `operate` are what happens inside one; `row` and `write`
 //! are how jobs look on disk; `names` are their numbers; `push` notifies other processes, and `listen`
-//! receives their notifications; `connections` lends connections to `hosts`, each `bounded` by a
+//! receives their notifications; `watch` looks for what nobody notified; `connections` lends connections to `hosts`, each `bounded` by a
 //! deadline.
 //!
 //! Invariant: no claim or settlement trusts a caller's clock, and nothing waits for a caller's own
@@ -55,10 +55,11 @@ mod tries;
 mod tx;
 mod unreadable;
 mod warm;
+mod watch;
 mod workers;
 mod write;
 
 pub use hosts::TargetSessionAttrs;
-pub use inbox::{settle_in, settle_in_with, trigger_in};
+pub use inbox::{settle_in, settle_in_with, trigger_in, trigger_in_silently};
 pub use options::PostgresOptions;
 pub use store::PostgresStore;

@@ -23,6 +23,7 @@ use crate::push::{Hint, Outbox};
 use crate::sql::Sql;
 use crate::trail::Trails;
 use crate::tx::tcp_settings;
+use crate::watch::Watch;
 
 /// How long a notification to oneself may take before there is no pushing.
 const SELF_TEST: Duration = Duration::from_secs(1);
@@ -174,7 +175,7 @@ impl Listener {
 pub(crate) async fn receive(
     mut listener: Listener,
     outbox: Arc<Outbox>,
-    (hub, trails): (Arc<WakeHub>, Arc<Trails>),
+    (hub, trails, watch): (Arc<WakeHub>, Arc<Trails>, Arc<Watch>),
     ends: Arc<Ends>,
 ) {
     let (mut has_requested, mut since) = (false, Instant::now());
@@ -192,7 +193,7 @@ pub(crate) async fn receive(
             Ok(Ok(Some(hint))) => {
                 has_requested = false;
                 if let Some(hint) = outbox.read(hint.payload()) {
-                    pass_on(hint, (&hub, &trails), &ends);
+                    pass_on(hint, (&hub, &trails, &watch), &ends);
                 }
                 continue;
             }
@@ -214,24 +215,25 @@ pub(crate) async fn receive(
         }
         while let Err(error) = listener.listen_again(loss).await {
             warn!(%error, "cannot listen for notifications, polling instead");
-            look((&hub, &trails), &ends);
+            look((&hub, &trails, &watch), &ends);
             tokio::time::sleep(PAUSE_AFTER_ERROR).await;
         }
         // Notifications may have been lost meanwhile.
-        look((&hub, &trails), &ends);
+        look((&hub, &trails, &watch), &ends);
         since = Instant::now();
     }
 }
 
 /// Makes up for notifications that were missed.
-fn look((hub, trails): (&WakeHub, &Trails), ends: &Ends) {
+fn look((hub, trails, watch): (&WakeHub, &Trails, &Watch), ends: &Ends) {
+    watch.look();
     trails.tell_all();
     hub.wake(None, Timestamp::MIN);
     hub.cancelled(Cancelled::Any);
     ends.lost_touch();
 }
 
-fn pass_on(hint: Hint, (hub, trails): (&WakeHub, &Trails), ends: &Ends) {
+fn pass_on(hint: Hint, (hub, trails, watch): (&WakeHub, &Trails, &Watch), ends: &Ends) {
     match hint {
         Hint::Wake(queue, due) => {
             if let Some(queue) = &queue {
@@ -244,5 +246,6 @@ fn pass_on(hint: Hint, (hub, trails): (&WakeHub, &Trails), ends: &Ends) {
         Hint::Cancelled(jobs) => {
             jobs.into_iter().for_each(|job| hub.cancelled(Cancelled::Job(job)));
         }
+        Hint::Settings => watch.look(),
     }
 }

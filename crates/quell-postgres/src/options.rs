@@ -15,7 +15,7 @@ use crate::error::explain;
 use crate::hosts::{Hosts, TargetSessionAttrs, verified};
 use crate::listen::{is_pooled, listen};
 use crate::opening::prepared;
-use crate::schema::{Upgrade, location, migrate};
+use crate::schema::{Upgrade, location, migrate, set_notifies};
 use crate::sql::Sql;
 use crate::tx::{SESSION, statement_timeout, tcp_settings};
 
@@ -44,13 +44,15 @@ pub struct PostgresOptions {
     connections: u32,
     limits: Limits,
     upgrade: Upgrade,
+    notifies: Option<bool>,
     history: Option<Sink>,
 }
 
 impl PostgresOptions {
-    /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with `?schema=NAME`, `?connections=N`
-    /// and `?timeout_ms=N` ([`PostgresOptions::call_timeout`]) if wanted, beside what libpq knows
-    /// (`sslmode` and so on).
+    /// Reads `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, with `?schema=NAME`, `?connections=N`,
+    /// `?timeout_ms=N` ([`PostgresOptions::call_timeout`]) and `?notify_in_transactions=on` or `=off`
+    /// ([`PostgresOptions::notify_in_transactions`]) if wanted, beside what libpq knows (`sslmode` and
+    /// so on).
     ///
     /// Several hosts may be named, as in `postgres://app@a:5432,b:5432/app`. The first one that
     /// takes writes is used, or what `?target_session_attrs=…` asks for
@@ -69,6 +71,7 @@ impl PostgresOptions {
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut schema, mut connections, mut timeout, mut target) = (None, None, None, None);
+        let mut notifies = None;
         let mut others = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
@@ -82,6 +85,12 @@ impl PostgresOptions {
                     let number = number.parse::<u32>().ok().filter(|number| *number >= 1);
                     let error = || refuse("`timeout_ms` is not a number above 0".to_owned());
                     timeout = Some(Duration::from_millis(number.ok_or_else(error)?.into()));
+                }
+                Some(("notify_in_transactions", word)) => {
+                    let known = [("on", true), ("off", false)];
+                    let found = known.into_iter().find(|(name, _)| *name == word);
+                    let error = || refuse("`notify_in_transactions` is not on or off".to_owned());
+                    notifies = Some(found.ok_or_else(error)?.1);
                 }
                 Some(("target_session_attrs", attrs)) => {
                     target = Some(attrs.parse::<TargetSessionAttrs>()?);
@@ -105,6 +114,7 @@ impl PostgresOptions {
         target.into_iter().for_each(|target| options.hosts.set_target(target));
         options.schema = schema.unwrap_or(options.schema);
         options.connections = connections.unwrap_or(options.connections);
+        options.notifies = notifies;
         Ok(options)
     }
 
@@ -127,6 +137,7 @@ impl PostgresOptions {
             connections: 8,
             limits: Limits { acquire, call },
             upgrade: Upgrade { patience: Duration::from_secs(60), later: None },
+            notifies: None,
             history: None,
         }
     }
@@ -186,6 +197,14 @@ impl PostgresOptions {
         self
     }
 
+    /// Sets for the whole store, when it is opened, whether callers' transactions notify at their
+    /// commit; where no process says so it stays as it is, and they do at first. See
+    /// [`PostgresStore::notify_in_transactions`] for what it means.
+    pub fn notify_in_transactions(mut self, enabled: bool) -> Self {
+        self.notifies = Some(enabled);
+        self
+    }
+
     /// Where the events go that only the store sees.
     pub fn history(mut self, sink: Sink) -> Self {
         self.history = Some(sink);
@@ -204,6 +223,9 @@ impl PostgresOptions {
     pub async fn open(self) -> Result<PostgresStore> {
         let (checked, mut first) = self.connect().await?;
         let location = location(&mut first, &checked).await?;
+        if let Some(enabled) = self.notifies {
+            set_notifies(&mut first, &checked, enabled).await?;
+        }
         let call = self.limits.call;
         let pooled = is_pooled(&self.hosts, &mut first, call).await?;
         let listener = match pooled {
@@ -276,6 +298,7 @@ mod tests {
             "postgres://u:secret@h/d?timeout_ms=0",
             "postgres://u:secret@h/d?target_session_attrs=master",
             "postgres://u:secret@h/d?host=a,b",
+            "postgres://u:secret@h/d?notify_in_transactions=maybe",
         ] {
             let error = PostgresOptions::from_url(bad).unwrap_err();
             assert_eq!(error.field(), Some("url"), "{bad}");

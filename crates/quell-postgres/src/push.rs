@@ -7,7 +7,7 @@
 //!
 //! A hint of work is `ORIGIN DUE QUEUE`. Ends are `wait ORIGIN JOB…` from those who wait for them and
 //! `ended ORIGIN JOB…` from who ended them; `cancelled ORIGIN JOB…` names running jobs that were
-//! cancelled. Their first words are no numbers, so that a process
+//! cancelled; `settings ORIGIN` is of a changed setting of the store. Their first words are no numbers, so that a process
 //! which knows hints of work only takes no notice.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +31,8 @@ const WAIT: &str = "wait";
 const ENDED: &str = "ended";
 /// Begins a hint that running jobs were cancelled.
 const CANCELLED: &str = "cancelled";
+/// Begins a hint that a setting of the store has changed.
+const SETTINGS: &str = "settings";
 /// Begins a notification without content, which shows a listener that it is connected.
 const PROBE: &str = "probe";
 /// Jobs that one hint names, of 20 digits each at most: PostgreSQL carries less than 8,000 bytes.
@@ -172,6 +174,8 @@ pub(crate) enum Hint {
     Ended(Vec<JobId>),
     /// These jobs ran and were cancelled.
     Cancelled(Vec<JobId>),
+    /// A setting of the store has changed.
+    Settings,
 }
 
 impl Outbox {
@@ -187,6 +191,7 @@ fn read(hint: &str, own: u64) -> Option<Hint> {
         WAIT => others_jobs(rest, own).map(Hint::Wait),
         ENDED => others_jobs(rest, own).map(Hint::Ended),
         CANCELLED => others_jobs(rest, own).map(Hint::Cancelled),
+        SETTINGS => Some(Hint::Settings),
         _ => {
             foreign(first, own)?;
             let (due, queue) = rest.split_once(' ')?;
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn r39_a_process_that_knows_hints_of_work_only_ignores_the_others() {
-        for word in [WAIT, ENDED, CANCELLED, PROBE] {
+        for word in [WAIT, ENDED, CANCELLED, SETTINGS, PROBE] {
             assert!(u64::from_str_radix(word, 16).is_err(), "it would be read as an origin");
         }
     }

@@ -123,6 +123,18 @@ pub(crate) async fn location(db: &mut Bounded, sql: &Sql) -> Result<Location> {
     Ok(Location { id: StoreId::new(id)?, schema: Some(sql.schema().to_owned()) })
 }
 
+/// Sets whether callers' transactions notify, unless that is as it should be (R34): a role that only
+/// reads may have the same URL as others.
+pub(crate) async fn set_notifies(db: &mut Bounded, sql: &Sql, enabled: bool) -> Result<()> {
+    let is = scalar::<bool>(db, sql.rewrite("select notifies from quell.meta")).await?;
+    if is == enabled {
+        return Ok(());
+    }
+    let set = sql.rewrite(&format!("select quell.notify_in_transactions({enabled})"));
+    let set = db.execute(sqlx::raw_sql(AssertSqlSafe(set))).await;
+    set.map(drop).map_err(|e| explain("set whether transactions notify", e))
+}
+
 /// The schema's version; none where there are no Quell tables yet.
 async fn version(db: &mut Bounded, sql: &Sql) -> Result<Option<i32>> {
     let schema = sql.schema();

@@ -44,6 +44,7 @@ use crate::sql::Sql;
 use crate::trail::{Places, Trails};
 use crate::tries::Tries;
 use crate::tx::{Asked, News, Tx, Unnamed, one_shot, read};
+use crate::watch::{Watch, keep_watch};
 use crate::workers::{beat_query, decode_list, list_query, remove_query};
 
 /// A store in one schema of a PostgreSQL database.
@@ -74,6 +75,7 @@ pub struct PostgresStore {
     limited: RwLock<BTreeMap<QueueName, Arc<Mutex<()>>>>,
     /// Queues of which a claim begins with a look: when they were last seen, one statement did not do.
     winding: RwLock<BTreeSet<QueueName>>,
+    watch: Arc<Watch>,
     /// Where the claims of each queue left off.
     pub(crate) trails: Arc<Trails>,
     /// Queues of which a worker's first job was made ready for.
@@ -198,8 +200,11 @@ impl PostgresStore {
         tasks.spawn(tell(teller, Arc::clone(&sql), Arc::clone(&outbox)));
         let pushes = listener.is_some();
         let trails = Arc::new(Trails::new(pushes));
+        let watch = Arc::new(Watch::default());
+        let (notified, woken) = (Arc::clone(&watch), Arc::clone(&hub));
+        tasks.spawn(keep_watch(pool.clone(), Arc::clone(&sql), woken, notified));
         if let Some(listener) = listener {
-            let hub = (Arc::clone(&hub), Arc::clone(&trails));
+            let hub = (Arc::clone(&hub), Arc::clone(&trails), Arc::clone(&watch));
             tasks.spawn(ask(Arc::clone(&ends), Arc::clone(&outbox)));
             tasks.spawn(receive(listener, Arc::clone(&outbox), hub, Arc::clone(&ends)));
         }
@@ -217,6 +222,7 @@ impl PostgresStore {
             seen: AtomicI64::new(i64::MIN),
             limited: RwLock::default(),
             winding: RwLock::default(),
+            watch,
             trails,
             warmed: RwLock::default(),
             _tasks: tasks,
@@ -329,7 +335,14 @@ impl Store for PostgresStore {
     }
 
     fn wakeups(&self) -> Wakeups {
-        self.hub.subscribe()
+        let wakeups = self.hub.subscribe();
+        self.watch.look();
+        wakeups
+    }
+
+    fn transaction_committed(&self) {
+        self.hub.wake(None, Timestamp::MIN);
+        self.outbox.put([(None, Timestamp::MIN)]);
     }
 
     fn ended(&self, job: JobId) -> Ended {

@@ -289,6 +289,11 @@ impl Store for SqliteStore {
         self.hub.subscribe()
     }
 
+    /// Other processes notice the commit by themselves.
+    fn transaction_committed(&self) {
+        self.hub.wake(None, Timestamp::MIN);
+    }
+
     fn ended(&self, job: JobId) -> Ended {
         self.ends.wait_for(job)
     }

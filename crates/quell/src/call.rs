@@ -5,6 +5,8 @@
 use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -14,6 +16,10 @@ use quell_core::{
     Batch, Error, ErrorKind, Key, NewTrigger, Priority, Receipt, Result, Timestamp, When,
 };
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::after_commit::AfterCommit;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::transaction::Wakes;
 use crate::{Quell, Task};
 
 /// A trigger that is sent when awaited.
@@ -155,8 +161,43 @@ impl<'a, T: Task> Trigger<'a, T> {
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<Receipt> {
-        within(self.quell, Batch::one(self.trigger?), tx).await?;
+        within(self.quell, Batch::one(self.trigger?), tx, Wakes::AtCommit).await?;
         Ok(Receipt::Pending)
+    }
+
+    /// As [`Trigger::within`], and the transaction does not notify workers: on PostgreSQL commits that
+    /// do go through one by one, on the whole server (R34). Wake them after the commit by what this
+    /// returns. Without that they find the trigger by polling, each second, or within some 50 ms where
+    /// transactions of the store do not notify
+    /// (`quell::postgres::PostgresOptions::notify_in_transactions`).
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")]
+    /// # mod example {
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Invoice { number: u32 }
+    /// # impl quell::Task for Invoice { const NAME: &'static str = "invoice"; type Output = (); }
+    /// # async fn order(
+    /// #     quell: quell::Quell,
+    /// #     mut tx: sqlx::Transaction<'_, sqlx::Postgres>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// let after_commit = quell.trigger(Invoice { number: 7 }).within_silently(&mut tx).await?;
+    /// tx.commit().await?;
+    /// after_commit.wake();
+    /// # Ok(())
+    /// # }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Trigger::within`].
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub async fn within_silently<DB: crate::Database>(
+        self,
+        tx: &mut sqlx::Transaction<'_, DB>,
+    ) -> Result<AfterCommit> {
+        within(self.quell, Batch::one(self.trigger?), tx, Wakes::AfterCommit).await?;
+        Ok(AfterCommit::new(Arc::clone(self.quell.store())))
     }
 
     fn change(mut self, change: impl FnOnce(&mut NewTrigger) -> Result<()>) -> Self {
@@ -233,8 +274,22 @@ impl<'a> TriggerMany<'a> {
     ) -> Result<Vec<Receipt>> {
         let batch = self.batch?;
         let count = batch.triggers.len();
-        within(self.quell, batch, tx).await?;
+        within(self.quell, batch, tx, Wakes::AtCommit).await?;
         Ok(vec![Receipt::Pending; count])
+    }
+
+    /// Sends them inside the caller's own transaction, which does not notify workers, as
+    /// [`Trigger::within_silently`] does.
+    ///
+    /// # Errors
+    /// As for [`Trigger::within`].
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub async fn within_silently<DB: crate::Database>(
+        self,
+        tx: &mut sqlx::Transaction<'_, DB>,
+    ) -> Result<AfterCommit> {
+        within(self.quell, self.batch?, tx, Wakes::AfterCommit).await?;
+        Ok(AfterCommit::new(Arc::clone(self.quell.store())))
     }
 }
 
@@ -252,6 +307,7 @@ async fn within<DB: crate::Database>(
     quell: &Quell,
     batch: Batch,
     tx: &mut sqlx::Transaction<'_, DB>,
+    wakes: Wakes,
 ) -> Result<()> {
     batch.validate(quell.limits())?;
     if !quell.store().capabilities().transactions {
@@ -259,7 +315,7 @@ async fn within<DB: crate::Database>(
     }
     let batch = quell.keep_dedup(batch)?;
     let ops = quell.record_calls(&batch);
-    let triggered = DB::trigger(tx, &**quell.store(), &batch).await;
+    let triggered = DB::trigger(tx, &**quell.store(), &batch, wakes).await;
     let receipts = vec![Receipt::Pending; batch.triggers.len()];
     quell.record_answers(ops, triggered.as_ref().map(|()| &receipts[..]));
     triggered

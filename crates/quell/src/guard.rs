@@ -153,6 +153,10 @@ impl Store for Guarded {
         guarded_wakeups(wakeups)
     }
 
+    fn transaction_committed(&self) {
+        plain("transaction_committed", || self.inner.transaction_committed(), || ());
+    }
+
     /// A future that panics is never ready: asking for the result is the safety net (R19).
     fn ended(&self, job: JobId) -> Ended {
         let ended = plain("ended", || self.inner.ended(job), || Box::pin(std::future::pending()));

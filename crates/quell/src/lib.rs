@@ -37,6 +37,8 @@
 //! Start with [`Task`] and [`Quell`]; [`testing`] runs a worker in virtual time. The promises,
 //! rule by rule, are in `docs/semantics.md`.
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod after_commit;
 mod aside;
 mod batcher;
 mod call;
@@ -65,6 +67,8 @@ mod transaction;
 mod worker;
 mod workers;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use after_commit::AfterCommit;
 pub use call::{Trigger, TriggerMany};
 pub use causes::{DeadCause, DeadCauses};
 pub use client::{DedupFallback, Quell, QuellBuilder};

@@ -12,6 +12,16 @@ mod sealed {
     pub trait Sealed {}
 }
 
+/// When workers are woken for what a transaction triggers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum Wakes {
+    /// By the commit, as the store is set.
+    AtCommit,
+    /// By the caller.
+    AfterCommit,
+}
+
 /// A database whose transactions can trigger; those of the features `sqlite` and `postgres` can.
 pub trait Database: sqlx::Database + sealed::Sealed {
     #[doc(hidden)]
@@ -19,6 +29,7 @@ pub trait Database: sqlx::Database + sealed::Sealed {
         tx: &'t mut Transaction<'_, Self>,
         store: &'t dyn Store,
         batch: &'t Batch,
+        wakes: Wakes,
     ) -> BoxFuture<'t, Result<()>>;
 }
 
@@ -43,6 +54,8 @@ impl Database for sqlx::Sqlite {
         tx: &'t mut Transaction<'_, Self>,
         store: &'t dyn Store,
         batch: &'t Batch,
+        // A commit notifies nobody there: each process notices it.
+        _wakes: Wakes,
     ) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move { quell_sqlite::trigger_in(tx, in_a_file(store)?, batch).await })
     }
@@ -76,8 +89,15 @@ impl Database for sqlx::Postgres {
         tx: &'t mut Transaction<'_, Self>,
         store: &'t dyn Store,
         batch: &'t Batch,
+        wakes: Wakes,
     ) -> BoxFuture<'t, Result<()>> {
-        Box::pin(async move { quell_postgres::trigger_in(tx, in_a_schema(store)?, batch).await })
+        Box::pin(async move {
+            let store = in_a_schema(store)?;
+            match wakes {
+                Wakes::AtCommit => quell_postgres::trigger_in(tx, store, batch).await,
+                Wakes::AfterCommit => quell_postgres::trigger_in_silently(tx, store, batch).await,
+            }
+        })
     }
 }
 

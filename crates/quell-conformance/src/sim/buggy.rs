@@ -167,6 +167,10 @@ impl Store for Buggy {
         }
     }
 
+    fn transaction_committed(&self) {
+        self.inner.transaction_committed();
+    }
+
     fn ended(&self, job: JobId) -> Ended {
         self.inner.ended(job)
     }

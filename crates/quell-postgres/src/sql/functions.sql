@@ -134,9 +134,29 @@ begin
 end
 $$;
 
+-- R34: whether callers' transactions notify at their commit. The server lets such commits through one by
+-- one, so a busy producer turns it off: then workers look at the inbox all the time.
+create function quell.notify_in_transactions(enabled boolean) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+    if enabled is null then
+        raise exception 'enabled is null: give true or false' using errcode = '22023';
+    end if;
+    update quell.meta set notifies = enabled where notifies <> enabled;
+    if found then
+        perform quell.hint('settings 0');
+    end if;
+end
+$$;
+
 -- Takes triggers as Quell's clients write them into the caller's transaction (R4). Its owner's
--- rights are used, so that a producer needs none on the tables.
-create function quell.put(triggers text) returns void
+-- rights are used, so that a producer needs none on the tables. A `silent` caller notifies after the
+-- commit by itself.
+--
+-- R40: what is too large to be taken in is refused here. What else does not do is set aside when it is
+-- taken in: to find it here would be to read each batch twice, and what was checked before a long
+-- transaction may no longer do after it.
+create function quell.put(triggers text, silent boolean default false) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if octet_length(put.triggers) > 134217728 then
@@ -145,7 +165,9 @@ begin
     end if;
     insert into quell.inbox (triggers) values (put.triggers);
     -- Told once by the commit, however often it is asked for.
-    perform quell.hint('0 -9223372036854775808 *');
+    if put.silent is not true and (select m.notifies from quell.meta m) then
+        perform quell.hint('0 -9223372036854775808 *');
+    end if;
 end
 $$;
 
@@ -208,7 +230,12 @@ begin
           join quell.queue q on q.id = l.queue_id
          where l.id = j.lane_id and q.settings <> '{}'
     loop
-        perform quell.hint('0 ' || w.due_at || ' ' || w.name);
+        if (select m.notifies from quell.meta m) then
+            perform quell.hint('0 ' || w.due_at || ' ' || w.name);
+        else
+            -- R34: for workers that look at the inbox.
+            insert into quell.inbox (triggers) values ('wake ' || w.name);
+        end if;
     end loop;
     return true;
 end

@@ -5,7 +5,9 @@ create table quell.meta (
     one            boolean primary key default true check (one),
     schema_version integer not null,
     -- R4, R22: by this, callers' transactions know the store. A copy of the database keeps it.
-    store_id       text    not null default replace(gen_random_uuid()::text, '-', '')
+    store_id       text    not null default replace(gen_random_uuid()::text, '-', ''),
+    -- R34: whether callers' transactions notify at their commit; else workers look at the inbox.
+    notifies       boolean not null default true
 );
 insert into quell.meta (schema_version) values (1);
 

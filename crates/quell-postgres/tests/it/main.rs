@@ -33,6 +33,8 @@ mod keys;
 #[cfg(test)]
 mod leases;
 #[cfg(test)]
+mod notify;
+#[cfg(test)]
 mod pooler;
 #[cfg(test)]
 mod proxy;

@@ -40,6 +40,7 @@ async fn a_producer_may_trigger_and_nothing_else() {
         "select quell.settle(1, 1, null)",
         "select quell.settle(1, 1, null, '1')",
         "select quell.tick(null, null)",
+        "select quell.notify_in_transactions(false)",
     ] {
         let refused = run(&mut db, forbidden).await.unwrap_err();
         assert!(refused.contains("permission denied"), "{forbidden}: {refused}");

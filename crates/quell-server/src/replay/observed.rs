@@ -68,6 +68,10 @@ impl Store for Observed {
         self.hub.as_ref().map_or_else(|| self.inner.wakeups(), |hub| hub.subscribe())
     }
 
+    fn transaction_committed(&self) {
+        self.inner.transaction_committed();
+    }
+
     fn ended(&self, job: JobId) -> Ended {
         self.inner.ended(job)
     }

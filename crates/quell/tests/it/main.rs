@@ -17,6 +17,8 @@ mod ledger;
 mod lesser;
 mod limits;
 mod panics;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod pushed_results;
 #[cfg(feature = "redis")]

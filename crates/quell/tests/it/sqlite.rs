@@ -76,9 +76,11 @@ async fn r04_a_trigger_counts_from_the_callers_commit_and_vanishes_with_its_roll
     quell.trigger(Script::new(&["done"])).dedup("x").within(&mut tx).await?;
     let batch = [Script::new(&["", "b"]), Script::new(&["", "", "c"])];
     assert_eq!(quell.trigger_many(batch).within(&mut tx).await?.len(), 2);
+    let after_commit = quell.trigger(Script::new(&["silent"])).within_silently(&mut tx).await?;
     assert_eq!(count(&store, "script", JobState::Succeeded).await, 0);
     tx.commit().await.unwrap();
-    until("the worker noticed the commit by itself", || async { log.runs().len() == 3 }).await;
+    until("the worker noticed the commit by itself", || async { log.runs().len() == 4 }).await;
+    after_commit.wake();
     assert_eq!(log.runs()[0].what, "done", "in order, and the rolled-back key was free");
 
     let again = quell.trigger(Script::new(&[])).dedup("x").await?;
