@@ -22,7 +22,7 @@ struct Part {
     quick: &'static [&'static str],
 }
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     Part {
         name: "idle worker with 50 queues",
         case: "worker of",
@@ -52,6 +52,12 @@ const PARTS: [Part; 6] = [
         case: "the snapshot",
         args: &["snapshot"],
         quick: &["snapshot", "--seconds", "8"],
+    },
+    Part {
+        name: "callers' own transactions",
+        case: "transactions with",
+        args: &["callers"],
+        quick: &["callers", "--rounds", "3", "--seconds", "2"],
     },
     Part {
         name: "bloat",

@@ -1,8 +1,9 @@
 //! How Quell on PostgreSQL scales: more workers, a longer backlog, more open windows, more jobs gone
-//! through, more queues. One part is measured for each call, and told in lines of JSON.
+//! through, more queues, more callers with transactions of their own. One part is measured for each call, and told in lines of JSON.
 
 mod backlog;
 mod bloat;
+mod callers;
 mod crowd;
 mod idle;
 mod jobs;
@@ -55,6 +56,14 @@ enum Part {
         #[arg(long, default_value_t = 40)]
         seconds: u64,
     },
+    /// Commits of callers' own transactions, with a trigger and without, in so many rounds.
+    Callers {
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+        /// Of one kind of transactions in each round.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+    },
     /// What a worker of so many queues asks while it has nothing to do.
     Idle {
         #[arg(long, default_value_t = 50)]
@@ -73,6 +82,7 @@ async fn main() -> Result<()> {
         Part::Windows { windows } => windows::measure(&cli.url, windows).await,
         Part::Bloat { count, round } => bloat::measure(&cli.url, *count, *round).await,
         Part::Snapshot { seconds } => snapshot::measure(&cli.url, *seconds).await,
+        Part::Callers { rounds, seconds } => callers::measure(&cli.url, *rounds, *seconds).await,
         Part::Idle { queues, seconds } => idle::measure(&cli.url, *queues, *seconds).await,
     }
 }
