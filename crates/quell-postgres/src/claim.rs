@@ -17,6 +17,7 @@ use quell_core::{
 };
 use sqlx::postgres::PgRow;
 
+use crate::counts::counts_itself;
 use crate::error::corrupt;
 use crate::heads::Stale;
 use crate::leases::{first_lapse, grant, grant_new, until};
@@ -91,7 +92,9 @@ const STRAIGHT: &str = concat!(
     "), ",
     lanes!("$7", "$8", "$10::int[], $11::int[], $12::bigint[], $13::bigint[]"),
     ", seen as materialized (
-         select not exists (select from quell.inbox where refused is null)
+         select ",
+    counts_itself!(),
+    ", not exists (select from quell.inbox where refused is null)
                 and not exists (
                     select from quell.queue
                      where name = $7
@@ -119,7 +122,13 @@ const STRAIGHT: &str = concat!(
         "j.lane_id = (select lane from head) and least(j.partition_id, 1) = (select part from head)
                     and j.state = 0 and j.behind is null
                     and (j.due_at, j.id) >= ((select from_due from head), (select from_id from head))",
-        grant_new!("$6")
+        concat!(
+            grant_new!("$6"),
+            ",
+             counted as (
+                 insert into quell.delta (lane_id, was, now, jobs)
+                 select lane_id, 0, 1, count(*) from started group by lane_id)"
+        )
     ),
     ",      e.straight, e.later,
             ",

@@ -13,6 +13,7 @@ use quell_core::trigger::{Keyed, When};
 use quell_core::{Batch, Error, Fold, Job, NewTrigger, Receipt, Result, Timestamp, TriggerId};
 use sqlx::postgres::PgRow;
 
+use crate::counts::counts_itself;
 use crate::error::{corrupt, wants_retry};
 use crate::names::Names;
 use crate::row::{decode, job_columns, optional_time};
@@ -47,7 +48,7 @@ macro_rules! joined_at {
 /// Keys are sorted, as for all calls that open windows, and rows are locked by their ids.
 const GATHER: &str = concat!(
     "with clock as materialized (
-         select quell.tick($1, $2) as now,
+         select quell.tick($1, $2) as now, ", counts_itself!(), ",
                 exists (select from quell.inbox where refused is null) as inbox_waits),
      asked as materialized (
          select a.*, w.id, w.due_at
@@ -92,7 +93,10 @@ const GATHER: &str = concat!(
           where a.id is null and not c.inbox_waits
           order by a.ord
              on conflict (task_id, key) where state = 0 and key is not null and not closed do nothing
-      returning ", job_columns!("null::text", "false"), ", null::bigint as due_before)
+      returning ", job_columns!("null::text", "false"), ", null::bigint as due_before),
+     counted as (
+         insert into quell.delta (lane_id, now, jobs)
+         select lane_id, 0, count(*) from opened group by lane_id)
      select * from joined union all select * from opened"
 );
 

@@ -19,6 +19,7 @@ mod bounded;
 mod checkup;
 mod claim;
 mod connections;
+mod counts;
 mod dead;
 mod effects;
 mod ends;

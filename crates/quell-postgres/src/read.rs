@@ -153,14 +153,8 @@ impl<'s> Reader<'s> {
     }
 
     pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
-        const COUNTS: &str = "select q.name, t.name, c.state, sum(c.jobs)::bigint
-               from (select lane_id, state, count(*) as jobs from quell.job group by 1, 2
-                     union all
-                     select lane_id, state, count(*) from quell.ended group by 1, 2) c
-               join quell.lane l on l.id = c.lane_id
-               join quell.queue q on q.id = l.queue_id
-               join quell.task t on t.id = l.task_id
-              group by 1, 2, 3 order by q.name collate \"C\", t.name collate \"C\", 3";
+        const COUNTS: &str = "select queue, task, state, jobs from quell.counts
+              order by queue collate \"C\", task collate \"C\", state";
         let rows = self.fetch("count jobs", self.sql.query(COUNTS)).await?;
         rows.iter().map(decode_counts).collect()
     }

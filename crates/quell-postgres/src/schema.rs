@@ -21,6 +21,7 @@ use crate::sql::Sql;
 const MIGRATIONS: [&str; 1] = [concat!(
     include_str!("sql/tables.sql"),
     include_str!("sql/functions.sql"),
+    include_str!("sql/counts.sql"),
     include_str!("sql/triggers.sql"),
 )];
 

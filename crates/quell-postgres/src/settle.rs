@@ -11,6 +11,7 @@ use quell_core::{
 };
 use sqlx::postgres::PgRow;
 
+use crate::counts::counts_itself;
 use crate::error::corrupt;
 use crate::leases::{bind_leases, draws, forget, holds, known};
 use crate::moving::Moving;
@@ -25,7 +26,7 @@ use crate::tx::{Asked, Tx};
 /// compared so that a plan made while the table was empty does not read the jobs first: a join that
 /// is no equality has no other order.
 macro_rules! succeed {
-    ($clock:literal, $later:literal) => {
+    ($clock:expr, $later:literal, $counted:literal) => {
         concat!(
             "with clock as materialized (select ",
             $clock,
@@ -59,7 +60,9 @@ macro_rules! succeed {
                         suppressed, token, started_at, e.now, absorbed_by, period, lane_id,
                         task_id, attempt, lapses, 2, reason, overlap, closed, key, worker, error,
                         shape, payload, partition_id, partition, returned
-                   from gone g, ended e)
+                   from gone g, ended e)",
+            $counted,
+            "
              select e.now, g.id, g.token, null::int, null::bigint
                from ended e left join gone g on true
               union all
@@ -77,13 +80,17 @@ macro_rules! succeed {
 
 /// Time that has passed meanwhile was promised at the beginning, but for long waits.
 const SUCCEED: &str = succeed!(
-    "quell.tick($1, $2)",
+    concat!(counts_itself!(), ", quell.tick($1, $2)"),
     "coalesce($1, (select case when t.host < c.now + 400000 then t.host else quell.tick($1, $2) end
                      from (select (extract(epoch from clock_timestamp()) * 1000000)::bigint as host
-                           offset 0) t))"
+                           offset 0) t))",
+    ",
+             counted as (
+                 insert into quell.delta (lane_id, was, now, jobs)
+                 select lane_id, 1, 2, count(*) from gone group by lane_id)"
 );
 /// Within a transaction, at its time.
-const SUCCEED_AT: &str = succeed!("greatest($1::bigint, $2::bigint)", "$1");
+const SUCCEED_AT: &str = succeed!("greatest($1::bigint, $2::bigint)", "$1", "");
 
 /// Ends the attempts that succeeded: one statement, which is its own transaction.
 pub(crate) fn succeed_query(sql: &Sql, asked: Asked, settlements: &[Settlement]) -> PgQuery {

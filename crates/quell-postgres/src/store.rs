@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use crate::PostgresOptions;
 use crate::checkup::read_checkup;
 use crate::connections::Connections;
+use crate::counts::Deltas;
 use crate::ends::{Ends, ask};
 use crate::error::wants_retry;
 use crate::leases::{decode_renewed, has_lapsed, renew_query};
@@ -80,6 +81,8 @@ pub struct PostgresStore {
     pub(crate) trails: Arc<Trails>,
     /// Queues of which a worker's first job was made ready for.
     pub(crate) warmed: RwLock<BTreeSet<QueueName>>,
+    /// What this process wrote of the counts.
+    pub(crate) deltas: Deltas,
     // Owned so that they end with the store.
     _tasks: JoinSet<()>,
 }
@@ -225,6 +228,7 @@ impl PostgresStore {
             watch,
             trails,
             warmed: RwLock::default(),
+            deltas: Deltas::default(),
             _tasks: tasks,
         }
     }
@@ -357,6 +361,7 @@ impl Steps for PostgresStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        self.expect_deltas(1).await;
         let triggers = || batches.iter().flat_map(|batch| &batch.triggers);
         let lanes = triggers().map(|t| (t.queue.clone(), t.task.clone(), t.priority));
         if Self::is_plain(&batches) {
@@ -407,6 +412,8 @@ impl Steps for PostgresStore {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
+        // That of the claim is among them.
+        self.expect_deltas(2).await;
         if settlements.iter().all(|one| one.outcome.is_success()) {
             return self.settle_well(now, &settlements).await;
         }
@@ -535,7 +542,8 @@ impl Steps for PostgresStore {
     }
 
     async fn counts(&self) -> Result<Vec<Counts>> {
-        read!(self, long, |reader| reader.counts())
+        self.fold_many().await;
+        read!(self, |reader| reader.counts())
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
@@ -590,6 +598,7 @@ impl Steps for PostgresStore {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
+        self.fold_counts(1).await;
         if !may_prune(&self.pool, &self.sql, self.asked(now), retention).await? {
             return Ok(Pruned::default());
         }

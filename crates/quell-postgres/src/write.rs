@@ -14,21 +14,22 @@ use quell_core::trigger::When;
 use quell_core::{Job, JobId, NewTrigger, Result, Timestamp};
 use serde::Serialize;
 
+use crate::counts::counts_itself;
 use crate::error::corrupt;
 use crate::names::{Lane, Names};
 use crate::row::{signed, signed_count};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx};
 
-/// New jobs that have no key and take none: one statement, which is its own transaction (R9).
-pub(crate) fn insert_plain(
-    sql: &Sql,
-    names: &Names,
-    asked: Asked,
-    triggers: &[&NewTrigger],
-) -> Result<PgQuery> {
-    // A delay past the end of time ends there.
-    const INSERT: &str = "with clock as materialized (select quell.tick($1, $2) as now),
+/// New jobs, and how many of each lane. A delay past the end of time ends there.
+const INSERT_PLAIN: &str = concat!(
+    "with clock as materialized (
+             select quell.tick($1, $2) as now, ",
+    counts_itself!(),
+    "),
+         counted as (
+             insert into quell.delta (lane_id, now, jobs)
+             select lane_id, 0, jobs from unnest($10::int[], $11::bigint[]) c (lane_id, jobs)),
          asked as (
              select t.ord, t.lane_id, t.task_id, t.partition_id, t.partition, t.payload, c.now,
                     case when t.delay > 9223372036854775807 - c.now then 9223372036854775807
@@ -47,10 +48,20 @@ pub(crate) fn insert_plain(
                     partition
                from asked
           returning id)
-         select c.now, (select array_agg(id) from new) from clock c";
+         select c.now, (select array_agg(id) from new) from clock c"
+);
+
+/// New jobs that have no key and take none: one statement, which is its own transaction (R9).
+pub(crate) fn insert_plain(
+    sql: &Sql,
+    names: &Names,
+    asked: Asked,
+    triggers: &[&NewTrigger],
+) -> Result<PgQuery> {
     let (mut lanes, mut tasks) = (Vec::new(), Vec::new());
     let (mut delays, mut times, mut payloads) = (Vec::new(), Vec::new(), Vec::new());
     let (mut partition_ids, mut partitions) = (Vec::new(), Vec::new());
+    let mut counted: BTreeMap<i32, i64> = BTreeMap::new();
     for trigger in triggers {
         let lane = names.find(&trigger.queue, &trigger.task, trigger.priority);
         let lane = lane.ok_or_else(|| corrupt("the lane of a trigger"))?;
@@ -62,6 +73,7 @@ pub(crate) fn insert_plain(
             When::At(at) => (None, unless_min(at)),
         };
         lanes.push(lane.id);
+        *counted.entry(lane.id).or_default() += 1;
         tasks.push(lane.task_id);
         delays.push(delay);
         times.push(at);
@@ -73,8 +85,10 @@ pub(crate) fn insert_plain(
         });
         partitions.push(partition.map(|name| name.as_str().to_owned()));
     }
-    let query = asked.bind(sql.query(INSERT)).bind(lanes).bind(tasks);
-    Ok(query.bind(delays).bind(times).bind(payloads).bind(partition_ids).bind(partitions))
+    let query = asked.bind(sql.query(INSERT_PLAIN)).bind(lanes).bind(tasks);
+    let query = query.bind(delays).bind(times).bind(payloads).bind(partition_ids).bind(partitions);
+    let (counted_lanes, counts): (Vec<i32>, Vec<i64>) = counted.into_iter().unzip();
+    Ok(query.bind(counted_lanes).bind(counts))
 }
 
 impl Tx<'_> {

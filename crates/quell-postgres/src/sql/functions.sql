@@ -194,6 +194,8 @@ begin
     if p.xmin <> pg_current_xact_id()::xid then
         return false;
     end if;
+    -- It counts itself what it moves: see counts.sql.
+    perform set_config('quell_counts.counted', 'yes', true);
     delete from quell.job o
      where o.id = settle.job_id and o.token = settle.token and o.state + 0 = 1
  returning * into j;
@@ -212,6 +214,8 @@ begin
     j.ended_at := now;
     j.output := settle.output;
     insert into quell.ended select j.*;
+    insert into quell.delta (lane_id, was, now, jobs) values (j.lane_id, 1, 2, 1);
+    perform set_config('quell_counts.counted', '', true);
     -- R38: this time stands on record.
     if asked is null and now + 500000 > (select last_value from quell.promised) then
         perform quell.promise(now + 1000000);

@@ -1,4 +1,4 @@
-//! Every rule on a fresh schema.
+//! Every rule on a fresh schema; at the end of each test the counts say what the rows say.
 
 use std::sync::Arc;
 
@@ -6,7 +6,21 @@ use quell_conformance::Opened;
 use quell_core::history::Sink;
 use quell_postgres::PostgresOptions;
 
+use crate::counts::expect_exact;
 use crate::scene::Scene;
+
+/// Whatever was done to a store, its counts are those of its rows, and no job comes before the heads of
+/// its partition (R31).
+struct Kept(Scene);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            expect_exact(&self.0);
+            self.0.check_heads();
+        }
+    }
+}
 
 async fn open() -> Opened {
     open_with(|options| options).await
@@ -20,19 +34,7 @@ async fn open_with(set: impl FnOnce(PostgresOptions) -> PostgresOptions) -> Open
     let scene = Scene::new();
     let options = PostgresOptions::from_url(&scene.url).unwrap();
     let store = set(options).open().await.unwrap();
-    Opened { store: Arc::new(store), guard: Box::new(Heads(scene)) }
-}
-
-/// Whatever was done to a store, no job comes before the heads of its partition (R31).
-#[derive(Debug)]
-struct Heads(Scene);
-
-impl Drop for Heads {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.0.check_heads();
-        }
-    }
+    Opened { store: Arc::new(store), guard: Box::new(Kept(scene)) }
 }
 
 quell_conformance::suite!(open, open_recorded);

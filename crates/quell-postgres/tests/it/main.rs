@@ -13,6 +13,8 @@ mod conformance;
 #[cfg(test)]
 mod cost;
 #[cfg(test)]
+mod counts;
+#[cfg(test)]
 mod cuts;
 #[cfg(test)]
 mod damage;

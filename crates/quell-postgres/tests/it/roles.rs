@@ -92,3 +92,20 @@ async fn missing_rights_are_told_at_the_start_and_nothing_is_half_done() {
     assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
     assert!(refused.to_string().contains("grant it"), "{refused}");
 }
+
+#[tokio::test]
+async fn a_reader_may_read_the_counts_and_a_worker_may_fold_them() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    store.enqueue(None, vec![Batch::one(plain("1"))]).await.unwrap();
+    let run = async |part: &str, text: &str| {
+        let mut db = PgConnection::connect(&role(&scene, Some(part)).0).await.unwrap();
+        let text = text.replace("quell.", &format!("{}.", scene.schema()));
+        sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut db).await.map_err(|e| e.to_string())
+    };
+    run("reader", "select queue, task, state, jobs from quell.counts").await.unwrap();
+    let refused = run("reader", "select quell.fold_counts(1)").await.unwrap_err();
+    assert!(refused.contains("permission denied"), "{refused}");
+    run("worker", "select quell.fold_counts(1)").await.unwrap();
+    assert_eq!(scene.sql("select count(*) from quell.delta"), "0");
+}
