@@ -45,6 +45,8 @@ pub mod accept;
 #[cfg(feature = "suite")]
 pub mod alerts;
 #[cfg(feature = "suite")]
+pub mod budget;
+#[cfg(feature = "suite")]
 pub mod calls;
 #[cfg(feature = "suite")]
 pub mod capability;

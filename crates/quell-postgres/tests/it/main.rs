@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod alerts;
 #[cfg(test)]
+mod budget;
+#[cfg(test)]
 mod checkup;
 #[cfg(test)]
 mod clock;

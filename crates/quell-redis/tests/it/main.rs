@@ -4,6 +4,7 @@
 mod away;
 mod backfill;
 mod bounded;
+mod budget;
 mod checkup;
 mod closed;
 mod cluster;

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
 mod alerts;
+mod budget;
 mod cancel;
 mod checkup;
 mod clock;

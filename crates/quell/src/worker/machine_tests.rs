@@ -179,7 +179,8 @@ fn r08_r31_what_is_taken_ahead_follows_what_claims_take() {
         let mut ahead = 0;
         // Two jobs a millisecond.
         for _ in 0..100 {
-            story.claimed(2, limit, None);
+            let more = Some(story.now);
+            story.claimed(2, limit, more);
             story.now = story.now + Duration::from_millis(1);
             let running = story.running();
             let commands = story.ended(&running);

@@ -1,0 +1,84 @@
+//! What each call touches does not grow with what the store holds.
+
+use std::sync::Arc;
+
+use quell_conformance::budget::{Ledger, judge};
+use quell_conformance::rig::until;
+use quell_core::{Result, Store};
+use quell_postgres::PostgresOptions;
+
+use crate::scene::Scene;
+
+/// One more level of each index of the tables that a call touches, and a block for each row of a list.
+const SLACK: u64 = 60;
+
+/// Calls that may touch more, and what bounds them.
+const GROWING: &[(&str, &str)] = &[];
+
+/// A schema whose blocks are counted.
+struct Books(Scene);
+
+impl Books {
+    /// What its sessions are called.
+    fn name(&self) -> String {
+        format!("budget-{}", self.0.schema())
+    }
+
+    /// The blocks of all tables and indexes that were touched by sessions that have ended.
+    fn blocks(&self) -> u64 {
+        let blocks = format!(
+            "select sum(heap_blks_hit + heap_blks_read
+                        + coalesce(idx_blks_hit, 0) + coalesce(idx_blks_read, 0))
+               from pg_statio_all_tables where schemaname = '{}'",
+            self.0.schema()
+        );
+        self.0.sql(&blocks).parse().unwrap()
+    }
+}
+
+impl Ledger for Books {
+    async fn open(&self) -> Arc<dyn Store> {
+        let url = format!("{}&application_name={}", self.0.url, self.name());
+        let options = PostgresOptions::from_url(&url).unwrap();
+        Arc::new(options.connections(1).open().await.unwrap())
+    }
+
+    async fn close(&self, store: Arc<dyn Store>) {
+        drop(store);
+        // A session hands in its counts before it is gone.
+        let open = format!(
+            "select count(*) from pg_stat_activity where application_name = '{}'",
+            self.name()
+        );
+        until("the sessions have ended", async || self.0.sql(&open) == "0").await;
+    }
+
+    async fn count(&self, call: impl AsyncFnOnce(&dyn Store) -> Result<()>) -> Result<u64> {
+        let before = self.blocks();
+        let store = self.open().await;
+        call(&*store).await?;
+        self.close(store).await;
+        Ok(self.blocks() - before)
+    }
+}
+
+/// A new schema, of which nobody touches a block but its stores.
+async fn books() -> Books {
+    let books = Books(Scene::new());
+    books.close(books.open().await).await;
+    let schema = books.0.schema();
+    books.0.sql(&format!(
+        "do $$ declare t regclass; begin
+             for t in select c.oid from pg_class c
+                       where c.relnamespace = '{schema}'::regnamespace and c.relkind = 'r'
+             loop execute format('alter table %s set (autovacuum_enabled = off)', t); end loop;
+         end $$"
+    ));
+    books
+}
+
+#[tokio::test]
+async fn r35_no_call_touches_more_blocks_where_more_is_held() {
+    let told = judge(books, SLACK, GROWING).await.unwrap();
+    eprintln!("{}", told.join("\n"));
+}
