@@ -116,8 +116,6 @@ create unique index job_alone on quell.job (task_id, key)
 -- closed windows in their order.
 create index job_turn on quell.job (task_id, key, state desc, id)
     where key is not null and (state = 1 or closed);
--- R31: what runs of a queue.
-create index job_runs on quell.job (lane_id) where state = 1;
 -- R21: the jobs of a claim, which share the draw in their tokens.
 create index job_drawn on quell.job ((token & 549755813887)) where state = 1;
 
