@@ -32,20 +32,21 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
 const MARGIN: i64 = 200;
 /// Between two full looks at the shortest.
 const FULL: Duration = Duration::from_secs(1);
-/// How many times as long as a full look none follows it.
+/// How many times as long as a full look none follows it,
 const RARELY: u32 = 20;
+/// and for how long at most.
+const LONGEST: Duration = Duration::from_secs(10);
 /// Between two wake-ups for the same row, which another call may be taking in.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// The newest row that waits after `$1`, where transactions do not notify.
+/// The newest row that waits after `$1`. Where transactions notify, too: one that wrote its row while
+/// they did not may commit later.
 const LOOK: &str = "
     select m.notifies,
            (select s.last_value from quell.inbox_id_seq s),
-           case when not m.notifies then
-                (select i.id from quell.inbox i
-                  where i.refused is null and i.id > $1
-                  order by i.id desc limit 1)
-           end
+           (select i.id from quell.inbox i
+             where i.refused is null and i.id > $1
+             order by i.id desc limit 1)
       from quell.meta m";
 
 /// What tells the watch to look at once.
@@ -100,13 +101,18 @@ impl Place {
         if now >= self.full_at || after <= 0 { From::Head } else { From::After(after) }
     }
 
+    /// Puts the next full look off, where this was one, whatever came of it.
+    fn ended(&mut self, from: From, began: Instant, now: Instant) {
+        if from == From::Head {
+            let took = now.saturating_duration_since(began);
+            self.full_at = now + took.saturating_mul(RARELY).clamp(FULL, LONGEST);
+        }
+    }
+
     /// Takes note of a look that began at `began`; says whether to wake workers.
     fn note(&mut self, from: From, seen: Seen, began: Instant, now: Instant) -> bool {
         self.given = [self.given[1], seen.given];
-        if from == From::Head {
-            let took = now.saturating_duration_since(began);
-            self.full_at = now + FULL.max(took.saturating_mul(RARELY));
-        }
+        self.ended(from, began, now);
         let Some(row) = seen.waits else {
             self.woken = None;
             return false;
@@ -158,6 +164,7 @@ pub(crate) async fn keep_watch(
                 if seen.notifies { RECHECK } else { PAUSE }
             }
             Err(error) => {
+                place.ended(from, began, Instant::now());
                 debug!(%error, "cannot look at the inbox, polling finds the work");
                 PAUSE_AFTER_ERROR
             }
@@ -206,7 +213,7 @@ mod tests {
         let began = Instant::now();
         let mut place = Place::new(began);
         place.given = [9_000; 2];
-        for (took, pause) in [(1, 1_000), (500, 10_000)] {
+        for (took, pause) in [(1, 1_000), (250, 5_000), (9_000, 10_000)] {
             let now = began + Duration::from_millis(took);
             place.note(From::Head, seen(9_000, None), began, now);
             let full_at = now + Duration::from_millis(pause);
