@@ -19,7 +19,8 @@ const LONGEST: Duration = Duration::from_millis(75);
 /// What a claim takes where none is known.
 const CLAIM: Duration = Duration::from_millis(1);
 
-/// Without a start or an end of an attempt for this long, what was taken ahead is released.
+/// Without a start or an end of an attempt for this long, or for as long as what is taken ahead is to
+/// last, it is released.
 pub(super) const STALL: Duration = Duration::from_millis(50);
 /// The longest that a job waits in a worker's hands (R8).
 pub(super) const HOLD: Duration = Duration::from_millis(100);
@@ -145,7 +146,8 @@ impl Machine {
 
     /// When a job that waits is to be released.
     pub(super) fn release_at(&self, one: &Waiting) -> Timestamp {
-        (one.since + HOLD).min(self.moved_at.max(one.since) + STALL)
+        let stall = STALL.max(self.claim_cost.ahead());
+        (one.since + HOLD).min(self.moved_at.max(one.since) + stall)
     }
 
     /// R8: a job that no slot will take soon is left to other workers. This one takes nothing ahead
