@@ -8,8 +8,8 @@ use std::time::Duration;
 use quell_conformance::Rig;
 use quell_conformance::rig::{fails, keyed, lease, plain, queue, task};
 use quell_core::{
-    Batch, Claim, Draw, JobFilter, Key, NewTrigger, Outcome, Priority, QueueSettings, Redrive,
-    Retention, Settlement, Store,
+    Batch, Claim, Draw, ErrorKind, JobFilter, Key, NewTrigger, Outcome, Priority, QueueSettings,
+    Redrive, Retention, Settlement, Store,
 };
 use quell_postgres::{PostgresStore, settle_in, trigger_in};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -73,7 +73,12 @@ async fn settle_some(store: &PostgresStore, db: &mut PgConnection) {
             3 | 4 => {
                 let mut tx = db.begin().await.unwrap();
                 let location = store.location().unwrap();
-                settle_in(&mut tx, location, &lease(job), None).await.unwrap();
+                if let Err(error) = settle_in(&mut tx, location, &lease(job), None).await {
+                    // Somebody has cancelled it since.
+                    assert_eq!(error.kind(), ErrorKind::IllegalMove, "{error}");
+                    tx.rollback().await.unwrap();
+                    continue;
+                }
                 trigger_in(&mut tx, location, &Batch::one(some_trigger())).await.unwrap();
                 if fastrand::bool() {
                     tx.commit().await.unwrap();
