@@ -21,6 +21,8 @@ use crate::sql::Sql;
 const NEVER: i64 = i64::MAX;
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;
+/// Queues, tasks, lanes or partitions, at most: what an integer numbers.
+const MOST_NAMES: u64 = i32::MAX as u64;
 /// Triggers that wait in the inbox and are counted at most.
 const MOST_COUNTED: u64 = 100_000;
 
@@ -67,7 +69,15 @@ pub(crate) async fn read_checkup(db: &mut Bounded, sql: &Sql, pushes: bool) -> R
                        from pg_stat_activity where backend_xmin is not null
                      union all select min(prepared) from pg_prepared_xacts) s),
             (select (extract(epoch from max(replay_lag)) * 1000000)::bigint
-               from pg_stat_replication)
+               from pg_stat_replication),
+            (select coalesce(sum(s.n_dead_tup), 0)::bigint from pg_stat_all_tables s
+              where s.relid = any(array['quell.job', 'quell.ended', 'quell.lease', 'quell.inbox',
+                                        'quell.head', 'quell.delta']::regclass[])),
+            (select max(n.last_value)
+               from (select last_value from quell.queue_id_seq
+                     union all select last_value from quell.task_id_seq
+                     union all select last_value from quell.lane_id_seq
+                     union all select last_value from quell.partition_id_seq) n)
        from quell.meta";
     let query = sql.query(FACTS).bind(signed(MOST_SET_ASIDE)).bind(signed(MOST_COUNTED));
     let row = &db.fetch_one(query).await.map_err(|e| explain("check the store", e))?;
@@ -93,7 +103,26 @@ pub(crate) async fn read_checkup(db: &mut Bounded, sql: &Sql, pushes: bool) -> R
     ]));
     facts.extend(lasting(row, 9, "oldest snapshot", "quell_store_oldest_snapshot_seconds")?);
     facts.extend(lasting(row, 10, "replica lag", "quell_store_replica_lag_seconds")?);
+    let dead = unsigned(get(row, 11)?);
+    facts.push(
+        Fact::plain("dead rows", format_args!("{dead} that vacuum has not removed"))
+            .with_gauges(vec![Gauge::count("quell_store_dead_rows", dead)]),
+    );
+    facts.push(numbers_left(unsigned(get(row, 12)?)));
     Ok(Checkup { id: Some(StoreId::new(get::<&str, _>(row, 2)?)?), clock, facts })
+}
+
+/// How many more names there may be of a kind, of which the most numerous has so many.
+fn numbers_left(used: u64) -> Fact {
+    let left = MOST_NAMES.saturating_sub(used);
+    let problem = (left < MOST_NAMES / 10).then(|| {
+        format!(
+            "names of queues, tasks or partitions run out, {MOST_NAMES} of a kind is the most and \
+             none is ever removed: trigger with fewer different partitions"
+        )
+    });
+    let fact = Fact::plain("names", format_args!("{used} of a kind, {left} left"));
+    Fact { problem, ..fact }.with_gauges(vec![Gauge::count("quell_store_names_left", left)])
 }
 
 /// A time in microseconds; none where there is nothing of the kind, or the role may not see it.

@@ -64,6 +64,17 @@ async fn r38_a_checkup_has_numbers_to_watch() {
     assert_eq!(number("quell_store_inbox_waiting").await, Some(0.0));
     trigger_in(&mut db, store.location().unwrap(), &Batch::one(plain("1"))).await.unwrap();
     assert_eq!(number("quell_store_inbox_waiting").await, Some(1.0));
+    assert_eq!(number("quell_store_names_left").await, Some(f64::from(i32::MAX) - 1.0));
+    let customer = NewTrigger { partition: Some(key("customer")), ..plain("1") };
+    for partition in ["a", "b", "c"] {
+        let partition = Some(key(partition));
+        accept(&store, None, NewTrigger { partition, ..customer.clone() }).await;
+    }
+    assert_eq!(number("quell_store_names_left").await, Some(f64::from(i32::MAX) - 3.0));
+    assert_eq!(number("quell_store_dead_rows").await, Some(0.0));
+    while !store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty() {}
+    until("dead rows are counted", async || number("quell_store_dead_rows").await > Some(0.0))
+        .await;
     // Of all snapshots the oldest counts, whoever holds it.
     let begin = "begin isolation level repeatable read; select 1";
     sqlx::raw_sql(begin).execute(&mut db).await.unwrap();
