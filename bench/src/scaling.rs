@@ -22,7 +22,7 @@ struct Part {
     quick: &'static [&'static str],
 }
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     Part {
         name: "idle worker with 50 queues",
         case: "worker of",
@@ -46,6 +46,12 @@ const PARTS: [Part; 7] = [
         case: "open windows",
         args: &["windows"],
         quick: &["windows", "--windows", "1000,100000"],
+    },
+    Part {
+        name: "claims of a queue that limits its partitions",
+        case: "partitions that wait",
+        args: &["partitions"],
+        quick: &["partitions", "--partitions", "1000,10000"],
     },
     Part {
         name: "jobs beside an open snapshot",

@@ -1,5 +1,6 @@
-//! How Quell on PostgreSQL scales: more workers, a longer backlog, more open windows, more jobs gone
-//! through, more queues, more callers with transactions of their own. One part is measured for each call, and told in lines of JSON.
+//! How Quell on PostgreSQL scales: more workers, a longer backlog, more open windows, more partitions,
+//! more jobs gone through, more queues, more callers with transactions of their own. One part is
+//! measured for each call, and told in lines of JSON.
 
 mod backlog;
 mod bloat;
@@ -8,6 +9,7 @@ mod crowd;
 mod idle;
 mod jobs;
 mod part;
+mod partitions;
 mod snapshot;
 mod windows;
 
@@ -42,6 +44,11 @@ enum Part {
     Windows {
         #[arg(long, value_delimiter = ',', default_value = "1000,1000000")]
         windows: Vec<usize>,
+    },
+    /// Looks and claims of a queue that limits its partitions, with a job waiting in so many.
+    Partitions {
+        #[arg(long, value_delimiter = ',', default_value = "1000,10000,50000")]
+        partitions: Vec<usize>,
     },
     /// How large the tables are after so many jobs went through them.
     Bloat {
@@ -80,6 +87,7 @@ async fn main() -> Result<()> {
         Part::Workers { workers, count } => crowd::measure(&cli.url, workers, *count).await,
         Part::Backlog { backlogs } => backlog::measure(&cli.url, backlogs).await,
         Part::Windows { windows } => windows::measure(&cli.url, windows).await,
+        Part::Partitions { partitions: sizes } => partitions::measure(&cli.url, sizes).await,
         Part::Bloat { count, round } => bloat::measure(&cli.url, *count, *round).await,
         Part::Snapshot { seconds } => snapshot::measure(&cli.url, *seconds).await,
         Part::Callers { rounds, seconds } => callers::measure(&cli.url, *rounds, *seconds).await,
