@@ -148,7 +148,12 @@ $$;
 -- Counts all jobs, and corrects what is wrong with the sums: where someone wrote to the tables with
 -- triggers off, such as by a restore of data alone. Returns how many sums were wrong.
 create function quell.recount() returns bigint
-language sql volatile as $$
+language plpgsql volatile as $$
+declare
+    corrections bigint;
+begin
+    -- Two at once would both correct the same.
+    perform pg_advisory_xact_lock(hashtextextended('quell.tally', 0));
     with wrong as (
         select c.lane_id, c.state, sum(c.jobs)::bigint as jobs
           from (select lane_id, least(state, 7) as state, count(*) as jobs from quell.job group by 1, 2
@@ -159,7 +164,9 @@ language sql volatile as $$
          group by 1, 2 having sum(c.jobs) <> 0),
     corrected as (
         insert into quell.delta (lane_id, now, jobs) select lane_id, state, jobs from wrong)
-    select count(*) from wrong
+    select count(*) into corrections from wrong;
+    return corrections;
+end
 $$;
 
 -- What statements do that add no deltas themselves. Those that most work is made of do, in the same
