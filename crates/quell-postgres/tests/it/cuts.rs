@@ -150,7 +150,7 @@ impl Ground {
             // Behind its begin, which would be made again on another connection.
             let closes = async || {
                 self.proxy.set(Some(Cut::Before(40)));
-                let answer = self.cut_off.counts().await;
+                let answer = self.cut_off.queues().await;
                 self.proxy.unset().1 && answer.is_err()
             };
             until("no connection is left", closes).await;
