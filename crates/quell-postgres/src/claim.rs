@@ -19,7 +19,7 @@ use sqlx::postgres::PgRow;
 
 use crate::counts::counts_itself;
 use crate::error::corrupt;
-use crate::heads::Stale;
+use crate::heads::{RAISED, Stale};
 use crate::leases::{first_lapse, grant, grant_new, until};
 use crate::look::{ANY_PARTITION, Look, Looking, base_of, lanes, names_of, partition_of};
 use crate::names::Names;
@@ -366,12 +366,15 @@ impl Tx<'_> {
             let names: Vec<Option<&Key>> = partitions.iter().map(Option::as_ref).collect();
             self.record_starts(queue, &look.line.settings, &names).await?;
         }
-        let of_partitions = taken.iter().map(|(_, _, lane)| (base_of(*lane), partition_of(*lane)));
-        let is_one = |(_, partition): &Stale| !matches!(*partition, 0 | ANY_PARTITION);
-        look.stale.extend(of_partitions.filter(is_one));
-        self.raise_heads(&look.stale).await?;
         let after = self.look(claim, from, 1).await?;
         let (mut next, reached) = (after.line.next(), after.reached(&taken));
+        // Last, as writers wait for its locks.
+        let of_partitions = taken.iter().map(|(_, _, lane)| (base_of(*lane), partition_of(*lane)));
+        let is_one = |(_, partition): &Stale| !matches!(*partition, 0 | ANY_PARTITION);
+        let started: BTreeSet<Stale> = of_partitions.filter(is_one).collect();
+        let others = look.stale.difference(&started).copied();
+        let stale: Vec<Stale> = started.iter().copied().chain(others).take(RAISED).collect();
+        self.raise_heads(&stale).await?;
         next.due = next.due.map(|due| later(due, next.now, jobs.len() < room));
         Ok(Winding { jobs, next, rated, reached })
     }

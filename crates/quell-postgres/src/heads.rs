@@ -20,11 +20,14 @@ use crate::sql::PgQuery;
 use crate::trail::{At, Part};
 use crate::tx::Tx;
 
+/// Partitions whose heads are replaced in one statement.
+pub(crate) const RAISED: usize = 1_000;
+
 /// A lane and a partition whose heads are no longer where its first job is.
 pub(crate) type Stale = (i32, i32);
 
 /// Heads of a lane that are read at once: at first, and at most.
-const FIRST_PAGE: usize = 64;
+const FIRST_PAGE: usize = 16;
 const PAGE: usize = 1_024;
 
 /// The heads of a queue's lanes, as far as they have been read.
@@ -50,17 +53,7 @@ struct Unread {
     last: (At, i32),
     /// The partitions that have been read and have something due, each with its first job.
     due: Vec<(At, Key)>,
-    /// The first head that is not due yet, with its partition.
-    ahead: Option<(i64, At, Key)>,
     is_over: bool,
-}
-
-impl Unread {
-    /// Adds a partition to what the look showed.
-    fn add(&self, id: i64, first: Option<Timestamp>, partition: Key, look: &mut Look) {
-        let (priority, partition) = (self.priority, Some(partition));
-        look.line.lanes.push(DueLane { id, priority, partition, first, later: None });
-    }
 }
 
 impl Heads {
@@ -70,7 +63,7 @@ impl Heads {
             // Just before the first one that is to be read.
             let last = ((Timestamp::from_micros(due), id), 0);
             let (priority, due) = (*priority, Vec::new());
-            (*lane, Unread { priority, last, due, ahead: None, is_over: false })
+            (*lane, Unread { priority, last, due, is_over: false })
         });
         Heads {
             unread: lanes.collect(),
@@ -97,25 +90,18 @@ impl Heads {
                        from unnest($1::int[], $2::bigint[], $3::bigint[], $4::int[])
                             l (id, due_at, job_id, partition_id)) l
                left join lateral (
-                    (select h.partition_id, h.due_at, h.job_id from quell.head h
-                      where h.lane_id = l.id
-                        and (h.due_at, h.job_id, h.partition_id)
-                            > (l.due_at, l.job_id, l.partition_id)
-                        and h.due_at <= $7
-                        and h.partition_id not in (select unnest($5::int[]))
-                      order by h.due_at, h.job_id, h.partition_id limit $6)
-                     union all
-                    -- And the first one that is not due yet.
-                    (select h.partition_id, h.due_at, h.job_id from quell.head h
-                      where h.lane_id = l.id and h.due_at > $7
-                        and h.partition_id not in (select unnest($5::int[]))
-                      order by h.due_at, h.job_id, h.partition_id limit 1)) h on true
+                    select h.partition_id, h.due_at, h.job_id from quell.head h
+                     where h.lane_id = l.id
+                       and (h.due_at, h.job_id, h.partition_id)
+                           > (l.due_at, l.job_id, l.partition_id)
+                       and h.partition_id not in (select unnest($5::int[]))
+                     order by h.due_at, h.job_id, h.partition_id limit $6) h on true
                left join lateral (
                     select j.due_at, j.id from quell.job j
                      where j.lane_id = l.id and j.partition_id = h.partition_id
                        and j.partition_id <> 0 and j.state = 0 and j.behind is null
                        and (j.due_at, j.id) >= (h.due_at, h.job_id)
-                     order by j.due_at, j.id limit 1) k on h.due_at <= $7
+                     order by j.due_at, j.id limit 1) k on true
                left join lateral (
                     select j.due_at, j.id from quell.job j
                      where j.lane_id = l.id and j.partition_id = h.partition_id
@@ -135,7 +121,7 @@ impl Heads {
         let partitions = self.unread.values().map(|lane| lane.last.1).collect::<Vec<i32>>();
         let query = query.bind(partitions).bind(self.full.clone());
         let page = i64::try_from(self.page).unwrap_or(i64::MAX);
-        Some(query.bind(page).bind(self.now.as_micros()))
+        Some(query.bind(page))
     }
 
     /// Takes the rows of a page to the lanes of the look; the names of the partitions that are new.
@@ -153,15 +139,11 @@ impl Heads {
             let Some(name) = get::<Option<&str>, _>(row, 2)?.map(Key::new).transpose()? else {
                 continue;
             };
-            let (id, head) = (joint(lane, partition), (time(row, 3)?, get(row, 4)?));
-            if head.0 > self.now {
-                unread.ahead = Some((id, head, name));
-                continue;
-            }
+            let (id, head): (i64, At) = (joint(lane, partition), (time(row, 3)?, get(row, 4)?));
             unread.last = (head, partition);
             *counts.entry(lane).or_default() += 1;
             let waits = at(row, 5)?;
-            if waits != Some(head) || self.seen.contains(&id) {
+            if head.0 <= self.now && (waits != Some(head) || self.seen.contains(&id)) {
                 look.stale.insert((lane, partition));
             }
             if !self.seen.insert(id) {
@@ -174,17 +156,11 @@ impl Heads {
             }
             names.push(name.clone());
             look.from.insert(id, waits.unwrap_or(head));
-            unread.add(id, first.map(|(due, _)| due), name, look);
+            let (priority, partition, first) = (unread.priority, Some(name), first.map(|at| at.0));
+            look.line.lanes.push(DueLane { id, priority, partition, first, later: None });
         }
         for (lane, unread) in &mut self.unread {
             unread.is_over = counts.get(lane).is_none_or(|count| *count < self.page);
-            // One that is not due yet is looked at no further.
-            let ahead = unread.ahead.take().filter(|(id, ..)| !self.seen.contains(id));
-            if let Some((id, head, name)) = ahead.filter(|_| unread.is_over) {
-                look.from.insert(id, head);
-                names.push(name.clone());
-                unread.add(id, Some(head.0), name, look);
-            }
         }
         self.page = (self.page * 4).min(PAGE);
         Ok(names)
@@ -197,10 +173,14 @@ impl Heads {
             let used = line.taken.partitions.get(name).copied().unwrap_or_default();
             line.settings.partition_room(&used) > 0
         };
+        // Nor does any start before.
+        let best = line.next().due;
         self.unread.retain(|_, lane| {
+            let is_passed =
+                best.is_some_and(|best| best <= lane.last.0.0 && lane.last.0.0 > self.now);
             // Of partitions that were not read no job comes before their heads.
             let sure = lane.due.iter().filter(|(at, name)| *at <= lane.last.0 && has_room(name));
-            !lane.is_over && sure.count() < enough
+            !lane.is_over && !is_passed && sure.count() < enough
         });
     }
 }
@@ -212,9 +192,9 @@ fn at(row: &PgRow, column: usize) -> Result<Option<At>> {
 }
 
 impl Tx<'_> {
-    /// Puts the heads of these partitions where their first jobs are, but for those in which somebody is
-    /// writing a job.
-    pub(crate) async fn raise_heads(&mut self, stale: &BTreeSet<Stale>) -> Result<()> {
+    /// Puts the heads of these partitions, [`RAISED`] at most, where their first jobs are, but for those in
+    /// which somebody is writing a job.
+    pub(crate) async fn raise_heads(&mut self, stale: &[Stale]) -> Result<()> {
         const LOCK: &str = "select l.id, l.partition_id
                from unnest($1::int[], $2::int[]) l (id, partition_id)
               where pg_try_advisory_xact_lock(quell.head_lock(l.id, l.partition_id))";

@@ -134,15 +134,18 @@ create index head_of_partition on quell.head (lane_id, partition_id, due_at, job
 create index head_first on quell.head (lane_id, due_at, job_id, partition_id);
 
 -- What keeps the heads of a partition from being replaced while a job is written that comes before
--- them. Many partitions share it, so that a call with many of them holds few.
+-- them. All partitions share 256 of these, so that a call with many of them holds few.
 create function quell.head_lock(lane integer, partition integer) returns bigint
 language sql immutable as $$
-    select hashint8extended((lane::bigint << 8) | (partition & 255), 5147261)
+    select hashtextextended('quell.head',
+                            hashint8extended((lane::bigint << 32) | partition, 0) & 255)
 $$;
 create function quell.keep_head() returns trigger language plpgsql as $$
 begin
     perform pg_advisory_xact_lock_shared(quell.head_lock(new.lane_id, new.partition_id));
-    if not exists (select from quell.head h
+    -- A transaction that keeps one snapshot may see a head that is gone (R22).
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+       or not exists (select from quell.head h
                     where h.lane_id = new.lane_id and h.partition_id = new.partition_id
                       and (h.due_at, h.job_id) <= (new.due_at, new.id))
     then

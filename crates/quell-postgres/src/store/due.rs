@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use super::PostgresStore;
 use crate::claim::Winding;
 use crate::error::wants_retry;
+use crate::heads::{RAISED, Stale};
 use crate::look::{Alone, Look, Looking, base_of};
 use crate::trail::Places;
 use crate::tries::Tries;
@@ -90,10 +91,15 @@ impl PostgresStore {
         let who = (queue, &*claim.tasks, Some(&claim.worker));
         let before = self.look(now, who, &from).await?;
         let is_straight = self.learn_shape(queue, &before).await?;
-        if !before.is_due() || claim.limit == 0 {
-            if !before.stale.is_empty() {
-                write!(self, now, |tx| tx.raise_heads(&before.stale).await?)?;
+        let is_due = before.is_due() && claim.limit > 0;
+        if !is_due || before.stale.len() > RAISED {
+            // Each for itself: where there are very many, what is done stays done.
+            let stale: Vec<Stale> = before.stale.iter().copied().collect();
+            for stale in stale.chunks(RAISED) {
+                write!(self, now, |tx| tx.raise_heads(stale).await?)?;
             }
+        }
+        if !is_due {
             let Line { now: at, .. } = before.line;
             let (mut next, rated) = (before.line.next(), before.line.settings.limits_rate());
             if now.is_none() {

@@ -278,3 +278,55 @@ async fn r31_a_limit_of_partitions_that_is_set_later_finds_every_job() {
     assert!(claim(&store, now, 500).await.jobs.is_empty());
     assert_eq!(scene.sql("select count(*) from quell.head"), "0", "nothing waits");
 }
+
+/// A transaction that keeps its snapshot sees a head that is gone.
+#[tokio::test]
+async fn r22_r31_a_job_of_a_transaction_of_any_isolation_is_not_passed_over() {
+    let now = Some(Timestamp::from_secs(1_000));
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        let scene = Scene::new();
+        let store = scene.store().await;
+        limit_partitions(&store, 9).await;
+        trigger(&store, Some(Timestamp::from_secs(0)), vec![due_at(1, "p")]).await;
+        let mut other = scene.connect().await;
+        let text =
+            |text: &str| AssertSqlSafe(text.replace("quell.", &format!("{}.", scene.schema())));
+        let begin = format!("begin isolation level {isolation}; select count(*) from quell.head");
+        sqlx::raw_sql(text(&begin)).execute(&mut other).await.unwrap();
+        assert_eq!(payloads(&claim(&store, now, 9).await), ["p"]);
+        assert_eq!(scene.sql("select count(*) from quell.head"), "0");
+        let insert = "insert into quell.job (id, due_at, first_at, lane_id, task_id, payload,
+                                             partition, partition_id)
+             select nextval('quell.job_id'), 2000000, 1000000, lane_id, task_id, '2', partition,
+                    partition_id
+               from quell.job";
+        sqlx::raw_sql(text(insert)).execute(&mut other).await.unwrap();
+        sqlx::raw_sql("commit").execute(&mut other).await.unwrap();
+        scene.check_heads();
+        assert_eq!(payloads(&claim(&store, now, 9).await), ["2"], "{isolation}");
+    }
+}
+
+/// A partition whose rate is used up, or whose jobs are due twice, hides no later one.
+#[tokio::test]
+async fn r31_r34_a_due_time_beyond_a_partition_without_room_is_slept_to() {
+    let scene = Scene::new();
+    let store = scene.store().await;
+    let settings = QueueSettings {
+        partition_rate: Some(Rate { limit: 1, period: secs(1_000) }),
+        ..QueueSettings::default()
+    };
+    store.set_queue(&Rig::wish(1).queue, &settings).await.unwrap();
+    let start = Timestamp::from_secs(1);
+    let triggers = vec![due_at(1, "a"), due_at(1, "a"), due_at(200, "a"), due_at(300, "b")];
+    trigger(&store, Some(start), triggers).await;
+    let (mut now, mut started) = (start, Vec::new());
+    for _ in 0..20 {
+        let claimed = claim(&store, Some(now), 9).await;
+        started.extend(claimed.jobs.iter().map(|job| (now, job.payload.as_str().to_owned())));
+        let Some(due) = claimed.next.due else { break };
+        now = due.max(now);
+    }
+    let at = |second, of: &str| (Timestamp::from_secs(second), format!("{of:?}"));
+    assert_eq!(started, [at(1, "a"), at(300, "b"), at(1_001, "a"), at(2_001, "a")]);
+}
