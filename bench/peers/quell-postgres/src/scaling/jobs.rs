@@ -134,23 +134,34 @@ pub(crate) struct Cost {
     pub(crate) p99: f64,
 }
 
+/// Jobs that a claim of [`claim_cost`] takes.
+pub(crate) const LIMIT: usize = 100;
+
 /// Claims a hundred jobs of a task again and again, ends them, and puts as many in their place, so
 /// that what waits stays as long as it is. Only the claims are timed.
 pub(crate) async fn claim_cost(quell: &Quell, task: &str, samples: usize) -> Result<Cost> {
-    const LIMIT: usize = 100;
+    let (queue, name) = (QueueName::new("default")?, TaskName::new(task)?);
+    let plain = NewTrigger::new(name, queue, Payload::encode(&Noop { n: 0 })?);
+    quell.enqueue(Batch { triggers: vec![plain.clone(); LIMIT], dedup: None }).await?;
+    claim_cost_of(quell, task, samples, |_| Ok(vec![plain.clone(); LIMIT])).await
+}
+
+/// The same, with these in the place of those of the claim of this number.
+pub(crate) async fn claim_cost_of(
+    quell: &Quell,
+    task: &str,
+    samples: usize,
+    next: impl Fn(usize) -> Result<Vec<NewTrigger>>,
+) -> Result<Cost> {
     const WARM_UP: usize = 5;
-    let (queue, task) = (QueueName::new("default")?, TaskName::new(task)?);
     let claim = Claim {
-        queue: queue.clone(),
-        tasks: Arc::from([task.clone()]),
+        queue: QueueName::new("default")?,
+        tasks: Arc::from([TaskName::new(task)?]),
         worker: WorkerId::new("bench")?,
         limit: LIMIT,
         lease: Duration::from_secs(60),
         draw: Draw::MIN,
     };
-    let plain = NewTrigger::new(task, queue, Payload::encode(&Noop { n: 0 })?);
-    let batch = || Batch { triggers: vec![plain.clone(); LIMIT], dedup: None };
-    quell.enqueue(batch()).await?;
     let mut took = Vec::with_capacity(samples);
     for sample in 0..samples + WARM_UP {
         let began = Instant::now();
@@ -165,7 +176,7 @@ pub(crate) async fn claim_cost(quell: &Quell, task: &str, samples: usize) -> Res
             Settlement { lease, outcome: Outcome::succeeded() }
         });
         quell.store().settle(None, ended.collect()).await?;
-        quell.enqueue(batch()).await?;
+        quell.enqueue(Batch { triggers: next(sample)?, dedup: None }).await?;
     }
     Ok(Cost { median: median(took.clone()), p99: quantile(took, 0.99) })
 }

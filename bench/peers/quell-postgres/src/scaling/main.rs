@@ -1,6 +1,6 @@
 //! How Quell on PostgreSQL scales: more workers, a longer backlog, more open windows, more partitions,
 //! more jobs gone through, more queues, more callers with transactions of their own. One part is
-//! measured for each call, and told in lines of JSON.
+//! measured for each call, and printed in lines of JSON.
 
 mod backlog;
 mod bloat;
@@ -45,7 +45,7 @@ enum Part {
         #[arg(long, value_delimiter = ',', default_value = "1000,1000000")]
         windows: Vec<usize>,
     },
-    /// Looks and claims of a queue that limits its partitions, with a job waiting in so many.
+    /// Looks and claims of a queue that limits its partitions, beside these numbers that wait.
     Partitions {
         #[arg(long, value_delimiter = ',', default_value = "1000,10000,50000")]
         partitions: Vec<usize>,

@@ -1,24 +1,18 @@
 //! More partitions in which a job waits, in a queue that limits them: looks and claims read the first
 //! ones, and must not notice how many others there are.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use pg_common::{median, quantile};
-use quell::{
-    Batch, Claim, Draw, Key, Lease, NewTrigger, Outcome, Payload, Quell, QueueName, QueueSettings,
-    Settlement, Task, TaskName, WorkerId,
-};
+use quell::{Batch, Key, NewTrigger, Payload, Quell, QueueName, QueueSettings, Task, TaskName};
 
-use crate::jobs::Noop;
+use crate::jobs::{LIMIT, Noop, claim_cost_of};
 use crate::part::{Part, at_most};
 
 /// Of each kind.
 const SAMPLES: usize = 60;
 const WARM_UP: usize = 3;
-/// Jobs that a claim takes.
-const LIMIT: usize = 100;
 /// Triggers in one call.
 const PER_COMMIT: usize = 5_000;
 /// What a look beside the most partitions may take, in milliseconds.
@@ -54,7 +48,7 @@ async fn beside(url: &str, partitions: usize) -> Result<[f64; 4]> {
         quell.enqueue(Batch { triggers, dedup: None }).await?;
     }
     database.checkpoint().await?;
-    let (mut looks, mut claims) = (Vec::new(), Vec::new());
+    let mut looks = Vec::new();
     for sample in 0..SAMPLES + WARM_UP {
         let began = Instant::now();
         quell.store().next_due(None, &queue, &[task.clone()]).await?;
@@ -62,34 +56,14 @@ async fn beside(url: &str, partitions: usize) -> Result<[f64; 4]> {
             looks.push(began.elapsed().as_secs_f64() * 1e3);
         }
     }
-    for sample in 0..SAMPLES + WARM_UP {
-        let claim = Claim {
-            queue: queue.clone(),
-            tasks: Arc::from([task.clone()]),
-            worker: WorkerId::new("bench")?,
-            limit: LIMIT,
-            lease: Duration::from_secs(600),
-            draw: Draw::new(sample as u64 + 1),
-        };
-        let began = Instant::now();
-        let claimed = quell.store().claim(None, &claim).await?;
-        if sample >= WARM_UP {
-            claims.push(began.elapsed().as_secs_f64() * 1e3);
-        }
-        ensure!(claimed.jobs.len() == LIMIT, "a claim brought {} jobs", claimed.jobs.len());
-        let ended = claimed.jobs.iter().map(|job| {
-            let lease = Lease { job: job.id, token: job.token };
-            Settlement { lease, outcome: Outcome::succeeded() }
-        });
-        quell.store().settle(None, ended.collect()).await?;
-        // As many partitions wait as before.
+    // As many partitions wait as before.
+    let next = |sample| {
         let first = sample * LIMIT;
-        let triggers = (first..first + LIMIT).map(|n| of(n % partitions));
-        let triggers = triggers.collect::<Result<_>>()?;
-        quell.enqueue(Batch { triggers, dedup: None }).await?;
-    }
+        (first..first + LIMIT).map(|n| of(n % partitions)).collect()
+    };
+    let claims = claim_cost_of(&quell, Noop::NAME, SAMPLES, next).await?;
     drop(quell);
     database.drop().await?;
-    let (look, claim) = (median(looks.clone()), median(claims.clone()));
-    Ok([look, quantile(looks, 0.99), claim, quantile(claims, 0.99)])
+    let look = median(looks.clone());
+    Ok([look, quantile(looks, 0.99), claims.median, claims.p99])
 }
