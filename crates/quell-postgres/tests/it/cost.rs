@@ -10,12 +10,12 @@ use quell_core::edge::Edge;
 use quell_core::idempotency::Idempotency;
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, Claim, ClaimedJob, DeadFilter, DeadPlace, Draw, Fold, JobId, Key, NewTrigger, Outcome,
-    QueueSettings, Redrive, Retention, Settlement, Store, When,
+    Batch, ClaimedJob, DeadFilter, DeadPlace, Fold, JobId, Key, NewTrigger, Outcome, QueueSettings,
+    Redrive, Retention, Settlement, Store, When,
 };
 use quell_postgres::{PostgresOptions, PostgresStore};
 
-use crate::scene::Scene;
+use crate::scene::{self, Scene};
 
 /// How many rows others have.
 const OTHERS: u64 = 5_000;
@@ -38,8 +38,7 @@ impl Were {
 
     /// A store with one session, so that its plans are those of the first calls.
     async fn open(self, scene: &Scene) -> PostgresStore {
-        let options = PostgresOptions::from_url(&scene.url).unwrap();
-        let store = options.connections(1).open().await.unwrap();
+        let store = scene.one_session().await;
         if matches!(self, Were::Drained) {
             let job = "(id, due_at, first_at, lane_id, task_id, payload) select -n, 0, 0, 0, 0, ''";
             let key = "(job_id, expires_at, task_id, key, until) select n, 0, 0, n, ''";
@@ -99,10 +98,9 @@ async fn claim(store: &PostgresStore, limit: usize) -> Vec<ClaimedJob> {
     store.claim(None, &Rig::wish(limit)).await.unwrap().jobs
 }
 
-/// With a draw of its own, as each claim of a worker has.
+/// With a draw of its own.
 async fn claim_apart(store: &PostgresStore, limit: usize) -> Vec<ClaimedJob> {
-    let draw = Draw::new(fastrand::u64(..));
-    store.claim(None, &Claim { draw, ..Rig::wish(limit) }).await.unwrap().jobs
+    scene::claim(store, None, limit).await.jobs
 }
 
 async fn settle(store: &PostgresStore, jobs: &[ClaimedJob], outcome: Outcome) {
@@ -532,30 +530,12 @@ async fn r05_r31_triggers_of_many_partitions_are_accepted_at_once() {
     assert_eq!(scene.sql("select count(*) from quell.partition"), (2 * MANY).to_string());
 }
 
-/// The blocks of a table and its indexes that were touched, once what was done is counted.
-async fn blocks_touched(scene: &Scene, inserted: u64) -> u64 {
-    let of_job = |what: &str, view: &str| {
-        let count = scene.sql(&format!(
-            "select {what} from {view} where schemaname = '{}' and relname = 'job'",
-            scene.schema()
-        ));
-        count.parse::<u64>().unwrap()
-    };
-    let counted = async || of_job("n_tup_ins", "pg_stat_all_tables") >= inserted;
-    until("all is counted", counted).await;
-    of_job("heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read", "pg_statio_all_tables")
-}
-
 /// The blocks for each job that is triggered, started and ended, a hundred times one after the other,
 /// while a snapshot keeps the dead rows of so many before them.
 async fn blocks_for_each_job(dead: u64) -> u64 {
     const JOBS: u64 = 100;
     let scene = Scene::new();
-    let open = async || {
-        let options = PostgresOptions::from_url(&scene.url).unwrap();
-        options.connections(1).open().await.unwrap()
-    };
-    let store = open().await;
+    let store = scene.one_session().await;
     let mut report = scene.connect().await;
     let snapshot = "begin isolation level repeatable read; select 1";
     sqlx::raw_sql(snapshot).execute(&mut report).await.unwrap();
@@ -566,8 +546,8 @@ async fn blocks_for_each_job(dead: u64) -> u64 {
     assert_eq!(jobs.len(), limit);
     settle(&store, &jobs, Outcome::succeeded()).await;
     drop(store);
-    let before = blocks_touched(&scene, dead).await;
-    let store = open().await;
+    let before = scene.blocks_touched(&["job"], dead).await;
+    let store = scene.one_session().await;
     for _ in 0..JOBS {
         trigger(&store, plain("1")).await;
         let jobs = claim_apart(&store, 9).await;
@@ -575,7 +555,7 @@ async fn blocks_for_each_job(dead: u64) -> u64 {
         settle(&store, &jobs, Outcome::succeeded()).await;
     }
     drop(store);
-    (blocks_touched(&scene, dead + JOBS).await - before) / JOBS
+    (scene.blocks_touched(&["job"], dead + JOBS).await - before) / JOBS
 }
 
 #[tokio::test]

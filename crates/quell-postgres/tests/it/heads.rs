@@ -1,15 +1,17 @@
 //! Queues that limit their partitions read few of them, and pass over no job (R31).
 
 use quell_conformance::Rig;
-use quell_conformance::rig::{lease, plain, secs, until};
+use quell_conformance::rig::{plain, secs};
 use quell_core::{
-    Batch, Claim, Claimed, Draw, Key, NewTrigger, Outcome, QueueSettings, Rate, Settlement, Store,
-    Timestamp, When,
+    Batch, Claimed, Key, NewTrigger, Outcome, QueueSettings, Rate, Store, Timestamp, When,
 };
-use quell_postgres::{PostgresOptions, PostgresStore};
+use quell_postgres::PostgresStore;
 use sqlx::AssertSqlSafe;
 
-use crate::scene::Scene;
+use crate::scene::{Scene, claim, end};
+
+/// What a claim under a limit of partitions reads.
+const TABLES: [&str; 2] = ["job", "head"];
 
 fn of(partition: &str) -> NewTrigger {
     NewTrigger { partition: Some(Key::new(partition).unwrap()), ..plain(&format!("{partition:?}")) }
@@ -29,17 +31,6 @@ async fn limit_partitions(store: &PostgresStore, limit: u32) {
     store.set_queue(&Rig::wish(1).queue, &settings).await.unwrap();
 }
 
-async fn claim(store: &PostgresStore, now: Option<Timestamp>, limit: usize) -> Claimed {
-    let draw = Draw::new(fastrand::u64(..));
-    store.claim(now, &Claim { draw, ..Rig::wish(limit) }).await.unwrap()
-}
-
-async fn end(store: &PostgresStore, now: Option<Timestamp>, claimed: &Claimed, outcome: Outcome) {
-    let ended =
-        claimed.jobs.iter().map(|job| Settlement { lease: lease(job), outcome: outcome.clone() });
-    store.settle(now, ended.collect()).await.unwrap();
-}
-
 fn payloads(claimed: &Claimed) -> Vec<&str> {
     claimed.jobs.iter().map(|job| job.payload.as_str().trim_matches('"')).collect()
 }
@@ -54,39 +45,18 @@ fn crowd(scene: &Scene, partitions: u64) {
     ));
 }
 
-/// The blocks of jobs and heads that were touched, once so many jobs are counted as inserted.
-async fn blocks_touched(scene: &Scene, inserted: u64) -> u64 {
-    let of = |what: &str, view: &str| {
-        let sum = format!(
-            "select sum({what}) from {view}
-              where schemaname = '{}' and relname in ('job', 'head')",
-            scene.schema()
-        );
-        scene.sql(&sum).parse::<u64>().unwrap()
-    };
-    let jobs = "case relname when 'job' then n_tup_ins else 0 end";
-    until("all is counted", async || of(jobs, "pg_stat_all_tables") >= inserted).await;
-    of("heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read", "pg_statio_all_tables")
-}
-
-/// A store with one session, whose counts of blocks are handed in when it is dropped.
-async fn one_session(scene: &Scene) -> PostgresStore {
-    let options = PostgresOptions::from_url(&scene.url).unwrap();
-    options.connections(1).open().await.unwrap()
-}
-
 /// What each claim reads that starts one job of a partition and ends it, beside so many partitions in
 /// which a job waits.
 async fn blocks_for_each_claim(partitions: u64) -> u64 {
     const CLAIMS: u64 = 40;
     let scene = Scene::new();
-    let store = one_session(&scene).await;
+    let store = scene.one_session().await;
     limit_partitions(&store, 1).await;
     trigger(&store, None, vec![of("first")]).await;
     crowd(&scene, partitions);
     drop(store);
-    let before = blocks_touched(&scene, partitions + 1).await;
-    let store = one_session(&scene).await;
+    let before = scene.blocks_touched(&TABLES, partitions + 1).await;
+    let store = scene.one_session().await;
     for _ in 0..CLAIMS {
         let claimed = claim(&store, None, 1).await;
         assert_eq!(claimed.jobs.len(), 1);
@@ -95,7 +65,7 @@ async fn blocks_for_each_claim(partitions: u64) -> u64 {
     // What is counted last says that all is.
     trigger(&store, None, vec![plain("1")]).await;
     drop(store);
-    (blocks_touched(&scene, partitions + 2).await - before) / CLAIMS
+    (scene.blocks_touched(&TABLES, partitions + 2).await - before) / CLAIMS
 }
 
 #[tokio::test]
@@ -110,15 +80,15 @@ async fn blocks_behind_full_partitions(waiting: i64) -> u64 {
     const FULL: usize = 5;
     const CLAIMS: u64 = 20;
     let scene = Scene::new();
-    let store = one_session(&scene).await;
+    let store = scene.one_session().await;
     limit_partitions(&store, 1).await;
     let full = |n: i64| (0..FULL).map(move |p| due_at(1 + n / 100, &format!("full{p}")));
     trigger(&store, None, (0..=waiting).flat_map(full).collect()).await;
     assert_eq!(claim(&store, None, 2 * FULL).await.jobs.len(), FULL);
     let inserted = u64::try_from(waiting + 1).unwrap() * 5;
     drop(store);
-    let before = blocks_touched(&scene, inserted).await;
-    let store = one_session(&scene).await;
+    let before = scene.blocks_touched(&TABLES, inserted).await;
+    let store = scene.one_session().await;
     for n in 0..CLAIMS {
         let open = format!("open{n}");
         trigger(&store, None, vec![of(&open)]).await;
@@ -127,7 +97,7 @@ async fn blocks_behind_full_partitions(waiting: i64) -> u64 {
         end(&store, None, &claimed, Outcome::succeeded()).await;
     }
     drop(store);
-    (blocks_touched(&scene, inserted + CLAIMS).await - before) / CLAIMS
+    (scene.blocks_touched(&TABLES, inserted + CLAIMS).await - before) / CLAIMS
 }
 
 #[tokio::test]
@@ -193,6 +163,22 @@ async fn r31_partitions_without_room_in_their_rate_hold_up_nobody() {
     assert_eq!(next.next.due, Some(Timestamp::from_secs(1_010)), "when the rate lets them start");
 }
 
+fn text(scene: &Scene, text: &str) -> AssertSqlSafe<String> {
+    AssertSqlSafe(text.replace("quell.", &format!("{}.", scene.schema())))
+}
+
+/// A statement that writes the job `2` of the only partition, which is due at this second.
+fn insert(scene: &Scene, due: i64) -> AssertSqlSafe<String> {
+    let insert = format!(
+        "insert into quell.job (id, due_at, first_at, lane_id, task_id, payload, partition,
+                                partition_id)
+         select nextval('quell.job_id'), {due} * 1000000, 1000000, lane_id, task_id, '2', 'p',
+                (select id from quell.partition)
+           from (select * from quell.job union all select * from quell.ended limit 1) j"
+    );
+    text(scene, &insert)
+}
+
 /// A job that another call is writing is found once it has committed, whatever claims do meanwhile.
 #[tokio::test]
 async fn r31_a_job_that_is_being_written_is_not_passed_over() {
@@ -203,20 +189,10 @@ async fn r31_a_job_that_is_being_written_is_not_passed_over() {
         limit_partitions(&store, 9).await;
         trigger(&store, Some(Timestamp::from_secs(0)), vec![due_at(1, "p")]).await;
         let mut other = scene.connect().await;
-        let insert = |payload: &str| {
-            let text = format!(
-                "insert into quell.job (id, due_at, first_at, lane_id, task_id, payload, partition,
-                                        partition_id)
-                 select nextval('quell.job_id'), {due} * 1000000, 1000000, lane_id, task_id,
-                        '{payload}', 'p', (select id from quell.partition)
-                   from (select * from quell.job union all select * from quell.ended limit 1) j"
-            );
-            AssertSqlSafe(text.replace("quell.", &format!("{}.", scene.schema())))
-        };
         if before {
             // It is written while the head before it is still there.
             sqlx::raw_sql("begin").execute(&mut other).await.unwrap();
-            sqlx::raw_sql(insert("2")).execute(&mut other).await.unwrap();
+            sqlx::raw_sql(insert(&scene, due)).execute(&mut other).await.unwrap();
         }
         let first = claim(&store, now, 9).await;
         assert_eq!(payloads(&first), ["p"]);
@@ -224,7 +200,7 @@ async fn r31_a_job_that_is_being_written_is_not_passed_over() {
             // And here, after the head is gone.
             assert_eq!(scene.sql("select count(*) from quell.head"), "0");
             sqlx::raw_sql("begin").execute(&mut other).await.unwrap();
-            sqlx::raw_sql(insert("2")).execute(&mut other).await.unwrap();
+            sqlx::raw_sql(insert(&scene, due)).execute(&mut other).await.unwrap();
         }
         assert_eq!(payloads(&claim(&store, now, 9).await), [""; 0], "it is not committed");
         sqlx::raw_sql("commit").execute(&mut other).await.unwrap();
@@ -289,18 +265,11 @@ async fn r22_r31_a_job_of_a_transaction_of_any_isolation_is_not_passed_over() {
         limit_partitions(&store, 9).await;
         trigger(&store, Some(Timestamp::from_secs(0)), vec![due_at(1, "p")]).await;
         let mut other = scene.connect().await;
-        let text =
-            |text: &str| AssertSqlSafe(text.replace("quell.", &format!("{}.", scene.schema())));
         let begin = format!("begin isolation level {isolation}; select count(*) from quell.head");
-        sqlx::raw_sql(text(&begin)).execute(&mut other).await.unwrap();
+        sqlx::raw_sql(text(&scene, &begin)).execute(&mut other).await.unwrap();
         assert_eq!(payloads(&claim(&store, now, 9).await), ["p"]);
         assert_eq!(scene.sql("select count(*) from quell.head"), "0");
-        let insert = "insert into quell.job (id, due_at, first_at, lane_id, task_id, payload,
-                                             partition, partition_id)
-             select nextval('quell.job_id'), 2000000, 1000000, lane_id, task_id, '2', partition,
-                    partition_id
-               from quell.job";
-        sqlx::raw_sql(text(insert)).execute(&mut other).await.unwrap();
+        sqlx::raw_sql(insert(&scene, 2)).execute(&mut other).await.unwrap();
         sqlx::raw_sql("commit").execute(&mut other).await.unwrap();
         scene.check_heads();
         assert_eq!(payloads(&claim(&store, now, 9).await), ["2"], "{isolation}");

@@ -3,9 +3,10 @@
 use std::process::Output;
 use std::sync::Arc;
 
+use quell_conformance::rig::{lease, until};
 use quell_conformance::{Opened, Rig};
-use quell_core::Store;
-use quell_postgres::PostgresStore;
+use quell_core::{Claim, Claimed, Draw, Outcome, Settlement, Store, Timestamp};
+use quell_postgres::{PostgresOptions, PostgresStore};
 use quell_services::{psql, url_for_tests};
 use sqlx::{Connection, PgConnection};
 
@@ -63,6 +64,29 @@ impl Scene {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
+    /// The blocks of these tables and their indexes that were touched, once this number of inserted jobs is
+    /// counted: sessions hand in their counts late, and all of them at their end.
+    pub(crate) async fn blocks_touched(&self, tables: &[&str], inserted: u64) -> u64 {
+        let of = |what: &str, view: &str| {
+            let sum = format!(
+                "select sum({what}) from {view}
+                  where schemaname = '{}' and relname = any('{{{}}}')",
+                self.schema(),
+                tables.join(",")
+            );
+            self.sql(&sum).parse::<u64>().unwrap()
+        };
+        let jobs = "case relname when 'job' then n_tup_ins else 0 end";
+        until("all is counted", async || of(jobs, "pg_stat_all_tables") >= inserted).await;
+        of("heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read", "pg_statio_all_tables")
+    }
+
+    /// A store with one session.
+    pub(crate) async fn one_session(&self) -> PostgresStore {
+        let options = PostgresOptions::from_url(&self.url).unwrap();
+        options.connections(1).open().await.unwrap()
+    }
+
     /// No job that may start comes before all heads of its partition.
     pub(crate) fn check_heads(&self) {
         let missed = self.sql(
@@ -75,6 +99,24 @@ impl Scene {
         );
         assert_eq!(missed, "0", "jobs that no head leads to");
     }
+}
+
+/// A claim of a draw of its own, as each of a worker is.
+pub(crate) async fn claim(store: &PostgresStore, now: Option<Timestamp>, limit: usize) -> Claimed {
+    let draw = Draw::new(fastrand::u64(..));
+    store.claim(now, &Claim { draw, ..Rig::wish(limit) }).await.unwrap()
+}
+
+/// Ends all jobs of a claim so.
+pub(crate) async fn end(
+    store: &PostgresStore,
+    now: Option<Timestamp>,
+    claimed: &Claimed,
+    outcome: Outcome,
+) {
+    let ended =
+        claimed.jobs.iter().map(|job| Settlement { lease: lease(job), outcome: outcome.clone() });
+    store.settle(now, ended.collect()).await.unwrap();
 }
 
 /// How many jobs there are.

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use quell_conformance::Rig;
-use quell_conformance::rig::{lease, plain};
-use quell_core::{Batch, Claim, Claimed, Draw, Outcome, Settlement, Store, When};
+use quell_conformance::rig::plain;
+use quell_core::{Batch, Outcome, Store, When};
 use quell_core::{NewTrigger, Timestamp};
 use quell_postgres::PostgresStore;
 
-use crate::scene::Scene;
+use crate::scene::{Scene, claim, end};
 
 /// So long a claim may pass over a job that nobody was told of.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -18,24 +17,13 @@ async fn trigger(store: &PostgresStore, trigger: NewTrigger) {
     store.enqueue(None, vec![Batch::one(trigger)]).await.unwrap().remove(0).unwrap();
 }
 
-async fn claim(store: &PostgresStore, limit: usize) -> Claimed {
-    let draw = Draw::new(fastrand::u64(..));
-    store.claim(None, &Claim { draw, ..Rig::wish(limit) }).await.unwrap()
-}
-
-async fn end(store: &PostgresStore, claimed: &Claimed, outcome: Outcome) {
-    let ended =
-        claimed.jobs.iter().map(|job| Settlement { lease: lease(job), outcome: outcome.clone() });
-    store.settle(None, ended.collect()).await.unwrap();
-}
-
 /// So many jobs, one after the other.
 async fn run(store: &PostgresStore, jobs: usize) {
     for _ in 0..jobs {
         trigger(store, plain("2")).await;
-        let claimed = claim(store, 1).await;
+        let claimed = claim(store, None, 1).await;
         assert_eq!(claimed.jobs.len(), 1);
-        end(store, &claimed, Outcome::succeeded()).await;
+        end(store, None, &claimed, Outcome::succeeded()).await;
     }
 }
 
@@ -62,9 +50,9 @@ async fn comes_before(store: &PostgresStore, other: &PostgresStore, comes: Comes
     match comes {
         Comes::Back => {
             trigger(store, plain("1")).await;
-            let first = claim(store, 1).await;
+            let first = claim(store, None, 1).await;
             run(other, 3).await;
-            end(store, &first, Outcome::Released).await;
+            end(store, None, &first, Outcome::Released).await;
         }
         Comes::Late => {
             run(other, 3).await;
@@ -82,11 +70,11 @@ async fn r30_what_comes_to_stand_before_others_is_started_next() {
         for _ in 0..20 {
             comes_before(&store, &store, comes).await;
             trigger(&store, plain("2")).await;
-            let next = claim(&store, 1).await;
+            let next = claim(&store, None, 1).await;
             assert_eq!(next.jobs[0].payload.as_str(), "1", "{comes:?}");
-            end(&store, &next, Outcome::succeeded()).await;
-            let rest = claim(&store, 9).await;
-            end(&store, &rest, Outcome::succeeded()).await;
+            end(&store, None, &next, Outcome::succeeded()).await;
+            let rest = claim(&store, None, 9).await;
+            end(&store, None, &rest, Outcome::succeeded()).await;
         }
     }
 }
@@ -106,8 +94,8 @@ async fn is_started(store: &PostgresStore) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         trigger(store, plain("2")).await;
-        let claimed = claim(store, 1).await;
-        end(store, &claimed, Outcome::succeeded()).await;
+        let claimed = claim(store, None, 1).await;
+        end(store, None, &claimed, Outcome::succeeded()).await;
         if claimed.jobs.iter().any(|job| job.payload.as_str() == "1") {
             return;
         }
@@ -132,17 +120,17 @@ async fn r30_a_job_that_was_locked_while_claims_went_by_is_started_next() {
         tokio::time::sleep(Duration::from_millis(60)).await;
         for _ in 0..3 {
             trigger(&store, plain("2")).await;
-            let claimed = claim(&store, if several { 9 } else { 1 }).await;
+            let claimed = claim(&store, None, if several { 9 } else { 1 }).await;
             assert_eq!(claimed.jobs.len(), 1);
-            end(&store, &claimed, Outcome::succeeded()).await;
+            end(&store, None, &claimed, Outcome::succeeded()).await;
         }
         sqlx::raw_sql("rollback").execute(&mut other).await.unwrap();
         trigger(&store, plain("2")).await;
-        let next = claim(&store, 1).await;
+        let next = claim(&store, None, 1).await;
         assert_eq!(next.jobs[0].payload.as_str(), "1", "several at once: {several}");
-        end(&store, &next, Outcome::succeeded()).await;
-        let rest = claim(&store, 9).await;
-        end(&store, &rest, Outcome::succeeded()).await;
+        end(&store, None, &next, Outcome::succeeded()).await;
+        let rest = claim(&store, None, 9).await;
+        end(&store, None, &rest, Outcome::succeeded()).await;
     }
 }
 
@@ -166,9 +154,9 @@ async fn r34_a_claim_that_may_have_passed_over_a_job_says_when_to_look_again() {
         slip_in(&scene);
         let looked = Instant::now();
         loop {
-            let claimed = claim(&store, 9).await;
+            let claimed = claim(&store, None, 9).await;
             if !claimed.jobs.is_empty() {
-                end(&store, &claimed, Outcome::succeeded()).await;
+                end(&store, None, &claimed, Outcome::succeeded()).await;
                 break;
             }
             let due = claimed.next.due.expect("nothing was found, and nothing is expected");
@@ -186,10 +174,10 @@ async fn r34_a_worker_that_is_idle_for_long_is_told_of_nothing() {
     let scene = Scene::new();
     let store = scene.store().await;
     trigger(&store, plain("2")).await;
-    let claimed = claim(&store, 1).await;
-    end(&store, &claimed, Outcome::succeeded()).await;
+    let claimed = claim(&store, None, 1).await;
+    end(&store, None, &claimed, Outcome::succeeded()).await;
     let looked = Instant::now();
-    while let Some(due) = claim(&store, 9).await.next.due {
+    while let Some(due) = claim(&store, None, 9).await.next.due {
         assert!(looked.elapsed() < PATIENCE, "an idle queue is due at {due}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
