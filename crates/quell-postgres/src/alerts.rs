@@ -11,6 +11,7 @@ use quell_core::{AlertName, Result};
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
+use crate::look::first_waiting;
 use crate::names::Names;
 use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
@@ -19,16 +20,13 @@ use crate::tx::{Asked, Tx, first};
 /// The time and all unreadable jobs, then rows of lanes: lane, dead and unreadable jobs, the first due
 /// time.
 pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
-    const LANES: &str = "with head as (
-             select l.id as lane_id, j.due_at
+    const LANES: &str = concat!(
+        "with head as (
+             select l.id as lane_id, h.due_at
                from quell.lane l
-              cross join (values (0), (1)) s (part)
-              cross join lateral (
-                    select j.due_at from quell.job j
-                     where j.lane_id = l.id and least(j.partition_id, 1) = s.part
-                       and j.state = 0 and j.behind is null
-                     order by j.due_at, j.id limit 1) j
-             union all
+              cross join ",
+        first_waiting!(),
+        "    union all
              select l.id, j.due_at
                from quell.lane l
               cross join lateral (
@@ -51,7 +49,8 @@ pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
                 select count(*) as jobs
                   from (select from quell.ended e
                          where e.state = 6 and e.lane_id = l.id limit $3) e) u
-          where d.jobs > 0 or u.jobs > 0";
+          where d.jobs > 0 or u.jobs > 0"
+    );
     asked.bind(sql.query(LANES)).bind(signed(Overview::MOST))
 }
 

@@ -82,8 +82,8 @@ macro_rules! start {
 }
 
 /// A claim of a queue without limits in which one lane at most has anything due, and there either jobs
-/// with a partition or others: one statement, which is its own transaction. Where the queue is not like that, or
-/// the inbox waits, it starts nothing and says so. The time is put on record only with a start.
+/// with a partition or others: one statement, which is its own transaction. Where the queue is not like
+/// that, or the inbox waits, it starts nothing and says so. The time is put on record only with a start.
 ///
 /// It passes over what comes before the [`Places`] of the claims before it.
 const STRAIGHT: &str = concat!(
@@ -167,12 +167,11 @@ pub(crate) fn straight_query(
     asked: Asked,
     claim: &Claim,
     lanes: Vec<i32>,
-    from: Places,
+    from: &Places,
 ) -> PgQuery {
     let query = bind_start(asked.bind(sql.query(STRAIGHT)), claim.limit, claim);
     let query = query.bind(claim.queue.as_str().to_owned()).bind(names_of(&claim.tasks));
-    let query = query.bind(lanes).bind(from.lanes).bind(from.parts);
-    query.bind(from.dues).bind(from.ids).bind(from.lapse)
+    from.bind(query.bind(lanes)).bind(from.lapse.as_micros())
 }
 
 fn bind_start(query: PgQuery, limit: usize, claim: &Claim) -> PgQuery {
@@ -254,10 +253,7 @@ pub(crate) fn decode_straight(
     let reached = match get::<Option<i32>, _>(head, 19)? {
         None => None,
         Some(lane) => {
-            let part = match get::<i32, _>(head, 20)? {
-                0 => Part::Plain,
-                _ => Part::Partitioned,
-            };
+            let part = Part::of_jobs(get(head, 20)?);
             let last = jobs.last().map(|job| (job.due_at, signed(job.id.get())));
             Some(Reached { strand: (lane, part), last, left })
         }
@@ -379,7 +375,7 @@ impl Tx<'_> {
         Ok(Winding { jobs, next, rated, reached })
     }
 
-    /// A look at the line before the worker, of whom so many jobs may start at most.
+    /// Reads the line before the worker, who may start `most` jobs.
     async fn look(&mut self, claim: &Claim, from: &Places, most: usize) -> Result<Look> {
         let looking = Looking {
             sql: self.sql,
@@ -393,7 +389,7 @@ impl Tx<'_> {
         looking.look(self).await
     }
 
-    /// Starts these jobs, of which another call may have taken some.
+    /// Starts these jobs, except those that another call has taken.
     async fn start(&mut self, left: usize, claim: &Claim, chosen: &[Place]) -> Result<Started> {
         let asked = Asked { seen: self.now, ..self.asked };
         let query = asked.bind(self.sql.query(START_IDS));

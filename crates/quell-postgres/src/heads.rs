@@ -4,9 +4,9 @@
 //! sees to. So the heads are read in their order, page by page, until those that have been read have
 //! enough to start. Partitions whose slots are all taken are not among them.
 //!
-//! A head stays behind when its job has started. Claims that find such a head replace it, while a lock
-//! keeps others from writing a job before it; where somebody is writing one, the head waits for the next
-//! claim.
+//! A head stays behind when its job has started. Claims that find such a stale head replace it, while
+//! a lock keeps writers from adding a job before it. Where a writer holds that lock, a later claim
+//! replaces the head.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ const PAGE: usize = 1_024;
 /// The heads of a queue's lanes, as far as they have been read.
 #[derive(Debug)]
 pub(crate) struct Heads {
-    /// The lanes of which more are to be read.
+    /// The lanes that have more heads to read.
     unread: BTreeMap<i32, Unread>,
     /// The partitions that have been read, by their joint numbers.
     seen: BTreeSet<i64>,
@@ -56,12 +56,22 @@ struct Unread {
     is_over: bool,
 }
 
+/// Whether `j` is a job of the partition `$partition` of the lane `l` that is in the index of that.
+macro_rules! of_partition {
+    ($partition:literal) => {
+        concat!(
+            "j.lane_id = l.id and j.partition_id = ",
+            $partition,
+            " and j.partition_id <> 0 and j.state = 0 and j.behind is null"
+        )
+    };
+}
+
 impl Heads {
     pub(crate) fn new(looking: &Looking<'_>, look: &Look, full: Vec<i32>) -> Heads {
         let lanes = look.lanes.iter().map(|(lane, priority)| {
-            let (due, id) = looking.from.of_heads(*lane);
             // Just before the first one that is to be read.
-            let last = ((Timestamp::from_micros(due), id), 0);
+            let last = (looking.from.of_heads(*lane), 0);
             let (priority, due) = (*priority, Vec::new());
             (*lane, Unread { priority, last, due, is_over: false })
         });
@@ -77,7 +87,7 @@ impl Heads {
 
     /// The next page, if there is one; its rows are to be given to [`Heads::take`].
     pub(crate) fn next(&mut self, looking: &Looking<'_>) -> Option<PgQuery> {
-        // The first one of all tells where the next claim begins, the full ones included.
+        // The next claim begins at the first head of all, full partitions included.
         const READ: &str = concat!(
             "select l.id, h.partition_id, n.name, h.due_at, h.job_id, k.due_at, k.id,
                     j.due_at, j.id, l.first
@@ -98,15 +108,15 @@ impl Heads {
                      order by h.due_at, h.job_id, h.partition_id limit $6) h on true
                left join lateral (
                     select j.due_at, j.id from quell.job j
-                     where j.lane_id = l.id and j.partition_id = h.partition_id
-                       and j.partition_id <> 0 and j.state = 0 and j.behind is null
-                       and (j.due_at, j.id) >= (h.due_at, h.job_id)
+                     where ",
+            of_partition!("h.partition_id"),
+            "          and (j.due_at, j.id) >= (h.due_at, h.job_id)
                      order by j.due_at, j.id limit 1) k on true
                left join lateral (
                     select j.due_at, j.id from quell.job j
-                     where j.lane_id = l.id and j.partition_id = h.partition_id
-                       and j.partition_id <> 0 and j.state = 0 and j.behind is null
-                       and (j.due_at, j.id) >= (k.due_at, k.id) and not ",
+                     where ",
+            of_partition!("h.partition_id"),
+            "          and (j.due_at, j.id) >= (k.due_at, k.id) and not ",
             blocked!(),
             "        order by j.due_at, j.id limit 1) j on true
                left join quell.partition n on n.id = h.partition_id
@@ -166,14 +176,14 @@ impl Heads {
         Ok(names)
     }
 
-    /// Leaves the lanes of which enough has been read, now that it is known what is taken.
+    /// Leaves the lanes that need no further heads, once the use of the limits has been counted.
     pub(crate) fn settle(&mut self, line: &Line) {
         let enough = self.enough;
         let has_room = |name: &Key| {
             let used = line.taken.partitions.get(name).copied().unwrap_or_default();
             line.settings.partition_room(&used) > 0
         };
-        // Nor does any start before.
+        // Where that is earlier than the next head, no partition that was not read starts before it.
         let best = line.next().due;
         self.unread.retain(|_, lane| {
             let is_passed =
@@ -192,14 +202,15 @@ fn at(row: &PgRow, column: usize) -> Result<Option<At>> {
 }
 
 impl Tx<'_> {
-    /// Puts the heads of these partitions, [`RAISED`] at most, where their first jobs are, but for those in
-    /// which somebody is writing a job.
+    /// Replaces the heads of these partitions, [`RAISED`] at most, by the places of their first jobs. Leaves
+    /// partitions in which another transaction is writing a job.
     pub(crate) async fn raise_heads(&mut self, stale: &[Stale]) -> Result<()> {
         const LOCK: &str = "select l.id, l.partition_id
                from unnest($1::int[], $2::int[]) l (id, partition_id)
               where pg_try_advisory_xact_lock(quell.head_lock(l.id, l.partition_id))";
         // A statement of its own, which sees what was committed before the locks.
-        const RAISE: &str = "with first as materialized (
+        const RAISE: &str = concat!(
+            "with first as materialized (
                  select l.id as lane_id, l.partition_id, j.due_at, j.id
                    from unnest($1::int[], $2::int[]) l (id, partition_id)
                   cross join lateral (
@@ -208,9 +219,9 @@ impl Tx<'_> {
                          order by h.due_at, h.job_id limit 1) h
                   cross join lateral (
                         select j.due_at, j.id from quell.job j
-                         where j.lane_id = l.id and j.partition_id = l.partition_id
-                           and j.partition_id <> 0 and j.state = 0 and j.behind is null
-                           and (j.due_at, j.id) >= (h.due_at, h.job_id)
+                         where ",
+            of_partition!("l.partition_id"),
+            "              and (j.due_at, j.id) >= (h.due_at, h.job_id)
                          order by j.due_at, j.id limit 1) j),
              gone as (
                  delete from quell.head
@@ -222,7 +233,8 @@ impl Tx<'_> {
                                 where h.lane_id = l.id and h.partition_id = l.partition_id
                                 order by h.due_at, h.job_id) h)))
              insert into quell.head (lane_id, partition_id, due_at, job_id)
-             select lane_id, partition_id, due_at, id from first";
+             select lane_id, partition_id, due_at, id from first"
+        );
         if stale.is_empty() {
             return Ok(());
         }

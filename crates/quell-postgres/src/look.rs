@@ -69,10 +69,10 @@ pub(crate) fn partition_of(joint: i64) -> i32 {
     i32::try_from(joint & 0xffff_ffff).unwrap_or(0)
 }
 
-/// The lanes of the queue `$queue` and the tasks `$tasks`, as `base`, with their parts: jobs without a
-/// partition, and jobs with one, unless the queue limits its partitions. And `line`, where in each a
-/// job may start, the first one. What comes before the places is passed over, which are bound from
-/// `$lane` on as lanes, parts, due times and ids.
+/// Two parts of a `with`. `base` has the lanes of the queue `$queue` and the tasks `$tasks` with their
+/// parts: jobs without a partition, and jobs with one, unless the queue limits its partitions. `line`
+/// has the first job of each that may start, and skips all before `$places`, which are the values of
+/// [`Places::bind`].
 macro_rules! lanes {
     ($queue:literal, $tasks:literal, $places:literal) => {
         concat!(
@@ -169,9 +169,7 @@ impl Looking<'_> {
     /// Looks, without writing, when something is due in a queue for those who know the tasks.
     pub(crate) async fn look(&self, by: &mut impl Ask) -> Result<Look> {
         let query = self.asked.bind(self.sql.query(LOOK)).bind(self.queue.as_str().to_owned());
-        let from = self.from;
-        let query = query.bind(names_of(self.tasks)).bind(from.lanes.clone());
-        let query = query.bind(from.parts.clone()).bind(from.dues.clone()).bind(from.ids.clone());
+        let query = self.from.bind(query.bind(names_of(self.tasks)));
         let mut look = decode(self.queue, &by.ask("look for due jobs", query).await?)?;
         let settings = look.line.settings.clone();
         let mut full = Vec::new();
@@ -231,10 +229,8 @@ fn decode(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
         let first = optional_time(row, 8)?;
         let Some(due) = first else { continue };
         let place = (due, get(row, 9)?);
-        let (part, partition) = match get::<i32, _>(row, 7)? {
-            0 => (Part::Plain, 0),
-            _ => (Part::Partitioned, ANY_PARTITION),
-        };
+        let part = Part::of_jobs(get(row, 7)?);
+        let partition = if part == Part::Plain { 0 } else { ANY_PARTITION };
         let id = joint(lane, partition);
         look.firsts.insert((lane, part), place);
         look.from.insert(id, place);
@@ -242,6 +238,20 @@ fn decode(queue: &QueueName, rows: &[PgRow]) -> Result<Look> {
     }
     Ok(look)
 }
+
+/// The due time of the first waiting job in each part of the lane `l`, as `h`. The key of a job may
+/// still be blocked.
+macro_rules! first_waiting {
+    () => {
+        "(values (0), (1)) s (part)
+           cross join lateral (
+                 select j.due_at from quell.job j
+                  where j.lane_id = l.id and least(j.partition_id, 1) = s.part
+                    and j.state = 0 and j.behind is null
+                  order by j.due_at, j.id limit 1) h"
+    };
+}
+pub(crate) use first_waiting;
 
 /// When something may be to do in each of these queues: the first job that waits, whatever keeps it
 /// back. One statement, however many queues.
@@ -262,13 +272,9 @@ pub(crate) async fn peek(
                join quell.task t on t.name = a.task
                 and coalesce((t.settings::json ->> 'paused')::boolean, false) = false
                join quell.lane l on l.queue_id = q.id and l.task_id = t.id
-               cross join (values (0), (1)) s (part)
-               cross join lateral (
-                     select j.due_at from quell.job j
-                      where j.lane_id = l.id and least(j.partition_id, 1) = s.part
-                        and j.state = 0 and j.behind is null
-                      order by j.due_at, j.id limit 1) h
-              group by q.name)
+               cross join ",
+        first_waiting!(),
+        "     group by q.name)
          select c.now,
                 exists (select from quell.inbox where refused is null),
                 ",

@@ -22,7 +22,6 @@ use crate::row::{get, time, unsigned};
 use crate::settle::{Succeeded, decode_succeeded, succeed_query};
 use crate::sql::PgQuery;
 use crate::store::PostgresStore;
-use crate::trail::Places;
 use crate::tx::{News, first, one_shot, one_shot_in_order};
 use crate::write::insert_plain;
 
@@ -75,20 +74,13 @@ impl PostgresStore {
         claim: &Claim,
     ) -> Result<Option<Claimed>> {
         let lanes = self.names.lanes_of(&claim.queue);
-        let from = if now.is_none() { self.trails.next(claim) } else { Places::HEAD };
-        let (read, began) = (from.read, Instant::now());
-        let query = straight_query(&self.sql, self.asked(now), claim, lanes, from);
+        let (from, began) = (self.places(now, claim), Instant::now());
+        let query = straight_query(&self.sql, self.asked(now), claim, lanes, &from);
         let (rows, ordered) = self.one_shot(query).await?;
         let straight = decode_straight(&rows, &self.names, claim.limit)?;
         let Some(straight) = straight else { return Ok(None) };
-        if now.is_none() {
-            let at = (straight.claimed.now, straight.claimed.next.lapse);
-            self.trails.note(claim, (read, began.elapsed()), at, straight.reached.as_slice());
-        }
-        let Straight { mut claimed, unreadable, .. } = straight;
-        if claimed.jobs.len() < claim.limit {
-            read.look_from_the_head(began, &mut claimed.next);
-        }
+        let Straight { mut claimed, unreadable, reached } = straight;
+        self.note_reached(now, claim, (from.read, began), &mut claimed, reached.as_slice());
         let mut news = News::default();
         if self.history.is_some() {
             let event = |job| Event::claimed(claimed.now, claim, job);

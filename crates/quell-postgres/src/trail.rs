@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 use quell_core::{Claim, NextDue, QueueName, TaskName, Timestamp};
 
 use crate::claim::PASSED_OVER;
+use crate::sql::PgQuery;
 
 /// How many times as long as a claim from the head takes none follows it.
-const RARELY: u32 = 20;
+pub(crate) const RARELY: u32 = 20;
 /// Between two claims from the head at the longest, where one takes half a second: so long a job may be
 /// passed over whose notification was lost (R30, R39).
 const LONGEST: Duration = Duration::from_secs(10);
@@ -56,6 +57,13 @@ pub(crate) enum Part {
     Partitioned = 1,
     /// The heads of its partitions.
     Heads = 2,
+}
+
+impl Part {
+    /// The part of jobs that a statement numbers so.
+    pub(crate) fn of_jobs(number: i32) -> Part {
+        if number == Part::Plain as i32 { Part::Plain } else { Part::Partitioned }
+    }
 }
 
 /// A place in an order: a due time and an id.
@@ -106,11 +114,9 @@ impl Trail {
 /// From where a claim reads: from the head of what is not named.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    pub(crate) lanes: Vec<i32>,
-    pub(crate) parts: Vec<i32>,
-    pub(crate) dues: Vec<i64>,
-    pub(crate) ids: Vec<i64>,
-    pub(crate) lapse: i64,
+    at: BTreeMap<Strand, At>,
+    /// No lease lapses earlier.
+    pub(crate) lapse: Timestamp,
     pub(crate) read: Read,
 }
 
@@ -138,19 +144,23 @@ impl Read {
 impl Places {
     /// The head of everything.
     pub(crate) const HEAD: Places = Places {
-        lanes: Vec::new(),
-        parts: Vec::new(),
-        dues: Vec::new(),
-        ids: Vec::new(),
-        lapse: i64::MIN,
+        at: BTreeMap::new(),
+        lapse: Timestamp::MIN,
         read: Read { head_at: None, step: 0 },
     };
 
     /// The place of the heads of a lane.
-    pub(crate) fn of_heads(&self, lane: i32) -> (i64, i64) {
-        let mut all = self.lanes.iter().zip(&self.parts).zip(self.dues.iter().zip(&self.ids));
-        let mine = all.find(|(of, _)| *of == (&lane, &(Part::Heads as i32)));
-        mine.map_or((i64::MIN, 0), |(_, (due, id))| (*due, *id))
+    pub(crate) fn of_heads(&self, lane: i32) -> At {
+        self.at.get(&(lane, Part::Heads)).copied().unwrap_or((Timestamp::MIN, 0))
+    }
+
+    /// The lanes, the parts, the due times and the ids, as four values of a statement.
+    pub(crate) fn bind(&self, query: PgQuery) -> PgQuery {
+        let (lanes, parts): (Vec<i32>, Vec<i32>) =
+            self.at.keys().map(|(lane, part)| (*lane, *part as i32)).unzip();
+        let (dues, ids): (Vec<i64>, Vec<i64>) =
+            self.at.values().map(|(due, id)| (due.as_micros(), *id)).unzip();
+        query.bind(lanes).bind(parts).bind(dues).bind(ids)
     }
 }
 
@@ -184,11 +194,8 @@ impl Trails {
                 return Places { read: Read { head_at: None, step }, ..Places::HEAD };
             }
             Places {
-                lanes: trail.places.keys().map(|(lane, _)| *lane).collect(),
-                parts: trail.places.keys().map(|(_, part)| *part as i32).collect(),
-                dues: trail.places.values().map(|(due, _)| due.as_micros()).collect(),
-                ids: trail.places.values().map(|(_, id)| *id).collect(),
-                lapse: trail.lapse.as_micros(),
+                at: trail.places.clone(),
+                lapse: trail.lapse,
                 read: Read { head_at: Some(trail.head_at), step },
             }
         })
@@ -278,7 +285,7 @@ mod tests {
     fn trails() -> Trails {
         let trails = Trails::new(true);
         let head = trails.next(&claim());
-        assert!(head.read.head_at.is_none() && head.lanes.is_empty());
+        assert!(head.read.head_at.is_none() && head.at.is_empty());
         note(&trails, head.read, Duration::from_secs(1), 10, None);
         trails
     }
@@ -286,8 +293,8 @@ mod tests {
     /// In seconds.
     fn place(trails: &Trails) -> i64 {
         let places = trails.next(&claim());
-        assert_eq!((&*places.lanes, &*places.parts), (&[7][..], &[0][..]));
-        places.dues[0] / 1_000_000
+        assert_eq!(places.at.keys().collect::<Vec<_>>(), [&LANE]);
+        places.at[&LANE].0.as_micros() / 1_000_000
     }
 
     #[test]

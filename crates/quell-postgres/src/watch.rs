@@ -20,6 +20,7 @@ use crate::PostgresStore;
 use crate::connections::Connections;
 use crate::row::get;
 use crate::sql::Sql;
+use crate::trail::RARELY;
 use crate::tx::{first, one_shot, read};
 
 /// Between two looks.
@@ -28,13 +29,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 const RECHECK: Duration = Duration::from_secs(10);
 /// The same after one that failed.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
-/// So many ids before the newest one a look begins.
+/// The number of ids before the newest one where a look begins.
 const MARGIN: i64 = 200;
 /// Between two full looks at the shortest.
 const FULL: Duration = Duration::from_secs(1);
-/// How many times as long as a full look none follows it,
-const RARELY: u32 = 20;
-/// and for how long at most.
+/// The same at the longest, where one takes half a second: see [`RARELY`].
 const LONGEST: Duration = Duration::from_secs(10);
 /// Between two wake-ups for the same row, which another call may be taking in.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -49,7 +48,7 @@ const LOOK: &str = "
              order by i.id desc limit 1)
       from quell.meta m";
 
-/// What tells the watch to look at once.
+/// Makes the watch look at once.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     look: Notify,

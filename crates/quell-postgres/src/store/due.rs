@@ -4,7 +4,6 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use quell_core::line::Line;
 use quell_core::{Claim, Claimed, QueueName, Result, TaskName, Timestamp, WorkerId};
 use tokio::sync::Mutex;
 
@@ -13,7 +12,7 @@ use crate::claim::Winding;
 use crate::error::wants_retry;
 use crate::heads::{RAISED, Stale};
 use crate::look::{Alone, Look, Looking, base_of};
-use crate::trail::Places;
+use crate::trail::{Places, Reached, Read};
 use crate::tries::Tries;
 use crate::tx::{News, Tx};
 
@@ -77,6 +76,31 @@ impl PostgresStore {
         Ok(look)
     }
 
+    /// From where a claim reads.
+    pub(crate) fn places(&self, now: Option<Timestamp>, claim: &Claim) -> Places {
+        if now.is_none() { self.trails.next(claim) } else { Places::HEAD }
+    }
+
+    /// Records how far a claim came that began to read then. Where it may have passed over a job, the
+    /// worker is to claim again.
+    pub(crate) fn note_reached(
+        &self,
+        now: Option<Timestamp>,
+        claim: &Claim,
+        (read, began): (Read, Instant),
+        claimed: &mut Claimed,
+        reached: &[Reached],
+    ) {
+        if now.is_some() {
+            return;
+        }
+        let at = (claimed.now, claimed.next.lapse);
+        self.trails.note(claim, (read, began.elapsed()), at, reached);
+        if claimed.jobs.is_empty() || claimed.jobs.len() < claim.limit {
+            read.look_from_the_head(began, &mut claimed.next);
+        }
+    }
+
     /// Starts what is due: in one statement where that does, else in a transaction of several.
     pub(super) async fn claim_due(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         let queue = &claim.queue;
@@ -86,8 +110,7 @@ impl PostgresStore {
         {
             return Ok(claimed);
         }
-        let from = if now.is_none() { self.trails.next(claim) } else { Places::HEAD };
-        let began = Instant::now();
+        let (from, began) = (self.places(now, claim), Instant::now());
         let who = (queue, &*claim.tasks, Some(&claim.worker));
         let before = self.look(now, who, &from).await?;
         let is_straight = self.learn_shape(queue, &before).await?;
@@ -100,15 +123,11 @@ impl PostgresStore {
             }
         }
         if !is_due {
-            let Line { now: at, .. } = before.line;
-            let (mut next, rated) = (before.line.next(), before.line.settings.limits_rate());
-            if now.is_none() {
-                let reached = before.reached(&[]);
-                let took = (from.read, began.elapsed());
-                self.trails.note(claim, took, (at, next.lapse), &reached);
-                from.read.look_from_the_head(began, &mut next);
-            }
-            return Ok(Claimed { now: at, jobs: Vec::new(), next, rated });
+            let (next, rated) = (before.line.next(), before.line.settings.limits_rate());
+            let mut claimed = Claimed { now: next.now, jobs: Vec::new(), next, rated };
+            let reached = before.reached(&[]);
+            self.note_reached(now, claim, (from.read, began), &mut claimed, &reached);
+            return Ok(claimed);
         }
         if is_straight
             && !before.inbox_waits
@@ -132,13 +151,7 @@ impl PostgresStore {
             }
             (Claimed { now: tx.now, jobs, next, rated }, reached)
         })?;
-        if now.is_none() {
-            let at = (claimed.now, claimed.next.lapse);
-            self.trails.note(claim, (from.read, began.elapsed()), at, &reached);
-            if claimed.jobs.len() < claim.limit {
-                from.read.look_from_the_head(began, &mut claimed.next);
-            }
-        }
+        self.note_reached(now, claim, (from.read, began), &mut claimed, &reached);
         Ok(claimed)
     }
 }
