@@ -28,7 +28,7 @@ const AT_ONCE: usize = 500;
 const RUN: usize = 10;
 /// Far enough that no call of the table gets there.
 const LATER: Duration = secs(1_000_000_000);
-/// Between two calls, of which some look ahead.
+/// Between two calls, as some look ahead.
 const APART: Duration = secs(20_000);
 
 /// A store whose calls are counted.
@@ -60,23 +60,23 @@ pub async fn judge<L: Ledger>(
 ) -> Result<Vec<String>> {
     let [few, many] = SIZES.map(|size| costs(&fresh, size));
     let (few, many) = (few.await?, many.await?);
-    let (mut wrong, mut told) = (Vec::new(), Vec::new());
+    let (mut wrong, mut lines) = (Vec::new(), Vec::new());
     for ((name, few), (_, many)) in few.iter().zip(&many) {
         let may_grow = growing.iter().any(|(growing, _)| growing == name);
-        let told_of = format!("{name}: {few} beside {}, {many} beside {}", SIZES[0], SIZES[1]);
+        let line = format!("{name}: {few} beside {}, {many} beside {}", SIZES[0], SIZES[1]);
         if (*many > few + few / 2 + slack) != may_grow {
-            wrong.push(told_of.clone());
+            wrong.push(line.clone());
         }
-        told.push(told_of);
+        lines.push(line);
     }
     for (name, _) in growing {
         assert!(few.iter().any(|(known, _)| known == name), "there is no call {name:?}");
     }
     assert!(wrong.is_empty(), "calls that grow, or that are said to and do not: {wrong:#?}");
-    Ok(told)
+    Ok(lines)
 }
 
-/// What each call costs on a store that holds so many of everything.
+/// The cost of each call on a store that holds `size` of everything.
 async fn costs<L: Ledger>(fresh: &impl AsyncFn() -> L, size: u64) -> Result<Vec<(&str, u64)>> {
     let (ledger, mut now) = (fresh().await, Rig::START);
     let store = ledger.open().await;
@@ -131,7 +131,7 @@ fn later(trigger: NewTrigger) -> NewTrigger {
     NewTrigger { when: When::After(LATER), ..trigger }
 }
 
-/// Fills a store with so many jobs that wait, that are due in another queue or run there, and that have
+/// Fills a store with `size` jobs that wait, that are due in another queue or run there, and that have
 /// ended well or badly, windows, partitions, dedup and idempotency keys, and ticks that fired.
 async fn fill(store: &dyn Store, now: Timestamp, size: u64) -> Result<()> {
     let spec = Spec::every(secs(10), Rig::START).expect("valid");

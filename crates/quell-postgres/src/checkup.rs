@@ -112,7 +112,7 @@ pub(crate) async fn read_checkup(db: &mut Bounded, sql: &Sql, pushes: bool) -> R
     Ok(Checkup { id: Some(StoreId::new(get::<&str, _>(row, 2)?)?), clock, facts })
 }
 
-/// How many more names there may be of a kind, of which the most numerous has so many.
+/// How many more names there may be of the most numerous kind, which has `used`.
 fn numbers_left(used: u64) -> Fact {
     let left = MOST_NAMES.saturating_sub(used);
     let problem = (left < MOST_NAMES / 10).then(|| {

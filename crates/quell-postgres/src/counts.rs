@@ -23,7 +23,7 @@ pub(crate) use counts_itself;
 
 /// How many deltas a process writes before it folds them.
 const FOLD_AT: u64 = 1_000;
-/// So many are folded before they are read, and by writers.
+/// Fewer are left to a later fold.
 const MANY: i64 = 500;
 /// How many steps of 10,000 deltas one call folds.
 const STEPS: usize = 100;
@@ -33,7 +33,7 @@ const STEPS: usize = 100;
 pub(crate) struct Deltas(AtomicU64);
 
 impl Deltas {
-    /// Whether these make it so many that they are to be folded.
+    /// Whether they are to be folded, with these.
     fn add(&self, deltas: u64) -> bool {
         let before = self.0.fetch_add(deltas, Ordering::Relaxed);
         before / FOLD_AT != before.wrapping_add(deltas) / FOLD_AT
@@ -41,7 +41,7 @@ impl Deltas {
 }
 
 impl PostgresStore {
-    /// Takes note that a call is about to write so many deltas, and folds what there is now and then.
+    /// Counts the deltas that a call is about to write, and folds what there is now and then.
     /// It comes before the call, which a caller may give up: nothing of it is done yet.
     pub(crate) async fn expect_deltas(&self, deltas: u64) {
         if self.deltas.add(deltas) {

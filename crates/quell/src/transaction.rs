@@ -54,7 +54,7 @@ impl Database for sqlx::Sqlite {
         tx: &'t mut Transaction<'_, Self>,
         store: &'t dyn Store,
         batch: &'t Batch,
-        // A commit notifies nobody there: each process notices it.
+        // A commit sends no notification there: each process notices it.
         _wakes: Wakes,
     ) -> BoxFuture<'t, Result<()>> {
         Box::pin(async move { quell_sqlite::trigger_in(tx, in_a_file(store)?, batch).await })

@@ -29,8 +29,8 @@ create table quell.fold (
 );
 insert into quell.fold values (0, '0', '{}');
 
--- The jobs of a lane in each state, from 0 to 6, and of those in a state that does not exist. One row for each lane, written anew by a fold that changes
--- it.
+-- The jobs of a lane in each state, from 0 to 6, and those in a state that does not exist. One row for
+-- each lane, replaced by each fold that changes it.
 create table quell.tally (
     lane_id integer  not null,
     fold    bigint   not null,

@@ -120,9 +120,9 @@ create index job_turn on quell.job (task_id, key, state desc, id)
 create index job_drawn on quell.job ((token & 549755813887)) where state = 1;
 
 -- R31: from where the jobs of a partition that may start are read. None of them comes before the first
--- head of its partition, so a claim reads no more heads than it needs, in their order. Whoever writes a
--- job that comes before them adds one; nobody changes one, so no writer waits for another. Claims
--- replace those that are no longer where the first job is, in queues that limit their partitions.
+-- head of its partition, so a claim reads no more heads than it needs, in their order. A transaction that
+-- writes a job before them adds one, and none updates one, so no writer waits for another. In queues that
+-- limit their partitions, claims replace heads that are no longer where the first job is.
 create table quell.head (
     lane_id      integer not null,
     partition_id integer not null,

@@ -62,7 +62,7 @@ impl Ledger for Books {
     }
 }
 
-/// A new schema, of which nobody touches a block but its stores.
+/// A new schema without autovacuum, whose blocks are touched by its stores only.
 async fn books() -> Books {
     let books = Books(Scene::new());
     books.close(books.open().await).await;
@@ -79,6 +79,6 @@ async fn books() -> Books {
 
 #[tokio::test]
 async fn r35_no_call_touches_more_blocks_where_more_is_held() {
-    let told = judge(books, SLACK, GROWING).await.unwrap();
-    eprintln!("{}", told.join("\n"));
+    let costs = judge(books, SLACK, GROWING).await.unwrap();
+    eprintln!("{}", costs.join("\n"));
 }

@@ -74,7 +74,7 @@ async fn settle_some(store: &PostgresStore, db: &mut PgConnection) {
                 let mut tx = db.begin().await.unwrap();
                 let location = store.location().unwrap();
                 if let Err(error) = settle_in(&mut tx, location, &lease(job), None).await {
-                    // Somebody has cancelled it since.
+                    // Another actor has cancelled it since.
                     assert_eq!(error.kind(), ErrorKind::IllegalMove, "{error}");
                     tx.rollback().await.unwrap();
                     continue;

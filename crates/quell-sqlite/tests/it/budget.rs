@@ -15,7 +15,7 @@ const PAGE: u64 = 4_096;
 
 /// Calls that may read more, and what bounds them.
 const GROWING: &[(&str, &str)] =
-    &[("explain", "it looks at the newest jobs of a task for advice on keys, so many at most")];
+    &[("explain", "advice on keys reads the newest 1,000 jobs of a task at most")];
 
 /// A file whose pages are counted as they are read, which is once by each opening of it.
 struct Books(Scene);
@@ -23,8 +23,8 @@ struct Books(Scene);
 impl Books {
     /// The bytes that this process has read.
     fn read() -> u64 {
-        let told = std::fs::read_to_string("/proc/self/io").unwrap();
-        let read = told.lines().find_map(|line| line.strip_prefix("rchar: "));
+        let counters = std::fs::read_to_string("/proc/self/io").unwrap();
+        let read = counters.lines().find_map(|line| line.strip_prefix("rchar: "));
         read.unwrap().parse().unwrap()
     }
 }
@@ -56,6 +56,6 @@ impl Ledger for Books {
 
 #[tokio::test]
 async fn r35_no_call_reads_more_pages_where_more_is_held() {
-    let told = judge(async || Books(Scene::new()), SLACK, GROWING).await.unwrap();
-    eprintln!("{}", told.join("\n"));
+    let costs = judge(async || Books(Scene::new()), SLACK, GROWING).await.unwrap();
+    eprintln!("{}", costs.join("\n"));
 }

@@ -9,12 +9,12 @@ use tracing::debug;
 use super::super::event::Command;
 use super::{Machine, Stage};
 
-/// What is taken ahead lasts so many times as long as a claim takes, so that claims take a small part
-/// of the time, and none is waited for;
+/// How many times as long as a claim the jobs taken ahead last, so that claims take a small part of the
+/// time, and handlers wait for none.
 const CLAIMS: u32 = 50;
-/// not so short that a handler which takes a little longer empties it,
+/// They last no shorter, or a handler that takes a little longer would empty them,
 const SHORTEST: Duration = Duration::from_millis(10);
-/// and not so long that jobs would have to be released.
+/// and no longer, or jobs would have to be released.
 const LONGEST: Duration = Duration::from_millis(75);
 /// What a claim takes where none is known.
 const CLAIM: Duration = Duration::from_millis(1);
@@ -35,8 +35,7 @@ pub(super) struct ClaimCost(Duration);
 impl ClaimCost {
     pub(super) const UNKNOWN: ClaimCost = ClaimCost(CLAIM);
 
-    /// Counts one more claim; the last few count most. One that took no time was in virtual time, and
-    /// tells nothing.
+    /// Adds a claim to the moving average. One that took no time ran in virtual time, and does not count.
     pub(super) fn learn(&mut self, took: Duration) {
         if !took.is_zero() {
             // A claim that hung says little about the next.
