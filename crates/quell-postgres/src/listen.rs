@@ -19,7 +19,7 @@ use crate::bounded::Bounded;
 use crate::ends::Ends;
 use crate::error::{explain, is_full, silent};
 use crate::hosts::Hosts;
-use crate::push::{Hint, Outbox};
+use crate::push::{FREED, Hint, Outbox};
 use crate::sql::Sql;
 use crate::trail::Trails;
 use crate::tx::tcp_settings;
@@ -236,7 +236,7 @@ fn look((hub, trails, watch): (&WakeHub, &Trails, &Watch), ends: &Ends) {
 fn pass_on(hint: Hint, (hub, trails, watch): (&WakeHub, &Trails, &Watch), ends: &Ends) {
     match hint {
         Hint::Wake(queue, due) => {
-            if let Some(queue) = &queue {
+            if let Some(queue) = queue.as_ref().filter(|_| due != FREED) {
                 trails.tell(queue, due);
             }
             hub.wake(queue.as_ref(), due);

@@ -154,11 +154,11 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// R31: what queues' limits held back may start now, at any worker.
+    /// R31: what queues' limits held back may start, at any worker.
     pub(crate) async fn free_slots(&mut self) -> Result<()> {
         const LIMITED: &str = concat!("select name from quell.queue where ", limited!());
         for row in &self.fetch("read queues with limits", self.sql.query(LIMITED)).await? {
-            self.news.wake(&QueueName::new(get::<&str, _>(row, 0)?)?, self.now);
+            self.news.frees.insert(QueueName::new(get::<&str, _>(row, 0)?)?);
         }
         Ok(())
     }

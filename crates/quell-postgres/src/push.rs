@@ -5,10 +5,10 @@
 //! that gather while one is on its way go together. One that does not arrive is sent again on another
 //! connection; one that is lost only delays (R39).
 //!
-//! A hint of work is `ORIGIN DUE QUEUE`. Ends are `wait ORIGIN JOB…` from those who wait for them and
+//! A hint of work is `ORIGIN DUE QUEUE`; with [`FREED`] as `DUE`, only a limit has let go. Ends are `wait ORIGIN JOB…` from those who wait for them and
 //! `ended ORIGIN JOB…` from who ended them; `cancelled ORIGIN JOB…` names running jobs that were
-//! cancelled; `settings ORIGIN` is of a changed setting of the store. Their first words are no numbers, so that a process
-//! which knows hints of work only takes no notice.
+//! cancelled; `settings ORIGIN` is of a changed setting of the store. Their first words are no numbers, so
+//! that a process which knows hints of work only takes no notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +37,9 @@ const SETTINGS: &str = "settings";
 const PROBE: &str = "probe";
 /// Jobs that one hint names, of 20 digits each at most: PostgreSQL carries less than 8,000 bytes.
 const NAMED: usize = 100;
+/// The due time in a hint that a queue's limits let more start: no due time of a job has changed, so
+/// claims go on from where they were.
+pub(crate) const FREED: Timestamp = Timestamp::from_micros(i64::MIN + 1);
 /// Stands for every queue; no name has it.
 const ANY: &str = "*";
 
@@ -53,6 +56,8 @@ pub(crate) struct Outbox {
 struct Pending {
     /// By queue; none stands for all of them.
     wakes: BTreeMap<Option<QueueName>, Timestamp>,
+    /// Queues whose limits let more start.
+    frees: BTreeSet<QueueName>,
     waits: BTreeSet<JobId>,
     ended: BTreeSet<JobId>,
     cancelled: BTreeSet<JobId>,
@@ -74,6 +79,11 @@ impl Outbox {
                 *earliest = due.min(*earliest);
             }
         });
+    }
+
+    /// Takes queues whose limits let more start.
+    pub(crate) fn put_frees(&self, queues: impl IntoIterator<Item = QueueName>) {
+        self.add(|pending| pending.frees.extend(queues));
     }
 
     /// Takes jobs for whose end someone here waits.
@@ -107,13 +117,15 @@ impl Outbox {
 
     fn take(&self) -> Vec<String> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        let Pending { wakes, waits, ended, cancelled, probe } = std::mem::take(&mut *pending);
+        let Pending { wakes, frees, waits, ended, cancelled, probe } =
+            std::mem::take(&mut *pending);
         drop(pending);
         let hint = |(queue, due): (Option<QueueName>, Timestamp)| {
             let queue = queue.as_ref().map_or(ANY, QueueName::as_str);
             format!("{:x} {} {queue}", self.origin, due.as_micros())
         };
-        let mut hints: Vec<String> = wakes.into_iter().map(hint).collect();
+        let frees = frees.into_iter().map(|queue| (Some(queue), FREED));
+        let mut hints: Vec<String> = wakes.into_iter().chain(frees).map(hint).collect();
         hints.extend(self.naming(WAIT, &waits));
         hints.extend(self.naming(ENDED, &ended));
         hints.extend(self.naming(CANCELLED, &cancelled));
@@ -237,6 +249,17 @@ mod tests {
         for other in ["", "test 1", "probe 1", "0", "0 x *", "0 1", "zz 1 q", "0 1 <q>"] {
             assert_eq!(read(other, outbox.origin), None, "{other}");
         }
+    }
+
+    #[test]
+    fn r31_r34_a_freed_slot_hides_no_due_time_of_its_queue() {
+        let queue = QueueName::new("q").unwrap();
+        let (outbox, due) = (Outbox::new(), Timestamp::from_secs(3));
+        outbox.put_frees([queue.clone(), queue.clone()]);
+        outbox.put([(Some(queue.clone()), due)]);
+        let hints = outbox.take();
+        let read = hints.iter().filter_map(|hint| read(hint, 0)).collect::<Vec<_>>();
+        assert_eq!(read, [due, FREED].map(|due| Hint::Wake(Some(queue.clone()), due)));
     }
 
     #[test]

@@ -36,7 +36,7 @@ use crate::look::peek;
 use crate::names::Names;
 use crate::opening::opening;
 use crate::operate::may_prune;
-use crate::push::{Outbox, tell};
+use crate::push::{FREED, Outbox, tell};
 use crate::read::Reader;
 use crate::row::time;
 use crate::schedules::look_for_ticks;
@@ -251,12 +251,14 @@ impl PostgresStore {
             self.trails.tell(queue, *due);
             self.hub.wake(Some(queue), *due);
         }
+        news.frees.iter().for_each(|queue| self.hub.wake(Some(queue), FREED));
         let all = news.wakes_all.then_some(Timestamp::MIN).into_iter().chain(news.next_tick).min();
         if let Some(due) = all {
             self.hub.wake(None, due);
         }
         let wakes = news.wakes.into_iter().map(|(queue, due)| (Some(queue), due));
         self.outbox.put(wakes.chain(all.map(|due| (None, due))));
+        self.outbox.put_frees(news.frees);
         if !news.cancelled.is_empty() {
             news.cancelled.iter().for_each(|job| self.hub.cancelled(Cancelled::Job(*job)));
             self.outbox.put_cancelled(news.cancelled);
@@ -420,7 +422,7 @@ impl Steps for PostgresStore {
         write!(self, now, |tx| {
             let settled = tx.settle(&settlements).await?;
             if settled.iter().any(|one| one.became != SettledAs::Refused) {
-                self.free_slots(tx.now, &mut tx.news);
+                self.free_slots(&mut tx.news);
             }
             tx.fold_inbox().await?;
             settled

@@ -135,7 +135,7 @@ impl PostgresStore {
             }
         }
         if !ended.is_empty() {
-            self.free_slots(latest, &mut news);
+            self.free_slots(&mut news);
         }
         if self.ends.are_awaited() {
             news.ended.extend(ended.keys().map(|lease| lease.job));

@@ -80,6 +80,8 @@ fn tolerantly(all: &[String]) -> String {
 pub(crate) struct News {
     /// The earliest new due time of each queue.
     pub(crate) wakes: HashMap<QueueName, Timestamp>,
+    /// Queues whose limits let more start.
+    pub(crate) frees: BTreeSet<QueueName>,
     /// Something may be due in any queue: the inbox holds more than one transaction folds, or a
     /// task was resumed.
     pub(crate) wakes_all: bool,

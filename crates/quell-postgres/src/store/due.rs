@@ -25,10 +25,10 @@ impl PostgresStore {
         self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
     }
 
-    /// R31: what queues' limits held back may start now, at any worker. It stands where claims left it.
-    pub(crate) fn free_slots(&self, now: Timestamp, news: &mut News) {
+    /// R31: what queues' limits held back may start, at any worker.
+    pub(crate) fn free_slots(&self, news: &mut News) {
         let limited = self.limited.read().unwrap_or_else(PoisonError::into_inner);
-        limited.keys().for_each(|queue| news.wake(queue, now));
+        news.frees.extend(limited.keys().cloned());
     }
 
     fn is_winding(&self, queue: &QueueName) -> bool {
