@@ -22,7 +22,7 @@ struct Part {
     quick: &'static [&'static str],
 }
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 10] = [
     Part {
         name: "idle worker with 50 queues",
         case: "worker of",
@@ -58,6 +58,18 @@ const PARTS: [Part; 8] = [
         case: "the snapshot",
         args: &["snapshot"],
         quick: &["snapshot", "--seconds", "8"],
+    },
+    Part {
+        name: "256 jobs at once without a snapshot",
+        case: "time",
+        args: &["snapshot", "--without", "--at-once", "256", "--seconds", "120"],
+        quick: &["snapshot", "--without", "--at-once", "256", "--seconds", "8"],
+    },
+    Part {
+        name: "waits for a start beside an open snapshot",
+        case: "the snapshot",
+        args: &["pickup"],
+        quick: &["pickup", "--seconds", "10"],
     },
     Part {
         name: "callers' own transactions",

@@ -44,11 +44,11 @@ pub(crate) fn overview_query(sql: &Sql, asked: Asked) -> PgQuery {
           cross join lateral (
                 select count(*) as jobs
                   from (select from quell.ended e
-                         where e.state = 3 and e.lane_id = l.id limit $3) e) d
+                         where e.part = 0 and e.state = 3 and e.lane_id = l.id limit $3) e) d
           cross join lateral (
                 select count(*) as jobs
                   from (select from quell.ended e
-                         where e.state = 6 and e.lane_id = l.id limit $3) e) u
+                         where e.part = 0 and e.state = 6 and e.lane_id = l.id limit $3) e) u
           where d.jobs > 0 or u.jobs > 0"
     );
     asked.bind(sql.query(LANES)).bind(signed(Overview::MOST))

@@ -71,8 +71,10 @@ pub(crate) async fn read_checkup(db: &mut Bounded, sql: &Sql, pushes: bool) -> R
             (select (extract(epoch from max(replay_lag)) * 1000000)::bigint
                from pg_stat_replication),
             (select coalesce(sum(s.n_dead_tup), 0)::bigint from pg_stat_all_tables s
-              where s.relid = any(array['quell.job', 'quell.ended', 'quell.lease', 'quell.inbox',
-                                        'quell.head', 'quell.delta']::regclass[])),
+              where s.relid = any(array['quell.job', 'quell.lease', 'quell.inbox', 'quell.head',
+                                        'quell.delta']::regclass[])
+                 or s.relid in (select inhrelid from pg_inherits
+                                 where inhparent = 'quell.ended'::regclass)),
             (select max(n.last_value)
                from (select last_value from quell.queue_id_seq
                      union all select last_value from quell.task_id_seq

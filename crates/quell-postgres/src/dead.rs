@@ -37,7 +37,7 @@ impl Reader<'_> {
     }
 
     pub(crate) async fn count_dead(&mut self, filter: &DeadFilter) -> Result<u64> {
-        const COUNT: &str = "select count(*) from quell.ended j where j.state = 3";
+        const COUNT: &str = "select count(*) from quell.ended j where j.part = 0 and j.state = 3";
         let mut query = QueryBuilder::<Postgres>::new(self.sql.text(COUNT).as_ref());
         push_filter(&mut query, self.sql, filter);
         let rows = self.fetch_built("count the dead", query).await?;
@@ -48,7 +48,7 @@ impl Reader<'_> {
         const DEAD: &str = concat!(
             "select ",
             job_columns!("j.payload", "false"),
-            " from quell.ended j where j.id = any($1) and j.state + 0 = 3"
+            " from quell.ended j where j.part = 0 and j.id = any($1) and j.state + 0 = 3"
         );
         let ids: Vec<JobId> = ids.iter().copied().take(DeadFilter::MAX_PAGE).collect();
         let numbers = numbers(&ids);
@@ -122,7 +122,7 @@ fn select_dead(sql: &Sql, filter: &DeadFilter) -> QueryBuilder<Postgres> {
     const DEAD: &str = concat!(
         "select ",
         job_columns!("j.payload", "false"),
-        " from quell.ended j where j.state = 3"
+        " from quell.ended j where j.part = 0 and j.state = 3"
     );
     let mut query = QueryBuilder::<Postgres>::new(sql.text(DEAD).as_ref());
     push_filter(&mut query, sql, filter);
@@ -191,7 +191,7 @@ impl Tx<'_> {
     /// Removes those that are dead.
     pub(crate) async fn discard(&mut self, ids: &[JobId], reason: &str) -> Result<Vec<JobId>> {
         const DEAD: &str = "select id from quell.ended
-              where id = any($1) and state + 0 in (3, 6) order by id for update";
+              where part = 0 and id = any($1) and state + 0 in (3, 6) order by id for update";
         let query = self.sql.query(DEAD).bind(numbers(ids));
         let mut dead = Vec::new();
         for row in &self.fetch("read the dead", query).await? {

@@ -40,6 +40,7 @@ mod names;
 mod opening;
 mod operate;
 mod options;
+mod parts;
 mod push;
 mod read;
 mod record;

@@ -73,7 +73,7 @@ const ENDED: &str = concat!(
 const ASIDE: &str = concat!(
     "select ",
     job_columns!("j.payload", "false"),
-    " from quell.ended j where j.id = any($1) and j.state + 0 = 6 for update of j"
+    " from quell.ended j where j.part = 0 and j.id = any($1) and j.state + 0 = 6 for update of j"
 );
 
 impl Tx<'_> {

@@ -26,18 +26,21 @@ macro_rules! limited {
 }
 pub(crate) use limited;
 
-/// Looks, without writing, whether there may be anything to remove.
+/// Looks, without writing, whether there may be anything to remove; of ended jobs, those in these parts.
 pub(crate) async fn may_prune(
     pool: &Connections,
     sql: &Sql,
     asked: Asked,
     retention: &Retention,
+    parts: &[i16],
 ) -> Result<bool> {
     const OLD: &str = "with clock as materialized (select quell.peek($1, $2) as now)
-         select exists (select from quell.ended where state = 2 and ended_at <= now - $3)
-             or exists (select from quell.ended where state = 4 and ended_at <= now - $3)
-             or exists (select from quell.ended where state = 5 and ended_at <= now - $3)
-             or exists (select from quell.ended where state = 3 and ended_at <= now - $4)
+         select exists (select from unnest($6::smallint[]) p (part), unnest('{2,4,5}'::smallint[]) s (state)
+                         where exists (select from quell.ended e
+                                        where e.part = p.part and e.state = s.state
+                                          and e.ended_at <= now - $3))
+             or exists (select from quell.ended
+                         where part = 0 and state = 3 and ended_at <= now - $4)
              or exists (select from quell.memory where expires_at <= now)
              or exists (select from quell.hold where expires_at <= now)
              or exists (select from quell.idempotency
@@ -49,7 +52,7 @@ pub(crate) async fn may_prune(
         keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
     };
     let query = asked.bind(sql.query(OLD)).bind(micros(retention.succeeded));
-    let query = query.bind(micros(retention.dead)).bind(micros(Some(RECORD)));
+    let query = query.bind(micros(retention.dead)).bind(micros(Some(RECORD))).bind(parts.to_vec());
     let rows = read(pool, sql, "look for ended jobs", query).await?;
     get(first(&rows)?, 0)
 }
@@ -163,16 +166,22 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Removes ended jobs, and keys that have no effect any more, in one small batch.
-    pub(crate) async fn prune(&mut self, retention: &Retention, limit: usize) -> Result<Pruned> {
-        const OLD: &str = "select id from quell.ended where state = $1 and ended_at <= $2
+    /// Removes ended jobs of these parts, and keys that have no effect any more, in one small batch.
+    pub(crate) async fn prune(
+        &mut self,
+        retention: &Retention,
+        parts: &[i16],
+        limit: usize,
+    ) -> Result<Pruned> {
+        const OLD: &str = "select id from quell.ended
+              where part = any($4) and state = $1 and ended_at <= $2
               order by ended_at limit $3 for update skip locked";
         let mut old: Vec<i64> = Vec::new();
-        for (state, keep) in [
-            (JobState::Succeeded, retention.succeeded),
-            (JobState::Cancelled, retention.succeeded),
-            (JobState::Absorbed, retention.succeeded),
-            (JobState::Dead, retention.dead),
+        for (state, keep, parts) in [
+            (JobState::Succeeded, retention.succeeded, parts),
+            (JobState::Cancelled, retention.succeeded, parts),
+            (JobState::Absorbed, retention.succeeded, parts),
+            (JobState::Dead, retention.dead, &[0]),
         ] {
             let Some(keep) = keep else { continue };
             let left = limit.saturating_sub(old.len());
@@ -181,7 +190,8 @@ impl Tx<'_> {
                 .query(OLD)
                 .bind(i16::from(state.code()))
                 .bind(self.now.before(keep).as_micros())
-                .bind(i64::try_from(left).unwrap_or(i64::MAX));
+                .bind(i64::try_from(left).unwrap_or(i64::MAX))
+                .bind(parts.to_vec());
             for row in &self.fetch("read ended jobs", query).await? {
                 old.push(get(row, 0)?);
             }

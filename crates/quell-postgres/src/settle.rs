@@ -50,17 +50,18 @@ macro_rules! succeed {
                  select greatest(c.now, ",
             $later,
             ") as now from clock c where (select count(*) from gone) >= 0),
+             part as materialized (select last_value::smallint as part from quell.ended_part),
              kept as (
                  insert into quell.ended
-                        (id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
+                        (part, id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
                          suppressed, token, started_at, ended_at, absorbed_by, period, lane_id,
                          task_id, attempt, lapses, state, reason, overlap, closed, key, worker,
                          error, shape, payload, partition_id, partition, output)
-                 select g.id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
+                 select p.part, g.id, due_at, first_at, last_at, bound_at, asked_at, not_before, triggers,
                         suppressed, token, started_at, e.now, absorbed_by, period, lane_id,
                         task_id, attempt, lapses, 2, reason, overlap, closed, key, worker, error,
                         shape, payload, partition_id, partition, returned
-                   from gone g, ended e)",
+                   from gone g, ended e, part p)",
             $counted,
             "
              select e.now, g.id, g.token, null::int, null::bigint
@@ -87,7 +88,8 @@ const SUCCEED: &str = succeed!(
     ",
              counted as (
                  insert into quell.delta (lane_id, was, now, jobs)
-                 select lane_id, 1, 2, count(*) from gone group by lane_id)"
+                 select lane_id, 1, 2 + 8 * p.part, count(*) from gone, part p
+                  group by lane_id, p.part)"
 );
 /// Within a transaction, at its time.
 const SUCCEED_AT: &str = succeed!("greatest($1::bigint, $2::bigint)", "$1", "");

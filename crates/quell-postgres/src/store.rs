@@ -35,7 +35,6 @@ use crate::listen::{Listener, receive};
 use crate::look::peek;
 use crate::names::Names;
 use crate::opening::opening;
-use crate::operate::may_prune;
 use crate::push::{FREED, Outbox, tell};
 use crate::read::Reader;
 use crate::row::time;
@@ -83,6 +82,8 @@ pub struct PostgresStore {
     pub(crate) warmed: RwLock<BTreeSet<QueueName>>,
     /// What this process wrote of the counts.
     pub(crate) deltas: Deltas,
+    /// How far this process came with a part that it empties.
+    stripped: RwLock<Option<Stripped>>,
     // Owned so that they end with the store.
     _tasks: JoinSet<()>,
 }
@@ -179,6 +180,9 @@ macro_rules! read {
 // Below the macros, which they use.
 mod dead;
 mod due;
+mod prune;
+
+use prune::Stripped;
 
 impl PostgresStore {
     /// Opens the store behind `postgres://…`, with the defaults of [`PostgresOptions`].
@@ -229,6 +233,7 @@ impl PostgresStore {
             trails,
             warmed: RwLock::default(),
             deltas: Deltas::default(),
+            stripped: RwLock::default(),
             _tasks: tasks,
         }
     }
@@ -600,14 +605,7 @@ impl Steps for PostgresStore {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
-        self.fold_counts(1).await;
-        if !may_prune(&self.pool, &self.sql, self.asked(now), retention).await? {
-            return Ok(Pruned::default());
-        }
-        write!(self, now, |tx| {
-            tx.read_clock().await?;
-            tx.prune(retention, limit).await?
-        })
+        self.remove_expired(now, retention, limit).await
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {

@@ -30,8 +30,11 @@ impl Tx<'_> {
         );
         const MARK: &str = "with was as (
                  select id, state from quell.ended where id = $1 and state + 0 <> 6 for update),
+             gone as (delete from quell.ended e using was w where e.id = w.id returning e as job),
              marked as (
-                 update quell.ended e set state = 6 from was w where e.id = w.id returning e.id),
+                 insert into quell.ended
+                 select (json_populate_record(g.job, '{\"state\": 6, \"part\": 0}')).* from gone g
+              returning id),
              kept as (
                  update quell.idempotency set state = 6 where job_id in (select id from marked))
              insert into quell.unreadable as u (job_id, set_aside_at, was, reason)
@@ -106,7 +109,7 @@ impl Reader<'_> {
     /// A page of the jobs that are set aside, newest first.
     pub(crate) async fn unreadable(&mut self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
         const PAGE: &str = "select e.id, e.lane_id, u.was, u.set_aside_at, u.reason
-               from quell.unreadable u join quell.ended e on e.id = u.job_id
+               from quell.unreadable u join quell.ended e on e.part = 0 and e.id = u.job_id
               where u.job_id < $1 order by u.job_id desc limit $2";
         let before = page.before.map_or(i64::MAX, |id| signed(id.get()));
         let query = self.sql.query(PAGE).bind(before);

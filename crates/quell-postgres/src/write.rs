@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::counts::counts_itself;
 use crate::error::corrupt;
 use crate::names::{Lane, Names};
+use crate::parts::expires;
 use crate::row::{signed, signed_count};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::{Asked, Tx};
@@ -253,8 +254,13 @@ impl Tx<'_> {
         ];
         const ENTER: [&str; 2] = [
             "insert into quell.job select * from json_populate_recordset(null::quell.job, $1::json)",
+            // Who names no part comes into the one that takes what ends.
             "insert into quell.ended
-             select * from json_populate_recordset(null::quell.ended, $1::json)",
+             select r.*
+               from (select json_populate_record(null::quell.ended,
+                                                 json_build_object('part', last_value)) as filled
+                       from quell.ended_part) p
+              cross join lateral json_populate_recordset(p.filled, $1::json) r",
         ];
         let (gone, here): (Vec<&Job>, Vec<&Job>) =
             jobs.iter().partition(|job| job.state.is_ended());
@@ -320,6 +326,9 @@ struct Row<'j> {
     reason: u8,
     overlap: bool,
     closed: bool,
+    /// R37: none is the part that takes what ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<i16>,
     behind: Option<i64>,
     key: Option<&'j str>,
     partition: Option<&'j str>,
@@ -360,6 +369,7 @@ impl<'j> Row<'j> {
             overlap: job.shape.overlap,
             // R10: it may have been one, and what is behind it goes on: see the schema.
             closed: job.is_closed_window() || (job.state.is_ended() && job.key.is_some()),
+            part: (!expires(job.state)).then_some(0),
             behind: None,
             key: job.key.as_ref().map(quell_core::Key::as_str),
             partition: job.partition.as_ref().map(quell_core::Key::as_str),

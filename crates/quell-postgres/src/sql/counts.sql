@@ -1,7 +1,8 @@
 -- How many jobs there are of each lane and state, without counting them.
 --
 -- Each statement that adds, moves or removes jobs also adds rows to `delta`: so many jobs of a lane went
--- from one state to another. They commit and roll back with it, and no call waits for another's. From
+-- from one place to another. A place is a state, or 7 for one that does not exist, and 8 times the part
+-- of the ended jobs: so the jobs of a part that is emptied need not be counted. They commit and roll back with it, and no call waits for another's. From
 -- time to time `fold_counts` takes them out and adds them to the sums in `tally`.
 --
 -- Neither a fold nor a reader walks over what earlier folds took out, which stays in the indexes while a
@@ -13,7 +14,7 @@ create table quell.delta (
     xid     xid8     not null default pg_current_xact_id(),
     jobs    bigint   not null,
     lane_id integer  not null,
-    -- Null where they are new, and where they were removed.
+    -- Places; null where they are new, and where they were removed.
     was     smallint,
     now     smallint
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
@@ -29,8 +30,8 @@ create table quell.fold (
 );
 insert into quell.fold values (0, '0', '{}');
 
--- The jobs of a lane in each state, from 0 to 6, and those in a state that does not exist. One row for
--- each lane, replaced by each fold that changes it.
+-- The jobs of a lane in each place, from 0 to 71. One row for each lane, replaced by each fold that
+-- changes it.
 create table quell.tally (
     lane_id integer  not null,
     fold    bigint   not null,
@@ -55,21 +56,28 @@ create view quell.fresh_delta as
      cross join lateral unnest(h.open) o (xid)
       join quell.delta d on d.xid = o.xid and d.xid < h.upto;
 
-create view quell.lane_counts as
-    select c.lane_id, c.state::smallint as state, sum(c.jobs)::bigint as jobs
-      from (select d.lane_id, least(s.state, 7) as state, s.jobs
+create view quell.place_counts as
+    select c.lane_id, c.place, sum(c.jobs)::bigint as jobs
+      from (select d.lane_id, s.place::integer, s.jobs
               from (select lane_id, was, now, sum(jobs) as jobs
                       from quell.fresh_delta group by 1, 2, 3) d
-             cross join lateral (values (d.was, -d.jobs), (d.now, d.jobs)) s (state, jobs)
-             where s.state is not null
+             cross join lateral (values (d.was, -d.jobs), (d.now, d.jobs)) s (place, jobs)
+             where s.place is not null
              union all
-            select l.id, j.state - 1, j.jobs
+            select l.id, j.place - 1, j.jobs
               from quell.lane l
              cross join lateral (select jobs from quell.tally t
                                   where t.lane_id = l.id order by t.fold desc limit 1) t
-             cross join lateral unnest(t.jobs) with ordinality j (jobs, state)) c
-     group by c.lane_id, c.state
+             cross join lateral unnest(t.jobs) with ordinality j (jobs, place)
+             where j.jobs <> 0) c
+     group by c.lane_id, c.place
     having sum(c.jobs) <> 0;
+
+create view quell.lane_counts as
+    select lane_id, (place & 7)::smallint as state, sum(jobs)::bigint as jobs
+      from quell.place_counts
+     group by 1, 2
+    having sum(jobs) <> 0;
 
 -- For operators: how many jobs there are.
 create view quell.counts as
@@ -122,23 +130,23 @@ begin
          replaced as (
              delete from quell.tally t where t.ctid = any(array(select place from was))),
          sums as (
-             select s.lane_id, s.state, sum(s.jobs)::bigint as jobs
-               from (select g.lane_id, least(v.state, 7) as state, v.jobs
+             select s.lane_id, s.place, sum(s.jobs)::bigint as jobs
+               from (select g.lane_id, v.place::integer, v.jobs
                        from (select lane_id, was, now, sum(jobs) as jobs from gone group by 1, 2, 3) g
-                      cross join lateral (values (g.was, -g.jobs), (g.now, g.jobs)) v (state, jobs)
-                      where v.state is not null
+                      cross join lateral (values (g.was, -g.jobs), (g.now, g.jobs)) v (place, jobs)
+                      where v.place is not null
                       union all
-                     -- Each state has a place.
-                     select g.lane_id, n.state, 0
+                     -- Each place has an element.
+                     select g.lane_id, n.place, 0
                        from (select distinct lane_id from gone) g
-                      cross join generate_series(0, 7) n (state)
+                      cross join generate_series(0, 71) n (place)
                       union all
-                     select w.lane_id, j.state - 1, j.jobs
-                       from was w cross join lateral unnest(w.jobs) with ordinality j (jobs, state)) s
-              group by s.lane_id, s.state),
+                     select w.lane_id, j.place - 1, j.jobs
+                       from was w cross join lateral unnest(w.jobs) with ordinality j (jobs, place)) s
+              group by s.lane_id, s.place),
          written as (
              insert into quell.tally (lane_id, fold, jobs)
-             select s.lane_id, n.id, array_agg(s.jobs order by s.state)
+             select s.lane_id, n.id, array_agg(s.jobs order by s.place)
                from sums s, next n group by s.lane_id, n.id)
     select count(*) into folded from gone;
     return folded;
@@ -155,15 +163,15 @@ begin
     -- Two at once would both correct the same.
     perform pg_advisory_xact_lock(hashtextextended('quell.tally', 0));
     with wrong as (
-        select c.lane_id, c.state, sum(c.jobs)::bigint as jobs
-          from (select lane_id, least(state, 7) as state, count(*) as jobs from quell.job group by 1, 2
+        select c.lane_id, c.place, sum(c.jobs)::bigint as jobs
+          from (select lane_id, least(state, 7) as place, count(*) as jobs from quell.job group by 1, 2
                 union all
-                select lane_id, least(state, 7), count(*) from quell.ended group by 1, 2
+                select lane_id, least(state, 7) + 8 * part, count(*) from quell.ended group by 1, 2
                 union all
-                select lane_id, state, -jobs from quell.lane_counts) c
+                select lane_id, place, -jobs from quell.place_counts) c
          group by 1, 2 having sum(c.jobs) <> 0),
     corrected as (
-        insert into quell.delta (lane_id, now, jobs) select lane_id, state, jobs from wrong)
+        insert into quell.delta (lane_id, now, jobs) select lane_id, place, jobs from wrong)
     select count(*) into corrections from wrong;
     return corrections;
 end
@@ -176,7 +184,7 @@ create function quell.count_arrived() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     insert into quell.delta (lane_id, now, jobs)
-    select lane_id, state, count(*) from arrived group by lane_id, state;
+    select lane_id, least(state, 7) + 8 * part, count(*) from arrived group by 1, 2;
     return null;
 end
 $$;
@@ -185,33 +193,40 @@ create function quell.count_left() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     insert into quell.delta (lane_id, was, jobs)
-    select lane_id, state, count(*) from departed group by lane_id, state;
+    select lane_id, least(state, 7) + 8 * part, count(*) from departed group by 1, 2;
     return null;
 end
 $$;
 
 create function quell.count_changed() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    was smallint := least(old.state, 7) + 8 * old.part;
+    now smallint := least(new.state, 7) + 8 * new.part;
 begin
     if old.lane_id = new.lane_id then
-        insert into quell.delta (lane_id, was, now, jobs) values (old.lane_id, old.state, new.state, 1);
+        insert into quell.delta (lane_id, was, now, jobs) values (old.lane_id, was, now, 1);
     else
         insert into quell.delta (lane_id, was, now, jobs)
-        values (old.lane_id, old.state, null, 1), (new.lane_id, null, new.state, 1);
+        values (old.lane_id, was, null, 1), (new.lane_id, null, now, 1);
     end if;
     return null;
 end
 $$;
 
+-- Jobs of other parts than 0 are by themselves in the sums.
 create function quell.count_truncated() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if tg_table_name = 'job' then
         insert into quell.delta (lane_id, was, jobs)
-        select lane_id, state, count(*) from quell.job group by lane_id, state;
+        select lane_id, least(state, 7), count(*) from quell.job group by 1, 2;
+    elsif tg_argv[0] = '0' then
+        insert into quell.delta (lane_id, was, jobs)
+        select lane_id, least(state, 7), count(*) from quell.ended_0 group by 1, 2;
     else
         insert into quell.delta (lane_id, was, jobs)
-        select lane_id, state, count(*) from quell.ended group by lane_id, state;
+        select lane_id, place, jobs from quell.place_counts where place >> 3 = tg_argv[0]::integer;
     end if;
     return null;
 end
@@ -237,8 +252,12 @@ begin
                                            and %2$s)
                         execute function quell.count_changed()',
                        of_table, uncounted);
-        execute format('create trigger %1$s_truncated before truncate on quell.%1$s
-                        for each statement execute function quell.count_truncated()', of_table);
+    end loop;
+    create trigger job_truncated before truncate on quell.job
+       for each statement execute function quell.count_truncated();
+    for part in 0..8 loop
+        execute format('create trigger ended_truncated before truncate on quell.ended_%1$s
+                        for each statement execute function quell.count_truncated(%1$s)', part);
     end loop;
 end
 $do$;

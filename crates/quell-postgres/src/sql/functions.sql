@@ -210,11 +210,12 @@ begin
               settle.job_id using errcode = '40002';
     end if;
     j.state := 2;
+    j.part := (select last_value from quell.ended_part);
     j.failures := 0;
     j.ended_at := now;
     j.output := settle.output;
     insert into quell.ended select j.*;
-    insert into quell.delta (lane_id, was, now, jobs) values (j.lane_id, 1, 2, 1);
+    insert into quell.delta (lane_id, was, now, jobs) values (j.lane_id, 1, 2 + 8 * j.part, 1);
     perform set_config('quell_counts.counted', '', true);
     -- R38: this time stands on record.
     if asked is null and now + 500000 > (select last_value from quell.promised) then
@@ -242,5 +243,39 @@ begin
         end if;
     end loop;
     return true;
+end
+$$;
+
+-- R37: truncates a part of the ended jobs whose jobs have all ended by then, and returns how many there
+-- were. Null where one has not, or where another transaction keeps using the part: everyone else who
+-- needs it would wait behind this call, so it waits for a moment only.
+create function quell.empty_part(part smallint, upto bigint) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+set lock_timeout = '50ms' as $$
+declare
+    is_over boolean;
+    jobs bigint;
+begin
+    begin
+        execute format('lock table quell.ended_%s in access exclusive mode', part);
+    exception when lock_not_available then
+        return null;
+    end;
+    execute format(
+        'select not exists (select from quell.ended_%1$s where state < 2)
+            and not exists (select from quell.ended_%1$s where state = 3)
+            and not exists (select from quell.ended_%1$s where state > 5)
+            and not exists (select from unnest(''{2,4,5}''::smallint[]) s (state)
+                             cross join lateral (
+                                   select ended_at from quell.ended_%1$s e
+                                    where e.state = s.state order by ended_at desc limit 1) e
+                             where e.ended_at is null or e.ended_at > $1)', part)
+       into is_over using upto;
+    if not is_over then
+        return null;
+    end if;
+    select coalesce(sum(c.jobs), 0) into jobs from quell.place_counts c where c.place >> 3 = part;
+    execute format('truncate quell.ended_%s', part);
+    return jobs;
 end
 $$;

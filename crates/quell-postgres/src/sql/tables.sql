@@ -70,6 +70,8 @@ create table quell.job (
     overlap     boolean not null default false,
     -- R10: a window that takes no further trigger, also while it runs.
     closed      boolean not null default false,
+    -- R37: the part of quell.ended that it is in; 0 before it has ended.
+    part        smallint not null default 0,
     started_at  bigint,
     -- R10: the closed window of its key that it waits behind, if that is known: claims do not look at
     -- it until that one has ended. Null says nothing: `blocked` in row.rs decides.
@@ -194,14 +196,29 @@ $$;
 create trigger job_opens after update of closed on quell.job
    for each row when (old.closed and not new.closed) execute function quell.let_through();
 
--- Jobs that have ended, until their retention is over (R37).
-create table quell.ended (like quell.job including defaults, primary key (id))
-    with (autovacuum_vacuum_scale_factor = 0.1);
+-- Jobs that have ended, until their retention is over (R37). Part 0 is for those that may stay for ever:
+-- dead and unreadable jobs. The others come into parts 1 to 8 in turn. A part whose jobs have all expired
+-- is truncated, which costs the same however many there are, and leaves no dead rows.
+create table quell.ended (like quell.job including defaults, primary key (id, part))
+    partition by list (part);
+do $do$
+begin
+    for part in 0..8 loop
+        -- A part that is truncated needs no vacuum after inserts.
+        execute format('create table quell.ended_%1$s partition of quell.ended for values in (%1$s)
+                        with (autovacuum_vacuum_scale_factor = 0.1,
+                              autovacuum_vacuum_insert_threshold = %2$s)',
+                       part, case part when 0 then 1000 else -1 end);
+    end loop;
+end
+$do$;
 create index ended_at on quell.ended (state, ended_at, lane_id);
 create index ended_key on quell.ended (task_id, key, id) where key is not null;
 create index ended_heir on quell.ended (absorbed_by) where absorbed_by is not null;
 -- R27: dead and unreadable jobs, so that those of each queue are counted by themselves.
-create index ended_trouble on quell.ended (state, lane_id) where state in (3, 6);
+create index ended_trouble on quell.ended_0 (state, lane_id) where state in (3, 6);
+-- The part that jobs come into. A sequence is read in one block, and no version of it is kept.
+create sequence quell.ended_part as smallint;
 -- R10: whoever leaves quell.job comes here, with `closed` where others may be behind it. At the commit,
 -- or a caller's own transaction that ends a job (R22) would hold those behind it until then. (A trigger
 -- on what is deleted would have to read each row once more.)

@@ -37,8 +37,8 @@ async fn overview_beside(loud: u64) -> (Overview, u64) {
     drop(rig);
     let counted = |what: &str| {
         let count = scene.sql(&format!(
-            "select {what} from pg_stat_all_tables
-              where schemaname = '{}' and relname = 'ended'",
+            "select sum({what}) from pg_stat_all_tables
+              where schemaname = '{}' and relname ~ '^ended'",
             scene.schema()
         ));
         count.parse::<u64>().unwrap()

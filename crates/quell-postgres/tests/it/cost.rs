@@ -41,6 +41,8 @@ impl Were {
         let store = scene.one_session().await;
         if matches!(self, Were::Drained) {
             let job = "(id, due_at, first_at, lane_id, task_id, payload) select -n, 0, 0, 0, 0, ''";
+            let ended = "(id, part, due_at, first_at, lane_id, task_id, payload)
+                         select -n, n % 2, 0, 0, 0, 0, ''";
             let key = "(job_id, expires_at, task_id, key, until) select n, 0, 0, n, ''";
             let memory = "(burst_at, last_at, started_at, leader, expires_at, task_id, key)
                           select 0, 0, 0, n, 0, 0, n";
@@ -48,7 +50,7 @@ impl Were {
             let record = "(job_id, expires_at, task_id, key, fingerprint) select n, 0, 0, n, ''";
             for (table, row) in [
                 ("job", job),
-                ("ended", job),
+                ("ended", ended),
                 ("hold", key),
                 ("memory", memory),
                 ("idempotency", record),
@@ -72,8 +74,8 @@ impl Were {
         let before = if matches!(self, Were::Drained) { 2 * DRAINED } else { 0 };
         let counted = |what: &str| {
             let count = scene.sql(&format!(
-                "select {what} from pg_stat_all_tables
-                  where schemaname = '{}' and relname = '{table}'",
+                "select sum({what}) from pg_stat_all_tables
+                  where schemaname = '{}' and relname ~ '^{table}(_[0-8])?$'",
                 scene.schema()
             ));
             count.parse::<u64>().unwrap()
@@ -149,8 +151,9 @@ async fn r27_a_look_for_alerts_reads_no_backlog_and_no_past() {
         store.overview(None).await.unwrap();
         crowd(&scene, "null", "due_at + n");
         scene.sql(&format!(
-            "insert into quell.ended (id, due_at, first_at, ended_at, state, lane_id, task_id, payload)
-             select -n, due_at, first_at, ended_at + n, state, lane_id, task_id, payload
+            "insert into quell.ended
+                    (id, part, due_at, first_at, ended_at, state, lane_id, task_id, payload)
+             select -n, part, due_at, first_at, ended_at + n, state, lane_id, task_id, payload
                from quell.ended, generate_series(1, {OTHERS}) n"
         ));
         for _ in 0..CALLS {
@@ -181,8 +184,8 @@ async fn r13_an_edge_reads_its_own_memory_and_no_other() {
                     (burst_at, last_at, started_at, leader, expires_at, task_id, key)
              select burst_at, last_at, started_at, leader, expires_at, task_id, 'k' || n
                from quell.memory, generate_series(1, {OTHERS}) n;
-             insert into quell.ended (id, due_at, first_at, lane_id, task_id, payload)
-             select -n, due_at, first_at, lane_id, task_id, payload
+             insert into quell.ended (id, part, due_at, first_at, lane_id, task_id, payload)
+             select -n, part, due_at, first_at, lane_id, task_id, payload
                from quell.ended, generate_series(1, {OTHERS}) n"
         ));
         for n in 1..=CALLS {
@@ -428,8 +431,9 @@ async fn r25_the_dead_are_found_without_a_look_at_others() {
         };
         look().await;
         scene.sql(&format!(
-            "insert into quell.ended (id, due_at, first_at, ended_at, lane_id, task_id, state, payload)
-             select nextval('quell.job_id'), due_at, first_at, ended_at, lane_id, task_id, 2, '1'
+            "insert into quell.ended
+                    (id, part, due_at, first_at, ended_at, lane_id, task_id, state, payload)
+             select nextval('quell.job_id'), 1, due_at, first_at, ended_at, lane_id, task_id, 2, '1'
                from (select * from quell.ended limit 1) j, generate_series(1, {OTHERS}) n"
         ));
         for _ in 0..CALLS {

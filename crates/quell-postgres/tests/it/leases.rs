@@ -1,12 +1,12 @@
 //! Leases, apart from jobs (R21): what renewals write, what waits for an open transaction, and that no
 //! lease is left behind.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_conformance::rig::{lease, plain, queue, task, until};
 use quell_conformance::{Opened, Rig};
-use quell_core::history::{Event, History};
+use quell_core::history::Event;
 use quell_core::{
     Batch, Claim, Draw, ErrorKind, JobId, JobState, Lease, LeaseToken, Outcome, Renewal, SettledAs,
     Settlement,
@@ -15,7 +15,7 @@ use quell_postgres::{PostgresOptions, settle_in};
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::task::JoinSet;
 
-use crate::scene::Scene;
+use crate::scene::{Recorded, Scene};
 
 /// So long a call may wait beside a transaction that is left open: it does not wait at all.
 const AT_ONCE: Duration = Duration::from_secs(20);
@@ -324,16 +324,6 @@ async fn r21_every_running_job_has_a_lease_whatever_happens_at_once() {
     assert_eq!(kept(&scene), "0");
 }
 
-/// Keeps what a store puts on record.
-#[derive(Debug, Default)]
-struct Recorded(Mutex<Vec<Event>>);
-
-impl History for Recorded {
-    fn record(&self, event: &Event) {
-        self.0.lock().unwrap().push(event.clone());
-    }
-}
-
 #[tokio::test]
 async fn r11_an_end_is_on_record_at_its_own_time_though_another_was_tried_again() {
     let recorded = Arc::new(Recorded::default());
@@ -349,9 +339,9 @@ async fn r11_an_end_is_on_record_at_its_own_time_though_another_was_tried_again(
     let became: Vec<SettledAs> = settled.iter().map(|one| one.became).collect();
     assert_eq!(became, [SettledAs::Succeeded, SettledAs::Refused]);
     let job = rig.store.job(held.job).await.unwrap().unwrap();
-    let events = recorded.0.lock().unwrap().clone();
-    let told = events.iter().find_map(|event| match event {
-        Event::Settle { t, job, .. } => (*job == held.job).then_some(*t),
+    let events = recorded.events();
+    let told = events.into_iter().find_map(|event| match event {
+        Event::Settle { t, job, .. } => (job == held.job).then_some(t),
         _ => None,
     });
     assert_eq!(told, job.ended_at, "what it held back may have started since");

@@ -39,6 +39,8 @@ mod leases;
 #[cfg(test)]
 mod notify;
 #[cfg(test)]
+mod parts;
+#[cfg(test)]
 mod pooler;
 #[cfg(test)]
 mod proxy;

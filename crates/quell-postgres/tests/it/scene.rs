@@ -1,10 +1,11 @@
 //! A schema of its own on the server that tests share, and callers' own connections to it.
 
 use std::process::Output;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use quell_conformance::rig::{lease, until};
 use quell_conformance::{Opened, Rig};
+use quell_core::history::{Event, History};
 use quell_core::{Claim, Claimed, Draw, Outcome, Settlement, Store, Timestamp};
 use quell_postgres::{PostgresOptions, PostgresStore};
 use quell_services::{psql, url_for_tests};
@@ -122,4 +123,20 @@ pub(crate) async fn end(
 /// How many jobs there are.
 pub(crate) async fn jobs(store: &dyn Store) -> u64 {
     store.counts().await.unwrap().iter().map(|count| count.jobs).sum()
+}
+
+/// Keeps what a store puts on record.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded(Mutex<Vec<Event>>);
+
+impl Recorded {
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl History for Recorded {
+    fn record(&self, event: &Event) {
+        self.0.lock().unwrap().push(event.clone());
+    }
 }

@@ -63,8 +63,11 @@ pub(crate) async fn fill<T: Task>(
     Ok(())
 }
 
-async fn noop(_: Noop, ctx: Ctx<UnboundedSender<()>>) -> Result<(), TaskError> {
-    let _unheard = ctx.state().send(());
+/// The number of a job, and when its handler was called.
+pub(crate) type Start = (usize, Instant);
+
+async fn noop(Noop { n }: Noop, ctx: Ctx<UnboundedSender<Start>>) -> Result<(), TaskError> {
+    let _unheard = ctx.state().send((n, Instant::now()));
     Ok(())
 }
 
@@ -75,14 +78,14 @@ pub(crate) struct Working {
 }
 
 impl Working {
-    pub(crate) fn start(quell: &Quell, starts: UnboundedSender<()>) -> Self {
+    pub(crate) fn start(quell: &Quell, starts: UnboundedSender<Start>) -> Self {
         Self::start_with(quell, starts, 256)
     }
 
     /// The same, and runs so many jobs at once.
     pub(crate) fn start_with(
         quell: &Quell,
-        starts: UnboundedSender<()>,
+        starts: UnboundedSender<Start>,
         concurrency: usize,
     ) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
@@ -102,7 +105,7 @@ impl Working {
 }
 
 /// Waits for so many starts.
-pub(crate) async fn started(starts: &mut UnboundedReceiver<()>, count: usize) -> Result<()> {
+pub(crate) async fn started(starts: &mut UnboundedReceiver<Start>, count: usize) -> Result<()> {
     for n in 0..count {
         let start = tokio::time::timeout(PATIENCE, starts.recv()).await;
         start

@@ -10,6 +10,7 @@ mod idle;
 mod jobs;
 mod part;
 mod partitions;
+mod pickup;
 mod snapshot;
 mod windows;
 
@@ -62,6 +63,20 @@ enum Part {
     Snapshot {
         #[arg(long, default_value_t = 40)]
         seconds: u64,
+        /// How many jobs run at once.
+        #[arg(long, default_value_t = 32)]
+        at_once: usize,
+        /// The same without a snapshot: whether the rate holds by itself.
+        #[arg(long)]
+        without: bool,
+    },
+    /// How long a job waits for its start, at a fixed rate, before and while a snapshot is open.
+    Pickup {
+        #[arg(long, default_value_t = 75)]
+        seconds: u64,
+        /// Triggers a second, each a call of its own.
+        #[arg(long, default_value_t = 800)]
+        rate: u32,
     },
     /// Commits of callers' own transactions, with a trigger and without, in so many rounds.
     Callers {
@@ -89,7 +104,10 @@ async fn main() -> Result<()> {
         Part::Windows { windows } => windows::measure(&cli.url, windows).await,
         Part::Partitions { partitions: sizes } => partitions::measure(&cli.url, sizes).await,
         Part::Bloat { count, round } => bloat::measure(&cli.url, *count, *round).await,
-        Part::Snapshot { seconds } => snapshot::measure(&cli.url, *seconds).await,
+        Part::Snapshot { seconds, at_once, without } => {
+            snapshot::measure(&cli.url, *seconds, *at_once, !without).await
+        }
+        Part::Pickup { seconds, rate } => pickup::measure(&cli.url, *seconds, *rate).await,
         Part::Callers { rounds, seconds } => callers::measure(&cli.url, *rounds, *seconds).await,
         Part::Idle { queues, seconds } => idle::measure(&cli.url, *queues, *seconds).await,
     }

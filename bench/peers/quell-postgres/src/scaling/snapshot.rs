@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use quell::Quell;
-use sqlx::Connection;
+use sqlx::PgConnection;
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::jobs::{Noop, Working, close};
@@ -18,8 +18,6 @@ use crate::part::Part;
 
 /// How many jobs wait.
 const DEPTH: usize = 2_000;
-/// How many run at once.
-const AT_ONCE: usize = 32;
 /// Triggers of one call.
 const BATCH: usize = 200;
 /// Of the rate before the snapshot, what is left at its end.
@@ -38,13 +36,19 @@ async fn keep_full(quell: Quell, started: Arc<AtomicUsize>) -> Result<Infallible
     }
 }
 
-pub(crate) async fn measure(url: &str, seconds: u64) -> Result<()> {
+/// Keeps a snapshot open until the connection is closed.
+pub(crate) async fn open(db: &mut PgConnection) -> Result<()> {
+    let begin = "begin isolation level repeatable read; select 1";
+    sqlx::raw_sql(begin).execute(db).await.context("a snapshot").map(drop)
+}
+
+pub(crate) async fn measure(url: &str, seconds: u64, at_once: usize, held: bool) -> Result<()> {
     let span = Duration::from_secs((seconds / 4).max(1));
     let database = crate::database(url).await?;
     let quell = Quell::open(database.url()).await?;
     let mut part = Part::new(&["jobs per second", "of the first"])?;
     let (sender, mut starts) = unbounded_channel();
-    let worker = Working::start_with(&quell, sender, AT_ONCE);
+    let worker = Working::start_with(&quell, sender, at_once);
     let started = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&started);
     let counting = tokio::spawn(async move {
@@ -63,16 +67,16 @@ pub(crate) async fn measure(url: &str, seconds: u64) -> Result<()> {
     let first = rate().await;
     part.add("before it", [first, 1.0])?;
     let mut report = database.inside().await?;
-    let mut snapshot = report.begin().await?;
-    let begin = "set transaction isolation level repeatable read; select 1";
-    sqlx::raw_sql(begin).execute(&mut *snapshot).await.context("a snapshot")?;
-    for quarter in 1..=4 {
-        let held = rate().await;
-        let from = (quarter - 1) * span.as_secs();
-        let case = format!("open for {from} to {} s", quarter * span.as_secs());
-        part.add(&case, [held, held / first])?;
+    if held {
+        open(&mut report).await?;
     }
-    snapshot.rollback().await?;
+    for quarter in 1..=4 {
+        let now = rate().await;
+        let from = (quarter - 1) * span.as_secs();
+        let what = if held { "open for" } else { "after" };
+        let case = format!("{what} {from} to {} s", quarter * span.as_secs());
+        part.add(&case, [now, now / first])?;
+    }
     if filling.is_finished() {
         match filling.await?? {}
     }
@@ -85,7 +89,7 @@ pub(crate) async fn measure(url: &str, seconds: u64) -> Result<()> {
     let left = part.last(1);
     let met = if left >= GOAL { "met" } else { "not met" };
     let verdict = format!(
-        "{DEPTH} no-ops wait, {AT_ONCE} run at once; at its end {left:.2} x the rate before it, \
+        "{DEPTH} no-ops wait, {at_once} run at once; at its end {left:.2} x the rate before it, \
          goal {GOAL} x: {met}"
     );
     part.conclude(&verdict)

@@ -1,0 +1,276 @@
+//! The parts of the ended jobs (R37): those that expire come into one after another, and a part whose
+//! jobs have all expired is truncated.
+//!
+//! A part is turned once it has many jobs and the first of them ended a quarter of the retention ago.
+//! So parts are few, and jobs stay for a quarter of their retention more at most. Where they are fewer,
+//! they are removed by themselves, as are those of part 0, which holds what may stay for ever.
+
+use std::time::Duration;
+
+use quell_core::history::Event;
+use quell_core::{JobId, JobState, Result, Timestamp};
+use sqlx::postgres::PgRow;
+
+use crate::connections::Connections;
+use crate::error::corrupt;
+use crate::row::{get, time, unsigned};
+use crate::sql::Sql;
+use crate::tx::{Asked, Tx, first, read};
+
+/// How many parts take turns.
+const TURNS: i16 = 8;
+/// Fewer jobs than these leave by themselves: that takes less than a truncation.
+const MANY: i64 = 10_000;
+/// How many times a retention parts are turned.
+const SPANS: u32 = 4;
+/// Where a part cannot be emptied for a retention, and for this long, others use it all the time: then its
+/// jobs leave by themselves as well.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Whether jobs in this state are removed after their retention, unless someone says otherwise.
+pub(crate) fn expires(state: JobState) -> bool {
+    matches!(state, JobState::Succeeded | JobState::Cancelled | JobState::Absorbed)
+}
+
+/// The parts that take turns, and the time at which they were read.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) now: Timestamp,
+    /// The one that jobs come into.
+    current: i16,
+    /// Those with many jobs.
+    full: Vec<Full>,
+}
+
+/// A part with many jobs, and when the first and the last of them ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Full {
+    part: i16,
+    first: Timestamp,
+    last: Timestamp,
+}
+
+/// What is to be done with parts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The part that jobs come into from now on.
+    pub(crate) turn: Option<i16>,
+    /// Parts that are to be emptied.
+    pub(crate) over: Vec<i16>,
+    /// Parts whose jobs leave by themselves.
+    pub(crate) sparse: Vec<i16>,
+}
+
+impl Parts {
+    /// Reads them.
+    pub(crate) async fn read(pool: &Connections, sql: &Sql, asked: Asked) -> Result<Self> {
+        // What only hands could put there keeps a part from being emptied: its jobs leave one by one.
+        const PARTS: &str = "with clock as materialized (select quell.peek($1, $2) as now),
+                 many as (
+                     select (c.place >> 3)::smallint as part
+                       from quell.place_counts c where c.place > 7
+                      group by 1 having sum(c.jobs) >= $3)
+             select c.now, p.last_value::smallint, null::smallint, null::bigint, null::bigint
+               from clock c, quell.ended_part p
+              union all
+             select null, null, m.part, e.first, e.last
+               from many m
+              cross join lateral (
+                    select min(a.first) as first, max(a.last) as last
+                      from unnest('{2,4,5}'::smallint[]) s (state)
+                     cross join lateral (
+                           select (select ended_at from quell.ended
+                                    where part = m.part and state = s.state
+                                    order by ended_at limit 1) as first,
+                                  (select ended_at from quell.ended
+                                    where part = m.part and state = s.state
+                                    order by ended_at desc limit 1) as last) a) e
+              where e.first is not null
+                and not exists (select from quell.ended where part = m.part and state < 2)
+                and not exists (select from quell.ended where part = m.part and state = 3)
+                and not exists (select from quell.ended where part = m.part and state > 5)";
+        let query = asked.bind(sql.query(PARTS)).bind(MANY);
+        let rows = read(pool, sql, "look at the parts of the ended jobs", query).await?;
+        let (mut head, mut full) = (None, Vec::new());
+        for row in &rows {
+            match get::<Option<i16>, _>(row, 2)? {
+                None => head = Some((time(row, 0)?, get(row, 1)?)),
+                Some(part) => full.push(Full { part, first: time(row, 3)?, last: time(row, 4)? }),
+            }
+        }
+        let (now, current) = head.ok_or_else(|| corrupt("an answer without its time"))?;
+        Ok(Parts { now, current, full })
+    }
+
+    /// What is to be done where jobs are kept so long; without a retention, nothing.
+    pub(crate) fn plan(&self, keep: Option<Duration>) -> Plan {
+        let mut plan = Plan { sparse: (0..=TURNS).collect(), ..Plan::default() };
+        let Some(keep) = keep else { return plan };
+        let expired = self.now.before(keep);
+        let next = self.current % TURNS + 1;
+        for full in &self.full {
+            if full.last <= expired {
+                plan.over.push(full.part);
+                if full.last <= expired.before(keep.max(PATIENCE)) {
+                    continue;
+                }
+            } else if full.part == self.current {
+                let is_free = self.full.iter().all(|other| other.part != next);
+                if !is_free || full.first > self.now.before(keep / SPANS) {
+                    // Where every part has many, the jobs of this one leave by themselves.
+                    continue;
+                }
+                plan.turn = Some(next);
+            }
+            plan.sparse.retain(|part| *part != full.part);
+        }
+        plan
+    }
+}
+
+impl Tx<'_> {
+    /// Goes on with emptying a part, whose jobs had all ended by then: first what hangs on them, in
+    /// batches of about `limit`, from the jobs after `from` on. Returns up to which job that is done, or
+    /// how many jobs are removed: none where another transaction uses the part for too long.
+    pub(crate) async fn empty_part(
+        &mut self,
+        part: i16,
+        (upto, from): (Timestamp, i64),
+        limit: usize,
+    ) -> Result<(Option<i64>, u64)> {
+        const NEXT: &str = "with last as materialized (
+                 select max(id) as id from quell.ended where part = $1)
+             select least(l.id,
+                 (select job_id from quell.attempt where job_id > $2 and job_id <= l.id
+                   order by job_id offset $3 limit 1),
+                 (select job_id from quell.effect where job_id > $2 and job_id <= l.id
+                   order by job_id offset $3 limit 1),
+                 (select job_id from quell.hold where job_id > $2 and job_id <= l.id
+                   order by job_id offset $3 limit 1),
+                 (select job_id from quell.past where job_id > $2 and job_id <= l.id
+                   order by job_id offset $3 limit 1),
+                 (select job_id from quell.idempotency where job_id > $2 and job_id <= l.id
+                   order by job_id offset $3 limit 1)), l.id
+               from last l";
+        const EMPTY: &str = "select quell.empty_part($1, $2)";
+        let query = self.sql.query(NEXT).bind(part).bind(from);
+        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = self.fetch("look for what hangs on ended jobs", query).await?;
+        let (next, last): (Option<i64>, Option<i64>) =
+            (get(first(&rows)?, 0)?, get(first(&rows)?, 1)?);
+        if let Some(next) = next.filter(|next| *next > from) {
+            self.strip_part(part, from, next).await?;
+        }
+        if next < last {
+            return Ok((next, 0));
+        }
+        let removed = self.ids_on_record(part).await?;
+        let query = self.sql.query(EMPTY).bind(part).bind(upto.as_micros());
+        let rows = self.fetch("empty a part of the ended jobs", query).await?;
+        let Some(jobs) = get::<Option<i64>, _>(first(&rows)?, 0)? else { return Ok((None, 0)) };
+        let t = self.now;
+        for id in removed {
+            self.tell(|| Event::Prune { t, job: JobId::new(unsigned(id)) });
+        }
+        Ok((None, unsigned(jobs)))
+    }
+
+    /// Removes what hangs on the jobs of a part with these ids, as [`Tx::remove`] does.
+    async fn strip_part(&mut self, part: i16, from: i64, upto: i64) -> Result<()> {
+        const STRIP: [&str; 5] = [
+            "update quell.idempotency i set state = e.state, output = e.output
+               from quell.ended e
+              where i.job_id > $2 and i.job_id <= $3 and i.state is null
+                and e.part = $1 and e.id between i.job_id and i.job_id",
+            "delete from quell.attempt a
+              where a.job_id > $2 and a.job_id <= $3
+                and (select true from quell.ended e where e.part = $1 and e.id = a.job_id)",
+            "delete from quell.effect a
+              where a.job_id > $2 and a.job_id <= $3
+                and (select true from quell.ended e where e.part = $1 and e.id = a.job_id)",
+            "delete from quell.hold a
+              where a.job_id > $2 and a.job_id <= $3 and a.expires_at + 0 = 9223372036854775807
+                and (select true from quell.ended e where e.part = $1 and e.id = a.job_id)",
+            "delete from quell.past a
+              where a.job_id > $2 and a.job_id <= $3
+                and (select true from quell.ended e where e.part = $1 and e.id = a.job_id)",
+        ];
+        for sql in STRIP {
+            let query = self.sql.query(sql).bind(part).bind(from).bind(upto);
+            self.run("remove what hangs on ended jobs", query).await?;
+        }
+        Ok(())
+    }
+
+    /// The jobs of a part, where their removal goes on record.
+    async fn ids_on_record(&mut self, part: i16) -> Result<Vec<i64>> {
+        const IDS: &str = "select id from quell.ended where part = $1 order by id";
+        if !self.has_history {
+            return Ok(Vec::new());
+        }
+        let rows = self.fetch("read ended jobs", self.sql.query(IDS).bind(part)).await?;
+        rows.iter().map(|row: &PgRow| get(row, 0)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn at(minutes: u64) -> Timestamp {
+        Timestamp::from_micros(i64::try_from(60_000_000 * minutes).unwrap())
+    }
+
+    fn parts(current: i16, full: &[(i16, u64, u64)]) -> Parts {
+        let full = full.iter().map(|(part, first, last)| Full {
+            part: *part,
+            first: at(*first),
+            last: at(*last),
+        });
+        Parts { now: at(1_000), current, full: full.collect() }
+    }
+
+    fn plan(turn: Option<i16>, over: &[i16], kept: &[i16]) -> Plan {
+        let sparse = (0..=TURNS).filter(|part| !kept.contains(part)).collect();
+        Plan { turn, over: over.to_vec(), sparse }
+    }
+
+    #[test]
+    fn r37_a_part_is_emptied_once_its_last_job_has_expired() {
+        let some = parts(3, &[(1, 920, 940), (2, 930, 941)]);
+        assert_eq!(some.plan(Some(HOUR)), plan(None, &[1], &[1, 2]));
+        assert_eq!(some.plan(Some(HOUR * 9 / 10)), plan(None, &[1, 2], &[1, 2]));
+        assert_eq!(some.plan(None), plan(None, &[], &[]));
+    }
+
+    #[test]
+    fn r37_a_part_is_turned_after_a_quarter_of_the_retention() {
+        let young = parts(2, &[(2, 986, 1_000)]);
+        assert_eq!(young.plan(Some(HOUR)), plan(None, &[], &[]));
+        let old = parts(2, &[(2, 985, 1_000)]);
+        assert_eq!(old.plan(Some(HOUR)), plan(Some(3), &[], &[2]));
+        let last = parts(8, &[(8, 985, 1_000)]);
+        assert_eq!(last.plan(Some(HOUR)), plan(Some(1), &[], &[8]));
+        // One that has expired is emptied, and goes on.
+        let over = parts(8, &[(8, 900, 940)]);
+        assert_eq!(over.plan(Some(HOUR)), plan(None, &[8], &[8]));
+    }
+
+    #[test]
+    fn r37_the_jobs_of_a_part_that_is_always_in_use_leave_by_themselves() {
+        let used = parts(3, &[(1, 700, 881)]);
+        assert_eq!(used.plan(Some(HOUR)), plan(None, &[1], &[1]));
+        let used = parts(3, &[(1, 700, 880)]);
+        assert_eq!(used.plan(Some(HOUR)), plan(None, &[1], &[]));
+        let brief = parts(3, &[(1, 700, 989)]);
+        assert_eq!(brief.plan(Some(HOUR / 60)), plan(None, &[1], &[]));
+    }
+
+    #[test]
+    fn r37_without_a_free_part_jobs_leave_by_themselves() {
+        let stuck = parts(2, &[(2, 900, 1_000), (3, 800, 950)]);
+        assert_eq!(stuck.plan(Some(HOUR)), plan(None, &[], &[3]));
+    }
+}
