@@ -52,13 +52,6 @@ local function wake(lane, due)
   if not wakes[queue] or due < wakes[queue] then wakes[queue] = due end
 end
 
--- Many are due at the same moment.
-local last_due, last_text
-local function due_text(due)
-  if due ~= last_due then last_due, last_text = due, string.format('%.0f', due) end
-  return last_text
-end
-
 local function place(lane, id, due)
   local line = placed[lane]
   if not line then
@@ -66,7 +59,7 @@ local function place(lane, id, due)
     placed[lane] = line
   end
   local size = line.size
-  line[size + 1], line[size + 2], line.size = due_text(due), member(id), size + 2
+  line[size + 1], line[size + 2], line.size = due, member(id), size + 2
 end
 
 local function put(id, row)
@@ -83,7 +76,7 @@ end
 local function add(lane, id, due, waits)
   counted[lane] = (counted[lane] or 0) + 1
   if waits then
-    waiting[#waiting + 1], waiting[#waiting + 2] = due_text(due), member(id)
+    waiting[#waiting + 1], waiting[#waiting + 2] = due, member(id)
     return
   end
   place(lane, id, due)
@@ -171,7 +164,7 @@ local function join(at, bytes)
   if timestamps[at] ~= now_seconds then joined[#joined + 1] = KEYS[items[at + 6]] end
   local lane, moment = items[at], first + due
   if waits then
-    waiting[#waiting + 1], waiting[#waiting + 2] = due_text(moment), member(id)
+    waiting[#waiting + 1], waiting[#waiting + 2] = moment, member(id)
   elseif due ~= was_due then
     place(lane, id, moment)
     moved[lane] = true
