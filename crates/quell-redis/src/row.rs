@@ -80,19 +80,13 @@ struct Stored {
 
 /// A job's row, with the numbers of its lane and its shape.
 pub(crate) fn encode_job(job: &Job, lane: u32, shape: u32) -> Vec<u8> {
-    let (mut before, after) = encode_around(job, lane, shape);
-    write_number(&mut before, job.window.first_at.as_micros());
-    before.extend(after);
-    before
-}
-
-/// A job's row without the time of its first trigger, which stands between these two: the rest of a
-/// new row does not depend on it.
-pub(crate) fn encode_around(job: &Job, lane: u32, shape: u32) -> (Vec<u8>, Vec<u8>) {
     let window = &job.window;
     let after_first = |at: Timestamp| at.as_micros().wrapping_sub(window.first_at.as_micros());
     let some_after = |at: Timestamp| (at > Timestamp::MIN).then(|| after_first(at));
     let mut row = Row::default();
+    row.number(Some(job.state.code().into()));
+    row.number(Some(lane.into()));
+    row.number(Some(window.first_at.as_micros()));
     row.number(Some(after_first(window.last_at)));
     row.number(Some(after_first(window.due_at)));
     row.number(window.bound_at.map(after_first).map(short_bound));
@@ -117,13 +111,11 @@ pub(crate) fn encode_around(job: &Job, lane: u32, shape: u32) -> (Vec<u8>, Vec<u
     row.text(job.error.as_deref());
     row.flag(job.shape.closed);
     row.signed(job.shape.surplus);
-    row.bytes.truncate(row.kept);
-    let mut before = Vec::with_capacity(row.bytes.len().saturating_add(16));
+    let mut bytes = Vec::with_capacity(row.kept.saturating_add(3));
     // Writing to memory does not fail.
-    let _written = write_array_len(&mut before, row.kept_fields.saturating_add(FIELDS_BEFORE));
-    write_number(&mut before, job.state.code().into());
-    write_number(&mut before, lane.into());
-    (before, row.bytes)
+    let _written = write_array_len(&mut bytes, row.kept_fields);
+    bytes.extend(row.bytes.iter().take(row.kept));
+    bytes
 }
 
 /// What the row of a debounced job of the default shape has after its times, in two parts: its shape
@@ -140,10 +132,7 @@ pub(crate) fn encode_keyed(
     (same.bytes, rest.bytes)
 }
 
-/// The fields up to the first trigger's time.
-const FIELDS_BEFORE: u32 = 3;
-
-/// The end of a row while it is written.
+/// The fields of a row while it is written.
 #[derive(Default)]
 struct Row {
     bytes: Vec<u8>,

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use quell_core::part::News;
 use quell_core::trigger::Keyed;
-use quell_core::{Batch, Job, JobId, Key, NewTrigger, Receipt, Result, Timestamp, TriggerId, When};
+use quell_core::{Batch, JobId, Key, NewTrigger, Receipt, Result, Timestamp, TriggerId, When};
 
 use super::plan::{Burst, Gathered, lane_of, parts};
 use super::{Answer, Request, exact};
 use crate::known::Known;
 use crate::pack::{Item, list};
-use crate::row::{DEFAULT_SHAPE, corrupt, encode_around, encode_keyed, short_bound};
+use crate::row::{corrupt, encode_keyed, short_bound};
 use crate::shard::Shard;
 use crate::store::ShardStore;
 use crate::tx::Numbered;
@@ -191,14 +191,14 @@ struct Lanes<'b> {
 }
 
 impl<'b> Lanes<'b> {
-    /// A lane's number in the call, from 1, and its own; none where its name is new.
+    /// A lane's number in the call, from 1; none where its name is new.
     fn place(
         &mut self,
         shard: &Shard,
         known: &Known,
         keys: &mut Numbered,
         trigger: &'b NewTrigger,
-    ) -> Option<(usize, u32)> {
+    ) -> Option<usize> {
         let number = known.lane_number(&lane_of(trigger))?;
         let next = self.items.len().saturating_add(1);
         let place = *self.places.entry((number, trigger.partition.as_ref())).or_insert(next);
@@ -216,7 +216,7 @@ impl<'b> Lanes<'b> {
                 trigger.partition.as_ref().map_or(Item::NOTHING, |one| Item::from(one.as_str())),
             ]);
         }
-        Some((place, number))
+        Some(place)
     }
 }
 
@@ -226,18 +226,16 @@ fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Opti
     let mut lanes = Lanes::default();
     let mut items = Vec::new();
     for burst in &gathered.bursts {
-        let placed = lanes.place(shard, known, &mut keys, burst.last);
-        let Some((lane, number)) = placed else { return Ok(None) };
-        match (&burst.last.keyed, burst.last.when) {
-            (None, When::At(at)) => items.extend(item_at(lane, burst.last, at)),
-            (None, _) => items.extend(plain_item(lane, number, burst.last)),
-            (Some(keyed), _) => {
+        let Some(lane) = lanes.place(shard, known, &mut keys, burst.last) else { return Ok(None) };
+        let is_exact = match &burst.last.keyed {
+            None => plain_item(lane, burst.last).map(|item| items.extend(item)),
+            Some(keyed) => {
                 let hash = keys.number(own.debounce(&burst.last.task, &keyed.key));
-                let Some(item) = keyed_item((lane, hash), known, burst, keyed) else {
-                    return Ok(None);
-                };
-                items.extend(item);
+                keyed_item((lane, hash), known, burst, keyed).map(|item| items.extend(item))
             }
+        };
+        if is_exact.is_none() {
+            return Ok(None);
         }
     }
     let asked = vec![
@@ -252,18 +250,14 @@ fn request(shard: &Shard, known: &Known, gathered: &Gathered<'_>) -> Result<Opti
     Ok(Some(Request { keys, asked }))
 }
 
-/// A job as it would be at the beginning of time: scripts add theirs.
-const START: Timestamp = Timestamp::from_micros(0);
-
-fn item_at(lane: usize, trigger: &NewTrigger, at: Timestamp) -> [Item; 4] {
-    [lane.into(), AT.into(), trigger.payload.as_str().into(), at.as_micros().into()]
-}
-
-fn plain_item(lane: usize, number: u32, trigger: &NewTrigger) -> [Item; 5] {
-    let job = Job::unkeyed(JobId::new(0), trigger, START);
-    let (before, after) = encode_around(&job, number, DEFAULT_SHAPE);
-    let due = job.window.due_at.as_micros().into();
-    [lane.into(), PLAIN.into(), before.into(), after.into(), due]
+/// None where its delay is longer than scripts can reckon with.
+fn plain_item(lane: usize, trigger: &NewTrigger) -> Option<[Item; 4]> {
+    let (kind, asked) = match trigger.when {
+        When::Now => (PLAIN, Item::NOTHING),
+        When::After(delay) => (PLAIN, exact(delay)?.into()),
+        When::At(at) => (AT, at.as_micros().into()),
+    };
+    Some([lane.into(), kind.into(), trigger.payload.as_str().into(), asked])
 }
 
 /// None where its thresholds are longer than scripts can reckon with.

@@ -9,12 +9,12 @@
 local before_first, step, channel, origin, whole, lanes, items = unpack(asked)
 -- A lane: heads, line, its name there, queue, task, number, the newest jobs of the task, partition.
 local HEADS, LINE, NAME, QUEUE, TASK, NUMBER, RECENT, OF_PARTITION = 1, 2, 3, 4, 5, 6, 7, 8
--- An item: lane, kind, and by its kind: the row before and after the time, and how much later it is
--- due; or payload and the moment asked for; or, for keyed ones, the row's shape and key, the row from
--- the payload on, how much later it is due, the bound as rows tell it, the window's hash, and how many
--- triggers. Items come one after the other, each of so many values.
+-- An item: lane, kind, and by its kind: payload and the delay asked for, or the moment; or, for keyed
+-- ones, the row's shape and key, the row from the payload on, how much later it is due, the bound as
+-- rows tell it, the window's hash, and how many triggers. Items come one after the other, each of so
+-- many values.
 local PLAIN, AT, KEYED = 0, 1, 2
-local WIDTH = { [PLAIN] = 5, [AT] = 4, [KEYED] = 8 }
+local WIDTH = { [PLAIN] = 4, [AT] = 4, [KEYED] = 8 }
 
 -- The windows that keyed items join, by where the item is: their jobs, what the hash says of their last
 -- trigger, and their rows as they are kept.
@@ -197,33 +197,38 @@ local function open(at)
   answer(id, now + due, items[at + 7], 1)
 end
 
-local function plain(at)
-  local id, due = next_id(), now + items[at + 4]
-  put(id, items[at + 2] .. packed_now .. items[at + 3])
-  add(items[at], id, due, false)
-  answer(id, due, 1, 1)
+-- Rows of jobs without a key around their payloads. Those of one lane and one delay differ in nothing
+-- else.
+local last_number, last_asked, delay, before, rest
+local function around(number, asked)
+  if number == last_number and asked == last_asked then return end
+  last_number, last_asked, delay = number, asked, asked and math.max(asked, 0) or 0
+  local lane = lanes[number]
+  local partition, fields = lane[OF_PARTITION] or nil, PAYLOAD
+  rest = ''
+  if asked then
+    fields, rest = ASKED, cmsgpack.pack(false, partition, asked)
+  elseif partition then
+    fields, rest = PARTITION, cmsgpack.pack(false, partition)
+  end
+  before = string.char(144 + fields)
+    .. cmsgpack.pack(SCHEDULED, lane[NUMBER], now, 0, delay, nil, delay > 0 and 1 or 0, 1, 0, nil)
 end
 
-local function plain_at(at)
-  local lane, id, moment = items[at], next_id(), items[at + 3]
-  local delayed = moment > now
-  local due = delayed and moment or now
-  local row = {
-    SCHEDULED, lanes[lane][NUMBER], now, 0, due - now, nil, delayed and 1 or 0, 1, 0, nil,
-    items[at + 2], false, lanes[lane][OF_PARTITION] or nil, moment - now,
-  }
-  put(id, write_row(row))
-  add(lane, id, due, false)
-  answer(id, due, 1, 1)
+local function plain(at)
+  local number, id, asked = items[at], next_id(), items[at + 3]
+  if items[at + 1] == AT then asked = asked - now end
+  around(number, asked)
+  put(id, before .. cmsgpack.pack(items[at + 2]) .. rest)
+  add(number, id, now + delay, false)
+  answer(id, now + delay, 1, 1)
 end
 
 local at = 1
 while at <= #items do
   local kind = items[at + 1]
-  if kind == PLAIN then
+  if kind ~= KEYED then
     plain(at)
-  elseif kind == AT then
-    plain_at(at)
   elseif not (kept[at] and join(at, kept[at])) then
     open(at)
   end
