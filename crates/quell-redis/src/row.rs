@@ -92,8 +92,11 @@ pub(crate) fn encode_job(job: &Job, lane: u32, shape: u32) -> Vec<u8> {
     row.number(window.bound_at.map(after_first).map(short_bound));
     row.count(window.reason.code().into());
     row.count(window.triggers);
-    row.shape_and_key(shape, job.key.as_ref());
-    row.payload_and_on(&job.payload, job.waits, job.partition.as_ref());
+    row.count(shape.into());
+    row.text(job.key.as_ref().map(Key::as_str));
+    row.text(Some(job.payload.as_str()));
+    row.flag(job.waits);
+    row.text(job.partition.as_ref().map(Key::as_str));
     row.number(some_after(window.asked_at));
     row.number(some_after(window.not_before));
     row.count(job.attempt.into());
@@ -116,20 +119,6 @@ pub(crate) fn encode_job(job: &Job, lane: u32, shape: u32) -> Vec<u8> {
     let _written = write_array_len(&mut bytes, row.kept_fields);
     bytes.extend(row.bytes.iter().take(row.kept));
     bytes
-}
-
-/// What the row of a debounced job of the default shape has after its times, in two parts: its shape
-/// and key, which no trigger changes, and the rest from the payload on.
-pub(crate) fn encode_keyed(
-    key: &Key,
-    payload: &Payload,
-    partition: Option<&Key>,
-) -> (Vec<u8>, Vec<u8>) {
-    let (mut same, mut rest) = (Row::default(), Row::default());
-    same.shape_and_key(DEFAULT_SHAPE, Some(key));
-    rest.payload_and_on(payload, false, partition);
-    rest.bytes.truncate(rest.kept);
-    (same.bytes, rest.bytes)
 }
 
 /// The fields of a row while it is written.
@@ -186,18 +175,6 @@ impl Row {
         let Some(text) = text else { return self.nothing() };
         let _written = write_str(&mut self.bytes, text);
         self.end(false);
-    }
-
-    fn shape_and_key(&mut self, shape: u32, key: Option<&Key>) {
-        self.count(shape.into());
-        self.text(key.map(Key::as_str));
-    }
-
-    /// The three fields after the key.
-    fn payload_and_on(&mut self, payload: &Payload, waits: bool, partition: Option<&Key>) {
-        self.text(Some(payload.as_str()));
-        self.flag(waits);
-        self.text(partition.map(Key::as_str));
     }
 }
 

@@ -13,7 +13,7 @@ use super::plan::{Burst, Gathered, lane_of, parts};
 use super::{Answer, Request, exact};
 use crate::known::Known;
 use crate::pack::{Item, list};
-use crate::row::{corrupt, encode_keyed, short_bound};
+use crate::row::{corrupt, short_bound};
 use crate::shard::Shard;
 use crate::store::ShardStore;
 use crate::tx::Numbered;
@@ -271,12 +271,11 @@ fn keyed_item(
     // R14: the queue's thresholds replace the process's defaults.
     let of_queue = own.from_default.then(|| known.settings(&trigger.queue).debounce).flatten();
     let thresholds = of_queue.unwrap_or(own.thresholds);
-    let (same, rest) = encode_keyed(&keyed.key, &trigger.payload, trigger.partition.as_ref());
     Some([
         lane.into(),
         KEYED.into(),
-        same.into(),
-        rest.into(),
+        keyed.key.as_str().into(),
+        trigger.payload.as_str().into(),
         exact(thresholds.min())?.into(),
         short_bound(exact(thresholds.max())?).into(),
         hash.into(),
