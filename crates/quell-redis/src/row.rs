@@ -193,29 +193,6 @@ fn long_bound(stored: i64) -> i64 {
     if is_short { stored.saturating_mul(-1_000) } else { stored }
 }
 
-/// How the row of a job ends that a script started for the first time: attempt, starts, draw,
-/// worker, lease, start. None where a time takes less room than those of our days do: `lua/settle.lua` takes
-/// nine bytes for each.
-pub(crate) fn tail_of_first_run(
-    worker: &WorkerId,
-    draw: Draw,
-    until: Timestamp,
-    started: Timestamp,
-) -> Option<Vec<u8>> {
-    let is_long = |at: Timestamp| at.as_micros() > i64::from(u32::MAX);
-    if !is_long(until) || !is_long(started) {
-        return None;
-    }
-    let mut row = Row::default();
-    row.count(1);
-    row.count(1);
-    row.count(draw.get());
-    row.text(Some(worker.as_str()));
-    row.number(Some(until.as_micros()));
-    row.number(Some(started.as_micros()));
-    Some(row.bytes)
-}
-
 fn write_number(bytes: &mut Vec<u8>, number: i64) {
     let _written = write_sint(bytes, number);
 }

@@ -1,6 +1,6 @@
 //! Which jobs this process was given: the end of an attempt names no key, and the scripts must be
-//! told which hash is its window's. What they wrote when a job started they know again by how its
-//! row ends, without taking it apart.
+//! told which hash is its window's. They recognize the row of a first run by its token and times,
+//! without decoding it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,8 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quell_core::{
     Claim, ClaimedJob, JobId, Key, LeaseToken, QueueName, TaskName, Timestamp, WorkerId,
 };
-
-use crate::row::tail_of_first_run;
 
 /// More jobs than a process runs at a time.
 const MOST: usize = 20_000;
@@ -34,9 +32,8 @@ pub(crate) struct HeldJob {
 pub(crate) struct FirstRun {
     pub(crate) partition: Option<Key>,
     pub(crate) token: LeaseToken,
+    pub(crate) started: Timestamp,
     pub(crate) until: Timestamp,
-    /// How the row ends: the same for all that one script starts.
-    pub(crate) tail: Arc<[u8]>,
 }
 
 impl Held {
@@ -54,13 +51,11 @@ impl Held {
         let Some((first, _)) = given.first() else { return };
         let until = first.lease_until;
         let started = until.before(claim.lease);
-        let tail: Option<Arc<[u8]>> =
-            tail_of_first_run(&claim.worker, claim.draw, until, started).map(Into::into);
         let token = LeaseToken::of(1, claim.draw);
         let held = given.iter().map(|(job, partition)| {
-            let tail = tail.clone().filter(|_| job.token == token && job.attempt == 1);
-            let first = |tail| FirstRun { partition: partition.clone(), token, until, tail };
-            (job, tail.map(first))
+            let is_first = job.token == token && job.attempt == 1;
+            let first = || FirstRun { partition: partition.clone(), token, started, until };
+            (job, is_first.then(first))
         });
         self.insert(claim, held);
     }

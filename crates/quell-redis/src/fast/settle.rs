@@ -195,28 +195,27 @@ impl<'e> Groups<'e> {
                 && last.queue == job.queue
                 && last.task == job.task
                 && last.worker == job.worker
-                && last.first_run.as_ref().map(|first| &first.tail)
-                    == job.first_run.as_ref().map(|first| &first.tail)
+                && last.first_run.as_ref().map(|first| (first.started, first.until))
+                    == job.first_run.as_ref().map(|first| (first.started, first.until))
         });
         if !is_same {
             self.last = Some((job, lease.token));
             let HeldJob { queue, task, worker, first_run, .. } = job;
-            // How a row ends is known of the first run, whoever else may ask.
             let first_run = first_run.as_ref().filter(|first| first.token == lease.token);
-            let (until, tail) = match first_run {
-                Some(first) => (first.until.as_micros(), Item::from(first.tail.to_vec())),
-                None => (0, Item::NOTHING),
-            };
+            let moment = |at: Timestamp| Item::from(at.as_micros());
+            let (since, until) = first_run.map_or((Item::NOTHING, Item::NOTHING), |first| {
+                (moment(first.started), moment(first.until))
+            });
             self.items.push(list![
                 queue.as_str(),
                 task.as_str(),
                 worker.as_str(),
                 Item::from_count(lease.token.starts()),
+                Item::from_count(lease.token.draw().get()),
                 // What limits kept back may start, at any worker.
                 known.settings(queue).limits_concurrency(),
+                since,
                 until,
-                tail,
-                Item::from_count(lease.token.draw().get()),
             ]);
         }
         self.items.len()

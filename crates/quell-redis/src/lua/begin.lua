@@ -55,8 +55,6 @@ local DEFAULTS = {
   [CLOSED] = false, [SURPLUS] = 0,
 }
 local SCHEDULED, RUNNING, SUCCEEDED = 0, 1, 2
--- As MessagePack has it.
-local NIL = string.char(192)
 
 local NUMBERS = { FIRST, LAST, DUE, BOUND, ASKED, NOT_BEFORE, LEASE, STARTED, SURPLUS }
 
