@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicI64;
 
 use quell_core::checkup::{ClockReset, in_use};
 use quell_core::part::Rows;
-use quell_core::{JobId, Result, ScheduleName, Steps, Timestamp, WakeHub};
+use quell_core::{ErrorKind, JobId, Result, ScheduleName, Steps, Timestamp, WakeHub};
 use redis::Value;
 use tracing::error;
 
@@ -154,10 +154,16 @@ impl Tx<'_> {
             let record = from_json::<Record>("a record of ticks", &row);
             self.note(keys.ticks(), &name, Some(row));
             let name = ScheduleName::new(name)?;
-            match record {
-                Ok(record) => self.set_record_back(&name, record, to).await?,
+            let set = match record {
+                Ok(record) => self.set_record_back(&name, record, to).await,
+                Err(error) => Err(error),
+            };
+            match set {
                 // R25: it harms itself only.
-                Err(error) => error!(%error, schedule = %name, "ticks left as they are"),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    error!(%error, schedule = %name, "ticks left as they are");
+                }
+                other => other?,
             }
         }
         let jobs: Vec<JobId> = self.rows.jobs.keys().copied().collect();

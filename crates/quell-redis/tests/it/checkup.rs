@@ -214,3 +214,21 @@ async fn r38_the_clocks_of_a_cluster_are_set_back() {
     let url = format!("redis-cluster://{nodes}?prefix={prefix}");
     set_back(RedisOptions::from_url(&url).unwrap(), async |_| {}).await;
 }
+
+#[tokio::test]
+async fn r25_r38_ticks_that_cannot_be_decoded_keep_no_clock_from_being_set_back() {
+    let place = Place::shared();
+    let store = place.open().await;
+    let steady = Steady::start(&store).await;
+    let ahead = wall() + YEAR;
+    steady.fire_ahead(&store, ahead).await;
+    drop(store);
+    let damaged = format!("{}:{{all}}:fired:{}", place.prefix, steady.name);
+    let mut db = place.connect().await;
+    let mut call = redis::cmd("ZADD");
+    call.arg(damaged).arg(ahead.as_micros()).arg("no span");
+    let _: i64 = call.query_async(&mut db).await.unwrap();
+    assert!(reset(&place.options()).await.unwrap().by > YEAR - DAY);
+    let store = place.open().await;
+    assert!(store.checkup().await.unwrap().clock.ahead() < DAY);
+}
