@@ -10,6 +10,7 @@ use crate::accept::Rows;
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
 use crate::idempotency::Record;
+use crate::trigger::Priority;
 use crate::window::Thresholds;
 use crate::{Batch, Job, JobId, JobState, Key, QueueName, TaskName, Timestamp};
 
@@ -146,6 +147,7 @@ pub struct Touched {
 struct Place {
     in_line: bool,
     queue: QueueName,
+    priority: Priority,
     partition: Option<Key>,
     /// R11: whether it may start beside an attempt of its key.
     overlap: bool,
@@ -157,7 +159,7 @@ impl Place {
         let in_line = job.state == JobState::Scheduled && !job.waits;
         let (queue, partition) = (job.queue.clone(), job.partition.clone());
         let (overlap, due_at) = (job.shape.overlap, job.window.due_at);
-        Place { in_line, queue, partition, overlap, due_at }
+        Place { in_line, queue, priority: job.priority, partition, overlap, due_at }
     }
 
     /// What another due time does not change.
@@ -254,6 +256,14 @@ impl Touched {
             before.in_line && before.line() == place.line() && before.due_at <= place.due_at
         });
         place.in_line && !was_known
+    }
+
+    /// The queue and the priority that a changed job had before, if either is another now (R7).
+    #[must_use]
+    pub fn moved_from(&self, job: &Job) -> Option<(&QueueName, Priority)> {
+        let before = self.before.get(&job.id)?;
+        let stayed = before.queue == job.queue && before.priority == job.priority;
+        (!stayed).then_some((&before.queue, before.priority))
     }
 
     /// Dedup keys that were taken.

@@ -12,7 +12,7 @@ use quell_core::job::Shape;
 use quell_core::line::{Candidates, DueLane, Line, Place};
 use quell_core::touched::TaskKey;
 use quell_core::{
-    Claim, ClaimedJob, Draw, JobId, Key, LeaseToken, NextDue, Payload, Result, Timestamp,
+    Claim, ClaimedJob, Draw, JobId, JobState, Key, LeaseToken, NextDue, Payload, Result, Timestamp,
 };
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
@@ -24,6 +24,7 @@ use crate::limit::{count_partitions, count_starts};
 use crate::look::{Asked, Look, decode_look, limits_partitions, look};
 use crate::names::Lane;
 use crate::row::{broken, get, signed, time, unsigned};
+use crate::tally::{LaneState, count_and_commit};
 use crate::tx::{Trip, Tx};
 
 /// Looks, without writing, whether a lease has lapsed.
@@ -75,10 +76,11 @@ macro_rules! start {
     };
 }
 
-const START: &str = concat!(start!(""), "; commit");
+const START: &str = concat!(start!(""), ";", count_and_commit!("?6"));
 /// Jobs of partitions leave these (see the schema).
 const START_IN_PARTITIONS: &str = start!(", lane_id = lane_id");
-const START_IN_PARTITIONS_AND_COMMIT: &str = concat!(start!(", lane_id = lane_id"), "; commit");
+const START_IN_PARTITIONS_AND_COMMIT: &str =
+    concat!(start!(", lane_id = lane_id"), ";", count_and_commit!("?6"));
 
 /// The first due jobs of several lanes, as places in line.
 const HEADS: &str = "select j.due_at, j.id, j.lane_id
@@ -164,6 +166,8 @@ impl Tx<'_> {
             let named = self.names.lane(lane).ok_or_else(|| corrupt("the lane of due jobs"))?;
             let (job, shape) = decode_claimed(row, named, (self.now + claim.lease, claim.draw))?;
             memories.extend(shape.and_then(|shape| remembered(&job, &shape, self.now)));
+            let waiting = LaneState::new(lane, JobState::Scheduled);
+            self.tally.move_one(waiting, waiting.with(JobState::Running));
             let partition = candidates.partitions.get(&lane).cloned();
             started.push(Started { job, partition });
         }

@@ -244,8 +244,8 @@ impl Tx<'_> {
         let id = JobId::new(self.next_id);
         self.next_id += 1;
         let (job, past) = letter.arrive(id);
-        insert_new(&mut self.db, self.names, &[&job]).await?;
-        put(&mut self.db, self.names, &[&job]).await?;
+        insert_new(&mut self.db, self.names, &mut self.tally, &[&job]).await?;
+        put(&mut self.db, self.names, &mut self.tally, &[&job]).await?;
         for attempt in &letter.attempts {
             self.write_attempt(id, attempt).await?;
         }

@@ -2,7 +2,7 @@
 //! commit together, or neither does.
 
 use quell_core::effect::lease_lost;
-use quell_core::{Lease, Location, Payload, Result, Timestamp, in_savepoint};
+use quell_core::{JobState, Lease, Location, Payload, Result, Timestamp, in_savepoint};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteTransactionManager;
 use sqlx_core::transaction::TransactionManager;
@@ -10,8 +10,9 @@ use sqlx_core::transaction::TransactionManager;
 use crate::clock::{LONGEST_REST, wall_clock};
 use crate::error::explain;
 use crate::inbox::other_store;
-use crate::row::signed;
+use crate::row::{get, signed};
 use crate::settle::FREE_KEYS;
+use crate::tally::{LaneState, Tally};
 
 const WHAT: &str = "settle in the transaction";
 
@@ -69,7 +70,8 @@ async fn end(
     const END: &str = "update quell_job
             set state = 2, hold = null, lease_until = null, failures = 0, ended_at = ?3,
                 output = ?4
-          where id = ?1 and token = ?2 and state = 1 and lease_until > ?3";
+          where id = ?1 and token = ?2 and state = 1 and lease_until > ?3
+      returning lane_id";
     if SqliteTransactionManager::get_transaction_depth(db) > 1 {
         return Err(in_savepoint());
     }
@@ -83,13 +85,17 @@ async fn end(
         .bind(signed(lease.token.get()))
         .bind(clock)
         .bind(output.map(|output| output.as_str().to_owned()))
-        .execute(&mut *db)
+        .fetch_all(&mut *db)
         .await
         .map_err(|e| explain(WHAT, e))?;
-    if ended.rows_affected() == 0 {
+    let Some(ended) = ended.first() else {
         forbid_commit(db).await?;
         return Err(lease_lost(lease.job));
-    }
+    };
+    let mut tally = Tally::default();
+    let running = LaneState::new(get(ended, 0)?, JobState::Running);
+    tally.move_one(running, running.with(JobState::Succeeded));
+    tally.write(db).await?;
     // R11: the commit wakes every worker, this process's too.
     let freed = sqlx::query(FREE_KEYS).bind(format!("[{}]", signed(lease.job.get())));
     freed.execute(db).await.map_err(|e| explain(WHAT, e))?;

@@ -11,6 +11,7 @@ use crate::error::explain;
 use crate::idempotency::{load_records, write_records};
 use crate::keys::{json, load_holds, load_memories, write_holds, write_memories};
 use crate::row::{decode, job_columns};
+use crate::tally::LaneState;
 use crate::tx::Tx;
 use crate::write::{insert_new, insert_plain, update_joined};
 
@@ -102,13 +103,26 @@ impl Tx<'_> {
                 self.wake(&job.queue, job.window.due_at);
             }
         }
+        self.count_moved(touched, &changed).await?;
         // A window that closes gives up its place before another opens.
         update_joined(&mut self.db, self.names, &changed).await?;
-        insert_new(&mut self.db, self.names, &new).await?;
+        insert_new(&mut self.db, self.names, &mut self.tally, &new).await?;
         self.write_unkeyed(touched.new_unkeyed()).await?;
         write_holds(&mut self.db, self.names, &touched.taken()).await?;
         write_records(&mut self.db, self.names, &touched.recorded()).await?;
         write_memories(&mut self.db, self.names, &touched.remembered()).await
+    }
+
+    /// R7: a join may move a window to another queue, or to a higher priority.
+    async fn count_moved(&mut self, touched: &Touched, changed: &[&Job]) -> Result<()> {
+        for job in changed {
+            let Some((queue, priority)) = touched.moved_from(job) else { continue };
+            let from = self.names.intern(&mut self.db, queue, &job.task, priority).await?;
+            let to = self.names.intern(&mut self.db, &job.queue, &job.task, job.priority).await?;
+            let [from, to] = [from, to].map(|lane| LaneState::new(lane.id, job.state));
+            self.tally.move_one(from, to);
+        }
+        Ok(())
     }
 
     async fn write_unkeyed(&mut self, jobs: &[Job]) -> Result<()> {
@@ -121,9 +135,9 @@ impl Tx<'_> {
             |job: &&Job| job.window.asked_at == Timestamp::MIN && job.shape.fold == Fold::Last;
         let (plain, others): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(is_plain);
         for run in plain.chunk_by(|a, b| lane(a) == lane(b)) {
-            insert_plain(&mut self.db, self.names, run).await?;
+            insert_plain(&mut self.db, self.names, &mut self.tally, run).await?;
         }
-        insert_new(&mut self.db, self.names, &others).await
+        insert_new(&mut self.db, self.names, &mut self.tally, &others).await
     }
 }
 

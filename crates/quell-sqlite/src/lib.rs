@@ -7,7 +7,7 @@
 //!
 //! Where to read: `store` is the door; `clock` is the host's time, `tx` opens a write transaction and gives it ids and the
 //! time; `look` (with `heads`) reads what is due, `enqueue` (with `keys`), `claim` (with `limit`), `settle`, `effects`, `operate`
-//! and `schedules` are what happens inside one; `row` and `write` are how jobs look on disk; `names`
+//! and `schedules` are what happens inside one, and `tally` counts what they change; `row` and `write` are how jobs look on disk; `names`
 //! are their numbers.
 //!
 //! What is fast here is fast for one reason: each statement is a trip to the thread of its
@@ -41,6 +41,7 @@ mod schedules;
 mod schema;
 mod settle;
 mod store;
+mod tally;
 mod tx;
 mod unreadable;
 mod wal;

@@ -29,7 +29,7 @@ macro_rules! base_lane {
 pub(crate) use base_lane;
 
 /// The lane of a number that a job's row carries.
-fn base_of(lane_id: i64) -> i64 {
+pub(crate) fn base_of(lane_id: i64) -> i64 {
     if lane_id >> 32 == 0 { lane_id } else { lane_id >> 32 }
 }
 

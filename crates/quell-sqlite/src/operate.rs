@@ -14,6 +14,7 @@ use sqlx::SqliteConnection;
 use crate::error::{corrupt, explain};
 use crate::keys::json;
 use crate::row::unsigned;
+use crate::tally::{decode_lane_state, lane_state_columns};
 use crate::tx::Tx;
 
 /// Looks, without writing, whether there may be anything to remove.
@@ -180,7 +181,7 @@ impl Tx<'_> {
 
     /// Removes jobs with all that hangs on them.
     pub(crate) async fn remove(&mut self, ids: &[i64]) -> Result<()> {
-        const REMOVE: [&str; 6] = [
+        const REMOVE: [&str; 5] = [
             "delete from quell_attempt where job_id in (select value from json_each(?1))",
             "delete from quell_effect where job_id in (select value from json_each(?1))",
             // R16: keys that were taken until the job started or ended. Others run on.
@@ -189,8 +190,11 @@ impl Tx<'_> {
                 and expires_at = 9223372036854775807",
             "delete from quell_past where job_id in (select value from json_each(?1))",
             "delete from quell_unreadable where job_id in (select value from json_each(?1))",
-            "delete from quell_job where id in (select value from json_each(?1))",
         ];
+        const REMOVE_JOBS: &str = concat!(
+            "delete from quell_job where id in (select value from json_each(?1)) returning ",
+            lane_state_columns!()
+        );
         if ids.is_empty() {
             return Ok(());
         }
@@ -199,6 +203,10 @@ impl Tx<'_> {
         for sql in REMOVE {
             let removed = sqlx::query(sql).bind(ids.clone()).execute(&mut *self.db).await;
             removed.map_err(|e| explain("remove ended jobs", e))?;
+        }
+        let removed = sqlx::query(REMOVE_JOBS).bind(ids).fetch_all(&mut *self.db).await;
+        for row in &removed.map_err(|e| explain("remove ended jobs", e))? {
+            self.tally.remove(decode_lane_state(row, 0)?);
         }
         Ok(())
     }

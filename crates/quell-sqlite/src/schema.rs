@@ -9,7 +9,7 @@ use sqlx::{Connection, SqliteConnection};
 use crate::error::{corrupt, explain};
 
 /// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 10] = [
+const MIGRATIONS: [&str; 11] = [
     include_str!("sql/0001_schema.sql"),
     include_str!("sql/0002_limits.sql"),
     include_str!("sql/0003_schedules.sql"),
@@ -20,6 +20,7 @@ const MIGRATIONS: [&str; 10] = [
     include_str!("sql/0008_workers.sql"),
     include_str!("sql/0009_unreadable.sql"),
     include_str!("sql/0010_alerts_by_queue.sql"),
+    include_str!("sql/0011_counts.sql"),
 ];
 
 /// Brings the schema up to date.

@@ -17,6 +17,7 @@ use sqlx::sqlite::SqliteRow;
 use crate::error::explain;
 use crate::keys::json;
 use crate::row::{decode, get, job_columns, signed, unsigned};
+use crate::tally::LaneState;
 use crate::tx::{Trip, Tx, opening};
 use crate::workers::read_workers;
 use crate::write::put;
@@ -88,7 +89,7 @@ pub(crate) fn open_with_success(now: Timestamp, settlements: &[Settlement]) -> T
            from json_each(?2) l, quell_meta m
           where quell_job.id = cast(l.key as integer) and token = l.value
             and state = 1 and lease_until > m.clock
-      returning quell_job.id, token"
+      returning quell_job.id, token, lane_id"
     );
     let succeeded = settlements.iter().filter(|one| one.outcome.is_success());
     let query = sqlx::query(SUCCEED).bind(now.as_micros());
@@ -103,6 +104,10 @@ impl Tx<'_> {
         succeeded: &[SqliteRow],
     ) -> Result<Vec<Settled>> {
         let mut accepted = leases(succeeded)?;
+        for row in succeeded {
+            let running = LaneState::new(get(row, 2)?, JobState::Running);
+            self.tally.move_one(running, running.with(JobState::Succeeded));
+        }
         let mut settled = Vec::with_capacity(settlements.len());
         for settlement in settlements {
             let Settlement { lease, outcome } = settlement;
@@ -265,7 +270,7 @@ impl Tx<'_> {
         }
         let rows: Vec<&Job> =
             [Some(job), heir.filter(|_| absorbed)].into_iter().flatten().collect();
-        put(&mut self.db, self.names, &rows).await?;
+        put(&mut self.db, self.names, &mut self.tally, &rows).await?;
         if let (true, Some(heir)) = (absorbed, heir) {
             // A key that was taken until the start is free: the job has started.
             const FOLLOW: &str = "update quell_hold set job_id = ?2

@@ -18,6 +18,7 @@ use tracing::error;
 use crate::error::{corrupt, explain, explain_commit};
 use crate::names::Names;
 use crate::row::{get, time, unsigned};
+use crate::tally::{Tally, count_and_commit};
 
 /// The writer connection and what is cached beside it.
 #[derive(Debug)]
@@ -99,7 +100,7 @@ macro_rules! opening {
                     next_id = max(next_id, 1 + coalesce((select max(id) from quell_job), 0))
           returning next_id, clock, version,
                     exists (select 1 from quell_inbox where refused is null),
-                    exists (select 1 from quell_job where waits = 1);",
+                    exists (select 1 from quell_job where waits = 1), recent;",
             $more
         )
     };
@@ -123,13 +124,18 @@ pub(crate) struct Tx<'w> {
     /// The id of the next new job.
     pub(crate) next_id: u64,
     pub(crate) news: News,
+    /// How many jobs came into each lane and state, or left it.
+    pub(crate) tally: Tally,
+    /// The same of earlier transactions, as far as the table does not have it.
+    recent: Option<String>,
     pub(crate) has_history: bool,
     pub(crate) inbox_waits: bool,
     /// Whether a window may wait for the running attempt of its key (R11).
     pub(crate) keys_wait: bool,
     /// Whether a queue's settings changed.
     pub(crate) settings_changed: bool,
-    /// A last write that ends in a commit, so that both are one trip. Nothing may read after it.
+    /// A last write that ends in a commit, so that both are one trip. Nothing may read after it. It
+    /// writes the recent counts, its last parameter.
     pub(crate) parting: Option<Trip>,
     begun_at: i64,
     version: &'w mut Option<i64>,
@@ -167,6 +173,8 @@ impl Writer {
             names: &mut cache.names,
             settings: &cache.settings,
             news: News::default(),
+            tally: Tally::default(),
+            recent: get(&ticked, 5)?,
             has_history,
             settings_changed: false,
             parting: None,
@@ -181,12 +189,17 @@ impl Tx<'_> {
     /// Makes everything durable; says what others must hear of.
     pub(crate) async fn commit(mut self) -> Result<News> {
         const CHANGED: &str = "update quell_meta set version = version + 1";
+        const COUNT: &str = count_and_commit!("?1");
         let names_changed = self.names.take_changed();
         if names_changed || self.settings_changed {
             let counted = sqlx::query(CHANGED).execute(&mut *self.db).await;
             counted.map_err(|e| explain("count a change of names or settings", e))?;
         }
-        let last = self.parting.take().unwrap_or_else(|| sqlx::query("commit"));
+        let last = match self.parting.take() {
+            Some(parting) => parting.bind(self.recent_counts().await?),
+            None if self.tally.is_empty() => sqlx::query("commit"),
+            None => sqlx::query(COUNT).bind(self.recent_counts().await?),
+        };
         last.execute(&mut *self.db).await.map_err(explain_commit)?;
         self.db.ended = true;
         // A wake-up without a time is about settings, not about a job.
@@ -198,6 +211,16 @@ impl Tx<'_> {
             *self.version = Some(self.begun_at + i64::from(names_changed));
         }
         Ok(self.news)
+    }
+
+    /// The counts that stay on the row of the store; adds them to the table where they are many.
+    async fn recent_counts(&mut self) -> Result<Option<String>> {
+        let tally = std::mem::take(&mut self.tally).with_recent(self.recent.as_deref());
+        if tally.are_many() {
+            tally.write(&mut self.db).await?;
+            return Ok(None);
+        }
+        tally.json()
     }
 
     /// Notes that something in `queue` is due at `due`.

@@ -18,13 +18,19 @@ use crate::keys::json;
 use crate::names::Names;
 use crate::read::Reader;
 use crate::row::{decode, get, job_columns, signed, time, unsigned};
+use crate::tally::{decode_lane_state, lane_state_columns};
 use crate::tx::Tx;
 
 impl Tx<'_> {
     /// Sets the job aside that `error` names; `false` where it is set aside already or is gone.
     pub(crate) async fn set_aside(&mut self, id: JobId, error: &Error) -> Result<bool> {
+        const WAS: &str = concat!(
+            "select ",
+            lane_state_columns!(),
+            " from quell_job where id = ?1 and state is not 6"
+        );
         const RECORD: &str = "insert into quell_unreadable (job_id, was, set_aside_at, reason)
-             select id, state, ?2, ?3 from quell_job where id = ?1 and state is not 6
+             select id, state, ?2, ?3 from quell_job where id = ?1
              on conflict (job_id) do update set
                  was = excluded.was, set_aside_at = excluded.set_aside_at, reason = excluded.reason";
         // R19: records of the job answer with its state; they are as those of a dead job.
@@ -34,16 +40,17 @@ impl Tx<'_> {
         ];
         let reason = unreadable::reason(error);
         let what = "set an unreadable job aside";
-        let recorded = sqlx::query(RECORD)
+        let was = sqlx::query(WAS).bind(signed(id.get())).fetch_optional(&mut *self.db).await;
+        let Some(was) = was.map_err(|e| explain(what, e))? else { return Ok(false) };
+        let was = decode_lane_state(&was, 0)?;
+        self.tally.move_one(was, was.with(JobState::Unreadable));
+        sqlx::query(RECORD)
             .bind(signed(id.get()))
             .bind(self.now.as_micros())
             .bind(reason.clone())
             .execute(&mut *self.db)
             .await
             .map_err(|e| explain(what, e))?;
-        if recorded.rows_affected() == 0 {
-            return Ok(false);
-        }
         for sql in CHANGES {
             let changed = sqlx::query(sql).bind(signed(id.get())).execute(&mut *self.db).await;
             changed.map_err(|e| explain(what, e))?;

@@ -17,6 +17,7 @@ use crate::error::{corrupt, explain};
 use crate::keys::json;
 use crate::names::Names;
 use crate::row::signed;
+use crate::tally::{LaneState, Tally, decode_lane_state, lane_state_columns};
 
 type JobQuery = Query<'static, Sqlite, SqliteArguments>;
 
@@ -105,6 +106,7 @@ async fn laned<'j>(
 pub(crate) async fn insert_plain(
     db: &mut SqliteConnection,
     names: &mut Names,
+    tally: &mut Tally,
     jobs: &[&Job],
 ) -> Result<()> {
     static INSERT: Sized = Sized::new(
@@ -130,6 +132,7 @@ pub(crate) async fn insert_plain(
         query.bind(partition.clone())
     };
     INSERT.write(db, jobs, bind, finish).await?;
+    tally.add(LaneState::new(lane_id, JobState::Scheduled), jobs.len());
     note_heads(db, partition.iter().map(|_| lane_id)).await
 }
 
@@ -137,6 +140,7 @@ pub(crate) async fn insert_plain(
 pub(crate) async fn insert_new(
     db: &mut SqliteConnection,
     names: &mut Names,
+    tally: &mut Tally,
     jobs: &[&Job],
 ) -> Result<()> {
     static INSERT: Sized = Sized::new(
@@ -176,6 +180,9 @@ pub(crate) async fn insert_new(
     };
     let jobs = laned(db, names, jobs).await?;
     INSERT.write(db, &jobs, bind, |query| query).await?;
+    for (_, lane_id, _) in &jobs {
+        tally.add(LaneState::new(*lane_id, JobState::Scheduled), 1);
+    }
     let in_partitions = jobs.iter().filter(|(job, ..)| job.partition.is_some());
     note_heads(db, in_partitions.map(|(_, lane_id, _)| *lane_id)).await
 }
@@ -199,7 +206,8 @@ async fn note_heads(db: &mut SqliteConnection, lanes: impl Iterator<Item = i64>)
 
 /// Writes what triggers change in jobs that were there before: the window, and what was folded in.
 ///
-/// Fewer columns than [`put`], and so fewer indexes: those of keys, leases and ends stay untouched.
+/// Fewer columns than [`put`], and so fewer indexes: those of keys, leases and ends stay untouched. The
+/// caller knows which jobs moved to another lane, and counts them.
 pub(crate) async fn update_joined(
     db: &mut SqliteConnection,
     names: &mut Names,
@@ -252,19 +260,30 @@ pub(crate) async fn update_joined(
 
 /// Writes whole jobs that were there before. Where one takes over another's key, the other must
 /// come first.
-pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&Job]) -> Result<()> {
-    const PUT: &str = "update quell_job
+pub(crate) async fn put(
+    db: &mut SqliteConnection,
+    names: &mut Names,
+    tally: &mut Tally,
+    jobs: &[&Job],
+) -> Result<()> {
+    // In one trip with what the row was.
+    const PUT: &str = concat!(
+        "select ",
+        lane_state_columns!(),
+        " from quell_job where id = ?1;
+         update quell_job
             set lane_id = ?2, state = ?3, waits = ?4, due_at = ?5, last_at = ?6, bound_at = ?7,
                 asked_at = ?8, not_before = ?9, reason = ?10, triggers = ?11, suppressed = ?12,
                 attempt = ?13, failures = ?14, token = ?15, lapses = ?16, hold = ?17,
                 lease_until = ?18, started_at = ?19, ended_at = ?20, absorbed_by = ?21,
                 worker = ?22, error = ?23, shape = ?24, payload = ?25, partition = ?26,
                 output = ?27
-          where id = ?1";
+          where id = ?1"
+    );
     for (job, lane_id, _) in laned(db, names, jobs).await? {
         let window = &job.window;
         let maybe = |time: Option<Timestamp>| time.map(Timestamp::as_micros);
-        sqlx::query(PUT)
+        let was = sqlx::query(PUT)
             .bind(signed(job.id.get()))
             .bind(lane_id)
             .bind(job.state.code())
@@ -292,9 +311,13 @@ pub(crate) async fn put(db: &mut SqliteConnection, names: &mut Names, jobs: &[&J
             .bind(job.payload.as_str().to_owned())
             .bind(partition(job))
             .bind(job.output.as_ref().map(|output| output.as_str().to_owned()))
-            .execute(&mut *db)
+            .fetch_all(&mut *db)
             .await
             .map_err(|e| explain("write a job", e))?;
+        if let Some(row) = was.first() {
+            let was = decode_lane_state(row, 0)?;
+            tally.move_one(was, LaneState::new(lane_id, job.state));
+        }
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
-//! Every rule on a fresh file.
+//! Every rule on a fresh file; at the end of each test the counts say what the rows say.
 
 use std::sync::Arc;
 
 use quell_conformance::Opened;
 use quell_core::history::Sink;
 use quell_sqlite::{SqliteOptions, Synchronous};
+
+use crate::counts::Kept;
 
 /// A store in a temporary folder. What a commit survives is tested elsewhere.
 async fn open() -> Opened {
@@ -19,7 +21,7 @@ async fn open_with(set: impl FnOnce(SqliteOptions) -> SqliteOptions) -> Opened {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions::new(folder.path().join("quell.db"));
     let store = set(options).synchronous(Synchronous::Normal).open().await.unwrap();
-    Opened { store: Arc::new(store), guard: Box::new(folder) }
+    Opened { store: Arc::new(store), guard: Box::new(Kept(folder)) }
 }
 
 quell_conformance::suite!(open, open_recorded);

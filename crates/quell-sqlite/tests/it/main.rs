@@ -8,6 +8,7 @@ mod checkup;
 mod clock;
 mod conformance;
 mod cost;
+mod counts;
 mod damage;
 mod ending;
 mod files;

@@ -13,8 +13,8 @@ use quell_core::idempotency::Idempotency;
 use quell_core::schedule::{CatchUp, Schedule, Spec};
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claim, ClaimedJob, Fold, NewTrigger, QueueSettings, Rate, Retention, ScheduleName,
-    Store, When,
+    Batch, Claim, ClaimedJob, Fold, JobFilter, NewTrigger, QueueSettings, Rate, Retention,
+    ScheduleName, Store, When,
 };
 use quell_sqlite::StepCounter;
 
@@ -309,7 +309,7 @@ async fn the_counter_sees_a_loop() {
     let triggers = vec![plain("1"); 1_000];
     store.enqueue(None, vec![Batch { triggers, dedup: None }]).await.unwrap()[0].as_ref().unwrap();
     let before = steps.load(Ordering::Relaxed);
-    let counts = store.counts().await.unwrap();
-    assert_eq!(counts[0].jobs, 1_000);
-    assert!(steps.load(Ordering::Relaxed) >= before + 1_000, "counting walks all jobs");
+    let page = store.jobs(&JobFilter { limit: 1_000, ..JobFilter::default() }).await.unwrap();
+    let steps = steps.load(Ordering::Relaxed) - before;
+    assert!(page.len() >= 100 && steps >= 28 * 100, "{} jobs in {steps} steps", page.len());
 }
