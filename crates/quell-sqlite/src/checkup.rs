@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use quell_core::checkup::{Checkup, ClockReading, ClockReset, Fact, in_use};
+use quell_core::checkup::{Checkup, ClockReading, ClockReset, Fact, Gauge, in_use};
 use quell_core::{Error, ErrorKind, Result, StoreId};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
@@ -18,6 +18,8 @@ use crate::row::{get, signed, time, unsigned};
 const NEVER: i64 = i64::MAX;
 /// Refused triggers that are counted at most.
 const MOST_SET_ASIDE: u64 = 1_000;
+/// Triggers that wait in the inbox and are counted at most.
+const MOST_WAITING: u64 = 100_000;
 
 /// Where store times are kept. The ticks of schedules are set back in their own way.
 const TIMES: &[(&str, &[&str])] = &[
@@ -47,21 +49,30 @@ const TIMES: &[(&str, &[&str])] = &[
 pub(crate) async fn read_checkup(db: &mut SqliteConnection, file: &Path) -> Result<Checkup> {
     const FACTS: &str = "select clock, store_id, schema_version, sqlite_version(),
             (select count(*) from (select 1 from quell_inbox where refused is not null limit ?1 + 0)),
-            (select journal_mode from pragma_journal_mode)
+            (select journal_mode from pragma_journal_mode),
+            (select count(*) from (select 1 from quell_inbox where refused is null limit ?2 + 0))
        from quell_meta";
-    let row = sqlx::query(FACTS).bind(signed(MOST_SET_ASIDE)).fetch_one(db).await;
+    let query = sqlx::query(FACTS).bind(signed(MOST_SET_ASIDE)).bind(signed(MOST_WAITING));
+    let row = query.fetch_one(db).await;
     let row = row.map_err(|e| explain("check the store", e))?;
     let clock = ClockReading { host: wall_clock(), mark: time(&row, 0)? };
     let mut wal = file.as_os_str().to_owned();
     wal.push("-wal");
-    let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    let bytes = |name: &str, metric: &str, path: &Path| {
+        let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+        Fact::plain(name, bytes).with_gauges(vec![Gauge::count(metric, bytes)])
+    };
+    let (refused, waiting) = (unsigned(get(&row, 4)?), unsigned(get(&row, 6)?));
     let facts = vec![
         Fact::plain("schema", get::<i64, _>(&row, 2)?),
         Fact::plain("sqlite", get::<&str, _>(&row, 3)?),
         Fact::plain("journal", get::<&str, _>(&row, 5)?),
-        Fact::plain("file bytes", bytes(file)),
-        Fact::plain("wal bytes", bytes(Path::new(&wal))),
-        Fact::set_aside(unsigned(get(&row, 4)?), MOST_SET_ASIDE),
+        bytes("file bytes", "quell_store_file_bytes", file),
+        bytes("wal bytes", "quell_store_wal_bytes", Path::new(&wal)),
+        Fact::set_aside(refused, MOST_SET_ASIDE)
+            .with_gauges(vec![Gauge::count("quell_store_inbox_refused", refused)]),
+        Fact::plain("inbox waits", waiting)
+            .with_gauges(vec![Gauge::count("quell_store_inbox_waiting", waiting)]),
     ];
     Ok(Checkup { id: Some(StoreId::new(get::<&str, _>(&row, 1)?)?), clock, facts })
 }

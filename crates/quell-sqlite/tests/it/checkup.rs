@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quell_conformance::Rig;
 use quell_conformance::rig::{key, keyed, lease, plain};
-use quell_core::checkup::ClockReset;
+use quell_core::checkup::{ClockReset, Measure};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::schedule::{CatchUp, Every, Schedule, Spec};
 use quell_core::{Batch, ErrorKind, JobId, NewTrigger, ScheduleName, Store, Timestamp, When};
@@ -60,6 +60,30 @@ async fn r38_a_checkup_shows_the_store_and_its_clock() {
     scene.execute("insert into quell_inbox (triggers, refused) values ('[]', 'why')").await;
     let checkup = store.checkup().await.unwrap();
     assert_eq!(checkup.problems().count(), 1, "{checkup}");
+}
+
+#[tokio::test]
+async fn r38_a_checkup_has_numbers_to_watch() {
+    let scene = Scene::new();
+    let store = scene.open().await;
+    trigger(&store, plain("1")).await;
+    for sql in [
+        "insert into quell_inbox (triggers, refused) values ('[]', 'why')",
+        "insert into quell_inbox (triggers) values ('[]')",
+    ] {
+        scene.execute(sql).await;
+    }
+    let checkup = store.checkup().await.unwrap();
+    let gauge = |metric: &str| {
+        let gauge = checkup.gauges().find(|gauge| gauge.metric == metric);
+        gauge.unwrap_or_else(|| panic!("{metric}: {checkup}")).measure
+    };
+    assert_eq!(gauge("quell_store_inbox_refused"), Measure::Count(1));
+    assert_eq!(gauge("quell_store_inbox_waiting"), Measure::Count(1));
+    for metric in ["quell_store_file_bytes", "quell_store_wal_bytes"] {
+        let measure = gauge(metric);
+        assert!(matches!(measure, Measure::Count(1..)), "{metric}: {measure:?}");
+    }
 }
 
 /// The review's case: a time in a wrong unit moved the clock for good.
