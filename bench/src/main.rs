@@ -2,9 +2,12 @@
 //!
 //! Each workload runs a few rounds, Quell, floor and peers in turn, and the medians are shown. Peers
 //! are programs of their own, so that nothing they depend on is part of Quell's tree. Run it by
-//! `cargo xtask bench sqlite`, `postgres`, `redis`, `azure` or `memory`.
+//! `cargo xtask bench sqlite`, `postgres`, `redis`, `azure` or `memory`; `capacity` measures
+//! Quell alone at fixed rates.
 
 mod azure;
+mod capacity;
+mod cpu;
 mod floor;
 mod memory;
 mod place;
@@ -44,6 +47,8 @@ enum Store {
     Azure(azure::Args),
     /// The engine beside direct moves, in memory.
     Memory(memory::Args),
+    /// What Quell alone needs at fixed rates, on each store.
+    Capacity(capacity::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -72,6 +77,7 @@ fn main() -> anyhow::Result<()> {
         Store::Redis(args) => redis::run(&args),
         Store::Azure(args) => azure::run(&args),
         Store::Memory(args) => memory::run(&args),
+        Store::Capacity(args) => capacity::run(&args),
     }
 }
 

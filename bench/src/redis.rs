@@ -3,7 +3,7 @@
 //! server, the programs take turns, and the server's counters are read around each. A program that
 //! fails stands in the table with its reason.
 
-mod counters;
+pub(crate) mod counters;
 mod goals;
 mod plain;
 mod scaling;
@@ -27,7 +27,7 @@ use workloads::{
 };
 
 /// The same for all. A rewrite of the file would fall into one round and not into another.
-const SETTINGS: [&str; 3] =
+pub(crate) const SETTINGS: [&str; 3] =
     ["appendonly yes", "appendfsync everysec", "auto-aof-rewrite-percentage 0"];
 /// How long a program may take.
 const SECONDS: u32 = 900;
@@ -131,7 +131,12 @@ fn measure(args: &Args) -> anyhow::Result<(String, String)> {
 }
 
 fn version() -> anyhow::Result<String> {
-    let info = Redis::start(&[])?.command(&["INFO", "server"])?;
+    version_of(&Redis::start(&[])?)
+}
+
+/// The version of a server, with the program's name.
+pub(crate) fn version_of(server: &Redis) -> anyhow::Result<String> {
+    let info = server.command(&["INFO", "server"])?;
     let number = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
     Ok(format!("Redis {}", number.unwrap_or("of unknown version").trim_end()))
 }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use crate::cpu;
 use crate::place::Place;
 
 /// How much of each.
@@ -236,7 +237,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn quantile(mut waits: Vec<f64>, quantile: f64) -> f64 {
+pub(crate) fn quantile(mut waits: Vec<f64>, quantile: f64) -> f64 {
     waits.sort_by(f64::total_cmp);
     #[expect(
         clippy::cast_possible_truncation,
@@ -298,25 +299,16 @@ pub(crate) async fn idle(place: &Place, length: Duration) -> anyhow::Result<(f64
     let working = Working::start(&quell);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let length = length.min(Duration::from_secs(20));
-    let (cpu, written) = (cpu_ticks()?, bytes_written()?);
+    let (before, written) = (cpu::of_this_process()?, bytes_written()?);
     tokio::time::sleep(length).await;
-    let ticks = cpu_ticks()?.saturating_sub(cpu);
+    let ticks = cpu::of_this_process()?.saturating_sub(before);
     let written = bytes_written()?.saturating_sub(written);
     working.stop().await?;
-    // A tick is a hundredth of a second on Linux.
-    Ok((ticks as f64 / length.as_secs_f64(), written))
+    Ok((ticks as f64 / cpu::TICKS * 100.0 / length.as_secs_f64(), written))
 }
 
-/// User and system time of this process, in ticks.
-fn cpu_ticks() -> anyhow::Result<u64> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let (_, fields) = stat.rsplit_once(')').context("/proc/self/stat")?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let tick = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
-    tick(11).zip(tick(12)).map(|(user, system)| user + system).context("/proc/self/stat")
-}
-
-fn bytes_written() -> anyhow::Result<u64> {
+/// Bytes that this process caused to be written to disks.
+pub(crate) fn bytes_written() -> anyhow::Result<u64> {
     let io = std::fs::read_to_string("/proc/self/io")?;
     let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     line.and_then(|bytes| bytes.parse().ok()).context("/proc/self/io")

@@ -21,6 +21,8 @@ pub(crate) enum Store {
     Azure,
     /// The engine beside the model store's direct moves.
     Memory,
+    /// What Quell alone needs at fixed rates, on SQLite, PostgreSQL and Redis.
+    Capacity,
 }
 
 /// Programs in Rust on PostgreSQL, Quell first; who of them takes part is said in
@@ -45,6 +47,7 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
     match store {
         Store::Azure => cargo(root, &[&run[..], &["azure"], &rest].concat()),
         Store::Memory => cargo(root, &[&run[..], &["memory"], &rest].concat()),
+        Store::Capacity => cargo(root, &[&run[..], &["capacity"], &rest].concat()),
         Store::Sqlite => {
             peer(root, "effectum")?;
             cargo(root, &["build", "--release", "--locked", "-p", "quell-server"])?;

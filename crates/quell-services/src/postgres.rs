@@ -262,6 +262,12 @@ impl Postgres {
         format!("postgres://{USER}@127.0.0.1:{}/postgres", self.port)
     }
 
+    /// The number of its first process, while it runs; all others descend from it.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::pid)
+    }
+
     /// Its port.
     #[must_use]
     pub fn port(&self) -> u16 {

@@ -20,6 +20,10 @@ impl Process {
         Ok(Process(command.spawn().with_context(|| format!("cannot run {program}"))?))
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// The pipes to its input and from its output, where it was started with both.
     pub(crate) fn pipes(&mut self) -> anyhow::Result<(ChildStdin, ChildStdout)> {
         let pipes = self.0.stdin.take().zip(self.0.stdout.take());
