@@ -177,7 +177,8 @@ impl Working {
     }
 }
 
-/// All counters at one moment.
+/// All counters at one moment. Reading them takes as long at the end as at the beginning, so the
+/// time between two readings is that between their beginnings.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     at: Instant,
@@ -187,9 +188,10 @@ struct Reading {
 
 async fn read(server: &Arc<Server>) -> anyhow::Result<Reading> {
     let server = Arc::clone(server);
+    let at = Instant::now();
     let reading = tokio::task::spawn_blocking(move || {
         let counts = server.counts()?;
-        anyhow::Ok(Reading { at: Instant::now(), own_cpu: cpu::of_this_process()? as f64, counts })
+        anyhow::Ok(Reading { at, own_cpu: cpu::of_this_process()? as f64, counts })
     });
     reading.await?
 }
