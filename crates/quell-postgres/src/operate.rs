@@ -35,10 +35,11 @@ pub(crate) async fn may_prune(
     parts: &[i16],
 ) -> Result<bool> {
     const OLD: &str = "with clock as materialized (select quell.peek($1, $2) as now)
-         select exists (select from unnest($6::smallint[]) p (part), unnest('{2,4,5}'::smallint[]) s (state)
+         select exists (select from unnest($6::smallint[]) p (part),
+                                    unnest('{2,4,5}'::smallint[]) s (state)
                          where exists (select from quell.ended e
                                         where e.part = p.part and e.state = s.state
-                                          and e.ended_at <= now - $3))
+                                          and e.ended_at <= now - $3 offset 0))
              or exists (select from quell.ended
                          where part = 0 and state = 3 and ended_at <= now - $4)
              or exists (select from quell.memory where expires_at <= now)
@@ -173,9 +174,13 @@ impl Tx<'_> {
         parts: &[i16],
         limit: usize,
     ) -> Result<Pruned> {
-        const OLD: &str = "select id from quell.ended
-              where part = any($4) and state = $1 and ended_at <= $2
-              order by ended_at limit $3 for update skip locked";
+        // Each part by itself: the server does not leave out the others by an array.
+        const OLD: &str = "select e.id from unnest($4::smallint[]) p (part)
+              cross join lateral (
+                    select id, ended_at from quell.ended
+                     where part = p.part and state = $1 and ended_at <= $2
+                     order by ended_at limit $3 for update skip locked) e
+              order by e.ended_at limit $3";
         let mut old: Vec<i64> = Vec::new();
         for (state, keep, parts) in [
             (JobState::Succeeded, retention.succeeded, parts),

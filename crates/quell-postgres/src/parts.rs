@@ -2,20 +2,19 @@
 //! jobs have all expired is truncated.
 //!
 //! A part is turned once it has many jobs and the first of them ended a quarter of the retention ago.
-//! So parts are few, and jobs stay for a quarter of their retention more at most. Where they are fewer,
-//! they are removed by themselves, as are those of part 0, which holds what may stay for ever.
+//! So parts are few, and jobs stay for up to twice their retention. Where they are fewer, they are
+//! removed by themselves, as are those of part 0, which holds what may stay for ever. So are all where
+//! removals go on record, which names each job.
 
 use std::time::Duration;
 
-use quell_core::history::Event;
-use quell_core::{JobId, JobState, Result, Timestamp};
-use sqlx::postgres::PgRow;
+use quell_core::{JobState, Result, Timestamp};
 
 use crate::connections::Connections;
 use crate::error::corrupt;
 use crate::row::{get, time, unsigned};
 use crate::sql::Sql;
-use crate::tx::{Asked, Tx, first, read};
+use crate::tx::{Asked, Tx, first, one_shot, read};
 
 /// How many parts take turns.
 const TURNS: i16 = 8;
@@ -85,10 +84,10 @@ impl Parts {
                                   (select ended_at from quell.ended
                                     where part = m.part and state = s.state
                                     order by ended_at desc limit 1) as last) a) e
-              where e.first is not null
-                and not exists (select from quell.ended where part = m.part and state < 2)
-                and not exists (select from quell.ended where part = m.part and state = 3)
-                and not exists (select from quell.ended where part = m.part and state > 5)";
+              where e.first is not null and e.last is not null
+                and not exists (select from quell.ended where part = m.part and state < 2 offset 0)
+                and not exists (select from quell.ended where part = m.part and state = 3 offset 0)
+                and not exists (select from quell.ended where part = m.part and state > 5 offset 0)";
         let query = asked.bind(sql.query(PARTS)).bind(MANY);
         let rows = read(pool, sql, "look at the parts of the ended jobs", query).await?;
         let (mut head, mut full) = (None, Vec::new());
@@ -102,14 +101,15 @@ impl Parts {
         Ok(Parts { now, current, full })
     }
 
-    /// What is to be done where jobs are kept so long; without a retention, nothing.
+    /// What is to be done where jobs are kept so long; without a retention, nothing. The part that jobs
+    /// come into is never emptied: one of them may end at any moment.
     pub(crate) fn plan(&self, keep: Option<Duration>) -> Plan {
         let mut plan = Plan { sparse: (0..=TURNS).collect(), ..Plan::default() };
         let Some(keep) = keep else { return plan };
         let expired = self.now.before(keep);
         let next = self.current % TURNS + 1;
         for full in &self.full {
-            if full.last <= expired {
+            if full.part != self.current && full.last <= expired {
                 plan.over.push(full.part);
                 if full.last <= expired.before(keep.max(PATIENCE)) {
                     continue;
@@ -128,89 +128,96 @@ impl Parts {
     }
 }
 
+/// How far what hangs on the jobs of a part is removed: up to this job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stripped {
+    pub(crate) part: i16,
+    /// The file that the part has until it is truncated.
+    file: i64,
+    upto: i64,
+    /// Whether that is the last of its jobs.
+    pub(crate) is_done: bool,
+}
+
 impl Tx<'_> {
-    /// Goes on with emptying a part, whose jobs had all ended by then: first what hangs on them, in
-    /// batches of about `limit`, from the jobs after `from` on. Returns up to which job that is done, or
-    /// how many jobs are removed: none where another transaction uses the part for too long.
-    pub(crate) async fn empty_part(
+    /// Removes what hangs on the jobs of a part that ended by then, in a batch of about `limit`; goes on
+    /// where an earlier call has come, if the part was not emptied since.
+    pub(crate) async fn strip_part(
         &mut self,
         part: i16,
-        (upto, from): (Timestamp, i64),
+        expired: Timestamp,
+        before: Option<Stripped>,
         limit: usize,
-    ) -> Result<(Option<i64>, u64)> {
-        const NEXT: &str = "with last as materialized (
-                 select max(id) as id from quell.ended where part = $1)
-             select least(l.id,
-                 (select job_id from quell.attempt where job_id > $2 and job_id <= l.id
+    ) -> Result<Stripped> {
+        const SPAN: &str = "select min(id), max(id),
+                    pg_relation_filenode(format('quell.ended_%s', $1)::regclass)::bigint
+               from quell.ended where part = $1";
+        const NEXT: &str = "select least($2::bigint,
+                 (select job_id from quell.attempt where job_id > $1 and job_id <= $2
                    order by job_id offset $3 limit 1),
-                 (select job_id from quell.effect where job_id > $2 and job_id <= l.id
+                 (select job_id from quell.effect where job_id > $1 and job_id <= $2
                    order by job_id offset $3 limit 1),
-                 (select job_id from quell.hold where job_id > $2 and job_id <= l.id
+                 (select job_id from quell.hold where job_id > $1 and job_id <= $2
                    order by job_id offset $3 limit 1),
-                 (select job_id from quell.past where job_id > $2 and job_id <= l.id
+                 (select job_id from quell.past where job_id > $1 and job_id <= $2
                    order by job_id offset $3 limit 1),
-                 (select job_id from quell.idempotency where job_id > $2 and job_id <= l.id
-                   order by job_id offset $3 limit 1)), l.id
-               from last l";
-        const EMPTY: &str = "select quell.empty_part($1, $2)";
-        let query = self.sql.query(NEXT).bind(part).bind(from);
-        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = self.fetch("look for what hangs on ended jobs", query).await?;
-        let (next, last): (Option<i64>, Option<i64>) =
-            (get(first(&rows)?, 0)?, get(first(&rows)?, 1)?);
-        if let Some(next) = next.filter(|next| *next > from) {
-            self.strip_part(part, from, next).await?;
-        }
-        if next < last {
-            return Ok((next, 0));
-        }
-        let removed = self.ids_on_record(part).await?;
-        let query = self.sql.query(EMPTY).bind(part).bind(upto.as_micros());
-        let rows = self.fetch("empty a part of the ended jobs", query).await?;
-        let Some(jobs) = get::<Option<i64>, _>(first(&rows)?, 0)? else { return Ok((None, 0)) };
-        let t = self.now;
-        for id in removed {
-            self.tell(|| Event::Prune { t, job: JobId::new(unsigned(id)) });
-        }
-        Ok((None, unsigned(jobs)))
-    }
-
-    /// Removes what hangs on the jobs of a part with these ids, as [`Tx::remove`] does.
-    async fn strip_part(&mut self, part: i16, from: i64, upto: i64) -> Result<()> {
+                 (select job_id from quell.idempotency
+                   where job_id > $1 and job_id <= $2 and state is null
+                   order by job_id offset $3 limit 1))";
         const STRIP: [&str; 5] = [
             "update quell.idempotency i set state = e.state, output = e.output
                from quell.ended e
               where i.job_id > $2 and i.job_id <= $3 and i.state is null
-                and e.part = $1 and e.id between i.job_id and i.job_id",
+                and e.part = $1 and e.id between i.job_id and i.job_id and e.ended_at <= $4",
             "delete from quell.attempt a
               where a.job_id > $2 and a.job_id <= $3
-                and (select true from quell.ended e where e.part = $1 and e.id = a.job_id)",
+                and (select true from quell.ended e
+                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)",
             "delete from quell.effect a
               where a.job_id > $2 and a.job_id <= $3
-                and (select true from quell.ended e where e.part = $1 and e.id = a.job_id)",
+                and (select true from quell.ended e
+                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)",
             "delete from quell.hold a
               where a.job_id > $2 and a.job_id <= $3 and a.expires_at + 0 = 9223372036854775807
-                and (select true from quell.ended e where e.part = $1 and e.id = a.job_id)",
+                and (select true from quell.ended e
+                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)",
             "delete from quell.past a
               where a.job_id > $2 and a.job_id <= $3
-                and (select true from quell.ended e where e.part = $1 and e.id = a.job_id)",
+                and (select true from quell.ended e
+                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)",
         ];
+        const WHAT: &str = "remove what hangs on ended jobs";
+        let rows = self.fetch(WHAT, self.sql.query(SPAN).bind(part)).await?;
+        let (least, last, file): (Option<i64>, Option<i64>, i64) =
+            (get(first(&rows)?, 0)?, get(first(&rows)?, 1)?, get(first(&rows)?, 2)?);
+        let (Some(least), Some(last)) = (least, last) else {
+            return Ok(Stripped { part, file, upto: 0, is_done: true });
+        };
+        let before = before.filter(|before| before.part == part && before.file == file);
+        let from = before.map_or(0, |before| before.upto).max(least.saturating_sub(1));
+        let query = self.sql.query(NEXT).bind(from).bind(last);
+        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = self.fetch(WHAT, query).await?;
+        let upto: i64 = get(first(&rows)?, 0)?;
         for sql in STRIP {
             let query = self.sql.query(sql).bind(part).bind(from).bind(upto);
-            self.run("remove what hangs on ended jobs", query).await?;
+            self.run(WHAT, query.bind(expired.as_micros())).await?;
         }
-        Ok(())
+        Ok(Stripped { part, file, upto, is_done: upto >= last })
     }
+}
 
-    /// The jobs of a part, where their removal goes on record.
-    async fn ids_on_record(&mut self, part: i16) -> Result<Vec<i64>> {
-        const IDS: &str = "select id from quell.ended where part = $1 order by id";
-        if !self.has_history {
-            return Ok(Vec::new());
-        }
-        let rows = self.fetch("read ended jobs", self.sql.query(IDS).bind(part)).await?;
-        rows.iter().map(|row: &PgRow| get(row, 0)).collect()
-    }
+/// Truncates a part whose jobs had all ended by then, and tells how many there were; none where one had
+/// not, or where others use the part. It is a transaction of its own: all who need the part wait for it.
+pub(crate) async fn empty_part(
+    pool: &Connections,
+    sql: &Sql,
+    part: i16,
+    expired: Timestamp,
+) -> Result<Option<u64>> {
+    let query = sql.query("select quell.empty_part($1, $2)").bind(part).bind(expired.as_micros());
+    let rows = one_shot(pool, sql, query).await?;
+    Ok(get::<Option<i64>, _>(first(&rows)?, 0)?.map(unsigned))
 }
 
 #[cfg(test)]
@@ -253,9 +260,10 @@ mod tests {
         assert_eq!(old.plan(Some(HOUR)), plan(Some(3), &[], &[2]));
         let last = parts(8, &[(8, 985, 1_000)]);
         assert_eq!(last.plan(Some(HOUR)), plan(Some(1), &[], &[8]));
-        // One that has expired is emptied, and goes on.
+        // It is not emptied before that, though all its jobs have expired.
         let over = parts(8, &[(8, 900, 940)]);
-        assert_eq!(over.plan(Some(HOUR)), plan(None, &[8], &[8]));
+        assert_eq!(over.plan(Some(HOUR)), plan(Some(1), &[], &[8]));
+        assert_eq!(over.plan(Some(Duration::ZERO)), plan(Some(1), &[], &[8]));
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::listen::{Listener, receive};
 use crate::look::peek;
 use crate::names::Names;
 use crate::opening::opening;
+use crate::parts::Stripped;
 use crate::push::{FREED, Outbox, tell};
 use crate::read::Reader;
 use crate::row::time;
@@ -181,8 +182,6 @@ macro_rules! read {
 mod dead;
 mod due;
 mod prune;
-
-use prune::Stripped;
 
 impl PostgresStore {
     /// Opens the store behind `postgres://…`, with the defaults of [`PostgresOptions`].

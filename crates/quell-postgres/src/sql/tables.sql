@@ -204,11 +204,8 @@ create table quell.ended (like quell.job including defaults, primary key (id, pa
 do $do$
 begin
     for part in 0..8 loop
-        -- A part that is truncated needs no vacuum after inserts.
         execute format('create table quell.ended_%1$s partition of quell.ended for values in (%1$s)
-                        with (autovacuum_vacuum_scale_factor = 0.1,
-                              autovacuum_vacuum_insert_threshold = %2$s)',
-                       part, case part when 0 then 1000 else -1 end);
+                        with (autovacuum_vacuum_scale_factor = 0.1)', part);
     end loop;
 end
 $do$;
@@ -218,7 +215,7 @@ create index ended_heir on quell.ended (absorbed_by) where absorbed_by is not nu
 -- R27: dead and unreadable jobs, so that those of each queue are counted by themselves.
 create index ended_trouble on quell.ended_0 (state, lane_id) where state in (3, 6);
 -- The part that jobs come into. A sequence is read in one block, and no version of it is kept.
-create sequence quell.ended_part as smallint;
+create sequence quell.ended_part as smallint maxvalue 8;
 -- R10: whoever leaves quell.job comes here, with `closed` where others may be behind it. At the commit,
 -- or a caller's own transaction that ends a job (R22) would hold those behind it until then. (A trigger
 -- on what is deleted would have to read each row once more.)

@@ -7,16 +7,9 @@ use quell_core::{Pruned, Result, Retention, Timestamp};
 use super::PostgresStore;
 use crate::error::wants_retry;
 use crate::operate::may_prune;
-use crate::parts::Parts;
+use crate::parts::{Parts, empty_part};
 use crate::tries::Tries;
 use crate::tx::{Tx, one_shot};
-
-/// A part of the ended jobs, and the last of its jobs from which all that hung on it is removed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stripped {
-    part: i16,
-    upto: i64,
-}
 
 impl PostgresStore {
     pub(super) async fn remove_expired(
@@ -28,7 +21,8 @@ impl PostgresStore {
         const TURN: &str = "select setval('quell.ended_part', $1)";
         self.fold_counts(1).await;
         let parts = Parts::read(&self.pool, &self.sql, self.asked(now)).await?;
-        let plan = parts.plan(retention.succeeded);
+        // What goes on record is removed job by job.
+        let plan = parts.plan(retention.succeeded.filter(|_| self.history.is_none()));
         if let Some(next) = plan.turn {
             let query = self.sql.query(TURN).bind(i64::from(next));
             one_shot(&self.pool, &self.sql, query).await?;
@@ -43,20 +37,21 @@ impl PostgresStore {
         } else {
             Pruned::default()
         };
-        let (Some(part), Some(keep)) = (plan.over.first(), retention.succeeded) else {
-            return Ok(pruned);
-        };
-        let upto = parts.now.before(keep);
-        let stripped = *self.stripped.read().unwrap_or_else(PoisonError::into_inner);
-        let from = stripped.filter(|stripped| stripped.part == *part).map_or(0, |one| one.upto);
-        let (next, jobs) = write!(self, now, |tx| {
-            tx.read_clock().await?;
-            tx.empty_part(*part, (upto, from), limit).await?
-        })?;
-        let stripped = next.map(|upto| Stripped { part: *part, upto });
-        *self.stripped.write().unwrap_or_else(PoisonError::into_inner) = stripped;
-        pruned.jobs = pruned.jobs.saturating_add(jobs);
-        pruned.more |= next.is_some() || (jobs > 0 && plan.over.len() > 1);
+        let expired = retention.succeeded.map_or(Timestamp::MIN, |keep| parts.now.before(keep));
+        for part in plan.over {
+            let before = *self.stripped.read().unwrap_or_else(PoisonError::into_inner);
+            let stripped = write!(self, now, |tx| {
+                tx.read_clock().await?;
+                tx.strip_part(part, expired, before, limit).await?
+            })?;
+            *self.stripped.write().unwrap_or_else(PoisonError::into_inner) = Some(stripped);
+            if !stripped.is_done {
+                pruned.more = true;
+                break;
+            }
+            let jobs = empty_part(&self.pool, &self.sql, part, expired).await?;
+            pruned.jobs = pruned.jobs.saturating_add(jobs.unwrap_or(0));
+        }
         Ok(pruned)
     }
 }

@@ -35,6 +35,11 @@ fn fill(scene: &Scene, jobs: u64, ago: Duration) {
     ));
 }
 
+/// From here on, jobs that end come into the next part.
+fn turn(scene: &Scene) {
+    scene.sql("select setval('quell.ended_part', 2)");
+}
+
 async fn succeed(store: &PostgresStore, trigger: NewTrigger) {
     store.enqueue(None, vec![Batch::one(trigger)]).await.unwrap().remove(0).unwrap();
     let claimed = claim(store, None, 1).await;
@@ -67,9 +72,7 @@ fn part(scene: &Scene) -> String {
 #[tokio::test]
 async fn r37_a_part_whose_jobs_have_expired_leaves_as_a_whole_with_what_hangs_on_them() {
     let scene = Scene::new();
-    let recorded = Arc::new(Recorded::default());
-    let options = PostgresOptions::from_url(&scene.url).unwrap().connections(2);
-    let store = options.history(recorded.clone()).open().await.unwrap();
+    let store = scene.store().await;
     let paid = NewTrigger {
         idempotency: Some(Idempotency::new(Key::new("order-7").unwrap())),
         ..plain("1")
@@ -86,6 +89,7 @@ async fn r37_a_part_whose_jobs_have_expired_leaves_as_a_whole_with_what_hangs_on
     }
     fill(&scene, MANY, secs(1));
     scene.sql(&format!("update quell.ended set ended_at = ended_at - {}", EXPIRED.as_micros()));
+    turn(&scene);
     assert_eq!(prune(&store, 3).await, MANY + 2);
     expect_exact(&scene);
     assert_eq!(scene.sql("select count(*), min(state), max(part) from quell.ended"), "1|3|0");
@@ -99,9 +103,61 @@ async fn r37_a_part_whose_jobs_have_expired_leaves_as_a_whole_with_what_hangs_on
                  if output.as_str() == "7"),
         "{told:?}"
     );
+}
+
+#[tokio::test]
+async fn r37_removals_that_go_on_record_name_each_job() {
+    let scene = Scene::new();
+    let recorded = Arc::new(Recorded::default());
+    let options = PostgresOptions::from_url(&scene.url).unwrap().connections(2);
+    let store = options.history(recorded.clone()).open().await.unwrap();
+    succeed(&store, plain("1")).await;
+    fill(&scene, MANY, EXPIRED);
+    turn(&scene);
+    assert_eq!(prune(&store, 11).await, MANY);
     let events = recorded.events();
     let pruned = events.iter().filter(|event| matches!(event, Event::Prune { .. })).count();
-    assert_eq!(pruned as u64, MANY + 2);
+    assert_eq!(pruned as u64, MANY);
+}
+
+#[tokio::test]
+async fn r19_r37_a_part_that_another_process_emptied_is_begun_anew() {
+    let scene = Scene::new();
+    let [one, other] = [scene.one_session().await, scene.one_session().await];
+    let paid = |key: &str| NewTrigger {
+        idempotency: Some(Idempotency::new(Key::new(key).unwrap())),
+        ..plain("1")
+    };
+    let age = || {
+        scene.sql(&format!(
+            "update quell.ended set ended_at = ended_at - {};
+             insert into quell.attempt (job_id, token, started_at, outcome, worker)
+             select id, 1, 0, 1, 'w' from quell.ended limit 1500",
+            EXPIRED.as_micros()
+        ))
+    };
+    // A job whose id is less than all that come, and whose key is taken until tomorrow.
+    one.enqueue(None, vec![Batch::one(paid("late"))]).await.unwrap().remove(0).unwrap();
+    let late = claim(&one, None, 1).await;
+    succeed(&one, plain("2")).await;
+    fill(&scene, MANY, secs(1));
+    age();
+    turn(&scene);
+    assert!(one.prune(None, &KEEP, 1_000).await.unwrap().more);
+    assert_eq!(prune(&other, 4).await, MANY + 1);
+    // The part comes again, with the job of the least id.
+    scene.sql("select setval('quell.ended_part', 1)");
+    end(&one, None, &late, Outcome::Succeeded { output: Some(Payload::from_text("7").unwrap()) })
+        .await;
+    fill(&scene, MANY, secs(1));
+    scene.sql(&format!("update quell.ended set ended_at = ended_at - {}", EXPIRED.as_micros()));
+    turn(&scene);
+    assert_eq!(prune(&one, 4).await, MANY + 1);
+    let told = one.enqueue(None, vec![Batch::one(paid("late"))]).await.unwrap().remove(0).unwrap();
+    assert!(
+        matches!(&told[0], Receipt::Existing { state: JobState::Succeeded, output: Some(_), .. }),
+        "{told:?}"
+    );
 }
 
 #[tokio::test]
@@ -116,6 +172,7 @@ async fn r37_what_hangs_on_the_jobs_of_a_part_leaves_in_batches() {
          insert into quell.attempt (job_id, token, started_at, outcome, worker)
          select id, 1, 0, 1, 'w' from (select id from quell.ended order by id limit {ATTEMPTS}) e"
     ));
+    turn(&scene);
     let first = store.prune(None, &KEEP, 1_000).await.unwrap();
     assert_eq!(first, Pruned { jobs: 0, expired: 0, more: true });
     let left: u64 = scene.sql("select count(*) from quell.attempt").parse().unwrap();
@@ -162,10 +219,8 @@ async fn r37_r39_nobody_waits_while_a_part_is_in_use() {
     let store = scene.store().await;
     succeed(&store, plain("1")).await;
     fill(&scene, MANY, EXPIRED);
-    scene.sql(
-        "delete from quell.ended where id = (select min(id) from quell.ended);
-         select setval('quell.ended_part', 2)",
-    );
+    scene.sql("delete from quell.ended where id = (select min(id) from quell.ended)");
+    turn(&scene);
     let mut report = scene.connect().await;
     let read = format!("begin; select count(*) from {}.ended", scene.schema());
     sqlx::raw_sql(sqlx::AssertSqlSafe(read)).execute(&mut report).await.unwrap();
@@ -187,6 +242,7 @@ async fn r37_r39_jobs_leave_though_their_part_is_in_use_all_the_time() {
     succeed(&store, plain("1")).await;
     fill(&scene, MANY, 2 * HOUR + HOUR / 60);
     scene.sql("delete from quell.ended where id = (select min(id) from quell.ended)");
+    turn(&scene);
     let mut report = scene.connect().await;
     let read = format!("begin; select count(*) from {}.ended", scene.schema());
     sqlx::raw_sql(sqlx::AssertSqlSafe(read)).execute(&mut report).await.unwrap();
@@ -202,6 +258,7 @@ async fn blocks_of_emptying(many: u64) -> u64 {
     succeed(&store, plain("1")).await;
     fill(&scene, many, EXPIRED);
     scene.sql("delete from quell.ended where id = (select min(id) from quell.ended)");
+    turn(&scene);
     store.counts().await.unwrap();
     drop(store);
     let name = format!("parts-{}", scene.schema());
