@@ -139,6 +139,21 @@ pub(crate) struct Stripped {
     pub(crate) is_done: bool,
 }
 
+/// Removes the rows of a table that belong to jobs of the part `$1` with ids after `$2` and up to `$3`
+/// which ended by `$4`.
+macro_rules! strip {
+    ($table:literal) => {
+        concat!(
+            "delete from quell.",
+            $table,
+            " a
+              where a.job_id > $2 and a.job_id <= $3
+                and (select true from quell.ended e
+                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)"
+        )
+    };
+}
+
 impl Tx<'_> {
     /// Removes what hangs on the jobs of a part that ended by then, in a batch of about `limit`; goes on
     /// where an earlier call has come, if the part was not emptied since.
@@ -169,28 +184,16 @@ impl Tx<'_> {
                from quell.ended e
               where i.job_id > $2 and i.job_id <= $3 and i.state is null
                 and e.part = $1 and e.id between i.job_id and i.job_id and e.ended_at <= $4",
-            "delete from quell.attempt a
-              where a.job_id > $2 and a.job_id <= $3
-                and (select true from quell.ended e
-                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)",
-            "delete from quell.effect a
-              where a.job_id > $2 and a.job_id <= $3
-                and (select true from quell.ended e
-                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)",
-            "delete from quell.hold a
-              where a.job_id > $2 and a.job_id <= $3 and a.expires_at + 0 = 9223372036854775807
-                and (select true from quell.ended e
-                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)",
-            "delete from quell.past a
-              where a.job_id > $2 and a.job_id <= $3
-                and (select true from quell.ended e
-                      where e.part = $1 and e.id = a.job_id and e.ended_at <= $4)",
+            strip!("attempt"),
+            strip!("effect"),
+            concat!(strip!("hold"), " and a.expires_at + 0 = 9223372036854775807"),
+            strip!("past"),
         ];
         const WHAT: &str = "remove what hangs on ended jobs";
         let rows = self.fetch(WHAT, self.sql.query(SPAN).bind(part)).await?;
-        let (least, last, file): (Option<i64>, Option<i64>, i64) =
-            (get(first(&rows)?, 0)?, get(first(&rows)?, 1)?, get(first(&rows)?, 2)?);
-        let (Some(least), Some(last)) = (least, last) else {
+        let row = first(&rows)?;
+        let file: i64 = get(row, 2)?;
+        let (Some(least), Some(last)) = (get::<Option<i64>, _>(row, 0)?, get(row, 1)?) else {
             return Ok(Stripped { part, file, upto: 0, is_done: true });
         };
         let before = before.filter(|before| before.part == part && before.file == file);

@@ -16,7 +16,7 @@ const SLACK: u64 = 60;
 const GROWING: &[(&str, &str)] = &[];
 
 /// A schema whose blocks are counted.
-struct Books(Scene);
+pub(crate) struct Books(pub(crate) Scene);
 
 impl Books {
     /// What its sessions are called.

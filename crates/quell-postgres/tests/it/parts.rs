@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell_conformance::budget::Ledger;
 use quell_conformance::rig::{fails, plain, secs, until};
 use quell_core::history::Event;
 use quell_core::idempotency::Idempotency;
@@ -13,8 +14,10 @@ use quell_core::{
 use quell_postgres::{PostgresOptions, PostgresStore};
 use sqlx::Connection;
 
+use crate::budget::Books;
 use crate::counts::expect_exact;
 use crate::scene::{Recorded, Scene, claim, end, jobs};
+use crate::schema::report;
 
 /// As many as make a part leave as a whole.
 const MANY: u64 = 10_000;
@@ -221,9 +224,7 @@ async fn r37_r39_nobody_waits_while_a_part_is_in_use() {
     fill(&scene, MANY, EXPIRED);
     scene.sql("delete from quell.ended where id = (select min(id) from quell.ended)");
     turn(&scene);
-    let mut report = scene.connect().await;
-    let read = format!("begin; select count(*) from {}.ended", scene.schema());
-    sqlx::raw_sql(sqlx::AssertSqlSafe(read)).execute(&mut report).await.unwrap();
+    let report = report(&scene).await;
     assert_eq!(store.prune(None, &KEEP, 1_000).await.unwrap(), Pruned::default());
     succeed(&store, plain("2")).await;
     report.close().await.unwrap();
@@ -243,9 +244,7 @@ async fn r37_r39_jobs_leave_though_their_part_is_in_use_all_the_time() {
     fill(&scene, MANY, 2 * HOUR + HOUR / 60);
     scene.sql("delete from quell.ended where id = (select min(id) from quell.ended)");
     turn(&scene);
-    let mut report = scene.connect().await;
-    let read = format!("begin; select count(*) from {}.ended", scene.schema());
-    sqlx::raw_sql(sqlx::AssertSqlSafe(read)).execute(&mut report).await.unwrap();
+    let report = report(&scene).await;
     assert_eq!(prune(&store, 11).await, MANY);
     assert_eq!(jobs(&*store).await, 0);
     report.close().await.unwrap();
@@ -261,31 +260,14 @@ async fn blocks_of_emptying(many: u64) -> u64 {
     turn(&scene);
     store.counts().await.unwrap();
     drop(store);
-    let name = format!("parts-{}", scene.schema());
-    let url = format!("{}&application_name={name}", scene.url);
-    let blocks = || -> u64 {
-        let sum = format!(
-            "select sum(heap_blks_hit + heap_blks_read
-                        + coalesce(idx_blks_hit, 0) + coalesce(idx_blks_read, 0))
-               from pg_statio_all_tables where schemaname = '{}'",
-            scene.schema()
-        );
-        scene.sql(&sum).parse().unwrap()
+    let books = Books(scene);
+    books.close(books.open().await).await;
+    let prune = async |store: &dyn Store| {
+        let pruned = store.prune(None, &KEEP, 1_000).await?;
+        assert_eq!((pruned.jobs, pruned.more), (many, false));
+        Ok(())
     };
-    let are_over = async || {
-        let open = "select count(*) from pg_stat_activity where application_name like";
-        until("the sessions have ended", async || scene.sql(&format!("{open} '{name}%'")) == "0")
-            .await;
-    };
-    let open = || PostgresOptions::from_url(&url).unwrap().connections(1).open();
-    drop(open().await.unwrap());
-    are_over().await;
-    let before = blocks();
-    let store = open().await.unwrap();
-    assert_eq!(prune(&store, 1).await, many);
-    drop(store);
-    are_over().await;
-    blocks() - before
+    books.count(prune).await.unwrap()
 }
 
 #[tokio::test]

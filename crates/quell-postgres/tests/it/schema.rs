@@ -95,7 +95,7 @@ async fn a_schema_is_brought_forward_with_its_jobs_and_older_processes_go_on() {
 }
 
 /// A report that reads for hours holds every table that it read.
-async fn report(scene: &Scene) -> sqlx::PgConnection {
+pub(crate) async fn report(scene: &Scene) -> sqlx::PgConnection {
     let schema = scene.schema();
     let tables = ["job", "ended", "queue", "task", "inbox", "attempt"]
         .map(|table| format!("select count(*) from {schema}.{table}"));
