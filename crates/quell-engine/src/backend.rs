@@ -182,6 +182,9 @@ pub struct Begun<Tx> {
     pub ids: Ids,
 }
 
+/// How many jobs there are of a queue and task in a state, or by how many they become more or fewer.
+pub type Tally = BTreeMap<(QueueName, TaskName, JobState), i64>;
+
 /// What a step changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -199,6 +202,9 @@ pub struct Changes {
     /// Jobs whose rows cannot be decoded: they are kept as they are beside their row
     /// [`RowName::Aside`], and are no longer found under [`RowName::Job`].
     pub aside: BTreeSet<JobId>,
+    /// By how many the jobs become more or fewer. It follows from the entries that have a note, and has
+    /// no zeros.
+    pub counts: Tally,
 }
 
 impl Changes {
@@ -209,6 +215,21 @@ impl Changes {
             && self.enter.is_empty()
             && self.leave.is_empty()
             && self.aside.is_empty()
+    }
+
+    /// Counts a job that enters or leaves an index with this note.
+    pub(crate) fn count(&mut self, note: &Note, by: i64) {
+        add_to(&mut self.counts, (note.queue.clone(), note.task.clone(), note.state), by);
+    }
+}
+
+/// Adds to a tally, in which nothing is zero.
+pub fn add_to(tally: &mut Tally, lane: (QueueName, TaskName, JobState), by: i64) {
+    let count = tally.get(&lane).copied().unwrap_or(0).saturating_add(by);
+    if count == 0 {
+        tally.remove(&lane);
+    } else {
+        tally.insert(lane, count);
     }
 }
 
@@ -299,6 +320,20 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// What can be decoded of the row of a job that cannot be decoded whole, with
     /// [`JobState::Unreadable`] for a state that cannot.
     async fn load_in_part(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Job>>;
+
+    /// How many jobs there are: the sum of all [`Changes::counts`] that were committed. It costs no more
+    /// with more jobs.
+    ///
+    /// # Errors
+    /// Of kind [`Corrupt`](quell_core::ErrorKind::Corrupt) where what it keeps of them cannot be read:
+    /// the engine then counts the entries of all indexes.
+    async fn counts(&self, tx: &mut Self::Tx) -> Result<Tally>;
+
+    /// Does what keeps its own costs flat, such as adding up what single commits left. It is called now
+    /// and then; nothing by default.
+    async fn tidy(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// The clock and a few facts about its health.
     async fn checkup(&self) -> Result<Checkup>;

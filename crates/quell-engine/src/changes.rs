@@ -345,6 +345,12 @@ impl Changes {
 
     /// Takes a row out of the indexes that it was in, and into those that it is in.
     pub(crate) fn move_entries(&mut self, name: &RowName, was: Entries, is: Entries) {
+        let note = |entries: &Entries| entries.iter().find_map(|(_, _, note)| note.clone());
+        let (before, after) = (note(&was), note(&is));
+        if before != after {
+            before.iter().for_each(|note| self.count(note, -1));
+            after.iter().for_each(|note| self.count(note, 1));
+        }
         for (index, place, _) in &was {
             if !is.iter().any(|(other, at, _)| at == place && other == index) {
                 self.leave.push((index.clone(), *place, name.clone()));

@@ -20,7 +20,7 @@ use quell_core::{
     TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub,
     Wakeups, WorkerId, dispatch, lacks, unreadable,
 };
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::backend::{Backend, Index, Scan, Time, contended};
 use crate::hot::offer;
@@ -436,6 +436,9 @@ impl<B: Backend> Steps for Engine<B> {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
+        if let Err(error) = self.backend.tidy().await {
+            error!(%error, "a backend could not keep its costs flat");
+        }
         let (mut most, mut all) = (self.share(CHANGES_OF_AN_END).min(limit), Pruned::default());
         loop {
             match self.remove_old(now, retention, most).await {

@@ -12,6 +12,7 @@
 pub mod backend;
 mod changes;
 mod claim;
+mod counts;
 mod engine;
 mod hot;
 mod known;
@@ -27,7 +28,8 @@ mod step;
 mod upkeep;
 
 pub use backend::{
-    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Time,
+    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Tally, Time,
+    add_to,
 };
 pub use engine::{Engine, told};
 pub use maps::Maps;

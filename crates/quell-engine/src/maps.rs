@@ -15,7 +15,8 @@ use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, Result, Timestamp};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::backend::{
-    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Time,
+    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Tally, Time,
+    add_to,
 };
 use crate::rows::{Row, RowName};
 
@@ -36,6 +37,7 @@ pub struct Kept {
     /// All other rows.
     rows: HashMap<RowName, Row>,
     indexes: BTreeMap<Index, BTreeMap<At, Option<Note>>>,
+    counts: Tally,
 }
 
 impl Maps {
@@ -43,7 +45,8 @@ impl Maps {
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         let (jobs, rows, indexes) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
-        Maps(Arc::new(Mutex::new(Kept { now, next_id: 1, jobs, rows, indexes })))
+        let counts = Tally::new();
+        Maps(Arc::new(Mutex::new(Kept { now, next_id: 1, jobs, rows, indexes, counts })))
     }
 }
 
@@ -92,6 +95,9 @@ impl Kept {
     }
 
     fn apply(&mut self, changes: Changes) {
+        for (lane, by) in changes.counts {
+            add_to(&mut self.counts, lane, by);
+        }
         self.next_id = self.next_id.saturating_add(changes.ids);
         for (name, row) in changes.rows {
             if let Some(kind) = Kind::of(&name) {
@@ -203,6 +209,10 @@ impl Backend for Maps {
 
     async fn load_in_part(&self, _: &mut Self::Tx, _: JobId) -> Result<Option<Job>> {
         Ok(None)
+    }
+
+    async fn counts(&self, tx: &mut Self::Tx) -> Result<Tally> {
+        Ok(tx.counts.clone())
     }
 
     async fn checkup(&self) -> Result<Checkup> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quell_core::alert::{AlertRow, LaneOverview, Overview};
 use quell_core::{
-    Counts, DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult, JobState, Key,
+    DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult, JobState, Key,
     KeyAdvice, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp, UnreadableJob,
     UnreadablePage,
 };
@@ -130,30 +130,8 @@ impl<B: Backend> Step<'_, B> {
         Ok(page.len() >= size)
     }
 
-    /// How many jobs there are, from the indexes alone.
-    pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
-        let mut counts: BTreeMap<(QueueName, TaskName, JobState), u64> = BTreeMap::new();
-        for index in self.every_index().await? {
-            for entry in self.scan_all(Scan::first(index, PAGE)).await? {
-                let Some(note) = entry.note else { continue };
-                let count = counts.entry((note.queue, note.task, note.state)).or_default();
-                *count = count.saturating_add(1);
-            }
-        }
-        let rows = counts.into_iter();
-        Ok(rows.map(|((queue, task, state), jobs)| Counts { queue, task, state, jobs }).collect())
-    }
-
-    /// The indexes of which each job is in one.
-    async fn every_index(&mut self) -> Result<Vec<Index>> {
-        let mut indexes =
-            vec![Index::Waiting, Index::Leases, Index::Ended, Index::Dead, Index::Unreadable];
-        indexes.extend(self.all_lines().await?);
-        Ok(indexes)
-    }
-
     /// The lines that there may be.
-    async fn all_lines(&mut self) -> Result<Vec<Index>> {
+    pub(crate) async fn all_lines(&mut self) -> Result<Vec<Index>> {
         let (queues, tasks) = (self.queue_names().await?, self.task_names().await?);
         let lines = queues.iter().flat_map(|queue| {
             tasks.iter().map(move |task| Index::Line(queue.clone(), task.clone()))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{Error, ErrorKind, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp};
 
-use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Time};
+use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Tally, Time};
 use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
 
@@ -280,6 +280,11 @@ impl<'b, B: Backend> Step<'b, B> {
         }
     }
 
+    /// The counts that the backend keeps.
+    pub(crate) async fn kept_counts(&mut self) -> Result<Tally> {
+        self.backend.counts(&mut self.tx).await
+    }
+
     /// A job that is set aside, decoded again.
     pub(crate) async fn load_aside(&mut self, id: JobId) -> Result<Option<Row>> {
         self.backend.load_aside(&mut self.tx, id).await
@@ -418,6 +423,7 @@ impl<'b, B: Backend> Step<'b, B> {
             self.note_changes(&mut changes, &before, &ended.rows)?;
             news = ended.news;
         }
+        self.count_asides(&mut changes).await?;
         let Step { backend, tx, .. } = self;
         if changes.is_empty() {
             return Ok(Some(news));

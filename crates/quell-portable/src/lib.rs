@@ -11,6 +11,7 @@ mod announce;
 mod below;
 mod beside;
 mod carried;
+mod counted;
 mod damaged;
 mod held;
 mod ids;

@@ -8,9 +8,9 @@
 //! | `k:` `d:` `r:` `m:` | debounce, dedup and idempotency keys, and memories |
 //! | `q:` `t:` `s:` `w:` `g:` | queues, tasks, starts, turns, gates |
 //! | `c:` `f:` `o:` `y:` `a:` | schedules, ticks, origins, workers, alerts |
-//! | `i:` | which ids are taken, and the store's random name |
+//! | `i:` | which ids are taken, which number the partition has, and the store's random name |
+//! | `n:` | how many jobs there are |
 //! | `x:` | places in indexes |
-//! | `i:` | which ids are taken, and which number the partition has |
 //! | `p:` | the partitions of the store, in the one that lists them |
 //!
 //! Names order as the index does. Text in them is escaped, so that it can be read back; where it is

@@ -9,17 +9,19 @@ use std::ops;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use futures_util::future::{join, try_join_all};
+use futures_util::future::{join3, try_join_all};
 use quell_core::checkup::{Checkup, ClockReading};
 use quell_core::part::{Ids, News};
 use quell_core::{
     Capabilities, Error, ErrorKind, Job, JobId, JobState, QueueName, Result, Timestamp,
 };
 use quell_engine::{
-    Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen, Time,
+    Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen, Tally,
+    Time,
 };
 
 use crate::beside::{self, Copies, split};
+use crate::counted::{self, CommitsCounted};
 use crate::damaged::decode_in_part;
 use crate::held::Doubt;
 use crate::ids::{Numbers, TakenIds};
@@ -54,6 +56,8 @@ pub struct Partition<T> {
     state: Arc<Mutex<State>>,
     notices: Option<Arc<Notices>>,
     numbers: Numbers,
+    /// Since the last fold of this process.
+    pub(crate) commits: CommitsCounted,
 }
 
 /// What a process knows of a partition.
@@ -99,6 +103,7 @@ impl<T: Table> Partition<T> {
             state: Arc::new(Mutex::new(state)),
             notices: None,
             numbers: Numbers::ALL,
+            commits: CommitsCounted::default(),
         }
     }
 
@@ -193,7 +198,7 @@ impl<T: Table> Partition<T> {
     }
 
     /// The first rows of a range: so many, unless it ends before. A service may give fewer at a time.
-    async fn page(&self, range: Range, limit: usize) -> Result<table::Page> {
+    pub(crate) async fn page(&self, range: Range, limit: usize) -> Result<table::Page> {
         let (mut rows, mut range) = (Vec::new(), range);
         loop {
             let left = limit.saturating_sub(rows.len());
@@ -207,7 +212,7 @@ impl<T: Table> Partition<T> {
     }
 
     /// The changes that a batch consists of, long rows in parts.
-    fn in_parts(&self, rows: Vec<Change>, parts: &PartCounts) -> Result<Vec<Change>> {
+    pub(crate) fn in_parts(&self, rows: Vec<Change>, parts: &PartCounts) -> Result<Vec<Change>> {
         let bounds = self.table.bounds();
         let mut batch = Vec::with_capacity(rows.len());
         for change in rows {
@@ -375,7 +380,8 @@ impl<T: Table> Backend for Partition<T> {
     }
 
     fn most_changes(&self) -> usize {
-        self.table.bounds().changes
+        // One row is left to the counts.
+        self.table.bounds().changes.saturating_sub(1)
     }
 
     fn most_payload(&self) -> usize {
@@ -476,6 +482,7 @@ impl<T: Table> Backend for Partition<T> {
         let needed = self.notices.as_ref().map(needed).unwrap_or_default();
         let windows = beside::windows(&changes);
         let started = started_in(&changes);
+        let counts = counted::change_of(&changes.counts, now)?;
         let rows = rows_of(&read, &copies, changes)?;
         let most = bounds.row_bytes.min(LONGEST);
         let with = beside::with_copies(&rows, &windows, &read, most);
@@ -484,6 +491,8 @@ impl<T: Table> Backend for Partition<T> {
             // What fits without copies is accepted.
             batch = self.in_parts(rows, &parts)?;
         }
+        let has_counts = counts.is_some();
+        batch.extend(counts);
         if batch.len() > bounds.changes || bytes_of(&batch) > bounds.batch_bytes {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
         }
@@ -499,7 +508,8 @@ impl<T: Table> Backend for Partition<T> {
         // Until it is known what became of the batch, nobody else gets its ids.
         let mut ids = ids;
         let first = std::mem::replace(&mut ids.ids.start, ids.ids.end);
-        let (written, ()) = join(self.write(batch), self.cancel_lost()).await;
+        let (written, (), ()) =
+            join3(self.write(batch), self.cancel_lost(), self.fold_some(has_counts)).await;
         match written {
             Ok(table::Committed::Done(_)) => {
                 doubt.end();
@@ -533,6 +543,14 @@ impl<T: Table> Backend for Partition<T> {
         let row = |name: String| tx.read.get(&name).cloned().flatten();
         let row = row(of_row(&RowName::Job(id))).or_else(|| row(of_raw(id)));
         Ok(row.and_then(|row| decode_in_part(id, &row.value)))
+    }
+
+    async fn counts(&self, _: &mut Tx) -> Result<Tally> {
+        self.kept_counts().await
+    }
+
+    async fn tidy(&self) -> Result<()> {
+        self.fold_all().await
     }
 
     async fn checkup(&self) -> Result<Checkup> {
@@ -660,14 +678,14 @@ pub(crate) fn decode_value(name: &RowName, value: &[u8]) -> Result<Row> {
     })
 }
 
-fn from_json<D: serde::de::DeserializeOwned>(row: &table::Row) -> Result<D> {
+pub(crate) fn from_json<D: serde::de::DeserializeOwned>(row: &table::Row) -> Result<D> {
     serde_json::from_slice(&row.value).map_err(|error| {
         let message = format!("cannot decode the row {:?} of the table", row.name);
         Error::new(ErrorKind::Corrupt, message).with_source(error)
     })
 }
 
-fn to_json<S: serde::Serialize>(value: &S) -> Result<Vec<u8>> {
+pub(crate) fn to_json<S: serde::Serialize>(value: &S) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| {
         Error::new(ErrorKind::Internal, "a row has no JSON form").with_source(error)
     })

@@ -15,7 +15,7 @@ use quell_core::{
     SettledAs, Store, Timestamp, Wakeups, dispatch,
 };
 use quell_engine::{
-    Backend, Begun, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Time,
+    Backend, Begun, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Tally, Time,
 };
 
 /// Maps that take every second hot operation by themselves, and show what each commit changes.
@@ -78,6 +78,10 @@ impl Backend for Watched {
 
     async fn load_in_part(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<Job>> {
         self.maps.load_in_part(tx, id).await
+    }
+
+    async fn counts(&self, tx: &mut Self::Tx) -> Result<Tally> {
+        self.maps.counts(tx).await
     }
 
     async fn checkup(&self) -> Result<Checkup> {

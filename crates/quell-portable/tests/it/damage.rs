@@ -10,6 +10,7 @@ use quell_core::{
 use quell_portable::{Change, Condition, MemoryTable, Table};
 
 use crate::between::{at, damage, enqueue, names, plains, start, two};
+use crate::counted::expect_exact;
 
 fn cut(text: &str) -> String {
     text[..text.len() / 2].to_owned()
@@ -25,6 +26,7 @@ async fn r25_an_unreadable_window_can_be_discarded() {
     let listed = store.unreadable(&UnreadablePage::default()).await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(store.discard(at(11), &[id], "gone").await.unwrap(), [id]);
+    expect_exact(&two.table).await;
 }
 
 #[tokio::test]
@@ -35,6 +37,7 @@ async fn r25_a_row_that_is_no_json_holds_up_no_other() {
     damage(&two.table, ids[0], cut).await;
     let started = start(store, 1, 2).await;
     assert_eq!(started.len(), 1, "the other one starts");
+    expect_exact(&two.table).await;
 }
 
 #[tokio::test]
@@ -48,6 +51,7 @@ async fn r25_a_row_that_is_no_json_is_listed_and_can_be_discarded() {
     assert_eq!(listed.iter().map(|job| job.id).collect::<Vec<_>>(), ids);
     assert_eq!(store.discard(at(2), &ids, "gone").await.unwrap(), ids);
     assert_eq!(names(&two.table, "u:").await, [""; 0]);
+    expect_exact(&two.table).await;
 }
 
 #[tokio::test]
@@ -58,6 +62,7 @@ async fn r25_a_job_whose_due_time_cannot_be_decoded_holds_up_no_other() {
     damage(&two.table, ids[0], |text| text.replace("\"due_at\":", "\"due_at_then\":")).await;
     let started = start(store, 1, 2).await;
     assert_eq!(started.len(), 1, "the other one starts");
+    expect_exact(&two.table).await;
 }
 
 #[tokio::test]
@@ -72,6 +77,7 @@ async fn r21_r25_rows_of_running_jobs_that_are_no_json_hold_up_no_lapse() {
     let _reaped = store.reap(at(100), 100).await;
     let job = store.job(ids[19]).await.unwrap().unwrap();
     assert_eq!(job.state, JobState::Scheduled, "its lease lapsed long ago");
+    expect_exact(&two.table).await;
 }
 
 #[tokio::test]
@@ -89,6 +95,7 @@ async fn r25_r37_rows_of_ended_jobs_that_are_no_json_hold_up_no_prune() {
     // Without end where the places of the others stay.
     store.prune(at(1_000), &retention, 100).await.unwrap();
     assert!(store.job(ids[19]).await.unwrap().is_none(), "it ended long ago");
+    expect_exact(&two.table).await;
 }
 
 /// What was cut off a row is there again, as for a newer process.
@@ -123,4 +130,5 @@ async fn r25_jobs_of_which_nothing_was_known_are_put_back() {
     assert_eq!(store.restore(at(101), &ids).await.unwrap(), ids);
     assert_eq!(store.job(runs).await.unwrap().unwrap().absorbed_by, Some(waits));
     assert_eq!(start(store, 200, 10).await.len(), 3);
+    expect_exact(&two.table).await;
 }

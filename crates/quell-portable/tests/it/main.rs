@@ -5,6 +5,7 @@ mod beside;
 mod between;
 mod cancels;
 mod contention;
+mod counted;
 mod crowd;
 mod damage;
 mod dedup_races;
@@ -33,28 +34,35 @@ use quell_core::history::Sink;
 use quell_engine::Engine;
 use quell_portable::{MemoryTable, Partition};
 
-fn store() -> Engine<Partition<MemoryTable>> {
-    Engine::new(Partition::new(MemoryTable::new(Rig::START), "p"))
+use crate::counted::Kept;
+
+fn store(table: &MemoryTable) -> Engine<Partition<MemoryTable>> {
+    Engine::new(Partition::new(table.clone(), "p"))
 }
 
-fn opened(store: impl Store) -> Opened {
-    Opened { store: Arc::new(store), guard: Box::new(()) }
+/// At the end the counts say what the entries say.
+fn opened(table: MemoryTable, store: impl Store) -> Opened {
+    Opened { store: Arc::new(store), guard: Box::new(Kept(table)) }
 }
 
 async fn open() -> Opened {
-    opened(store())
+    let table = MemoryTable::new(Rig::START);
+    let store = store(&table);
+    opened(table, store)
 }
 
 async fn open_recorded(sink: Sink) -> Opened {
-    opened(store().with_history(sink))
+    let table = MemoryTable::new(Rig::START);
+    let store = store(&table).with_history(sink);
+    opened(table, store)
 }
 
 quell_conformance::suite!(open, open_recorded);
 
 fn place() -> Place {
-    let table = MemoryTable::new(Rig::START);
+    let table = Arc::new(Kept(MemoryTable::new(Rig::START)));
     Place::new(move |sink| {
-        let partition = Partition::new(table.clone(), "p");
+        let partition = Partition::new(table.0.clone(), "p");
         async move { Arc::new(Engine::new(partition).with_history(sink)) as Arc<dyn Store> }
     })
 }
@@ -66,7 +74,8 @@ quell_conformance::simulation!("portable", place);
 fn a_store_on_short_pages_answers_like_the_model() {
     let open = || async {
         let table = MemoryTable::new(Rig::START).with_page_limit(2);
-        opened(Engine::new(Partition::new(table, "p")))
+        let store = store(&table);
+        opened(table, store)
     };
     quell_conformance::oracle::compare(open, quell_conformance::oracle::COUNTED);
 }

@@ -493,14 +493,14 @@ async fn r18_the_largest_batches_that_are_sent_are_enqueued() {
         when: When::After(secs(60)),
         ..plain("1")
     };
-    let many: Vec<NewTrigger> = (0..24).map(of).collect();
+    let many: Vec<NewTrigger> = (0..23).map(of).collect();
     client.rig.trigger_batch(Batch { triggers: many, dedup: Some(dedup("many")) }).await;
-    client.rig.trigger_batch(batch("same", &["1"; 47])).await;
+    client.rig.trigger_batch(batch("same", &["1"; 46])).await;
     let long = format!("\"{}\"", "x".repeat(64_900));
     let trigger = NewTrigger { payload: Payload::from_text(long).unwrap(), ..unique("d", "1") };
     client.rig.trigger(trigger).await;
     let worker = scene.worker().await;
-    scene.taken_in(&worker, 24 + 47 + 1).await;
+    scene.taken_in(&worker, 23 + 46 + 1).await;
     assert!(scene.timer.timer.dead().is_empty());
 }
 

@@ -29,6 +29,7 @@ use quell_portable::{MemoryTable, MemoryTimer, Partition, Partitions, Spread, Ti
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::counted::counts_of;
 use crate::unruly::Unruly;
 use table::{Dangers, Troubled};
 
@@ -285,6 +286,8 @@ impl World {
         let left = if in_time.is_none() { all().await } else { Vec::new() };
         let jobs = in_time.unwrap_or_default();
         assert!(left.is_empty(), "seed {seed}: not all jobs have ended: {left:#?}");
+        let counts = quell.store().counts().await.unwrap();
+        assert_eq!(counts, counts_of(&jobs), "seed {seed}");
         jobs.iter().for_each(|job| record.line(Event::row(job)));
         record.line(Event::End);
     }
