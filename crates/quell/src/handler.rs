@@ -90,6 +90,64 @@ impl<T: Task> Input for Collected<T> {
 }
 
 /// A function that runs jobs of one task: `async fn(T, Ctx<S>) -> Result<T::Output, TaskError>`.
+///
+/// ```
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Mail;
+/// # impl quell::Task for Mail {
+/// #     const NAME: &'static str = "mail";
+/// #     type Output = ();
+/// # }
+/// use quell::{Ctx, Quell, TaskError};
+///
+/// async fn send(_: Mail, _: Ctx<()>) -> Result<(), TaskError> {
+///     Ok(())
+/// }
+///
+/// fn register(quell: &Quell) {
+///     let _worker = quell.worker(()).register(send);
+/// }
+/// ```
+///
+/// A function without a context is no handler:
+///
+/// ```compile_fail,E0593
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Mail;
+/// # impl quell::Task for Mail {
+/// #     const NAME: &'static str = "mail";
+/// #     type Output = ();
+/// # }
+/// use quell::{Ctx, Quell, TaskError};
+///
+/// async fn send(_: Mail) -> Result<(), TaskError> {
+///     Ok(())
+/// }
+///
+/// fn register(quell: &Quell) {
+///     let _worker = quell.worker(()).register(send);
+/// }
+/// ```
+///
+/// Nor is one of something that is no task:
+///
+/// ```compile_fail,E0277
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Mail;
+/// # impl quell::Task for Mail {
+/// #     const NAME: &'static str = "mail";
+/// #     type Output = ();
+/// # }
+/// use quell::{Ctx, Quell, TaskError};
+///
+/// async fn send(_: String, _: Ctx<()>) -> Result<(), TaskError> {
+///     Ok(())
+/// }
+///
+/// fn register(quell: &Quell) {
+///     let _worker = quell.worker(()).register(send);
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler for a worker with state `{S}`",
     label = "not a handler",

@@ -4,7 +4,6 @@
 #[cfg(feature = "azure")]
 mod azure;
 mod cancels;
-mod compile;
 mod dead;
 mod effects;
 mod failures;
