@@ -83,8 +83,11 @@ fn own_nextest(root: &Path) -> std::path::PathBuf {
     root.join("target/tools/bin/cargo-nextest")
 }
 
+/// Half of the time tests wait: for a deadline, a server, a time to come. So two run on each core.
 fn nextest_command(root: &Path) -> Command {
-    let args = ["nextest", "run", "--workspace", "--all-features", "--locked"];
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once = format!("--test-threads={}", cores.saturating_mul(2));
+    let args = ["nextest", "run", "--workspace", "--all-features", "--locked", &at_once];
     let own = own_nextest(root);
     if own.exists() {
         let mut command = Command::new(own);
