@@ -10,16 +10,18 @@
 //! | `n:a` | a number that differs after each fold |
 //! | `n:d:…` | what one commit changed |
 //! | `n:s:QUEUE` | the sums of a queue |
+//! | `n:x:…` | one of these that could not be decoded: as long as there is one, all entries are counted |
 //!
 //! Invariant: the sums and the rows of commits together are the counts at each moment. A reader takes
 //! several moments, so it starts over where a fold came between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use quell_core::{Error, ErrorKind, JobState, QueueName, Result, TaskName, Timestamp};
 use quell_engine::{Tally, add_to};
-use tracing::debug;
+use tracing::{debug, error};
 
 use crate::long::{PartCounts, whole};
 use crate::names::text;
@@ -32,16 +34,24 @@ const FOLDS: &str = "n:a";
 const COMMITS: &str = "n:d:";
 /// What the sums begin with.
 const SUMS: &str = "n:s:";
+/// What the names of rows begin with that could not be decoded; the row's own name follows.
+const ASIDE: &str = "n:x:";
 /// After how many commits of its own a process folds.
 const FOLD_AFTER: u64 = 64;
 /// Rows of commits that one fold adds at most, where a table takes more changes in a batch.
 const MOST_FOLDED: usize = 1_000;
 /// Rows of a batch that are left to the row of folds and to parts of long sums.
 const LEFT: usize = 10;
+/// Folds beside one commit.
+const FOLDS_BESIDE: usize = 4;
+/// How long they may take.
+const LONGEST: Duration = Duration::from_secs(1);
 /// Folds of one call of upkeep.
-const MOST_FOLDS: usize = 50;
+pub(crate) const FOLDS_OF_UPKEEP: usize = 200;
 /// How often the counts are read that folds change meanwhile.
-const TRIES: usize = 10;
+const TRIES: u32 = 10;
+/// Between two such reads, at most, after the first.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Rows that are read at a time.
 const PAGE: usize = 1_000;
 
@@ -96,18 +106,58 @@ struct Sums {
     tally: Tally,
 }
 
+/// What came of a fold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Folded {
+    /// Nothing is left to fold, but for what came meanwhile.
+    All,
+    /// There may be more.
+    Some,
+    /// Another process folded, too, and this one did nothing.
+    Nothing,
+}
+
+/// What a fold changes.
+#[derive(Default)]
+struct Fold {
+    changes: Vec<Change>,
+    parts: PartCounts,
+}
+
+impl Fold {
+    /// Removes a row that was read.
+    fn remove(&mut self, row: &Row) {
+        let condition = Condition::Version(row.version.clone());
+        self.changes.push(Change { row: row.name.clone(), condition, value: None });
+    }
+
+    /// Sets a row aside that cannot be decoded, so that it holds up no other.
+    fn set_aside(&mut self, row: &Row, reason: &Error) {
+        error!(row = row.name, %reason, "counts of jobs cannot be read, so all entries are counted");
+        let name = format!("{ASIDE}{}", row.name);
+        let value = Some(row.value.clone());
+        self.changes.push(Change { row: name, condition: Condition::Any, value });
+        self.remove(row);
+    }
+}
+
 impl<T: Table> Partition<T> {
     /// The counts at one moment.
     pub(crate) async fn kept_counts(&self) -> Result<Tally> {
-        for _ in 0..TRIES {
+        for tries in 0..TRIES {
             let folds = self.folds().await?;
             let (mut tally, mut range) = (Tally::new(), Range::of("n:"));
             loop {
                 let page = self.page(range.clone(), PAGE).await?;
                 let rows = page.rows.into_iter().map(Some).collect();
                 let (rows, _) = whole(self.table(), self.name(), rows).await?;
-                let counts = rows.iter().flatten().filter(|row| row.name != FOLDS);
-                counts.into_iter().try_for_each(|row| add(&mut tally, row))?;
+                for row in rows.iter().flatten().filter(|row| row.name != FOLDS) {
+                    if row.name.starts_with(ASIDE) {
+                        let message = format!("the row {:?} could not be read", row.name);
+                        return Err(Error::new(ErrorKind::Corrupt, message));
+                    }
+                    add(&mut tally, row)?;
+                }
                 match page.next {
                     Some(next) => range.from = next,
                     None => break,
@@ -117,6 +167,7 @@ impl<T: Table> Partition<T> {
             if version(&folds) == version(&self.folds().await?) {
                 return Ok(tally);
             }
+            tokio::time::sleep(PAUSE.saturating_mul(tries).mul_f64(fastrand::f64())).await;
         }
         let message =
             "cannot read how many jobs there are: other processes add them up all the time";
@@ -127,66 +178,68 @@ impl<T: Table> Partition<T> {
         Ok(self.table().get(self.name(), &[FOLDS.to_owned()]).await?.pop().flatten())
     }
 
-    /// Folds, after some commits that left rows. Who commits meanwhile needs nothing of it, so where it
-    /// fails the next one tries again.
+    /// Folds, after some commits that left rows, within a short time: the commit beside it waits for
+    /// that. Nothing depends on it, so where it fails the next one tries again.
     pub(crate) async fn fold_some(&self, has_counts: bool) {
-        if has_counts
-            && self.commits.next()
-            && let Err(error) = self.fold().await
-        {
-            debug!(%error, "cannot add up counts");
+        if has_counts && self.commits.next() {
+            match tokio::time::timeout(LONGEST, self.fold_all(FOLDS_BESIDE)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!(%error, "cannot add up counts"),
+                Err(_) => debug!("adding up counts takes too long"),
+            }
         }
     }
 
-    /// Folds what is there, but for what comes meanwhile.
-    pub(crate) async fn fold_all(&self) -> Result<()> {
-        for _ in 0..MOST_FOLDS {
-            if !self.fold().await? {
+    /// Folds until nothing is left, so often at most.
+    pub(crate) async fn fold_all(&self, most: usize) -> Result<()> {
+        for _ in 0..most {
+            if self.fold().await? == Folded::All {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Adds some rows of commits to the sums; says whether there may be more. One of two that fold at a
-    /// time does nothing.
-    async fn fold(&self) -> Result<bool> {
+    /// Adds some rows of commits to the sums.
+    async fn fold(&self) -> Result<Folded> {
         let folds = self.folds().await?;
-        let bounds = self.table().bounds();
-        let most = bounds.changes.saturating_sub(LEFT).min(MOST_FOLDED);
+        let most = self.table().bounds().changes.saturating_sub(LEFT).min(MOST_FOLDED);
         let page = self.page(Range::of(COMMITS), most).await?;
         let found = page.rows.len();
-        let (mut commits, mut changed) = (Vec::new(), Tally::new());
+        let rows = page.rows.into_iter().map(Some).collect();
+        let (rows, parts) = whole(self.table(), self.name(), rows).await?;
+        let mut fold = Fold { parts, ..Fold::default() };
+        let (mut changed, mut taken) = (Tally::new(), 0_usize);
         let mut queues = BTreeSet::new();
-        for row in page.rows {
+        for row in rows.iter().flatten() {
             let mut one = Tally::new();
-            add(&mut one, &row)?;
+            let read = add(&mut one, row);
             let mut all = queues.clone();
             all.extend(one.keys().map(|(queue, _, _)| queue.clone()));
-            if commits.len().saturating_add(1).saturating_add(all.len()) > most {
+            // One row for each queue, and perhaps another one where its sums cannot be read.
+            let needed = fold.changes.len().saturating_add(all.len().saturating_mul(2));
+            if taken > 0 && needed.saturating_add(2) > most {
                 break;
+            }
+            taken = taken.saturating_add(1);
+            match read {
+                Ok(()) => fold.remove(row),
+                Err(error) => {
+                    fold.set_aside(row, &error);
+                    continue;
+                }
             }
             queues = all;
             one.into_iter().for_each(|(lane, by)| add_to(&mut changed, lane, by));
-            commits.push(row);
         }
-        if commits.is_empty() {
-            return Ok(false);
+        if taken == 0 {
+            return Ok(Folded::All);
         }
-        let has_more = page.next.is_some() || commits.len() < found;
-        let (mut sums, parts) = self.sums(&queues).await?;
+        let has_more = page.next.is_some() || taken < found;
+        let mut sums = self.sums(&queues, &mut fold).await?;
         for (lane, by) in changed {
             let of_queue = sums.entry(lane.0.clone()).or_default();
             add_to(&mut of_queue.tally, lane, by);
-        }
-        let mut rows = vec![Change {
-            row: FOLDS.to_owned(),
-            condition: unchanged(folds),
-            value: Some(format!("{:016x}", fastrand::u64(..)).into_bytes().into()),
-        }];
-        for commit in commits {
-            let condition = Condition::Version(commit.version);
-            rows.push(Change { row: commit.name, condition, value: None });
         }
         for (queue, Sums { row, tally }) in sums {
             let value = match tally.is_empty() {
@@ -194,29 +247,46 @@ impl<T: Table> Partition<T> {
                 false => Some(to_json(&lines(&tally))?.into()),
             };
             if value.is_some() || row.is_some() {
-                rows.push(Change { row: of_queue(&queue), condition: unchanged(row), value });
+                let change = Change { row: of_queue(&queue), condition: unchanged(row), value };
+                // In place of the removal of one that cannot be read.
+                fold.changes.retain(|other| other.row != change.row);
+                fold.changes.push(change);
             }
         }
-        let batch = self.in_parts(rows, &parts)?;
-        let done = self.table().commit(self.name(), batch).await?;
-        Ok(has_more && matches!(done, table::Committed::Done(_)))
+        fold.changes.push(Change {
+            row: FOLDS.to_owned(),
+            condition: unchanged(folds),
+            value: Some(format!("{:016x}", fastrand::u64(..)).into_bytes().into()),
+        });
+        let batch = self.in_parts(fold.changes, &fold.parts)?;
+        Ok(match self.table().commit(self.name(), batch).await? {
+            table::Committed::Conflict => Folded::Nothing,
+            table::Committed::Done(_) if has_more => Folded::Some,
+            table::Committed::Done(_) => Folded::All,
+        })
     }
 
-    /// The sums of queues.
+    /// The sums of queues; those that cannot be read begin anew.
     async fn sums(
         &self,
         queues: &BTreeSet<QueueName>,
-    ) -> Result<(BTreeMap<QueueName, Sums>, PartCounts)> {
+        fold: &mut Fold,
+    ) -> Result<BTreeMap<QueueName, Sums>> {
         let names: Vec<String> = queues.iter().map(of_queue).collect();
         let rows = self.table().get(self.name(), &names).await?;
         let (rows, parts) = whole(self.table(), self.name(), rows).await?;
+        fold.parts.extend(parts);
         let mut sums = BTreeMap::new();
         for (queue, row) in queues.iter().zip(rows) {
             let mut tally = Tally::new();
-            row.iter().try_for_each(|row| add(&mut tally, row))?;
+            let read = row.iter().try_for_each(|row| add(&mut tally, row));
+            if let (Err(error), Some(row)) = (read, &row) {
+                fold.set_aside(row, &error);
+                tally.clear();
+            }
             sums.insert(queue.clone(), Sums { row, tally });
         }
-        Ok((sums, parts))
+        Ok(sums)
     }
 }
 

@@ -21,7 +21,7 @@ use quell_engine::{
 };
 
 use crate::beside::{self, Copies, split};
-use crate::counted::{self, CommitsCounted};
+use crate::counted::{self, CommitsCounted, FOLDS_OF_UPKEEP};
 use crate::damaged::decode_in_part;
 use crate::held::Doubt;
 use crate::ids::{Numbers, TakenIds};
@@ -483,7 +483,9 @@ impl<T: Table> Backend for Partition<T> {
         let windows = beside::windows(&changes);
         let started = started_in(&changes);
         let counts = counted::change_of(&changes.counts, now)?;
-        let rows = rows_of(&read, &copies, changes)?;
+        let has_counts = counts.is_some();
+        let mut rows = rows_of(&read, &copies, changes)?;
+        rows.extend(counts);
         let most = bounds.row_bytes.min(LONGEST);
         let with = beside::with_copies(&rows, &windows, &read, most);
         let mut batch = self.in_parts(with, &parts)?;
@@ -491,8 +493,6 @@ impl<T: Table> Backend for Partition<T> {
             // What fits without copies is accepted.
             batch = self.in_parts(rows, &parts)?;
         }
-        let has_counts = counts.is_some();
-        batch.extend(counts);
         if batch.len() > bounds.changes || bytes_of(&batch) > bounds.batch_bytes {
             return Ok(Committed::TooLarge { changes: batch.len(), most: bounds.changes });
         }
@@ -550,7 +550,7 @@ impl<T: Table> Backend for Partition<T> {
     }
 
     async fn tidy(&self) -> Result<()> {
-        self.fold_all().await
+        self.fold_all(FOLDS_OF_UPKEEP).await
     }
 
     async fn checkup(&self) -> Result<Checkup> {

@@ -17,8 +17,8 @@ use crate::transport::Deadline;
 const FORMAT_ROW: &str = "format";
 /// The name of the store's timer, if it has one.
 const TIMER_ROW: &str = "timer";
-/// How this version encodes rows.
-const FORMAT: u32 = 1;
+/// How this version encodes rows: 2 has the counts of jobs beside them.
+const FORMAT: u32 = 2;
 /// What stands behind the format where queues have partitions of their own.
 const QUEUES: &str = "queues";
 
@@ -137,6 +137,10 @@ impl TableStorage {
                 );
                 Err(Error::new(ErrorKind::Newer, message))
             }
+            (Some(older @ 1..FORMAT), _) => Err(self.foreign(&format!(
+                "it has format {older} of a build before the first version, and this one reads \
+                 {FORMAT}"
+            ))),
             _ => Err(foreign()),
         }
     }

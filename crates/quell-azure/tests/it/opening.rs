@@ -127,7 +127,8 @@ async fn a_table_of_a_newer_quell_is_refused() {
     let place = Place::new();
     place.open_table().await;
     let marker = format!("{}(PartitionKey='quell',RowKey='format')", place.name);
-    for (value, kind) in [("2", ErrorKind::Newer), ("x", ErrorKind::Foreign)] {
+    let formats = [("3", ErrorKind::Newer), ("1", ErrorKind::Foreign), ("x", ErrorKind::Foreign)];
+    for (value, kind) in formats {
         let value = STANDARD.encode(value);
         let body = format!(r#"{{"b":"b","v0@odata.type":"Edm.Binary","v0":"{value}"}}"#);
         assert_eq!(send(&place, reqwest::Method::PUT, &marker, body).await, 204);

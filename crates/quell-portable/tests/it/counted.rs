@@ -146,16 +146,33 @@ async fn counts_read_no_more_rows_with_more_jobs() {
     assert!(read[0].0 <= 4 && read[0].1 <= 3, "{read:?}");
 }
 
-/// Nobody prunes here: who commits folds, too.
+/// Nobody prunes here: who commits folds, too, also where each commit is of another queue.
 #[tokio::test]
 async fn rows_of_commits_do_not_pile_up() {
-    for commits in [300, 1_500] {
-        let table = Counting::new(bounded());
-        enqueue(&store(table.clone()), vec![plain("1"); commits]).await;
-        let left = rows_named(&table.table, "n:d:").await;
-        assert!(left < 2 * 64, "{left} of {commits}");
-        expect_exact(&table.table).await;
+    for queues in [1, 50] {
+        for commits in [300, 1_500] {
+            let table = Counting::new(bounded());
+            let triggers = (0..commits).map(|number| in_queue(number % queues));
+            enqueue(&store(table.clone()), triggers).await;
+            let left = rows_named(&table.table, "n:d:").await;
+            assert!(left < 2 * 64, "{left} of {commits} in {queues} queues");
+            expect_exact(&table.table).await;
+        }
     }
+}
+
+/// A table without bounds takes more queues in a commit than a fold adds.
+#[tokio::test]
+async fn a_commit_of_more_queues_than_a_fold_adds_is_folded() {
+    let most = usize::MAX;
+    let bounds = Bounds { changes: most, batch_bytes: most, row_bytes: most, name_bytes: 512 };
+    let table = MemoryTable::new(Rig::START).with_bounds(bounds);
+    let store = store(table.clone());
+    let batch = Batch { triggers: (0..1_500).map(in_queue).collect(), ..Batch::default() };
+    store.enqueue(at(0), vec![batch]).await.unwrap().remove(0).unwrap();
+    store.prune(at(0), &Retention { succeeded: None, dead: None }, 100).await.unwrap();
+    assert_eq!(rows_named(&table, "n:d:").await, 0);
+    expect_exact(&table).await;
 }
 
 /// A fold changes a row of each queue beside those that it removes.
@@ -212,21 +229,20 @@ async fn a_fold_between_the_reads_of_a_reader_is_noticed() {
     assert!(two.between.has_come());
 }
 
-/// What cannot be read of the counts is an error of its own: upkeep goes on, and the answer is right.
+async fn damage(table: &MemoryTable, prefix: &str, value: &'static [u8]) {
+    let rows = table.range("p", &Range::of(prefix), 1).await.unwrap().rows;
+    let (row, condition) = (rows[0].name.clone(), Condition::Any);
+    table.commit("p", vec![Change { row, condition, value: Some(value.into()) }]).await.unwrap();
+}
+
+/// What cannot be read of the counts is set aside: it holds up no other, and the answer is right.
 #[tokio::test]
 async fn r25_a_damaged_row_of_counts_hides_no_job_and_stops_no_upkeep() {
     for prefix in ["n:d:", "n:s:"] {
         let table = bounded();
         let store = store(table.clone());
         enqueue(&store, vec![plain("1"); 70]).await;
-        let rows = table.range("p", &Range::of(prefix), 1).await.unwrap().rows;
-        let row = rows.first().unwrap_or_else(|| panic!("a row {prefix}"));
-        let change = Change {
-            row: row.name.clone(),
-            condition: Condition::Any,
-            value: Some(b"rubbish".as_slice().into()),
-        };
-        table.commit("p", vec![change]).await.unwrap();
+        damage(&table, prefix, b"rubbish").await;
         let counts = store.counts().await.unwrap();
         let expected =
             Counts { queue: queue(), task: task("t"), state: JobState::Scheduled, jobs: 70 };
@@ -235,5 +251,20 @@ async fn r25_a_damaged_row_of_counts_hides_no_job_and_stops_no_upkeep() {
         assert_eq!(start(&store, 1, 5).await.len(), 5);
         let retention = Retention { succeeded: Some(secs(1)), dead: None };
         store.prune(at(1_000), &retention, 10).await.unwrap();
+        assert_eq!(rows_named(&table, "n:d:").await, 0, "{prefix}");
+        assert_eq!(rows_named(&table, "n:x:").await, 1, "{prefix}");
+        expect_exact(&table).await;
     }
+}
+
+/// As of a build that kept no counts.
+#[tokio::test]
+async fn counts_that_are_wrong_are_not_shown_as_negative() {
+    let table = bounded();
+    let store = store(table.clone());
+    enqueue(&store, vec![plain("1"); 10]).await;
+    store.prune(at(0), &Retention { succeeded: None, dead: None }, 100).await.unwrap();
+    damage(&table, "n:s:", b"[]").await;
+    assert_eq!(start(&store, 1, 5).await.len(), 5);
+    expect_exact(&table).await;
 }
