@@ -20,17 +20,19 @@ mod payments;
 mod plan;
 mod run;
 mod seen;
+mod snapshot;
 
 use std::time::Duration;
 
 use ground::Ground;
 pub(crate) use judge::checked;
 use plan::{
-    BEHIND_A_POOLER, Deck, ON_FILE, ON_FILE_GENTLY, ON_GRAY, ON_POSTGRES, ON_POSTGRES_GENTLY,
-    ON_REDIS, ON_REDIS_GENTLY,
+    BEHIND_A_POOLER, BESIDE_A_SNAPSHOT, Deck, ON_FILE, ON_FILE_GENTLY, ON_GRAY, ON_POSTGRES,
+    ON_POSTGRES_GENTLY, ON_REDIS, ON_REDIS_GENTLY,
 };
 use run::{Run, hold};
 use seen::Counts;
+use snapshot::Snapshot;
 
 fn run(deck: Deck, faults: usize, longest_wait: u64) -> Run {
     Run { deck, faults, longest_wait: Duration::from_millis(longest_wait) }
@@ -45,42 +47,56 @@ fn assert_judged(counts: &Counts, has_books: bool) {
 #[tokio::test]
 async fn r01_r02_r11_r19_r21_r22_r31_r33_hold_through_rounds_of_chaos_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    let ground = Ground::sqlite(folder.path()).await;
-    assert_judged(&hold(folder.path(), ground, run(ON_FILE, 100, 60)).await, true);
+    let mut ground = Ground::sqlite(folder.path()).await;
+    assert_judged(&hold(folder.path(), &mut ground, run(ON_FILE, 100, 60)).await, true);
 }
 
 #[tokio::test]
 async fn r01_r02_r11_r19_r21_r22_r31_r33_r39_hold_through_rounds_of_chaos_on_postgres() {
     let folder = tempfile::tempdir().unwrap();
-    let counts = hold(folder.path(), Ground::postgres(), run(ON_POSTGRES, 50, 120)).await;
+    let counts = hold(folder.path(), &mut Ground::postgres(), run(ON_POSTGRES, 50, 120)).await;
     assert_judged(&counts, true);
+}
+
+/// What ends or is deleted stays where claims, folds and removals walk, from the first trigger to the
+/// verdict.
+#[tokio::test]
+async fn r01_r02_r11_r19_r21_r22_r31_r33_hold_beside_a_snapshot_in_rounds_of_chaos_on_postgres() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ground = Ground::postgres();
+    let mut snapshot = Snapshot::open(&ground.server().url()).await;
+    let counts = hold(folder.path(), &mut ground, run(BESIDE_A_SNAPSHOT, 25, 120)).await;
+    assert_judged(&counts, true);
+    let age = usize::try_from(snapshot.age().await).unwrap();
+    assert!(age > counts.of("attempts"), "it lasted for {age} transactions");
 }
 
 #[tokio::test]
 async fn r01_r02_r11_r19_r21_r31_r33_r39_hold_through_rounds_of_chaos_on_redis() {
     let folder = tempfile::tempdir().unwrap();
-    let counts = hold(folder.path(), Ground::redis(), run(ON_REDIS, 50, 120)).await;
+    let counts = hold(folder.path(), &mut Ground::redis(), run(ON_REDIS, 50, 120)).await;
     assert_judged(&counts, false);
 }
 
 #[tokio::test]
 async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    let ground = Ground::sqlite(folder.path()).await;
-    assert_judged(&hold(folder.path(), ground, run(ON_FILE_GENTLY, 25, 120)).await, true);
+    let mut ground = Ground::sqlite(folder.path()).await;
+    assert_judged(&hold(folder.path(), &mut ground, run(ON_FILE_GENTLY, 25, 120)).await, true);
 }
 
 #[tokio::test]
 async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_postgres() {
     let folder = tempfile::tempdir().unwrap();
-    let counts = hold(folder.path(), Ground::postgres(), run(ON_POSTGRES_GENTLY, 20, 120)).await;
+    let counts =
+        hold(folder.path(), &mut Ground::postgres(), run(ON_POSTGRES_GENTLY, 20, 120)).await;
     assert_judged(&counts, true);
 }
 
 #[tokio::test]
 async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_redis() {
     let folder = tempfile::tempdir().unwrap();
-    let counts = hold(folder.path(), Ground::redis(), run(ON_REDIS_GENTLY, 20, 120)).await;
+    let counts = hold(folder.path(), &mut Ground::redis(), run(ON_REDIS_GENTLY, 20, 120)).await;
     assert_judged(&counts, false);
 }
 
@@ -88,19 +104,19 @@ async fn r39_without_kills_all_is_judged_in_rounds_of_chaos_on_redis() {
 async fn r39_silent_peers_and_moved_addresses_only_delay_in_rounds_of_chaos_on_postgres() {
     let folder = tempfile::tempdir().unwrap();
     let run = run(ON_GRAY, 12, 120);
-    assert_judged(&hold(folder.path(), Ground::gray_postgres(), run).await, true);
+    assert_judged(&hold(folder.path(), &mut Ground::gray_postgres(), run).await, true);
 }
 
 #[tokio::test]
 async fn r39_silent_peers_and_moved_addresses_only_delay_in_rounds_of_chaos_on_redis() {
     let folder = tempfile::tempdir().unwrap();
     let run = run(ON_GRAY, 12, 120);
-    assert_judged(&hold(folder.path(), Ground::gray_redis(), run).await, false);
+    assert_judged(&hold(folder.path(), &mut Ground::gray_redis(), run).await, false);
 }
 
 #[tokio::test]
 async fn r39_a_pooler_that_loses_its_server_only_delays_in_rounds_of_chaos_on_postgres() {
     let folder = tempfile::tempdir().unwrap();
     let run = run(BEHIND_A_POOLER, 8, 120);
-    assert_judged(&hold(folder.path(), Ground::pooled_postgres(), run).await, true);
+    assert_judged(&hold(folder.path(), &mut Ground::pooled_postgres(), run).await, true);
 }

@@ -63,6 +63,20 @@ pub(super) const ON_POSTGRES_GENTLY: Deck = &[
     (Kind::PauseTask, 1),
     (Kind::Deploy, 1),
 ];
+/// What clients of PostgreSQL meet that ends nobody else's transactions.
+pub(super) const BESIDE_A_SNAPSHOT: Deck = &[
+    (Kind::KillWorker, 4),
+    (Kind::KillCaller, 3),
+    (Kind::Stop, 2),
+    (Kind::Term, 2),
+    (Kind::Cut, 3),
+    (Kind::Lock, 1),
+    (Kind::Impatient, 1),
+    (Kind::NoConnections, 1),
+    (Kind::PauseQueue, 1),
+    (Kind::PauseTask, 1),
+    (Kind::Deploy, 1),
+];
 /// What Redis and its clients meet.
 pub(super) const ON_REDIS: Deck = &[
     (Kind::KillWorker, 6),
@@ -168,7 +182,7 @@ fn the_same_seed_plans_the_same_and_every_kind_comes_once_first() {
     let gray = [ON_GRAY, BEHIND_A_POOLER];
     let decks =
         [ON_FILE, ON_FILE_GENTLY, ON_POSTGRES, ON_POSTGRES_GENTLY, ON_REDIS, ON_REDIS_GENTLY];
-    for deck in decks.into_iter().chain(gray) {
+    for deck in decks.into_iter().chain(gray).chain([BESIDE_A_SNAPSHOT]) {
         let drawn = |seed, count| -> Vec<_> {
             Plan::new(seed, deck, Duration::from_millis(60)).take(count).collect()
         };

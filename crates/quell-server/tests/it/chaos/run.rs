@@ -44,11 +44,11 @@ fn setting(name: &str) -> Option<usize> {
 }
 
 /// Does harm until enough was seen, and judges what came of it.
-pub(super) async fn hold(folder: &Path, mut ground: Ground, run: Run) -> Counts {
+pub(super) async fn hold(folder: &Path, ground: &mut Ground, run: Run) -> Counts {
     let asked_for = setting("QUELL_CHAOS_ROUNDS");
     let faults = asked_for.unwrap_or(run.faults);
     let seed = setting("QUELL_CHAOS_SEED").unwrap_or(11);
-    let (mut operator, mut crew) = begin(folder, &ground).await;
+    let (mut operator, mut crew) = begin(folder, ground).await;
     let (mut tally, mut revived) = (Tally::new(folder), 0);
     let needs = needs(run.deck, Books::open(&ground.url()).unwrap().is_some());
     let began = Instant::now();
@@ -71,14 +71,14 @@ pub(super) async fn hold(folder: &Path, mut ground: Ground, run: Run) -> Counts 
         if done % 4 > 0 {
             some_work(&mut tally).await;
         }
-        harm(&mut ground, &mut crew, &mut operator, fault).await;
+        harm(ground, &mut crew, &mut operator, fault).await;
         revived += crew.revive();
         tally.fault(fault.kind);
         if (done + 1) % 100 == 0 {
             eprintln!("{} faults", done + 1);
         }
     }
-    let mut counts = rest(folder, &mut ground, &mut crew, &operator, judge::JUDGED).await;
+    let mut counts = rest(folder, ground, &mut crew, &operator, judge::JUDGED).await;
     counts.add("processes that gave up and were started again", revived);
     counts.extend(tally.look().clone());
     eprintln!("seed {seed}: {counts}");
