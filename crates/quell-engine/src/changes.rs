@@ -345,8 +345,7 @@ impl Changes {
 
     /// Takes a row out of the indexes that it was in, and into those that it is in.
     pub(crate) fn move_entries(&mut self, name: &RowName, was: Entries, is: Entries) {
-        let note = |entries: &Entries| entries.iter().find_map(|(_, _, note)| note.clone());
-        let (before, after) = (note(&was), note(&is));
+        let (before, after) = (note_of(&was), note_of(&is));
         if before != after {
             before.iter().for_each(|note| self.count(note, -1));
             after.iter().for_each(|note| self.count(note, 1));
@@ -363,6 +362,11 @@ impl Changes {
             }
         }
     }
+}
+
+/// The note of a job's entries.
+fn note_of(entries: &Entries) -> Option<&Note> {
+    entries.iter().find_map(|(_, _, note)| note.as_ref())
 }
 
 /// The debounce key of a job.

@@ -1,4 +1,4 @@
-//! How many jobs there are: what steps tell the backend of it, and what it is compared with.
+//! How many jobs there are: what steps pass to the backend, and what it is compared with.
 //!
 //! Invariant: the counts are those of the entries that have a note. So each step counts the entries that
 //! it moves. As an entry stands where the row says, a step knows it without a look, unless a row cannot
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_core::{Counts, ErrorKind, JobId, Result};
 use tracing::error;
 
-use crate::backend::{Backend, Changes, Index, Note, Place, Scan, Tally, add_to};
+use crate::backend::{Backend, Changes, Index, Note, Place, Scan, Tally, Time, add_to};
 use crate::engine::Engine;
 use crate::load::PAGE;
 use crate::rows::RowName;
@@ -33,7 +33,7 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// What the backend answers.
     pub async fn recount(&self) -> Result<Vec<Counts>> {
-        let step = &mut self.reading(crate::backend::Time::Last).await?;
+        let step = &mut self.reading(Time::Last).await?;
         Ok(rows_of(step.recount().await?))
     }
 }
@@ -72,8 +72,8 @@ impl<B: Backend> Step<'_, B> {
         Ok(tally)
     }
 
-    /// Tells the changes by how many the jobs become more or fewer, where they are about jobs that are
-    /// set aside: of those, entries may stand where nobody looks for them, or be gone. No other step
+    /// Counts by how many the jobs become more or fewer, where the changes are about jobs that are set
+    /// aside: their entries may stand where no row says, or be gone. No other step
     /// moves them meanwhile, as both change the row of the job, or that of the job set aside.
     pub(crate) async fn count_asides(&mut self, changes: &mut Changes) -> Result<()> {
         if !changes.touches_asides() {

@@ -106,7 +106,7 @@ struct Sums {
     tally: Tally,
 }
 
-/// What came of a fold.
+/// The result of a fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Folded {
     /// Nothing is left to fold, but for what came meanwhile.
@@ -131,13 +131,12 @@ impl Fold {
         self.changes.push(Change { row: row.name.clone(), condition, value: None });
     }
 
-    /// Sets a row aside that cannot be decoded, so that it holds up no other.
+    /// Keeps a row that cannot be decoded under another name, so that it holds up no other.
     fn set_aside(&mut self, row: &Row, reason: &Error) {
         error!(row = row.name, %reason, "counts of jobs cannot be read, so all entries are counted");
         let name = format!("{ASIDE}{}", row.name);
         let value = Some(row.value.clone());
         self.changes.push(Change { row: name, condition: Condition::Any, value });
-        self.remove(row);
     }
 }
 
@@ -145,13 +144,11 @@ impl<T: Table> Partition<T> {
     /// The counts at one moment.
     pub(crate) async fn kept_counts(&self) -> Result<Tally> {
         for tries in 0..TRIES {
-            let folds = self.folds().await?;
+            let folds = self.row(FOLDS).await?;
             let (mut tally, mut range) = (Tally::new(), Range::of("n:"));
             loop {
-                let page = self.page(range.clone(), PAGE).await?;
-                let rows = page.rows.into_iter().map(Some).collect();
-                let (rows, _) = whole(self.table(), self.name(), rows).await?;
-                for row in rows.iter().flatten().filter(|row| row.name != FOLDS) {
+                let (page, _) = self.whole_page(range.clone(), PAGE).await?;
+                for row in page.rows.iter().filter(|row| row.name != FOLDS) {
                     if row.name.starts_with(ASIDE) {
                         let message = format!("the row {:?} could not be read", row.name);
                         return Err(Error::new(ErrorKind::Corrupt, message));
@@ -164,7 +161,7 @@ impl<T: Table> Partition<T> {
                 }
             }
             let version = |row: &Option<Row>| row.as_ref().map(|row| row.version.clone());
-            if version(&folds) == version(&self.folds().await?) {
+            if version(&folds) == version(&self.row(FOLDS).await?) {
                 return Ok(tally);
             }
             tokio::time::sleep(PAUSE.saturating_mul(tries).mul_f64(fastrand::f64())).await;
@@ -172,10 +169,6 @@ impl<T: Table> Partition<T> {
         let message =
             "cannot read how many jobs there are: other processes add them up all the time";
         Err(Error::new(ErrorKind::Contention, message))
-    }
-
-    async fn folds(&self) -> Result<Option<Row>> {
-        Ok(self.table().get(self.name(), &[FOLDS.to_owned()]).await?.pop().flatten())
     }
 
     /// Folds, after some commits that left rows, within a short time: the commit beside it waits for
@@ -202,40 +195,37 @@ impl<T: Table> Partition<T> {
 
     /// Adds some rows of commits to the sums.
     async fn fold(&self) -> Result<Folded> {
-        let folds = self.folds().await?;
+        let folds = self.row(FOLDS).await?;
         let most = self.table().bounds().changes.saturating_sub(LEFT).min(MOST_FOLDED);
-        let page = self.page(Range::of(COMMITS), most).await?;
-        let found = page.rows.len();
-        let rows = page.rows.into_iter().map(Some).collect();
-        let (rows, parts) = whole(self.table(), self.name(), rows).await?;
+        let (page, parts) = self.whole_page(Range::of(COMMITS), most).await?;
         let mut fold = Fold { parts, ..Fold::default() };
         let (mut changed, mut taken) = (Tally::new(), 0_usize);
         let mut queues = BTreeSet::new();
-        for row in rows.iter().flatten() {
+        for row in &page.rows {
             let mut one = Tally::new();
             let read = add(&mut one, row);
-            let mut all = queues.clone();
-            all.extend(one.keys().map(|(queue, _, _)| queue.clone()));
+            let of_row = one.keys().map(|(queue, _, _)| queue);
+            let more: BTreeSet<QueueName> =
+                of_row.filter(|queue| !queues.contains(*queue)).cloned().collect();
             // One row for each queue, and perhaps another one where its sums cannot be read.
-            let needed = fold.changes.len().saturating_add(all.len().saturating_mul(2));
+            let of_queues = queues.len().saturating_add(more.len()).saturating_mul(2);
+            let needed = fold.changes.len().saturating_add(of_queues);
             if taken > 0 && needed.saturating_add(2) > most {
                 break;
             }
             taken = taken.saturating_add(1);
-            match read {
-                Ok(()) => fold.remove(row),
-                Err(error) => {
-                    fold.set_aside(row, &error);
-                    continue;
-                }
+            fold.remove(row);
+            if let Err(error) = read {
+                fold.set_aside(row, &error);
+                continue;
             }
-            queues = all;
+            queues.extend(more);
             one.into_iter().for_each(|(lane, by)| add_to(&mut changed, lane, by));
         }
         if taken == 0 {
             return Ok(Folded::All);
         }
-        let has_more = page.next.is_some() || taken < found;
+        let has_more = page.next.is_some() || taken < page.rows.len();
         let mut sums = self.sums(&queues, &mut fold).await?;
         for (lane, by) in changed {
             let of_queue = sums.entry(lane.0.clone()).or_default();
@@ -247,15 +237,13 @@ impl<T: Table> Partition<T> {
                 false => Some(to_json(&lines(&tally))?.into()),
             };
             if value.is_some() || row.is_some() {
-                let change = Change { row: of_queue(&queue), condition: unchanged(row), value };
-                // In place of the removal of one that cannot be read.
-                fold.changes.retain(|other| other.row != change.row);
-                fold.changes.push(change);
+                let (row, condition) = (of_queue(&queue), Condition::unchanged(row));
+                fold.changes.push(Change { row, condition, value });
             }
         }
         fold.changes.push(Change {
             row: FOLDS.to_owned(),
-            condition: unchanged(folds),
+            condition: Condition::unchanged(folds),
             value: Some(format!("{:016x}", fastrand::u64(..)).into_bytes().into()),
         });
         let batch = self.in_parts(fold.changes, &fold.parts)?;
@@ -266,7 +254,7 @@ impl<T: Table> Partition<T> {
         })
     }
 
-    /// The sums of queues; those that cannot be read begin anew.
+    /// The sums of queues; those that cannot be read begin from zero.
     async fn sums(
         &self,
         queues: &BTreeSet<QueueName>,
@@ -292,9 +280,4 @@ impl<T: Table> Partition<T> {
 
 fn of_queue(queue: &QueueName) -> String {
     format!("{SUMS}{}", text(queue.as_str()))
-}
-
-/// That a row is as it was read.
-fn unchanged(row: Option<Row>) -> Condition {
-    row.map_or(Condition::Absent, |row| Condition::Version(row.version))
 }

@@ -90,14 +90,11 @@ impl<T: Table> Partition<T> {
     /// Takes the next block of ids that begins above this one; none where another process took ids
     /// meanwhile.
     async fn take_block(&self, above: u64, count: u64) -> Result<Option<ops::Range<u64>>> {
-        let row = self.table().get(self.name(), &[IDS.to_owned()]).await?.pop().flatten();
+        let row = self.row(IDS).await?;
         let next = row.as_ref().map_or(Ok(1), |row| number(&row.value))?;
         let next = next.max(above.saturating_add(1));
         let end = next.saturating_add(count);
-        let condition = match row {
-            Some(row) => Condition::Version(row.version),
-            None => Condition::Absent,
-        };
+        let condition = Condition::unchanged(row);
         let value = Some(end.to_string().into_bytes().into());
         let change = Change { row: IDS.to_owned(), condition, value };
         Ok(match self.table().commit(self.name(), vec![change]).await? {

@@ -24,6 +24,7 @@ mod messages;
 mod names;
 mod native;
 mod notice;
+mod pages;
 mod partition;
 mod partitions;
 pub mod table;

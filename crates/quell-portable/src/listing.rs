@@ -91,7 +91,7 @@ impl<T: Table> Listing<T> {
             if number >= MOST_SHARDS {
                 return Ok(0);
             }
-            let condition = count.map_or(Condition::Absent, |row| Condition::Version(row.version));
+            let condition = Condition::unchanged(count);
             let value = Some(encode(&number)?.into());
             let counts = Change { row: NUMBERS.to_owned(), condition, value };
             let row = insert(About::Tag(tag).row(), &(tag, number))?;

@@ -181,34 +181,18 @@ impl<T: Table> Partition<T> {
     async fn read_hanging(&self, tx: &mut Tx, ids: BTreeSet<JobId>) -> Result<()> {
         let ids: Vec<JobId> = ids.into_iter().filter(|id| !tx.whole.contains(id)).collect();
         let ranges: Vec<Range> = ids.iter().map(|id| Range::of(&hanging(*id))).collect();
-        let reads = ranges.into_iter().map(|range| self.page(range, PAGE));
-        for (id, page) in ids.into_iter().zip(try_join_all(reads).await?) {
+        let reads = ranges.into_iter().map(|range| self.whole_page(range, PAGE));
+        for (id, (page, parts)) in ids.into_iter().zip(try_join_all(reads).await?) {
             for name in [RowName::Attempts, RowName::Effects, RowName::Past, RowName::Aside] {
                 tx.read.entry(of_row(&name(id))).or_insert(None);
             }
             if page.next.is_none() {
                 tx.whole.insert(id);
             }
-            let rows = page.rows.into_iter().map(Some).collect();
-            let (rows, parts) = whole(&self.table, &self.name, rows).await?;
             tx.parts.extend(parts);
-            tx.read.extend(rows.into_iter().flatten().map(|row| (row.name.clone(), Some(row))));
+            tx.read.extend(page.rows.into_iter().map(|row| (row.name.clone(), Some(row))));
         }
         Ok(())
-    }
-
-    /// The first rows of a range: so many, unless it ends before. A service may give fewer at a time.
-    pub(crate) async fn page(&self, range: Range, limit: usize) -> Result<table::Page> {
-        let (mut rows, mut range) = (Vec::new(), range);
-        loop {
-            let left = limit.saturating_sub(rows.len());
-            let page = self.table.range(&self.name, &range, left).await?;
-            rows.extend(page.rows);
-            match page.next {
-                Some(next) if rows.len() < limit => range.from = next,
-                next => return Ok(table::Page { rows, next }),
-            }
-        }
     }
 
     /// The changes that a batch consists of, long rows in parts.
@@ -308,10 +292,7 @@ impl<T: Table> Partition<T> {
         if scan.limit == 0 || range.from >= range.to {
             return Ok(Default::default());
         }
-        let page = self.page(range, scan.limit).await?;
-        let rows = page.rows.into_iter().map(Some).collect();
-        let (rows, parts) = whole(&self.table, &self.name, rows).await?;
-        Ok((table::Page { rows: rows.into_iter().flatten().collect(), ..page }, parts))
+        self.whole_page(range, scan.limit).await
     }
 }
 

@@ -56,6 +56,13 @@ pub enum Condition {
     Any,
 }
 
+impl Condition {
+    /// That a row is as it was read: in its version, or absent.
+    pub(crate) fn unchanged(row: Option<Row>) -> Self {
+        row.map_or(Condition::Absent, |row| Condition::Version(row.version))
+    }
+}
+
 /// A change of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {

@@ -30,7 +30,7 @@ pub(crate) async fn expect_exact(table: &MemoryTable) {
     assert_eq!(store.counts().await.unwrap(), store.recount().await.unwrap());
 }
 
-/// A table of which the counts are those of the entries, whatever was done to it.
+/// A table whose counts are those of the entries, whatever was done to it.
 pub(crate) struct Kept(pub(crate) MemoryTable);
 
 impl Drop for Kept {
@@ -120,6 +120,11 @@ async fn enqueue<T: Table>(store: &Store<T>, triggers: impl IntoIterator<Item = 
     }
 }
 
+/// Upkeep that removes no job.
+async fn fold<T: Table>(store: &Store<T>) {
+    store.prune(at(0), &Retention { succeeded: None, dead: None }, 100).await.unwrap();
+}
+
 async fn rows_named(table: &MemoryTable, prefix: &str) -> usize {
     table.range("p", &Range::of(prefix), usize::MAX).await.unwrap().rows.len()
 }
@@ -134,7 +139,7 @@ async fn counts_read_no_more_rows_with_more_jobs() {
             let batch = Batch { triggers: vec![plain("1"); 20], ..Batch::default() };
             store.enqueue(at(0), vec![batch; 5]).await.unwrap();
         }
-        store.prune(at(0), &Retention { succeeded: None, dead: None }, 100).await.unwrap();
+        fold(&store).await;
         table.take();
         let counts = store.counts().await.unwrap();
         assert_eq!(counts.iter().map(|counts| counts.jobs).sum::<u64>(), jobs);
@@ -146,7 +151,7 @@ async fn counts_read_no_more_rows_with_more_jobs() {
     assert!(read[0].0 <= 4 && read[0].1 <= 3, "{read:?}");
 }
 
-/// Nobody prunes here: who commits folds, too, also where each commit is of another queue.
+/// Without upkeep: commits fold, too, also where each commit is of another queue.
 #[tokio::test]
 async fn rows_of_commits_do_not_pile_up() {
     for queues in [1, 50] {
@@ -170,7 +175,7 @@ async fn a_commit_of_more_queues_than_a_fold_adds_is_folded() {
     let store = store(table.clone());
     let batch = Batch { triggers: (0..1_500).map(in_queue).collect(), ..Batch::default() };
     store.enqueue(at(0), vec![batch]).await.unwrap().remove(0).unwrap();
-    store.prune(at(0), &Retention { succeeded: None, dead: None }, 100).await.unwrap();
+    fold(&store).await;
     assert_eq!(rows_named(&table, "n:d:").await, 0);
     expect_exact(&table).await;
 }
@@ -182,7 +187,7 @@ async fn folds_keep_to_the_bounds_of_a_batch() {
     let store = store(table.clone());
     enqueue(&store, (0..250).map(in_queue)).await;
     expect_exact(&table).await;
-    store.prune(at(0), &Retention { succeeded: None, dead: None }, 100).await.unwrap();
+    fold(&store).await;
     assert_eq!(rows_named(&table, "n:d:").await, 0);
     assert_eq!(rows_named(&table, "n:s:").await, 250);
     expect_exact(&table).await;
@@ -215,14 +220,13 @@ async fn queues_without_jobs_leave_no_sums() {
 async fn a_fold_between_the_reads_of_a_reader_is_noticed() {
     let two = two_with(MemoryTable::new(Rig::START).with_page_limit(2));
     let (reader, other) = (&two.first, Arc::clone(&two.second));
-    let keeps = Retention { succeeded: None, dead: None };
     enqueue(&*other, vec![plain("1"); 3]).await;
-    other.prune(at(0), &keeps, 10).await.unwrap();
+    fold(&other).await;
     enqueue(&*other, vec![plain("1"); 3]).await;
     // The second page.
     two.between.before(|call| call.reads("n:d:"), async move {
         enqueue(&*other, vec![plain("1"); 2]).await;
-        other.prune(at(0), &keeps, 10).await.unwrap();
+        fold(&other).await;
     });
     let jobs = |counts: Vec<Counts>| counts.iter().map(|counts| counts.jobs).sum::<u64>();
     assert_eq!(jobs(reader.counts().await.unwrap()), 8);
@@ -263,7 +267,7 @@ async fn counts_that_are_wrong_are_not_shown_as_negative() {
     let table = bounded();
     let store = store(table.clone());
     enqueue(&store, vec![plain("1"); 10]).await;
-    store.prune(at(0), &Retention { succeeded: None, dead: None }, 100).await.unwrap();
+    fold(&store).await;
     damage(&table, "n:s:", b"[]").await;
     assert_eq!(start(&store, 1, 5).await.len(), 5);
     expect_exact(&table).await;
