@@ -4,9 +4,9 @@
 //! says; `real_time` lets the clock run, sped up. `ledger` counts what the store answered, seen by
 //! the wrapper in `observed`. Invariant: what is reported is what the store said, nothing else.
 
-mod eager;
 mod ledger;
 mod observed;
+mod one_core;
 mod real_time;
 mod report;
 mod stage;
@@ -26,6 +26,7 @@ use crate::rule::RuleArgs;
 use crate::serve::without_password;
 use crate::simulate::Simulation;
 use crate::trace::{Keep, Trace, TraceArgs};
+use one_core::OneCore;
 use report::Report;
 use stage::{Scratch, Stage};
 
@@ -95,6 +96,8 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<()> {
     let thresholds = Thresholds::new(args.min, args.max)?;
     let trace = Trace::read(&args.trace, Keep::Payloads)?;
     let predicted = Simulation::new(&trace).run(&args.rule, thresholds).summary.runs;
+    // Before the threads of the store start.
+    let one_core = (args.speed == Speed::Max).then(OneCore::pin);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let began = Instant::now();
     let (stage, ending, scratch) = runtime.block_on(replay(&args, thresholds, &trace))?;
@@ -103,6 +106,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> Result<()> {
     drop((stage, scratch));
     // What the runtime still holds must not outlive the store's file.
     drop(runtime);
+    drop(one_core);
     let scale = match args.speed {
         Speed::Max => 1.0,
         Speed::Times(times) => times,

@@ -1,7 +1,9 @@
 //! A store that passes everything on and notes the answers in the ledger.
 //!
 //! In virtual time the driver says when something is due, so wake-ups come from it and not from the
-//! store. Nothing is pruned: the jobs of a replay are its record.
+//! store, and the worker's upkeep never reaches the store: between two events lie minutes and days,
+//! so that a heartbeat, a look for expired leases and one for unreadable jobs would go with each
+//! event. Nothing is pruned at any speed: the jobs of a replay are its record.
 
 use std::sync::Arc;
 
@@ -23,7 +25,23 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// In virtual time, nobody but the driver's hub tells the worker to.
+    /// Answers what a replay leaves out of its store.
+    fn left_out(&self, operation: &Operation) -> Option<Result<Answer>> {
+        let is_virtual = self.hub.is_some();
+        match operation {
+            Operation::Prune { .. } => Some(Ok(Answer::Prune(Pruned::default()))),
+            // The store's own schedules are no part of what is replayed.
+            Operation::Tick { .. } => {
+                Some(Err(lacks("schedules", "they do not fire during a replay")))
+            }
+            Operation::Heartbeat { .. } if is_virtual => Some(Ok(Answer::Heartbeat(()))),
+            Operation::Reap { .. } if is_virtual => Some(Ok(Answer::Reap(Vec::new()))),
+            Operation::Unreadable { .. } if is_virtual => Some(Ok(Answer::Unreadable(Vec::new()))),
+            _ => None,
+        }
+    }
+
+    /// In virtual time, only the driver's hub wakes the worker.
     fn look_again(&self, again: bool) {
         if let (true, Some(hub)) = (again, &self.hub) {
             hub.wake(None, Timestamp::MIN);
@@ -38,14 +56,11 @@ impl Store for Observed {
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
-        match operation {
-            Operation::Prune { .. } => return Ok(Answer::Prune(Pruned::default())),
-            // The store's own schedules are no part of what is replayed.
-            Operation::Tick { .. } => {
-                return Err(lacks("schedules", "they do not fire during a replay"));
-            }
-            Operation::Enqueue { .. } => self.ledger.enqueuing(),
-            _ => {}
+        if let Some(answer) = self.left_out(&operation) {
+            return answer;
+        }
+        if matches!(operation, Operation::Enqueue { .. }) {
+            self.ledger.enqueuing();
         }
         let notes = matches!(
             operation,

@@ -86,13 +86,22 @@ impl Stage {
         } else {
             Arc::clone(Quell::open(url).await?.store())
         };
+        Stage::on(inner, time, clock, policy(thresholds, rule, speed)?).await
+    }
+
+    /// A stage on this store, which must hold no jobs.
+    async fn on(
+        inner: Arc<dyn Store>,
+        time: Time,
+        clock: Arc<dyn Clock>,
+        policy: TaskPolicy,
+    ) -> Result<Stage> {
         let jobs: u64 = inner.counts().await?.iter().map(|counts| counts.jobs).sum();
         ensure!(jobs == 0, "the store already holds {jobs} jobs: a replay needs an empty one");
         let (ledger, hub) = (Arc::new(Ledger::default()), Arc::new(WakeHub::new()));
         let driven = matches!(time, Time::Virtual(_)).then(|| Arc::clone(&hub));
         let store = Observed { inner, ledger: Arc::clone(&ledger), hub: driven };
         let quell = Quell::with_store(Arc::new(store)).clock(clock).build()?;
-        let policy = policy(thresholds, rule, speed)?;
         Ok(Stage { quell, clock: time, hub, ledger, policy })
     }
 
@@ -180,4 +189,86 @@ fn policy(thresholds: Thresholds, rule: &RuleArgs, speed: Speed) -> Result<TaskP
         policy = policy.max_triggers(triggers);
     }
     Ok(TaskPolicy::new(TaskName::new(TASK)?, &policy, Thresholds::DEFAULT)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use clap::Parser;
+    use indicatif::ProgressBar;
+    use quell_core::{Answer, Capabilities, Ended, JobId, Operation, Wakeups};
+
+    use super::super::{Args, virtual_time};
+    use super::*;
+    use crate::trace::Keep;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Notes the names of the calls that arrive.
+    #[derive(Debug)]
+    struct Noting {
+        inner: MemoryStore,
+        calls: Mutex<BTreeSet<&'static str>>,
+    }
+
+    #[async_trait]
+    impl Store for Noting {
+        fn capabilities(&self) -> Capabilities {
+            self.inner.capabilities()
+        }
+
+        async fn call(
+            &self,
+            now: Option<Timestamp>,
+            operation: Operation,
+        ) -> quell_core::Result<Answer> {
+            self.calls.lock().unwrap().insert(operation.name());
+            self.inner.call(now, operation).await
+        }
+
+        fn wakeups(&self) -> Wakeups {
+            self.inner.wakeups()
+        }
+
+        fn ended(&self, job: JobId) -> Ended {
+            self.inner.ended(job)
+        }
+    }
+
+    #[tokio::test]
+    async fn r34_at_full_speed_no_upkeep_of_the_worker_reaches_the_store() {
+        let files = tempfile::tempdir().unwrap();
+        let file = files.path().join("events.csv");
+        // An hour apart: heartbeats, looks for expired leases and removals are due at each.
+        let rows: String =
+            (0..50).map(|hour| format!("{},k\n", 1_000_000 + hour * 3_600)).collect();
+        std::fs::write(&file, format!("time,key\n{rows}")).unwrap();
+        let rule = ["--key", "{{ key }}", "--min", "10s", "--max", "60s"];
+        let cli = [&["replay", file.to_str().unwrap()], &rule[..]].concat();
+        let args = Cli::parse_from(cli).args;
+        let trace = Trace::read(&args.trace, Keep::Payloads).unwrap();
+        let start = trace.events()[0].at;
+        let store = Arc::new(Noting { inner: MemoryStore::new(start), calls: Mutex::default() });
+        let clock = Arc::new(TestClock::new(start));
+        let thresholds = Thresholds::new(args.min, args.max).unwrap();
+        let rule = policy(thresholds, &args.rule, Speed::Max).unwrap();
+        let (time, inner) = (Time::Virtual(Arc::clone(&clock)), Arc::clone(&store));
+        let stage = Stage::on(inner, time, Arc::clone(&clock) as _, rule).await.unwrap();
+        let bar = ProgressBar::hidden();
+        let feed = virtual_time::drive(&stage, &clock, &trace, false, &bar);
+        let ending = stage.perform(feed, std::future::pending()).await.unwrap();
+        assert_eq!((ending, stage.ledger().runs()), (Ending::Complete, 50));
+        let calls = store.calls.lock().unwrap().clone();
+        assert_eq!(
+            calls,
+            BTreeSet::from(["claim", "counts", "enqueue", "remove_worker", "settle"])
+        );
+    }
 }

@@ -13,7 +13,6 @@ use quell::Clock;
 use quell::testing::TestClock;
 use quell_core::{Limits, Timestamp};
 
-use super::eager::eagerly;
 use super::stage::Stage;
 use crate::trace::{Event, Trace};
 
@@ -30,7 +29,7 @@ pub(super) async fn drive(
         run_due(stage, clock, first.at).await?;
         clock.set(first.at);
         for events in batches(instant, counted) {
-            eagerly(stage.trigger(trace, events)).await?;
+            stage.trigger(trace, events).await?;
             if counted {
                 run_due(stage, clock, first.at).await?;
             }
@@ -50,7 +49,7 @@ async fn run_due(stage: &Stage, clock: &TestClock, until: Timestamp) -> Result<(
     while let Some(due) = stage.ledger().next_due().filter(|due| *due <= until) {
         clock.set(due);
         stage.wake();
-        eagerly(stage.ledger().all_started(clock.now())).await?;
+        stage.ledger().all_started(clock.now()).await?;
     }
     Ok(())
 }
