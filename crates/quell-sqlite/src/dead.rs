@@ -16,7 +16,7 @@ use crate::names::base_lane;
 use crate::read::{Reader, select_jobs};
 use crate::row::{ENDED_AT, decode_attempt, get, optional_time, signed, time, unsigned};
 use crate::tx::Tx;
-use crate::write::{insert_new, put};
+use crate::write::{Last, insert_new, put};
 
 impl Reader {
     /// A page of the dead, the latest death first.
@@ -244,7 +244,7 @@ impl Tx<'_> {
         let id = JobId::new(self.next_id);
         self.next_id += 1;
         let (job, past) = letter.arrive(id);
-        insert_new(&mut self.db, self.names, &mut self.tally, &[&job]).await?;
+        insert_new(&mut self.db, self.names, &mut self.tally, &[&job], Last::Alone).await?;
         put(&mut self.db, self.names, &mut self.tally, &[&job]).await?;
         for attempt in &letter.attempts {
             self.write_attempt(id, attempt).await?;

@@ -21,7 +21,7 @@ use crate::tx::Tx;
 pub(crate) async fn load_records(
     db: &mut SqliteConnection,
     names: &Names,
-    wanted: Wanted<'_>,
+    wanted: &Wanted<'_>,
 ) -> Result<Vec<Loaded<Record>>> {
     const RECORDS: &str = concat!(
         "select ",

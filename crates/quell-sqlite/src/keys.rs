@@ -29,7 +29,7 @@ impl Tx<'_> {
         let memory = match job.shape.edge {
             Edge::Throttle => {
                 let wanted = BTreeMap::from([(&job.task, BTreeSet::from([key.as_str()]))]);
-                load_memories(&mut self.db, self.names, wanted).await?.pop()
+                load_memories(&mut self.db, self.names, &wanted).await?.pop()
             }
             _ => None,
         };
@@ -60,7 +60,7 @@ impl Tx<'_> {
 pub(crate) async fn load_holds(
     db: &mut SqliteConnection,
     names: &Names,
-    wanted: Wanted<'_>,
+    wanted: &Wanted<'_>,
 ) -> Result<Vec<Loaded<Hold>>> {
     const HOLDS: &str = concat!(
         "select ",
@@ -83,7 +83,7 @@ pub(crate) async fn load_holds(
 pub(crate) async fn load_memories(
     db: &mut SqliteConnection,
     names: &Names,
-    wanted: Wanted<'_>,
+    wanted: &Wanted<'_>,
 ) -> Result<Vec<Loaded<KeyMemory>>> {
     const MEMORIES: &str = concat!(
         "select ",
@@ -110,12 +110,12 @@ pub(crate) async fn load_memories(
 pub(crate) async fn load<T>(
     db: &mut SqliteConnection,
     names: &Names,
-    wanted: Wanted<'_>,
+    wanted: &Wanted<'_>,
     sql: &'static str,
     value: impl Fn(&SqliteRow) -> Result<T>,
 ) -> Result<Vec<Loaded<T>>> {
     let mut loaded = Vec::new();
-    for (task, keys) in wanted {
+    for (&task, keys) in wanted {
         let Some(task_id) = names.task_id(task) else { continue };
         let rows = sqlx::query(sql).bind(task_id).bind(json(&keys)?).fetch_all(&mut *db).await;
         for row in rows.map_err(|e| explain("read keys", e))? {

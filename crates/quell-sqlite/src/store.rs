@@ -30,6 +30,7 @@ use crate::SqliteOptions;
 use crate::checkup::read_checkup;
 use crate::claim::has_lapsed;
 use crate::clock::HostClock;
+use crate::enqueue::open_with_windows;
 use crate::error::explain;
 use crate::look::{Asked, Look, look, open_with_look};
 use crate::operate::may_prune;
@@ -306,9 +307,8 @@ impl Steps for SqliteStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        write!(self, open_at(self.clock.time(now)?), |tx| {
-            tx.fold_inbox_first().await?;
-            tx.accept(&batches).await?
+        write!(self, open_with_windows(self.clock.time(now)?, &batches)?, |tx, windows| {
+            tx.enqueue(&batches, &windows).await?
         })
     }
 

@@ -9,17 +9,22 @@ use std::sync::OnceLock;
 
 use quell_core::job::Shape;
 use quell_core::{Job, JobState, Result, Timestamp};
-use sqlx::query::Query;
-use sqlx::sqlite::SqliteArguments;
-use sqlx::{Sqlite, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use crate::error::{corrupt, explain};
 use crate::keys::json;
 use crate::names::Names;
 use crate::row::signed;
-use crate::tally::{LaneState, Tally, decode_lane_state, lane_state_columns};
+use crate::tally::{LaneState, Tally, count_and_commit, decode_lane_state, lane_state_columns};
+use crate::tx::Trip;
 
-type JobQuery = Query<'static, Sqlite, SqliteArguments>;
+/// When the last statement of a write goes to the connection.
+pub(crate) enum Last<'p> {
+    /// At once, as those before it.
+    Alone,
+    /// With the commit, of which it is left here: [`Tx::parting`](crate::tx::Tx).
+    WithCommit(&'p mut Option<Trip>),
+}
 
 /// How many rows a statement takes, from small to large.
 const SIZES: [usize; 6] = [1, 4, 16, 64, 256, 1024];
@@ -27,6 +32,8 @@ const SIZES: [usize; 6] = [1, 4, 16, 64, 256, 1024];
 /// A statement in each of the [`SIZES`].
 struct Sized {
     texts: [OnceLock<String>; SIZES.len()],
+    /// The same, which commit.
+    partings: [OnceLock<String>; SIZES.len()],
     /// Before and after the rows.
     around: [&'static str; 2],
     /// Values of one row.
@@ -37,7 +44,13 @@ struct Sized {
 
 impl Sized {
     const fn new(around: [&'static str; 2], columns: usize, largest: usize) -> Self {
-        Sized { texts: [const { OnceLock::new() }; SIZES.len()], around, columns, largest }
+        Sized {
+            texts: [const { OnceLock::new() }; SIZES.len()],
+            partings: [const { OnceLock::new() }; SIZES.len()],
+            around,
+            columns,
+            largest,
+        }
     }
 
     /// The index of the size for the first chunk of `left` rows.
@@ -49,12 +62,13 @@ impl Sized {
         above.filter(fits).or_else(below).filter(|_| left > 0)
     }
 
-    fn text(&'static self, index: usize, size: usize) -> Option<&'static str> {
-        let text = self.texts.get(index)?;
-        Some(text.get_or_init(|| {
+    fn text(&'static self, index: usize, size: usize, commits: bool) -> Option<&'static str> {
+        let text = if commits { self.partings.get(index) } else { self.texts.get(index) };
+        Some(text?.get_or_init(|| {
             let row = format!("({})", vec!["?"; self.columns].join(","));
             let [before, after] = self.around;
-            format!("{before}{}{after}", vec![row; size].join(","))
+            let commit = if commits { concat!(";", count_and_commit!("?")) } else { "" };
+            format!("{before}{}{after}{commit}", vec![row; size].join(","))
         }))
     }
 
@@ -63,13 +77,19 @@ impl Sized {
         &'static self,
         db: &mut SqliteConnection,
         mut items: &[T],
-        mut bind: impl FnMut(JobQuery, &T) -> Result<JobQuery>,
-        finish: impl Fn(JobQuery) -> JobQuery,
+        mut bind: impl FnMut(Trip, &T) -> Result<Trip>,
+        finish: impl Fn(Trip) -> Trip,
+        last: Last<'_>,
     ) -> Result<()> {
+        let mut last = Some(last);
         while let Some(index) = self.size_for(items.len()) {
             let size = SIZES.get(index).copied().unwrap_or(1);
-            let Some(text) = self.text(index, size) else { break };
             let (chunk, rest) = items.split_at(size.min(items.len()));
+            let parting = match last.take_if(|_| rest.is_empty()) {
+                Some(Last::WithCommit(parting)) => Some(parting),
+                Some(Last::Alone) | None => None,
+            };
+            let Some(text) = self.text(index, size, parting.is_some()) else { break };
             let mut query = sqlx::query(text);
             for item in chunk {
                 query = bind(query, item)?;
@@ -77,8 +97,13 @@ impl Sized {
             for _ in chunk.len() * self.columns..size * self.columns {
                 query = query.bind(None::<i64>);
             }
-            let written = finish(query).execute(&mut *db).await;
-            written.map_err(|e| explain("write jobs", e))?;
+            let query = finish(query);
+            match parting {
+                Some(parting) => *parting = Some(query),
+                None => {
+                    query.execute(&mut *db).await.map_err(|e| explain("write jobs", e))?;
+                }
+            }
             items = rest;
         }
         Ok(())
@@ -108,6 +133,7 @@ pub(crate) async fn insert_plain(
     names: &mut Names,
     tally: &mut Tally,
     jobs: &[&Job],
+    last: Last<'_>,
 ) -> Result<()> {
     static INSERT: Sized = Sized::new(
         [
@@ -124,14 +150,16 @@ pub(crate) async fn insert_plain(
     let lane_id = names.intern_partition(db, lane.id, first.partition.as_ref()).await?;
     let partition = partition(first);
     let (due, first) = (first.window.due_at.as_micros(), first.window.first_at.as_micros());
-    let bind = |query: JobQuery, job: &&Job| {
+    let bind = |query: Trip, job: &&Job| {
         Ok(query.bind(signed(job.id.get())).bind(job.payload.as_str().to_owned()))
     };
-    let finish = |query: JobQuery| {
+    let finish = |query: Trip| {
         let query = query.bind(lane_id).bind(lane.task_id).bind(due).bind(first);
         query.bind(partition.clone())
     };
-    INSERT.write(db, jobs, bind, finish).await?;
+    // The first jobs of partitions are kept after it.
+    let last = if partition.is_some() { Last::Alone } else { last };
+    INSERT.write(db, jobs, bind, finish, last).await?;
     tally.add(LaneState::new(lane_id, JobState::Scheduled), jobs.len());
     note_heads(db, partition.iter().map(|_| lane_id)).await
 }
@@ -142,6 +170,7 @@ pub(crate) async fn insert_new(
     names: &mut Names,
     tally: &mut Tally,
     jobs: &[&Job],
+    last: Last<'_>,
 ) -> Result<()> {
     static INSERT: Sized = Sized::new(
         [
@@ -157,7 +186,7 @@ pub(crate) async fn insert_new(
         17,
         256,
     );
-    let bind = |query: JobQuery, (job, lane_id, task_id): &Laned<'_>| {
+    let bind = |query: Trip, (job, lane_id, task_id): &Laned<'_>| {
         let window = &job.window;
         Ok(query
             .bind(signed(job.id.get()))
@@ -179,7 +208,9 @@ pub(crate) async fn insert_new(
             .bind(job.payload.as_str().to_owned()))
     };
     let jobs = laned(db, names, jobs).await?;
-    INSERT.write(db, &jobs, bind, |query| query).await?;
+    let has_partitions = jobs.iter().any(|(job, ..)| job.partition.is_some());
+    let last = if has_partitions { Last::Alone } else { last };
+    INSERT.write(db, &jobs, bind, |query| query, last).await?;
     for (_, lane_id, _) in &jobs {
         tally.add(LaneState::new(*lane_id, JobState::Scheduled), 1);
     }
@@ -212,6 +243,7 @@ pub(crate) async fn update_joined(
     db: &mut SqliteConnection,
     names: &mut Names,
     jobs: &[&Job],
+    last: Last<'_>,
 ) -> Result<()> {
     static UPDATE: Sized = Sized::new(
         [
@@ -233,7 +265,7 @@ pub(crate) async fn update_joined(
         16,
         256,
     );
-    let bind = |query: JobQuery, (job, lane_id, _): &Laned<'_>| {
+    let bind = |query: Trip, (job, lane_id, _): &Laned<'_>| {
         let window = &job.window;
         let payload = job.payload.as_str();
         Ok(query
@@ -255,7 +287,7 @@ pub(crate) async fn update_joined(
             .bind((!payload.is_empty()).then(|| payload.to_owned())))
     };
     let jobs = laned(db, names, jobs).await?;
-    UPDATE.write(db, &jobs, bind, |query| query).await
+    UPDATE.write(db, &jobs, bind, |query| query, last).await
 }
 
 /// Writes whole jobs that were there before. Where one takes over another's key, the other must

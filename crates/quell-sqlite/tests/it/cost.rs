@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use quell_core::schedule::{CatchUp, Schedule, ScheduleState, Spec};
 use quell_core::window::Debounce;
 use quell_core::{
     AlertName, AlertState, Batch, DeadFilter, DeadPlace, ExplainTarget, Fold, NewTrigger, Outcome,
-    Payload, QueueSettings, Rate, Redrive, Retention, ScheduleName, Store, TaskSettings,
+    Payload, QueueSettings, Rate, Receipt, Redrive, Retention, ScheduleName, Store, TaskSettings,
 };
 use quell_sqlite::trigger_in;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
@@ -102,14 +103,18 @@ async fn r31_a_worker_that_limits_hold_back_writes_nothing() {
     }
 }
 
-/// Gathers the text of every statement that the driver runs.
+/// Gathers the text of every statement that the driver runs, and counts the trips to a connection:
+/// several statements may share one.
 #[derive(Clone, Default)]
-struct Statements(Arc<Mutex<BTreeSet<String>>>);
+struct Statements {
+    texts: Arc<Mutex<BTreeSet<String>>>,
+    trips: Arc<AtomicUsize>,
+}
 
 impl Visit for Statements {
     fn record_str(&mut self, field: &Field, value: &str) {
         if ["db.statement", "summary"].contains(&field.name()) && !value.ends_with('…') {
-            self.0.lock().unwrap().insert(value.trim().to_owned());
+            self.texts.lock().unwrap().insert(value.trim().to_owned());
         }
     }
 
@@ -130,6 +135,7 @@ impl Subscriber for Statements {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        self.trips.fetch_add(1, Ordering::SeqCst);
         event.record(&mut self.clone());
     }
 
@@ -329,7 +335,7 @@ async fn no_statement_of_a_days_work_walks_all_jobs() {
     let statements = Statements::default();
     tracing::subscriber::set_global_default(statements.clone()).unwrap();
     a_days_work(&scene).await;
-    let texts = statements.0.lock().unwrap().clone();
+    let texts = statements.texts.lock().unwrap().clone();
     let mut db = scene.connect().await;
     let (mut seen, mut walking) = (0, Vec::new());
     let texts = texts.iter().filter(|text| text.contains("quell_") && !text.contains("create "));
@@ -365,4 +371,36 @@ fn no_statement_is_prepared_again_for_its_limit() {
         }
     }
     assert!(limits > 10, "only {limits} limits were found");
+}
+
+#[tokio::test]
+async fn r01_a_trigger_takes_two_trips_to_the_connection() {
+    if std::env::var_os("QUELL_TEST_ALONE").is_none() {
+        return alone("cost::r01_a_trigger_takes_two_trips_to_the_connection");
+    }
+    let scene = Scene::new();
+    let mut rig = scene.rig().await;
+    // The first of each kind makes names.
+    rig.trigger(plain("1")).await;
+    let Statements { trips, .. } = {
+        let statements = Statements::default();
+        tracing::subscriber::set_global_default(statements.clone()).unwrap();
+        statements
+    };
+    let taken = || trips.swap(0, Ordering::SeqCst);
+    for (what, trigger, expected) in [
+        ("a job without a key", plain("1"), 2),
+        ("a window that opens", keyed("a"), 2),
+        ("a window that is joined", keyed("a"), 2),
+        ("a dedup key", NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain("1") }, 5),
+    ] {
+        rig.at(1).trigger(trigger).await;
+        assert_eq!(taken(), expected, "{what}");
+    }
+    // What a committed transaction has left comes first, and may have opened the window.
+    let mut db = scene.connect().await;
+    let inbox = Batch::one(keyed("b"));
+    trigger_in(&mut db, rig.store.location().unwrap(), &inbox).await.unwrap();
+    let receipt = rig.trigger(keyed("b")).await;
+    assert!(matches!(receipt, Receipt::Debounced { triggers: 2, .. }), "{receipt:?}");
 }
