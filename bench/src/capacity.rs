@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// Write one JSON object per case to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Append the results to bench/RESULTS.md.
+    /// Append the results to the month's file in bench/archive.
     #[arg(long)]
     record: bool,
 }

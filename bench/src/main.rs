@@ -59,7 +59,7 @@ struct Args {
     /// Write one JSON object per workload to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Append the results to bench/RESULTS.md.
+    /// Append the results to the month's file in bench/archive.
     #[arg(long)]
     record: bool,
     /// Replay this trace too (columns timestamp, repo, path).

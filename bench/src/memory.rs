@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// One size and one round.
     #[arg(long)]
     quick: bool,
-    /// Append the results to bench/RESULTS.md.
+    /// Append the results to the month's file in bench/archive.
     #[arg(long)]
     record: bool,
 }

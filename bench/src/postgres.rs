@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Write one JSON object per measurement to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Append the results to bench/RESULTS.md.
+    /// Append the results to the month's file in bench/archive.
     #[arg(long)]
     record: bool,
     /// Only workloads whose name has this in it.

@@ -1,8 +1,10 @@
-//! What was measured, as a table, a chart, JSON, and a section of RESULTS.md.
+//! What was measured, as a table, a chart, JSON, and a section of the month's file in
+//! bench/archive.
 
 use std::io::Write;
 use std::process::Command;
 
+use anyhow::Context;
 use quell::sqlite::Synchronous;
 use serde_json::{Value, json};
 
@@ -154,12 +156,13 @@ pub(crate) fn show(rows: &[Row]) -> anyhow::Result<()> {
     Ok(write!(std::io::stdout(), "{}\n{}", table(rows), chart(rows))?)
 }
 
-/// Appends a section to RESULTS.md.
+/// Appends a section to the month's file in bench/archive.
 pub(crate) fn record(rows: &[Row]) -> anyhow::Result<()> {
     record_section(&format!("Medians; the peer is {PEER}"), &format!("\n{}", table(rows)))
 }
 
-/// Appends a section of these tables to RESULTS.md, with the command and the machine.
+/// Appends a section of these tables to the month's file in bench/archive, with the command and
+/// the machine. bench/RESULTS.md quotes these files and is written by hand.
 pub(crate) fn record_section(about: &str, tables: &str) -> anyhow::Result<()> {
     let told = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output();
@@ -172,13 +175,18 @@ pub(crate) fn record_section(about: &str, tables: &str) -> anyhow::Result<()> {
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let model = model.trim_start();
     let words: Vec<String> = std::env::args().skip(1).collect();
+    let date = told("date", &["--utc", "+%Y-%m-%d %H:%M UTC"]);
+    let month = date.get(..7).context("`date` gave no date to name the month's file by")?;
+    let file = format!("bench/archive/{month}.md");
     let section = format!(
         "\n## {date}\n\n`cargo xtask bench {command}` on {cores} cores{model}, {kernel}. {about}.\n{tables}",
-        date = told("date", &["--utc", "+%Y-%m-%d %H:%M UTC"]),
         command = words.join(" "),
         cores = std::thread::available_parallelism().map_or(0, usize::from),
         kernel = told("uname", &["-sr"]),
     );
-    let mut file = std::fs::File::options().create(true).append(true).open("bench/RESULTS.md")?;
+    let mut file = std::fs::File::options().create(true).append(true).open(&file).context(file)?;
+    if file.metadata()?.len() == 0 {
+        writeln!(file, "# Results of {month}")?;
+    }
     Ok(file.write_all(section.as_bytes())?)
 }

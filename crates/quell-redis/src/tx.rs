@@ -21,7 +21,8 @@ use crate::writes::Writes;
 /// From this try on, ids are reserved: others accept triggers faster than this step takes.
 const RESERVE_FROM: u32 = 3;
 /// The longest value that is sent to be compared; of longer ones it is the hash. Without it, steps
-/// move 1.4 to 1.5 times the bytes where payloads are 2 kB and more (bench/RESULTS.md, 2026-11-25).
+/// move 1.4 to 1.5 times the bytes where payloads are 2 kB and more (2026-11-25 in
+/// bench/archive/2026-11.md).
 const LONGEST_COMPARED: usize = 40;
 /// The field of `meta` that differs after each change of names and settings.
 pub(crate) const VERSION: &str = "version";

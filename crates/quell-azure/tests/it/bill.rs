@@ -1,5 +1,6 @@
 //! What a burst of triggers and its run cost where a timer wakes workers: requests to the table, and
-//! messages or requests to the timer's queue. docs/azure.md and bench/RESULTS.md have the figures.
+//! messages or requests to the timer's queue. docs/azure.md and bench/archive/2026-11.md have the
+//! figures.
 
 use std::fmt;
 use std::ops::Sub;

@@ -1,5 +1,5 @@
 //! How many requests calls take, counted before the service: each is billed, and counts towards the
-//! targets of a partition. docs/azure.md and bench/RESULTS.md have the figures.
+//! targets of a partition. docs/azure.md and bench/archive/2026-11.md have the figures.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -83,7 +83,7 @@ end
 
 -- The start of a row of eleven fields: of a job that has not started yet, and whose other fields have
 -- their defaults. Such rows are decoded only up to the key. What that and the other shortcuts over the
--- bytes of rows save stands beside each and in bench/RESULTS.md, 2026-11-25.
+-- bytes of rows save stands beside each and in bench/archive/2026-11.md, 2026-11-25.
 local IS_SHORT = 144 + PAYLOAD
 local function is_short(bytes)
   local head, state = string.byte(bytes, 1, 2)
