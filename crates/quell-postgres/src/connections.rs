@@ -1,11 +1,13 @@
 //! Connections to the server: a bounded number, and of those that are free the one that was used
 //! last. Its process is warm, and has planned what calls ask for; in turns, calls that are rare would
-//! each meet a cold one. (Pools that know this order give back by `Drop` what a call left halfway;
-//! here that is closed, which rolls it back at once.)
+//! each meet a cold one. Upkeep takes the free connections from the other end and returns them there,
+//! so that a job that arrives meanwhile still gets the warm one. (Pools that know this order give back
+//! by `Drop` what a call left halfway; here that is closed, which rolls it back at once.)
 //!
 //! Where one breaks, or falls silent, those that were made before it failed are not used again: they
 //! most likely lead to the same place.
 
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,7 +43,19 @@ pub(crate) struct Limits {
 
 /// All connections of a store.
 #[derive(Clone, Debug)]
-pub(crate) struct Connections(Arc<Home>);
+pub(crate) struct Connections {
+    home: Arc<Home>,
+    end: End,
+}
+
+/// The end of the free connections from which a call takes one, and where it returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The connection that was used last.
+    Warm,
+    /// The connection that no job has used for longest.
+    Cold,
+}
 
 #[derive(Debug)]
 struct Home {
@@ -52,8 +66,8 @@ struct Home {
     era: Arc<Era>,
     /// One for each connection that there may be; who waits is served in turn.
     places: Arc<Semaphore>,
-    /// Those that are free, and since when; the last was used last.
-    free: Mutex<Vec<(Bounded, Instant)>>,
+    /// Those that are free, and since when; the last is the warm one.
+    free: Mutex<VecDeque<(Bounded, Instant)>>,
 }
 
 impl Connections {
@@ -62,12 +76,18 @@ impl Connections {
         let most = usize::try_from(most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         let (places, free) = (Arc::new(Semaphore::new(most)), Mutex::default());
         let era = Arc::<Era>::default();
-        Connections(Arc::new(Home { hosts, greeting, limits, era, places, free }))
+        let home = Arc::new(Home { hosts, greeting, limits, era, places, free });
+        Connections { home, end: End::Warm }
+    }
+
+    /// The same connections for calls that no job waits for.
+    pub(crate) fn for_upkeep(&self) -> Self {
+        Connections { home: Arc::clone(&self.home), end: End::Cold }
     }
 
     /// A free connection, or a new one. Waits for its place, and for a server that starts.
     pub(crate) async fn acquire(&self) -> Result<Held> {
-        let found = tokio::time::timeout(self.0.limits.acquire, self.find()).await;
+        let found = tokio::time::timeout(self.home.limits.acquire, self.find()).await;
         found.unwrap_or(Err(Error::PoolTimedOut)).map_err(|e| explain("connect to PostgreSQL", e))
     }
 
@@ -94,33 +114,36 @@ impl Connections {
         text: &str,
     ) -> Result<(Held, Vec<PgRow>)> {
         let (mut held, rows) = self.begin(what, text).await?;
-        held.set_limit(self.0.limits.call.saturating_mul(LONG));
+        held.set_limit(self.home.limits.call.saturating_mul(LONG));
         Ok((held, rows))
     }
 
     async fn find(&self) -> std::result::Result<Held, Error> {
-        let home = &self.0;
+        let (home, end) = (&self.home, self.end);
         let place = Arc::clone(&home.places).acquire_owned().await;
         let place = place.map_err(|_| Error::PoolClosed)?;
-        while let Some((mut db, since)) = home.last_used() {
+        while let Some((mut db, since)) = home.free_at(end) {
             // One that broke while nobody used it says so here.
             let probe = PROBE.min(home.limits.acquire / 4);
             if db.is_trusted() && (since.elapsed() < TRUSTED || db.answers(probe).await) {
                 db.set_limit(home.limits.call);
-                return Ok(Held { db, home: Arc::clone(home), place });
+                return Ok(Held { db, home: Arc::clone(home), end, place });
             }
         }
         let db = home.connect().await?;
-        Ok(Held { db, home: Arc::clone(home), place })
+        Ok(Held { db, home: Arc::clone(home), end, place })
     }
 }
 
 impl Home {
-    fn last_used(&self) -> Option<(Bounded, Instant)> {
-        self.free().pop()
+    fn free_at(&self, end: End) -> Option<(Bounded, Instant)> {
+        match end {
+            End::Warm => self.free().pop_back(),
+            End::Cold => self.free().pop_front(),
+        }
     }
 
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<(Bounded, Instant)>> {
+    fn free(&self) -> std::sync::MutexGuard<'_, VecDeque<(Bounded, Instant)>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,15 +175,20 @@ impl Home {
 pub(crate) struct Held {
     db: Bounded,
     home: Arc<Home>,
+    end: End,
     place: OwnedSemaphorePermit,
 }
 
 impl Held {
     /// Returns the connection, on which nothing is in flight, to the pool if it is still sound.
     pub(crate) fn release(self) {
-        let Held { db, home, place } = self;
+        let Held { db, home, end, place } = self;
         if db.is_trusted() {
-            home.free().push((db, Instant::now()));
+            let (mut free, db) = (home.free(), (db, Instant::now()));
+            match end {
+                End::Warm => free.push_back(db),
+                End::Cold => free.push_front(db),
+            }
         }
         drop(place);
     }

@@ -67,7 +67,7 @@ impl PostgresStore {
 
     async fn fold_step(&self, least: i64) -> Result<i64> {
         let query = self.sql.query("select quell.fold_counts($1)").bind(least);
-        get(first(&one_shot(&self.pool, &self.sql, query).await?)?, 0)
+        get(first(&one_shot(&self.upkeep, &self.sql, query).await?)?, 0)
     }
 }
 

@@ -30,7 +30,7 @@ use crate::connections::Connections;
 use crate::counts::Deltas;
 use crate::ends::{Ends, ask};
 use crate::error::wants_retry;
-use crate::leases::{decode_renewed, has_lapsed, renew_query};
+use crate::leases::{decode_renewed, renew_query};
 use crate::listen::{Listener, receive};
 use crate::look::peek;
 use crate::names::Names;
@@ -45,6 +45,7 @@ use crate::sql::Sql;
 use crate::trail::{Places, Trails};
 use crate::tries::Tries;
 use crate::tx::{Asked, News, Tx, Unnamed, one_shot, read};
+use crate::warm::Warmth;
 use crate::watch::{Watch, keep_watch};
 use crate::workers::{beat_query, decode_list, list_query, remove_query};
 
@@ -59,6 +60,8 @@ use crate::workers::{beat_query, decode_list, list_query, remove_query};
 #[derive(Debug)]
 pub struct PostgresStore {
     pub(crate) pool: Connections,
+    /// The same connections, for calls that no job waits for.
+    pub(crate) upkeep: Connections,
     pub(crate) sql: Arc<Sql>,
     pub(crate) names: Names,
     hub: Arc<WakeHub>,
@@ -79,8 +82,7 @@ pub struct PostgresStore {
     watch: Arc<Watch>,
     /// Where the claims of each queue left off.
     pub(crate) trails: Arc<Trails>,
-    /// Queues of which a worker's first job was made ready for.
-    pub(crate) warmed: RwLock<BTreeSet<QueueName>>,
+    pub(crate) warmth: Warmth,
     /// What this process wrote of the counts.
     pub(crate) deltas: Deltas,
     /// How far this process came with a part that it empties.
@@ -91,13 +93,17 @@ pub struct PostgresStore {
 
 /// One transaction, from begin to commit; it starts over where it met another call on its rows.
 macro_rules! write {
-    ($self:ident, $now:expr, |$tx:ident| $body:expr) => {
-        write!($self, $now, |_asked| None, |$tx| $body)
+    ($self:ident $(on $pool:ident)?, $now:expr, |$tx:ident| $body:expr) => {
+        write!($self $(on $pool)?, $now, |_asked| None, |$tx| $body)
     };
-    ($self:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {{
+    ($self:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {
+        write!($self on pool, $now, |$asked| $opening, |$tx| $body)
+    };
+    ($self:ident on $pool:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {{
         let mut rows_set_aside = 0;
         loop {
-            let done: Result<_> = write_once!($self, $now, |$asked| $opening, |$tx| $body);
+            let done: Result<_> =
+                write_once!($self on $pool, $now, |$asked| $opening, |$tx| $body);
             let Err(error) = &done else { break done };
             // R25: a row that cannot be decoded harms itself only.
             rows_set_aside += 1;
@@ -112,12 +118,12 @@ macro_rules! write {
 
 /// As [`write!`], and fails where a row cannot be decoded.
 macro_rules! write_once {
-    ($self:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {{
+    ($self:ident on $pool:ident, $now:expr, |$asked:ident| $opening:expr, |$tx:ident| $body:expr) => {{
         let mut tries = Tries::new();
         loop {
             let $asked = $self.asked($now);
             let (history, opening) = ($self.history.is_some(), $opening);
-            let begun = Tx::begin(&$self.pool, &$self.sql, &$self.names, $asked, history, opening);
+            let begun = Tx::begin(&$self.$pool, &$self.sql, &$self.names, $asked, history, opening);
             let mut $tx = match begun.await {
                 Ok(tx) => tx,
                 // It may have locked windows.
@@ -157,13 +163,13 @@ macro_rules! write_once {
     }};
 }
 
-/// An answer from one state of the store; `long` where that may take a while.
+/// An answer from one state of the store; `long` where that may take a while and no job waits for it.
 macro_rules! read {
     ($self:ident, |$reader:ident| $asked:expr) => {
         read!($self, $self.pool.begin("begin to read", crate::read::BEGIN), |$reader| $asked)
     };
     ($self:ident, long, |$reader:ident| $asked:expr) => {
-        read!($self, $self.pool.begin_long("begin to read", crate::read::BEGIN_LONG), |$reader| {
+        read!($self, $self.upkeep.begin_long("begin to read", crate::read::BEGIN_LONG), |$reader| {
             $asked
         })
     };
@@ -202,13 +208,14 @@ impl PostgresStore {
         let (hub, outbox) = (Arc::new(WakeHub::new()), Arc::new(Outbox::new()));
         let ends = Arc::new(Ends::default());
         let sql = Arc::new(sql);
+        let upkeep = pool.for_upkeep();
         let mut tasks = JoinSet::new();
         tasks.spawn(tell(teller, Arc::clone(&sql), Arc::clone(&outbox)));
         let pushes = listener.is_some();
         let trails = Arc::new(Trails::new(pushes));
         let watch = Arc::new(Watch::default());
         let (notified, woken) = (Arc::clone(&watch), Arc::clone(&hub));
-        tasks.spawn(keep_watch(pool.clone(), Arc::clone(&sql), woken, notified));
+        tasks.spawn(keep_watch(upkeep.clone(), Arc::clone(&sql), woken, notified));
         if let Some(listener) = listener {
             let hub = (Arc::clone(&hub), Arc::clone(&trails), Arc::clone(&watch));
             tasks.spawn(ask(Arc::clone(&ends), Arc::clone(&outbox)));
@@ -216,6 +223,7 @@ impl PostgresStore {
         }
         PostgresStore {
             pool,
+            upkeep,
             sql,
             names: Names::default(),
             hub,
@@ -230,7 +238,7 @@ impl PostgresStore {
             winding: RwLock::default(),
             watch,
             trails,
-            warmed: RwLock::default(),
+            warmth: Warmth::default(),
             deltas: Deltas::default(),
             stripped: RwLock::default(),
             _tasks: tasks,
@@ -276,7 +284,9 @@ impl PostgresStore {
     /// there is nothing to set aside.
     pub(crate) async fn set_aside(&self, error: &Error) -> Result<bool> {
         let Some(id) = error.unreadable_job() else { return Ok(false) };
-        write_once!(self, Some(Timestamp::MIN), |_asked| None, |tx| tx.set_aside(id, error).await?)
+        write_once!(self on pool, Some(Timestamp::MIN), |_asked| None, |tx| tx
+            .set_aside(id, error)
+            .await?)
     }
 
     async fn intern(&self, unnamed: Unnamed) -> Result<()> {
@@ -382,7 +392,7 @@ impl Steps for PostgresStore {
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         let claimed = self.claim_due(now, claim).await?;
         if claimed.jobs.is_empty() {
-            self.warm_up(std::iter::once((&claim.queue, &*claim.tasks))).await;
+            self.warm_up(std::iter::once((&claim.queue, &claim.tasks))).await;
         }
         Ok(claimed)
     }
@@ -459,33 +469,22 @@ impl Steps for PostgresStore {
     }
 
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>> {
-        if !has_lapsed(&self.pool, &self.sql, self.asked(now)).await? {
-            return Ok(Vec::new());
-        }
-        write!(self, now, |tx| {
-            tx.fold_inbox().await?;
-            let lapsed = tx.reap(limit).await?;
-            if !lapsed.is_empty() {
-                tx.free_slots().await?;
-            }
-            lapsed
-        })
+        self.take_back(now, limit).await
     }
 
     async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()> {
         let query = beat_query(&self.sql, self.asked(now), beat);
-        match one_shot(&self.pool, &self.sql, query).await?.first() {
-            Some(row) => {
-                self.saw(time(row, 0)?);
-                Ok(())
-            }
-            None => write!(self, now, |tx| tx.make_worker(beat).await?),
+        match one_shot(&self.upkeep, &self.sql, query).await?.first() {
+            Some(row) => self.saw(time(row, 0)?),
+            None => write!(self on upkeep, now, |tx| tx.make_worker(beat).await?)?,
         }
+        self.warmth.fade();
+        Ok(())
     }
 
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()> {
         let query = remove_query(&self.sql, worker, incarnation);
-        one_shot(&self.pool, &self.sql, query).await.map(drop)
+        one_shot(&self.upkeep, &self.sql, query).await.map(drop)
     }
 
     async fn workers(&self, now: Option<Timestamp>) -> Result<Workers> {
@@ -509,7 +508,7 @@ impl Steps for PostgresStore {
     ) -> Result<Vec<NextDue>> {
         let next = peek(&self.pool, &self.sql, self.asked(now), queues).await?;
         next.iter().for_each(|next| self.saw(next.now));
-        self.warm_up(queues.iter().map(|(queue, tasks)| (queue, &**tasks))).await;
+        self.warm_up(queues.iter().map(|(queue, tasks)| (queue, tasks))).await;
         Ok(next)
     }
 
@@ -662,7 +661,7 @@ impl Steps for PostgresStore {
     }
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
-        let seen = look_for_ticks(&self.pool, &self.sql, self.asked(now)).await?;
+        let seen = look_for_ticks(&self.upkeep, &self.sql, self.asked(now)).await?;
         self.saw(seen.now);
         if seen.next.is_none_or(|next| next > seen.now) || limit == 0 {
             return Ok(seen);

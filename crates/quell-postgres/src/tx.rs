@@ -373,10 +373,16 @@ pub(crate) async fn one_shot(pool: &Connections, sql: &Sql, query: PgQuery) -> R
     one_shot_in_order(pool, sql, query, None).await.map(|(rows, _)| rows)
 }
 
-/// Runs a statement, and undoes it.
-pub(crate) async fn rehearse(pool: &Connections, sql: &Sql, query: PgQuery) -> Result<()> {
+/// Runs statements in one transaction, and undoes it.
+pub(crate) async fn rehearse(
+    pool: &Connections,
+    sql: &Sql,
+    queries: impl IntoIterator<Item = PgQuery>,
+) -> Result<()> {
     let mut open = Open::begin(pool, sql).await?;
-    open.fetch("rehearse a statement", query).await?;
+    for query in queries {
+        open.fetch("rehearse a statement", query).await?;
+    }
     open.roll_back().await;
     Ok(())
 }

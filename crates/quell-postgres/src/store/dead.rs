@@ -51,6 +51,6 @@ impl UnreadableJobs for PostgresStore {
     }
 
     async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>> {
-        write!(self, now, |tx| tx.restore(ids).await?)
+        write!(self on upkeep, now, |tx| tx.restore(ids).await?)
     }
 }

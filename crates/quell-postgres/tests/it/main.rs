@@ -66,3 +66,5 @@ mod stopped;
 mod timelines;
 #[cfg(test)]
 mod trail;
+#[cfg(test)]
+mod warm;
