@@ -22,7 +22,7 @@ use crate::metrics;
 use held::{ClaimCost, PENALTY, Waiting};
 use pulse::Pulse;
 use rest::{Rest, SAFETY};
-use upkeep::{PRUNE_PAUSE, REAP_PAUSE};
+use upkeep::{REAP_PAUSE, first_pause};
 
 mod held;
 mod leases;
@@ -188,7 +188,7 @@ impl Machine {
             reap_at: Some(now),
             reaped_at: now.before(REAP_PAUSE),
             pruning: false,
-            prune_at: now + PRUNE_PAUSE,
+            prune_at: now + first_pause(seed),
             ticker: Ticker::new(if bounds.rests { SAFETY } else { bounds.poll.base }, now),
             store_ahead: 0,
             random: fastrand::Rng::with_seed(seed),

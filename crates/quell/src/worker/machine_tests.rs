@@ -796,6 +796,18 @@ fn r37_upkeep_goes_on_while_the_store_has_more_and_leaves_half_of_the_time() {
 }
 
 #[test]
+fn r37_workers_that_start_together_do_not_remove_together() {
+    let [half, whole] = [30, 60].map(Duration::from_secs);
+    let mut pauses: Vec<_> = (0..100).map(super::upkeep::first_pause).collect();
+    assert!(pauses.iter().all(|pause| (half..=whole).contains(pause)), "{pauses:?}");
+    pauses.sort_unstable();
+    let spread = pauses.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(spread > 90, "{pauses:?}");
+    let largest = pauses.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(largest < Duration::from_secs(5), "a gap of {largest:?}: {pauses:?}");
+}
+
+#[test]
 fn r25_r34_heartbeats_come_at_their_pace_whatever_the_worker_does() {
     let mut story = Story::new(2, 0);
     story.machine.pulse = Pulse::new(Duration::from_secs(10), story.now);

@@ -15,10 +15,17 @@ pub(crate) const REAP_BATCH: usize = 1_000;
 pub(crate) const PRUNE_BATCH: usize = 1_000;
 /// Between two looks for lapsed leases, at least.
 pub(super) const REAP_PAUSE: Duration = Duration::from_millis(100);
-/// Between two removals where no more is left; the first comes one pause after the start.
+/// Between two removals where no more is left.
 pub(super) const PRUNE_PAUSE: Duration = Duration::from_secs(60);
 /// Between two removals where more is left, at least.
 pub(super) const PRUNE_REST: Duration = Duration::from_millis(1);
+
+/// From a worker's start to its first removal: between half a pause and a whole one. Workers that a
+/// deployment starts together would else remove at the same moment, and again each minute.
+pub(super) fn first_pause(seed: u64) -> Duration {
+    // Not the worker's own sequence: that of its polls.
+    PRUNE_PAUSE.mul_f64(0.5 + fastrand::Rng::with_seed(!seed).f64() / 2.0)
+}
 
 impl Machine {
     pub(super) fn look_for_lapses(&mut self, next: &NextDue) {
