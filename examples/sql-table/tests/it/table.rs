@@ -45,7 +45,10 @@ impl Opened {
     }
 }
 
-const SECOND: Duration = Duration::from_secs(1);
+/// For calls that must succeed: a busy machine may take its time.
+const LONG: Duration = Duration::from_secs(60);
+/// For the call that must fail, and for opening the table before it.
+const SHORT: Duration = Duration::from_secs(3);
 
 fn put(name: &str, condition: Condition, value: &[u8]) -> Change {
     Change { row: name.to_owned(), condition, value: Some(value.into()) }
@@ -57,7 +60,7 @@ fn delete(name: &str) -> Change {
 
 #[tokio::test]
 async fn a_version_never_repeats_after_delete_and_insert() {
-    let opened = Opened::new(SECOND).await;
+    let opened = Opened::new(LONG).await;
     let first = opened.version(put("a", Condition::Absent, b"1")).await.unwrap();
     assert_eq!(opened.version(delete("a")).await, None);
     let second = opened.version(put("a", Condition::Absent, b"1")).await.unwrap();
@@ -70,7 +73,7 @@ async fn a_version_never_repeats_after_delete_and_insert() {
 
 #[tokio::test]
 async fn a_batch_with_one_failed_condition_changes_nothing() {
-    let opened = Opened::new(SECOND).await;
+    let opened = Opened::new(LONG).await;
     for failed in [delete("b"), put("b", Condition::Present, b"1")] {
         let batch = vec![put("a", Condition::Any, b"1"), failed];
         assert_eq!(opened.table.commit("p", batch).await.unwrap(), Committed::Conflict);
@@ -83,7 +86,7 @@ async fn a_batch_with_one_failed_condition_changes_nothing() {
 
 #[tokio::test]
 async fn pages_of_a_range_follow_each_other_byte_by_byte() {
-    let opened = Opened::new(SECOND).await;
+    let opened = Opened::new(LONG).await;
     let names = ["a:B", "a:a", "a:b", "a:~", "b:a"];
     let batch = names.iter().rev().map(|name| put(name, Condition::Absent, b"")).collect();
     opened.table.commit("p", batch).await.unwrap();
@@ -102,7 +105,7 @@ async fn pages_of_a_range_follow_each_other_byte_by_byte() {
 
 #[tokio::test]
 async fn a_batch_above_a_bound_is_rejected_with_the_bound() {
-    let opened = Opened::new(SECOND).await;
+    let opened = Opened::new(LONG).await;
     let bounds = Bounds { changes: 2, batch_bytes: 20, row_bytes: 15, name_bytes: 3 };
     let table = opened.table.clone().with_bounds(bounds);
     let row = |name: &str, bytes| put(name, Condition::Any, &vec![0; bytes]);
@@ -126,7 +129,7 @@ async fn a_batch_above_a_bound_is_rejected_with_the_bound() {
 
 #[tokio::test]
 async fn the_time_is_that_of_the_database() {
-    let opened = Opened::new(SECOND).await;
+    let opened = Opened::new(LONG).await;
     let before = host_millis();
     let now = opened.table.now().await.unwrap().as_micros();
     // SQLite's clock counts milliseconds.
@@ -141,7 +144,7 @@ fn host_millis() -> i64 {
 
 #[tokio::test]
 async fn a_locked_file_is_unavailable_and_nothing_is_written() {
-    let opened = Opened::new(Duration::from_millis(50)).await;
+    let opened = Opened::new(SHORT).await;
     let mut other = opened.other().await;
     let lock = other.begin_with("begin immediate").await.unwrap();
     let error = opened.commit(put("a", Condition::Absent, b"1")).await.unwrap_err();
@@ -153,7 +156,7 @@ async fn a_locked_file_is_unavailable_and_nothing_is_written() {
 
 #[tokio::test]
 async fn a_commit_that_fails_unclearly_has_an_unknown_outcome() {
-    let opened = Opened::new(SECOND).await;
+    let opened = Opened::new(LONG).await;
     let mut other = opened.other().await;
     // SQLite checks this foreign key at the COMMIT.
     let refuse = "
@@ -175,6 +178,6 @@ async fn a_file_that_is_no_database_is_rejected() {
     let path = folder.path().join("quell.db");
     std::fs::write(&path, vec![b'x'; 4096]).unwrap();
     let file = SqliteConnectOptions::new().filename(path);
-    let error = SqlTable::open(file, SECOND).await.unwrap_err();
+    let error = SqlTable::open(file, LONG).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
