@@ -11,7 +11,6 @@ mod code {
     pub(super) const CORRUPT: i32 = 11;
     pub(super) const FULL: i32 = 13;
     pub(super) const CANTOPEN: i32 = 14;
-    pub(super) const CONSTRAINT: i32 = 19;
     pub(super) const NOTADB: i32 = 26;
 }
 
@@ -24,9 +23,7 @@ pub(crate) fn explain(what: &'static str, error: sqlx::Error) -> Error {
 /// As [`explain`], for a commit: where the transaction may have become durable, nobody knows (R1).
 pub(crate) fn explain_commit(error: sqlx::Error) -> Error {
     let (kind, _) = classify(&error);
-    let is_refused = matches!(kind, ErrorKind::Contention | ErrorKind::Full | ErrorKind::ReadOnly);
-    // A constraint is checked before anything is durable.
-    if is_refused || primary_code(&error) == Some(code::CONSTRAINT) {
+    if matches!(kind, ErrorKind::Contention | ErrorKind::Full | ErrorKind::ReadOnly) {
         return explain("commit", error);
     }
     Error::new(

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, TryStreamExt};
 use quell_core::history::Event;
 use quell_core::{JobId, QueueName, QueueSettings, Result, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{Row, Sqlite, SqliteConnection};
+use sqlx::{Either, Executor, Row, Sqlite, SqliteConnection};
 use tracing::error;
 
 use crate::error::{corrupt, explain, explain_commit};
@@ -195,12 +195,13 @@ impl Tx<'_> {
             let counted = sqlx::query(CHANGED).execute(&mut *self.db).await;
             counted.map_err(|e| explain("count a change of names or settings", e))?;
         }
-        let last = match self.parting.take() {
-            Some(parting) => parting.bind(self.recent_counts().await?),
-            None if self.tally.is_empty() => sqlx::query("commit"),
-            None => sqlx::query(COUNT).bind(self.recent_counts().await?),
+        // With the number of statements before the commit.
+        let (last, before) = match self.parting.take() {
+            Some(parting) => (parting.bind(self.recent_counts().await?), 2),
+            None if self.tally.is_empty() => (sqlx::query("commit"), 0),
+            None => (sqlx::query(COUNT).bind(self.recent_counts().await?), 1),
         };
-        last.execute(&mut *self.db).await.map_err(explain_commit)?;
+        run_last(&mut self.db, last, before).await?;
         self.db.ended = true;
         // A wake-up without a time is about settings, not about a job.
         let is_due = |due: Timestamp| due > Timestamp::MIN && due <= self.now;
@@ -249,6 +250,21 @@ impl Tx<'_> {
     /// Where the next event comes.
     pub(crate) fn told(&self) -> usize {
         self.news.events.len()
+    }
+}
+
+/// Runs a trip that ends in a commit, `before` statements after its beginning. The connection runs none
+/// after one that failed: so where that is not the commit, the outcome is known.
+async fn run_last(db: &mut SqliteConnection, trip: Trip, before: usize) -> Result<()> {
+    let (mut steps, mut done) = (db.fetch_many(trip), 0);
+    loop {
+        match steps.try_next().await {
+            Ok(Some(Either::Left(_))) => done += 1,
+            Ok(Some(Either::Right(_))) => {}
+            Ok(None) => return Ok(()),
+            Err(error) if done < before => return Err(explain("write", error)),
+            Err(error) => return Err(explain_commit(error)),
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use quell_conformance::Rig;
 use quell_conformance::rig::keyed;
 use quell_conformance::unreadable::Damage;
-use quell_core::{ErrorKind, JobId, Store, UnreadablePage};
+use quell_core::{Batch, ErrorKind, JobId, Store, UnreadablePage};
+use sqlx::AssertSqlSafe;
 
 use crate::counts::expect_exact;
 use crate::scene::Scene;
@@ -26,6 +27,35 @@ async fn a_broken_row_is_corrupt_and_names_its_job() {
         let error = rig.store.job(JobId::new(1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{damage}: {error}");
         assert!(error.to_string().contains("job 1"), "{damage}: {error}");
+    }
+}
+
+/// The last write and the commit are one trip: what fails before the commit was surely not accepted.
+#[tokio::test]
+async fn r01_a_write_that_fails_before_its_commit_has_a_known_outcome() {
+    let fails = "begin select json('{oops'); end";
+    for (what, sql) in [
+        ("a new job", format!("create trigger refuse before insert on quell_job {fails}")),
+        ("a join", format!("create trigger refuse before update of triggers on quell_job {fails}")),
+        (
+            "the counts",
+            format!("create trigger refuse before update of recent on quell_meta {fails}"),
+        ),
+    ] {
+        let scene = Scene::new();
+        let rig = scene.rig().await;
+        rig.trigger(keyed("k")).await;
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut scene.connect().await).await.unwrap();
+        let trigger = keyed(if what == "a new job" { "new" } else { "k" });
+        let batches = vec![Batch::one(trigger)];
+        let error = rig.store.enqueue(Some(rig.now()), batches).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal, "{what}: {error}");
+        assert!(!error.is_unknown_outcome(), "{what}: {error}");
+        let jobs = rig.jobs().await;
+        assert_eq!((jobs.len(), jobs[0].window.triggers), (1, 1), "{what}: {jobs:?}");
+        scene.execute("drop trigger refuse").await;
+        // The writer's connection is in no transaction.
+        rig.trigger(keyed("k")).await;
     }
 }
 
