@@ -508,7 +508,9 @@ impl Steps for PostgresStore {
     ) -> Result<Vec<NextDue>> {
         let next = peek(&self.pool, &self.sql, self.asked(now), queues).await?;
         next.iter().for_each(|next| self.saw(next.now));
-        self.warm_up(queues.iter().map(|(queue, tasks)| (queue, tasks))).await;
+        if next.iter().all(|next| next.due.is_none_or(|due| due > next.now)) {
+            self.warm_up(queues.iter().map(|(queue, tasks)| (queue, tasks))).await;
+        }
         Ok(next)
     }
 

@@ -149,6 +149,11 @@ impl Places {
         read: Read { head_at: None, step: 0 },
     };
 
+    /// For a claim of no lanes: no lease is read either.
+    pub(crate) fn nothing() -> Places {
+        Places { lapse: Timestamp::MAX, ..Places::HEAD }
+    }
+
     /// The place of the heads of a lane.
     pub(crate) fn of_heads(&self, lane: i32) -> At {
         self.at.get(&(lane, Part::Heads)).copied().unwrap_or((Timestamp::MIN, 0))

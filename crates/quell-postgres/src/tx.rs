@@ -380,11 +380,16 @@ pub(crate) async fn rehearse(
     queries: impl IntoIterator<Item = PgQuery>,
 ) -> Result<()> {
     let mut open = Open::begin(pool, sql).await?;
+    let mut done = Ok(());
     for query in queries {
-        open.fetch("rehearse a statement", query).await?;
+        done = open.fetch("rehearse a statement", query).await.map(drop);
+        if done.is_err() {
+            break;
+        }
     }
+    // After an error too: the connection is the one that jobs use.
     open.roll_back().await;
-    Ok(())
+    done
 }
 
 /// As [`one_shot`], with what orders the commits of this process where they are put on record: it is

@@ -1,6 +1,6 @@
 //! What an idle worker does ahead of its next job: the names of its queues are looked up, and the
-//! statements that a job needs are planned, on the connection that will be used next. Else the first
-//! job of a quiet service pays for all of it.
+//! statements that a job without a key needs are planned, on the connection that will be used next.
+//! Else the first job of a quiet service pays for all of it.
 //!
 //! Plans do not last: any session that analyzes or vacuums a table, as autovacuum does after a busy
 //! time, makes the server drop all plans that read it. So the statements run again after each heartbeat,
@@ -62,25 +62,20 @@ impl PostgresStore {
         &self,
         queues: impl Iterator<Item = (&'q QueueName, &'q Arc<[TaskName]>)> + Clone,
     ) {
-        let Some((queue, tasks)) = queues.clone().next() else { return };
+        let Some((queue, _)) = queues.clone().next() else { return };
         let lanes = self.warmth.take_new(queues);
         let is_stale = self.warmth.is_stale.swap(false, Ordering::Relaxed);
         // Behind a transaction pooler no statement stays prepared.
         if (lanes.is_empty() && !is_stale) || !self.sql.is_persistent() {
             return;
         }
-        if let Err(error) = self.plan_ahead(lanes, queue, tasks).await {
+        if let Err(error) = self.plan_ahead(lanes, queue).await {
             debug!(%error, "statements were not planned ahead of their first use");
         }
     }
 
     /// Plans by running them with nothing to do: PostgreSQL plans a statement when it first runs.
-    async fn plan_ahead(
-        &self,
-        lanes: Vec<LaneNames>,
-        queue: &QueueName,
-        tasks: &Arc<[TaskName]>,
-    ) -> Result<()> {
+    async fn plan_ahead(&self, lanes: Vec<LaneNames>, queue: &QueueName) -> Result<()> {
         self.names.look_up(&self.pool, &self.sql, lanes.iter().cloned()).await?;
         // It makes the names, which is undone: only before the first job of a queue.
         let make = self.names.unknown(lanes.into_iter()).into_iter().next();
@@ -91,13 +86,14 @@ impl PostgresStore {
         let insert = insert_plain(&self.sql, &self.names, asked, &[])?;
         let claim = Claim {
             queue: queue.clone(),
-            tasks: Arc::clone(tasks),
+            // Without tasks and leases it reads no index: the head of one may be long (see `trail`).
+            tasks: Arc::from([]),
             worker: WorkerId::new("rehearsal")?,
             limit: 0,
             lease: Duration::ZERO,
             draw: Draw::new(0),
         };
-        let claim = straight_query(&self.sql, asked, &claim, Vec::new(), &Places::HEAD);
+        let claim = straight_query(&self.sql, asked, &claim, Vec::new(), &Places::nothing());
         let settle = succeed_query(&self.sql, asked, &[]);
         rehearse(&self.pool, &self.sql, [insert, claim, settle]).await
     }

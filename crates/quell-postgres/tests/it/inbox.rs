@@ -46,6 +46,29 @@ async fn r04_a_rollback_leaves_no_trace_and_burns_no_key() {
     assert_eq!(rig.trigger(once).await.outcome(), "accepted");
 }
 
+/// A caller outside must neither wait for a transaction's key nor be a duplicate of what is rolled back.
+#[tokio::test]
+async fn r04_r16_a_dedup_key_in_an_open_transaction_is_free_for_others() {
+    let scene = Scene::new();
+    let rig = scene.rig().await;
+    let mut db = scene.connect().await;
+    let once = |name| NewTrigger { dedup: Some(Dedup::new(key(name))), ..plain("1") };
+    let mut tx = db.begin().await.unwrap();
+    let inside = Batch { triggers: vec![once("back"), once("done")], dedup: None };
+    trigger_in(&mut tx, rig.store.location().unwrap(), &inside).await.unwrap();
+    let outside = rig.trigger(once("back")).await;
+    assert_eq!(outside.outcome(), "accepted");
+    tx.rollback().await.unwrap();
+    assert_eq!(rig.trigger(once("back")).await.outcome(), "duplicate");
+    // One that commits meets the key that was taken meanwhile, and opens no second job.
+    let mut tx = db.begin().await.unwrap();
+    trigger_in(&mut tx, rig.store.location().unwrap(), &inside).await.unwrap();
+    assert_eq!(rig.trigger(once("done")).await.outcome(), "accepted");
+    tx.commit().await.unwrap();
+    let started = rig.claim().await;
+    assert_eq!(started.len(), 2, "one for each key: {started:?}");
+}
+
 #[tokio::test]
 async fn r04_triggers_are_folded_in_their_order_and_dedup_is_decided_then() {
     let scene = Scene::new();
