@@ -51,8 +51,10 @@ impl Observed {
 
 #[async_trait]
 impl Store for Observed {
+    /// In virtual time no worker rests: it would leave the store and come back with each event.
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let capabilities = self.inner.capabilities();
+        Capabilities { timed: capabilities.timed && self.hub.is_none(), ..capabilities }
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {

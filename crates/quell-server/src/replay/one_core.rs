@@ -18,11 +18,13 @@ mod pinned {
     impl OneCore {
         /// Where the system refuses, nothing changes but the speed.
         pub(in super::super) fn pin() -> OneCore {
-            let before = sched_getaffinity(None).ok();
+            // It also fails where there are more cores than a set holds.
+            let before = sched_getaffinity(None).ok().filter(|_| sched_getcpu() < CpuSet::MAX_CPU);
+            let Some(before) = before else { return OneCore { before: None } };
             let mut one = CpuSet::new();
             one.set(sched_getcpu());
-            let pinned = before.filter(|_| sched_setaffinity(None, &one).is_ok());
-            OneCore { before: pinned }
+            let is_pinned = sched_setaffinity(None, &one).is_ok();
+            OneCore { before: is_pinned.then_some(before) }
         }
     }
 
