@@ -5,7 +5,6 @@
 //! time is what an application spends on Quell; a server's is read beside it.
 
 mod load;
-mod server;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,8 +14,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::report::{record_section, shown};
+use crate::server::{Server, Store};
 use load::{Found, Held, Load, Shape};
-use server::{Server, Store};
 
 /// The share of a rate that must be accepted for it to count as kept.
 const KEPT: f64 = 0.98;

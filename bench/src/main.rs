@@ -3,7 +3,7 @@
 //! Each workload runs a few rounds, Quell, floor and peers in turn, and the medians are shown. Peers
 //! are programs of their own, so that nothing they depend on is part of Quell's tree. Run it by
 //! `cargo xtask bench sqlite`, `postgres`, `redis`, `azure` or `memory`; `capacity` measures
-//! Quell alone at fixed rates.
+//! Quell alone at fixed rates, and `through` with many jobs.
 
 mod azure;
 mod capacity;
@@ -16,6 +16,8 @@ mod program;
 mod redis;
 mod report;
 mod scaling;
+mod server;
+mod through;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -49,6 +51,8 @@ enum Store {
     Memory(memory::Args),
     /// What Quell alone needs at fixed rates, on each store.
     Capacity(capacity::Args),
+    /// Many jobs through each store: whether the last are as fast as the first.
+    Through(through::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -78,6 +82,7 @@ fn main() -> anyhow::Result<()> {
         Store::Azure(args) => azure::run(&args),
         Store::Memory(args) => memory::run(&args),
         Store::Capacity(args) => capacity::run(&args),
+        Store::Through(args) => through::run(&args),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The store of one case: a fresh file or a fresh private server, and what it counts of itself.
+//! The store that is measured: a fresh file or a fresh private server, and what it counts of itself.
 
 use std::path::{Path, PathBuf};
 
@@ -123,6 +123,21 @@ impl Server {
             }
             Server::Postgres(server) => {
                 ask(server, "vacuum full")?;
+                self.size()
+            }
+            Server::Redis(server) => Ok(Counters::read(server)?.memory_bytes),
+        }
+    }
+
+    /// The bytes that it takes as it is: of files (SQLite), tables (PostgreSQL), memory (Redis).
+    pub(crate) fn size(&self) -> anyhow::Result<f64> {
+        match self {
+            Server::Sqlite(folder) => {
+                let files = std::fs::read_dir(folder.path())?;
+                let sizes = files.map(|file| Ok(file?.metadata()?.len() as f64));
+                sizes.sum()
+            }
+            Server::Postgres(server) => {
                 let size = "select sum(pg_total_relation_size(c.oid))
                               from pg_class c join pg_namespace n on n.oid = c.relnamespace
                              where n.nspname = 'quell' and c.relkind = 'r'";

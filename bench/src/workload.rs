@@ -94,7 +94,8 @@ pub(crate) async fn batch(place: &Place, count: usize) -> anyhow::Result<f64> {
     fill(&quell, place.batch(), count).await
 }
 
-async fn fill(quell: &Quell, batch: usize, count: usize) -> anyhow::Result<f64> {
+/// The same on a store that is open.
+pub(crate) async fn fill(quell: &Quell, batch: usize, count: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
     for start in (0..count).step_by(batch) {
         quell.trigger_many((start..start + batch).map(|n| Noop { n })).await?;
@@ -106,6 +107,11 @@ async fn fill(quell: &Quell, batch: usize, count: usize) -> anyhow::Result<f64> 
 pub(crate) async fn drain(place: &Place, count: usize) -> anyhow::Result<f64> {
     let (quell, _guard) = place.open().await?;
     fill(&quell, place.batch(), count).await?;
+    work_off(&quell, count).await
+}
+
+/// Works off what waits, `count` jobs, where no job has ended before.
+pub(crate) async fn work_off(quell: &Quell, count: usize) -> anyhow::Result<f64> {
     let (sender, receiver) = unbounded_channel();
     drop(receiver);
     let began = Instant::now();

@@ -23,6 +23,8 @@ pub(crate) enum Store {
     Memory,
     /// What Quell alone needs at fixed rates, on SQLite, PostgreSQL and Redis.
     Capacity,
+    /// Many jobs through SQLite and Redis: whether the last are as fast as the first.
+    Through,
 }
 
 /// Programs in Rust on PostgreSQL, Quell first; who of them takes part is said in
@@ -48,6 +50,7 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
         Store::Azure => cargo(root, &[&run[..], &["azure"], &rest].concat()),
         Store::Memory => cargo(root, &[&run[..], &["memory"], &rest].concat()),
         Store::Capacity => cargo(root, &[&run[..], &["capacity"], &rest].concat()),
+        Store::Through => cargo(root, &[&run[..], &["through"], &rest].concat()),
         Store::Sqlite => {
             peer(root, "effectum")?;
             cargo(root, &["build", "--release", "--locked", "-p", "quell-server"])?;

@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::server::{Counts, Server};
 use crate::cpu;
+use crate::server::{Counts, Server};
 
 /// Bytes of a payload.
 const PAYLOAD: usize = 100;
