@@ -249,7 +249,7 @@ mod tests {
         // An hour apart: heartbeats, looks for expired leases and removals are due at each.
         let rows: String =
             (0..50).map(|hour| format!("{},k\n", 1_000_000 + hour * 3_600)).collect();
-        std::fs::write(&file, format!("time,key\n{rows}")).unwrap();
+        std::fs::write(&file, format!("timestamp,key\n{rows}")).unwrap();
         let rule = ["--key", "{{ key }}", "--min", "10s", "--max", "60s"];
         let cli = [&["replay", file.to_str().unwrap()], &rule[..]].concat();
         let args = Cli::parse_from(cli).args;
