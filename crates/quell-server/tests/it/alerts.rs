@@ -133,6 +133,10 @@ async fn reluctant() -> (String, tokio::sync::mpsc::Receiver<String>, JoinSet<()
                     Ok(read) => request.extend_from_slice(&chunk[..read]),
                 }
             }
+            // A connection that the client made ahead and closed unused is no request.
+            if request.is_empty() {
+                continue;
+            }
             let _gone = sender.send(String::from_utf8_lossy(&request).into_owned()).await;
             let _gone = stream.write_all(answer.as_bytes()).await;
             answer = "HTTP/1.1 204 No Content\r\n\r\n";
