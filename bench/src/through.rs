@@ -103,7 +103,7 @@ async fn rounds(
     Ok(measured)
 }
 
-/// Removes this number of jobs that have ended; so many a second.
+/// Removes this number of jobs that have ended; returns how many a second.
 async fn remove(quell: &Quell, count: usize) -> anyhow::Result<f64> {
     let retention = Retention { succeeded: Some(Duration::ZERO), dead: None };
     let (began, mut moved_at, mut removed) = (Instant::now(), Instant::now(), 0);

@@ -22,7 +22,7 @@ use crate::tx::Trip;
 pub(crate) enum Last<'p> {
     /// At once, as those before it.
     Alone,
-    /// With the commit, of which it is left here: [`Tx::parting`](crate::tx::Tx).
+    /// With the commit: it is stored here for [`Tx::parting`](crate::tx::Tx).
     WithCommit(&'p mut Option<Trip>),
 }
 
