@@ -65,13 +65,12 @@ macro_rules! windows {
     };
 }
 
-/// Begins a transaction that accepts `batches`. Where the windows that they touch are of one task,
-/// these are read in the same trip.
-pub(crate) fn open_with_windows(now: Timestamp, batches: &[Batch]) -> Result<Trip> {
-    let needs = Needs::of(batches);
-    match only_task(&needs) {
+/// Begins a transaction that accepts what has these `needs`. Where the windows are of one task, they
+/// are read in the same trip.
+pub(crate) fn open_with_windows(now: Timestamp, needs: &Needs<'_>) -> Result<Trip> {
+    match only_task(needs) {
         None => Ok(open_at(now)),
-        Some(task) => bind_windows(sqlx::query(opening!(windows!())), now, task, &needs),
+        Some(task) => bind_windows(sqlx::query(opening!(windows!())), now, task, needs),
     }
 }
 
@@ -90,17 +89,17 @@ fn bind_windows(query: Trip, now: Timestamp, task: &TaskName, needs: &Needs<'_>)
 
 impl Tx<'_> {
     /// Accepts batches, each whole or not at all, and commits with the last write: nothing may come
-    /// after it. `windows` is what [`open_with_windows`] read.
+    /// after it. `windows` is what [`open_with_windows`] read for their `needs`.
     pub(crate) async fn enqueue(
         &mut self,
         batches: &[Batch],
+        needs: &Needs<'_>,
         windows: &[SqliteRow],
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        let needs = Needs::of(batches);
         // What the inbox holds comes first, and may change the windows.
-        let read = (only_task(&needs).is_some() && !self.inbox_waits).then_some(windows);
+        let read = (only_task(needs).is_some() && !self.inbox_waits).then_some(windows);
         self.fold_inbox_first().await?;
-        self.accept_by(batches, &needs, read, accept, Ending::Commit).await
+        self.accept_by(batches, needs, read, accept, Ending::Commit).await
     }
 
     /// Accepts batches that were promised before: those of committed transactions and of schedules.

@@ -12,6 +12,7 @@ use quell_core::effect::{Begun, check_result};
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
+use quell_core::touched::Needs;
 use quell_core::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
     DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ExplainTarget, Explanation,
@@ -307,8 +308,9 @@ impl Steps for SqliteStore {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        write!(self, open_with_windows(self.clock.time(now)?, &batches)?, |tx, windows| {
-            tx.enqueue(&batches, &windows).await?
+        let needs = Needs::of(&batches);
+        write!(self, open_with_windows(self.clock.time(now)?, &needs)?, |tx, windows| {
+            tx.enqueue(&batches, &needs, &windows).await?
         })
     }
 
