@@ -26,9 +26,13 @@ struct Cli {
 enum Chore {
     /// Sets up what tests need and runs every check and test.
     Test {
-        /// Only formatting, lints and tests: no documentation, no features one by one.
+        /// Only formatting, tidiness and the tests that need no server and little time.
+        #[arg(long, conflicts_with = "long")]
+        fast: bool,
+        /// Only what a run without it leaves out: whole suites on further releases of servers, and the
+        /// suite on every store for docs/conformance.md.
         #[arg(long)]
-        quick: bool,
+        long: bool,
     },
     /// Builds the `quell` of the commit that compat/earlier.toml names, which tests run beside this
     /// one's, and prints where it is.
@@ -119,16 +123,17 @@ fn sim(root: &std::path::Path, rest: &[String]) -> anyhow::Result<()> {
 fn main() -> anyhow::Result<()> {
     let root = run::root()?;
     match Cli::parse().chore {
-        Chore::Test { quick } => test::test(&root, quick),
+        Chore::Test { fast: true, .. } => test::fast(&root),
+        Chore::Test { long: true, .. } => test::long(&root),
+        Chore::Test { .. } => test::test(&root),
         Chore::Earlier => earlier::earlier(&root),
         Chore::WithServices { command } => services::with_services(&root, &command),
         Chore::Tidy => tidy::tidy(&root),
         Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),
         Chore::Sim { rest } => sim(&root, &rest),
         Chore::Conformance => {
-            let table = ["run", "--locked", "-p", "quell-stores", "--", "table"];
             let services = services::Services::start()?;
-            run::run(&root, services.tell(&mut run::cargo_command(&table)))
+            run::run(&root, services.tell(&mut test::conformance_command()))
         }
         Chore::Soak { store, minutes } => soak(&root, &store, minutes),
         Chore::Chaos { store, rounds, seed } => chaos(&root, &store, rounds, seed),

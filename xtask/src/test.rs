@@ -14,30 +14,84 @@ use crate::tidy::tidy;
 /// The oldest nextest that the configuration was written for.
 const NEXTEST: &str = "0.9.143";
 
-/// Runs everything; the first failure stops it.
-pub(crate) fn test(root: &Path, quick: bool) -> anyhow::Result<()> {
+const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
+const DEFAULT: &str = "default";
+/// The crates of [`fast`]: the rules, what proves them, one store, the client and the worker.
+const FAST: [&str; 8] = [
+    "quell-core",
+    "quell-conformance",
+    "quell-engine",
+    "quell-portable",
+    "quell-shards",
+    "quell-sqlite",
+    "quell",
+    "xtask",
+];
+/// Without the stores that need a server.
+const FAST_FEATURES: &str = "quell-conformance/suite,quell-conformance/sim";
+
+/// Runs everything but what takes long; the first failure stops it.
+pub(crate) fn test(root: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
-    step("system packages", packages)?;
-    step("cargo-nextest", || nextest(root))?;
-    step("formatting", || cargo(root, &["fmt", "--all", "--check"]))?;
-    step("tidy", || tidy(root))?;
+    begin(root)?;
     step("lints", || {
         let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
         cargo(root, &[&clippy[..], &["--", "-D", "warnings"]].concat())
     })?;
-    if !quick {
-        step("features, one at a time", || features(root))?;
-        step("documentation", || documentation(root))?;
-    }
+    step("features, one at a time", || features(root))?;
+    step("documentation", || documentation(root))?;
     let earlier = step("earlier build", || earlier::build(root))?;
     let services = step("services", Services::start)?;
-    step("tests", || run(root, services.tell(nextest_command(root).env(EARLIER, &earlier))))?;
+    step("tests", || {
+        let mut tests = nextest_command(root, DEFAULT, &WORKSPACE);
+        run(root, services.tell(tests.env(EARLIER, &earlier)))
+    })?;
     drop(services);
     step("documentation tests", || {
         cargo(root, &["test", "--doc", "--workspace", "--all-features", "--locked"])
     })?;
-    tell(&format!("all of it passed in {} s", started.elapsed().as_secs()));
+    end(started);
     Ok(())
+}
+
+/// While you work: formatting, tidiness, and the tests that need no server and little time.
+pub(crate) fn fast(root: &Path) -> anyhow::Result<()> {
+    let started = Instant::now();
+    begin(root)?;
+    let crates = FAST.iter().flat_map(|name| ["-p", name]);
+    let args: Vec<&str> = crates.chain(["--features", FAST_FEATURES]).collect();
+    step("tests", || run(root, &mut nextest_command(root, "fast", &args)))?;
+    end(started);
+    Ok(())
+}
+
+/// What [`test`] leaves out: tests in modules called `long`, and every test of the suite on every
+/// store once more, for the page that shows the results.
+pub(crate) fn long(root: &Path) -> anyhow::Result<()> {
+    let started = Instant::now();
+    begin(root)?;
+    let services = step("services", Services::start)?;
+    step("tests", || run(root, services.tell(&mut nextest_command(root, "long", &WORKSPACE))))?;
+    step("conformance", || run(root, services.tell(&mut conformance_command())))?;
+    drop(services);
+    end(started);
+    Ok(())
+}
+
+/// Runs the suite on every store and writes docs/conformance.md.
+pub(crate) fn conformance_command() -> Command {
+    cargo_command(&["run", "--locked", "-p", "quell-stores", "--", "table"])
+}
+
+fn begin(root: &Path) -> anyhow::Result<()> {
+    step("system packages", packages)?;
+    step("cargo-nextest", || nextest(root))?;
+    step("formatting", || cargo(root, &["fmt", "--all", "--check"]))?;
+    step("tidy", || tidy(root))
+}
+
+fn end(started: Instant) {
+    tell(&format!("all of it passed in {} s", started.elapsed().as_secs()));
 }
 
 fn step<R>(name: &str, run: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
@@ -83,18 +137,16 @@ fn own_nextest(root: &Path) -> std::path::PathBuf {
     root.join("target/tools/bin/cargo-nextest")
 }
 
-/// Half of the time tests wait: for a deadline, a server, a time to come. So two run on each core.
-fn nextest_command(root: &Path) -> Command {
+/// Runs tests of these crates by a profile of `.config/nextest.toml`. Half of the time tests wait: for
+/// a deadline, a server, a time to come. So two run on each core.
+fn nextest_command(root: &Path, profile: &str, crates: &[&str]) -> Command {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let at_once = format!("--test-threads={}", cores.saturating_mul(2));
-    let args = ["nextest", "run", "--workspace", "--all-features", "--locked", &at_once];
+    let args = ["nextest", "run", "--profile", profile, "--locked", &at_once];
     let own = own_nextest(root);
-    if own.exists() {
-        let mut command = Command::new(own);
-        command.args(args);
-        return command;
-    }
-    cargo_command(&args)
+    let mut command = if own.exists() { Command::new(own) } else { cargo_command(&[]) };
+    command.args(args).args(crates);
+    command
 }
 
 /// Features add up: what has some builds without any, and with each alone.

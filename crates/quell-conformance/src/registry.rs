@@ -7,6 +7,7 @@
 use std::fmt;
 
 use futures_util::future::BoxFuture;
+use quell_core::Capabilities;
 use quell_core::history::Sink;
 
 use crate::history::Recorder;
@@ -66,11 +67,10 @@ impl RuleTest {
         matches!(self.body, Body::Recorded(_))
     }
 
-    /// The first thing that it needs and this store does not claim.
+    /// The first thing that it needs and a store with these capabilities does not claim.
     #[must_use]
-    pub fn lacks(&self, opened: &Opened) -> Option<Capability> {
-        let claims = opened.store.capabilities();
-        self.needs.iter().copied().find(|needed| !needed.is_claimed(&claims))
+    pub fn lacks(&self, claims: &Capabilities) -> Option<Capability> {
+        self.needs.iter().copied().find(|needed| !needed.is_claimed(claims))
     }
 
     /// Runs it on a fresh store, whatever that store claims; panics where the rule is broken. A
@@ -85,7 +85,7 @@ impl RuleTest {
     /// Runs it on a fresh store that claims what it needs, or else the test of what a store
     /// without that does; says which one was missing.
     pub async fn prove(&self, opened: Opened, recorder: Recorder) -> Option<Capability> {
-        let lacks = self.lacks(&opened);
+        let lacks = self.lacks(&opened.store.capabilities());
         let test = match lacks {
             None => *self,
             Some(lacking) => {

@@ -8,6 +8,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::time::Duration;
 
+use quell_core::Capabilities;
 use quell_core::history::Sink;
 use tokio::task::JoinSet;
 
@@ -61,6 +62,16 @@ impl fmt::Display for Verdict {
 }
 
 impl Report {
+    /// The report of a store with these capabilities that keeps every rule. It runs no test.
+    #[must_use]
+    pub fn expected(store: &str, claims: &Capabilities) -> Report {
+        let row = |test: &'static RuleTest| {
+            let verdict = test.lacks(claims).map_or(Verdict::Passed, Verdict::Refused);
+            Row { test, verdict }
+        };
+        Report { store: store.to_owned(), rows: all().iter().map(row).collect() }
+    }
+
     /// The rows that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| matches!(row.verdict, Verdict::Failed(_)))

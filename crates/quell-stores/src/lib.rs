@@ -140,6 +140,27 @@ impl Kind {
         }
     }
 
+    /// The file, below the workspace's root, whose `suite!` or `prove!` runs the whole suite on it.
+    #[must_use]
+    pub const fn tests(self) -> &'static str {
+        match self {
+            Kind::Memory => "crates/quell-conformance/tests/it/main.rs",
+            Kind::Sqlite => "crates/quell-sqlite/tests/it/conformance.rs",
+            Kind::Postgres => "crates/quell-postgres/tests/it/conformance.rs",
+            Kind::Redis => "crates/quell-redis/tests/it/conformance.rs",
+            Kind::Engine => "crates/quell-engine/tests/it/main.rs",
+            Kind::Table => "crates/quell-portable/tests/it/main.rs",
+            Kind::SqlTable => "examples/sql-table/tests/it/main.rs",
+            Kind::Azure => "crates/quell-azure/tests/it/store.rs",
+        }
+    }
+
+    /// Its report where all tests of [`Kind::tests`] pass: each rule that it claims is kept, and each
+    /// that it does not claim is refused.
+    pub async fn expected(self) -> Report {
+        Report::expected(self.name(), &self.open().await.store.capabilities())
+    }
+
     /// What the suite says of it.
     pub async fn report(self) -> Report {
         report::run_recorded(self.name(), move || self.open(), move |sink| self.open_recorded(sink))

@@ -12,32 +12,11 @@ use quell_services::{Postgres, psql};
 use sqlx::postgres::PgListener;
 use sqlx::{Connection, PgConnection};
 
-/// A schema that nobody else has.
+/// A schema of its own.
 async fn opened(server: &Postgres) -> Opened {
     let url = format!("{}?schema=t{:016x}", server.url(), fastrand::u64(..));
     let store = PostgresOptions::from_url(&url).unwrap().open().await.unwrap();
     Opened { store: Arc::new(store), guard: Box::new(()) }
-}
-
-#[tokio::test]
-async fn r39_postgresql_18_passes_the_suite() {
-    let server = Arc::new(Postgres::start_18(&[]).unwrap());
-    let mut db = PgConnection::connect(&server.url()).await.unwrap();
-    let about: String = sqlx::query_scalar("select version()").fetch_one(&mut db).await.unwrap();
-    assert!(about.contains("PostgreSQL 18."), "{about}");
-    let report = report::run("postgres", move || {
-        let server = Arc::clone(&server);
-        async move { opened(&server).await }
-    })
-    .await;
-    assert_eq!(report.failures().count(), 0, "{report}");
-}
-
-#[test]
-fn the_store_answers_like_the_model_on_postgresql_18() {
-    let server = Postgres::start_18(&[]).unwrap();
-    let ran = oracle::run(|| opened(&server), oracle::COUNTED, 12, None);
-    assert!(ran.is_ok(), "{}", ran.unwrap_err());
 }
 
 /// Fills the queue of a server whose slowest listener stays in a transaction, with notifications of
@@ -114,4 +93,31 @@ async fn r04_r22_r39_a_full_queue_of_notifications_refuses_no_trigger_and_no_set
     })
     .await
     .expect("others are told");
+}
+
+/// The whole suite and more random operations: `cargo xtask test --long` runs these.
+mod long {
+    use super::*;
+
+    #[tokio::test]
+    async fn r39_postgresql_18_passes_the_suite() {
+        let server = Arc::new(Postgres::start_18(&[]).unwrap());
+        let mut db = PgConnection::connect(&server.url()).await.unwrap();
+        let about: String =
+            sqlx::query_scalar("select version()").fetch_one(&mut db).await.unwrap();
+        assert!(about.contains("PostgreSQL 18."), "{about}");
+        let report = report::run("postgres", move || {
+            let server = Arc::clone(&server);
+            async move { opened(&server).await }
+        })
+        .await;
+        assert_eq!(report.failures().count(), 0, "{report}");
+    }
+
+    #[test]
+    fn the_store_answers_like_the_model_on_postgresql_18() {
+        let server = Postgres::start_18(&[]).unwrap();
+        let ran = oracle::run(|| opened(&server), oracle::COUNTED, 12, None);
+        assert!(ran.is_ok(), "{}", ran.unwrap_err());
+    }
 }

@@ -1,5 +1,5 @@
-//! The oldest server that is promised, and Valkey: every rule, on one node and on a Cluster, and
-//! random operations beside the model.
+//! The oldest server that is promised, and Valkey: random operations beside the model, and in `long`
+//! every rule, on one node and on a Cluster.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ async fn start(release: Release, is_cluster: bool) -> Redis {
     server
 }
 
-/// A place that nobody else has.
+/// A prefix of its own.
 fn fresh(server: &Redis, is_cluster: bool) -> Place {
     let scheme = if is_cluster { "redis-cluster" } else { "redis" };
     let url = format!("{scheme}://{}/", server.address());
@@ -37,30 +37,10 @@ async fn opened(place: Place) -> Opened {
     Opened { store: Arc::new(place.open().await), guard: Box::new(()) }
 }
 
-async fn passes_the_suite(release: Release, version: &str) {
-    for is_cluster in [false, true] {
-        let server = Arc::new(start(release, is_cluster).await);
-        let about = server.command(&["INFO", "server"]).unwrap();
-        assert!(about.contains(version), "{about}");
-        let report = report::run("redis", move || opened(fresh(&server, is_cluster))).await;
-        assert_eq!(report.failures().count(), 0, "a Cluster: {is_cluster}\n{report}");
-    }
-}
-
 fn answers_like_the_model(release: Release) {
     let server = Redis::start_release(release, &[]).unwrap();
     let ran = oracle::run(|| opened(fresh(&server, false)), oracle::COUNTED, 12, None);
     assert!(ran.is_ok(), "{}", ran.unwrap_err());
-}
-
-#[tokio::test]
-async fn r39_redis_6_2_passes_the_suite() {
-    passes_the_suite(Release::Redis6, "redis_version:6.2.").await;
-}
-
-#[tokio::test]
-async fn r39_valkey_9_passes_the_suite() {
-    passes_the_suite(Release::Valkey9, "valkey_version:9.").await;
 }
 
 #[test]
@@ -71,4 +51,29 @@ fn redis_6_2_answers_like_the_model() {
 #[test]
 fn valkey_9_answers_like_the_model() {
     answers_like_the_model(Release::Valkey9);
+}
+
+/// The whole suite on each release, on one node and on a Cluster: `cargo xtask test --long` runs these.
+mod long {
+    use super::*;
+
+    async fn passes_the_suite(release: Release, version: &str) {
+        for is_cluster in [false, true] {
+            let server = Arc::new(start(release, is_cluster).await);
+            let about = server.command(&["INFO", "server"]).unwrap();
+            assert!(about.contains(version), "{about}");
+            let report = report::run("redis", move || opened(fresh(&server, is_cluster))).await;
+            assert_eq!(report.failures().count(), 0, "a Cluster: {is_cluster}\n{report}");
+        }
+    }
+
+    #[tokio::test]
+    async fn r39_redis_6_2_passes_the_suite() {
+        passes_the_suite(Release::Redis6, "redis_version:6.2.").await;
+    }
+
+    #[tokio::test]
+    async fn r39_valkey_9_passes_the_suite() {
+        passes_the_suite(Release::Valkey9, "valkey_version:9.").await;
+    }
 }
