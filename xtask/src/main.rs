@@ -4,9 +4,11 @@
 //! temporary folder, but for the files that a chore is there to write.
 
 mod bench;
+mod book;
 mod earlier;
 mod fuzz;
 mod live;
+mod markdown;
 mod run;
 mod services;
 mod test;
@@ -47,6 +49,12 @@ enum Chore {
     Tidy,
     /// Checks licences, bans and sources of dependencies (needs `cargo install cargo-deny`).
     Deny,
+    /// Builds the pages of docs/SUMMARY.md as a book in target/book; installs mdBook if it is missing.
+    Book {
+        /// The repository's address on a code host: links to files outside of the book lead there.
+        #[arg(long)]
+        repository: Option<String>,
+    },
     /// Runs seeds of the deterministic simulation and judges each.
     Sim {
         /// Handed on: --seed N, --from N, --seeds N, --minimise, --plan FILE, --history FILE,
@@ -130,6 +138,7 @@ fn main() -> anyhow::Result<()> {
         Chore::WithServices { command } => services::with_services(&root, &command),
         Chore::Tidy => tidy::tidy(&root),
         Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),
+        Chore::Book { repository } => book::book(&root, repository.as_deref()),
         Chore::Sim { rest } => sim(&root, &rest),
         Chore::Conformance => {
             let services = services::Services::start()?;

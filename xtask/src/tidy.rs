@@ -17,6 +17,7 @@ pub(crate) fn tidy(root: &Path) -> anyhow::Result<()> {
     lengths(&files, &mut wrong)?;
     rules(root, &files, &mut wrong)?;
     sql(&files, &mut wrong)?;
+    crate::book::check(root, &mut wrong)?;
     links(&files, &mut wrong)?;
     if !wrong.is_empty() {
         bail!("not tidy:\n  {}", wrong.join("\n  "));
