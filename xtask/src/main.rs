@@ -13,6 +13,7 @@ mod run;
 mod services;
 mod test;
 mod tidy;
+mod words;
 
 use clap::{Parser, Subcommand};
 
@@ -45,8 +46,18 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<String>,
     },
-    /// Checks what no other tool does: file lengths, rule numbers, links, SQL files.
+    /// Checks what no other tool does: file lengths, rule numbers, links, SQL files, plain words.
     Tidy,
+    /// Lists the words of xtask/words/list.txt in pages and in sources' comments and strings, and what
+    /// to write instead.
+    Words {
+        /// Only below this folder, such as `crates/quell`, or in this file.
+        #[arg(default_value = "")]
+        below: String,
+        /// Lists nothing: lowers the numbers in xtask/words/counts.txt to those of today.
+        #[arg(long)]
+        lower: bool,
+    },
     /// Checks licences, bans and sources of dependencies (needs `cargo install cargo-deny`).
     Deny,
     /// Builds the pages of docs/SUMMARY.md as a book in target/book; installs mdBook if it is missing.
@@ -137,6 +148,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Earlier => earlier::earlier(&root),
         Chore::WithServices { command } => services::with_services(&root, &command),
         Chore::Tidy => tidy::tidy(&root),
+        Chore::Words { below, lower } => words::list(&root, &tidy::tracked(&root)?, &below, lower),
         Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),
         Chore::Book { repository } => book::book(&root, repository.as_deref()),
         Chore::Sim { rest } => sim(&root, &rest),

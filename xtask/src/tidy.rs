@@ -1,5 +1,5 @@
 //! What no other tool checks: files stay small, rules and tests name each other, SQL is used, links
-//! lead somewhere.
+//! lead somewhere, words are plain.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ pub(crate) fn tidy(root: &Path) -> anyhow::Result<()> {
     sql(&files, &mut wrong)?;
     crate::book::check(root, &mut wrong)?;
     links(&files, &mut wrong)?;
+    crate::words::check(root, &files, &mut wrong)?;
     if !wrong.is_empty() {
         bail!("not tidy:\n  {}", wrong.join("\n  "));
     }
@@ -26,7 +27,7 @@ pub(crate) fn tidy(root: &Path) -> anyhow::Result<()> {
 }
 
 /// The files that git knows or would add.
-fn tracked(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn tracked(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
         .current_dir(root)
@@ -79,7 +80,7 @@ fn rules(root: &Path, files: &[PathBuf], wrong: &mut Vec<String>) -> anyhow::Res
     }
     let missing: Vec<u32> = (1..=40).filter(|rule| !known.contains(rule)).collect();
     if !missing.is_empty() {
-        wrong.push(format!("docs/semantics.md does not tell of the rules {missing:?}"));
+        wrong.push(format!("docs/semantics.md does not have the rules {missing:?}"));
     }
     Ok(())
 }
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tests_name_tells_its_rules() {
+    fn a_tests_name_has_its_rules() {
         let table: [(&str, &[u32]); 4] = [
             ("    async fn r06_r08_the_scenarios() {", &[6, 8]),
             ("fn r40_bad_input() {", &[40]),
