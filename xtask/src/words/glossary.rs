@@ -3,6 +3,7 @@
 //! Invariant: only whole words match; a hyphen or an underscore is part of a word, so neither
 //! `dead-letter` nor `told_at` is a hit.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use anyhow::bail;
@@ -10,13 +11,14 @@ use anyhow::bail;
 /// The words not to use, each with what to write instead.
 #[derive(Debug)]
 pub(super) struct Glossary {
-    entries: Vec<Entry>,
+    /// By the first word, as nearly every word of a text begins no entry.
+    entries: HashMap<String, Vec<Entry>>,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// One word, or a phrase's words in their order, in lower case.
-    words: Vec<String>,
+    /// The words of a phrase after its first one, in their order and in lower case.
+    rest: Vec<String>,
     instead: String,
 }
 
@@ -44,17 +46,18 @@ impl fmt::Display for Hit {
 impl Glossary {
     /// Reads lines of `word, word | replacement`.
     pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
-        let mut entries = Vec::new();
+        let mut entries = HashMap::<String, Vec<Entry>>::new();
         for line in super::lines(text) {
             let Some((words, instead)) = line.split_once('|') else {
                 bail!("`{line}` has no `|` before what to write instead");
             };
             for word in words.split(',') {
-                let words: Vec<String> = tokens(1, word).into_iter().map(|it| it.word).collect();
-                if words.is_empty() || instead.trim().is_empty() {
+                let mut words = tokens(1, word).into_iter().map(|token| token.word);
+                let Some(first) = words.next().filter(|_| !instead.trim().is_empty()) else {
                     bail!("`{line}` has an empty word or replacement");
-                }
-                entries.push(Entry { words, instead: instead.trim().to_string() });
+                };
+                let entry = Entry { rest: words.collect(), instead: instead.trim().to_string() };
+                entries.entry(first).or_default().push(entry);
             }
         }
         Ok(Self { entries })
@@ -63,13 +66,12 @@ impl Glossary {
     /// The listed words in a text, by line. A phrase may go over the end of a line.
     pub(super) fn hits(&self, tokens: &[Token]) -> Vec<Hit> {
         let mut hits = Vec::new();
-        for start in 0..tokens.len() {
-            let rest = tokens[start..].iter().map(|token| &token.word);
-            for Entry { words, instead } in &self.entries {
-                let same = rest.clone().zip(words).filter(|(found, listed)| found == listed);
-                if same.count() == words.len() {
-                    let (word, instead) = (words.join(" "), instead.clone());
-                    hits.push(Hit { line: tokens[start].line, word, instead });
+        for (index, Token { line, word }) in tokens.iter().enumerate() {
+            for Entry { rest, instead } in self.entries.get(word).into_iter().flatten() {
+                let after = tokens[index + 1..].iter().map(|token| &token.word);
+                if after.zip(rest).filter(|(found, listed)| found == listed).count() == rest.len() {
+                    let word = [word.as_str(), &rest.join(" ")].join(" ").trim_end().to_string();
+                    hits.push(Hit { line: *line, word, instead: instead.clone() });
                 }
             }
         }

@@ -16,7 +16,8 @@ pub(super) const COUNTS: &str = "xtask/words/counts.txt";
 /// What stands at the head of the file.
 const HEAD: &str = "\
 # The number of listed words in the comments and strings of each crate: `cargo xtask words CRATE`
-# lists them. A number only falls: `cargo xtask words --lower` writes that down.
+# lists them. A number only falls: `cargo xtask words --lower` writes that down. Sources that move to
+# another crate take their part of the number along: edit both lines.
 ";
 
 type Counts = BTreeMap<String, usize>;
