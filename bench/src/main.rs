@@ -246,13 +246,13 @@ fn replay(trace: &Path) -> anyhow::Result<Row> {
     progress("replay of the trace", Synchronous::Full)?;
     let run = |command: &str, more: &[&str]| {
         let key = "{{ repo }}/{{ path | split('/') | first }}";
-        let output = Command::new("target/release/quell")
+        let output = Command::new("target/dist/quell")
             .arg(command)
             .arg(trace)
             .args(["--key", key, "--time", "timestamp", "--min", "60s", "--max", "600s", "--json"])
             .args(more)
             .output()
-            .context("target/release/quell: build it first")?;
+            .context("target/dist/quell: build it first")?;
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout)
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
         anyhow::Ok(answer)

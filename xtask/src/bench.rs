@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: builds Quell and its peers for release, then runs the bench.
+//! `cargo xtask bench`: builds Quell as it is shipped and its peers likewise, then runs the bench.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,7 +45,7 @@ const REDIS_PEERS: [&str; 3] = ["quell-redis", "redis-floor", "apalis-redis"];
 /// Builds and runs. Peers have a target folder of their own, because of what they link.
 pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Result<()> {
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
-    let run = ["run", "--release", "--locked", "-p", "quell-bench", "--"];
+    let run = ["run", "--profile", "dist", "--locked", "-p", "quell-bench", "--"];
     match store {
         Store::Azure => cargo(root, &[&run[..], &["azure"], &rest].concat()),
         Store::Memory => cargo(root, &[&run[..], &["memory"], &rest].concat()),
@@ -53,7 +53,7 @@ pub(crate) fn bench(root: &Path, store: Store, rest: &[String]) -> anyhow::Resul
         Store::Through => cargo(root, &[&run[..], &["through"], &rest].concat()),
         Store::Sqlite => {
             peer(root, "effectum")?;
-            cargo(root, &["build", "--release", "--locked", "-p", "quell-server"])?;
+            cargo(root, &["build", "--profile", "dist", "--locked", "-p", "quell-server"])?;
             let peer = ["sqlite", "--peer", "target/peers/release/effectum-peer"];
             cargo(root, &[&run[..], &peer, &rest].concat())
         }
