@@ -26,7 +26,7 @@ pub(crate) fn tidy(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The files that git knows or would add.
+/// The files that git knows or would add, without links: what they lead to is among the files.
 pub(crate) fn tracked(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -34,7 +34,11 @@ pub(crate) fn tracked(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
         .output()
         .context("git ls-files")?;
     let text = String::from_utf8(listed.stdout)?;
-    Ok(text.lines().map(|line| root.join(line)).filter(|file| file.is_file()).collect())
+    Ok(text.lines().map(|line| root.join(line)).filter(|file| is_plain(file)).collect())
+}
+
+fn is_plain(file: &Path) -> bool {
+    file.is_file() && !file.is_symlink()
 }
 
 fn with_ending<'f>(files: &'f [PathBuf], ending: &str) -> impl Iterator<Item = &'f PathBuf> {

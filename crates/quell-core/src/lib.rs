@@ -48,6 +48,7 @@ pub mod record;
 pub mod retry;
 pub mod schedule;
 mod scope;
+pub mod semantics;
 mod settings;
 mod settlement;
 mod shape;

@@ -35,7 +35,7 @@
 //! ```
 //!
 //! Start with [`Task`] and [`Quell`]; [`testing`] runs a worker in virtual time. The promises,
-//! rule by rule, are in `docs/semantics.md`.
+//! rule by rule, are in [`semantics`].
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod after_commit;
@@ -87,6 +87,8 @@ pub use quell_core::idempotency::{DerivedKey, Idempotency};
 pub use quell_core::poll::PollSettings;
 pub use quell_core::retry::{Jitter, Retry};
 pub use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Spec};
+#[doc(inline)]
+pub use quell_core::semantics;
 pub use quell_core::trigger::Keyed;
 pub use quell_core::window::{Debounce, DueReason, Thresholds, Window};
 pub use quell_core::*;
