@@ -34,3 +34,8 @@ pub use options::{AzureOptions, AzureStore};
 pub use quell_portable::Layout;
 pub use queue::{StorageQueue, StorageQueueOptions};
 pub use table::TableStorage;
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

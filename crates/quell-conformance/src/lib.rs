@@ -222,3 +222,8 @@ macro_rules! as_recorded_tests {
         })*
     };
 }
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -91,3 +91,8 @@ pub use time::Timestamp;
 pub use trigger::{Batch, Limits, NewTrigger, Priority, Receipt, When};
 pub use unreadable::{UnreadableJob, UnreadableJobs, UnreadablePage};
 pub use wake::{Cancelled, WakeHub, Wakeup, Wakeups};
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

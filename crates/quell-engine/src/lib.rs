@@ -34,3 +34,8 @@ pub use backend::{
 pub use engine::{Engine, told};
 pub use maps::Maps;
 pub use rows::{GATES, KeyJobs, Row, RowName};
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -39,3 +39,8 @@ pub use quell_shards::{Layout, Spread};
 pub use table::{Bounds, Change, Committed, Condition, Page, Range, Row, Table, Version};
 pub use timed::Timed;
 pub use timer::{Delivery, Message, Received, Scheduled, Timer};
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -65,3 +65,8 @@ pub use hosts::TargetSessionAttrs;
 pub use inbox::{settle_in, settle_in_with, trigger_in, trigger_in_silently};
 pub use options::PostgresOptions;
 pub use store::PostgresStore;
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -60,3 +60,8 @@ mod writes;
 pub use door::RedisStore;
 pub use options::RedisOptions;
 pub use quell_shards::Layout;
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

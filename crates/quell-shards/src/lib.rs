@@ -25,3 +25,8 @@ pub use door::Sharded;
 pub use layout::{Layout, MOST_SHARDS_OF_QUEUE, Spread, check_spread};
 pub use shards::Shards;
 pub use told::Told;
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -57,3 +57,8 @@ pub use inbox::trigger_in;
 pub use options::StepCounter;
 pub use options::{SqliteOptions, Synchronous};
 pub use store::SqliteStore;
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

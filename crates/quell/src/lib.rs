@@ -104,3 +104,8 @@ pub use task::{Task, TaskError};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use transaction::{Database, SettlingDatabase};
 pub use worker::WorkerBuilder;
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
