@@ -7,12 +7,16 @@ mod bench;
 mod book;
 mod earlier;
 mod fuzz;
+mod licence;
 mod live;
+mod manifest;
 mod markdown;
+mod package;
 mod run;
 mod services;
 mod test;
 mod tidy;
+mod tools;
 mod words;
 
 use clap::{Parser, Subcommand};
@@ -58,14 +62,24 @@ enum Chore {
         #[arg(long)]
         lower: bool,
     },
-    /// Checks licences, bans and sources of dependencies (needs `cargo install cargo-deny`).
-    Deny,
     /// Builds the pages of docs/SUMMARY.md as a book in target/book; installs mdBook if it is missing.
     Book {
         /// The repository's address on a code host: links to files outside of the book lead there.
         #[arg(long)]
         repository: Option<String>,
     },
+    /// Packages the published crates and checks what the packages hold, as each test run does.
+    Package {
+        /// Has cargo build each package alone, too, as it does before an upload.
+        #[arg(long)]
+        each: bool,
+    },
+    /// Checks licences, bans and sources of dependencies with cargo-deny, which it installs below
+    /// `target/tools`.
+    Deny,
+    /// Writes the dependencies of `quell` as CycloneDX to target/quell.cdx.json, with cargo-cyclonedx,
+    /// which it installs below `target/tools`.
+    Sbom,
     /// Runs seeds of the deterministic simulation and judges each.
     Sim {
         /// Handed on: --seed N, --from N, --seeds N, --minimise, --plan FILE, --history FILE,
@@ -149,8 +163,13 @@ fn main() -> anyhow::Result<()> {
         Chore::WithServices { command } => services::with_services(&root, &command),
         Chore::Tidy => tidy::tidy(&root),
         Chore::Words { below, lower } => words::list(&root, &tidy::tracked(&root)?, &below, lower),
-        Chore::Deny => run::cargo(&root, &["deny", "check", "bans", "licenses", "sources"]),
         Chore::Book { repository } => book::book(&root, repository.as_deref()),
+        Chore::Package { each } => {
+            package::check(&root)?;
+            if each { package::build_each(&root) } else { Ok(()) }
+        }
+        Chore::Deny => package::deny(&root),
+        Chore::Sbom => package::sbom(&root),
         Chore::Sim { rest } => sim(&root, &rest),
         Chore::Conformance => {
             let services = services::Services::start()?;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Context;
 
 use crate::earlier::{self, EARLIER};
+use crate::package;
 use crate::run::{answers, cargo, cargo_command, run};
 use crate::services::Services;
 use crate::tidy::tidy;
@@ -38,6 +39,7 @@ pub(crate) fn test(root: &Path) -> anyhow::Result<()> {
         let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--locked"];
         cargo(root, &[&clippy[..], &["--", "-D", "warnings"]].concat())
     })?;
+    step("packages", || package::check(root))?;
     step("features, one at a time", || features(root))?;
     step("documentation", || documentation(root))?;
     let earlier = step("earlier build", || earlier::build(root))?;
