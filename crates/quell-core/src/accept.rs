@@ -13,8 +13,8 @@ use crate::job::Shape;
 use crate::trigger::Keyed;
 use crate::window::{Debounce, Thresholds, Window};
 use crate::{
-    Batch, Error, Job, JobId, JobResult, JobState, Key, LeaseToken, NewTrigger, Payload, QueueName,
-    Receipt, Result, TaskName, Timestamp, TriggerId, When,
+    Batch, Error, Job, JobId, JobResult, Key, NewTrigger, Payload, QueueName, Receipt, Result,
+    TaskName, Timestamp, TriggerId, When,
 };
 
 /// The rows that accepting triggers reads and writes, within one atomic step.
@@ -332,30 +332,14 @@ impl Job {
     /// The job of a trigger without a debounce key (R9). A task that collects gets an array (R10).
     #[must_use]
     pub fn unkeyed(id: JobId, trigger: &NewTrigger, now: Timestamp) -> Job {
+        let (task, queue) = (trigger.task.clone(), trigger.queue.clone());
+        let payload = trigger.fold.open(&trigger.payload);
+        let window = Window::unkeyed(now, trigger.when.earliest(now));
         Job {
-            id,
-            task: trigger.task.clone(),
-            queue: trigger.queue.clone(),
             partition: trigger.partition.clone(),
-            key: None,
             priority: trigger.priority,
-            state: JobState::Scheduled,
-            payload: trigger.fold.open(&trigger.payload),
-            window: Window::unkeyed(now, trigger.when.earliest(now)),
             shape: Shape { fold: trigger.fold.alone(), ..Shape::default() },
-            waits: false,
-            suppressed: 0,
-            attempt: 0,
-            failures: 0,
-            token: LeaseToken::NONE,
-            lapses: 0,
-            worker: None,
-            lease_until: None,
-            started_at: None,
-            ended_at: None,
-            absorbed_by: None,
-            error: None,
-            output: None,
+            ..Job::new(id, task, queue, payload, window)
         }
     }
 

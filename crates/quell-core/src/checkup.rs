@@ -87,6 +87,12 @@ impl Fact {
         Fact { name, value, problem: None, gauges: Vec::new() }
     }
 
+    /// The same fact with what is wrong about it, if anything is.
+    #[must_use]
+    pub fn with_problem(self, problem: Option<String>) -> Self {
+        Fact { problem, ..self }
+    }
+
     /// The same fact with its numbers.
     #[must_use]
     pub fn with_gauges(self, gauges: Vec<Gauge>) -> Self {
@@ -117,6 +123,12 @@ pub struct ClockReading {
 }
 
 impl ClockReading {
+    /// The clock below now, and the highest store time seen.
+    #[must_use]
+    pub fn new(host: Timestamp, mark: Timestamp) -> Self {
+        ClockReading { host, mark }
+    }
+
     /// A mark that is further ahead than this is a problem.
     pub const TOLERANCE: Duration = Duration::from_secs(60);
     /// A mark that is less ahead than this is left to the clock below, which will catch up.
@@ -201,6 +213,12 @@ pub fn in_use(who: &str) -> Error {
 }
 
 impl Checkup {
+    /// What a store reports.
+    #[must_use]
+    pub fn new(id: Option<StoreId>, clock: ClockReading, facts: Vec<Fact>) -> Self {
+        Checkup { id, clock, facts }
+    }
+
     /// The numbers to watch: how far the store's clock is ahead, and those of its facts.
     pub fn gauges(&self) -> impl Iterator<Item = Gauge> + '_ {
         let ahead = Gauge::time("quell_store_clock_ahead_seconds", self.clock.ahead());

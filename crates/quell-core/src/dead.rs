@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES, present};
+use crate::setters::setters;
 use crate::{
     Attempt, Effect, Error, Fold, Job, JobId, JobState, Limits, Payload, QueueName, Result,
     TaskName, Timestamp, effect,
@@ -67,9 +68,9 @@ pub trait DeadLetters {
 /// ```
 /// use quell_core::DeadFilter;
 ///
-/// let filter = DeadFilter { error: Some("timed out".into()), ..DeadFilter::default() };
+/// let filter = DeadFilter::default().error("timed out");
 /// assert!(filter.validate().is_ok());
-/// let filter = DeadFilter { error: Some(String::new()), ..DeadFilter::default() };
+/// let filter = DeadFilter::default().error("");
 /// assert_eq!(filter.validate().unwrap_err().field(), Some("error"));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +135,24 @@ impl DeadFilter {
             return Err(Error::invalid("died_before", message));
         }
         Ok(())
+    }
+}
+
+setters!(DeadFilter {
+    task? TaskName,
+    queue? QueueName,
+    died_after? Timestamp,
+    died_before? Timestamp,
+    before? DeadPlace,
+    limit: usize,
+});
+
+impl DeadFilter {
+    /// Sets [`error`](field@Self::error).
+    #[must_use]
+    pub fn error(mut self, text: impl Into<String>) -> Self {
+        self.error = Some(text.into());
+        self
     }
 }
 
@@ -211,6 +230,10 @@ pub struct Redrive {
     pub payload: Option<Payload>,
 }
 
+setters!(Redrive {
+    payload? Payload,
+});
+
 impl From<JobId> for Redrive {
     fn from(id: JobId) -> Self {
         Redrive { id, payload: None }
@@ -274,6 +297,11 @@ pub struct Past {
     pub origin: Option<Origin>,
 }
 
+setters!(Past {
+    original? Payload,
+    origin? Origin,
+});
+
 impl Past {
     /// Whether the job was never anything else.
     #[must_use]
@@ -313,6 +341,19 @@ pub struct DeadLetter {
     pub past: Past,
 }
 
+impl DeadLetter {
+    /// A dead job with its attempts; set what it recorded and was before, if anything.
+    #[must_use]
+    pub fn new(job: Job, attempts: Vec<Attempt>) -> Self {
+        DeadLetter { job, attempts, effects: Vec::new(), past: Past::default() }
+    }
+}
+
+setters!(DeadLetter {
+    effects: Vec<Effect>,
+    past: Past,
+});
+
 /// What became of a letter that was imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Imported {
@@ -320,6 +361,14 @@ pub struct Imported {
     pub id: JobId,
     /// Whether it was here already, so that nothing was written.
     pub known: bool,
+}
+
+impl Imported {
+    /// The job that a letter is here; `known` where it was here before.
+    #[must_use]
+    pub fn new(id: JobId, known: bool) -> Self {
+        Imported { id, known }
+    }
 }
 
 impl DeadLetter {

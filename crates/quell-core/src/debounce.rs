@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::edge::Edge;
 use crate::payload::MAX_WINDOW_BYTES;
+use crate::setters::setters;
 use crate::trigger::When;
 use crate::window::Thresholds;
 use crate::{Error, Result, Timestamp};
@@ -28,6 +29,15 @@ pub struct Debounce {
     /// Whether attempts of one key may run at the same time (R11 off).
     pub overlap: bool,
 }
+
+setters!(Debounce {
+    thresholds: Thresholds,
+    from_default: bool,
+    max_triggers? u32,
+    max_bytes? u32,
+    edge: Edge,
+    overlap: bool,
+});
 
 impl Debounce {
     /// Trailing debounce with these thresholds.

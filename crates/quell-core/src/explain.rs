@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::dropped;
 use crate::schedule::{Tick, TickedBy};
+use crate::setters::setters;
 use crate::window::DueReason;
 use crate::{Attempt, Effect, Job, JobId, JobState, Origin, Past, TriggerId};
 
@@ -38,6 +39,34 @@ pub struct Explanation {
     pub effects: Vec<Effect>,
 }
 
+impl Explanation {
+    /// What is known of a job from its row and its attempts alone.
+    #[must_use]
+    pub fn new(job: Job, attempts: Vec<Attempt>) -> Self {
+        Explanation {
+            trigger: None,
+            job,
+            attempts,
+            absorbed: Vec::new(),
+            open_window: None,
+            keys: None,
+            ticks: Vec::new(),
+            past: Past::default(),
+            effects: Vec::new(),
+        }
+    }
+}
+
+setters!(Explanation {
+    trigger? TriggerId,
+    absorbed: Vec<JobId>,
+    open_window? JobId,
+    keys? KeyAdvice,
+    ticks: Vec<Tick>,
+    past: Past,
+    effects: Vec<Effect>,
+});
+
 /// How well the debounce of a task gathers, over its newest keyed jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyAdvice {
@@ -48,6 +77,12 @@ pub struct KeyAdvice {
 }
 
 impl KeyAdvice {
+    /// This number of jobs, with their triggers.
+    #[must_use]
+    pub fn new(jobs: u64, triggers: u64) -> Self {
+        KeyAdvice { jobs, triggers }
+    }
+
     /// The most jobs that a store looks at.
     pub const SAMPLE: u64 = 1_000;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::setters::setters;
 use crate::{QueueName, Timestamp, WorkerId};
 
 /// The longest time between two heartbeats.
@@ -152,6 +153,16 @@ pub struct Workers {
     /// Their rows, by name and incarnation.
     pub rows: Vec<WorkerRow>,
 }
+
+impl Workers {
+    /// These rows, which a store read at `now`.
+    #[must_use]
+    pub fn new(now: Timestamp, rows: Vec<WorkerRow>) -> Self {
+        Workers { now, rows }
+    }
+}
+
+setters!(WorkerRow { started_at: Timestamp, steady_since: Timestamp, seen_at: Timestamp });
 
 /// Which rows a store removes when a new worker's first heartbeat comes: those not seen for
 /// [`KEPT_UNSEEN`], and of the other unseen ones all but the newest [`MOST_UNSEEN`].

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::edge::{Edge, KeyMemory};
 use crate::payload::{elements_of, present};
+use crate::setters::setters;
 use crate::settlement::{FailureKind, Outcome, SettledAs, clipped};
 pub use crate::shape::Shape;
 use crate::window::{DueReason, Window};
@@ -155,6 +156,68 @@ pub struct Job {
     pub output: Option<Payload>,
 }
 
+impl Job {
+    /// A scheduled job without a debounce key that has not started; set what differs.
+    ///
+    /// ```
+    /// use quell_core::window::Window;
+    /// use quell_core::{Job, JobId, JobState, Payload, QueueName, TaskName, Timestamp};
+    ///
+    /// let (task, queue) = (TaskName::new("mail")?, QueueName::new("default")?);
+    /// let window = Window::unkeyed(Timestamp::from_secs(5), Timestamp::MIN);
+    /// let mut job = Job::new(JobId::new(1), task, queue, Payload::encode(&7)?, window);
+    /// assert_eq!(job.state, JobState::Scheduled);
+    /// job.state = JobState::Cancelled;
+    /// # Ok::<(), quell_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn new(
+        id: JobId,
+        task: TaskName,
+        queue: QueueName,
+        payload: Payload,
+        window: Window,
+    ) -> Self {
+        Job {
+            id,
+            task,
+            queue,
+            partition: None,
+            key: None,
+            priority: 0,
+            state: JobState::Scheduled,
+            payload,
+            window,
+            shape: Shape::default(),
+            waits: false,
+            suppressed: 0,
+            attempt: 0,
+            failures: 0,
+            token: LeaseToken::NONE,
+            lapses: 0,
+            worker: None,
+            lease_until: None,
+            started_at: None,
+            ended_at: None,
+            absorbed_by: None,
+            error: None,
+            output: None,
+        }
+    }
+
+    /// The same job under another id.
+    #[must_use]
+    pub fn with_id(self, id: JobId) -> Self {
+        Job { id, ..self }
+    }
+
+    /// The same job in another state; a store's moves are the methods of [`job`](crate::job).
+    #[must_use]
+    pub fn with_state(self, state: JobState) -> Self {
+        Job { state, ..self }
+    }
+}
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -235,6 +298,20 @@ pub struct Attempt {
     /// What the error said, with its sources.
     pub error: Option<String>,
 }
+
+impl Attempt {
+    /// An attempt that runs; set how it ended.
+    #[must_use]
+    pub fn new(token: LeaseToken, worker: WorkerId, started_at: Timestamp) -> Self {
+        Attempt { token, worker, started_at, ended_at: None, outcome: None, error: None }
+    }
+}
+
+setters!(Attempt {
+    ended_at? Timestamp,
+    outcome? AttemptOutcome,
+    error? String,
+});
 
 impl Job {
     /// How often it started.

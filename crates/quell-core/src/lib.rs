@@ -49,6 +49,7 @@ pub mod retry;
 pub mod schedule;
 mod scope;
 pub mod semantics;
+mod setters;
 mod settings;
 mod settlement;
 mod shape;

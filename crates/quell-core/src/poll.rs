@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::setters::setters;
 use crate::{Error, Result, Timestamp};
 
 /// How often a queue is polled.
@@ -16,6 +17,8 @@ pub struct PollSettings {
     pub ceiling: Duration,
 }
 
+setters!(PollSettings { base: Duration, ceiling: Duration });
+
 impl Default for PollSettings {
     fn default() -> Self {
         PollSettings { base: Duration::from_secs(1), ceiling: Duration::from_secs(120) }
@@ -23,6 +26,12 @@ impl Default for PollSettings {
 }
 
 impl PollSettings {
+    /// Polls every `base`, and up to every `ceiling` under contention.
+    #[must_use]
+    pub const fn new(base: Duration, ceiling: Duration) -> Self {
+        PollSettings { base, ceiling }
+    }
+
     /// Refuses a base of zero (R40).
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::setters::setters;
 use crate::{Error, Result};
 
 /// How a backoff is spread, so that jobs that failed together do not return together.
@@ -28,7 +29,7 @@ pub enum Jitter {
 /// use std::time::Duration;
 /// use quell_core::retry::{Jitter, Retry};
 ///
-/// let retry = Retry { min_backoff: Duration::from_secs(30), jitter: Jitter::None, ..Retry::default() };
+/// let retry = Retry::default().min_backoff(Duration::from_secs(30)).jitter(Jitter::None);
 /// assert_eq!(retry.backoff(1, 0.5), Duration::from_secs(30));
 /// assert_eq!(retry.backoff(3, 0.5), Duration::from_secs(120));
 /// ```
@@ -47,6 +48,14 @@ pub struct Retry {
     #[serde(default = "default_max_crashes")]
     pub max_crashes: u32,
 }
+
+setters!(Retry {
+    max_attempts: u32,
+    min_backoff: Duration,
+    max_backoff: Duration,
+    jitter: Jitter,
+    max_crashes: u32,
+});
 
 fn default_max_crashes() -> u32 {
     Retry::default().max_crashes

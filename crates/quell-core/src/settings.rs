@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::setters::setters;
 use crate::window::Thresholds;
 use crate::{Error, QueueName, Result, TaskName};
 
@@ -26,10 +27,10 @@ pub struct Rate {
 /// use std::time::Duration;
 /// use quell_core::{QueueSettings, Rate};
 ///
-/// let rate = Some(Rate { limit: 10, period: Duration::from_secs(1) });
-/// let settings = QueueSettings { concurrency: Some(4), rate, ..QueueSettings::default() };
+/// let rate = Rate { limit: 10, period: Duration::from_secs(1) };
+/// let settings = QueueSettings::default().concurrency(4).rate(rate);
 /// assert!(settings.validate().is_ok());
-/// let settings = QueueSettings { worker_concurrency: Some(5), ..settings };
+/// let settings = settings.worker_concurrency(5);
 /// assert_eq!(settings.validate().unwrap_err().field(), Some("worker_concurrency"));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -51,6 +52,16 @@ pub struct QueueSettings {
     /// The debounce thresholds of tasks that name none (R14).
     pub debounce: Option<Thresholds>,
 }
+
+setters!(QueueSettings {
+    concurrency? u32,
+    worker_concurrency? u32,
+    partition_concurrency? u32,
+    rate? Rate,
+    partition_rate? Rate,
+    paused: bool,
+    debounce? Thresholds,
+});
 
 impl QueueSettings {
     /// Refuses what cannot be meant (R40).
@@ -132,6 +143,14 @@ pub struct QueueInfo {
     pub settings: QueueSettings,
 }
 
+impl QueueInfo {
+    /// A queue with these settings.
+    #[must_use]
+    pub fn new(name: QueueName, settings: QueueSettings) -> Self {
+        QueueInfo { name, settings }
+    }
+}
+
 /// Live settings of a task (R33).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -140,6 +159,8 @@ pub struct TaskSettings {
     pub paused: bool,
 }
 
+setters!(TaskSettings { paused: bool });
+
 /// A task as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskInfo {
@@ -147,6 +168,14 @@ pub struct TaskInfo {
     pub name: TaskName,
     /// Its settings.
     pub settings: TaskSettings,
+}
+
+impl TaskInfo {
+    /// A task with these settings.
+    #[must_use]
+    pub fn new(name: TaskName, settings: TaskSettings) -> Self {
+        TaskInfo { name, settings }
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::setters::setters;
 use crate::{Error, Job, JobId, JobState, Key, QueueName, StoreId, TaskName, TriggerId};
 
 /// What a store does natively, and what it does instead where it says no: a refusal of kind
@@ -36,6 +37,76 @@ pub struct Capabilities {
     /// its payloads. Else what the store cannot write at once is refused, with how much that is; a
     /// batch of ten triggers never is for their number.
     pub large_batches: bool,
+}
+
+impl Capabilities {
+    /// Every capability.
+    ///
+    /// ```
+    /// use quell_core::Capabilities;
+    ///
+    /// let capabilities = Capabilities::all().with_timed(false).with_push(false);
+    /// assert!(capabilities.dedup && !capabilities.push);
+    /// ```
+    #[must_use]
+    pub const fn all() -> Self {
+        Self::every(true)
+    }
+
+    /// No capability. Where a capability is added later, a store that starts from here lacks it.
+    ///
+    /// ```
+    /// use quell_core::Capabilities;
+    ///
+    /// let capabilities = Capabilities::none().with_dedup(true);
+    /// assert!(capabilities.dedup && !capabilities.transactions);
+    /// ```
+    #[must_use]
+    pub const fn none() -> Self {
+        Self::every(false)
+    }
+
+    const fn every(has: bool) -> Self {
+        Capabilities {
+            dedup: has,
+            transactions: has,
+            push: has,
+            timed: has,
+            priorities: has,
+            exact_limits: has,
+            listing: has,
+            across_queues: has,
+            large_batches: has,
+        }
+    }
+}
+
+/// Makes a setter for each capability.
+macro_rules! capability_setters {
+    ($($setter:ident: $field:ident),* $(,)?) => {
+        impl Capabilities {
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+                #[must_use]
+                pub const fn $setter(mut self, has: bool) -> Self {
+                    self.$field = has;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+capability_setters! {
+    with_dedup: dedup,
+    with_transactions: transactions,
+    with_push: push,
+    with_timed: timed,
+    with_priorities: priorities,
+    with_exact_limits: exact_limits,
+    with_listing: listing,
+    with_across_queues: across_queues,
+    with_large_batches: large_batches,
 }
 
 /// Where a caller's own transaction finds the store (R4, R22).
@@ -81,7 +152,23 @@ pub struct Counts {
     pub jobs: u64,
 }
 
+impl Counts {
+    /// This number of jobs.
+    #[must_use]
+    pub fn new(queue: QueueName, task: TaskName, state: JobState, jobs: u64) -> Self {
+        Counts { queue, task, state, jobs }
+    }
+}
+
 /// Which jobs to list, newest first.
+///
+/// ```
+/// use quell_core::{JobFilter, JobState, TaskName};
+///
+/// let filter = JobFilter::default().task(TaskName::new("mail")?).state(JobState::Dead).limit(10);
+/// assert_eq!(filter.page(), 10);
+/// # Ok::<(), quell_core::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFilter {
     /// Only of this task.
@@ -122,6 +209,15 @@ impl JobFilter {
     }
 }
 
+setters!(JobFilter {
+    task? TaskName,
+    queue? QueueName,
+    state? JobState,
+    key? Key,
+    before? JobId,
+    limit: usize,
+});
+
 /// What to explain (R15).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -140,6 +236,14 @@ pub enum ExplainTarget {
 }
 
 /// How long ended jobs are kept (R37); none means for ever.
+///
+/// ```
+/// use std::time::Duration;
+/// use quell_core::Retention;
+///
+/// let week = Retention::default().dead(Duration::from_secs(7 * 86_400));
+/// assert_eq!(week.succeeded, Some(Duration::from_secs(3_600)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
     /// Succeeded, cancelled and absorbed jobs.
@@ -154,6 +258,19 @@ impl Default for Retention {
         Retention { succeeded: Some(Duration::from_secs(3_600)), dead: None }
     }
 }
+
+impl Retention {
+    /// Keeps succeeded, cancelled and absorbed jobs for one time, and dead ones for another.
+    #[must_use]
+    pub const fn new(succeeded: Option<Duration>, dead: Option<Duration>) -> Self {
+        Retention { succeeded, dead }
+    }
+}
+
+setters!(Retention {
+    succeeded? Duration,
+    dead? Duration,
+});
 
 /// What one call of [`Store::prune`](crate::Store::prune) removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::dedup::Dedup;
 use crate::idempotency::Idempotency;
 use crate::payload::{Fold, MAX_PAYLOAD_BYTES};
+use crate::setters::setters;
 use crate::window::{Debounce, Step};
 use crate::{
     Error, JobId, JobState, Key, Payload, QueueName, Result, TaskName, Timestamp, TriggerId,
@@ -77,6 +78,19 @@ pub struct NewTrigger {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency: Option<Idempotency>,
 }
+
+setters!(NewTrigger {
+    task: TaskName,
+    queue: QueueName,
+    payload: Payload,
+    priority: Priority,
+    when: When,
+    keyed? Keyed,
+    fold: Fold,
+    dedup? Dedup,
+    partition? Key,
+    idempotency? Idempotency,
+});
 
 impl NewTrigger {
     /// A trigger without options.
@@ -253,6 +267,8 @@ pub struct Limits {
     /// The most triggers in one batch.
     pub batch: usize,
 }
+
+setters!(Limits { payload_bytes: usize, batch: usize });
 
 impl Default for Limits {
     /// 1 MiB and 10,000 triggers.

@@ -7,6 +7,7 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::setters::setters;
 use crate::{Error, JobId, JobState, QueueName, Result, TaskName, Timestamp};
 
 /// A job that was set aside because its row cannot be decoded.
@@ -26,6 +27,20 @@ pub struct UnreadableJob {
     pub reason: String,
 }
 
+impl UnreadableJob {
+    /// A job of which nothing but its id can be decoded.
+    #[must_use]
+    pub fn new(id: JobId, set_aside_at: Timestamp, reason: String) -> Self {
+        UnreadableJob { id, queue: None, task: None, was: None, set_aside_at, reason }
+    }
+}
+
+setters!(UnreadableJob {
+    queue? QueueName,
+    task? TaskName,
+    was? JobState,
+});
+
 /// A page of the jobs that were set aside, newest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnreadablePage {
@@ -34,6 +49,11 @@ pub struct UnreadablePage {
     /// At most this many; 0 means [`UnreadablePage::MAX`], and no page is larger.
     pub limit: usize,
 }
+
+setters!(UnreadablePage {
+    before? JobId,
+    limit: usize,
+});
 
 impl UnreadablePage {
     /// The size of the largest page.

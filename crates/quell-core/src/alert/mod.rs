@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::setters::setters;
 use crate::{AlertName, Error, QueueName, Result, TaskName, Timestamp};
 pub use notice::{NOTICE_LEASE, Notice};
 
@@ -99,7 +100,21 @@ pub struct Overview {
     pub unreadable: u64,
 }
 
+impl LaneOverview {
+    /// A queue's task with no dead, unreadable or waiting job.
+    #[must_use]
+    pub fn new(queue: QueueName, task: TaskName) -> Self {
+        LaneOverview { queue, task, dead: 0, unreadable: 0, first_due: None }
+    }
+}
+
 impl Overview {
+    /// What a store found at `now`.
+    #[must_use]
+    pub fn new(now: Timestamp, lanes: Vec<LaneOverview>, unreadable: u64) -> Self {
+        Overview { now, lanes, unreadable }
+    }
+
     /// A store may stop counting the dead or unreadable jobs of one queue, task and priority here, so
     /// that looking stays cheap. Each has a count of its own, so none hides those of another.
     pub const MOST: u64 = 10_000;
@@ -124,7 +139,31 @@ pub struct Alert {
     pub sinks: BTreeSet<String>,
 }
 
+setters!(Alert {
+    queue? QueueName,
+    task? TaskName,
+    clear: u64,
+    sinks: BTreeSet<String>,
+});
+
 impl Alert {
+    /// An alert without sinks, on every queue and task: raised once the measure is above `above`, and
+    /// cleared once it is no longer.
+    ///
+    /// ```
+    /// use quell_core::AlertName;
+    /// use quell_core::alert::{Alert, Measure};
+    ///
+    /// let alert = Alert::new(AlertName::new("dead")?, Measure::Dead, 5).clear(0);
+    /// assert!(alert.validate().is_ok());
+    /// # Ok::<(), quell_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn new(name: AlertName, on: Measure, above: u64) -> Self {
+        let sinks = BTreeSet::new();
+        Alert { name, on, queue: None, task: None, above, clear: above, sinks }
+    }
+
     /// Refuses what cannot be meant (R40).
     ///
     /// # Errors
@@ -278,6 +317,14 @@ pub struct AlertRow {
     pub version: u64,
     /// The state.
     pub state: AlertState,
+}
+
+impl AlertRow {
+    /// A row that was written `version` times.
+    #[must_use]
+    pub fn new(name: AlertName, version: u64, state: AlertState) -> Self {
+        AlertRow { name, version, state }
+    }
 }
 
 #[cfg(test)]

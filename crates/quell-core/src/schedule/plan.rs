@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{CatchUp, Schedule};
+use crate::setters::setters;
 use crate::{
     Error, ErrorKind, JobId, NewTrigger, QueueName, Receipt, Result, ScheduleName, TaskName,
     Timestamp,
@@ -50,6 +51,13 @@ pub struct ScheduleInfo {
     /// The next tick; none while it is paused and after the last one.
     pub next: Option<Timestamp>,
 }
+
+setters!(ScheduleInfo {
+    state: ScheduleState,
+    handled: Timestamp,
+    last? Timestamp,
+    next? Timestamp,
+});
 
 impl ScheduleInfo {
     /// A schedule that was set at `now`: its first tick is the next one.
