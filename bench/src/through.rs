@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use quell::{Quell, Retention};
+use quell::Quell;
+use quell::worker::Retention;
 
 use crate::report::{record_section, shown};
 use crate::server::{Server, Store};

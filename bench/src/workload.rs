@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use quell::trigger::{Dedup, NewTrigger};
+use quell::worker::Retention;
 use quell::{
-    Batch, Ctx, Dedup, HoldUntil, JobState, Key, NewTrigger, Payload, Policy, Quell, QueueName,
-    Retention, Task, TaskError, TaskName,
+    Batch, Ctx, HoldUntil, JobState, Key, Payload, Policy, Quell, QueueName, Task, TaskError,
+    TaskName,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use quell::JobFilter;
 use quell::history::Event;
+use quell::job::JobFilter;
 use quell_conformance::check::{Line, check, elsewhere, merge, parse};
 
 use crate::client::open_store;

@@ -6,9 +6,9 @@ use std::io::{Read, Write};
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
-use quell::{
-    ExplainTarget, JobFilter, JobId, JobState, Key, Quell, QueueName, TaskName, TriggerId,
-};
+use quell::job::{ExplainTarget, JobFilter};
+use quell::trigger::TriggerId;
+use quell::{JobId, JobState, Key, Quell, QueueName, TaskName};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Method, RequestBuilder, Url};
 use serde_json::{Map, Value, json};

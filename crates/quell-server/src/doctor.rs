@@ -56,13 +56,13 @@ async fn examine(args: &Args) -> anyhow::Result<(Option<ClockReset>, Checkup)> {
     // Before the store is opened: an open one keeps the clock that it has seen.
     let reset = if args.reset_clock {
         check_exists(&args.store)?;
-        Some(quell::reset_clock(&unmade(&args.store)).await.context("--reset-clock")?)
+        Some(quell::checkup::reset_clock(&unmade(&args.store)).await.context("--reset-clock")?)
     } else {
         None
     };
     if args.skip_ids {
         check_exists(&args.store)?;
-        quell::skip_ids(&unmade(&args.store)).await.context("--skip-ids")?;
+        quell::checkup::skip_ids(&unmade(&args.store)).await.context("--skip-ids")?;
     }
     Ok((reset, open_store(&args.store).await?.checkup().await?))
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use quell::checkup::Checkup;
-use quell::{Counts, JobState, QueueName, TaskName};
+use quell::job::Counts;
+use quell::{JobState, QueueName, TaskName};
 use tokio_util::sync::CancellationToken;
 
 /// Upper bounds of the histograms, in seconds.

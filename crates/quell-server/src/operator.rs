@@ -5,7 +5,8 @@
 use std::io::Write;
 
 use anyhow::Context as _;
-use quell::{Quell, QueueInfo, QueueName, QueueSettings, TaskName, TaskSettings};
+use quell::queue::{QueueInfo, QueueSettings, TaskSettings};
+use quell::{Quell, QueueName, TaskName};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use quell::{QueueInfo, QueueSettings, Rate, Thresholds};
+use quell::queue::{QueueInfo, QueueSettings, Rate};
+use quell::trigger::Thresholds;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use serde_json::{Map, Value, json};

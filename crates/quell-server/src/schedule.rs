@@ -3,8 +3,9 @@
 use std::io::Write;
 
 use anyhow::Context as _;
-use quell::schedule::no_such_schedule;
-use quell::{Quell, ScheduleName, ScheduleState, Timestamp};
+use quell::schedule::{ScheduleName, ScheduleState};
+use quell::{Quell, Timestamp};
+use quell_core::schedule::no_such_schedule;
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};

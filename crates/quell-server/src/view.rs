@@ -1,11 +1,13 @@
 //! Jobs as people and programs outside read them: moments as text, names as words.
 
 use quell::alert::Alert;
-use quell::heartbeat::{WorkerRow, Workers};
-use quell::{
-    AlertRow, DeadCause, DeadCauses, DeadFilter, DeadPlace, Effect, Explanation, Job, JobResult,
-    Payload, ScheduleInfo, Spec, Timestamp, UnreadableJob, UnreadablePage, describe_reason,
-};
+use quell::alert::AlertRow;
+use quell::dead::{DeadCause, DeadCauses, DeadFilter, DeadPlace, UnreadableJob, UnreadablePage};
+use quell::effect::Effect;
+use quell::job::{Explanation, describe_reason};
+use quell::schedule::{ScheduleInfo, Spec};
+use quell::worker::{WorkerRow, Workers};
+use quell::{Job, JobResult, Payload, Timestamp};
 use serde_json::{Value, json};
 
 use crate::duration::exact;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quell_core::Store;
 
 /// What a trigger within a transaction returns that does not notify: see
-/// [`Trigger::within_silently`](crate::Trigger::within_silently).
+/// [`Trigger::within_silently`](crate::trigger::Trigger::within_silently).
 ///
 /// One of several of the same transaction is enough. After a rollback, drop it.
 #[derive(Clone, Debug)]

@@ -10,7 +10,8 @@ impl Dead<'_> {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> quell::Result<()> {
-    /// use quell::{Quell, UnreadablePage};
+    /// use quell::Quell;
+    /// use quell::dead::UnreadablePage;
     ///
     /// let quell = Quell::open("memory:").await?;
     /// assert!(quell.dead().unreadable(&UnreadablePage::default()).await?.is_empty());

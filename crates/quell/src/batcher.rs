@@ -15,7 +15,7 @@ use quell_core::{Batch, Error, ErrorKind, NewTrigger, Receipt, Result, Store};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::Clock;
+use crate::clock::Clock;
 use crate::metrics::Tally;
 
 /// Callers that may wait for the batcher at once; more wait for a place.

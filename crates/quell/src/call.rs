@@ -157,7 +157,7 @@ impl<'a, T: Task> Trigger<'a, T> {
     /// [`ErrorKind::Unsupported`] when the transaction's database does not hold the store; else
     /// what the database says.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub async fn within<DB: crate::Database>(
+    pub async fn within<DB: crate::trigger::Database>(
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<Receipt> {
@@ -192,7 +192,7 @@ impl<'a, T: Task> Trigger<'a, T> {
     /// # Errors
     /// As for [`Trigger::within`].
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub async fn within_silently<DB: crate::Database>(
+    pub async fn within_silently<DB: crate::trigger::Database>(
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<AfterCommit> {
@@ -268,7 +268,7 @@ impl<'a> TriggerMany<'a> {
     /// # Errors
     /// As for [`Trigger::within`].
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub async fn within<DB: crate::Database>(
+    pub async fn within<DB: crate::trigger::Database>(
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<Vec<Receipt>> {
@@ -284,7 +284,7 @@ impl<'a> TriggerMany<'a> {
     /// # Errors
     /// As for [`Trigger::within`].
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub async fn within_silently<DB: crate::Database>(
+    pub async fn within_silently<DB: crate::trigger::Database>(
         self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> Result<AfterCommit> {
@@ -303,7 +303,7 @@ impl<'a> IntoFuture for TriggerMany<'a> {
 }
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-async fn within<DB: crate::Database>(
+async fn within<DB: crate::trigger::Database>(
     quell: &Quell,
     batch: Batch,
     tx: &mut sqlx::Transaction<'_, DB>,

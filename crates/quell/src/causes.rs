@@ -7,7 +7,7 @@ use quell_core::{
     DeadFilter, DeadPlace, Job, JobId, QueueName, Result, TaskName, Timestamp, cause,
 };
 
-use crate::Dead;
+use crate::dead::Dead;
 
 /// Dead jobs of one queue and task that died of the same cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,8 @@ impl Dead<'_> {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> quell::Result<()> {
-    /// use quell::{DeadFilter, Quell};
+    /// use quell::Quell;
+    /// use quell::dead::DeadFilter;
     ///
     /// let quell = Quell::open("memory:").await?;
     /// let found = quell.dead().causes(&DeadFilter::default()).await?;

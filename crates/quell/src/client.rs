@@ -16,9 +16,12 @@ use quell_core::{
 
 use crate::batcher::Batcher;
 use crate::call::{Trigger, TriggerMany, own_key};
+use crate::clock::{Clock, SystemClock};
 use crate::guard::Guarded;
 use crate::open::open_store;
-use crate::{Clock, ScheduleTask, SystemClock, Task, TaskPolicy, WorkerBuilder};
+use crate::schedule::ScheduleTask;
+use crate::trigger::TaskPolicy;
+use crate::{Task, WorkerBuilder};
 
 /// Triggers tasks and makes workers. Clones are cheap and share one batcher.
 ///

@@ -1,7 +1,15 @@
 //! Time as clients and workers see it; stores keep their own (R38).
 //!
 //! Production has [`SystemClock`]. Tests have the virtual clock of
-//! [`testing`](crate::testing), which also tells the store what time it is.
+//! [`testing`](crate::testing), which also sets the store's time.
+//!
+//! ```
+//! use quell::clock::{Clock, SystemClock};
+//!
+//! let clock = SystemClock::new();
+//! let first = clock.now();
+//! assert!(clock.now() >= first && clock.store_time().is_none());
+//! ```
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -44,7 +52,7 @@ impl SystemClock {
     }
 
     /// A clock that also tells stores the time: for a store without one, such as
-    /// [`MemoryStore`](crate::MemoryStore).
+    /// [`MemoryStore`](crate::store::MemoryStore).
     #[must_use]
     pub fn for_store() -> Self {
         SystemClock { tells_stores: true, ..SystemClock::new() }

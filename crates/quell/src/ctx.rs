@@ -160,7 +160,7 @@ impl<S> Ctx<S> {
     /// alone and would undo this; SQLite tells only of nested transactions. Else what the database
     /// says.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub async fn settle_in<DB: crate::SettlingDatabase>(
+    pub async fn settle_in<DB: crate::trigger::SettlingDatabase>(
         &self,
         tx: &mut sqlx::Transaction<'_, DB>,
     ) -> quell_core::Result<()> {
@@ -195,7 +195,7 @@ impl<S> Ctx<S> {
     /// [`MAX_OUTPUT_BYTES`](crate::JobResult::MAX_OUTPUT_BYTES): the transaction is as it was, and
     /// the job not settled.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    pub async fn settle_in_with<DB: crate::SettlingDatabase>(
+    pub async fn settle_in_with<DB: crate::trigger::SettlingDatabase>(
         &self,
         tx: &mut sqlx::Transaction<'_, DB>,
         output: &(impl Serialize + Sync + ?Sized),
@@ -205,7 +205,7 @@ impl<S> Ctx<S> {
     }
 
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    async fn end_in<DB: crate::SettlingDatabase>(
+    async fn end_in<DB: crate::trigger::SettlingDatabase>(
         &self,
         tx: &mut sqlx::Transaction<'_, DB>,
         output: Option<&Payload>,

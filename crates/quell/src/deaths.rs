@@ -24,7 +24,8 @@ const STEPS_PER_SECOND: u32 = 10;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> quell::Result<()> {
-/// use quell::{DeadFilter, Quell};
+/// use quell::Quell;
+/// use quell::dead::DeadFilter;
 ///
 /// let quell = Quell::open("memory:").await?;
 /// let timeouts = DeadFilter { error: Some("timed out".into()), ..DeadFilter::default() };

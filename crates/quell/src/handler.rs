@@ -1,8 +1,32 @@
-//! How a user's function becomes something a worker can call.
+//! Handlers: the functions that a worker calls.
 //!
 //! A handler is `async fn(T, Ctx<S>) -> Result<T::Output, TaskError>`. Its first argument is the
-//! task, or [`Collected`] of it where the policy collects every payload. Below the worker all
-//! handlers look the same: payload in, answer out.
+//! task, or [`Collected`] of it where the policy collects every payload. The traits here are
+//! implemented for such functions; few programs name them.
+//!
+//! ```
+//! use quell::{Ctx, Task, TaskError};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct Resize { width: u32 }
+//!
+//! impl Task for Resize {
+//!     const NAME: &'static str = "resize";
+//!     type Output = u32;
+//! }
+//!
+//! async fn resize(task: Resize, _: Ctx<()>) -> Result<u32, TaskError> {
+//!     Ok(task.width / 2)
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> quell::Result<()> {
+//! let quell = quell::Quell::open("memory:").await?;
+//! let worker = quell.worker(()).register(resize);
+//! # let _ = worker;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::fmt;
 use std::future::Future;

@@ -36,6 +36,37 @@
 //!
 //! Start with [`Task`] and [`Quell`]; [`testing`] runs a worker in virtual time. The promises,
 //! rule by rule, are in [`semantics`].
+//!
+//! # Where things are
+//!
+//! The root has what nearly every program names. The rest is in a module by subject:
+//!
+//! | to | see |
+//! | --- | --- |
+//! | set options of a trigger, trigger without types or in a transaction | [`trigger`] |
+//! | write handlers; judge their errors; call the outside once | [`handler`], [`failure`], [`effect`] |
+//! | run workers and list them | [`worker`] |
+//! | find and explain jobs; handle dead ones | [`job`], [`dead`] |
+//! | limit and pause queues; run tasks by the clock | [`queue`], [`schedule`] |
+//! | test with virtual time | [`testing`], [`clock`] |
+//! | watch a store | [`alert`], [`checkup`], [`history`] |
+//! | open a store with options of its own; write one | `sqlite`, `postgres`, `redis`, `azure`; [`store`] |
+
+pub mod alert;
+pub mod checkup;
+pub mod clock;
+pub mod dead;
+pub mod effect;
+pub mod failure;
+pub mod handler;
+pub mod history;
+pub mod job;
+pub mod queue;
+pub mod schedule;
+pub mod store;
+pub mod testing;
+pub mod trigger;
+pub mod worker;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod after_commit;
@@ -44,13 +75,10 @@ mod batcher;
 mod call;
 mod causes;
 mod client;
-mod clock;
 mod ctx;
 mod deaths;
 mod effects;
-pub mod failure;
 mod guard;
-mod handler;
 mod metrics;
 mod open;
 mod operate;
@@ -60,49 +88,38 @@ mod random;
 mod result;
 mod scheduled;
 mod task;
-pub mod testing;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod transaction;
-
-mod worker;
 mod workers;
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use after_commit::AfterCommit;
-pub use call::{Trigger, TriggerMany};
-pub use causes::{DeadCause, DeadCauses};
-pub use client::{DedupFallback, Quell, QuellBuilder};
-pub use clock::{Clock, SystemClock};
-pub use ctx::Ctx;
-pub use deaths::{Dead, Pace, Progress, RedriveAll, Swept};
-pub use effects::{EffectCall, Once, OnceCall, Unverified, Verify};
-pub use handler::{Collected, Handler, Input, RawOutput};
-pub use open::{reset_clock, skip_ids};
-pub use policy::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, Policy, TaskPolicy};
 #[cfg(feature = "azure")]
 pub use quell_azure as azure;
-pub use quell_core::dedup::{Dedup, HoldUntil};
+pub use quell_core::dedup::HoldUntil;
 pub use quell_core::edge::Edge;
-pub use quell_core::idempotency::{DerivedKey, Idempotency};
-pub use quell_core::poll::PollSettings;
+pub use quell_core::idempotency::DerivedKey;
 pub use quell_core::retry::{Jitter, Retry};
-pub use quell_core::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleState, Spec};
 #[doc(inline)]
 pub use quell_core::semantics;
-pub use quell_core::trigger::Keyed;
-pub use quell_core::window::{Debounce, DueReason, Thresholds, Window};
-pub use quell_core::*;
+pub use quell_core::window::Debounce;
+pub use quell_core::{
+    Batch, Error, ErrorKind, Fold, Job, JobId, JobResult, JobState, Key, Payload, Priority,
+    QueueName, Receipt, Result, TaskName, Timestamp, When,
+};
 #[cfg(feature = "postgres")]
 pub use quell_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use quell_redis as redis;
 #[cfg(feature = "sqlite")]
 pub use quell_sqlite as sqlite;
-pub use queues::Queue;
-pub use scheduled::ScheduleTask;
+
+pub use client::{Quell, QuellBuilder};
+pub use ctx::Ctx;
+pub use effects::Once;
+#[doc(inline)]
+pub use handler::Collected;
+pub use policy::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, Policy};
 pub use task::{Task, TaskError};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use transaction::{Database, SettlingDatabase};
+#[doc(inline)]
 pub use worker::WorkerBuilder;
 
 /// The README's examples run as documentation tests.

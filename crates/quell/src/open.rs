@@ -7,7 +7,8 @@ use quell_core::history::Sink;
 use quell_core::{Error, Result, lacks};
 use quell_engine::{Engine, Maps};
 
-use crate::{Clock, Quell, QuellBuilder, SystemClock};
+use crate::clock::{Clock, SystemClock};
+use crate::{Quell, QuellBuilder};
 
 /// Opens the store behind a URL; the events that only it sees go to `history`.
 pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<QuellBuilder> {
@@ -79,7 +80,7 @@ macro_rules! of_options {
 ///
 /// ```no_run
 /// # async fn mend() -> quell::Result<()> {
-/// let reset = quell::reset_clock("sqlite://app.db").await?;
+/// let reset = quell::checkup::reset_clock("sqlite://app.db").await?;
 /// println!("the clock went back by {:?}", reset.by);
 /// # Ok(())
 /// # }
@@ -100,7 +101,7 @@ pub async fn reset_clock(url: &str) -> Result<ClockReset> {
 ///
 /// ```no_run
 /// # async fn restored() -> quell::Result<()> {
-/// quell::skip_ids("sqlite://app.db").await?;
+/// quell::checkup::skip_ids("sqlite://app.db").await?;
 /// # Ok(())
 /// # }
 /// ```

@@ -280,7 +280,8 @@ impl Policy {
 /// A task's name with its policy, checked.
 ///
 /// ```
-/// use quell::{Payload, Policy, TaskName, TaskPolicy, Thresholds};
+/// use quell::{Payload, Policy, TaskName};
+/// use quell::trigger::{TaskPolicy, Thresholds};
 ///
 /// let task = TaskPolicy::new(TaskName::new("mail")?, &Policy::default(), Thresholds::DEFAULT)?;
 /// let trigger = task.trigger(Payload::encode("hello")?, None);

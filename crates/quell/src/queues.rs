@@ -14,7 +14,8 @@ use crate::{Quell, Task};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> quell::Result<()> {
 /// use std::time::Duration;
-/// use quell::{Quell, QueueSettings, Rate};
+/// use quell::Quell;
+/// use quell::queue::{QueueSettings, Rate};
 ///
 /// let quell = Quell::open("memory:").await?;
 /// let rate = Some(Rate { limit: 100, period: Duration::from_secs(60) });

@@ -25,7 +25,7 @@ use crate::{Quell, Task};
 /// # async fn main() -> quell::Result<()> {
 /// # let quell = quell::Quell::open("memory:").await?;
 /// use std::time::Duration;
-/// use quell::CatchUp;
+/// use quell::schedule::CatchUp;
 ///
 /// let report = Report { of: "sales".into() };
 /// quell.schedule("sales", report).cron("0 6 * * 1-5").zone("Europe/Berlin").await?;

@@ -55,8 +55,9 @@ use quell_engine::{Engine, Maps};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use crate::clock::Clock;
 use crate::worker::{Ping, Rest};
-use crate::{Clock, Quell, WorkerBuilder};
+use crate::{Quell, WorkerBuilder};
 
 /// A clock that moves only when told.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! The rim where callers' own transactions meet the store: [`within`](crate::Trigger::within) and
+//! The rim where callers' own transactions meet the store: [`within`](crate::trigger::Trigger::within) and
 //! [`settle_in`](crate::Ctx::settle_in), [`settle_in_with`](crate::Ctx::settle_in_with).
 //!
 //! A database takes part by [`Database`], which is sealed: one implementation per store that lives

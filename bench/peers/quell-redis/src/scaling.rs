@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use quell::{
-    Batch, Ctx, Debounce, JobState, Key, Keyed, NewTrigger, Payload, Policy, Quell,
-    QueueName, TaskError, TaskName, Thresholds,
-};
+use quell::{Batch, Ctx, Debounce, JobState, Key, Payload, Policy, Quell, QueueName, TaskError, TaskName};
+use quell::trigger::{Keyed, NewTrigger, Thresholds};
 use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;

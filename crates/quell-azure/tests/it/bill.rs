@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use quell::{Batch, Ctx, JobState, Payload, Policy, Quell, Store, TaskError};
+use quell::store::Store;
+use quell::{Batch, Ctx, JobState, Payload, Policy, Quell, TaskError};
 use quell_conformance::rig::{keyed_with, task};
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{Fold, NewTrigger};

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use quell::{Clock, Timestamp};
+use quell::Timestamp;
+use quell::clock::Clock;
 
 use crate::timers::now;
 

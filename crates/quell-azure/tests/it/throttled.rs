@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use quell::{
-    Batch, Ctx, Job, JobFilter, JobState, Payload, Policy, Quell, Receipt, Store, TaskError,
-};
+use quell::job::JobFilter;
+use quell::store::Store;
+use quell::{Batch, Ctx, Job, JobState, Payload, Policy, Quell, Receipt, TaskError};
 use quell_azure::AzureOptions;
 use quell_conformance::Rig;
 use quell_conformance::rig::lease as lease_of;

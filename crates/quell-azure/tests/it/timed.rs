@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quell::{
-    Ctx, Dedup, ErrorKind, HoldUntil, JobState, Payload, Policy, Quell, Store, TaskError, TaskName,
-};
+use quell::store::Store;
+use quell::trigger::Dedup;
+use quell::{Ctx, ErrorKind, HoldUntil, JobState, Payload, Policy, Quell, TaskError, TaskName};
 use quell_azure::AzureOptions;
 use quell_portable::Timer;
 use quell_services::ServiceBus as StandIn;
@@ -179,7 +179,7 @@ async fn r16_r17_r18_service_bus_keeps_dedup_keys() {
     assert!(began.elapsed() < window, "the machine is too slow for this test");
     let worker = other.worker(()).register_raw(task(), &Policy::default(), works);
     let ended = async |count: usize| {
-        let all = async || one.jobs(&quell::JobFilter::default()).await.unwrap();
+        let all = async || one.jobs(&quell::job::JobFilter::default()).await.unwrap();
         let begun = Instant::now();
         loop {
             let jobs = all().await;
@@ -246,7 +246,7 @@ async fn r01_r34_a_store_that_gets_a_timer_leaves_nothing_behind() {
     let before = client(open(without).await.unwrap());
     let delay = Duration::from_secs(2);
     let trigger = Policy::default().trigger(task(), Payload::encode(&1).unwrap(), None).unwrap();
-    let later = quell::NewTrigger { when: quell::When::After(delay), ..trigger.clone() };
+    let later = quell::trigger::NewTrigger { when: quell::When::After(delay), ..trigger.clone() };
     let began = Instant::now();
     let mut jobs = Vec::new();
     for trigger in [trigger, later] {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quell::{Batch, Ctx, JobState, Payload, Policy, Quell, Store, TaskError, TaskName};
+use quell::store::Store;
+use quell::{Batch, Ctx, JobState, Payload, Policy, Quell, TaskError, TaskName};
 use quell_azure::Monotonic;
 use quell_portable::Timer;
 use quell_services::ServiceBus as StandIn;

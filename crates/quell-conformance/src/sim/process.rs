@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use quell::{Clock, Quell, Result, WorkerBuilder};
+use quell::clock::Clock;
+use quell::{Quell, Result, WorkerBuilder};
 use quell_core::{Batch, Error, Timestamp};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell::Quell;
 use quell::alert::{Alert, Measure, Notice, Overview};
-use quell::{AlertName, AlertState, Quell};
+use quell::alert::{AlertName, AlertState};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

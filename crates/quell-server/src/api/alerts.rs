@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use quell::{AlertName, AlertRow};
+use quell::alert::{AlertName, AlertRow};
 use serde_json::{Value, json};
 
 use super::Api;

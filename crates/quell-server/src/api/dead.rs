@@ -8,10 +8,8 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
-use quell::{
-    DeadFilter, DeadLetter, DeadPlace, JobId, Payload, QueueName, Redrive, Swept, TaskName,
-    Timestamp,
-};
+use quell::dead::{DeadFilter, DeadLetter, DeadPlace, Redrive, Swept};
+use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

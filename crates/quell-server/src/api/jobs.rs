@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use quell::{
-    ExplainTarget, Explanation, JobFilter, JobId, JobState, Key, QueueName, TaskName, TriggerId,
-};
+use quell::job::{ExplainTarget, Explanation, JobFilter};
+use quell::trigger::TriggerId;
+use quell::{JobId, JobState, Key, QueueName, TaskName};
 use serde_json::{Value, json};
 
 use super::Api;

@@ -5,7 +5,8 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use quell::{QueueName, QueueSettings, TaskName, TaskSettings};
+use quell::queue::{QueueSettings, TaskSettings};
+use quell::{QueueName, TaskName};
 use serde_json::{Map, Value, json};
 
 use super::Api;
@@ -96,7 +97,7 @@ async fn set(
     settings: QueueSettings,
 ) -> Result<Json<Value>, ApiError> {
     api.quell.store().set_queue(name, &settings).await?;
-    Ok(Json(show(&quell::QueueInfo { name: name.clone(), settings })))
+    Ok(Json(show(&quell::queue::QueueInfo { name: name.clone(), settings })))
 }
 
 /// `GET /v1/tasks`: those that the store knows or this server declares.

@@ -5,11 +5,10 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use quell::schedule::{SpecParts, no_such_schedule};
-use quell::{
-    CatchUp, ErrorKind, Payload, Schedule, ScheduleInfo, ScheduleName, ScheduleState, Timestamp,
-    When,
-};
+use quell::schedule::SpecParts;
+use quell::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleName, ScheduleState};
+use quell::{ErrorKind, Payload, Timestamp, When};
+use quell_core::schedule::no_such_schedule;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -6,10 +6,8 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use quell::{
-    Batch, Dedup, Edge, HoldUntil, Key, NewTrigger, Payload, Receipt, TaskName, Thresholds,
-    Timestamp, When,
-};
+use quell::trigger::{Dedup, NewTrigger, Thresholds};
+use quell::{Batch, Edge, HoldUntil, Key, Payload, Receipt, TaskName, Timestamp, When};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -4,7 +4,8 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use quell::{JobId, UnreadablePage};
+use quell::JobId;
+use quell::dead::UnreadablePage;
 use serde_json::{Value, json};
 
 use super::Api;

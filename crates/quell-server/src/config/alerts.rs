@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use quell::alert::AlertName;
 use quell::alert::{Alert, MILLION, Measure, NOTICE_LEASE};
-use quell::{AlertName, Error, QueueName, TaskName};
+use quell::{Error, QueueName, TaskName};
 use serde::Deserialize;
 
 use super::parse::known;

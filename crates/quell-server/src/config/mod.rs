@@ -16,7 +16,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quell::{Error, NewTrigger, Payload, QueueName, QueueSettings, Schedule, TaskName, TaskPolicy};
+use quell::queue::QueueSettings;
+use quell::schedule::Schedule;
+use quell::trigger::{NewTrigger, TaskPolicy};
+use quell::{Error, Payload, QueueName, TaskName};
 
 use crate::alerts::DeclaredAlert;
 use crate::handler::{Handler, Secret};
@@ -36,7 +39,7 @@ pub struct Config {
     /// The store's URL.
     pub store: String,
     /// What becomes of dedup keys where the store cannot keep them.
-    pub dedup_fallback: quell::DedupFallback,
+    pub dedup_fallback: quell::trigger::DedupFallback,
     /// Attempts at once.
     pub concurrency: usize,
     /// How long attempts may go on after the shutdown began.

@@ -7,7 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::time::Duration;
 
-use quell::{DedupFallback, QueueName, QueueSettings, TaskName};
+use quell::queue::QueueSettings;
+use quell::trigger::DedupFallback;
+use quell::{QueueName, TaskName};
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use quell::schedule::SpecParts;
-use quell::{CatchUp, Limits, Payload, Schedule, ScheduleName, TaskName, Timestamp, When};
+use quell::schedule::{CatchUp, Schedule, ScheduleName};
+use quell::trigger::Limits;
+use quell::{Payload, TaskName, Timestamp, When};
 use serde::Deserialize;
 
 use super::DeclaredTask;

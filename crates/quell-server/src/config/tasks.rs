@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use quell::{DerivedKey, Edge, Fold, Jitter, Policy, TaskName, TaskPolicy, Thresholds};
+use quell::trigger::{TaskPolicy, Thresholds};
+use quell::{DerivedKey, Edge, Fold, Jitter, Policy, TaskName};
 use serde::Deserialize;
 
 use super::DeclaredTask;

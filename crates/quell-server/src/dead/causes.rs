@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use quell::{DeadFilter, DeadPlace};
+use quell::dead::{DeadFilter, DeadPlace};
 use serde_json::{Value, json};
 
 use super::desk::Desk;

@@ -1,10 +1,9 @@
 //! Where `quell dead` asks: a server over HTTP, or a store directly. The answers are the same.
 
 use anyhow::Context as _;
-use quell::{
-    DeadFilter, DeadLetter, DeadPlace, ExplainTarget, JobId, Payload, Quell, Redrive, Swept,
-    Timestamp, UnreadablePage,
-};
+use quell::dead::{DeadFilter, DeadLetter, DeadPlace, Redrive, Swept, UnreadablePage};
+use quell::job::ExplainTarget;
+use quell::{JobId, Payload, Quell, Timestamp};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Url};
 use serde_json::{Map, Value, json};
@@ -98,7 +97,7 @@ impl Desk {
             }
             Place::Store(quell) => self.runtime.block_on(async {
                 let told = quell.store().explain(&ExplainTarget::Job(id)).await?;
-                Ok(view::explanation(&told.ok_or_else(|| quell::no_such_job(id))?))
+                Ok(view::explanation(&told.ok_or_else(|| quell::store::no_such_job(id))?))
             }),
         }
     }

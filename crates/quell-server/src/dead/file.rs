@@ -6,7 +6,8 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use quell::{DeadFilter, DeadLetter, Limits, letters};
+use quell::dead::{DeadFilter, DeadLetter, letters};
+use quell::trigger::Limits;
 use serde_json::json;
 
 use super::FilterArgs;

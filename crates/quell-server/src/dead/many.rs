@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use quell::{DeadFilter, Pace, Progress, Swept};
+use quell::dead::{DeadFilter, Pace, Progress, Swept};
 use serde_json::json;
 
 use super::desk::Desk;

@@ -12,7 +12,8 @@ mod unreadable;
 use std::io::Write;
 
 use anyhow::{Context as _, ensure};
-use quell::{DeadFilter, DeadPlace, JobId, JobState, Payload, QueueName, TaskName, Timestamp};
+use quell::dead::{DeadFilter, DeadPlace};
+use quell::{JobId, JobState, Payload, QueueName, TaskName, Timestamp};
 use serde_json::{Value, json};
 
 use crate::client::{Source, printable, read_argument, table};
@@ -297,7 +298,7 @@ fn discard(args: DiscardArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (source, dry_run) = (args.source, args.which.dry_run);
     let reason = args.reason.unwrap_or_default();
     if !dry_run {
-        quell::dead::validate_reason(&reason)?;
+        quell_core::dead::validate_reason(&reason)?;
     }
     let id = match args.which.chosen()? {
         Chosen::One(id) => id,

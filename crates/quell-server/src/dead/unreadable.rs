@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use quell::{JobId, UnreadablePage};
+use quell::JobId;
+use quell::dead::UnreadablePage;
 use serde_json::{Value, json};
 
 use super::desk::Desk;

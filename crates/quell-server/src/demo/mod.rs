@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use quell::{Batch, NewTrigger, TaskName};
+use quell::trigger::NewTrigger;
+use quell::{Batch, TaskName};
 
 use crate::config::Config;
 use crate::duration;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use quell::clock::{Clock, SystemClock};
 use quell::testing::TestClock;
-use quell::{Clock, Quell, SystemClock, TaskPolicy, WorkerBuilder};
+use quell::trigger::TaskPolicy;
+use quell::{Quell, WorkerBuilder};
 use quell_core::poll::PollSettings;
 use quell_core::window::Thresholds;
 use quell_core::{Batch, MemoryStore, NewTrigger, Payload, Store, TaskName, Timestamp, WakeHub};

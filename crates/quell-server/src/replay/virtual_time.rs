@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use anyhow::{Result, ensure};
 use indicatif::ProgressBar;
-use quell::Clock;
+use quell::clock::Clock;
 use quell::testing::TestClock;
 use quell_core::{Limits, Timestamp};
 

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use quell::history::{Event, Sink};
-use quell::{
-    Batch, Dedup, ErrorKind, HoldUntil, Key, NewTrigger, Payload, Quell, Receipt, TaskName,
-    TaskPolicy, Thresholds,
-};
+use quell::trigger::{Dedup, NewTrigger, TaskPolicy, Thresholds};
+use quell::{Batch, ErrorKind, HoldUntil, Key, Payload, Quell, Receipt, TaskName};
 
 use super::books::Books;
 use super::load::{self, LONG, NARROW, NOTE, ORDER, RARE, RATED, STAMPED};

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use quell::{Edge, Fold, Policy, QueueSettings, Rate, Task};
+use quell::queue::{QueueSettings, Rate};
+use quell::{Edge, Fold, Policy, Task};
 use serde::{Deserialize, Serialize};
 
 /// Carries the stamp witness; another debounce, edge and backoff with each deploy.

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use quell::{Ctx, Key, Payload, Policy, Quell, TaskError, TaskName, WorkerId};
+use quell::worker::WorkerId;
+use quell::{Ctx, Key, Payload, Policy, Quell, TaskError, TaskName};
 use reqwest::{Client, Response, StatusCode};
 
 use crate::signal;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use quell::history::{Event, Sink};
-use quell::{Ctx, Payload, Quell, TaskError, TaskName, Timestamp, WorkerId};
+use quell::worker::WorkerId;
+use quell::{Ctx, Payload, Quell, TaskError, TaskName, Timestamp};
 
 use super::books::{Books, Fate};
 use super::load::{self, Booked, LONG, NARROW, ORDER, RARE, RATED, STAMPED};

@@ -205,8 +205,8 @@ async fn r27_what_is_kept_of_an_alert_can_be_forgotten() {
     let crowd = crowd(1, SICK).await;
     let served = &crowd[0];
     let store = served.server.quell().store();
-    let name = quell::AlertName::new("old").unwrap();
-    let state = quell::AlertState { raised: true, ..Default::default() };
+    let name = quell::alert::AlertName::new("old").unwrap();
+    let state = quell::alert::AlertState { raised: true, ..Default::default() };
     assert!(store.set_alert(&name, 0, Some(&state)).await.unwrap());
     let left = alert(served, "there", |alert| alert["name"] == "old").await;
     assert_eq!((&left["declared"], &left["state"]), (&false.into(), &"raised".into()));

@@ -81,7 +81,7 @@ fn every_setting_is_read() {
     "#;
     let config = parse(text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.store, "sqlite://jobs.db?synchronous=normal");
-    assert_eq!(config.dedup_fallback, quell::DedupFallback::Open);
+    assert_eq!(config.dedup_fallback, quell::trigger::DedupFallback::Open);
     let build = &config.tasks[&quell::TaskName::new("build.docs").unwrap()];
     assert_eq!(build.checked.retry().max_attempts, 3);
     assert_eq!(build.checked.timeout(), Duration::from_secs(120));

@@ -1,6 +1,7 @@
 //! Dead letters as an operator meets them: over HTTP and on the command line.
 
-use quell::{DeadLetter, Job, JobId, JobState, letters};
+use quell::dead::{DeadLetter, letters};
+use quell::{Job, JobId, JobState};
 use serde_json::{Value, json};
 
 use crate::binary::quell;
@@ -299,7 +300,7 @@ async fn r26_one_job_is_shown_edited_and_discarded_on_the_command_line() {
     let server = format!("http://{}", served.server.address());
     for place in [["--store", &store], ["--server", &server]] {
         let (fine, told) = run(&[&["dead", "export"][..], &place].concat()).await;
-        let kept = letters::read(&told, &quell::Limits::default());
+        let kept = letters::read(&told, &quell::trigger::Limits::default());
         let kept = kept.unwrap_or_else(|error| panic!("{error}: {told}"));
         let original = kept[0].past.original.as_ref().map(quell::Payload::as_str);
         assert!(fine && original == Some("1"), "{told}");

@@ -3,7 +3,8 @@
 use std::process::Output;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use quell::{Store, Timestamp};
+use quell::Timestamp;
+use quell::store::Store;
 
 use crate::binary::quell;
 

@@ -1,8 +1,9 @@
 //! Recorded effects as operators see them (R15, R23).
 
-use quell::{
-    Batch, Claim, EffectName, Key, Lease, Payload, Policy, Quell, QueueName, TaskName, WorkerId,
-};
+use quell::effect::EffectName;
+use quell::store::{Claim, Lease};
+use quell::worker::WorkerId;
+use quell::{Batch, Key, Payload, Policy, Quell, QueueName, TaskName};
 use serde_json::json;
 
 use crate::served::serve;

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use quell::{JobState, ScheduleState, Spec};
+use quell::JobState;
+use quell::schedule::{ScheduleState, Spec};
 use quell_server::config::Config;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -68,7 +69,7 @@ fn r36_schedules_are_read_from_the_configuration() {
     assert_eq!(a.trigger.payload.as_str(), r#"{"repo":"r"}"#);
     assert_eq!(a.trigger.keyed.as_ref().unwrap().key.as_str(), "r");
     assert_eq!((b.trigger.payload.as_str(), b.trigger.priority), ("null", -1));
-    assert_eq!(b.catch_up, quell::CatchUp::Latest);
+    assert_eq!(b.catch_up, quell::schedule::CatchUp::Latest);
 }
 
 #[test]

@@ -11,10 +11,11 @@ use quell_core::{AttemptOutcome, Failure, FailureKind, Lease, Outcome, Payload, 
 use tokio_util::sync::CancellationToken;
 
 use super::panic::{Caught, Panic, caught, dropped};
+use crate::Ctx;
+use crate::clock::Clock;
 use crate::failure::Classifier;
 use crate::handler::{AnyHandler, Output, answer};
 use crate::task::{Answer, Wait, chain};
-use crate::{Clock, Ctx};
 
 /// What panicked where a handler's future was dropped.
 const DROPPED: &str = "the drop of the handler's future";

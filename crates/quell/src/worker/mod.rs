@@ -1,9 +1,26 @@
-//! Workers: they claim due jobs, run handlers and settle what came of them.
+//! Workers: they claim due jobs, run handlers and settle the results.
 //!
-//! [`WorkerBuilder`] is what a user meets. Inside, `machine` decides (no I/O), `run` performs,
-//! `event` is what they tell each other, `ticker` knows when to ask for ticks of schedules, `attempt`
-//! runs one handler.
+//! [`Quell::worker`] makes a [`WorkerBuilder`]; [`Quell::workers`] lists the workers of a store.
+//!
+//! ```
+//! use std::time::Duration;
+//! use quell::worker::{PollSettings, Retention, WorkerId};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> quell::Result<()> {
+//! let quell = quell::Quell::open("memory:").await?;
+//! let worker = quell
+//!     .worker(())
+//!     .name(WorkerId::new("mailer-1")?)
+//!     .poll(PollSettings::default().base(Duration::from_millis(200)))
+//!     .retention(Retention::default().dead(Duration::from_secs(30 * 86_400)));
+//! # let _ = worker;
+//! # Ok(())
+//! # }
+//! ```
 
+// `machine` decides (no I/O), `run` performs, `event` is what they send each other, `ticker` knows
+// when to ask for ticks of schedules, `attempt` runs one handler.
 mod attempt;
 mod event;
 mod identity;
@@ -21,13 +38,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_core::heartbeat;
-use quell_core::poll::PollSettings;
-use quell_core::{Error, Payload, QueueName, Result, Retention, TaskName, WorkerId};
+pub use quell_core::heartbeat::{WorkerRow, Workers};
+pub use quell_core::poll::PollSettings;
+use quell_core::{Error, Payload, QueueName, Result, TaskName};
+pub use quell_core::{Retention, WorkerId};
 use tokio::sync::mpsc;
 
 use crate::handler::{AnyHandler, check_input};
+use crate::handler::{Handler, Input, RawOutput};
 use crate::metrics::TaskMetrics;
-use crate::{Ctx, Handler, Input, Policy, Quell, RawOutput, Task, TaskError, TaskPolicy};
+use crate::trigger::TaskPolicy;
+use crate::{Ctx, Policy, Quell, Task, TaskError};
 use identity::Identity;
 use machine::{Bounds, Machine};
 pub(crate) use panic::message as panic_message;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell::{ErrorKind, JobState, Key, PollSettings, Quell, Result};
+use quell::worker::PollSettings;
+use quell::{ErrorKind, JobState, Key, Quell, Result};
 use quell_conformance::rig::until;
 
 use crate::tasks::{App, Reindex, Script, reindex, script, secs};
@@ -102,13 +103,13 @@ async fn r40_a_url_is_told_what_is_wrong_with_it() {
 #[tokio::test]
 async fn r21_ids_are_left_out_and_the_clock_is_not_reset() -> Result<()> {
     let url = url();
-    let missing = quell::skip_ids(&format!("{url}&create=false")).await.unwrap_err();
+    let missing = quell::checkup::skip_ids(&format!("{url}&create=false")).await.unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
     let before = Quell::open(&url).await?.trigger(Script::new(&[])).await?.job().unwrap();
-    quell::skip_ids(&url).await?;
+    quell::checkup::skip_ids(&url).await?;
     let after = Quell::open(&url).await?.trigger(Script::new(&[])).await?.job().unwrap();
     assert!(after.get() > before.get() + quell::checkup::SKIPPED_IDS, "{after} after {before}");
-    let refused = quell::reset_clock(&url).await.unwrap_err();
+    let refused = quell::checkup::reset_clock(&url).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains("`reset_clock`"), "{refused}");
     Ok(())

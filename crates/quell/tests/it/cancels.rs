@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use quell::{Batch, Ctx, Payload, Policy, Quell, Result, Store, TaskError, TaskName};
+use quell::store::Store;
+use quell::{Batch, Ctx, Payload, Policy, Quell, Result, TaskError, TaskName};
 use quell_conformance::rig::{secs, until};
 
 /// How many handlers run, and how many were told to stop.

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use quell::clock::Clock;
+use quell::dead::{DeadCauses, DeadFilter, Pace, Progress, Redrive};
+use quell::job::AttemptOutcome;
+use quell::store::{Claim, Failure, FailureKind, Lease, MemoryStore, Outcome, Settlement, Store};
 use quell::testing::TestClock;
-use quell::{
-    AttemptOutcome, Batch, Claim, Clock, DeadCauses, DeadFilter, ErrorKind, Failure, FailureKind,
-    JobId, JobState, Lease, MemoryStore, NewTrigger, Outcome, Pace, Payload, Progress, Quell,
-    QueueName, Redrive, Settlement, Store, TaskName, Timestamp, WorkerId,
-};
+use quell::trigger::NewTrigger;
+use quell::worker::WorkerId;
+use quell::{Batch, ErrorKind, JobId, JobState, Payload, Quell, QueueName, TaskName, Timestamp};
 
 use crate::tasks::secs;
 
@@ -29,8 +31,14 @@ async fn with_errors(errors: &[&str]) -> (Quell, Arc<TestClock>) {
     let one = NewTrigger::new(task.clone(), queue.clone(), Payload::from_text("1").unwrap());
     let worker = WorkerId::new("w").unwrap();
     let lease = Duration::from_secs(30);
-    let claim =
-        Claim { queue, tasks: [task].into(), worker, limit: 1_000, lease, draw: quell::Draw::MIN };
+    let claim = Claim {
+        queue,
+        tasks: [task].into(),
+        worker,
+        limit: 1_000,
+        lease,
+        draw: quell::store::Draw::MIN,
+    };
     for errors in errors.chunks(1_000) {
         let triggers = vec![one.clone(); errors.len()];
         quell.enqueue(Batch { triggers, dedup: None }).await.unwrap();
@@ -102,7 +110,8 @@ async fn r26_r40_one_job_answers_for_itself() {
         Ok(())
     };
     assert_eq!(dead.export(&DeadFilter::default(), each).await.unwrap(), 1);
-    let letters = quell::letters::read(&lines.join("\n"), &quell::Limits::default()).unwrap();
+    let letters =
+        quell::dead::letters::read(&lines.join("\n"), &quell::trigger::Limits::default()).unwrap();
     assert_eq!(letters, [dead.letter(job.id).await.unwrap()]);
     dead.redrive(job.id).await.unwrap();
     for refused in [dead.letter(job.id).await.err(), dead.discard(job.id, "no").await.err()] {

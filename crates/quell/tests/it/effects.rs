@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use quell::effect::{Begun, MAX_RESULT_BYTES};
+use quell::effect::EffectName;
+use quell::effect::MAX_RESULT_BYTES;
+use quell::store::Begun;
+use quell::store::{Lease, MemoryStore};
 use quell::testing::TestKit;
-use quell::{
-    Ctx, EffectName, Jitter, JobId, JobState, Key, Lease, MemoryStore, Once, Policy, PollSettings,
-    Result, Task, TaskError,
-};
+use quell::worker::PollSettings;
+use quell::{Ctx, Jitter, JobId, JobState, Key, Once, Policy, Result, Task, TaskError};
 use quell_conformance::faulty::{Faulty, NthCall};
 use serde::{Deserialize, Serialize};
 
@@ -364,7 +365,7 @@ async fn r23_an_intent_of_the_library_is_an_intent_of_the_store() -> Result<()> 
     assert_eq!(effects[0].begun_by.starts(), 1);
     store.redrive(Some(kit.now()), &JobId::new(1).into()).await?;
     let claim = quell_conformance::Rig::wish(1);
-    let claim = quell::Claim {
+    let claim = quell::store::Claim {
         queue: quell::QueueName::new("pay")?,
         tasks: [quell::TaskName::new("pay")?].into(),
         ..claim

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use quell::failure::{Class, HttpError, http_class};
+use quell::job::{Attempt, AttemptOutcome};
+use quell::store::{Claim, Failure, MemoryStore, Store};
 use quell::testing::TestKit;
+use quell::worker::WorkerId;
 use quell::{
-    Attempt, AttemptOutcome, Batch, Claim, Ctx, Failure, Job, JobState, MemoryStore, Payload,
-    Policy, Quell, Result, Store, TaskError, TaskName, Timestamp, WorkerId,
+    Batch, Ctx, Job, JobState, Payload, Policy, Quell, Result, TaskError, TaskName, Timestamp,
 };
 
 use crate::tasks::secs;
@@ -112,7 +114,7 @@ async fn crashed(store: &MemoryStore, times: u32) -> Result<()> {
         worker: WorkerId::new("killed")?,
         limit: 1,
         lease: secs(30),
-        draw: quell::Draw::MAX,
+        draw: quell::store::Draw::MAX,
     };
     let trigger = Policy::default().trigger(task(), Payload::encode(&"fine")?, None)?;
     store.enqueue(None, vec![Batch::one(trigger)]).await?;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use quell::history::{Event, Sink};
 use quell::sqlite::{SqliteOptions, Synchronous};
 use quell::testing::TestKit;
-use quell::{ErrorKind, JobState, PollSettings, Receipt, Result, Task};
+use quell::worker::PollSettings;
+use quell::{ErrorKind, JobState, Receipt, Result, Task};
 use quell_conformance::check::{Line, check};
 use quell_conformance::faulty::{Faulty, NthCall};
 

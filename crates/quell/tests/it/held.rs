@@ -4,10 +4,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use quell::job::JobFilter;
+use quell::queue::{QueueSettings, Rate};
+use quell::store::Store;
 use quell::testing::{TestClock, TestKit};
 use quell::{
-    Batch, Ctx, JobFilter, JobState, Payload, Policy, Quell, QueueName, QueueSettings, Rate,
-    Result, Store, TaskError, TaskName, Timestamp,
+    Batch, Ctx, JobState, Payload, Policy, Quell, QueueName, Result, TaskError, TaskName, Timestamp,
 };
 use quell_conformance::rig::{secs, until};
 use tokio::task::JoinSet;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use quell::{Clock, MemoryStore, Quell, Result, Store, SystemClock, Timestamp};
+use quell::clock::{Clock, SystemClock};
+use quell::store::{MemoryStore, Store};
+use quell::{Quell, Result, Timestamp};
 use quell_core::{Answer, Capabilities, Ended, JobId, Operation, Wakeups};
 use tokio::sync::Notify;
 use tokio::time::timeout;

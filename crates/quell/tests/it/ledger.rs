@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use quell::{
-    Attempt, AttemptOutcome, Collected, Ctx, Fold, JobFilter, JobState, Policy, Quell, Result,
-    Store, Task, TaskError,
-};
+use quell::job::{Attempt, AttemptOutcome, JobFilter};
+use quell::store::Store;
+use quell::{Collected, Ctx, Fold, JobState, Policy, Quell, Result, Task, TaskError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use quell::{
-    DedupFallback, ErrorKind, HoldUntil, JobFilter, MemoryStore, Quell, Result, Store, Timestamp,
-};
+use quell::job::JobFilter;
+use quell::store::{MemoryStore, Store};
+use quell::trigger::DedupFallback;
+use quell::{ErrorKind, HoldUntil, Quell, Result, Timestamp};
 use quell_conformance::{Capability, Lesser};
 use quell_engine::Engine;
 use quell_portable::{MemoryTable, Partition};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use quell::queue::{QueueSettings, Rate};
 use quell::testing::TestKit;
-use quell::{Error, ErrorKind, JobState, QueueSettings, Rate, Receipt, Result};
+use quell::{Error, ErrorKind, JobState, Receipt, Result};
 
 use crate::tasks::{App, Reindex, Script, reindex, script, secs};
 

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quell::failure::Class;
+use quell::job::AttemptOutcome;
+use quell::store::MemoryStore;
 use quell::testing::TestKit;
-use quell::{
-    AttemptOutcome, Ctx, ErrorKind, JobId, JobState, MemoryStore, Policy, Quell, Result, Task,
-    TaskError, Timestamp,
-};
+use quell::{Ctx, ErrorKind, JobId, JobState, Policy, Quell, Result, Task, TaskError, Timestamp};
 use quell_conformance::faulty::{Faulty, NthCall};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

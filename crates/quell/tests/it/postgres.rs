@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use quell::postgres::PostgresStore;
-use quell::{AfterCommit, Quell, Result, Store, Wakeups};
+use quell::store::{Store, Wakeups};
+use quell::trigger::AfterCommit;
+use quell::{Quell, Result};
 use quell_conformance::rig::until;
 use quell_services::url_for_tests;
 use sqlx::{Connection, PgConnection};

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use quell::store::Store;
 use quell::testing::TestClock;
-use quell::{JobId, JobResult, JobState, Quell, Result, Store};
+use quell::{JobId, JobResult, JobState, Quell, Result};
 use quell_conformance::rig::{fails, keyed, lease, plain, secs, until};
 use quell_conformance::{Opened, Rig};
 
@@ -155,7 +156,8 @@ mod on_postgres {
 #[cfg(feature = "postgres")]
 mod hints {
     use futures_util::StreamExt;
-    use quell::{JobId, Wakeups};
+    use quell::JobId;
+    use quell::store::Wakeups;
     use quell_conformance::rig::secs;
     use sqlx::postgres::{PgListener, PgPool};
 

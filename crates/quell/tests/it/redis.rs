@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use quell::redis::{RedisOptions, RedisStore};
 use quell::testing::TestKit;
-use quell::{ErrorKind, JobState, Key, PollSettings, Quell, Result};
+use quell::worker::PollSettings;
+use quell::{ErrorKind, JobState, Key, Quell, Result};
 use quell_conformance::rig::until;
 
 use crate::tasks::{App, Reindex, Script, reindex, script, secs};

@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use fastrand::Rng;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use quell::{
-    Clock, JobId, JobState, Quell, QueueName, QueueSettings, Result, Timestamp, WorkerBuilder,
-    WorkerId,
-};
+use quell::clock::Clock;
+use quell::queue::QueueSettings;
+use quell::worker::WorkerId;
+use quell::{JobId, JobState, Quell, QueueName, Result, Timestamp, WorkerBuilder};
 use quell_engine::Engine;
 use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
 use quell_portable::{

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use quell::store::MemoryStore;
 use quell::testing::TestKit;
 use quell::{
-    Ctx, DerivedKey, ErrorKind, JobId, JobResult, JobState, MemoryStore, Policy, Quell, Receipt,
-    Result, Task, TaskError, Timestamp,
+    Ctx, DerivedKey, ErrorKind, JobId, JobResult, JobState, Policy, Quell, Receipt, Result, Task,
+    TaskError, Timestamp,
 };
 use quell_conformance::{Capability, Lesser};
 use serde::{Deserialize, Serialize};
@@ -176,7 +177,7 @@ async fn r40_a_key_that_does_not_do_is_refused_by_field() -> Result<()> {
 async fn r18_an_idempotency_key_is_never_left_out() -> Result<()> {
     let store = Lesser::new(MemoryStore::new(Timestamp::from_secs(0)), &[Capability::Dedup]);
     let quell = Quell::with_store(Arc::new(store));
-    let quell = quell.dedup_fallback(quell::DedupFallback::Open).build()?;
+    let quell = quell.dedup_fallback(quell::trigger::DedupFallback::Open).build()?;
     let refused = quell.trigger(two()).idempotency_key("a").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("`dedup`"), "{refused}");

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell::schedule::ScheduleInfo;
+use quell::schedule::{CatchUp, ScheduleName, ScheduleState};
+use quell::store::{MemoryStore, Store};
 use quell::testing::TestKit;
-use quell::{
-    CatchUp, JobState, MemoryStore, Quell, Result, ScheduleName, ScheduleState, Store, Timestamp,
-};
+use quell::{JobState, Quell, Result, Timestamp};
 
 use crate::tasks::{App, Reindex, Script, reindex, script, secs};
 
@@ -141,8 +141,9 @@ async fn r40_a_schedule_that_cannot_be_meant_is_refused_before_anything_is_writt
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn r36_workers_on_one_file_fire_each_tick_once() -> Result<()> {
+    use quell::job::JobFilter;
     use quell::sqlite::{SqliteOptions, Synchronous};
-    use quell::{JobFilter, PollSettings};
+    use quell::worker::PollSettings;
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("app.db");
@@ -177,7 +178,7 @@ async fn r36_workers_on_one_file_fire_each_tick_once() -> Result<()> {
     let jobs = store.jobs(&all).await?;
     assert_eq!(jobs.len() as u128, ticks, "{jobs:#?}");
     for job in &jobs {
-        let told = store.explain(&quell::ExplainTarget::Job(job.id)).await?.unwrap();
+        let told = store.explain(&quell::job::ExplainTarget::Job(job.id)).await?.unwrap();
         assert_eq!(told.ticks.len(), 1, "{told}");
     }
     assert!(jobs.iter().all(|job| job.state != JobState::Dead));

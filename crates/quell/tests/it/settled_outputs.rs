@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quell::history::{Event, History};
-use quell::{
-    Ctx, ErrorKind, JobResult, JobState, Payload, Quell, Result, SettlingDatabase, Store, Task,
-    TaskError,
-};
+use quell::store::Store;
+use quell::trigger::SettlingDatabase;
+use quell::{Ctx, ErrorKind, JobResult, JobState, Payload, Quell, Result, Task, TaskError};
 use serde::{Deserialize, Serialize};
 use sqlx::Pool;
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell::sqlite::{SqliteOptions, SqliteStore, Synchronous};
+use quell::store::Store;
 use quell::testing::TestKit;
-use quell::{ErrorKind, JobState, Quell, Receipt, Result, Store, TaskName};
+use quell::{ErrorKind, JobState, Quell, Receipt, Result, TaskName};
 use quell_conformance::rig::until;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
@@ -163,7 +164,7 @@ async fn r34_a_trigger_of_another_process_wakes_the_worker() -> Result<()> {
     let log = App::default();
     let (stop, stopped) = oneshot::channel::<()>();
     // Polling alone would take an hour.
-    let poll = quell::PollSettings { base: secs(3_600), ceiling: secs(3_600) };
+    let poll = quell::worker::PollSettings { base: secs(3_600), ceiling: secs(3_600) };
     let worker = quell.worker(Arc::clone(&log)).register(script).poll(poll);
     let mut workers = tokio::task::JoinSet::new();
     workers.spawn(worker.run_until(async { drop(stopped.await) }));
@@ -186,9 +187,9 @@ async fn r29_shutdown_gives_unfinished_work_back_unspent() -> Result<()> {
     let worker = quell.worker(Arc::clone(&log)).register(script).grace(Duration::from_millis(20));
     let begun = async { until("the handler hangs", || async { log.runs().len() == 1 }).await };
     worker.run_until(begun).await?;
-    let job = store.jobs(&quell::JobFilter::default()).await?.remove(0);
+    let job = store.jobs(&quell::job::JobFilter::default()).await?.remove(0);
     assert_eq!((job.state, job.attempt, job.starts()), (JobState::Scheduled, 0, 1));
-    assert_eq!(job.window.reason, quell::DueReason::Released);
+    assert_eq!(job.window.reason, quell::job::DueReason::Released);
     Ok(())
 }
 
@@ -198,7 +199,7 @@ async fn r34_an_idle_worker_writes_its_heartbeats_and_nothing_else() -> Result<(
     let (store, folder) = store().await?;
     let quell = Quell::with_store(store).build()?;
     let wal = || std::fs::metadata(folder.path().join("app.db-wal")).unwrap();
-    let poll = quell::PollSettings { base: Duration::from_millis(5), ceiling: secs(1) };
+    let poll = quell::worker::PollSettings { base: Duration::from_millis(5), ceiling: secs(1) };
     let worker = quell.worker(App::default()).register(script).register(reindex).poll(poll);
     let idle = async {
         // The next heartbeat comes 10 s after the first.

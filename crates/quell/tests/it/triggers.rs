@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quell::store::MemoryStore;
 use quell::testing::TestKit;
-use quell::{
-    ErrorKind, HoldUntil, Limits, MemoryStore, Policy, Quell, Receipt, Result, Task, Timestamp,
-};
+use quell::trigger::Limits;
+use quell::{ErrorKind, HoldUntil, Policy, Quell, Receipt, Result, Task, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::{Mail, Reindex, Script, mail, reindex, script, secs};

@@ -7,7 +7,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use quell::{Quell, Retention};
+use quell::Quell;
+use quell::worker::Retention;
 use sqlx::PgConnection;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -117,8 +118,8 @@ impl Rounds<'_> {
     }
 }
 
-fn paused(paused: bool) -> quell::QueueSettings {
-    quell::QueueSettings { paused, ..quell::QueueSettings::default() }
+fn paused(paused: bool) -> quell::queue::QueueSettings {
+    quell::queue::QueueSettings { paused, ..quell::queue::QueueSettings::default() }
 }
 
 /// All tables, then `job` and `ended`, each with its indexes, in megabytes; dead rows; vacuums.

@@ -67,7 +67,7 @@ async fn commit(quell: &Quell, db: &mut PgConnection, kind: Kind, n: usize) -> R
         Kind::AfterCommit => Some(trigger().within_silently(&mut tx).await?),
     };
     tx.commit().await?;
-    after_commit.into_iter().for_each(quell::AfterCommit::wake);
+    after_commit.into_iter().for_each(quell::trigger::AfterCommit::wake);
     Ok(())
 }
 
@@ -101,7 +101,7 @@ async fn rate(quell: &Quell, database: &Database, kind: Kind, span: Duration) ->
 pub(crate) async fn measure(url: &str, rounds: usize, seconds: u64) -> Result<()> {
     let mut database = crate::database(url).await?;
     let store = Arc::new(PostgresStore::open(database.url()).await?);
-    let quell = Quell::with_store(Arc::clone(&store) as Arc<dyn quell::Store>).build()?;
+    let quell = Quell::with_store(Arc::clone(&store) as Arc<dyn quell::store::Store>).build()?;
     let mut db = database.inside().await?;
     let orders =
         "create table orders (id bigint generated always as identity primary key, amount integer)";

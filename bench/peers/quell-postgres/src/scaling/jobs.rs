@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use pg_common::{median, quantile};
-use quell::{
-    Batch, Claim, Ctx, Draw, Lease, NewTrigger, Outcome, Payload, Policy, Quell, QueueName,
-    Settlement, Task, TaskError, TaskName, WorkerId,
-};
+use quell::store::{Claim, Draw, Lease, Outcome, Settlement};
+use quell::trigger::NewTrigger;
+use quell::worker::WorkerId;
+use quell::{Batch, Ctx, Payload, Policy, Quell, QueueName, Task, TaskError, TaskName};
 use serde::{Deserialize, Serialize};
 use sqlx::{Connection, PgConnection};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 use pg_common::{median, quantile};
-use quell::{Batch, Key, NewTrigger, Payload, Quell, QueueName, QueueSettings, Task, TaskName};
+use quell::queue::QueueSettings;
+use quell::trigger::NewTrigger;
+use quell::{Batch, Key, Payload, Quell, QueueName, Task, TaskName};
 
 use crate::jobs::{LIMIT, Noop, claim_cost_of};
 use crate::part::{Part, at_most};

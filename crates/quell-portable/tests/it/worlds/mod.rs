@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use futures_util::future::BoxFuture;
-use quell::{Clock, Ctx, Edge, Policy, Quell, TaskError};
+use quell::clock::Clock;
+use quell::{Ctx, Edge, Policy, Quell, TaskError};
 use quell_conformance::Rig;
 use quell_conformance::check::{self, Line};
 use quell_conformance::rig::key;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use quell::Store;
 use quell::history::Event;
+use quell::store::Store;
 use reqwest::Client;
 use serde_json::Value;
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quell::history::Event;
-use quell::{DEFAULT_QUEUE, SettledAs, Timestamp};
+use quell::job::SettledAs;
+use quell::{DEFAULT_QUEUE, Timestamp};
 use quell_server::torment::load::{LEASE, LONG, NARROW, RATED, URGENT};
 use quell_server::torment::record::now;
 use quell_services::RedisCluster;

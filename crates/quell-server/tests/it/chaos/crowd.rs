@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use quell::JobState;
 use quell::history::Event;
-use quell::{JobState, SettledAs};
+use quell::job::SettledAs;
 use reqwest::Client;
 
 use super::ground::Ground;

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quell::{ErrorKind, Quell, Store};
+use quell::store::Store;
+use quell::{ErrorKind, Quell};
 use quell_services::{Postgres, Redis, RedisCluster};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};

@@ -168,7 +168,7 @@ async fn lose_the_newest(mut ground: Ground) {
     let lost = &accepted(folder) - &known;
     callers_are_told(folder, &Mark { at: now(), lengths: lengths(folder) }).await;
     let mark = Mark { at: now(), lengths: lengths(folder) };
-    quell::skip_ids(&new).await.unwrap();
+    quell::checkup::skip_ids(&new).await.unwrap();
     ground.gray().lead();
     accepted_more(folder, 200).await;
     crew.stand_still(0, false);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use quell::history::Sink;
-use quell::{
-    Job, Quell, QueueName, QueueSettings, ScheduleName, ScheduleState, Store, TaskName,
-    TaskSettings, Timestamp,
-};
+use quell::queue::{QueueSettings, TaskSettings};
+use quell::schedule::{ScheduleName, ScheduleState};
+use quell::store::Store;
+use quell::{Job, Quell, QueueName, TaskName, Timestamp};
 use quell_server::history::FileSink;
 use quell_server::torment::load::{ORDER, URGENT, queues};
 use quell_server::torment::record::now;

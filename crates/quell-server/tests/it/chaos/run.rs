@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use quell::{Job, JobId, JobState, Store};
+use quell::store::Store;
+use quell::{Job, JobId, JobState};
 use quell_server::torment::books::Books;
 
 use super::crew::{Crew, PATIENCE};

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use quell::history::Event;
-use quell::{ExplainTarget, Job, JobId, JobState, Receipt, Store};
+use quell::job::ExplainTarget;
+use quell::store::Store;
+use quell::{Job, JobId, JobState, Receipt};
 
 use super::super::crew::BEAT;
 use super::super::seen::Counts;
@@ -65,7 +67,7 @@ pub(crate) async fn each_tick_is_one_job(store: &dyn Store, jobs: &BTreeMap<JobI
 
 #[cfg(test)]
 mod tests {
-    use quell::TriggerId;
+    use quell::trigger::TriggerId;
 
     use super::super::made::{at, job};
     use super::*;

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use quell::history::Event;
-use quell::{
-    AttemptOutcome, Job, JobId, Key, LeaseToken, SettledAs, TaskName, Timestamp, WorkerId,
-};
+use quell::job::{AttemptOutcome, SettledAs};
+use quell::store::LeaseToken;
+use quell::worker::WorkerId;
+use quell::{Job, JobId, Key, TaskName, Timestamp};
 use quell_server::torment::record::Entry;
 use serde::de::DeserializeOwned;
 

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use quell::history::Event;
-use quell::{JobId, Key, SettledAs, TaskName, Timestamp};
+use quell::job::SettledAs;
+use quell::{JobId, Key, TaskName, Timestamp};
 use quell_server::torment::record::Entry;
 
 use super::super::seen::Counts;

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell::history::Event;
-use quell::{Job, JobId, Rate, Timestamp};
+use quell::queue::Rate;
+use quell::{Job, JobId, Timestamp};
 use quell_server::torment::load::{NARROW, RATED, RATES, SLOTS};
 use quell_server::torment::record::Entry;
 

@@ -1,10 +1,11 @@
 //! Made-up events for the judges' own tests: times in microseconds, leases of 100, one key.
 
 use quell::history::Event;
-use quell::{
-    AttemptOutcome, Batch, Draw, Job, JobId, JobState, Key, LeaseToken, MemoryStore, NewTrigger,
-    Payload, QueueName, SettledAs, Store, TaskName, Timestamp, WorkerId,
-};
+use quell::job::{AttemptOutcome, SettledAs};
+use quell::store::{Draw, LeaseToken, MemoryStore, Store};
+use quell::trigger::NewTrigger;
+use quell::worker::WorkerId;
+use quell::{Batch, Job, JobId, JobState, Key, Payload, QueueName, TaskName, Timestamp};
 use quell_server::torment::record::Entry;
 
 pub(super) const LEASE: i64 = 100;

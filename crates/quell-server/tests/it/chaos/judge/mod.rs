@@ -15,7 +15,9 @@ mod pauses;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use quell::{Job, JobFilter, JobId, Store};
+use quell::job::JobFilter;
+use quell::store::Store;
+use quell::{Job, JobId};
 
 pub(super) use booked::Tables;
 pub(super) use coverage::each_tick_is_one_job;
