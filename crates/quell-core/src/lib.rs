@@ -17,6 +17,7 @@
 
 pub mod accept;
 pub mod alert;
+mod attempt;
 pub mod cause;
 pub mod checkup;
 mod claim;

@@ -1,0 +1,101 @@
+//! Attempts on record: who ran a job, when, and how that ended (R15, R25).
+
+use serde::{Deserialize, Serialize};
+
+use crate::setters::setters;
+use crate::{LeaseToken, Timestamp, WorkerId};
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum AttemptOutcome {
+    /// The handler returned well.
+    Succeeded,
+    /// The handler returned an error.
+    Failed,
+    /// The handler panicked.
+    Panicked,
+    /// The attempt took longer than its timeout.
+    TimedOut,
+    /// The handler asked to be run later.
+    Snoozed,
+    /// A shutdown gave the job back.
+    Released,
+    /// The lease lapsed.
+    Lapsed,
+    /// The job was cancelled.
+    Cancelled,
+}
+
+impl AttemptOutcome {
+    /// Every outcome, in the order of their codes.
+    pub const ALL: [AttemptOutcome; 8] = [
+        AttemptOutcome::Succeeded,
+        AttemptOutcome::Failed,
+        AttemptOutcome::Panicked,
+        AttemptOutcome::TimedOut,
+        AttemptOutcome::Snoozed,
+        AttemptOutcome::Released,
+        AttemptOutcome::Lapsed,
+        AttemptOutcome::Cancelled,
+    ];
+
+    /// The number that stores keep for it; it never changes.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The outcome with this number.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// The outcome's name, as shown and as used in metric labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            AttemptOutcome::Succeeded => "succeeded",
+            AttemptOutcome::Failed => "failed",
+            AttemptOutcome::Panicked => "panicked",
+            AttemptOutcome::TimedOut => "timed_out",
+            AttemptOutcome::Snoozed => "snoozed",
+            AttemptOutcome::Released => "released",
+            AttemptOutcome::Lapsed => "lapsed",
+            AttemptOutcome::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// One attempt on record (R15, R25).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Its lease token, which says which start of the job it was.
+    pub token: LeaseToken,
+    /// Who ran it.
+    pub worker: WorkerId,
+    /// When it started.
+    pub started_at: Timestamp,
+    /// When it ended; none while it runs.
+    pub ended_at: Option<Timestamp>,
+    /// How it ended; none while it runs.
+    pub outcome: Option<AttemptOutcome>,
+    /// What the error said, with its sources.
+    pub error: Option<String>,
+}
+
+impl Attempt {
+    /// An attempt that runs; set how it ended.
+    #[must_use]
+    pub fn new(token: LeaseToken, worker: WorkerId, started_at: Timestamp) -> Self {
+        Attempt { token, worker, started_at, ended_at: None, outcome: None, error: None }
+    }
+}
+
+setters!(Attempt {
+    ended_at? Timestamp,
+    outcome? AttemptOutcome,
+    error? String,
+});
