@@ -17,7 +17,12 @@ use quell_core::{
 };
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
+use tracing::Instrument;
+
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::after_commit::AfterCommit;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::spans;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::transaction::Wakes;
 use crate::{Quell, Task};
@@ -315,10 +320,12 @@ async fn within<DB: crate::trigger::Database>(
     }
     let batch = quell.keep_dedup(batch)?;
     let ops = quell.record_calls(&batch);
-    let triggered = DB::trigger(tx, &**quell.store(), &batch, wakes).await;
-    let receipts = vec![Receipt::Pending; batch.triggers.len()];
-    quell.record_answers(ops, triggered.as_ref().map(|()| &receipts[..]));
-    triggered
+    let span = spans::trigger(&batch);
+    let sent = DB::trigger(tx, &**quell.store(), &batch, wakes).instrument(span.clone()).await;
+    let answer = sent.map(|()| vec![Receipt::Pending; batch.triggers.len()]);
+    spans::triggered(&span, &answer);
+    quell.record_answers(ops, answer.as_deref());
+    answer.map(drop)
 }
 
 fn dedup_key(text: &str) -> Result<Key> {

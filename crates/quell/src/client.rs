@@ -13,6 +13,7 @@ use quell_core::window::Thresholds;
 use quell_core::{
     Batch, JobId, Key, Limits, NewTrigger, Payload, Receipt, Result, Store, TaskName, lacks,
 };
+use tracing::Instrument;
 
 use crate::batcher::Batcher;
 use crate::call::{Trigger, TriggerMany, own_key};
@@ -21,7 +22,7 @@ use crate::guard::Guarded;
 use crate::open::open_store;
 use crate::schedule::ScheduleTask;
 use crate::trigger::TaskPolicy;
-use crate::{Task, WorkerBuilder};
+use crate::{Task, WorkerBuilder, spans};
 
 /// Triggers tasks and makes workers. Clones are cheap and share one batcher.
 ///
@@ -230,7 +231,9 @@ impl Quell {
         }
         let batch = self.keep_dedup(batch)?;
         let ops = self.record_calls(&batch);
-        let answer = self.shared.batcher.enqueue(batch).await;
+        let span = spans::trigger(&batch);
+        let answer = self.shared.batcher.enqueue(batch).instrument(span.clone()).await;
+        spans::triggered(&span, &answer);
         self.record_answers(ops, answer.as_deref());
         answer
     }

@@ -87,6 +87,7 @@ mod queues;
 mod random;
 mod result;
 mod scheduled;
+mod spans;
 mod task;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod transaction;

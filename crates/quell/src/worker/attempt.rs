@@ -9,13 +9,14 @@ use quell_core::failure::Class;
 use quell_core::retry::Retry;
 use quell_core::{AttemptOutcome, Failure, FailureKind, Lease, Outcome, Payload, Settlement};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use super::panic::{Caught, Panic, caught, dropped};
-use crate::Ctx;
 use crate::clock::Clock;
 use crate::failure::Classifier;
 use crate::handler::{AnyHandler, Output, answer};
 use crate::task::{Answer, Wait, chain};
+use crate::{Ctx, spans};
 
 /// What panicked where a handler's future was dropped.
 const DROPPED: &str = "the drop of the handler's future";
@@ -32,6 +33,7 @@ pub(crate) struct Attempt<S> {
     /// Whether the handler settled the job in a transaction of its own.
     pub(crate) settled: Arc<AtomicBool>,
     pub(crate) spent: Spent,
+    pub(crate) span: Span,
 }
 
 /// What decides on a retry.
@@ -53,9 +55,17 @@ pub(crate) struct Ended {
 }
 
 impl<S: Send + Sync + 'static> Attempt<S> {
-    /// Runs the attempt to its end.
+    /// Runs the attempt to its end, in its span.
     pub(crate) async fn run(self, ctx: Ctx<S>) -> Ended {
-        let Attempt { lease, handler, payload, timeout, clock, cancelled, settled, spent } = self;
+        let span = self.span.clone();
+        let ended = self.run_in_span(ctx).instrument(span.clone()).await;
+        spans::ended(&span, &ended.settlement.outcome, ended.counted);
+        ended
+    }
+
+    async fn run_in_span(self, ctx: Ctx<S>) -> Ended {
+        let Attempt { lease, handler, payload, timeout, clock, cancelled, settled, spent, .. } =
+            self;
         if let Some(outcome) = spent.poison() {
             let counted = outcome.counted();
             return Ended { settlement: Settlement { lease, outcome }, counted };

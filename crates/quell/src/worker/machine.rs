@@ -19,6 +19,7 @@ use super::event::{Command, Event};
 use super::poller::{Polled, Poller, StoreClock};
 use super::ticker::Ticker;
 use crate::metrics;
+use crate::spans::{self, Label};
 use held::{ClaimCost, PENALTY, Waiting};
 use pulse::Pulse;
 use rest::{Rest, SAFETY};
@@ -61,6 +62,7 @@ enum Stage {
 /// A lease that this worker holds.
 #[derive(Debug)]
 struct Held {
+    label: Label,
     stage: Stage,
     /// The worker's own time after which the lease may have lapsed.
     until: Timestamp,
@@ -71,8 +73,8 @@ struct Held {
 }
 
 impl Held {
-    fn new(until: Timestamp) -> Self {
-        Held { stage: Stage::Waiting, until, lost: false, doubtful: false }
+    fn new(label: Label, until: Timestamp) -> Self {
+        Held { label, stage: Stage::Waiting, until, lost: false, doubtful: false }
     }
 }
 
@@ -328,14 +330,18 @@ impl Machine {
             self.learn_store_time(claimed.next.now, asked_at);
         }
         let polled = self.poll_again(queue, limit, &answer, now);
-        let Some(claimed) = polled.and(answer.ok()) else { return };
+        let queue = self.queue(queue).cloned();
+        let (Some(claimed), Some(queue)) = (polled.and(answer.ok()), queue) else { return };
         self.look_for_lapses(&claimed.next);
         if !claimed.jobs.is_empty() {
             self.claim_cost.learn(now.since(asked_at));
         }
         let until = asked_at + self.bounds.lease;
         for job in &claimed.jobs {
-            self.held.insert(Lease { job: job.id, token: job.token }, Held::new(until));
+            let (task, queue) = (job.task.clone(), queue.clone());
+            let label = Label { task, queue, attempt: job.attempt };
+            let lease = Lease { job: job.id, token: job.token };
+            self.held.insert(lease, Held::new(label, until));
         }
         let mut arrived = claimed.jobs.into_iter().map(|job| Waiting { job, since: now });
         if claimed.rated {
@@ -472,8 +478,13 @@ impl Machine {
         match answer {
             Ok(settled) => {
                 self.settle_batch = self.settle_batch.saturating_mul(2).min(SETTLE_BATCH);
-                for one in settled {
-                    self.held.remove(&one.lease);
+                for (place, one) in settled.into_iter().enumerate() {
+                    let is_its = |sent: &&Settlement| sent.lease == one.lease;
+                    let asked = sent.get(place).filter(is_its);
+                    let asked = asked.or_else(|| sent.iter().find(is_its));
+                    if let (Some(held), Some(asked)) = (self.held.remove(&one.lease), asked) {
+                        spans::settled(one.lease.job, &held.label, &asked.outcome, one.became);
+                    }
                     if one.became == SettledAs::Refused {
                         metrics::lease_lost();
                         let (job, token) = (one.lease.job, one.lease.token);

@@ -31,7 +31,7 @@ use super::panic::message;
 use super::restore::restore_unreadable;
 use super::ticker::TICK_BATCH;
 use crate::ctx::Attempted;
-use crate::{Ctx, Quell};
+use crate::{Ctx, Quell, spans};
 
 /// How long a job of a task that the worker does not know is set back.
 const STRANGER_PAUSE: std::time::Duration = std::time::Duration::from_secs(10);
@@ -377,6 +377,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
             cancelled: cancelled.clone(),
             settled: Arc::clone(&settled),
             spent,
+            span: spans::attempt(&job, task.policy.queue()),
         };
         let (name, key) = (job.task.clone(), job.key.clone());
         let sleeps = Arc::new(AtomicUsize::new(0));

@@ -27,8 +27,10 @@ mod results;
 #[cfg(feature = "sqlite")]
 mod run_twice;
 mod schedules;
+mod seen;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod settled_outputs;
+mod spans;
 mod sqlite;
 mod tasks;
 mod triggers;
