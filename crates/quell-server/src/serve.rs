@@ -152,7 +152,9 @@ impl Server {
                 .worker(Work { tasks: Arc::clone(&tasks), tally: Arc::clone(&tally), stopping })
                 .concurrency(config.concurrency)
                 .grace(config.grace.saturating_add(GRACE))
-                .lease(config.lease);
+                .lease(config.lease)
+                // The process is the server's own.
+                .with_panic_hook();
             for (name, task) in tasks.iter() {
                 warn_of_missing_program(name, &task.handler);
                 builder = builder.register_raw(name.clone(), &task.policy, attempt);

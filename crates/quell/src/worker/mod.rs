@@ -128,7 +128,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             tasks: BTreeMap::new(),
             refused: None,
             pings: None,
-            panic_hook: true,
+            panic_hook: false,
         }
     }
 
@@ -166,13 +166,28 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         self
     }
 
-    /// Leaves the process's panic hook alone.
+    /// Records where a handler panicked, with a backtrace (R25).
     ///
-    /// By default the first worker of a process sets a panic hook that notes where a handler
-    /// panicked, with a backtrace, and then calls the hook that was there before; other panics pass
-    /// through it. Without it the record of a panic has the message alone.
-    pub fn without_panic_hook(mut self) -> Self {
-        self.panic_hook = false;
+    /// Every worker catches the panics of its handlers and records the message. Only the process's
+    /// panic hook knows more, so this sets one when the worker starts, once in a process: it notes
+    /// the place and the backtrace of panics in attempts, and then calls the hook that was there
+    /// before. Other panics pass through it. A hook that is set later replaces it.
+    ///
+    /// ```
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Hello;
+    /// # impl quell::Task for Hello { const NAME: &'static str = "hello"; type Output = (); }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> quell::Result<()> {
+    /// use quell::{Ctx, Quell};
+    ///
+    /// let quell = Quell::open("memory:").await?;
+    /// let hello = |_: Hello, _: Ctx<()>| async { Ok(()) };
+    /// quell.worker(()).register(hello).with_panic_hook().run_until(async {}).await
+    /// # }
+    /// ```
+    pub fn with_panic_hook(mut self) -> Self {
+        self.panic_hook = true;
         self
     }
 

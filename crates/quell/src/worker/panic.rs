@@ -1,7 +1,7 @@
 //! Where a panic of a user's code ends, and what is kept of it: message, place, backtrace (R25).
 //!
-//! Place and backtrace are known only to the process's panic hook. [`install`] puts one before the
-//! hook that is there, once; it takes notes while an attempt is being polled on the panicking
+//! Place and backtrace are known only to the process's panic hook. Where a worker asks for it,
+//! [`install`] puts one before the hook that is there, once; it takes notes while an attempt is being polled on the panicking
 //! thread, and calls the hook before it in any case, so an application's own goes on as it was.
 
 use std::any::Any;

@@ -48,7 +48,10 @@ fn classify(error: &(dyn std::error::Error + 'static)) -> Class {
 
 /// A job that fails so, after its first attempt, and that attempt.
 async fn failed(how: &str, policy: &Policy) -> Result<(Job, Attempt)> {
-    let kit = TestKit::start(|quell| quell.worker(()).register_raw(task(), policy, fails)).unwrap();
+    let kit = TestKit::start(|quell| {
+        quell.worker(()).register_raw(task(), policy, fails).with_panic_hook()
+    })
+    .unwrap();
     let trigger = policy.trigger(task(), Payload::encode(&how)?, None)?;
     let receipts = kit.quell().enqueue(Batch::one(trigger)).await?;
     kit.advance(secs(0)).await;

@@ -2,6 +2,7 @@
 //! and its key and its slot are free (R25).
 
 use std::fmt;
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -198,8 +199,10 @@ async fn r25_a_panic_anywhere_in_an_attempt_is_on_record_and_frees_key_and_slot(
     ];
     for (place, begin) in table {
         DECODE.with(|done| done.store(false, Ordering::SeqCst));
-        let kit =
-            TestKit::start(|quell| quell.worker(()).register(bomb).concurrency(1).lease(secs(20)))?;
+        let kit = TestKit::start(|quell| {
+            let worker = quell.worker(()).register(bomb).with_panic_hook();
+            worker.concurrency(1).lease(secs(20))
+        })?;
         let trigger = |place, key: &str| Bomb { place, key: key.to_owned(), is_attempt: false };
         let first = kit.quell().trigger(trigger(place, "k")).await?.job().unwrap();
         kit.advance(secs(1)).await;
@@ -218,6 +221,50 @@ async fn r25_a_panic_anywhere_in_an_attempt_is_on_record_and_frees_key_and_slot(
     }
     Ok(())
 }
+/// The variable that makes the test below a program whose handler panics.
+const PROGRAM: &str = "QUELL_TEST_PANICS";
+
+/// In programs of their own, as the hook is the process's.
+#[tokio::test]
+async fn r25_a_worker_sets_the_panic_hook_of_its_process_only_when_asked() -> Result<()> {
+    if let Ok(asks) = std::env::var(PROGRAM) {
+        return panics_under_an_own_hook(asks == "asks").await;
+    }
+    let name = "panics::r25_a_worker_sets_the_panic_hook_of_its_process_only_when_asked";
+    for (how, is_set) in [("plain", false), ("asks", true)] {
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", name, "--nocapture"]).env(PROGRAM, how);
+        let ended = program.output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success(), "{how}: {text}{}", String::from_utf8_lossy(&ended.stderr));
+        let (before, kept) = text.split_once("recorded: ").unwrap();
+        assert!(kept.starts_with("the handler panicked: the body panics\n"), "{how}: {kept}");
+        let place = "\nat crates/quell/tests/it/panics.rs:";
+        assert_eq!(kept.contains(place), is_set, "{how}: {kept}");
+        assert_eq!(before.matches("own hook").count(), 1, "{how}: {text}");
+    }
+    Ok(())
+}
+
+async fn panics_under_an_own_hook(asks: bool) -> Result<()> {
+    std::panic::set_hook(Box::new(|_| say("own hook")));
+    let kit = TestKit::start(|quell| {
+        let worker = quell.worker(()).register(bomb);
+        if asks { worker.with_panic_hook() } else { worker }
+    })?;
+    let trigger = Bomb { place: Place::Body, key: "k".to_owned(), is_attempt: false };
+    let job = kit.quell().trigger(trigger).await?.job().unwrap();
+    kit.advance(secs(5)).await;
+    let attempts = kit.quell().store().attempts(job).await?;
+    let error = attempts[0].error.clone().unwrap_or_default();
+    say(&format!("recorded: {error}"));
+    Ok(())
+}
+
+fn say(text: &str) {
+    std::io::stdout().write_all(format!("{text}\n").as_bytes()).unwrap();
+}
+
 /// Each call of a store, through a client: it panics before anything is done.
 #[tokio::test]
 async fn r39_a_panic_in_any_store_call_is_an_error_of_the_call() -> Result<()> {
