@@ -250,6 +250,7 @@ impl Named {
             Answer::Retry { wait, error } => Answer::Retry { wait, error: tell(error) },
             Answer::TimedOut { error } => Answer::TimedOut { error: tell(error) },
             Answer::Permanent { error } => Answer::Permanent { error: tell(error) },
+            Answer::Broke { ended, error } => Answer::Broke { ended, error: tell(error) },
             Answer::Snooze { .. } | Answer::Cancel { .. } => answer,
         })
     }

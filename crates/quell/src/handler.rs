@@ -37,7 +37,7 @@ use futures_util::future::BoxFuture;
 use quell_core::idempotency::{checked_output, encoded_output};
 use quell_core::{Error, Fold, Payload, Result};
 
-use crate::task::{Answer, TaskError};
+use crate::task::TaskError;
 use crate::{Ctx, Task};
 
 /// Every payload of a window, oldest first: the argument of a handler whose task collects
@@ -289,9 +289,4 @@ pub(crate) fn check_input<I: Input>(fold: &Fold) -> Result<()> {
         )),
         (true, true) | (false, false) => Ok(()),
     }
-}
-
-/// What the worker settles with, from what a handler answered.
-pub(crate) fn answer(result: Result<Output, TaskError>) -> Result<Output, Answer> {
-    result.map_err(|TaskError(answer)| answer)
 }

@@ -70,6 +70,7 @@ pub mod worker;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod after_commit;
+mod around;
 mod aside;
 mod batcher;
 mod call;
@@ -93,6 +94,7 @@ mod task;
 mod transaction;
 mod workers;
 
+pub use around::{Around, Next};
 #[cfg(feature = "azure")]
 pub use quell_azure as azure;
 pub use quell_core::dedup::HoldUntil;

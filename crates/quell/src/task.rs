@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use quell_core::AttemptOutcome;
+
 use crate::Policy;
 
 /// A named handler's arguments and policy. The type is the payload, so the key function sees the
@@ -105,6 +107,11 @@ pub(crate) enum Answer {
     TimedOut {
         error: String,
     },
+    /// The handler panicked or exceeded its timeout: what hooks see of it.
+    Broke {
+        ended: AttemptOutcome,
+        error: String,
+    },
     Permanent {
         error: String,
     },
@@ -181,6 +188,7 @@ impl TaskError {
             Answer::Failed { error } => chain(&**error),
             Answer::Retry { error, .. }
             | Answer::TimedOut { error }
+            | Answer::Broke { error, .. }
             | Answer::Permanent { error } => error.clone(),
             Answer::Snooze { delay } => format!("asked to be run again after {delay:?}"),
             Answer::Cancel { reason } => reason.clone(),
@@ -191,6 +199,21 @@ impl TaskError {
     #[must_use]
     pub fn is_failure(&self) -> bool {
         !matches!(self.0, Answer::Snooze { .. } | Answer::Cancel { .. })
+    }
+
+    /// How the attempt is counted that ends with this, for hooks ([`Around`](crate::Around)). Of an
+    /// error that the policy's [`classify`](Policy::classify) judges, it is `Failed` here.
+    #[must_use]
+    pub fn outcome(&self) -> AttemptOutcome {
+        match &self.0 {
+            Answer::Failed { .. } | Answer::Retry { .. } | Answer::Permanent { .. } => {
+                AttemptOutcome::Failed
+            }
+            Answer::TimedOut { .. } => AttemptOutcome::TimedOut,
+            Answer::Broke { ended, .. } => *ended,
+            Answer::Snooze { .. } => AttemptOutcome::Snoozed,
+            Answer::Cancel { .. } => AttemptOutcome::Cancelled,
+        }
     }
 
     /// The work is no longer wanted: the job ends cancelled.

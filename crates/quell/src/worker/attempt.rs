@@ -1,31 +1,33 @@
-//! One attempt: calls the handler, bounds its time, catches its panic, names what came of it.
+//! One attempt: calls the handler within its hooks, and names how it ended.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use quell_core::failure::Class;
+use quell_core::idempotency::checked_output;
 use quell_core::retry::Retry;
 use quell_core::{AttemptOutcome, Failure, FailureKind, Lease, Outcome, Payload, Settlement};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use super::panic::{Caught, Panic, caught, dropped};
+use super::contain::{HANDLER, HOOK, Limit, contained};
+use super::panic::{Panic, caught};
+use crate::around::{Answered, Hooks};
 use crate::clock::Clock;
 use crate::failure::Classifier;
-use crate::handler::{AnyHandler, Output, answer};
+use crate::handler::{AnyHandler, Output};
 use crate::task::{Answer, Wait, chain};
-use crate::{Ctx, spans};
-
-/// What panicked where a handler's future was dropped.
-const DROPPED: &str = "the drop of the handler's future";
+use crate::{Ctx, TaskError, spans};
 
 /// What an attempt needs besides its context.
 #[derive(Debug)]
 pub(crate) struct Attempt<S> {
     pub(crate) lease: Lease,
     pub(crate) handler: AnyHandler<S>,
+    pub(crate) hooks: Hooks<S>,
     pub(crate) payload: Payload,
     pub(crate) timeout: Duration,
     pub(crate) clock: Arc<dyn Clock>,
@@ -64,37 +66,20 @@ impl<S: Send + Sync + 'static> Attempt<S> {
     }
 
     async fn run_in_span(self, ctx: Ctx<S>) -> Ended {
-        let Attempt { lease, handler, payload, timeout, clock, cancelled, settled, spent, .. } =
+        let Attempt { lease, handler, hooks, payload, timeout, clock, cancelled, settled, .. } =
             self;
-        if let Some(outcome) = spent.poison() {
+        if let Some(outcome) = self.spent.poison() {
             let counted = outcome.counted();
             return Ended { settlement: Settlement { lease, outcome }, counted };
         }
-        let deadline = clock.sleep_until(clock.now() + timeout);
-        // The handler's answer is judged where its panics end: an error is a user's code, too.
-        let mut body = std::pin::pin!(Some(async move {
-            let result = handler.call(payload, ctx).await;
-            let settled = settled.load(Ordering::SeqCst);
-            match spent.outcome(answer(result), settled) {
-                // R22: an error after the settlement counts only if the transaction did not commit.
-                Outcome::Failed(failure) if settled => Outcome::InTransaction(failure),
-                outcome => outcome,
-            }
-        }));
-        let ended = tokio::select! {
-            biased;
-            ended = Caught(body.as_mut()) => Some(ended),
-            () = deadline => {
-                cancelled.cancel();
-                None
-            }
+        let limit = Limit::new(clock, timeout, cancelled);
+        let answer = if hooks.is_empty() {
+            handled(&handler, payload, ctx, &limit, &settled).await
+        } else {
+            let inner = handled(&handler, payload, ctx.clone(), &limit, &settled);
+            hooked(&hooks, &ctx, Box::pin(inner), &limit, &settled).await
         };
-        let outcome = match (ended, dropped(body)) {
-            (Some(Ok(outcome)), Ok(())) => outcome,
-            (Some(Err(panic)), _) => spent.panicked(&panic, "the handler", None),
-            (Some(Ok(_)), Err(panic)) => spent.panicked(&panic, DROPPED, None),
-            (None, dropped) => spent.timed_out(timeout, dropped.err()),
-        };
+        let outcome = self.spent.outcome(answer, settled.load(Ordering::SeqCst));
         // What a committed transaction settled went well; the store knows whether it did commit.
         let counted = match &outcome {
             Outcome::InTransaction(_) => AttemptOutcome::Succeeded,
@@ -104,26 +89,80 @@ impl<S: Send + Sync + 'static> Attempt<S> {
     }
 }
 
+/// Calls the handler.
+async fn handled<S: Send + Sync + 'static>(
+    handler: &AnyHandler<S>,
+    payload: Payload,
+    ctx: Ctx<S>,
+    limit: &Limit,
+    settled: &AtomicBool,
+) -> Answered {
+    let timed_out = || limit.text();
+    if limit.is_over() {
+        let (ended, error) = (AttemptOutcome::TimedOut, timed_out());
+        return Err(TaskError(Answer::Broke { ended, error }));
+    }
+    let call = async move { handler.call(payload, ctx).await };
+    let answer = contained(call, limit.of_handler(), &HANDLER, timed_out).await??;
+    kept(answer, settled, "the handler's output")
+}
+
+/// Calls the hooks, within which the handler is called.
+async fn hooked<'a, S: Send + Sync + 'static>(
+    hooks: &'a Hooks<S>,
+    ctx: &'a Ctx<S>,
+    handler: BoxFuture<'a, Answered>,
+    limit: &Limit,
+    settled: &AtomicBool,
+) -> Answered {
+    let (call, timed_out) = (hooks.around(ctx, handler), || format!("{}, in a hook", limit.text()));
+    let answer = contained(call, limit.of_hooks(), &HOOK, timed_out).await??;
+    kept(answer.map_or(Ok(None), checked_output), settled, "the output that a hook returned")
+}
+
+/// An output that can be kept. After a settlement none is (R22); else nothing is lost silently, and
+/// it will not fit next time either.
+fn kept(output: Output, settled: &AtomicBool, what: &str) -> Answered {
+    output.or_else(|error| {
+        if settled.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        Err(TaskError::permanent(format!("{what} cannot be kept: {error}")))
+    })
+}
+
 impl Spent {
     /// `settled` is whether the handler settled the job in a transaction of its own.
-    fn outcome(&self, answer: Result<Output, Answer>, settled: bool) -> Outcome {
+    fn outcome(&self, answer: Answered, settled: bool) -> Outcome {
         match answer {
             // R22: the transaction decides.
             Ok(_) if settled => {
                 let error = "the transaction that settled the job did not commit".to_owned();
                 Outcome::InTransaction(self.failed(AttemptOutcome::Failed, error, Wait::Backoff))
             }
-            Ok(Ok(output)) => Outcome::Succeeded { output },
-            // Nothing is lost silently, and it will not fit next time either.
-            Ok(Err(error)) => permanent(format!("the handler's output cannot be kept: {error}")),
-            Err(Answer::Failed { error }) => self.judged(error),
-            Err(Answer::Retry { wait, error }) => self.failure(AttemptOutcome::Failed, error, wait),
-            Err(Answer::TimedOut { error }) => {
+            Ok(output) => Outcome::Succeeded { output },
+            Err(TaskError(Answer::Broke { ended, error })) => {
+                self.failure(ended, error, Wait::Backoff)
+            }
+            // R22: an error after the settlement counts only if the transaction did not commit.
+            Err(TaskError(answer)) => match self.answered(answer) {
+                Outcome::Failed(failure) if settled => Outcome::InTransaction(failure),
+                outcome => outcome,
+            },
+        }
+    }
+
+    fn answered(&self, answer: Answer) -> Outcome {
+        match answer {
+            Answer::Failed { error } => self.judged(error),
+            Answer::Retry { wait, error } => self.failure(AttemptOutcome::Failed, error, wait),
+            Answer::TimedOut { error } => {
                 self.failure(AttemptOutcome::TimedOut, error, Wait::Backoff)
             }
-            Err(Answer::Permanent { error }) => permanent(error),
-            Err(Answer::Snooze { delay }) => Outcome::Snoozed { delay },
-            Err(Answer::Cancel { reason }) => Outcome::Cancelled { reason },
+            Answer::Broke { ended, error } => self.failure(ended, error, Wait::Backoff),
+            Answer::Permanent { error } => permanent(error),
+            Answer::Snooze { delay } => Outcome::Snoozed { delay },
+            Answer::Cancel { reason } => Outcome::Cancelled { reason },
         }
     }
 
@@ -176,14 +215,6 @@ impl Spent {
 
     fn panicked(&self, panic: &Panic, what: &str, before: Option<&str>) -> Outcome {
         self.failure(AttemptOutcome::Panicked, panic.describe(what, before), Wait::Backoff)
-    }
-
-    fn timed_out(&self, timeout: Duration, dropped: Option<Panic>) -> Outcome {
-        let error = format!("the attempt took longer than its timeout of {timeout:?}");
-        match dropped {
-            None => self.failure(AttemptOutcome::TimedOut, error, Wait::Backoff),
-            Some(panic) => self.panicked(&panic, DROPPED, Some(&error)),
-        }
     }
 
     /// The end of an attempt whose task broke outside of the handler.

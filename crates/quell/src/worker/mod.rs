@@ -19,9 +19,10 @@
 //! # }
 //! ```
 
-// `machine` decides (no I/O), `run` performs, `event` is what they send each other, `ticker` knows
-// when to ask for ticks of schedules, `attempt` runs one handler.
+// `machine` decides (no I/O), `run` performs, `event` is what they send each other, `ticker` says
+// when to ask for ticks of schedules, `attempt` runs one handler, `contain` bounds a user's code.
 mod attempt;
+mod contain;
 mod event;
 mod identity;
 mod machine;
@@ -44,6 +45,7 @@ use quell_core::{Error, Payload, QueueName, Result, TaskName};
 pub use quell_core::{Retention, WorkerId};
 use tokio::sync::mpsc;
 
+use crate::around::{Around, Hooks};
 use crate::handler::{AnyHandler, check_input};
 use crate::handler::{Handler, Input, RawOutput};
 use crate::metrics::TaskMetrics;
@@ -97,6 +99,7 @@ pub struct WorkerBuilder<S> {
     refused: Option<Error>,
     pings: Option<mpsc::Receiver<Ping>>,
     panic_hook: bool,
+    hooks: Hooks<S>,
 }
 
 impl<S> fmt::Debug for WorkerBuilder<S> {
@@ -129,6 +132,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             refused: None,
             pings: None,
             panic_hook: false,
+            hooks: Hooks::default(),
         }
     }
 
@@ -188,6 +192,14 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// ```
     pub fn with_panic_hook(mut self) -> Self {
         self.panic_hook = true;
+        self
+    }
+
+    /// Adds a hook around every handler of this worker, for measurements, error reports, limits of
+    /// your own and the like: [`Around`] has an example. The hook that is added first is the
+    /// outermost.
+    pub fn around(mut self, hook: impl Around<S>) -> Self {
+        self.hooks.push(hook);
         self
     }
 
@@ -309,6 +321,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
             lease,
             retention: self.retention,
             tasks: self.tasks,
+            hooks: self.hooks,
             queues,
             pings: self.pings,
         })

@@ -109,7 +109,7 @@ impl Panic {
     }
 }
 
-/// Polls a handler's future, which is taken away by [`dropped`]; its panic ends here.
+/// Polls a user's future until it is dropped; its panics end here.
 pub(super) struct Caught<'f, F>(pub(super) Pin<&'f mut Option<F>>);
 
 impl<F: Future> Future for Caught<'_, F> {
@@ -126,9 +126,19 @@ impl<F: Future> Future for Caught<'_, F> {
     }
 }
 
-/// Drops a handler's future, wherever it stands; a panic in a destructor ends here.
-pub(super) fn dropped<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Panic> {
-    caught(|| future.set(None))
+impl<F> Caught<'_, F> {
+    /// Drops the future, wherever it stands; a panic in a destructor ends here.
+    pub(super) fn finish(mut self) -> Result<(), Panic> {
+        caught(|| self.0.set(None))
+    }
+}
+
+/// Without [`Caught::finish`], as where a hook panics while the handler waits: a second panic in a
+/// destructor would end the process.
+impl<F> Drop for Caught<'_, F> {
+    fn drop(&mut self) {
+        let _second = caught(|| self.0.set(None));
+    }
 }
 
 /// The frames between the panic's machinery and this file's, which say nothing about the handler.

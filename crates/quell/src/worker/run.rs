@@ -30,6 +30,7 @@ use super::machine::upkeep::{PRUNE_BATCH, REAP_BATCH};
 use super::panic::message;
 use super::restore::restore_unreadable;
 use super::ticker::TICK_BATCH;
+use crate::around::Hooks;
 use crate::ctx::Attempted;
 use crate::{Ctx, Quell, spans};
 
@@ -87,6 +88,7 @@ pub(super) struct Runner<S> {
     pub(super) lease: std::time::Duration,
     pub(super) retention: Retention,
     pub(super) tasks: BTreeMap<TaskName, Registered<S>>,
+    pub(super) hooks: Hooks<S>,
     /// The tasks of each queue, in the order of the machine's queues.
     pub(super) queues: Vec<Arc<[TaskName]>>,
     pub(super) machine: Machine,
@@ -371,6 +373,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         let attempt = Attempt {
             lease,
             handler: task.handler.clone(),
+            hooks: self.hooks.clone(),
             payload: job.payload.clone(),
             timeout: task.policy.timeout(),
             clock: Arc::clone(self.quell.clock()),
