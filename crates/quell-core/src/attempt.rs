@@ -22,7 +22,7 @@ pub enum AttemptOutcome {
     Snoozed,
     /// A shutdown gave the job back.
     Released,
-    /// The lease lapsed.
+    /// The lease expired.
     Lapsed,
     /// The job was cancelled.
     Cancelled,

@@ -364,7 +364,7 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// The job that a letter is here; `known` where it was here before.
+    /// The job that an imported dead job became; `known` where it was here before.
     #[must_use]
     pub fn new(id: JobId, known: bool) -> Self {
         Imported { id, known }

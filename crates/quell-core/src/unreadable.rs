@@ -28,7 +28,7 @@ pub struct UnreadableJob {
 }
 
 impl UnreadableJob {
-    /// A job of which nothing but its id can be decoded.
+    /// A job whose row has only its id in a form that can be decoded.
     #[must_use]
     pub fn new(id: JobId, set_aside_at: Timestamp, reason: String) -> Self {
         UnreadableJob { id, queue: None, task: None, was: None, set_aside_at, reason }

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use quell::job::AttemptOutcome;
 use quell::testing::TestKit;
 use quell::{
-    Around, AttemptOutcome, Batch, Ctx, Jitter, Job, JobState, Next, Payload, Policy, Result,
-    TaskError, TaskName,
+    Around, Batch, Ctx, Jitter, Job, JobState, Next, Payload, Policy, Result, TaskError, TaskName,
 };
 
 use crate::tasks::secs;

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
+use quell::store::MemoryStore;
 use quell::testing::TestKit;
-use quell::{
-    Batch, Ctx, Jitter, Key, MemoryStore, Payload, Policy, PollSettings, Result, TaskError,
-    TaskName, Timestamp,
-};
+use quell::worker::PollSettings;
+use quell::{Batch, Ctx, Jitter, Key, Payload, Policy, Result, TaskError, TaskName, Timestamp};
 use quell_conformance::faulty::{Faulty, NthCall};
 use tracing::Level;
 
