@@ -11,6 +11,7 @@ mod licence;
 mod live;
 mod manifest;
 mod markdown;
+mod names;
 mod package;
 mod run;
 mod services;
@@ -62,6 +63,8 @@ enum Chore {
         #[arg(long)]
         lower: bool,
     },
+    /// Writes the public names of the crate `quell` to crates/quell/api.txt, which tidy compares.
+    Names,
     /// Builds the pages of docs/SUMMARY.md as a book in target/book; installs mdBook if it is missing.
     Book {
         /// The repository's address on a code host: links to files outside of the book lead there.
@@ -162,6 +165,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Earlier => earlier::earlier(&root),
         Chore::WithServices { command } => services::with_services(&root, &command),
         Chore::Tidy => tidy::tidy(&root),
+        Chore::Names => names::write(&root),
         Chore::Words { below, lower } => words::list(&root, &tidy::tracked(&root)?, &below, lower),
         Chore::Book { repository } => book::book(&root, repository.as_deref()),
         Chore::Package { each } => {
