@@ -17,7 +17,7 @@ const NEXTEST: &str = "0.9.143";
 
 const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
 const DEFAULT: &str = "default";
-/// The crates of [`fast`]: the rules, what proves them, one store, the client and the worker.
+/// The crates of [`fast()`]: the rules, what proves them, one store, the client and the worker.
 const FAST: [&str; 8] = [
     "quell-core",
     "quell-conformance",
@@ -67,7 +67,7 @@ pub(crate) fn fast(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What [`test`] leaves out: tests in modules called `long`, and every test of the suite on every
+/// What [`test()`] leaves out: tests in modules called `long`, and every test of the suite on every
 /// store once more, for the page that shows the results.
 pub(crate) fn long(root: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
