@@ -1,7 +1,7 @@
 //! Chained setters for settings, filters and other structs that gain fields.
 //!
-//! Such structs are `#[non_exhaustive]`, so other crates cannot write a literal of them: they start
-//! from a constructor or the default and set what differs.
+//! Code that starts from a constructor or the default and sets what differs still compiles when a
+//! field is added; a literal of all fields does not.
 
 /// Makes a setter for each field. One after `?` takes a value or an `Option` of it.
 macro_rules! setters {
