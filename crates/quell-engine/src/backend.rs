@@ -3,14 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, News, TaskKey};
 use quell_core::{
-    Answer, Capabilities, Error, Job, JobId, JobState, Key, Operation, QueueName, Result,
-    ScheduleName, TaskName, Timestamp, WorkerId,
+    Batch, Capabilities, Claim, Claimed, Error, Job, JobId, JobState, Key, Lease, NextDue, Pruned,
+    QueueName, Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, TaskName,
+    Timestamp, WorkerId,
 };
 
 use crate::rows::{Row, RowName};
@@ -171,6 +173,32 @@ impl From<Option<Timestamp>> for Time {
     }
 }
 
+/// What a step may do with the rows that it loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads: a backend takes no lock for it, and it commits nothing.
+    Read,
+    /// It may change them, and makes at most this number of jobs.
+    Write {
+        /// How many ids it may need.
+        jobs: usize,
+    },
+}
+
+impl Access {
+    /// How many ids of new jobs the step may need.
+    #[must_use]
+    pub fn jobs(self) -> usize {
+        match self {
+            Access::Read => 0,
+            Access::Write { jobs } => jobs,
+        }
+    }
+}
+
+/// The answer of a hot path, and what other processes and workers are to be notified of.
+pub type Taken<A> = Option<(A, News)>;
+
 /// A step that has begun.
 #[derive(Debug)]
 pub struct Begun<Tx> {
@@ -284,8 +312,8 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         crate::load::PAGE
     }
 
-    /// Begins a step, which makes at most so many `jobs`.
-    async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Self::Tx>>;
+    /// Begins a step.
+    async fn begin(&self, time: Time, access: Access) -> Result<Begun<Self::Tx>>;
 
     /// Other ids in place of those that the step began with, all of them above `above`: the windows of a
     /// key run in the order of their ids (R10). A backend that hands out ids in order is never asked.
@@ -338,24 +366,95 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// The clock and a few facts about its health.
     async fn checkup(&self) -> Result<Checkup>;
 
-    /// Names of operations of kind [`Hot`](quell_core::OperationKind::Hot) that it may take by itself, in
-    /// fewer round trips than the engine's step; none by default.
-    fn hot_paths(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// Takes one of its [`hot_paths`](Backend::hot_paths): does all that the engine's step would do, and
-    /// returns the answer with what others must hear of. None declines what is not of the common kind,
-    /// so that the engine takes its step. The [`scope`](Operation::scope) says what it may touch.
+    /// Accepts batches in fewer round trips than the engine's step, with the same answer and the same
+    /// rows. None declines what is not of the common kind, and the engine takes its step. So do the other
+    /// hot paths; none of them takes anything by default.
     ///
     /// # Errors
     /// As those of the operation; the engine does not try again.
-    async fn hot_path(
+    async fn hot_enqueue(
         &self,
         now: Option<Timestamp>,
-        operation: &Operation,
-    ) -> Result<Option<(Answer, News)>> {
-        let _unused = (now, operation);
+        batches: &[Batch],
+    ) -> Result<Taken<Vec<Result<Vec<Receipt>>>>> {
+        let _unused = (now, batches);
+        Ok(None)
+    }
+
+    /// Starts due jobs, as [`Backend::hot_enqueue`] accepts batches.
+    ///
+    /// # Errors
+    /// As those of the operation; the engine does not try again.
+    async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
+        let _unused = (now, claim);
+        Ok(None)
+    }
+
+    /// Extends leases, likewise.
+    ///
+    /// # Errors
+    /// As those of the operation; the engine does not try again.
+    async fn hot_renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Taken<Vec<Renewal>>> {
+        let _unused = (now, leases, lease);
+        Ok(None)
+    }
+
+    /// Ends attempts, likewise.
+    ///
+    /// # Errors
+    /// As those of the operation; the engine does not try again.
+    async fn hot_settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: &[Settlement],
+    ) -> Result<Taken<Vec<Settled>>> {
+        let _unused = (now, settlements);
+        Ok(None)
+    }
+
+    /// Reads when something is due in a queue, likewise.
+    ///
+    /// # Errors
+    /// As those of the operation; the engine does not try again.
+    async fn hot_next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<Option<NextDue>> {
+        let _unused = (now, queue, tasks);
+        Ok(None)
+    }
+
+    /// Reads when something may be due in several queues, likewise.
+    ///
+    /// # Errors
+    /// As those of the operation; the engine does not try again.
+    async fn hot_peek(
+        &self,
+        now: Option<Timestamp>,
+        queues: &[(QueueName, Arc<[TaskName]>)],
+    ) -> Result<Option<Vec<NextDue>>> {
+        let _unused = (now, queues);
+        Ok(None)
+    }
+
+    /// Removes what has expired, likewise.
+    ///
+    /// # Errors
+    /// As those of the operation; the engine does not try again.
+    async fn hot_prune(
+        &self,
+        now: Option<Timestamp>,
+        retention: &Retention,
+        limit: usize,
+    ) -> Result<Option<Pruned>> {
+        let _unused = (now, retention, limit);
         Ok(None)
     }
 

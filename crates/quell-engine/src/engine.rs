@@ -22,8 +22,7 @@ use quell_core::{
 };
 use tracing::{error, warn};
 
-use crate::backend::{Backend, Index, Scan, Time, contended};
-use crate::hot::offer;
+use crate::backend::{Access, Backend, Index, Scan, Time, contended};
 use crate::known::Known;
 use crate::pace::{Contention, Pace};
 use crate::step::{Step, Windows, is_too_large, is_too_much, step};
@@ -96,8 +95,14 @@ impl<B: Backend> Engine<B> {
         self.ends.tell(news.ended);
     }
 
+    /// The answer of a hot path, once workers and the history know what it changed.
+    fn taken<A>(&self, (answer, news): (A, News)) -> A {
+        self.spread(news);
+        answer
+    }
+
     pub(crate) async fn reading(&self, time: impl Into<Time>) -> Result<Step<'_, B>> {
-        Step::begin(&self.backend, time.into(), 0, false).await
+        Step::begin(&self.backend, time.into(), Access::Read, false).await
     }
 
     /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where that
@@ -125,7 +130,8 @@ impl<B: Backend> Engine<B> {
         let mut pace = Pace::new(self.backend.longest_pause());
         loop {
             let recorded = self.history.is_some();
-            let mut step = Step::begin(&self.backend, Time::Last, 0, recorded).await?;
+            let mut step =
+                Step::begin(&self.backend, Time::Last, Access::Write { jobs: 0 }, recorded).await?;
             if let Some(met) = step.set_aside(id, reason).await?
                 && let Some(news) = step.commit().await?
             {
@@ -191,12 +197,16 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        offer!(self, enqueue, now, Enqueue { batches: batches.clone() });
+        if let Some(taken) = self.backend.hot_enqueue(now, &batches).await? {
+            return Ok(self.taken(taken));
+        }
         self.accept(now, &batches).await
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        offer!(self, claim, now, Claim { claim: claim.clone() });
+        if let Some(taken) = self.backend.hot_claim(now, claim).await? {
+            return Ok(self.taken(taken));
+        }
         let mut most = self.share(CHANGES_OF_A_START);
         let mut claimed: Option<Claimed> = None;
         loop {
@@ -233,7 +243,9 @@ impl<B: Backend> Steps for Engine<B> {
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Renewal>> {
-        offer!(self, renew, now, Renew { leases: leases.to_vec(), lease: lease });
+        if let Some(taken) = self.backend.hot_renew(now, leases, lease).await? {
+            return Ok(self.taken(taken));
+        }
         self.extend_all(now, leases, lease).await
     }
 
@@ -242,7 +254,9 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
-        offer!(self, settle, now, Settle { settlements: settlements.clone() });
+        if let Some(taken) = self.backend.hot_settle(now, &settlements).await? {
+            return Ok(self.taken(taken));
+        }
         let most = self.share(CHANGES_OF_AN_END);
         let mut settled = Vec::with_capacity(settlements.len());
         let mut left: Vec<&[Settlement]> = settlements.chunks(most).rev().collect();
@@ -324,9 +338,27 @@ impl<B: Backend> Steps for Engine<B> {
         queue: &QueueName,
         tasks: &[TaskName],
     ) -> Result<NextDue> {
+        if let Some(next) = self.backend.hot_next_due(now, queue, tasks).await? {
+            return Ok(next);
+        }
         let mut step = self.reading(now).await?;
         let mut view = step.look_at(queue, tasks, None).await?;
         step.next_of(&mut view).await
+    }
+
+    async fn peek(
+        &self,
+        now: Option<Timestamp>,
+        queues: &[(QueueName, Arc<[TaskName]>)],
+    ) -> Result<Vec<NextDue>> {
+        if let Some(next) = self.backend.hot_peek(now, queues).await? {
+            return Ok(next);
+        }
+        let mut next = Vec::with_capacity(queues.len());
+        for (queue, tasks) in queues {
+            next.push(Steps::next_due(self, now, queue, tasks).await?);
+        }
+        Ok(next)
     }
 
     async fn queues(&self) -> Result<Vec<QueueInfo>> {
@@ -377,14 +409,14 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn attempts(&self, id: JobId) -> Result<Vec<Attempt>> {
-        Ok(step!(self, "read attempts", (Time::Last, 0), |step| {
+        Ok(step!(self, "read attempts", Access::Read, Time::Last, |step| {
             step.load_around(&[id]).await?;
             step.view().map(|part| part.attempts(id))
         }))
     }
 
     async fn explain(&self, target: &ExplainTarget) -> Result<Option<Explanation>> {
-        Ok(step!(self, "explain a job", (Time::Last, 0), |step| {
+        Ok(step!(self, "explain a job", Access::Read, Time::Last, |step| {
             match step.load_story(target).await? {
                 Some(target) => step.view().map(|part| part.explain(&target)),
                 None => Some(None),
@@ -436,6 +468,9 @@ impl<B: Backend> Steps for Engine<B> {
         retention: &Retention,
         limit: usize,
     ) -> Result<Pruned> {
+        if let Some(pruned) = self.backend.hot_prune(now, retention, limit).await? {
+            return Ok(pruned);
+        }
         if let Err(error) = self.backend.tidy().await {
             error!(%error, "a backend could not keep its costs flat");
         }
@@ -600,7 +635,7 @@ impl<B: Backend> DeadLetters for Engine<B> {
 
     async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {
         let ids: Vec<JobId> = ids.iter().copied().take(DeadFilter::MAX_PAGE).collect();
-        Ok(step!(self, "read dead letters", (Time::Last, 0), |step| {
+        Ok(step!(self, "read dead letters", Access::Read, Time::Last, |step| {
             step.load_whole(&ids).await?;
             step.view().map(|part| ids.iter().filter_map(|id| part.letter(*id)).collect())
         }))

@@ -14,7 +14,6 @@ mod changes;
 mod claim;
 mod counts;
 mod engine;
-mod hot;
 mod known;
 mod load;
 mod loaded;
@@ -28,8 +27,8 @@ mod step;
 mod upkeep;
 
 pub use backend::{
-    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Tally, Time,
-    add_to,
+    Access, Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Taken,
+    Tally, Time, add_to,
 };
 pub use engine::{Engine, told};
 pub use maps::Maps;

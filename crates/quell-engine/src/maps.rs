@@ -15,8 +15,8 @@ use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, Result, Timestamp};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::backend::{
-    Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Tally, Time,
-    add_to,
+    Access, Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Tally,
+    Time, add_to,
 };
 use crate::rows::{Row, RowName};
 
@@ -175,7 +175,7 @@ impl Backend for Maps {
         Duration::ZERO
     }
 
-    async fn begin(&self, time: Time, _: usize) -> Result<Begun<Self::Tx>> {
+    async fn begin(&self, time: Time, _: Access) -> Result<Begun<Self::Tx>> {
         let mut tx = Arc::clone(&self.0).lock_owned().await;
         if let Time::At(now) = time {
             // R38: store time never goes back.

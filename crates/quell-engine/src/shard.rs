@@ -3,7 +3,7 @@
 use quell_core::heartbeat::WorkerRow;
 use quell_core::{Result, TaskName, TaskSettings};
 
-use crate::backend::{Backend, Time, contended};
+use crate::backend::{Access, Backend, Time, contended};
 use crate::engine::Engine;
 use crate::pace::Pace;
 use crate::rows::{Row, RowName};
@@ -25,7 +25,8 @@ impl<B: Backend> Engine<B> {
     pub async fn take_over_task(&self, task: &TaskName, settings: &TaskSettings) -> Result<()> {
         let mut pace = Pace::new(self.backend.longest_pause());
         loop {
-            let mut step = Step::begin(&self.backend, Time::Last, 0, false).await?;
+            let mut step =
+                Step::begin(&self.backend, Time::Last, Access::Write { jobs: 0 }, false).await?;
             if step.set_task(task, settings).await?.is_some()
                 && let Some(news) = step.commit().await?
             {
@@ -47,7 +48,8 @@ impl<B: Backend> Engine<B> {
         let mut pace = Pace::new(self.backend.longest_pause());
         let name = RowName::Worker(row.worker.clone(), row.incarnation);
         loop {
-            let mut step = Step::begin(&self.backend, Time::Last, 0, false).await?;
+            let mut step =
+                Step::begin(&self.backend, Time::Last, Access::Write { jobs: 0 }, false).await?;
             step.load([name.clone()]).await?;
             if step.others.contains_key(&name) {
                 return Ok(());

@@ -7,7 +7,9 @@ use std::time::Duration;
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{Error, ErrorKind, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp};
 
-use crate::backend::{Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Tally, Time};
+use crate::backend::{
+    Access, Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Tally, Time,
+};
 use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
 
@@ -22,7 +24,24 @@ macro_rules! step {
             |$step| $body
         )
     };
-    ($self:ident, $what:literal, $pace:expr, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {{
+    ($self:ident, $what:literal, $pace:expr, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {
+        step!($self, $what, $pace, $crate::backend::Access::Write { jobs: $jobs }, $now, |$step| {
+            $body
+        })
+    };
+    ($self:ident, $what:literal, $access:expr, $now:expr, |$step:ident| $body:expr) => {
+        step!(
+            $self,
+            $what,
+            $crate::pace::Pace::new($self.backend.longest_pause()),
+            $access,
+            $now,
+            |$step| $body
+        )
+    };
+    (
+        $self:ident, $what:literal, $pace:expr, $access:expr, $now:expr, |$step:ident| $body:expr
+    ) => {{
         let mut rows_set_aside = 0;
         loop {
             let done: quell_core::Result<_> = async {
@@ -33,7 +52,7 @@ macro_rules! step {
                     let mut $step = $crate::step::Step::begin(
                         &$self.backend,
                         $crate::backend::Time::from($now),
-                        $jobs,
+                        $access,
                         recorded,
                     )
                     .await?;
@@ -107,14 +126,14 @@ pub(crate) struct Step<'b, B: Backend> {
 }
 
 impl<'b, B: Backend> Step<'b, B> {
-    /// Begins a step that makes at most so many `jobs`.
+    /// Begins a step.
     pub(crate) async fn begin(
         backend: &'b B,
         time: Time,
-        jobs: usize,
+        access: Access,
         has_history: bool,
     ) -> Result<Self> {
-        let Begun { tx, now, ids } = backend.begin(time, jobs).await?;
+        let Begun { tx, now, ids } = backend.begin(time, access).await?;
         Ok(Step {
             backend,
             tx,

@@ -16,8 +16,8 @@ use quell_core::{
     Capabilities, Error, ErrorKind, Job, JobId, JobState, QueueName, Result, Timestamp,
 };
 use quell_engine::{
-    Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan, Seen, Tally,
-    Time,
+    Access, Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan,
+    Seen, Tally, Time,
 };
 
 use crate::beside::{self, Copies, split};
@@ -370,7 +370,7 @@ impl<T: Table> Backend for Partition<T> {
         most.saturating_sub(GROWTH.min(most / 4).saturating_add(ROOM))
     }
 
-    async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Tx>> {
+    async fn begin(&self, time: Time, access: Access) -> Result<Begun<Tx>> {
         let seen = locked(&self.state).now;
         let now = match time {
             Time::At(now) => self.know(now),
@@ -378,7 +378,7 @@ impl<T: Table> Backend for Partition<T> {
             Time::Last if seen > Timestamp::MIN => seen,
             Time::Last => self.table.now().await?,
         };
-        let count = u64::try_from(jobs).unwrap_or(u64::MAX);
+        let count = u64::try_from(access.jobs()).unwrap_or(u64::MAX);
         let ids = match count {
             0 => TakenIds::none(&self.state),
             count => self.take_ids(count, 0).await?,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt};
@@ -11,11 +12,13 @@ use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, News};
 use quell_core::schedule::Schedule;
 use quell_core::{
-    Answer, Batch, Capabilities, Ended, Job, JobId, Operation, OperationKind, Result, Root, Scope,
-    SettledAs, Store, Timestamp, Wakeups, dispatch,
+    Answer, Batch, Capabilities, Claim, Claimed, Ended, Job, JobId, Lease, NextDue, Operation,
+    QueueName, Receipt, Renewal, Result, Root, Scope, Settled, SettledAs, Settlement, Steps, Store,
+    TaskName, Timestamp, Wakeups,
 };
 use quell_engine::{
-    Backend, Begun, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Tally, Time,
+    Access, Backend, Begun, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
+    Tally, Time,
 };
 
 /// Maps that take every second hot operation by themselves, and show what each commit changes.
@@ -47,8 +50,8 @@ impl Backend for Watched {
         self.maps.capabilities()
     }
 
-    async fn begin(&self, time: Time, jobs: usize) -> Result<Begun<Self::Tx>> {
-        self.maps.begin(time, jobs).await
+    async fn begin(&self, time: Time, access: Access) -> Result<Begun<Self::Tx>> {
+        self.maps.begin(time, access).await
     }
 
     async fn ids_above(&self, tx: &mut Self::Tx, above: JobId, jobs: usize) -> Result<Ids> {
@@ -88,33 +91,71 @@ impl Backend for Watched {
         self.maps.checkup().await
     }
 
-    fn hot_paths(&self) -> &'static [&'static str] {
-        if self.hot.is_some() { &["enqueue", "claim", "renew", "settle"] } else { &[] }
-    }
-
-    async fn hot_path(
+    async fn hot_enqueue(
         &self,
         now: Option<Timestamp>,
-        operation: &Operation,
-    ) -> Result<Option<(Answer, News)>> {
-        assert_eq!(operation.kind(), OperationKind::Hot);
-        let Some(hot) = &self.hot else { return Ok(None) };
-        if self.offered.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) {
-            return Ok(None);
-        }
+        batches: &[Batch],
+    ) -> Result<Taken<Vec<Result<Vec<Receipt>>>>> {
+        let Some(hot) = self.turn() else { return Ok(None) };
         let mut wakeups = hot.wakeups();
-        let answer = dispatch(hot, now, operation.clone()).await?;
+        let receipts = Steps::enqueue(hot, now, batches.to_vec()).await?;
         let mut news = News::default();
         while let Some(Some(wakeup)) = wakeups.next().now_or_never() {
             news.wakes.extend(wakeup.queue.map(|queue| (queue, wakeup.due)));
         }
-        if let Answer::Settle(settled) = &answer {
-            let goes_on =
-                |became| matches!(became, SettledAs::Scheduled { .. } | SettledAs::Refused);
-            let ended = settled.iter().filter(|settled| !goes_on(settled.became));
-            news.ended.extend(ended.map(|settled| settled.lease.job));
+        Ok(Some((receipts, news)))
+    }
+
+    async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
+        let Some(hot) = self.turn() else { return Ok(None) };
+        Ok(Some((Steps::claim(hot, now, claim).await?, News::default())))
+    }
+
+    async fn hot_renew(
+        &self,
+        now: Option<Timestamp>,
+        leases: &[Lease],
+        lease: Duration,
+    ) -> Result<Taken<Vec<Renewal>>> {
+        let Some(hot) = self.turn() else { return Ok(None) };
+        Ok(Some((Steps::renew(hot, now, leases, lease).await?, News::default())))
+    }
+
+    async fn hot_settle(
+        &self,
+        now: Option<Timestamp>,
+        settlements: &[Settlement],
+    ) -> Result<Taken<Vec<Settled>>> {
+        let Some(hot) = self.turn() else { return Ok(None) };
+        let mut wakeups = hot.wakeups();
+        let settled = Steps::settle(hot, now, settlements.to_vec()).await?;
+        let goes_on = |became| matches!(became, SettledAs::Scheduled { .. } | SettledAs::Refused);
+        let ended = settled.iter().filter(|settled| !goes_on(settled.became));
+        let mut news = News::default();
+        news.ended.extend(ended.map(|settled| settled.lease.job));
+        while let Some(Some(wakeup)) = wakeups.next().now_or_never() {
+            news.wakes.extend(wakeup.queue.map(|queue| (queue, wakeup.due)));
         }
-        Ok(Some((answer, news)))
+        Ok(Some((settled, news)))
+    }
+
+    async fn hot_next_due(
+        &self,
+        now: Option<Timestamp>,
+        queue: &QueueName,
+        tasks: &[TaskName],
+    ) -> Result<Option<NextDue>> {
+        let Some(hot) = self.turn() else { return Ok(None) };
+        Steps::next_due(hot, now, queue, tasks).await.map(Some)
+    }
+}
+
+impl Watched {
+    /// The engine that takes the next hot operation; none where it declines.
+    fn turn(&self) -> Option<&Engine<Maps>> {
+        let hot = self.hot.as_ref()?;
+        let offered = self.offered.fetch_add(1, Ordering::SeqCst);
+        (!offered.is_multiple_of(2)).then_some(hot)
     }
 }
 
