@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Event;
 use super::state::State;
 use crate::limit::{PartitionUsed, StartLog, Used};
-use crate::settings::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
+use crate::queue::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 use crate::{Claim, Key, QueueName, TaskName, Timestamp};
 
 /// What operators set, and what the limits count.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::Event;
 use super::part::TaskKey;
 use super::state::State;
+use crate::attempt::clipped;
 use crate::crash::is_crash;
 use crate::dedup::{Hold, HoldUntil};
 use crate::edge::{Edge, remember_start};
-use crate::settlement::clipped;
 use crate::{
     AttemptOutcome, Claim, ClaimedJob, Job, JobId, JobState, Key, Lapsed, Lease, Pruned, Result,
     Retention, Settled, SettledAs, Settlement, TaskName, Timestamp,

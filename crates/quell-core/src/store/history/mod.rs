@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::dedup::{Dedup, HoldUntil};
 use crate::idempotency::Idempotency;
 use crate::job::Shape;
+use crate::queue::{QueueSettings, TaskSettings};
 use crate::retry::Retry;
 use crate::schedule::{CatchUp, ScheduleState, Spec, TickedBy};
-use crate::settings::{QueueSettings, TaskSettings};
 use crate::trigger::{Priority, When};
 use crate::window::{Debounce, DueReason};
 use crate::{

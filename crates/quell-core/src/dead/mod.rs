@@ -1,13 +1,18 @@
 //! Dead letters: finding them, what is kept of them, and how they leave (R25, R26).
 //!
-//! A store implements [`DeadLetters`] beside [`Steps`](crate::Steps), which needs it. What may be
-//! asked, edited and imported is decided here; stores load rows and write them.
+//! What may be searched for, edited and imported is decided here; stores load rows and write them, by
+//! the methods of [`DeadLetters`](crate::DeadLetters).
+
+pub mod cause;
+pub mod letters;
+#[cfg(test)]
+mod tests;
+pub mod unreadable;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::payload::{MAX_FOLDED_BYTES, MAX_PAYLOAD_BYTES, present};
@@ -21,47 +26,6 @@ use crate::{
 pub const MAX_REASON_BYTES: usize = 1_024;
 /// The largest text that errors are searched for, in bytes.
 pub const MAX_SEARCH_BYTES: usize = 512;
-
-/// What a store does with dead jobs, beside [`Store::redrive`](crate::Store::redrive).
-///
-/// Each method is one atomic step, as those of [`Store`](crate::Store) are.
-#[async_trait]
-pub trait DeadLetters {
-    /// Dead jobs that match, the latest death first, one page.
-    ///
-    /// The caller has validated the filter.
-    async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>>;
-
-    /// How many dead jobs match, whatever the filter's page.
-    ///
-    /// The caller has validated the filter.
-    async fn count_dead(&self, filter: &DeadFilter) -> Result<u64>;
-
-    /// Everything that is known of those of these jobs that are dead, in the order asked for. At
-    /// most [`DeadFilter::MAX_PAGE`] of them are looked for.
-    async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>>;
-
-    /// Removes those of these jobs that are dead, with all that hangs on them, and tells the
-    /// history; returns which they were, in the order asked for. All others stay as they are.
-    ///
-    /// The caller has validated the reason.
-    async fn discard(
-        &self,
-        now: Option<Timestamp>,
-        ids: &[JobId],
-        reason: &str,
-    ) -> Result<Vec<JobId>>;
-
-    /// Puts letters into the store as dead jobs with ids of their own, in order. A letter that is
-    /// in the store already, or came in before, is left as it is there: see [`DeadLetter::origin`].
-    ///
-    /// The caller has validated the letters.
-    async fn import_dead(
-        &self,
-        now: Option<Timestamp>,
-        letters: &[DeadLetter],
-    ) -> Result<Vec<Imported>>;
-}
 
 /// Which dead jobs are meant.
 ///

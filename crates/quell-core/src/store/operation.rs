@@ -16,9 +16,9 @@ use crate::alert::{AlertRow, AlertState, Overview};
 use crate::checkup::Checkup;
 use crate::effect::Begun;
 use crate::heartbeat::{Heartbeat, Workers};
+use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
-use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
-use crate::steps::Steps;
+use crate::store::Steps;
 use crate::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
     Effect, EffectName, Ended, Error, ErrorKind, ExplainTarget, Explanation, Imported, Job,

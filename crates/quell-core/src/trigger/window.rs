@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::debounce::Debounce;
+pub use super::debounce::Debounce;
 use crate::{Error, Result, Timestamp};
 
 /// The quiet period (`min`) and the longest delay (`max`) of a debounce.

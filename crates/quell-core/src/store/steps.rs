@@ -9,8 +9,8 @@ use crate::alert::{AlertRow, AlertState, Overview};
 use crate::checkup::Checkup;
 use crate::effect::Begun;
 use crate::heartbeat::{Heartbeat, Workers};
+use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
-use crate::settings::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::store::lacks;
 use crate::{
     AlertName, Attempt, Batch, Claim, Claimed, Counts, DeadLetters, Effect, EffectName, Error,

@@ -4,14 +4,19 @@
 //! Stores that keep rows load a [`Job`], call the move, and write it back; where they restate a
 //! move in their own language, tests compare the two.
 
+mod explain;
+mod shape;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::attempt::{Attempt, AttemptOutcome};
+use crate::attempt::{FailureKind, Outcome, SettledAs, clipped};
 use crate::edge::{Edge, KeyMemory};
 use crate::payload::{elements_of, present};
-use crate::settlement::{FailureKind, Outcome, SettledAs, clipped};
-pub use crate::shape::Shape;
 use crate::window::{DueReason, Window};
+pub use explain::{Explanation, KeyAdvice, describe_reason};
+pub use shape::Shape;
+
 use crate::{
     Claim, Error, ErrorKind, JobId, Key, LeaseToken, Payload, QueueName, Result, TaskName,
     Timestamp, TriggerId, WorkerId,

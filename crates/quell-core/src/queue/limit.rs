@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::settings::{QueueSettings, Rate};
+use crate::queue::{QueueSettings, Rate};
 
 impl Rate {
     /// Starts at or before this moment count no more at `now`.

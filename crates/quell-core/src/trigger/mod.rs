@@ -1,5 +1,14 @@
 //! What a caller asks for and what it is told: triggers, batches, receipts (R1–R5, R40).
 
+pub mod accept;
+mod debounce;
+pub mod dedup;
+pub mod edge;
+pub mod idempotency;
+pub mod payload;
+pub mod touched;
+pub mod window;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize, Serializer};

@@ -1,8 +1,20 @@
 //! Attempts on record: who ran a job, when, and how that ended (R15, R25).
 
+pub mod crash;
+pub mod effect;
+pub mod failure;
+pub mod heartbeat;
+pub mod record;
+pub mod retry;
+mod settlement;
+
 use serde::{Deserialize, Serialize};
 
 use crate::setters::setters;
+pub use settlement::{
+    Failure, FailureKind, Lapsed, Outcome, Settled, SettledAs, Settlement, clipped,
+};
+
 use crate::{LeaseToken, Timestamp, WorkerId};
 
 /// How an attempt ended.

@@ -4,11 +4,10 @@
 //! call that meets such a row sets it aside and goes on without it, so that it harms no other job.
 //! Workers try to restore such rows: a newer process puts back what an older one could not decode.
 
-use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::setters::setters;
-use crate::{Error, JobId, JobState, QueueName, Result, TaskName, Timestamp};
+use crate::{Error, JobId, JobState, QueueName, TaskName, Timestamp};
 
 /// A job that was set aside because its row cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,19 +83,4 @@ pub fn reason(error: &Error) -> String {
     let mut reason = error.to_string();
     reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
     reason
-}
-
-/// What a store does with unreadable jobs, beside what [`DeadLetters`](crate::DeadLetters) does:
-/// [`discard`](crate::DeadLetters::discard) removes them, too.
-///
-/// Each method is one atomic step, as those of [`Store`](crate::Store) are.
-#[async_trait]
-pub trait UnreadableJobs {
-    /// The jobs that are set aside, newest first, one page.
-    async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>>;
-
-    /// Puts those of these jobs back whose rows this build can decode: what waited or ran waits
-    /// again, into its key's open window where there is one (R12); what had ended has ended. Returns
-    /// the ids of those jobs, in the order of `ids`.
-    async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>>;
 }
