@@ -16,4 +16,4 @@ pub use quell_core::checkup::{
     Checkup, ClockReading, ClockReset, Fact, Gauge, Measure, SKIPPED_IDS,
 };
 
-pub use crate::open::{reset_clock, skip_ids};
+pub use crate::client::open::{reset_clock, skip_ids};

@@ -23,5 +23,5 @@ pub use quell_core::{
     UnreadablePage, letters,
 };
 
-pub use crate::causes::{DeadCause, DeadCauses};
-pub use crate::deaths::{Dead, Pace, Progress, RedriveAll, Swept};
+pub use crate::operator::causes::{DeadCause, DeadCauses};
+pub use crate::operator::dead::{Dead, Pace, Progress, RedriveAll, Swept};

@@ -22,4 +22,4 @@
 pub use quell_core::EffectName;
 pub use quell_core::effect::{Effect, MAX_EFFECTS, MAX_RESULT_BYTES};
 
-pub use crate::effects::{EffectCall, OnceCall, Unverified, Verify};
+pub use crate::handler::effects::{EffectCall, OnceCall, Unverified, Verify};

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 pub use quell_core::failure::{Class, MAX_RETRY_AFTER, retry_after};
 
 use crate::Timestamp;
-use crate::task::sources;
+use crate::handler::task::sources;
 
 /// Judges an error; given to [`Policy::classify`](crate::Policy::classify).
 pub type Classifier = fn(&(dyn StdError + 'static)) -> Class;

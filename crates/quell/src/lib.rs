@@ -68,33 +68,12 @@ pub mod testing;
 pub mod trigger;
 pub mod worker;
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-mod after_commit;
-mod around;
-mod aside;
-mod batcher;
-mod call;
-mod causes;
 mod client;
-mod ctx;
-mod deaths;
-mod effects;
-mod guard;
 mod metrics;
-mod open;
-mod operate;
-mod policy;
-mod queues;
+mod operator;
 mod random;
-mod result;
-mod scheduled;
 mod spans;
-mod task;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-mod transaction;
-mod workers;
 
-pub use around::{Around, Next};
 #[cfg(feature = "azure")]
 pub use quell_azure as azure;
 pub use quell_core::dedup::HoldUntil;
@@ -116,12 +95,13 @@ pub use quell_redis as redis;
 pub use quell_sqlite as sqlite;
 
 pub use client::{Quell, QuellBuilder};
-pub use ctx::Ctx;
-pub use effects::Once;
 #[doc(inline)]
 pub use handler::Collected;
-pub use policy::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, Policy};
-pub use task::{Task, TaskError};
+pub use handler::around::{Around, Next};
+pub use handler::ctx::Ctx;
+pub use handler::effects::Once;
+pub use handler::policy::{DEFAULT_QUEUE, DEFAULT_TIMEOUT, Policy};
+pub use handler::task::{Task, TaskError};
 #[doc(inline)]
 pub use worker::WorkerBuilder;
 

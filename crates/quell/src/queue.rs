@@ -17,4 +17,4 @@
 
 pub use quell_core::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 
-pub use crate::queues::Queue;
+pub use crate::operator::queues::Queue;

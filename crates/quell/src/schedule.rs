@@ -26,4 +26,4 @@ pub use quell_core::schedule::{
     Tick, TickedBy,
 };
 
-pub use crate::scheduled::ScheduleTask;
+pub use crate::operator::schedule::ScheduleTask;

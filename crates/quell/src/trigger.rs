@@ -27,10 +27,10 @@ pub use quell_core::trigger::{Keyed, MAX_BATCH_BYTES};
 pub use quell_core::window::Thresholds;
 pub use quell_core::{Limits, NewTrigger, TriggerId};
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use crate::after_commit::AfterCommit;
-pub use crate::call::{Trigger, TriggerMany};
 pub use crate::client::DedupFallback;
-pub use crate::policy::TaskPolicy;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use crate::transaction::{Database, SettlingDatabase};
+pub use crate::client::after_commit::AfterCommit;
+pub use crate::client::call::{Trigger, TriggerMany};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use crate::client::transaction::{Database, SettlingDatabase};
+pub use crate::handler::policy::TaskPolicy;

@@ -15,11 +15,11 @@ use tracing::{Instrument, Span};
 
 use super::contain::{HANDLER, HOOK, Limit, contained};
 use super::panic::{Panic, caught};
-use crate::around::{Answered, Hooks};
 use crate::clock::Clock;
 use crate::failure::Classifier;
+use crate::handler::around::{Answered, Hooks};
+use crate::handler::task::{Answer, Wait, chain};
 use crate::handler::{AnyHandler, Output};
-use crate::task::{Answer, Wait, chain};
 use crate::{Ctx, TaskError, spans};
 
 /// What an attempt needs besides its context.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::panic::{Caught, caught};
 use crate::TaskError;
 use crate::clock::Clock;
-use crate::task::Answer;
+use crate::handler::task::Answer;
 
 /// How long hooks may go on after their attempt's timeout, so that they can report it.
 const HOOKS_GRACE: Duration = Duration::from_secs(5);

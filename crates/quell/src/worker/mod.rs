@@ -45,7 +45,7 @@ use quell_core::{Error, Payload, QueueName, Result, TaskName};
 pub use quell_core::{Retention, WorkerId};
 use tokio::sync::mpsc;
 
-use crate::around::{Around, Hooks};
+use crate::handler::around::{Around, Hooks};
 use crate::handler::{AnyHandler, check_input};
 use crate::handler::{Handler, Input, RawOutput};
 use crate::metrics::TaskMetrics;

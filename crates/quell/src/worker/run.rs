@@ -30,8 +30,8 @@ use super::machine::upkeep::{PRUNE_BATCH, REAP_BATCH};
 use super::panic::message;
 use super::restore::restore_unreadable;
 use super::ticker::TICK_BATCH;
-use crate::around::Hooks;
-use crate::ctx::Attempted;
+use crate::handler::around::Hooks;
+use crate::handler::ctx::Attempted;
 use crate::{Ctx, Quell, spans};
 
 /// How long a job of a task that the worker does not know is set back.

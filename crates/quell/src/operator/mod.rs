@@ -2,6 +2,13 @@
 //!
 //! No method takes a time: the store's own clock counts, so that no caller can move it (R38).
 
+pub(crate) mod causes;
+pub(crate) mod dead;
+pub(crate) mod queues;
+pub(crate) mod schedule;
+mod unreadable;
+mod workers;
+
 use quell_core::checkup::Checkup;
 use quell_core::schedule::{ScheduleInfo, ScheduleState};
 use quell_core::{

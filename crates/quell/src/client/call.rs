@@ -20,11 +20,11 @@ use quell_core::{
 use tracing::Instrument;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-use crate::after_commit::AfterCommit;
+use crate::client::after_commit::AfterCommit;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::client::transaction::Wakes;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::spans;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-use crate::transaction::Wakes;
 use crate::{Quell, Task};
 
 /// A trigger that is sent when awaited.

@@ -28,6 +28,12 @@
 //! # }
 //! ```
 
+pub(crate) mod around;
+pub(crate) mod ctx;
+pub(crate) mod effects;
+pub(crate) mod policy;
+pub(crate) mod task;
+
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
@@ -37,7 +43,7 @@ use futures_util::future::BoxFuture;
 use quell_core::idempotency::{checked_output, encoded_output};
 use quell_core::{Error, Fold, Payload, Result};
 
-use crate::task::TaskError;
+use crate::handler::task::TaskError;
 use crate::{Ctx, Task};
 
 /// Every payload of a window, oldest first: the argument of a handler whose task collects

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::Quell;
-use crate::effects::{EffectCall, OnceCall};
+use crate::handler::effects::{EffectCall, OnceCall};
 
 /// The context of one attempt: shared state, the job, and the signal to stop.
 ///

@@ -1,5 +1,15 @@
 //! The handle that an application holds: it triggers tasks and makes workers.
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod after_commit;
+mod batcher;
+pub(crate) mod call;
+mod guard;
+pub(crate) mod open;
+mod result;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) mod transaction;
+
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -15,11 +25,11 @@ use quell_core::{
 };
 use tracing::Instrument;
 
-use crate::batcher::Batcher;
-use crate::call::{Trigger, TriggerMany, own_key};
+use crate::client::batcher::Batcher;
+use crate::client::call::{Trigger, TriggerMany, own_key};
+use crate::client::guard::Guarded;
+use crate::client::open::open_store;
 use crate::clock::{Clock, SystemClock};
-use crate::guard::Guarded;
-use crate::open::open_store;
 use crate::schedule::ScheduleTask;
 use crate::trigger::TaskPolicy;
 use crate::{Task, WorkerBuilder, spans};

@@ -2,7 +2,7 @@
 
 use quell_core::{Error, ErrorKind, JobId, Result, UnreadableJob, UnreadablePage};
 
-use crate::deaths::Dead;
+use crate::operator::dead::Dead;
 
 impl Dead<'_> {
     /// The jobs that were set aside because their rows cannot be decoded, newest first, one page.

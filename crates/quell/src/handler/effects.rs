@@ -17,9 +17,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::TaskError;
-use crate::ctx::Attempted;
+use crate::handler::ctx::Attempted;
+use crate::handler::task::Answer;
 use crate::random::drawn;
-use crate::task::Answer;
 
 /// The waits before a store call that failed is made again. A result that is not recorded leaves
 /// the next attempt in doubt, so it is worth some patience.
