@@ -7,6 +7,7 @@ mod bench;
 mod book;
 mod earlier;
 mod fuzz;
+mod layers;
 mod licence;
 mod live;
 mod manifest;

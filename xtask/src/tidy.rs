@@ -1,5 +1,5 @@
 //! What no other tool checks: files stay small, rules and tests name each other, SQL is used, links
-//! lead somewhere, words are plain.
+//! lead somewhere, rules are plain functions, words are plain.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ pub(crate) fn tidy(root: &Path) -> anyhow::Result<()> {
     sql(&files, &mut wrong)?;
     crate::book::check(root, &mut wrong)?;
     links(&files, &mut wrong)?;
+    crate::layers::check(root, &files, &mut wrong)?;
     crate::names::check(root, &mut wrong)?;
     crate::words::check(root, &files, &mut wrong)?;
     if !wrong.is_empty() {
