@@ -16,7 +16,7 @@ use crate::JobId;
 /// The result of Quell's fallible functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What sort of thing went wrong, and so what a caller can do about it.
+/// The kind of an error, which decides what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -29,7 +29,7 @@ pub enum ErrorKind {
     IdempotencyConflict,
     /// The job is in a state from which this move does not exist.
     IllegalMove,
-    /// Another process holds what is needed; trying again later helps (R35).
+    /// Another process holds a row or lock that is needed; a retry later helps (R35).
     Contention,
     /// The store cannot be reached, or failed before it did anything.
     Unavailable,

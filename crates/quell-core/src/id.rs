@@ -56,7 +56,7 @@ impl FromStr for JobId {
 /// One trigger: the job that took it and its place in that job, written `42.17`.
 ///
 /// The id itself says which job took the trigger (R15), so a burst of a million triggers needs
-/// no row each. When the job was absorbed, its record points at the heir.
+/// no row each. When the job was absorbed, its record names the successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TriggerId {
     /// The job that took the trigger.
@@ -130,9 +130,9 @@ impl Draw {
 /// for it. It grows with every start of a job, and a store that gives an id again, because it was
 /// restored or lost its newest writes, does not give the token again.
 ///
-/// As text it is `3-5f2c`: the third start, and the draw in hexadecimal digits. Its number keeps the
-/// starts in 24 bits, above the draw, and fits an `i64`. From the 16,777,215th start on all have that
-/// number, and only the draw tells them apart.
+/// As text it is `3-5f2c`: the third start, and the draw in hexadecimal digits. Its number keeps
+/// the starts in 24 bits, above the draw, and fits an `i64`. From the 16,777,215th start on all
+/// have that number, and only the draw differs.
 ///
 /// ```
 /// use quell_core::{Draw, LeaseToken};
@@ -209,8 +209,9 @@ impl FromStr for LeaseToken {
             Some((number(starts, 10, Self::MOST_STARTS)?, number(draw, 16, Draw::MAX.0)?))
         });
         let (starts, draw) = parts.ok_or_else(|| {
-            let message =
-                format!("`{text}` is not a lease token: give it as it was told, as `3-5f2c`");
+            let message = format!(
+                "`{text}` is not a lease token: give it as the store returned it, such as `3-5f2c`"
+            );
             Error::invalid("token", message)
         })?;
         Ok(Self::of(starts, Draw(draw)))
@@ -273,15 +274,15 @@ macro_rules! text_type {
 }
 
 text_type!(
-    /// The name of a task: letters, digits, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
+    /// The name of a task: ASCII alphanumerics, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
     TaskName, "task", check_name
 );
 text_type!(
-    /// The name of a queue: letters, digits, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
+    /// The name of a queue: ASCII alphanumerics, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
     QueueName, "queue", check_name
 );
 text_type!(
-    /// The name of a schedule: letters, digits, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
+    /// The name of a schedule: ASCII alphanumerics, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
     ScheduleName, "schedule", check_name
 );
 text_type!(
@@ -289,7 +290,7 @@ text_type!(
     EffectName, "effect", check_name
 );
 text_type!(
-    /// The name of an alert: letters, digits, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
+    /// The name of an alert: ASCII alphanumerics, `_`, `-`, `.`, `:` and `/`, 128 bytes at most.
     AlertName, "alert", check_name
 );
 text_type!(

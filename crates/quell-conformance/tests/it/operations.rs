@@ -121,7 +121,7 @@ async fn an_operation_and_its_answer_cross_a_wire() {
 async fn an_answer_of_another_operation_is_an_error_and_no_panic() {
     let error = Mistaken::default().queues().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal);
-    let message = "a store answered `queues` with an answer of `delete_queue`";
+    let message = "the store answered `queues` with an answer to `delete_queue`";
     assert_eq!(error.to_string(), message);
     assert!(Mistaken::default().delete_queue(&queue()).await.unwrap());
 }

@@ -1,6 +1,6 @@
-//! Alerts (R27): what is watched, when a notice is due, and which sinks have yet to hear of it.
+//! Alerts (R27): what is watched, when a notice is due, and which sinks have not received it yet.
 //!
-//! An [`Alert`] is what someone set; an [`AlertState`] is what the store keeps of it, one row that
+//! An [`Alert`] is the setting; an [`AlertState`] is its state in the store, one row that
 //! servers change by compare and set. So of several servers one raises and one clears, and a notice
 //! stands in the row from the moment of the change until its sink has taken it.
 
@@ -115,12 +115,12 @@ impl Overview {
         Overview { now, lanes, unreadable }
     }
 
-    /// A store may stop counting the dead or unreadable jobs of one queue, task and priority here, so
-    /// that looking stays cheap. Each has a count of its own, so none hides those of another.
+    /// A store may stop counting the dead or unreadable jobs of one queue, task and priority here,
+    /// so that looking stays cheap. Each has a count of its own, so none hides those of another.
     pub const MOST: u64 = 10_000;
 }
 
-/// What is watched, and who is told.
+/// What is watched, and the sinks that are notified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
     /// Its name; its state in the store goes by it.
@@ -135,7 +135,7 @@ pub struct Alert {
     pub above: u64,
     /// It is cleared once the measure is no more than this: at most `above`.
     pub clear: u64,
-    /// Who is told of each change, by name.
+    /// The sinks that are notified of each change, by name.
     pub sinks: BTreeSet<String>,
 }
 
@@ -147,8 +147,8 @@ setters!(Alert {
 });
 
 impl Alert {
-    /// An alert without sinks, on every queue and task: raised once the measure is above `above`, and
-    /// cleared once it is no longer.
+    /// An alert without sinks, on every queue and task: raised once the measure is above `above`,
+    /// and cleared once it is no longer.
     ///
     /// ```
     /// use quell_core::AlertName;
@@ -178,8 +178,10 @@ impl Alert {
         }
         let most = Overview::MOST;
         if matches!(self.on, Measure::Dead | Measure::Unreadable) && self.above >= most {
-            let message =
-                format!("threshold is {} jobs, and only {most} are counted: name less", self.above);
+            let message = format!(
+                "threshold is {} jobs, but at most {most} are counted: lower it",
+                self.above
+            );
             return Err(Error::invalid("threshold", message));
         }
         let Measure::FailureRate { window, .. } = self.on else { return Ok(()) };
@@ -246,7 +248,7 @@ pub struct AlertState {
     /// Attempts that ended, for a failure rate; oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub counted: Vec<Bucket>,
-    /// What sinks have yet to hear, oldest first.
+    /// Notices that sinks have not received yet, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<Notice>,
 }
@@ -313,7 +315,7 @@ impl AlertState {
 pub struct AlertRow {
     /// The alert.
     pub name: AlertName,
-    /// How often the row was written; whoever writes it next says which one it knows.
+    /// How often the row was written; the next write names the version that it replaces.
     pub version: u64,
     /// The state.
     pub state: AlertState,

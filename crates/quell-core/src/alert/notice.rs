@@ -1,4 +1,4 @@
-//! Notices: what a sink has yet to hear of an alert, and whose turn it is to tell it.
+//! Notices: changes of an alert that a sink has not received yet, and which server delivers them.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ const RETRY: Retry = Retry {
     max_crashes: u32::MAX,
 };
 
-/// Something to tell one sink.
+/// A change of an alert to deliver to one sink.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Notice {
     /// The sink.
     pub sink: String,
-    /// Which change of the alert it tells of, from 1. With the alert's name it is the notice's id,
+    /// The number of the change of the alert, from 1. With the alert's name it is the notice's id,
     /// by which a receiver knows one that comes twice.
     pub change: u64,
     /// Whether the alert was raised, or cleared.
@@ -64,7 +64,7 @@ impl AlertState {
         }
     }
 
-    /// The notices that may be delivered now: of each sink the oldest, so that it hears of changes
+    /// The notices that may be delivered now: of each sink the oldest, so that it receives changes
     /// in their order. They are the caller's for [`NOTICE_LEASE`], once the state is written.
     pub fn take(&mut self, now: Timestamp) -> Vec<Notice> {
         let (mut seen, mut taken): (Vec<String>, Vec<Notice>) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Raised once, cleared once; counted and told within bounds.
+//! Raised once, cleared once; counted and notified within bounds.
 
 use super::*;
 
@@ -29,11 +29,11 @@ fn r27_an_alert_is_raised_once_when_crossed_and_cleared_once_when_over() {
         measured.into_iter().zip(changed).filter(|(_, changed)| *changed).map(|(v, _)| v).collect();
     assert_eq!(changes, [11, 4, 11, 0]);
     assert_eq!((state.raised, state.changes, state.since), (false, 4, Some(at(11))));
-    let told: Vec<_> =
+    let notified: Vec<_> =
         state.notices.iter().map(|one| (&*one.sink, one.change, one.raised)).collect();
     let expected: Vec<_> =
         (1..=4).flat_map(|change| ["a", "b"].map(|sink| (sink, change, change % 2 == 1))).collect();
-    assert_eq!(told, expected);
+    assert_eq!(notified, expected);
 }
 
 #[test]
@@ -121,7 +121,10 @@ fn r27_what_waits_for_a_sink_is_bounded() {
     assert_eq!(state.notices[0].change, 81, "the newest stay");
     alert.sinks = ["b".to_owned()].into();
     state.observe(&alert, 1, at(200));
-    assert!(state.notices.iter().all(|one| one.sink == "b"), "a sink that is gone hears nothing");
+    assert!(
+        state.notices.iter().all(|one| one.sink == "b"),
+        "a sink that is gone receives nothing"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Jobs whose attempts end without a report: which of them count as crashes, and when they run again
-//! (R21, R25, R39).
+//! Jobs whose attempts end without a report: which of them count as crashes, and when they run
+//! again (R21, R25, R39).
 //!
-//! A lease lapses because its worker died or hung, or because the store could not be reached.
+//! A lease expires because its worker died or hung, or because the store could not be reached.
 //! [`is_crash`] decides which it was, from the worker rows that the store has when it takes the
 //! lease back.
 //!
@@ -14,15 +14,15 @@ use std::time::Duration;
 use crate::heartbeat::{WorkerRow, longest_gap};
 use crate::{Job, JobId, Timestamp, WorkerId};
 
-/// After so many lapses more than two in a row, pauses grow no further.
+/// After this many expiries beyond two in a row, pauses grow no further.
 const MOST_ROUNDS: u32 = 2;
 /// No pause is longer.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// How long a job waits after this number of crashes in a row; `ran` is how long after the attempt's
-/// start its lease was taken back. None after the first, which says nothing about the job: workers
-/// are stopped, and machines fail. After that within once what it ran, then 4 times, then 16 times,
-/// at most 10 minutes.
+/// How long a job waits after this number of crashes in a row; `ran` is how long after the
+/// attempt's start its lease was taken back. None after the first, which says nothing about the
+/// job: workers are stopped, and machines fail. After that within once what it ran, then 4 times,
+/// then 16 times, at most 10 minutes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,18 +34,18 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// assert_ne!(pause(2, JobId::new(7), ran), pause(2, JobId::new(8), ran));
 /// ```
 #[must_use]
-pub fn pause(lapses: u32, id: JobId, ran: Duration) -> Duration {
-    let Some(rounds) = lapses.checked_sub(2) else { return Duration::ZERO };
+pub fn pause(expiries: u32, id: JobId, ran: Duration) -> Duration {
+    let Some(rounds) = expiries.checked_sub(2) else { return Duration::ZERO };
     let longest = ran.saturating_mul(4_u32.saturating_pow(rounds.min(MOST_ROUNDS))).min(LONGEST);
     let longest = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
     // The upper half of the product is the fraction's share.
-    let fraction = u128::from(scattered(id.get() ^ u64::from(lapses).rotate_right(8)));
+    let fraction = u128::from(scattered(id.get() ^ u64::from(expiries).rotate_right(8)));
     let micros = fraction.saturating_mul(u128::from(longest)) >> 64;
     Duration::from_micros(u64::try_from(micros).unwrap_or(longest))
 }
 
-/// The part of a lease's last term in which its worker should have given a sign of life, and in which
-/// signs of other workers show that the store could be reached.
+/// The part of a lease's last term in which its worker should have given a sign of life, and in
+/// which signs of other workers show that the store could be reached.
 ///
 /// A living worker renews when two thirds of the term are left. The part begins after that, with
 /// five eighths left, and ends with an eighth left: after a sign of another worker in it, a living
@@ -58,15 +58,15 @@ struct Term {
     from: Timestamp,
     /// Where it ends.
     to: Timestamp,
-    /// When the lease lapsed.
-    lapsed_at: Timestamp,
+    /// When the lease expired.
+    expired_at: Timestamp,
 }
 
 impl Term {
-    fn new(lapsed_at: Timestamp, lease: Duration) -> Self {
+    fn new(expired_at: Timestamp, lease: Duration) -> Self {
         let eighth = lease.checked_div(8).unwrap_or_default();
-        let from = lapsed_at.before(eighth.saturating_mul(5));
-        Term { lease, from, to: lapsed_at.before(eighth), lapsed_at }
+        let from = expired_at.before(eighth.saturating_mul(5));
+        Term { lease, from, to: expired_at.before(eighth), expired_at }
     }
 
     /// Whether this worker reached the store within the part.
@@ -79,7 +79,7 @@ impl Term {
     }
 }
 
-/// Whether a lease that lapsed counts as a crash of its worker (R25): the worker is gone, although
+/// Whether an expired lease counts as a crash of its worker (R25): the worker is gone, although
 /// the store could be reached. `job` is as it was while it ran; `workers` are the rows of the
 /// moment at which the lease is taken back.
 ///
@@ -89,18 +89,18 @@ impl Term {
 ///
 /// The store could be reached, or the worker's end is certain, if
 /// - another worker reached the store in that time, or
-/// - a worker has been seen since the lapse, and each that has started after the holder was last
+/// - a worker has been seen since the expiry, and each that has started after the holder was last
 ///   seen: all that ran beside it are gone too, and an outage ends no process. This is how the crash
 ///   of the only worker counts, however late its supervisor starts the next one.
 #[must_use]
 pub fn is_crash(job: &Job, workers: &[WorkerRow]) -> bool {
-    let (Some(name), Some(started_at), Some(lapsed_at)) =
+    let (Some(name), Some(started_at), Some(expired_at)) =
         (&job.worker, job.started_at, job.lease_until)
     else {
         return false;
     };
     let Some(holder) = holder(name, started_at, workers) else { return false };
-    let term = Term::new(lapsed_at, holder.lease);
+    let term = Term::new(expired_at, holder.lease);
     if holder.seen_at >= term.from {
         return false;
     }
@@ -108,7 +108,7 @@ pub fn is_crash(job: &Job, workers: &[WorkerRow]) -> bool {
     if others().any(|row| term.is_witnessed_by(row)) {
         return true;
     }
-    let mut since = others().filter(|row| row.seen_at >= term.lapsed_at).peekable();
+    let mut since = others().filter(|row| row.seen_at >= term.expired_at).peekable();
     since.peek().is_some() && since.all(|row| row.started_at > holder.seen_at)
 }
 
@@ -138,17 +138,18 @@ mod tests {
     const RAN: Duration = Duration::from_secs(10);
 
     /// Which hundredth of the longest pause it is.
-    fn share(lapses: u32, id: u64, longest: u64) -> usize {
-        let hundredths = pause(lapses, JobId::new(id), RAN).as_millis() / 10 / u128::from(longest);
+    fn share(expiries: u32, id: u64, longest: u64) -> usize {
+        let hundredths =
+            pause(expiries, JobId::new(id), RAN).as_millis() / 10 / u128::from(longest);
         usize::try_from(hundredths).unwrap()
     }
 
     #[test]
     fn r25_jobs_that_lapsed_together_come_back_apart() {
-        for (lapses, longest) in [(2, 10), (3, 40), (4, 160), (5, 160), (u32::MAX, 160)] {
+        for (expiries, longest) in [(2, 10), (3, 40), (4, 160), (5, 160), (u32::MAX, 160)] {
             let mut tenths = [0_u32; 10];
-            (1..=1_000).for_each(|id| tenths[share(lapses, id, longest) / 10] += 1);
-            assert!(tenths.iter().all(|jobs| (60..=140).contains(jobs)), "{lapses}: {tenths:?}");
+            (1..=1_000).for_each(|id| tenths[share(expiries, id, longest) / 10] += 1);
+            assert!(tenths.iter().all(|jobs| (60..=140).contains(jobs)), "{expiries}: {tenths:?}");
         }
     }
 
@@ -167,9 +168,9 @@ mod tests {
 
     #[test]
     fn r25_neighbours_of_one_lapse_are_others_after_the_next() {
-        let near = |lapses, longest| -> Vec<u64> {
-            let own = share(lapses, 1_001, longest);
-            (1..=1_000).filter(|id| share(lapses, *id, longest).abs_diff(own) <= 2).collect()
+        let near = |expiries, longest| -> Vec<u64> {
+            let own = share(expiries, 1_001, longest);
+            (1..=1_000).filter(|id| share(expiries, *id, longest).abs_diff(own) <= 2).collect()
         };
         let (first, then) = (near(2, 10), near(3, 40));
         let both = first.iter().filter(|id| then.contains(id)).count();

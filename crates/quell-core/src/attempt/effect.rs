@@ -1,4 +1,4 @@
-//! Recorded effects (R23): what is known of a call to the outside, so that no attempt makes it anew.
+//! Recorded effects (R23): the state of an outside call, so that no attempt repeats it.
 //!
 //! An attempt records its intent before the call and the result after it, both under its lease. A
 //! store shows these functions the job and the record, and writes what they return. Keys come from
@@ -48,12 +48,12 @@ pub struct Done {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Begun {
-    /// The intent is on record, and nobody acted on it before: perform with this key.
+    /// The intent is on record, and no attempt acted on it before: perform with this key.
     New {
         /// The idempotency key.
         key: Key,
     },
-    /// An earlier attempt meant to perform, and nothing is known of what came of it: verify first.
+    /// An earlier attempt meant to perform, and its outcome is unknown: verify first.
     Intended {
         /// The idempotency key.
         key: Key,
@@ -83,11 +83,11 @@ impl Effect {
         text.get(..text.floor_char_boundary(SHOWN))
     }
 
-    /// What to do about this intent in view of what is `known`, where `job` has so many effects on
-    /// record. For [`Begun::New`] the intent is to be written, unless it is there.
+    /// What to do about this intent in view of what is `known`, where `job` has this number of
+    /// effects on record. For [`Begun::New`] the intent is to be written, unless it is there.
     ///
-    /// An intent that is known with the same key is this very one: its caller did not hear the
-    /// answer and asks again.
+    /// An intent that is known with the same key is this very one: its caller did not receive
+    /// the answer and asks again.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where the job has [`MAX_EFFECTS`].
@@ -146,7 +146,7 @@ pub fn end(
         Err(Error::new(ErrorKind::IllegalMove, format!("effect `{name}` of job {job} {why}")))
     };
     match known {
-        None => refused("was not begun: begin it before it is performed"),
+        None => refused("has no recorded intent: record it before the call"),
         Some(Effect { done: Some(done), .. })
             if done.by == lease.token && done.result == *result =>
         {
@@ -189,11 +189,14 @@ pub fn check_all(effects: &[Effect], starts: u64) -> Result<()> {
     let mut names = BTreeSet::new();
     for Effect { name, begun_by, done, .. } in effects {
         let done = done.as_ref();
-        let is_told = |token: LeaseToken| (1..=starts).contains(&token.starts());
-        if !is_told(*begun_by) || done.is_some_and(|done| !is_told(done.by)) || !names.insert(name)
+        let is_on_record = |token: LeaseToken| (1..=starts).contains(&token.starts());
+        if !is_on_record(*begun_by)
+            || done.is_some_and(|done| !is_on_record(done.by))
+            || !names.insert(name)
         {
-            let message =
-                format!("effect `{name}` is there twice, or is of an attempt that never was");
+            let message = format!(
+                "effect `{name}` is listed twice, or names an attempt that is not on record"
+            );
             return Err(Error::invalid("effects", message));
         }
         done.map_or(Ok(()), |done| check_result(name, &done.result))?;

@@ -3,7 +3,7 @@
 //!
 //! A worker sends a [`Heartbeat`] every [`interval`]; the store keeps one [`WorkerRow`] for each
 //! worker process. Operators list them, and [`crash`](crate::crash) uses them as evidence when a
-//! lease lapses.
+//! lease expires.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Rows of workers that were not seen for longer than this are neither listed nor kept.
 pub const KEPT_UNSEEN: Duration = Duration::from_secs(86_400);
-/// The most rows of unseen workers that a store keeps: each new worker removes the oldest beyond it.
+/// The most rows of unseen workers that a store keeps: each new worker removes the oldest beyond
+/// it.
 pub const MOST_UNSEEN: usize = 1_000;
 /// The most queues that a worker row names.
 pub const MOST_QUEUES: usize = 100;
@@ -51,7 +52,7 @@ pub fn longest_gap(lease: Duration) -> Duration {
 pub struct Heartbeat {
     /// Its name.
     pub worker: WorkerId,
-    /// A random number that tells this process from an earlier one of the same name.
+    /// A random number, different in an earlier process of the same name.
     pub incarnation: u32,
     /// The host that it runs on.
     pub host: String,
@@ -76,7 +77,7 @@ pub struct Heartbeat {
 pub struct WorkerRow {
     /// Its name.
     pub worker: WorkerId,
-    /// A random number that tells this process from an earlier one of the same name.
+    /// A random number, different in an earlier process of the same name.
     pub incarnation: u32,
     /// The host that it runs on.
     pub host: String,

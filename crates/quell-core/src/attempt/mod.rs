@@ -1,4 +1,5 @@
-//! Attempts on record: who ran a job, when, and how that ended (R15, R25).
+//! Attempts on record: their workers, times and outcomes (R15, R25); and the rules for running
+//! jobs.
 
 pub mod crash;
 pub mod effect;

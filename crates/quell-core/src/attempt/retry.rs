@@ -43,8 +43,8 @@ pub struct Retry {
     pub max_backoff: Duration,
     /// How it is spread.
     pub jitter: Jitter,
-    /// How often in a row an attempt may end without a word, its lease lapsed, before the job is
-    /// buried (R25).
+    /// How many attempts in a row may end by an expired lease, without a report, before the job is
+    /// dead (R25).
     #[serde(default = "default_max_crashes")]
     pub max_crashes: u32,
 }

@@ -1,4 +1,5 @@
-//! How attempts end: what a worker reports, and what the store makes of it (R12, R21, R24, R25).
+//! Ends of attempts: the report of a worker, and the resulting state of the job (R12, R21, R24,
+//! R25).
 
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ use crate::{AttemptOutcome, Job, JobId, JobState, Lease, Payload, Timestamp};
 pub struct Settlement {
     /// The attempt's right.
     pub lease: Lease,
-    /// What came of it.
+    /// The outcome of the attempt.
     pub outcome: Outcome,
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -72,7 +73,7 @@ impl Outcome {
         }
     }
 
-    /// How the attempt is put on record beside its job; none for success, which the job's row tells.
+    /// How the attempt is put on record beside its job; none for success, which the job's row has.
     #[must_use]
     pub fn on_record(&self) -> Option<(AttemptOutcome, Option<String>)> {
         match self {
@@ -148,7 +149,7 @@ pub enum FailureKind {
 }
 
 impl Settlement {
-    /// What becomes of a settlement whose lease does not hold: refused (R21), unless it tells of a
+    /// The answer to a settlement whose lease is lost: refused (R21), unless it reports a
     /// transaction that has settled `job` by then (R22).
     #[must_use]
     pub fn without_lease(&self, job: Option<&Job>) -> SettledAs {
@@ -175,7 +176,7 @@ pub struct Settled {
     pub became: SettledAs,
 }
 
-/// What a settlement or a lapse made of a job.
+/// The state of a job after a settlement or an expired lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -198,7 +199,7 @@ pub enum SettledAs {
     Dead,
     /// It was cancelled.
     Cancelled,
-    /// The lease had lapsed or was another's: nothing was changed (R21).
+    /// The lease had expired or was another's: nothing was changed (R21).
     Refused,
 }
 

@@ -1,5 +1,5 @@
-//! The cause that an error tells of: what is left of its text once everything that differs from one
-//! job to the next is taken out, so that the dead can be counted by it (R25).
+//! The cause of a death: an error's text without everything that differs from one job to the next,
+//! so that dead jobs can be counted by cause (R25).
 
 /// The longest cause, in characters.
 pub const MAX_CHARS: usize = 160;
@@ -8,12 +8,11 @@ pub const MAX_CHARS: usize = 160;
 const LOOKED_AT: usize = 400;
 /// Stands for a number or an id.
 const NUMBER: char = 'N';
-/// Begin what tells where something happened, or what else was printed: lines after them tell no
-/// cause.
+/// Begin a backtrace, or what else was printed: lines after them have no cause.
 const ASIDE: [&str; 3] = ["at ", "backtrace:", "stdout: "];
 /// Begin what an error goes on with, and say nothing themselves.
 const CONJUNCTIONS: [&str; 2] = ["caused by: ", "stderr: "];
-/// After these a short number is no accident: it tells one cause from another.
+/// After these a short number is part of the cause.
 const CODES: [&str; 10] = [
     "answered ",
     "code ",
@@ -28,12 +27,12 @@ const CODES: [&str; 10] = [
 ];
 /// The longest number that may be such a code.
 const CODE_DIGITS: usize = 3;
-/// From so many characters on a word of hexadecimal digits is an id.
+/// A word of at least this many hexadecimal digits is an id.
 const HEX_ID: usize = 8;
-/// From so many characters on a word of letters and digits is an id.
+/// A word of at least this many alphanumeric characters is an id.
 const MIXED_ID: usize = 12;
 
-/// The cause that an error's text tells of: its first line, and the last one of what it goes on
+/// The cause in an error's text: its first line, and the last one of what it goes on
 /// with (its innermost source, or the last words of a command), without numbers, ids and what is
 /// quoted. Empty for a text that says nothing.
 ///
@@ -58,7 +57,7 @@ pub fn of(error: &str) -> String {
     clipped(&cause, MAX_CHARS)
 }
 
-/// A text of at most so many characters; where it is cut, its last one says so.
+/// A text of at most `most` characters; where it is cut, the last one is an ellipsis.
 fn clipped(text: &str, most: usize) -> String {
     match text.char_indices().nth(most.saturating_sub(1)) {
         Some((end, last)) if text.get(end..).is_some_and(|rest| rest.len() > last.len_utf8()) => {
@@ -131,14 +130,14 @@ fn word_end(text: &str) -> usize {
 fn push_word(kept: &mut String, word: &str) {
     let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
     let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let has_letter = word.contains(char::is_alphabetic);
+    let is_mixed = word.contains(char::is_alphabetic);
     if digits(word) == 0 || (word.len() == digits(word) && is_code(kept, word)) {
         kept.push_str(word);
         return;
     }
     let is_id = word.strip_prefix("0x").is_some_and(is_hex)
         || (word.len() >= HEX_ID && is_hex(word))
-        || (word.len() >= MIXED_ID && has_letter);
+        || (word.len() >= MIXED_ID && is_mixed);
     if is_id {
         kept.push(NUMBER);
         return;
@@ -155,7 +154,7 @@ fn push_word(kept: &mut String, word: &str) {
     }
 }
 
-/// Whether a number after this text tells the cause.
+/// Whether a number after this text is part of the cause.
 fn is_code(before: &str, number: &str) -> bool {
     let before = before.to_ascii_lowercase();
     number.len() <= CODE_DIGITS && CODES.iter().any(|code| before.ends_with(code))
@@ -176,7 +175,7 @@ mod tests {
             ("10.0.0.7:5432 and [::1]:80", "N:N and [::N]:N"),
             ("no field `to` in 'a b', it's late", "no field `…` in '…', it's late"),
             ("the clients' name isn't \"Ada\"", "the clients' name isn't \"…\""),
-            ("it's what \"nobody closes", "it's what \"nobody closes"),
+            ("it's an \"open quote", "it's an \"open quote"),
             ("'it isn't' is quoted", "'…' is quoted"),
             (
                 "order 6f1b7c1e-0f0a-4a43-9d52-6d7f8a1b2c3d at 2026-03-01T10:00:00.123Z",

@@ -1,4 +1,4 @@
-//! Dead letters as a file: JSON lines, the first of which names the format (R26).
+//! Dead-job exports: files of JSON lines, whose first line names the format (R26).
 //!
 //! A reader has all of a file checked before anything of it is used.
 
@@ -23,18 +23,18 @@ pub fn head() -> String {
     format!("{{\"format\":\"{FORMAT}\",\"version\":{VERSION}}}")
 }
 
-/// One letter as a line, without its end.
+/// One dead job as a line, without its end.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a letter that has no JSON form, which no
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a dead job that has no JSON form, which no
 /// store has written.
-pub fn line(letter: &DeadLetter) -> Result<String> {
-    let id = letter.job.id;
-    serde_json::to_string(letter)
+pub fn line(dead_job: &DeadLetter) -> Result<String> {
+    let id = dead_job.job.id;
+    serde_json::to_string(dead_job)
         .map_err(|error| Error::invalid("letters", format!("job {id} has no JSON form: {error}")))
 }
 
-/// The letters of a whole file.
+/// The dead jobs of a whole file.
 ///
 /// ```
 /// use quell_core::{Limits, letters};
@@ -47,20 +47,20 @@ pub fn line(letter: &DeadLetter) -> Result<String> {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the first line at fault: another
-/// format, a version that this program does not know, a line that is no letter, or a letter that
-/// [`DeadLetter::validate`] refuses.
+/// format, a version that this program does not know, a line that is no dead job, or a dead job
+/// that [`DeadLetter::validate`] refuses.
 pub fn read(text: &str, limits: &Limits) -> Result<Vec<DeadLetter>> {
     let mut lines = text.lines().zip(1_u64..);
     let (first, _) = lines.next().unwrap_or_default();
     check_head(first)?;
     let written = lines.filter(|(line, _)| !line.trim().is_empty());
-    written.map(|(line, number)| letter(line, number, limits)).collect()
+    written.map(|(line, number)| parse(line, number, limits)).collect()
 }
 
 fn check_head(line: &str) -> Result<()> {
     let foreign = || {
         let message = format!(
-            "line 1: this is not a file of dead letters, which begins with {}: give one that \
+            "line 1: this is not a dead-job export, which begins with {}: give a file that \
              `quell dead export` wrote",
             head()
         );
@@ -80,12 +80,12 @@ fn check_head(line: &str) -> Result<()> {
     Ok(())
 }
 
-fn letter(line: &str, number: u64, limits: &Limits) -> Result<DeadLetter> {
+fn parse(line: &str, number: u64, limits: &Limits) -> Result<DeadLetter> {
     let at = |what: String| Error::invalid("file", format!("line {number}: {what}"));
-    let letter: DeadLetter =
-        serde_json::from_str(line).map_err(|error| at(format!("no dead letter: {error}")))?;
-    letter.validate(limits).map_err(|error| at(error.to_string()))?;
-    Ok(letter)
+    let dead_job: DeadLetter =
+        serde_json::from_str(line).map_err(|error| at(format!("not a dead job: {error}")))?;
+    dead_job.validate(limits).map_err(|error| at(error.to_string()))?;
+    Ok(dead_job)
 }
 
 #[cfg(test)]
@@ -104,32 +104,32 @@ mod tests {
 
     #[test]
     fn r26_a_file_is_read_as_it_was_written() {
-        let letters = vec![of(1), of(2)];
+        let dead_jobs = vec![of(1), of(2)];
         let mut file = head();
-        for letter in &letters {
+        for dead_job in &dead_jobs {
             file.push('\n');
-            file.push_str(&line(letter).unwrap());
+            file.push_str(&line(dead_job).unwrap());
         }
-        assert_eq!(read(&file, &Limits::default()).unwrap(), letters);
-        assert_eq!(read(&file.replace('\n', "\r\n\r\n"), &Limits::default()).unwrap(), letters);
+        assert_eq!(read(&file, &Limits::default()).unwrap(), dead_jobs);
+        assert_eq!(read(&file.replace('\n', "\r\n\r\n"), &Limits::default()).unwrap(), dead_jobs);
     }
 
     #[test]
     fn r40_a_foreign_file_is_refused_by_its_line() {
         let good = format!("{}\n{}", head(), line(&of(1)).unwrap());
         let table = [
-            (String::new(), "line 1: this is not a file of dead letters"),
+            (String::new(), "line 1: this is not a dead-job export"),
             ("{\"format\":\"other\",\"version\":1}".to_owned(), "line 1: this is not"),
             (line(&of(1)).unwrap(), "line 1: this is not"),
             (good.replacen("1}", "2}", 1), "version 2, this program knows up to 1"),
-            (format!("{good}\n\n{{}}"), "line 4: no dead letter: missing field"),
-            (format!("{good}\n{{\"job\""), "line 3: no dead letter"),
+            (format!("{good}\n\n{{}}"), "line 4: not a dead job: missing field"),
+            (format!("{good}\n{{\"job\""), "line 3: not a dead job"),
             (good.replace("\"dead\"", "\"running\""), "line 2: state is not that of a dead job"),
         ];
-        for (file, told) in table {
+        for (file, expected) in table {
             let error = read(&file, &Limits::default()).unwrap_err();
             assert_eq!(error.field(), Some("file"));
-            assert!(error.to_string().contains(told), "{error}, not {told}");
+            assert!(error.to_string().contains(expected), "{error}, not {expected}");
         }
     }
 }

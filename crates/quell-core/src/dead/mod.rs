@@ -1,7 +1,7 @@
-//! Dead letters: finding them, what is kept of them, and how they leave (R25, R26).
+//! Dead jobs: finding them, what is kept of them, and how they leave (R25, R26).
 //!
-//! What may be searched for, edited and imported is decided here; stores load rows and write them, by
-//! the methods of [`DeadLetters`](crate::DeadLetters).
+//! What may be searched for, edited and imported is decided here; stores load rows and write them,
+//! by the methods of [`DeadLetters`](crate::DeadLetters).
 
 pub mod cause;
 pub mod letters;
@@ -43,7 +43,7 @@ pub struct DeadFilter {
     pub task: Option<TaskName>,
     /// Only of this queue.
     pub queue: Option<QueueName>,
-    /// Only with this text in their last error; the case of ASCII letters does not matter.
+    /// Only with this text in their last error; without regard to ASCII case.
     pub error: Option<String>,
     /// Only those that died at this time or later.
     pub died_after: Option<Timestamp>,
@@ -84,7 +84,7 @@ impl DeadFilter {
             && self.before.is_none_or(|before| place < before)
     }
 
-    /// Checks what is asked for (R40).
+    /// Checks the filter (R40).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.
@@ -134,7 +134,7 @@ fn check_text(field: &'static str, text: &str, most: usize) -> Result<()> {
     }
     if text.len() > most {
         let bytes = text.len();
-        let message = format!("{field} has {bytes} bytes, the limit is {most}: be brief");
+        let message = format!("{field} has {bytes} bytes, the limit is {most}: shorten it");
         return Err(Error::invalid(field, message));
     }
     if text.contains('\0') {
@@ -178,7 +178,7 @@ impl FromStr for DeadPlace {
         });
         parsed.ok_or_else(|| {
             let message =
-                format!("`{text}` is no place in the list: give one that a page ended with");
+                format!("`{text}` is not a page position: give the one at the end of a page");
             Error::invalid("before", message)
         })
     }
@@ -231,8 +231,8 @@ impl Job {
     /// Gives a dead job another payload; returns the one before, where it differs.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is too large, or later triggers could
-    /// not be gathered into it.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when it is too large, or later triggers
+    /// could not be gathered into it.
     pub(crate) fn edit(&mut self, payload: &Payload) -> Result<Option<Payload>> {
         let collects = matches!(self.shape.fold, Fold::Collect { .. });
         if collects && !payload.as_str().trim_start().starts_with('[') {
@@ -253,7 +253,7 @@ impl Job {
 /// What a job was before: kept beside its row, and for as long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Past {
-    /// The payload that its triggers gave it, where someone edited that since.
+    /// The payload that its triggers gave it, where an operator edited it since.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub original: Option<Payload>,
     /// The job that it was where it came from, if it was imported.
@@ -296,8 +296,8 @@ pub struct DeadLetter {
     pub job: Job,
     /// Its attempts, oldest first.
     pub attempts: Vec<Attempt>,
-    /// What they recorded of their effects, by name: put back elsewhere, it does none of them anew
-    /// (R23).
+    /// The effects that they recorded, by name: redriven in another store, the job repeats none of
+    /// them (R23).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub effects: Vec<Effect>,
     /// What it was before.
@@ -318,7 +318,7 @@ setters!(DeadLetter {
     past: Past,
 });
 
-/// What became of a letter that was imported.
+/// The result of importing a dead job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Imported {
     /// The job that it is here.
@@ -336,7 +336,7 @@ impl Imported {
 }
 
 impl DeadLetter {
-    /// Which letter it is, wherever it went: the job that it was in the store that accepted it.
+    /// Its identity in every store: the job that it was in the store that accepted it.
     /// Importing one twice makes one job.
     #[must_use]
     pub fn origin(&self) -> Origin {
@@ -358,7 +358,7 @@ impl DeadLetter {
         (Job { id, ..self.job.clone() }, past)
     }
 
-    /// Checks a letter that comes from outside (R40).
+    /// Checks a dead job that comes from outside (R40).
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) that names the field.

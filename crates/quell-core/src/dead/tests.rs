@@ -1,4 +1,4 @@
-//! Tables for filters, edits and letters.
+//! Tables for filters, edits and exports.
 
 use crate::dead::{
     DeadFilter, DeadLetter, DeadPlace, MAX_REASON_BYTES, MAX_SEARCH_BYTES, Past, Redrive,
@@ -29,7 +29,7 @@ fn dead() -> Job {
     }
 }
 
-fn letter() -> DeadLetter {
+fn exported() -> DeadLetter {
     let attempt = |start| Attempt {
         token: token(start),
         worker: WorkerId::new("w").unwrap(),
@@ -124,9 +124,9 @@ fn r26_r40_a_gathered_payload_has_a_limit_of_its_own_in_edits_and_imports() {
     let large = || sized(2 * MAX_PAYLOAD_BYTES);
     let gathers = Shape { fold: Fold::Collect { cap: 9 }, ..Shape::default() };
     let with = |shape: &Shape, payload| {
-        let mut letter = letter();
-        (letter.job.shape, letter.job.payload) = (shape.clone(), payload);
-        letter
+        let mut exported = exported();
+        (exported.job.shape, exported.job.payload) = (shape.clone(), payload);
+        exported
     };
     assert!(with(&gathers, large()).validate(&limits).is_ok());
     let over = with(&gathers, sized(MAX_FOLDED_BYTES + 1)).validate(&limits).unwrap_err();
@@ -141,11 +141,11 @@ fn r26_r40_a_gathered_payload_has_a_limit_of_its_own_in_edits_and_imports() {
 #[test]
 fn r40_a_letter_that_no_store_wrote_is_refused() {
     let limits = Limits { payload_bytes: 8, ..Limits::default() };
-    assert!(letter().validate(&limits).is_ok());
+    assert!(exported().validate(&limits).is_ok());
     let refused = |change: &dyn Fn(&mut DeadLetter)| {
-        let mut letter = letter();
-        change(&mut letter);
-        letter.validate(&limits).unwrap_err().field().map(str::to_owned)
+        let mut exported = exported();
+        change(&mut exported);
+        exported.validate(&limits).unwrap_err().field().map(str::to_owned)
     };
     assert_eq!(refused(&|l| l.job.state = JobState::Succeeded).as_deref(), Some("state"));
     assert_eq!(refused(&|l| l.job.ended_at = None).as_deref(), Some("state"));
@@ -182,19 +182,19 @@ fn effect(name: &str, by: u64) -> Effect {
 
 #[test]
 fn r26_a_letter_is_known_by_the_job_that_it_was_at_first() {
-    let (here, past) = letter().arrive(JobId::new(70));
-    assert_eq!((here.id, past.origin), (JobId::new(70), Some(letter().origin())));
-    let again = DeadLetter { job: here, past, ..letter() };
-    assert_eq!(again.origin(), letter().origin());
-    assert!(letter().is_of(&dead()) && !again.is_of(&again.job));
+    let (here, past) = exported().arrive(JobId::new(70));
+    assert_eq!((here.id, past.origin), (JobId::new(70), Some(exported().origin())));
+    let again = DeadLetter { job: here, past, ..exported() };
+    assert_eq!(again.origin(), exported().origin());
+    assert!(exported().is_of(&dead()) && !again.is_of(&again.job));
     let edited =
-        DeadLetter { past: again.past.clone().edited(Payload::from_stored("[1]")), ..letter() };
-    let acted = DeadLetter { effects: vec![effect("a", 1), effect("b", 2)], ..letter() };
-    for letter in [letter(), again, edited, acted] {
-        let text = serde_json::to_string(&letter).unwrap();
-        assert_eq!(serde_json::from_str::<DeadLetter>(&text).unwrap(), letter);
+        DeadLetter { past: again.past.clone().edited(Payload::from_stored("[1]")), ..exported() };
+    let acted = DeadLetter { effects: vec![effect("a", 1), effect("b", 2)], ..exported() };
+    for exported in [exported(), again, edited, acted] {
+        let text = serde_json::to_string(&exported).unwrap();
+        assert_eq!(serde_json::from_str::<DeadLetter>(&text).unwrap(), exported);
         // As a client reads a server's answer.
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(serde_json::from_value::<DeadLetter>(value).unwrap(), letter);
+        assert_eq!(serde_json::from_value::<DeadLetter>(value).unwrap(), exported);
     }
 }

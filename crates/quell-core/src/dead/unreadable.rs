@@ -1,8 +1,8 @@
-//! Jobs whose rows cannot be decoded (R25): set aside, listed, and put back where they were.
+//! Jobs whose rows cannot be decoded (R25): set aside, listed, and restored to where they were.
 //!
 //! A row is unreadable because something damaged it, or because a newer Quell wrote it. The store
 //! call that meets such a row sets it aside and goes on without it, so that it harms no other job.
-//! Workers try to restore such rows: a newer process puts back what an older one could not decode.
+//! Workers try to restore such rows: a newer process can decode what an older one could not.
 
 use serde::{Deserialize, Serialize};
 

@@ -31,7 +31,7 @@ pub struct Explanation {
     /// The newest ticks of schedules among its triggers (R36), oldest first.
     #[serde(default)]
     pub ticks: Vec<Tick>,
-    /// What it was before someone edited its payload, or imported it.
+    /// Its payload and origin before an operator edited or imported it.
     #[serde(default)]
     pub past: Past,
     /// Its recorded effects, by name (R23).
@@ -109,8 +109,8 @@ pub fn describe_reason(reason: DueReason) -> &'static str {
         DueReason::Backoff => "the backoff after a failed attempt",
         DueReason::Snoozed => "the handler asked to be run later",
         DueReason::Released => "a worker gave it back when it shut down",
-        DueReason::Lapsed => "its lease lapsed and it was taken back",
-        DueReason::Redriven => "someone put the dead job back",
+        DueReason::Lapsed => "its lease expired and it was taken back",
+        DueReason::Redriven => "an operator redrove the dead job",
         DueReason::Full => "the next trigger did not fit into the window",
     }
 }
@@ -148,8 +148,8 @@ impl fmt::Display for Explanation {
         for absorbed in &self.absorbed {
             writeln!(f, "  absorbed   job {absorbed}, which failed")?;
         }
-        if let Some(heir) = job.absorbed_by {
-            writeln!(f, "  absorbed   by job {heir}: see it for what happened next")?;
+        if let Some(successor) = job.absorbed_by {
+            writeln!(f, "  absorbed   by job {successor}: see it for what happened next")?;
         }
         if let Some(window) = self.open_window {
             writeln!(f, "  window     job {window} gathers newer triggers of the key")?;

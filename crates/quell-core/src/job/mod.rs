@@ -1,8 +1,8 @@
 //! A job, its states, and the moves between them.
 //!
-//! No other move exists (SPEC "Words"); each function here is one of them and refuses the rest.
-//! Stores that keep rows load a [`Job`], call the move, and write it back; where they restate a
-//! move in their own language, tests compare the two.
+//! No other move exists (see "Words" in docs/semantics.md); each function here is one of them and
+//! refuses the rest. Stores that keep rows load a [`Job`], call the move, and write it back; where
+//! they restate a move in their own language, tests compare the two.
 
 mod explain;
 mod shape;
@@ -32,7 +32,7 @@ pub enum JobState {
     Running,
     /// An attempt ended well.
     Succeeded,
-    /// Buried: it waits for someone to redrive or discard it.
+    /// No further attempt comes: it waits until an operator redrives or discards it.
     Dead,
     /// Ended on request.
     Cancelled,
@@ -66,7 +66,7 @@ impl JobState {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Whether no attempt will come any more, unless someone redrives it.
+    /// Whether no attempt will come any more, unless an operator redrives it.
     #[must_use]
     pub fn is_ended(self) -> bool {
         !matches!(self, JobState::Scheduled | JobState::Running)
@@ -141,12 +141,12 @@ pub struct Job {
     pub failures: u32,
     /// The fence of the current or last attempt, which counts every start there ever was.
     pub token: LeaseToken,
-    /// Its crashes in a row: how often its lease lapsed because its worker was gone, since an attempt
-    /// of it last reported (R25).
+    /// Its crashes in a row: how often its lease expired because its worker was gone, since an
+    /// attempt of it last reported (R25).
     pub lapses: u32,
     /// The worker of the current or last attempt.
     pub worker: Option<WorkerId>,
-    /// When the lease lapses, while it runs.
+    /// When the lease expires, while it runs.
     pub lease_until: Option<Timestamp>,
     /// The start of the current or last attempt.
     pub started_at: Option<Timestamp>,
@@ -236,7 +236,7 @@ impl Job {
         TriggerId { job: self.id, seq: self.window.triggers }
     }
 
-    /// The attempt that its row tells of: the one that runs, or the one that succeeded. All others
+    /// The attempt that is on its own row: the one that runs, or the one that succeeded. All others
     /// are on record on their own.
     #[must_use]
     pub fn attempt_on_row(&self) -> Option<Attempt> {
@@ -303,7 +303,7 @@ impl Job {
         self.state == JobState::Scheduled && !self.waits && self.window.due_at <= now
     }
 
-    /// Whether `token` is the fence of its running attempt and the lease has not lapsed (R21).
+    /// Whether `token` is the fence of its running attempt and the lease has not expired (R21).
     #[must_use]
     pub fn is_held_by(&self, token: LeaseToken, now: Timestamp) -> bool {
         self.state == JobState::Running
@@ -325,18 +325,18 @@ impl Job {
         self.lease_until = Some(now + claim.lease);
     }
 
-    /// Ends the running attempt; `heir` is the key's next window, if there is one: that with the
-    /// smallest id (R10, R12). It changes where it absorbs this job or waits for it.
+    /// Ends the running attempt; `successor` is the key's next window, if there is one: that with
+    /// the smallest id (R10, R12). It changes where it absorbs this job or waits for it.
     ///
     /// The caller has checked the fence with [`Job::is_held_by`].
     ///
     /// # Panics
-    /// When the job does not run, or `heir` is not a window of its key.
+    /// When the job does not run, or `successor` is not a window of its key.
     pub fn settle(
         &mut self,
         now: Timestamp,
         outcome: &Outcome,
-        heir: Option<&mut Job>,
+        successor: Option<&mut Job>,
     ) -> SettledAs {
         assert!(self.state == JobState::Running, "job {} is settled but does not run", self.id);
         self.lease_until = None;
@@ -360,11 +360,12 @@ impl Job {
                     FailureKind::Permanent => self.bury(now),
                     FailureKind::Transient { backoff, last, .. } => {
                         let due = now + backoff;
-                        let joins = heir.as_deref().is_some_and(|heir| self.fits_into(heir));
+                        let joins =
+                            successor.as_deref().is_some_and(|successor| self.fits_into(successor));
                         if last && !joins {
                             self.bury(now)
                         } else {
-                            self.go_back(now, due, DueReason::Backoff, heir)
+                            self.go_back(now, due, DueReason::Backoff, successor)
                         }
                     }
                 }
@@ -372,25 +373,29 @@ impl Job {
             Outcome::Snoozed { delay } => {
                 self.lapses = 0;
                 self.attempt = self.attempt.saturating_sub(1);
-                self.go_back(now, now + *delay, DueReason::Snoozed, heir)
+                self.go_back(now, now + *delay, DueReason::Snoozed, successor)
             }
             Outcome::Released => {
                 self.attempt = self.attempt.saturating_sub(1);
                 // R30: it keeps its place in the queue.
                 let due = self.window.due_at.min(now);
-                self.go_back(now, due, DueReason::Released, heir)
+                self.go_back(now, due, DueReason::Released, successor)
             }
         }
     }
 
-    /// running → scheduled because the lease lapsed (R21); no attempt is spent. A lapse that is a
-    /// [crash](crate::crash::is_crash) is counted, and from the second in a row on the job waits
-    /// before it runs again (R25). Any other lapse leaves the count as it is.
+    /// running → scheduled because the lease expired (R21); no attempt is spent. An expiry that is
+    /// a [crash](crate::crash::is_crash) is counted, and from the second in a row on the job waits
+    /// before it runs again (R25). Any other expiry leaves the count as it is.
     ///
     /// # Panics
-    /// When the job does not run, or `heir` is not a window of its key.
-    pub fn lapse(&mut self, now: Timestamp, crash: bool, heir: Option<&mut Job>) -> SettledAs {
-        assert!(self.state == JobState::Running, "job {} lapsed but does not run", self.id);
+    /// When the job does not run, or `successor` is not a window of its key.
+    pub fn lapse(&mut self, now: Timestamp, crash: bool, successor: Option<&mut Job>) -> SettledAs {
+        assert!(
+            self.state == JobState::Running,
+            "the lease of job {} expired, but the job does not run",
+            self.id
+        );
         self.lease_until = None;
         self.attempt = self.attempt.saturating_sub(1);
         let mut pause = std::time::Duration::ZERO;
@@ -399,7 +404,7 @@ impl Job {
             let ran = self.started_at.map(|started_at| now.since(started_at)).unwrap_or_default();
             pause = crate::crash::pause(self.lapses, self.id, ran);
         }
-        self.go_back(now, now + pause, DueReason::Lapsed, heir)
+        self.go_back(now, now + pause, DueReason::Lapsed, successor)
     }
 
     /// Ends a job that waits or runs, on request.
@@ -426,16 +431,16 @@ impl Job {
     /// later ones could not be gathered into.
     ///
     /// # Panics
-    /// When `heir` is not a window of its key.
+    /// When `successor` is not a window of its key.
     pub fn redrive(
         &mut self,
         now: Timestamp,
         payload: Option<&Payload>,
-        heir: Option<&mut Job>,
+        successor: Option<&mut Job>,
     ) -> Result<(SettledAs, Option<Payload>)> {
         if self.state != JobState::Dead {
             let (id, state) = (self.id, self.state);
-            let message = format!("job {id} is {state}: only a dead job can be put back");
+            let message = format!("job {id} is {state}: only a dead job can be redriven");
             return Err(Error::new(ErrorKind::IllegalMove, message));
         }
         let before = payload.map(|payload| self.edit(payload)).transpose()?.flatten();
@@ -446,11 +451,11 @@ impl Job {
         self.failures = 0;
         self.lapses = 0;
         self.ended_at = None;
-        Ok((self.go_back(now, now, DueReason::Redriven, heir), before))
+        Ok((self.go_back(now, now, DueReason::Redriven, successor), before))
     }
 
-    /// unreadable → where it was, now that its row can be decoded (R25). An attempt that ran lost its
-    /// lease without being spent; a window joins the newer one of its key (R12).
+    /// unreadable → where it was, now that its row can be decoded (R25). An attempt that ran lost
+    /// its lease without being spent; a window joins the newer one of its key (R12).
     ///
     /// # Panics
     /// When the job is not unreadable, or `successor` is not a window of its key.
@@ -518,8 +523,8 @@ impl Job {
         self.folded_into(next).is_some()
     }
 
-    /// Back to scheduled, or into the next window of its key (R12). Where it does not fit into that,
-    /// it is a closed window, and of the two the one with the smaller id runs first (R10).
+    /// Back to scheduled, or into the next window of its key (R12). Where it does not fit into
+    /// that, it is a closed window, and of the two the one with the smaller id runs first (R10).
     fn go_back(
         &mut self,
         now: Timestamp,
@@ -529,8 +534,8 @@ impl Job {
     ) -> SettledAs {
         self.shape.closed = next.is_some();
         let folded = next.as_deref().and_then(|next| self.folded_into(next));
-        let (heir, payload, elements) = match (next, folded) {
-            (Some(heir), Some((payload, elements))) => (heir, payload, elements),
+        let (successor, payload, elements) = match (next, folded) {
+            (Some(successor), Some((payload, elements))) => (successor, payload, elements),
             (next, _) => {
                 self.state = JobState::Scheduled;
                 self.window = self.window.requeue(not_before, reason);
@@ -541,22 +546,22 @@ impl Job {
             }
         };
         assert!(
-            heir.is_open_window() && heir.key == self.key && heir.task == self.task,
+            successor.is_open_window() && successor.key == self.key && successor.task == self.task,
             "job {} cannot be absorbed by job {}",
             self.id,
-            heir.id
+            successor.id
         );
         self.shape.closed = false;
-        heir.window = heir.window.absorb(&self.window, not_before);
-        heir.payload = payload;
-        heir.priority = heir.priority.max(self.priority);
-        heir.failures = heir.failures.max(self.failures);
-        heir.lapses = heir.lapses.max(self.lapses);
-        heir.suppressed = heir.suppressed.saturating_add(self.suppressed);
-        heir.count_elements(elements);
-        self.absorbed_by = Some(heir.id);
+        successor.window = successor.window.absorb(&self.window, not_before);
+        successor.payload = payload;
+        successor.priority = successor.priority.max(self.priority);
+        successor.failures = successor.failures.max(self.failures);
+        successor.lapses = successor.lapses.max(self.lapses);
+        successor.suppressed = successor.suppressed.saturating_add(self.suppressed);
+        successor.count_elements(elements);
+        self.absorbed_by = Some(successor.id);
         self.end(now, JobState::Absorbed);
-        SettledAs::Absorbed { by: heir.id, due: heir.window.due_at }
+        SettledAs::Absorbed { by: successor.id, due: successor.window.due_at }
     }
 
     fn bury(&mut self, now: Timestamp) -> SettledAs {
@@ -596,7 +601,8 @@ mod tests {
         }
         for from in JobState::ALL {
             for to in JobState::ALL {
-                // A redrive may join an open window, which the dead job reaches by way of scheduled.
+                // A redrive may join an open window, which the dead job reaches by way of
+                // scheduled.
                 assert_eq!(from.may_become(to), moves.contains(&(from, to)), "{from} to {to}");
             }
         }

@@ -1,4 +1,4 @@
-//! Dead letters in the memory store (R25, R26).
+//! Dead jobs in the memory store (R25, R26).
 
 use async_trait::async_trait;
 
@@ -63,9 +63,11 @@ impl State {
     pub(super) fn redrive(&mut self, redrive: &Redrive) -> Result<SettledAs> {
         let (now, id) = (self.now(), redrive.id);
         self.known(id)?;
-        let place = self.told();
+        let place = self.next_event();
         let (became, before) = self
-            .update_with_heir(id, |job, heir| job.redrive(now, redrive.payload.as_ref(), heir))
+            .update_with_successor(id, |job, successor| {
+                job.redrive(now, redrive.payload.as_ref(), successor)
+            })
             .transpose()?
             .unwrap_or((SettledAs::Refused, None));
         let edited = before.is_some();
@@ -76,7 +78,7 @@ impl State {
         self.free_holds(id);
         self.free_records_of(id);
         let became = self.moved_back(id, became);
-        self.tell_at(place, || Event::Redrive { t: now, job: id, became, edited });
+        self.push_event_at(place, || Event::Redrive { t: now, job: id, became, edited });
         Ok(became)
     }
 
@@ -106,7 +108,7 @@ impl State {
         self.remove(id);
         self.free_holds(id);
         let t = self.now();
-        self.tell(|| Event::Discard { t, job: id, reason: reason.to_owned() });
+        self.push_event(|| Event::Discard { t, job: id, reason: reason.to_owned() });
         true
     }
 
@@ -119,7 +121,7 @@ impl State {
         }
         let id = self.next_id();
         let (job, past) = letter.arrive(id);
-        self.tell(|| Event::imported(t, &job, origin));
+        self.push_event(|| Event::imported(t, &job, origin));
         self.insert_ended(job, letter.attempts.clone());
         self.take_effects(id, &letter.effects);
         self.pasts.insert(id, past);

@@ -40,7 +40,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes in what came with an imported job.
+    /// Takes in the effects of an imported job.
     pub(super) fn take_effects(&mut self, id: JobId, effects: &[Effect]) {
         if !effects.is_empty() {
             let by_name = effects.iter().map(|effect| (effect.name.clone(), effect.clone()));

@@ -1,6 +1,6 @@
 //! The indexes over the jobs of the memory store: which may start, wait and run.
 //!
-//! Invariant: they follow from the jobs, but for what [`Indexes::note_key`] tells of jobs elsewhere.
+//! Invariant: they follow from the jobs, but for jobs elsewhere that [`Indexes::note_key`] records.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ pub(super) type Lane = (QueueName, TaskName, Option<Key>);
 /// The indexes over jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Indexes {
-    /// Whether `ready` is kept: the stores that parts are lent to know who comes next.
+    /// Whether `ready` is kept: stores that use a part have their own order.
     has_lines: bool,
     pub(super) ready: BTreeMap<Lane, Ready>,
     pub(super) open: BTreeMap<TaskKey, JobId>,

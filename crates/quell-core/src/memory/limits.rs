@@ -8,7 +8,7 @@ use crate::limit::{PartitionUsed, StartLog, Used};
 use crate::queue::{QueueInfo, QueueSettings, Rate, TaskInfo, TaskSettings};
 use crate::{Claim, Key, QueueName, TaskName, Timestamp};
 
-/// What operators set, and what the limits count.
+/// The settings of queues and tasks, and the starts that limits count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Limits {
     /// None for a queue whose settings were deleted (R32).
@@ -125,7 +125,7 @@ impl State {
         self.limits.change_rates(queue, settings, now);
         self.limits.queues.insert(queue.clone(), Some(settings.clone()));
         let (name, settings) = (queue.clone(), settings.clone());
-        self.tell(|| Event::Queue { t: now, queue: name, settings });
+        self.push_event(|| Event::Queue { t: now, queue: name, settings });
         self.wake_all(queue.clone());
     }
 
@@ -136,7 +136,7 @@ impl State {
         }
         self.limits.change_rates(queue, &QueueSettings::default(), now);
         self.limits.queues.insert(queue.clone(), None);
-        self.tell(|| Event::QueueDeleted { t: now, queue: queue.clone() });
+        self.push_event(|| Event::QueueDeleted { t: now, queue: queue.clone() });
         self.wake_all(queue.clone());
         true
     }
@@ -144,7 +144,7 @@ impl State {
     pub(super) fn set_task(&mut self, task: &TaskName, settings: &TaskSettings) {
         let (now, settings) = (self.now(), *settings);
         self.limits.tasks.insert(task.clone(), settings);
-        self.tell(|| Event::TaskChanged { t: now, task: task.clone(), settings });
+        self.push_event(|| Event::TaskChanged { t: now, task: task.clone(), settings });
         let queues: Vec<QueueName> = self.limits.queues.keys().cloned().collect();
         queues.into_iter().for_each(|queue| self.wake_all(queue));
     }

@@ -2,11 +2,11 @@
 //! run workers on in tests.
 //!
 //! It keeps nothing through a restart and has no clock: without a `now` it uses the highest time it
-//! was ever given. `state` holds the rows, `indexes` what follows from them, `limits` what operators set, `line`
-//! knows who comes next, `effects` keeps what attempts record, `alerts` what servers watch, `moves`
-//! changes them, `dead` lets them rest, `results` keeps what came of them, `workers` knows who works, `rows` shows them to
-//! `accept`, `schedules` makes ticks into triggers, `snapshot` sets them beside others. `part` lends
-//! all of it to stores that keep their rows elsewhere.
+//! was ever given. `state` has the rows, `indexes` what follows from them, `limits` the settings,
+//! `line` the order of jobs, `effects` the records of attempts, `alerts` the states of alerts,
+//! `moves` changes them, `dead` has the dead ones, `results` their outcomes, `workers` the worker
+//! rows, `rows` shows them to `accept`, `schedules` makes ticks into triggers, `snapshot` sets them
+//! beside others. `part` lends all of it to stores that keep their rows elsewhere.
 
 mod alerts;
 mod dead;
@@ -86,8 +86,8 @@ impl MemoryStore {
         Snapshot::of(&self.locked())
     }
 
-    /// The same store, whose ids begin with `ids.next` and go on by `ids.step`: to be compared with a
-    /// store of several shards.
+    /// The same store, whose ids begin with `ids.next` and go on by `ids.step`: to be compared with
+    /// a store of several shards.
     #[must_use]
     pub fn numbered(self, ids: part::Ids) -> Self {
         let mut state = self.locked();
@@ -103,13 +103,13 @@ impl MemoryStore {
         MemoryStore { history: Some(sink), ..self }
     }
 
-    /// Runs one atomic step at `now`, then tells of what it changed.
+    /// Runs one atomic step at `now`, then publishes what it changed.
     fn step<R>(&self, now: Option<Timestamp>, step: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         state.set_now(now);
         let answer = step(&mut state);
         state.know_met();
-        let (wakes, events) = state.take_news();
+        let (wakes, events) = state.take_notifications();
         let (next_tick, ended) = (state.next_tick.take(), std::mem::take(&mut state.ended));
         let cancelled = std::mem::take(&mut state.cancelled);
         if let Some(history) = &self.history {

@@ -34,7 +34,7 @@ impl State {
     pub(super) fn start_claimed(&mut self, id: JobId, claim: &Claim) -> Option<ClaimedJob> {
         let job = self.start(id, claim)?;
         let now = self.now();
-        self.tell(|| Event::claimed(now, claim, &job));
+        self.push_event(|| Event::claimed(now, claim, &job));
         Some(job)
     }
 
@@ -73,7 +73,7 @@ impl State {
         held.then(|| {
             let until = now + length;
             self.update(lease.job, |job| job.lease_until = Some(until));
-            self.tell(|| Event::Renew { t: now, job: lease.job, token: lease.token, until });
+            self.push_event(|| Event::Renew { t: now, job: lease.job, token: lease.token, until });
             until
         })
     }
@@ -82,18 +82,19 @@ impl State {
         let Settlement { lease, outcome } = settlement;
         let now = self.now();
         let held = self.job(lease.job).is_some_and(|job| job.is_held_by(lease.token, now));
-        let place = self.told();
+        let place = self.next_event();
         if !held {
             let became = settlement.without_lease(self.job(lease.job));
-            self.tell(|| Event::settled(now, settlement, became));
+            self.push_event(|| Event::settled(now, settlement, became));
             return Settled { lease: *lease, became };
         }
         if let Some((ended, error)) = outcome.on_record() {
             self.record_attempt(lease.job, ended, error);
         }
-        let became = self.end_attempt(lease.job, |job, heir| job.settle(now, outcome, heir));
+        let became =
+            self.end_attempt(lease.job, |job, successor| job.settle(now, outcome, successor));
         let became = became.unwrap_or(SettledAs::Refused);
-        self.tell_at(place, || Event::settled(now, settlement, became));
+        self.push_event_at(place, || Event::settled(now, settlement, became));
         Settled { lease: *lease, became }
     }
 
@@ -110,10 +111,10 @@ impl State {
         let now = self.now();
         let token = self.job(id)?.token;
         self.record_attempt(id, AttemptOutcome::Lapsed, None);
-        let place = self.told();
+        let place = self.next_event();
         let crash = is_crash(self.job(id)?, &self.workers);
-        let became = self.end_attempt(id, |job, heir| job.lapse(now, crash, heir))?;
-        self.tell_at(place, || Event::Lapse { t: now, job: id, token, became, crash });
+        let became = self.end_attempt(id, |job, successor| job.lapse(now, crash, successor))?;
+        self.push_event_at(place, || Event::Lapse { t: now, job: id, token, became, crash });
         Some(Lapsed { lease: Lease { job: id, token }, became, crash })
     }
 
@@ -123,7 +124,7 @@ impl State {
         id: JobId,
         end: impl FnOnce(&mut Job, Option<&mut Job>) -> SettledAs,
     ) -> Option<SettledAs> {
-        let became = self.update_with_heir(id, end)?;
+        let became = self.update_with_successor(id, end)?;
         let became = self.moved_back(id, became);
         self.free_key(id);
         self.free_slot(id);
@@ -171,7 +172,7 @@ impl State {
         }
     }
 
-    /// R31: what the queue's limits held back may start, at any worker.
+    /// R31: jobs that wait for the queue's limits may start, at any worker.
     fn free_slot(&mut self, id: JobId) {
         let queue = self.job(id).map(|job| job.queue.clone());
         if let Some(queue) = queue.filter(|queue| self.settings(queue).limits_concurrency()) {
@@ -197,11 +198,11 @@ impl State {
             self.free_slot(id);
             self.cancelled.push(id);
         }
-        self.tell(|| Event::Cancel { t: now, job: id });
+        self.push_event(|| Event::Cancel { t: now, job: id });
         Ok(())
     }
 
-    /// Sets a job aside of which the row cannot be decoded (R25). Its idempotency keys answer with
+    /// Sets a job aside whose row cannot be decoded (R25). Its idempotency keys answer with
     /// its state.
     pub(super) fn set_aside(&mut self, id: JobId, reason: &str) {
         let Some(job) = self.job(id) else { return };
@@ -216,14 +217,14 @@ impl State {
             self.free_slot(id);
         }
         let t = self.now();
-        self.tell(|| Event::SetAside { t, job: id, reason: reason.to_owned() });
+        self.push_event(|| Event::SetAside { t, job: id, reason: reason.to_owned() });
     }
 
     /// Puts a job back that was set aside in the state `was`, now that its row can be decoded.
     pub(super) fn restore(&mut self, id: JobId, was: JobState) {
-        let (t, place) = (self.now(), self.told());
+        let (t, place) = (self.now(), self.next_event());
         let waits = matches!(was, JobState::Scheduled | JobState::Running);
-        let restored = self.update_with_heir(id, |job, successor| {
+        let restored = self.update_with_successor(id, |job, successor| {
             job.restore(t, was, successor.filter(|_| waits));
             (job.state, job.window.due_at, job.absorbed_by)
         });
@@ -240,7 +241,7 @@ impl State {
             }
             _ => {}
         }
-        self.tell_at(place, || Event::Restored { t, job: id, state });
+        self.push_event_at(place, || Event::Restored { t, job: id, state });
     }
 
     pub(super) fn flush(&mut self, task: &TaskName, key: &Key) -> Option<JobId> {
@@ -269,7 +270,7 @@ impl State {
         let gone: Vec<JobId> = old.into_iter().take(limit).collect();
         for id in &gone {
             self.remove(*id);
-            self.tell(|| Event::Prune { t: now, job: *id });
+            self.push_event(|| Event::Prune { t: now, job: *id });
         }
         let mut pruned = Pruned { jobs: count(gone.len()), expired: 0, more: false };
         pruned.reaches(pruned.jobs, limit);

@@ -68,10 +68,10 @@ pub struct Ids {
     pub step: u64,
 }
 
-/// What others must hear of once the step is durable.
+/// Notifications to publish once the step is durable.
 #[derive(Clone, Debug, Default)]
 pub struct News {
-    /// The earliest new due time of each queue; [`Timestamp::MIN`] where workers must look anew.
+    /// The earliest new due time of each queue; [`Timestamp::MIN`] where workers must look again.
     pub wakes: BTreeMap<QueueName, Timestamp>,
     /// When workers, who know of later ticks only, are to ask for ticks.
     pub next_tick: Option<Timestamp>,
@@ -79,7 +79,7 @@ pub struct News {
     pub ended: Vec<JobId>,
     /// Running jobs that were cancelled.
     pub cancelled: Vec<JobId>,
-    /// What happened, in order; empty unless someone wants to know.
+    /// The events, in order; empty without a history.
     pub events: Vec<Event>,
 }
 
@@ -90,7 +90,7 @@ pub struct Ended {
     pub rows: Rows,
     /// The id that the next new job would have got.
     pub next_id: u64,
-    /// What others must hear.
+    /// What to publish.
     pub news: News,
 }
 
@@ -109,8 +109,8 @@ impl Part {
     }
 
     /// Notes jobs of a key whose rows were not loaded: whether one of them runs, and the oldest
-    /// closed window (R10, R11). Such a window is enough for [`Part::enqueue`]; the other steps need
-    /// its row.
+    /// closed window (R10, R11). Such a window is enough for [`Part::enqueue`]; the other steps
+    /// need its row.
     pub fn note_key(&mut self, task_key: &TaskKey, runs: bool, closed: Option<JobId>) {
         self.0.indexes.note_key(task_key, runs, closed);
     }
@@ -119,7 +119,7 @@ impl Part {
     #[must_use]
     pub fn end(mut self) -> Ended {
         self.0.know_met();
-        let (wakes, events) = self.0.take_news();
+        let (wakes, events) = self.0.take_notifications();
         let State {
             next_id,
             jobs,
@@ -177,14 +177,14 @@ impl Part {
 
     /// As [`Store::settle`](crate::Store::settle), on the jobs with all that hangs on them, other
     /// jobs of their keys that wait or run, what is remembered of these keys, and the dedup and
-    /// idempotency keys that name the jobs. Of a job that succeeds its row is enough, the other jobs
-    /// of its key and the settings of its queue.
+    /// idempotency keys that name the jobs. Of a job that succeeds its row is enough, the other
+    /// jobs of its key and the settings of its queue.
     pub fn settle(&mut self, settlements: &[Settlement]) -> Vec<Settled> {
         settlements.iter().map(|one| self.0.settle(one)).collect()
     }
 
     /// As [`Store::reap`](crate::Store::reap), on the rows that [`Part::settle`] needs of the jobs
-    /// whose leases lapsed; `workers` are all worker rows, by name and incarnation.
+    /// whose leases expired; `workers` are all worker rows, by name and incarnation.
     pub fn reap(&mut self, workers: Vec<WorkerRow>, limit: usize) -> Vec<Lapsed> {
         self.0.workers = workers;
         self.0.reap(limit)
@@ -249,19 +249,19 @@ impl Part {
     }
 
     /// Lets the key's next window start where no attempt of the key runs any more (R11), on the row
-    /// of that window: after a job was set aside of which not even the key can be decoded.
+    /// of that window: after a job was set aside whose key cannot be decoded either.
     pub fn free_key(&mut self, task_key: &TaskKey) {
         self.0.free_next_window(task_key);
     }
 
-    /// As [`UnreadableJobs::restore`](crate::UnreadableJobs::restore), of one job that was set aside
-    /// in the state `was`, on the same rows.
+    /// As [`UnreadableJobs::restore`](crate::UnreadableJobs::restore), of one job that was set
+    /// aside in the state `was`, on the same rows.
     pub fn restore(&mut self, id: JobId, was: JobState) {
         self.0.restore(id, was);
     }
 
     /// As [`DeadLetters::import_dead`](crate::DeadLetters::import_dead), on the jobs that the
-    /// letters were or became here, with their pasts.
+    /// imported ones were or became here, with their pasts.
     pub fn import_dead(&mut self, letters: &[DeadLetter]) -> Vec<Imported> {
         letters.iter().map(|letter| self.0.import(letter)).collect()
     }
@@ -334,14 +334,15 @@ impl Part {
     }
 
     /// As [`Store::explain`](crate::Store::explain), on the job with all that hangs on it, the jobs
-    /// that it absorbed, the open window of its key, its ticks and the newest keyed jobs of its task.
+    /// that it absorbed, the open window of its key, its ticks and the newest keyed jobs of its
+    /// task.
     #[must_use]
     pub fn explain(&self, target: &ExplainTarget) -> Option<Explanation> {
         self.0.explain(target)
     }
 
-    /// As [`Store::result`](crate::Store::result), on the job, its heirs and the records that name
-    /// them.
+    /// As [`Store::result`](crate::Store::result), on the job, its successors and the records that
+    /// name them.
     #[must_use]
     pub fn result(&self, id: JobId) -> Option<JobResult> {
         self.0.result(id)

@@ -1,15 +1,15 @@
-//! Idempotency records in the memory store, and what came of jobs (R19, R37).
+//! Idempotency records in the memory store, and results of jobs (R19, R37).
 
 use super::state::State;
 use crate::{JobId, JobResult, JobState};
 
 impl State {
-    /// What came of a job, or of the heir that absorbed it.
+    /// The result of a job, or of the successor that absorbed it.
     pub(super) fn result(&self, id: JobId) -> Option<JobResult> {
         let mut id = id;
         while let Some(job) = self.job(id) {
             match job.absorbed_by {
-                Some(heir) if job.state == JobState::Absorbed => id = heir,
+                Some(successor) if job.state == JobState::Absorbed => id = successor,
                 _ => return Some(JobResult::of(job)),
             }
         }
@@ -28,7 +28,7 @@ impl State {
         self.records.values_mut().filter(|r| r.job == id).for_each(|record| record.kept = None);
     }
 
-    /// The records of an absorbed job are its heir's.
+    /// The records of an absorbed job are its successor's.
     pub(super) fn hand_over_records(&mut self, from: JobId, to: JobId) {
         self.records.values_mut().filter(|r| r.job == from).for_each(|record| record.job = to);
     }

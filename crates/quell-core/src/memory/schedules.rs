@@ -43,7 +43,7 @@ impl State {
         self.schedules.remove(name);
         self.ticks.retain(|(schedule, _), _| schedule != name);
         let (t, schedule) = (self.now(), name.clone());
-        self.tell(|| Event::Unscheduled { t, schedule });
+        self.push_event(|| Event::Unscheduled { t, schedule });
         Ok(())
     }
 
@@ -76,10 +76,10 @@ impl State {
 
     pub(super) fn run_schedule(&mut self, name: &ScheduleName) -> Result<Receipt> {
         let trigger = self.known_schedule(name)?.schedule.trigger.clone();
-        let (t, place) = (self.now(), self.told());
+        let (t, place) = (self.now(), self.next_event());
         let receipt = accept_trigger(self, &trigger);
-        let (schedule, told) = (name.clone(), receipt.clone());
-        self.tell_at(place, || Event::ScheduleRun { t, schedule, receipt: told });
+        let (schedule, fired) = (name.clone(), receipt.clone());
+        self.push_event_at(place, || Event::ScheduleRun { t, schedule, receipt: fired });
         Ok(receipt)
     }
 
@@ -113,12 +113,12 @@ impl State {
         let Some(info) = self.schedules.get(name) else { return fired };
         let schedule = info.schedule.clone();
         for tick in ticks.iter().copied() {
-            let (t, place) = (self.now(), self.told());
+            let (t, place) = (self.now(), self.next_event());
             let receipt = accept_trigger(self, &schedule.trigger);
             let row = Tick { schedule: name.clone(), tick, job: receipt.job(), by };
             self.ticks.insert((name.clone(), tick), row);
             let one = Fired::new(&schedule, tick, receipt);
-            self.tell_at(place, || Event::ticked(t, &one, by));
+            self.push_event_at(place, || Event::ticked(t, &one, by));
             fired.push(one);
         }
         fired
@@ -141,13 +141,13 @@ impl State {
         self.schedules.get_mut(name).ok_or_else(|| no_such_schedule(name))
     }
 
-    /// Tells workers, who sleep until the next tick they know of, and the history.
+    /// Notifies workers, which sleep until the next tick they know of, and records the change.
     fn schedule_changed(&mut self, name: &ScheduleName) {
         let Some(info) = self.schedules.get(name).cloned() else { return };
         if let Some(next) = info.next {
             self.next_tick = Some(self.next_tick.map_or(next, |known| known.min(next)));
         }
         let t = self.now();
-        self.tell(|| Event::schedule(t, &info));
+        self.push_event(|| Event::schedule(t, &info));
     }
 }

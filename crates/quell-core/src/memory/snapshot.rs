@@ -1,5 +1,5 @@
-//! All that a memory store keeps, to compare, to hash and to go back to: what a model checker walks
-//! over.
+//! The whole state of a memory store, to compare, to hash and to return to: the states of a model
+//! checker.
 
 use std::hash::{Hash, Hasher};
 
@@ -7,7 +7,7 @@ use super::state::State;
 
 /// A copy of everything that a [`MemoryStore`](super::MemoryStore) keeps.
 ///
-/// Two are equal where no call could ever tell the stores apart.
+/// Two are equal where no call could ever answer differently.
 ///
 /// ```
 /// use quell_core::{MemoryStore, Timestamp};

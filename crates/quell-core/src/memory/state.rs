@@ -1,7 +1,7 @@
 //! The rows of the memory store and the indexes over them.
 //!
 //! Every change of a job goes through [`State::update`], which keeps the indexes true and notes
-//! what others must be told: wake-ups and events.
+//! what to publish: wake-ups and events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -39,7 +39,7 @@ pub(super) struct State {
     pub(super) indexes: Indexes,
     pub(super) attempts: BTreeMap<JobId, Vec<Attempt>>,
     pub(super) effects: BTreeMap<JobId, BTreeMap<EffectName, Effect>>,
-    /// What jobs were before someone edited or imported them.
+    /// The payloads and origins of jobs before an operator edited or imported them.
     pub(super) pasts: BTreeMap<JobId, Past>,
     pub(super) limits: Limits,
     pub(super) holds: BTreeMap<TaskKey, Hold>,
@@ -57,11 +57,11 @@ pub(super) struct State {
     pub(super) met: BTreeSet<JobId>,
     /// When workers, who know of later ticks only, are to ask for ticks.
     pub(super) next_tick: Option<Timestamp>,
-    /// Jobs that have ended since someone was last told.
+    /// Jobs that have ended since ends were last published.
     pub(super) ended: Vec<JobId>,
     /// Running jobs that were cancelled since then.
     pub(super) cancelled: Vec<JobId>,
-    /// Whether someone wants the events.
+    /// Whether events are recorded.
     pub(super) has_history: bool,
     events: Vec<Event>,
 }
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    /// The same rows, told to nobody.
+    /// The same rows, without a history.
     pub(super) fn without_history(&self) -> State {
         State { has_history: false, ..self.clone() }
     }
@@ -132,25 +132,25 @@ impl State {
         id
     }
 
-    pub(super) fn take_news(&mut self) -> (BTreeMap<QueueName, Timestamp>, Vec<Event>) {
+    pub(super) fn take_notifications(&mut self) -> (BTreeMap<QueueName, Timestamp>, Vec<Event>) {
         (std::mem::take(&mut self.wakes), std::mem::take(&mut self.events))
     }
 
-    pub(super) fn tell(&mut self, event: impl FnOnce() -> Event) {
+    pub(super) fn push_event(&mut self, event: impl FnOnce() -> Event) {
         if self.has_history {
             self.events.push(event());
         }
     }
 
-    /// Puts what happened before what it led to, which is told from `place` on.
-    pub(super) fn tell_at(&mut self, place: usize, event: impl FnOnce() -> Event) {
+    /// Records an event before its consequences, which are recorded from `place` on.
+    pub(super) fn push_event_at(&mut self, place: usize, event: impl FnOnce() -> Event) {
         if self.has_history {
             self.events.insert(place.min(self.events.len()), event());
         }
     }
 
     /// Where the next event comes.
-    pub(super) fn told(&self) -> usize {
+    pub(super) fn next_event(&self) -> usize {
         self.events.len()
     }
 
@@ -190,7 +190,7 @@ impl State {
         let id = job.id;
         self.indexes.enter(&job);
         self.jobs.insert(id, Arc::new(job));
-        self.note_news(id, None);
+        self.note_change(id, None);
     }
 
     /// Changes a job; none where there is no such job.
@@ -204,7 +204,7 @@ impl State {
         self.indexes.leave(job);
         let answer = change(job);
         self.indexes.enter(job);
-        self.note_news(id, Some(before));
+        self.note_change(id, Some(before));
         Some(answer)
     }
 
@@ -216,18 +216,21 @@ impl State {
     }
 
     /// Changes a job that may be absorbed by the next window of its key.
-    pub(super) fn update_with_heir<R>(
+    pub(super) fn update_with_successor<R>(
         &mut self,
         id: JobId,
         change: impl FnOnce(&mut Job, Option<&mut Job>) -> R,
     ) -> Option<R> {
         let mut job = self.job(id)?.clone();
         let task_key = job.key.clone().map(|key| (job.task.clone(), key));
-        let heir = task_key.and_then(|task_key| self.next_window(&task_key));
-        let mut heir = heir.filter(|heir| *heir != id).and_then(|id| self.job(id).cloned());
-        let answer = change(&mut job, heir.as_mut());
-        if let Some(heir) = heir.filter(|heir| self.job(heir.id) != Some(heir)) {
-            self.replace(heir);
+        let successor = task_key.and_then(|task_key| self.next_window(&task_key));
+        let mut successor =
+            successor.filter(|successor| *successor != id).and_then(|id| self.job(id).cloned());
+        let answer = change(&mut job, successor.as_mut());
+        if let Some(successor) =
+            successor.filter(|successor| self.job(successor.id) != Some(successor))
+        {
+            self.replace(successor);
         }
         self.replace(job);
         Some(answer)
@@ -243,22 +246,22 @@ impl State {
         self.pasts.remove(&id);
     }
 
-    /// Takes in a job that ended elsewhere: no index knows it, and nobody waits for it.
+    /// Takes in a job that ended elsewhere: no index has it, and no caller waits for it.
     pub(super) fn insert_ended(&mut self, job: Job, attempts: Vec<Attempt>) {
-        assert!(job.state.is_ended(), "job {} came in and has not ended", job.id);
+        assert!(job.state.is_ended(), "job {} was inserted as ended but has not ended", job.id);
         self.met.insert(job.id);
         self.attempts.insert(job.id, attempts);
         self.jobs.insert(job.id, Arc::new(job));
     }
 
-    /// Notes what the change of a job means to others.
-    fn note_news(&mut self, id: JobId, before: Option<Place>) {
+    /// Notes the wake-up, end and event that follow from the change of a job.
+    fn note_change(&mut self, id: JobId, before: Option<Place>) {
         let Some(job) = self.jobs.get(&id) else { return };
         if job.state.is_ended() && before.as_ref().is_some_and(|(state, ..)| !state.is_ended()) {
             self.ended.push(id);
         }
         let is_in_line = job.state == JobState::Scheduled && !job.waits;
-        if is_in_line && before.as_ref().is_none_or(|before| is_news(before, job)) {
+        if is_in_line && before.as_ref().is_none_or(|before| must_wake(before, job)) {
             let due = job.window.due_at;
             let wake = self.wakes.entry(job.queue.clone()).or_insert(due);
             *wake = due.min(*wake);
@@ -279,7 +282,7 @@ impl State {
         self.limits.settings(queue)
     }
 
-    /// Tells workers to look at a queue now.
+    /// Wakes workers to look at a queue now.
     pub(super) fn wake_all(&mut self, queue: QueueName) {
         self.wakes.insert(queue, Timestamp::MIN);
     }
@@ -393,7 +396,7 @@ fn place(job: &Job) -> Place {
 }
 
 /// R34: whether a worker may now start the job earlier than it had to think before.
-fn is_news((state, window, waits, was, _): &Place, job: &Job) -> bool {
+fn must_wake((state, window, waits, was, _): &Place, job: &Job) -> bool {
     let was_in_line = *state == JobState::Scheduled && !waits && *was == lane(job);
     !was_in_line || job.window.due_at < window.due_at
 }

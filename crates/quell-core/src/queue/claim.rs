@@ -1,4 +1,4 @@
-//! What a worker asks for and what it is given: jobs under leases, and when to look again.
+//! Claims and their answers: jobs under leases, and when to look again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Draw, JobId, Key, LeaseToken, Payload, QueueName, TaskName, Timestamp, WorkerId};
 
-/// A worker's wish for jobs of one queue.
+/// A worker's request for jobs of one queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The queue.
@@ -72,7 +72,7 @@ pub struct ClaimedJob {
     pub first_at: Timestamp,
     /// When it was due.
     pub due_at: Timestamp,
-    /// When the lease lapses.
+    /// When the lease expires.
     pub lease_until: Timestamp,
 }
 

@@ -48,7 +48,7 @@ impl StartLog {
         self.0.retain(|at| cutoff < *at);
     }
 
-    /// The starts, oldest first, of which the oldest may count no more.
+    /// The starts, oldest first; the oldest ones may count no more.
     #[must_use]
     pub fn starts(&self) -> &[Timestamp] {
         &self.0

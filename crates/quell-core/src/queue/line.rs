@@ -155,7 +155,7 @@ impl Candidates {
         candidates
     }
 
-    /// The first `left` of these places, of which there are at most `depth` of a lane, and when the
+    /// The first `left` of these places, at most `depth` of each lane, and when the
     /// next of each lane is due; none where a lane may hold more that belong to them.
     #[must_use]
     pub fn merge(

@@ -49,7 +49,7 @@ impl PollSettings {
 pub enum Polled {
     /// It went through.
     Clean,
-    /// Another process held what it needed.
+    /// Another process held a row that it needed.
     Contended,
     /// Another error, which says nothing about contention.
     Failed,

@@ -39,7 +39,7 @@ pub struct QueueSettings {
     /// At most this many attempts of the queue at once, across all processes; none for no limit,
     /// 0 for nothing at all.
     pub concurrency: Option<u32>,
-    /// At most this many attempts of the queue at once by one worker, told by its id.
+    /// At most this many attempts of the queue at once by one worker, identified by its id.
     pub worker_concurrency: Option<u32>,
     /// At most this many attempts of one partition of the queue at once, across all processes.
     pub partition_concurrency: Option<u32>,

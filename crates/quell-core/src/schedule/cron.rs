@@ -1,8 +1,8 @@
 //! Cron expressions in a time zone, as moments of store time (R36).
 //!
 //! The calendar is croner's: which dates and times of day an expression names. What the zone makes
-//! of them is decided here, because days on which clocks change need one rule that can be told in
-//! two sentences. See [`Cron`] for it.
+//! of them is decided here, because days on which clocks change need one short rule: see
+//! [`Cron`].
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -139,7 +139,7 @@ impl Cron {
         }
     }
 
-    /// The next of the times that the expression names, each of which comes once.
+    /// The next time that the expression names; each comes once.
     fn next_named(&self, after: jiff::Timestamp) -> Option<jiff::Timestamp> {
         let mut civil = self.tz.to_datetime(after);
         loop {

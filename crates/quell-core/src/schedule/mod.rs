@@ -46,7 +46,7 @@ pub struct Schedule {
     pub name: ScheduleName,
     /// When its ticks are.
     pub spec: Spec,
-    /// What becomes of ticks that nobody was there for.
+    /// What happens to ticks that passed while no worker ran.
     #[serde(default)]
     pub catch_up: CatchUp,
     /// What each tick triggers.
@@ -61,7 +61,8 @@ impl Schedule {
     pub fn validate(&self, limits: &Limits) -> Result<()> {
         let about = |error: Error| error.at(format!("schedule {}", self.name));
         if matches!(self.trigger.when, When::At(_)) {
-            let message = "each tick would wait for the same moment: give a delay, or nothing";
+            let message =
+                "a fixed time would be the same for every tick: give a delay, or leave it out";
             return Err(about(Error::invalid("run_at", message)));
         }
         if self.trigger.idempotency.is_some() {

@@ -1,4 +1,5 @@
-//! Which ticks of a schedule fire: by plan, after an outage, and when someone asks for old ones.
+//! Which ticks of a schedule fire: by plan, after an outage, and when an operator asks for old
+//! ones.
 //!
 //! Pure functions of (schedule, what was handled, now). A store keeps a [`ScheduleInfo`] and the
 //! ticks that fired, and changes both in the step that accepts their triggers.
@@ -68,7 +69,7 @@ impl ScheduleInfo {
         ScheduleInfo { schedule, state, handled: now, last: None, next }
     }
 
-    /// Sets it anew; a plan that changed counts from `now`, and what fired stays on record. The
+    /// Sets it again; a plan that changed counts from `now`, and what fired stays on record. The
     /// state is the operator's and stays. Returns whether anything changed.
     pub fn set(&mut self, schedule: &Schedule, now: Timestamp) -> bool {
         if self.schedule == *schedule {
@@ -82,8 +83,8 @@ impl ScheduleInfo {
         true
     }
 
-    /// Pauses or resumes it. Ticks that passed meanwhile never fire by plan: whoever pauses a
-    /// schedule says that these runs are not wanted, and catching up is for outages. Returns
+    /// Pauses or resumes it. Ticks that passed meanwhile never fire by plan: an operator
+    /// who pauses a schedule does not want these runs, and catching up is for outages. Returns
     /// whether anything changed.
     pub fn switch(&mut self, state: ScheduleState, now: Timestamp) -> bool {
         if self.state == state {
@@ -115,8 +116,8 @@ impl ScheduleInfo {
         ticks
     }
 
-    /// The ticks among which [`due`](Self::due) chooses at `now`, at most `limit`: a store that does
-    /// not keep a row for each tick looks up which of them a backfill has fired.
+    /// The ticks among which [`due`](Self::due) chooses at `now`, at most `limit`: a store that
+    /// does not keep a row for each tick looks up which of them a backfill has fired.
     #[must_use]
     pub fn ticks_due(&self, now: Timestamp, limit: usize) -> Vec<Timestamp> {
         let spec = &self.schedule.spec;

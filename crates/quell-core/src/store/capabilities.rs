@@ -1,4 +1,5 @@
-//! What a store can do beyond the operations that every store has, and how it refuses the rest (R18).
+//! What a store can do beyond the operations that every store has, and how it refuses the rest
+//! (R18).
 //!
 //! A refusal names the capability, and comes before anything is written.
 
@@ -6,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, StoreId};
 
-/// What a store does natively, and what it does instead where it says no: a refusal of kind
-/// [`Unsupported`](crate::ErrorKind::Unsupported) that names the field, before anything is written,
-/// or the fallback that stands here.
+/// The native abilities of a store. A `false` means the fallback in the field's text, or a refusal
+/// of kind [`Unsupported`](crate::ErrorKind::Unsupported) that names the field, before anything is
+/// written, or the fallback that stands here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one independent promise")]
 pub struct Capabilities {
@@ -17,10 +18,11 @@ pub struct Capabilities {
     pub dedup: bool,
     /// Triggers inside the caller's own transaction (R4). Else they are refused.
     pub transactions: bool,
-    /// Wake-ups and ends are pushed (R19, R34). Else hints are silent, and polling finds them.
+    /// Wake-ups and ends are pushed (R19, R34). Else there are no notifications, and polling finds
+    /// them.
     pub push: bool,
-    /// Whatever is due, lapses or ticks wakes a worker when its time comes, whichever process wrote it
-    /// (R34). So workers rest. Else they poll.
+    /// A due job, an expired lease or a tick wakes a worker when its time comes, whichever process
+    /// wrote it (R34). So workers rest. Else they poll.
     pub timed: bool,
     /// Higher priority first (R30). Else due time decides, then id.
     pub priorities: bool,
@@ -29,12 +31,12 @@ pub struct Capabilities {
     /// Jobs can be listed and counted. Else both are refused; one job is found by its id.
     pub listing: bool,
     /// A task's keys are the same in every queue (R7, R11, R16, R19), and a batch may name several
-    /// queues (R5). Else a task with keys keeps to the queue in which it first had one: triggers into
-    /// another are refused, and so is a batch that is not of one queue.
+    /// queues (R5). Else a task with keys keeps to the queue in which it first had one: triggers
+    /// into another are refused, and so is a batch that is not of one queue.
     pub across_queues: bool,
-    /// A batch has as many triggers as a client takes (R5), and a job with its past may be as large as
-    /// its payloads. Else what the store cannot write at once is refused, with how much that is; a
-    /// batch of ten triggers never is for their number.
+    /// A batch has as many triggers as a client takes (R5), and a job with its past may be as large
+    /// as its payloads. Else what the store cannot write at once is refused, with how much that is;
+    /// a batch of ten triggers never is for their number.
     pub large_batches: bool,
 }
 
@@ -138,10 +140,10 @@ pub fn in_savepoint() -> Error {
     Error::new(crate::ErrorKind::Unsupported, message)
 }
 
-/// The refusal of what a store cannot do natively (R18): names the field of [`Capabilities`] and
-/// what to do instead.
+/// The refusal of a call that a store cannot serve natively (R18): names the field of
+/// [`Capabilities`] and what to do instead.
 #[must_use]
-pub fn lacks(capability: &str, cure: &str) -> Error {
-    let message = format!("the store lacks the capability `{capability}`: {cure}");
+pub fn lacks(capability: &str, remedy: &str) -> Error {
+    let message = format!("the store lacks the capability `{capability}`: {remedy}");
     Error::new(crate::ErrorKind::Unsupported, message)
 }

@@ -29,7 +29,7 @@ pub struct Fact {
     pub value: String,
     /// What is wrong with that and what to do, if anything is.
     pub problem: Option<String>,
-    /// The same as numbers, for those who watch the store.
+    /// The same as numbers, for monitoring.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gauges: Vec<Gauge>,
 }
@@ -168,8 +168,8 @@ impl ClockReading {
         let by = self.ahead();
         if by < Self::LEAST_RESET {
             let message = format!(
-                "the store's clock ({}) is {by:?} ahead of the clock below ({}): a reset takes at \
-                 least {:?}, less is left to catch up",
+                "the store's clock ({}) is {by:?} ahead of the clock below ({}): a reset needs at \
+                 least {:?}, less passes by itself",
                 self.mark,
                 self.host,
                 Self::LEAST_RESET

@@ -1,7 +1,7 @@
 //! The methods of a store for dead jobs and for jobs whose rows cannot be decoded (R25, R26).
 //!
-//! A store implements both traits beside [`Steps`](crate::Steps), which needs them. What may be asked
-//! for, edited and imported is decided by the rules in [`dead`](crate::dead).
+//! A store implements both traits beside [`Steps`](crate::Steps), which needs them. What may be
+//! asked for, edited and imported is decided by the rules in [`dead`](crate::dead).
 
 use async_trait::async_trait;
 
@@ -28,8 +28,9 @@ pub trait DeadLetters {
     /// most [`DeadFilter::MAX_PAGE`] of them are looked for.
     async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>>;
 
-    /// Removes those of these jobs that are dead, with all that hangs on them, and tells the
-    /// history; returns which they were, in the order asked for. All others stay as they are.
+    /// Removes those of these jobs that are dead, with all that hangs on them, and records the
+    /// discards in the history; returns which they were, in the order asked for. All others stay as
+    /// they are.
     ///
     /// The caller has validated the reason.
     async fn discard(
@@ -39,10 +40,10 @@ pub trait DeadLetters {
         reason: &str,
     ) -> Result<Vec<JobId>>;
 
-    /// Puts letters into the store as dead jobs with ids of their own, in order. A letter that is
-    /// in the store already, or came in before, is left as it is there: see [`DeadLetter::origin`].
+    /// Puts exported dead jobs into the store with ids of their own, in order. One that is in the
+    /// store already, or was imported before, is left as it is there: see [`DeadLetter::origin`].
     ///
-    /// The caller has validated the letters.
+    /// The caller has validated them.
     async fn import_dead(
         &self,
         now: Option<Timestamp>,
@@ -60,7 +61,7 @@ pub trait UnreadableJobs {
     async fn unreadable(&self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>>;
 
     /// Puts those of these jobs back whose rows this build can decode: what waited or ran waits
-    /// again, into its key's open window where there is one (R12); what had ended has ended. Returns
-    /// the ids of those jobs, in the order of `ids`.
+    /// again, into its key's open window where there is one (R12); what had ended has ended.
+    /// Returns the ids of those jobs, in the order of `ids`.
     async fn restore(&self, now: Option<Timestamp>, ids: &[JobId]) -> Result<Vec<JobId>>;
 }

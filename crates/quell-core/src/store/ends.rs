@@ -1,6 +1,6 @@
-//! Ends inside one process: who waits for the end of a job is told of it (R19).
+//! Notifications of the ends of jobs inside one process (R19).
 //!
-//! It is a hint as a wake-up is: who waits asks the store after it, and now and then without it.
+//! They are best effort: waiters read the store when notified, and also poll it.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 
 use crate::JobId;
 
-/// Is ready once a store has heard that a job ended. Dropping it is to wait no more.
+/// Resolves once the store publishes the end of a job. Dropping it ends the wait.
 pub type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Tells everyone in the process who waits for the end of a job.
+/// Notifies the waiters of this process of the ends of jobs.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -38,7 +38,7 @@ struct Waiting {
 }
 
 impl EndHub {
-    /// A hub for which nobody waits.
+    /// A hub without waiters.
     #[must_use]
     pub fn new() -> Self {
         EndHub::default()
@@ -55,31 +55,31 @@ impl EndHub {
         Box::pin(Waiter { hub: Arc::clone(self), job, number })
     }
 
-    /// Whether anyone waits.
+    /// Whether there are waiters.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         !self.locked().jobs.is_empty()
     }
 
-    /// The jobs whose end someone waits for.
+    /// The jobs that have waiters.
     #[must_use]
     pub fn awaited(&self) -> Vec<JobId> {
         self.locked().jobs.keys().copied().collect()
     }
 
-    /// Tells those who wait for these jobs.
+    /// Notifies the waiters of these jobs.
     pub fn tell(&self, ended: impl IntoIterator<Item = JobId>) {
         let mut waiting = self.locked();
         if waiting.jobs.is_empty() {
             return;
         }
-        let told = ended.into_iter().filter_map(|job| waiting.jobs.remove(&job));
-        let wakers: Vec<Waker> = told.flat_map(BTreeMap::into_values).flatten().collect();
+        let notified = ended.into_iter().filter_map(|job| waiting.jobs.remove(&job));
+        let wakers: Vec<Waker> = notified.flat_map(BTreeMap::into_values).flatten().collect();
         drop(waiting);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Tells everyone who waits: nobody knows which jobs ended.
+    /// Notifies all waiters, where it is unknown which jobs ended.
     pub fn tell_all(&self) {
         let jobs = std::mem::take(&mut self.locked().jobs);
         jobs.into_values().flat_map(BTreeMap::into_values).flatten().for_each(Waker::wake);
@@ -91,7 +91,7 @@ impl EndHub {
     }
 }
 
-/// One who waits; who is not in the hub any more was told.
+/// A waiter; one that is not in the hub any more was notified.
 #[derive(Debug)]
 struct Waiter {
     hub: Arc<EndHub>,
@@ -132,29 +132,32 @@ mod tests {
 
     const JOB: JobId = JobId::new(7);
 
-    fn is_told(ended: &mut Ended) -> bool {
+    fn is_notified(ended: &mut Ended) -> bool {
         ended.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]
-    fn r19_everyone_who_waits_for_a_job_is_told_once_and_nobody_else() {
+    fn r19_each_waiter_for_a_job_is_notified_once_and_no_other() {
         let hub = Arc::new(EndHub::new());
         let (mut first, mut second) = (hub.wait_for(JOB), hub.wait_for(JOB));
         let mut other = hub.wait_for(JobId::new(8));
-        assert!(!is_told(&mut first));
+        assert!(!is_notified(&mut first));
         hub.tell([JobId::new(9), JOB]);
-        assert!(is_told(&mut first) && is_told(&mut second) && !is_told(&mut other));
+        assert!(is_notified(&mut first) && is_notified(&mut second) && !is_notified(&mut other));
         let mut again = hub.wait_for(JOB);
-        assert!(!is_told(&mut again), "the end before it is not its own");
+        assert!(!is_notified(&mut again), "the end before it is not its own");
         drop(first);
-        assert!(!is_told(&mut again), "who was told before has left nothing behind");
+        assert!(
+            !is_notified(&mut again),
+            "a waiter that was notified before leaves nothing behind"
+        );
         hub.tell_all();
-        assert!(is_told(&mut again) && is_told(&mut other));
+        assert!(is_notified(&mut again) && is_notified(&mut other));
         assert!(!hub.is_awaited());
     }
 
     #[test]
-    fn r19_a_job_is_awaited_until_the_last_one_leaves() {
+    fn r19_a_job_is_awaited_until_its_last_waiter_leaves() {
         let hub = Arc::new(EndHub::new());
         let (first, second) = (hub.wait_for(JOB), hub.wait_for(JOB));
         drop(first);

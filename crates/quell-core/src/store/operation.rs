@@ -1,8 +1,8 @@
 //! What a store does, as data: an operation and its answer, in one table.
 //!
 //! So a wrapper of a store, such as one that fails calls or records them, is a function over
-//! operations, and an operation and its answer can cross a wire. What an operation may touch follows
-//! from it, too: see [`Scope`](crate::Scope).
+//! operations, and an operation and its answer can cross a wire. What an operation may touch
+//! follows from it, too: see [`Scope`](crate::Scope).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -68,7 +68,7 @@ macro_rules! kept {
     (maybe $type:ty) => { Option<$type> };
 }
 
-/// What an operation keeps of what a method took.
+/// The value that an operation keeps of a method's argument.
 macro_rules! keep {
     (own $value:expr) => {
         $value
@@ -87,7 +87,7 @@ macro_rules! keep {
     };
 }
 
-/// What a method is given of what an operation keeps.
+/// The argument of a method, from the value that an operation keeps.
 macro_rules! lend {
     (own $value:expr) => {
         $value
@@ -182,8 +182,8 @@ macro_rules! operation {
     ($($kind:ident $method:ident($($now:ident)?) $variant:ident {
         $($field:ident: $mode:ident $type:ty),*
     } -> $answer:ty;)*) => {
-        /// What a store is asked to do. Each is the method of [`Store`] that has its name, with what
-        /// that takes.
+        /// What a store is asked to do. Each is the method of [`Store`] that has its name, with
+        /// what that takes.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[expect(missing_docs, reason = "the methods of `Steps` say what each is")]
@@ -245,7 +245,7 @@ impl Answer {
     /// The error of a caller that asked for something else: a defect of the store, or of a wrapper.
     #[must_use]
     pub fn is_not_of(&self, asked: &str) -> Error {
-        let message = format!("a store answered `{asked}` with an answer of `{}`", self.name());
+        let message = format!("the store answered `{asked}` with an answer to `{}`", self.name());
         Error::new(ErrorKind::Internal, message)
     }
 }
@@ -254,8 +254,8 @@ macro_rules! dispatch {
     ($($kind:ident $method:ident($($now:ident)?) $variant:ident {
         $($field:ident: $mode:ident $type:ty),*
     } -> $answer:ty;)*) => {
-        /// Takes an operation by the method that it names: what [`Store::call`] is where a store has
-        /// a method for each.
+        /// Takes an operation by the method that it names: what [`Store::call`] is where a store
+        /// has a method for each.
         ///
         /// # Errors
         /// As the method.
@@ -302,10 +302,10 @@ macro_rules! methods {
 /// The engine below clients and workers: it takes [operations](Operation), each an atomic step.
 ///
 /// All of a step happens or none, except that an error of kind
-/// [`UnknownOutcome`](crate::ErrorKind::UnknownOutcome) says nothing about which. Dropping a returned
-/// future leaves the step's outcome unknown in the same way.
+/// [`UnknownOutcome`](crate::ErrorKind::UnknownOutcome) says nothing about which. Dropping a
+/// returned future leaves the step's outcome unknown in the same way.
 ///
-/// A store implements [`Store::call`]; wrappers of stores do what they do there. The other methods
+/// A store implements [`Store::call`]; wrappers of stores work there. The other methods
 /// that return a [`Call`] are written once, on top of it: implementations leave them as they are.
 ///
 /// ```
@@ -323,8 +323,8 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// What the store does natively.
     fn capabilities(&self) -> Capabilities;
 
-    /// How many calls of [`enqueue`](Store::enqueue) a process does well to make at a time
-    /// when more triggers wait, as things are now: it is asked before each call. One for a store that
+    /// How many calls of [`enqueue`](Store::enqueue) a process does well to make at a time when
+    /// more triggers wait, as things are now: it is asked before each call. One for a store that
     /// takes one writer at a time.
     fn enqueues_at_once(&self) -> usize {
         1
@@ -340,18 +340,18 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// The answer is of the operation's own variant.
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer>;
 
-    /// A stream of hints that something may be due earlier than a worker thinks (R34). A hint may
-    /// be lost or false; polling is the safety net.
+    /// A stream of wake-ups: something may be due earlier than a worker expects (R34). A wake-up
+    /// may be lost or false; polling is the safety net.
     fn wakeups(&self) -> Wakeups;
 
-    /// A caller's own transaction has committed that triggered without notifying (R4): workers of this
-    /// process look for its triggers at once, and those of others are notified (R34). Without this call
-    /// they find them by polling.
+    /// A caller's own transaction has committed that triggered without notifying (R4): workers of
+    /// this process look for its triggers at once, and those of others are notified (R34). Without
+    /// this call they find them by polling.
     fn transaction_committed(&self) {}
 
-    /// Resolves after the end of a job that comes after this call (R19), an absorption too. The hint
-    /// may be lost or false; asking for the [result](Store::result) now and then is the safety net. A
-    /// store that pushes nothing answers with what is never ready.
+    /// Resolves after the end of a job that comes after this call (R19), an absorption too. The
+    /// notification may be lost or false; asking for the [result](Store::result) now and then is
+    /// the safety net. A store that pushes nothing returns a future that never resolves.
     fn ended(&self, job: JobId) -> Ended;
 
     with_operations!(methods);

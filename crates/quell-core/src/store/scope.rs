@@ -20,7 +20,8 @@ pub enum Root {
     Dedup(TaskName, Key),
     /// An idempotency key of a task, and the job that it names.
     Idempotency(TaskName, Key),
-    /// A job: what is on record of it, the keys that name it, and the other jobs of its debounce key.
+    /// A job: what is on record of it, the keys that name it, and the other jobs of its debounce
+    /// key.
     Job(JobId),
     /// A schedule, its ticks, and what its trigger touches.
     Schedule(ScheduleName),
@@ -30,8 +31,8 @@ pub enum Root {
     Alert(AlertName),
 }
 
-/// Which rows an [`Operation`] reads or writes: for a store that finds rows, locks them or chooses a shard
-/// before it takes the operation.
+/// Which rows an [`Operation`] reads or writes: for a store that finds rows, locks them or chooses
+/// a shard before it takes the operation.
 ///
 /// ```
 /// use quell_core::{Key, Operation, Root, Scope, TaskName};
@@ -48,7 +49,7 @@ pub enum Root {
 pub enum Scope {
     /// These and what belongs to them.
     Of(BTreeSet<Root>),
-    /// Any row: what is due, lapsed, old or in a list decides.
+    /// Any row: what is due, expired, old or in a list decides.
     Store,
 }
 

@@ -60,9 +60,9 @@ pub trait Steps: DeadLetters + UnreadableJobs + Send + Sync {
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>>;
 
-    /// Puts on record that an attempt is about to perform an effect, and says what is known of it
-    /// (R23). The intent is durable before the answer comes; where one is known, that one stands,
-    /// with its key.
+    /// Puts on record that an attempt is about to perform an effect, and returns what is known of
+    /// it (R23). The intent is durable before the answer comes; where one is known, that one
+    /// stands, with its key.
     ///
     /// Fails with `IllegalMove` where the lease was lost, and with `Invalid` as for
     /// [`Effect::begin`].
@@ -76,8 +76,8 @@ pub trait Steps: DeadLetters + UnreadableJobs + Send + Sync {
 
     /// Records the result of an effect that was begun (R23).
     ///
-    /// Fails with `IllegalMove` where the lease was lost or as for [`effect::end`](crate::effect::end),
-    /// and with `Invalid` for a result over
+    /// Fails with `IllegalMove` where the lease was lost or as for
+    /// [`effect::end`](crate::effect::end), and with `Invalid` for a result over
     /// [`effect::MAX_RESULT_BYTES`](crate::effect::MAX_RESULT_BYTES).
     async fn end_effect(
         &self,
@@ -94,17 +94,18 @@ pub trait Steps: DeadLetters + UnreadableJobs + Send + Sync {
     /// [`WorkerRow::again`](crate::heartbeat::WorkerRow::again) does. A new row removes those that
     /// are [`outdated`](crate::heartbeat::outdated).
     ///
-    /// Its price is bounded by the number of workers: it reads and writes nothing of jobs and queues.
+    /// Its price is bounded by the number of workers: it reads and writes nothing of jobs and
+    /// queues.
     async fn heartbeat(&self, now: Option<Timestamp>, beat: &Heartbeat) -> Result<()>;
 
     /// Removes the row of a worker that has stopped; nothing where there is none.
     async fn remove_worker(&self, worker: &WorkerId, incarnation: u32) -> Result<()>;
 
-    /// The workers that were seen within [`KEPT_UNSEEN`](crate::heartbeat::KEPT_UNSEEN), by name and
-    /// incarnation.
+    /// The workers that were seen within [`KEPT_UNSEEN`](crate::heartbeat::KEPT_UNSEEN), by name
+    /// and incarnation.
     async fn workers(&self, now: Option<Timestamp>) -> Result<Workers>;
 
-    /// Takes back at most `limit` leases that lapsed (R21), and decides for each from the worker
+    /// Takes back at most `limit` expired leases (R21), and decides for each from the worker
     /// rows whether it counts as a crash ([`crash::is_crash`](crate::crash::is_crash)).
     async fn reap(&self, now: Option<Timestamp>, limit: usize) -> Result<Vec<Lapsed>>;
 
@@ -153,8 +154,8 @@ pub trait Steps: DeadLetters + UnreadableJobs + Send + Sync {
     /// One job, or none where its id is unknown or its row was pruned.
     async fn job(&self, id: JobId) -> Result<Option<Job>>;
 
-    /// How a job stands and what came of it, also after its row was removed where an idempotency
-    /// record keeps it (R19, R37); of the heir, where it was absorbed. None where nothing is known.
+    /// The state and result of a job, also after its row was removed where an idempotency record
+    /// keeps them (R19, R37); of the successor, where it was absorbed. None for an unknown job.
     async fn result(&self, id: JobId) -> Result<Option<JobResult>>;
 
     /// Jobs that match, newest first, one page.
@@ -200,7 +201,7 @@ pub trait Steps: DeadLetters + UnreadableJobs + Send + Sync {
     async fn redrive(&self, now: Option<Timestamp>, redrive: &Redrive) -> Result<SettledAs>;
 
     /// Removes at most `limit` ended jobs past their retention, and expired dedup and idempotency
-    /// keys, key memories, starts and ticks, of which a store with a disk takes at most `limit` of
+    /// keys, key memories, starts and ticks, where a store with a disk takes at most `limit` of
     /// each kind (R37). The answer says whether another call may find more; callers repeat the call
     /// until it does not.
     async fn prune(
@@ -261,13 +262,13 @@ pub trait Steps: DeadLetters + UnreadableJobs + Send + Sync {
     }
 
     /// Fires at most `limit` ticks that are due, of at most as many schedules, those that have
-    /// waited longest first; each tick once, whoever asks and however often (R36).
+    /// waited longest first; each tick once, however many workers ask and how often (R36).
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
         let _unused = (now, limit);
         Err(lacks_schedules())
     }
 
-    /// Triggers what a schedule triggers, now and outside its plan. Fails with `NotFound` for an
+    /// Fires the trigger of a schedule now, outside its plan. Fails with `NotFound` for an
     /// unknown one.
     async fn run_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<Receipt> {
         let _unused = (now, name);

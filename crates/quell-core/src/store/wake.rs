@@ -1,7 +1,8 @@
-//! Wake-ups inside one process: hints that something is due earlier than a worker thinks (R34).
+//! Wake-ups inside one process: best-effort notifications that something is due earlier than a
+//! worker expects (R34).
 //!
-//! Hints are coalesced per queue to the earliest due time, so a subscriber that is slow owes
-//! nobody memory. Losing one only delays: the poll is the safety net.
+//! They are coalesced per queue to the earliest due time, so a slow subscriber needs bounded
+//! memory. Losing one only delays: the poll is the safety net.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -12,13 +13,13 @@ use futures_core::Stream;
 
 use crate::{JobId, QueueName, Timestamp};
 
-/// A hint: in `queue` (or any, when none) something is due at `due`.
+/// A wake-up: in `queue` (or any, when none) something is due at `due`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wakeup {
-    /// The queue; none when the store cannot tell.
+    /// The queue; none when the store does not know.
     pub queue: Option<QueueName>,
-    /// When it is due; [`Timestamp::MIN`] when the store cannot tell, [`Timestamp::MAX`] when nothing
-    /// is.
+    /// When it is due; [`Timestamp::MIN`] when the store does not know, [`Timestamp::MAX`] when
+    /// nothing is.
     pub due: Timestamp,
     /// A running job was cancelled: the worker that runs it has lost its lease (R21).
     pub cancelled: Option<Cancelled>,
@@ -43,17 +44,17 @@ impl Wakeup {
 pub enum Cancelled {
     /// This one.
     Job(JobId),
-    /// Some; the store cannot tell which, or they are too many to name.
+    /// Some; the store does not know which, or they are too many to name.
     Any,
 }
 
-/// Cancelled jobs that one subscriber is named; of more it is told that there are some.
+/// The most cancelled jobs that one subscriber receives by name; more become [`Cancelled::Any`].
 const MAX_NAMED: usize = 1_000;
 
-/// A subscriber's stream of hints. It ends when the store is dropped.
+/// A subscriber's stream of wake-ups. It ends when the store is dropped.
 pub type Wakeups = Pin<Box<dyn Stream<Item = Wakeup> + Send>>;
 
-/// Hands hints to every subscriber in the process.
+/// Publishes wake-ups to every subscriber in the process.
 #[derive(Debug, Default)]
 pub struct WakeHub {
     subscribers: Mutex<Vec<Weak<Mutex<Inbox>>>>,
@@ -78,7 +79,7 @@ impl WakeHub {
         WakeHub::default()
     }
 
-    /// A stream of the hints from now on.
+    /// A stream of the wake-ups from now on.
     #[must_use]
     pub fn subscribe(&self) -> Wakeups {
         let inbox = Arc::new(Mutex::new(Inbox::default()));
@@ -86,13 +87,13 @@ impl WakeHub {
         Box::pin(Subscription { inbox })
     }
 
-    /// Whether anyone subscribes.
+    /// Whether there is a subscriber.
     #[must_use]
     pub fn is_heard(&self) -> bool {
         locked(&self.subscribers).iter().any(|subscriber| subscriber.strong_count() > 0)
     }
 
-    /// Tells every subscriber that something is due at `due`.
+    /// Notifies every subscriber that something is due at `due`.
     pub fn wake(&self, queue: Option<&QueueName>, due: Timestamp) {
         self.publish(|inbox| {
             let earliest = inbox.pending.entry(queue.cloned()).or_insert(due);
@@ -187,7 +188,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// The next hint, if there is one; none once the stream has ended.
+    /// The next wake-up, if there is one; none once the stream has ended.
     fn next(wakeups: &mut Wakeups) -> Poll<Option<Wakeup>> {
         wakeups.as_mut().poll_next(&mut Context::from_waker(Waker::noop()))
     }

@@ -151,7 +151,7 @@ fn fingerprints(
     checked.collect()
 }
 
-/// The record of a key that is taken, and what it says.
+/// The record of a key that is taken, and its result.
 fn recorded<'r>(
     rows: &'r impl Rows,
     task: &TaskName,

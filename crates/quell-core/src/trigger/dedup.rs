@@ -72,7 +72,7 @@ impl Dedup {
 /// A taken dedup key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Hold {
-    /// The job of the trigger that took it, or its heir.
+    /// The job of the trigger that took it, or its successor.
     pub job: JobId,
     /// What frees it.
     pub until: HoldUntil,

@@ -1,4 +1,4 @@
-//! Idempotency keys: the first trigger wins, later ones get its job and what came of it (R19, R20).
+//! Idempotency keys: the first trigger wins, later ones get its job and its result (R19, R20).
 //!
 //! A store keeps one [`Record`] per (task, key), written in the same step as the job it names, so a
 //! failed call never burns a key. While the job's row is there, its state and output are read from
@@ -20,7 +20,7 @@ use crate::{
 /// How long a key is kept where its task names no time.
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
-/// How deep canonical JSON looks into a document; what is deeper counts letter by letter.
+/// How deep canonical JSON looks into a document; deeper parts are compared byte by byte.
 const MAX_DEPTH: usize = 64;
 
 /// When upkeep looks again at a key that has expired at `expires_at` and whose job has not ended by
@@ -75,7 +75,7 @@ impl Idempotency {
     }
 }
 
-/// What tells one payload from another: the BLAKE3 hash of its canonical JSON.
+/// The identity of a payload: the BLAKE3 hash of its canonical JSON.
 ///
 /// Spaces, the order of members, and how a string or a number is spelt make no difference.
 ///
@@ -136,7 +136,7 @@ impl fmt::Debug for Fingerprint {
 pub struct Record {
     /// Of the payload that came first.
     pub fingerprint: Fingerprint,
-    /// The job of the first trigger, or its heir.
+    /// The job of the first trigger, or its successor.
     pub job: JobId,
     /// When the key is free, unless the job has not ended by then.
     pub expires_at: Timestamp,
@@ -162,7 +162,7 @@ impl Record {
         now < self.expires_at || job.is_some_and(|state| !state.is_ended())
     }
 
-    /// Keeps what a job's row says that is about to be removed.
+    /// Keeps the result of a job whose row is about to be removed.
     pub fn keep(&mut self, job: &Job) {
         self.kept = Some(Kept { state: job.state, output: job.output.clone() });
     }
@@ -171,7 +171,7 @@ impl Record {
     /// where it is there.
     ///
     /// A trigger that a leading edge did not run may name a job whose row was gone by then (R13):
-    /// that has no result to tell, and holds nothing.
+    /// that has no result, and holds nothing.
     #[must_use]
     pub fn result(&self, now: Timestamp, job: Option<&Job>) -> Option<JobResult> {
         if !self.holds(now, job.map(|job| job.state)) {
@@ -219,10 +219,10 @@ impl From<Box<Conflict>> for Error {
     }
 }
 
-/// How a job stands, and what came of it.
+/// The state of a job, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobResult {
-    /// The job; the heir, where the one that was asked for was absorbed (R12).
+    /// The job; the successor, where the one that was asked for was absorbed (R12).
     pub job: JobId,
     /// Its state.
     pub state: JobState,
@@ -258,7 +258,7 @@ impl JobResult {
         JobResult { job, state: kept.state, output: kept.output.clone(), error: None }
     }
 
-    /// Whether it is final, unless someone puts a dead job back.
+    /// Whether it is final, unless an operator redrives a dead job.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.state.is_ended()
@@ -297,7 +297,7 @@ pub fn checked_output(output: Payload) -> Result<Option<Payload>> {
     Ok((output.as_str() != "null").then_some(output))
 }
 
-/// A key made of what is triggered (R20).
+/// A key made of the task and its payload (R20).
 ///
 /// ```
 /// use std::time::Duration;
@@ -381,7 +381,7 @@ fn chosen(payload: &Payload, fields: &[String]) -> Result<String> {
         Error::invalid("idempotency_fields", message)
     };
     let members: BTreeMap<String, &RawValue> =
-        serde_json::from_str(payload.as_str()).map_err(|_| refused("is no object"))?;
+        serde_json::from_str(payload.as_str()).map_err(|_| refused("is not an object"))?;
     let wanted = members.iter().filter(|(name, _)| fields.contains(name));
     let text = object(wanted.map(|(name, value)| (name.as_str(), *value)), MAX_DEPTH);
     if text == "{}" {
@@ -391,7 +391,7 @@ fn chosen(payload: &Payload, fields: &[String]) -> Result<String> {
 }
 
 /// One spelling for all texts of the same JSON value, as RFC 8785 has it, but for numbers: those
-/// are told apart by their exact value, where its doubles would make one of two large ones.
+/// are compared by their exact value, where its doubles would make one of two large ones.
 fn canonical(text: &str, depth: usize) -> String {
     let text = text.trim();
     let below = depth.saturating_sub(1);
@@ -493,7 +493,7 @@ mod tests {
             "\"1\"",
             "10",
             "1.5",
-            // Beyond what a double tells apart.
+            // Beyond the precision of a double.
             "9007199254740992",
             "9007199254740993",
             "123456789012345678901234567890",

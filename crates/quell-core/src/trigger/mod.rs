@@ -1,4 +1,4 @@
-//! What a caller asks for and what it is told: triggers, batches, receipts (R1–R5, R40).
+//! Triggers and batches, which callers send, and receipts, which the store returns (R1–R5, R40).
 
 pub mod accept;
 mod debounce;
@@ -201,8 +201,8 @@ impl Batch {
     }
 
     /// Reads a batch that a transaction left in a store's inbox: the triggers and the dedup key, as
-    /// JSON. Anyone who may trigger may have written it, so it is validated again (R40). The limits on
-    /// sizes were its client's own and are unknown here; only [`MAX_BATCH_BYTES`] holds.
+    /// JSON. Anyone who may trigger may have written it, so it is validated again (R40). The limits
+    /// on sizes were its client's own and are unknown here; only [`MAX_BATCH_BYTES`] holds.
     ///
     /// # Errors
     /// The reason for which the store sets it aside, in words for an operator.
@@ -318,12 +318,12 @@ pub enum Receipt {
     },
     /// Its idempotency key is taken by a trigger with the same payload (R19): nothing was written.
     Existing {
-        /// The job of the first trigger, or its heir (R12).
+        /// The job of the first trigger, or its successor (R12).
         job: JobId,
         /// How that job stands.
         state: JobState,
-        /// What it returned, once it has. Serialized as a string of JSON: serde keeps no JSON text as it
-        /// is inside an enum with a tag. An [`Event`](crate::history::Event) leaves it out.
+        /// What it returned, once it has. Serialized as a string of JSON: serde keeps no JSON text
+        /// as it is inside an enum with a tag. An [`Event`](crate::history::Event) leaves it out.
         #[serde(
             default,
             skip_serializing_if = "Option::is_none",
@@ -331,8 +331,8 @@ pub enum Receipt {
         )]
         output: Option<Payload>,
     },
-    /// It waits in the caller's transaction and counts from the commit (R4), or in a queue that keeps its
-    /// dedup key and tells nobody whether that was taken (R18).
+    /// It waits in the caller's transaction and counts from the commit (R4), or in a queue that
+    /// keeps its dedup key and does not return whether that was taken (R18).
     Pending,
 }
 

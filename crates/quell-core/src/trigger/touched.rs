@@ -2,7 +2,7 @@
 //! triggers are accepted, written after.
 //!
 //! A store asks [`Needs`] what to load, fills [`Touched`], calls [`accept`](crate::accept::accept)
-//! on it and writes what it says is new or changed.
+//! on it and writes the rows that are new or changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub struct Needs<'t> {
     pub windows: Wanted<'t>,
     /// Whether a fold looks into the payloads of a task's windows.
     pub reads_payload: BTreeMap<&'t TaskName, bool>,
-    /// Keys of which edges remember something.
+    /// Keys that edges remember.
     pub memories: Wanted<'t>,
     /// Dedup keys.
     pub holds: Wanted<'t>,
@@ -169,7 +169,8 @@ impl Place {
 }
 
 impl Touched {
-    /// Nothing yet, at `now`; new jobs get ids from `next_id` on, and what is loaded has smaller ones.
+    /// Nothing yet, at `now`; new jobs get ids from `next_id` on, and what is loaded has smaller
+    /// ones.
     #[must_use]
     pub fn new(now: Timestamp, next_id: u64, thresholds: BTreeMap<QueueName, Thresholds>) -> Self {
         Touched { now, first_id: next_id, next_id, thresholds, ..Touched::default() }
@@ -280,7 +281,7 @@ impl Touched {
         self.new_records.iter().filter_map(record).collect()
     }
 
-    /// Keys that are remembered anew.
+    /// Keys whose memory this call writes.
     #[must_use]
     pub fn remembered(&self) -> Vec<(TaskKey, KeyMemory)> {
         let memory = |key: &TaskKey| Some((key.clone(), *self.memories.get(key)?));
@@ -331,7 +332,7 @@ impl Rows for Touched {
 
     fn update(&mut self, id: JobId, change: &mut dyn FnMut(&mut Job)) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        // Ids grow, so that a job of this call is told by its own.
+        // Ids grow, so a job of this call has an id from `first_id` on.
         if id.get() < self.first_id && !self.before.contains_key(&id) {
             self.before.insert(id, Place::of(job));
             self.changed.push(id);

@@ -109,7 +109,7 @@ pub enum DueReason {
     Snoozed,
     /// A shutdown gave the job back.
     Released,
-    /// A lease lapsed and the job was taken back.
+    /// A lease expired and the job was taken back.
     Lapsed,
     /// Someone put a dead job back.
     Redriven,
@@ -437,10 +437,13 @@ mod tests {
         let failed = Window::open(&step(0)).requeue(at(200), DueReason::Backoff);
         assert_eq!(failed.join(&step(100)).due_at, at(200));
         assert_eq!(failed.flush(at(100)).due_at, at(200));
-        let heir = Window::open(&step(150)).absorb(&failed, at(200));
-        assert_eq!((heir.first_at, heir.due_at, heir.triggers), (at(150), at(200), 2));
-        let heir = heir.join(&step(195));
-        assert_eq!((heir.due_at, heir.reason), (at(205), DueReason::Quiet));
+        let successor = Window::open(&step(150)).absorb(&failed, at(200));
+        assert_eq!(
+            (successor.first_at, successor.due_at, successor.triggers),
+            (at(150), at(200), 2)
+        );
+        let successor = successor.join(&step(195));
+        assert_eq!((successor.due_at, successor.reason), (at(205), DueReason::Quiet));
     }
 
     #[test]
@@ -522,8 +525,8 @@ mod tests {
         let snoozed = Window::open(&step(0)).requeue(at(200), DueReason::Snoozed);
         assert_eq!((snoozed.due_at, snoozed.reason), (at(200), DueReason::Snoozed));
         assert_eq!(snoozed.join(&step(100)).reason, DueReason::Snoozed);
-        let heir = Window::open(&step(150)).absorb(&snoozed, at(200));
-        assert_eq!(heir.reason, DueReason::Backoff);
+        let successor = Window::open(&step(150)).absorb(&snoozed, at(200));
+        assert_eq!(successor.reason, DueReason::Backoff);
         let at_once = Window::open(&step(150)).absorb(&snoozed, at(160));
         assert_eq!((at_once.due_at, at_once.reason), (at(160), DueReason::Quiet));
     }

@@ -329,9 +329,9 @@ async fn r40_a_foreign_file_is_refused_by_its_line_and_nothing_is_imported() {
     let before = served.get("/v1/jobs").await.1;
     let file = served.folder.path().join("came.jsonl");
     let table = [
-        ("id,task\n1,t\n".to_owned(), "line 1: this is not a file of dead letters"),
+        ("id,task\n1,t\n".to_owned(), "line 1: this is not a dead-job export"),
         (good.replacen("\"version\":1", "\"version\":9", 1), "line 1: the file has version 9"),
-        (format!("{good}\n{{\"job\":{{}}}}"), "line 5: no dead letter"),
+        (format!("{good}\n{{\"job\":{{}}}}"), "line 5: not a dead job"),
         (good.replacen("\"dead\"", "\"succeeded\"", 1), "line 2: state is not that of a dead job"),
     ];
     for (text, expected) in table {

@@ -5,7 +5,7 @@
 //! workers record before the effect can be seen by others (`start` before the handler's body,
 //! `trigger_invoke` before the call), so that a kill loses a last event, never the truth of one.
 
-mod told;
+mod events;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub trait History: Send + Sync + Debug + 'static {
     /// Writes one event.
     fn record(&self, event: &Event);
 
-    /// Whether events are to carry payloads. They may be large, or nobody's business.
+    /// Whether events are to carry payloads. They may be large, or confidential.
     fn wants_payloads(&self) -> bool {
         false
     }
@@ -137,12 +137,12 @@ pub enum Event {
         /// Why, as the error's kind.
         kind: String,
     },
-    /// Nobody knows whether the trigger was accepted.
+    /// It is unknown whether the trigger was accepted.
     TriggerInfo {
         /// The call.
         op: u64,
     },
-    /// A job came to be or its window changed: opened, joined, flushed, absorbed into, put back.
+    /// A job came to be or its window changed: opened, joined, flushed, absorbed into, rescheduled.
     Window {
         /// Store time.
         t: Timestamp,
@@ -218,7 +218,7 @@ pub enum Event {
         due: Timestamp,
         /// Which attempt, from 1.
         attempt: u32,
-        /// When the lease lapses.
+        /// When the lease expires.
         until: Timestamp,
     },
     /// An attempt starts: its worker is about to run the handler.
@@ -241,7 +241,7 @@ pub enum Event {
         due: Timestamp,
         /// Which attempt, from 1.
         attempt: u32,
-        /// When the lease lapses.
+        /// When the lease expires.
         until: Timestamp,
         /// What the handler is given, as JSON text, where payloads are recorded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -265,15 +265,15 @@ pub enum Event {
         /// The fence.
         token: LeaseToken,
     },
-    /// A handler asks a transaction of its own to end the attempt (R22): its commit, whose answer may
-    /// be lost, ends the job well from here on. Written before the database is asked.
+    /// A handler asks a transaction of its own to end the attempt (R22): its commit, whose answer
+    /// may be lost, ends the job well from here on. Written before the database is asked.
     SettleIn {
         /// The job.
         job: JobId,
         /// The fence.
         token: LeaseToken,
     },
-    /// The store took a lapsed lease back.
+    /// The store took an expired lease back.
     Lapse {
         /// Store time.
         t: Timestamp,
@@ -470,7 +470,7 @@ pub enum Event {
         /// Which.
         schedule: ScheduleName,
     },
-    /// A tick fired; what it changed is told after it.
+    /// A tick fired; what it changed is recorded after it.
     Ticked {
         /// Store time.
         t: Timestamp,

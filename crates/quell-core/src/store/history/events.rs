@@ -1,4 +1,4 @@
-//! Events as they are made of what stores and clients have at hand.
+//! Constructors of events, from the values that stores and clients have at hand.
 
 use super::Event;
 use crate::idempotency::Fingerprint;
@@ -196,9 +196,9 @@ mod tests {
 
     #[test]
     fn a_call_is_unknown_or_surely_not_accepted() {
-        let told = |kind| Event::failed(4, &Error::new(kind, "m"));
-        assert_eq!(told(ErrorKind::UnknownOutcome), Event::TriggerInfo { op: 4 });
+        let failed = |kind| Event::failed(4, &Error::new(kind, "m"));
+        assert_eq!(failed(ErrorKind::UnknownOutcome), Event::TriggerInfo { op: 4 });
         let kind = "Full".to_owned();
-        assert_eq!(told(ErrorKind::Full), Event::TriggerFail { op: 4, kind });
+        assert_eq!(failed(ErrorKind::Full), Event::TriggerFail { op: 4, kind });
     }
 }
