@@ -22,7 +22,7 @@ pub trait Clock: Debug + Send + Sync + 'static {
     /// The clock's own time. It never goes back.
     fn now(&self) -> Timestamp;
 
-    /// What stores are told the time is; none lets a store use its own clock.
+    /// The time that is passed to stores; none lets a store use its own clock.
     fn store_time(&self) -> Option<Timestamp>;
 
     /// Whether time is a test's: then runs with one seed are the same, also in what is random else.
@@ -39,7 +39,7 @@ pub trait Clock: Debug + Send + Sync + 'static {
 pub struct SystemClock {
     started: Instant,
     started_at: Timestamp,
-    tells_stores: bool,
+    sets_store_time: bool,
 }
 
 impl SystemClock {
@@ -48,14 +48,14 @@ impl SystemClock {
     pub fn new() -> Self {
         let epoch = Timestamp::from_micros(0);
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        SystemClock { started: Instant::now(), started_at: epoch + wall, tells_stores: false }
+        SystemClock { started: Instant::now(), started_at: epoch + wall, sets_store_time: false }
     }
 
-    /// A clock that also tells stores the time: for a store without one, such as
+    /// A clock that also passes stores the time: for a store without one, such as
     /// [`MemoryStore`](crate::store::MemoryStore).
     #[must_use]
     pub fn for_store() -> Self {
-        SystemClock { tells_stores: true, ..SystemClock::new() }
+        SystemClock { sets_store_time: true, ..SystemClock::new() }
     }
 }
 
@@ -71,7 +71,7 @@ impl Clock for SystemClock {
     }
 
     fn store_time(&self) -> Option<Timestamp> {
-        self.tells_stores.then(|| self.now())
+        self.sets_store_time.then(|| self.now())
     }
 
     fn sleep_until(&self, at: Timestamp) -> BoxFuture<'static, ()> {

@@ -1,7 +1,7 @@
-//! Failure classes (R24, R25): what follows an error that a handler did not judge itself.
+//! Failure classes (R24, R25): the consequences of an error that a handler did not classify itself.
 //!
-//! A handler answers with `?` and the task's [`Policy::classify`](crate::Policy::classify) says what
-//! each kind of error means, in one place for all of the handler's calls.
+//! A handler answers with `?` and the task's [`Policy::classify`](crate::Policy::classify) says
+//! what each kind of error means, in one place for all of the handler's calls.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -33,7 +33,7 @@ pub struct HttpError {
 }
 
 impl HttpError {
-    /// An answer with this status; the message says what the target said.
+    /// An answer with this status; the message has the text of the target.
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         HttpError { status, retry_after: None, message: message.into() }
     }

@@ -1,9 +1,10 @@
-//! The numbers of SPEC.md "Measured", through the `metrics` facade: a process that installs no
+//! Metrics, through the `metrics` facade: a process that installs no
 //! recorder pays next to nothing.
 
 use quell_core::{AttemptOutcome, QueueName, Receipt, TaskName, Timestamp};
 
-/// Counts of one store call, so that a burst costs one increment per outcome and not one per trigger.
+/// Counts of one store call, so that a burst costs one increment per outcome and not one per
+/// trigger.
 #[derive(Debug, Default)]
 pub(crate) struct Tally(Vec<(QueueName, TaskName, &'static str, u64)>);
 
@@ -86,7 +87,7 @@ pub(crate) fn polled(queue: &QueueName, claimed: usize) {
 }
 
 /// The poll of a queue met contention.
-pub(crate) fn contended(queue: &QueueName) {
+pub(crate) fn contention(queue: &QueueName) {
     metrics::counter!("quell_poll_contention_total", "queue" => queue.as_str().to_owned())
         .increment(1);
 }

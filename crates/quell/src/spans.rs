@@ -65,11 +65,12 @@ pub(crate) struct Label {
     pub(crate) attempt: u32,
 }
 
-/// Reports what an attempt's end made of its job, once the store has answered: before that it is
-/// not known whether it counts, or whether a newer job of the key absorbed this one.
+/// Reports the state of a job after the end of an attempt, once the store has answered: before that
+/// it is not known whether it counts, or whether a newer job of the key absorbed this one.
 pub(crate) fn settled(job: JobId, label: &Label, outcome: &Outcome, became: SettledAs) {
     let Label { task, queue, attempt } = label;
-    // R22: what a handler settled itself carries the failure that it would be without its commit.
+    // R22: a settlement by the handler itself carries the failure that it would be without its
+    // commit.
     let (counted, error) = match became {
         SettledAs::Succeeded => (AttemptOutcome::Succeeded, None),
         _ => (outcome.counted(), why(outcome)),
@@ -131,7 +132,7 @@ pub(crate) fn trigger(batch: &Batch) -> Span {
     )
 }
 
-/// Notes in the span of a call what the store answered.
+/// Notes the store's answer in the span of a call.
 pub(crate) fn triggered(span: &Span, answer: &Result<Vec<Receipt>>) {
     if span.is_disabled() {
         return;
@@ -158,8 +159,8 @@ fn same<'b>(all: &'b [NewTrigger], of: impl Fn(&'b NewTrigger) -> &'b str) -> Op
     all.iter().all(|trigger| of(trigger) == first).then_some(first)
 }
 
-/// The same key gives the same hash in every process, so that its lines can be found. Whoever knows
-/// which keys there may be can try them all.
+/// The same key gives the same hash in every process, so that its lines can be found. A reader
+/// who knows all possible keys can try them.
 fn key_hash(key: &Key) -> String {
     let mut hash = blake3::hash(key.as_str().as_bytes()).to_hex();
     hash.truncate(16);

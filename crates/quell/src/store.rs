@@ -1,13 +1,14 @@
-//! The contract between Quell and a store, for those who write one.
+//! The contract between Quell and a store, for store authors.
 //!
 //! A [`Store`] takes an [`Operation`] and returns its [`Answer`], each one atomic step. Most stores
 //! need not implement it: a [`engine::Backend`] keeps rows, and the [`engine::Engine`] is the store
 //! on it, with every rule. `docs/write-a-store.md` shows both ways; the crate `quell-conformance`
 //! has the suite that a store passes.
 //!
-//! Types that callers meet, too, such as [`Job`](crate::Job) and [`Timestamp`](crate::Timestamp), are
-//! where callers find them. [`rules`] is the whole of `quell-core`: the rules as pure functions, for
-//! stores that restate one in their own language. It changes more often than the rest of this crate.
+//! Types that callers meet, too, such as [`Job`](crate::Job) and [`Timestamp`](crate::Timestamp),
+//! are where callers find them. [`rules`] is the whole of `quell-core`: the rules as pure
+//! functions, for stores that restate one in their own language. It changes more often than the
+//! rest of this crate.
 //!
 //! ```
 //! use std::sync::Arc;

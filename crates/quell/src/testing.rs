@@ -1,7 +1,7 @@
 //! A worker in virtual time, for testing your own tasks in milliseconds.
 //!
 //! [`TestKit`] runs real client and worker code on the in-memory store with a clock that only
-//! moves when told, and then stops at every due time on the way. It waits for handlers, except
+//! moves on command, and then stops at every due time on the way. It waits for handlers, except
 //! while they [`Ctx::sleep`](crate::Ctx::sleep).
 //!
 //! ```
@@ -59,7 +59,7 @@ use crate::clock::Clock;
 use crate::worker::{Ping, Rest};
 use crate::{Quell, WorkerBuilder};
 
-/// A clock that moves only when told.
+/// A clock that moves only on command.
 #[derive(Debug, Default)]
 pub struct TestClock {
     time: Arc<Mutex<Time>>,
@@ -75,14 +75,14 @@ struct Time {
 }
 
 impl TestClock {
-    /// A clock that stands at `now`.
+    /// A clock whose time is `now`.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         let time = Time { now, ..Time::default() };
         TestClock { time: Arc::new(Mutex::new(time)) }
     }
 
-    /// The earliest time that someone sleeps until.
+    /// The earliest time of a sleeper.
     #[must_use]
     pub fn next_sleeper(&self) -> Option<Timestamp> {
         locked(&self.time).sleepers.first_key_value().map(|((at, _), _)| *at)
@@ -106,7 +106,7 @@ impl TestClock {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether everyone whose time has come has gone on.
+    /// Whether all sleepers whose time has come have gone on.
     fn is_settled(&self) -> bool {
         locked(&self.time).waking.is_empty()
     }
@@ -210,7 +210,7 @@ impl TestKit {
         let quell = Quell::with_store(store).clock(Arc::<TestClock>::clone(&clock)).build()?;
         let (pings, asked) = mpsc::channel(1);
         let worker = make(&quell).answering(asked);
-        // Heartbeats serve other workers, of which there are none: here they would be steps to take.
+        // Heartbeats serve other workers, and there are none: here they would be steps to take.
         let mut worker = worker.heartbeat(Duration::from_secs(3_600));
         // Polling is the safety net of real time. In virtual time it would only be steps to take.
         if worker.poll_settings() == PollSettings::default() {
@@ -259,7 +259,7 @@ impl TestKit {
         self.settle().await;
     }
 
-    /// Returns once nothing is under way but handlers that sleep on the clock.
+    /// Returns once nothing runs but handlers that sleep on the clock.
     ///
     /// # Panics
     /// When the worker refused to start, and when a handler goes on without progress: it waits for

@@ -1,6 +1,6 @@
 //! Group commit: concurrent triggers ride in one store call.
 //!
-//! While a call is under way the next batch gathers. Where a store is worth several calls at a time,
+//! While a call is in flight the next batch gathers. Where a store takes several concurrent calls,
 //! each gets its share of the callers: the store works on one while this process makes the next.
 //! There is no timer, so a lone trigger pays nothing, and every caller still waits until its own
 //! trigger is durable (R1). One owned task per client does it; a caller that gives up waiting loses
@@ -49,8 +49,9 @@ impl Batcher {
 
     /// Accepts a batch; returns once it is durable or refused.
     ///
-    /// Dropping the future before it ends leaves the outcome unknown to the caller, and also whether
-    /// it happens before or after what is triggered next: only who waits knows the order.
+    /// Dropping the future before it ends leaves the outcome unknown to the caller, and also
+    /// whether it happens before or after what is triggered next: only a caller that waits knows
+    /// the order.
     pub(crate) async fn enqueue(&self, batch: Batch) -> Result<Vec<Receipt>> {
         let (answer, receipts) = oneshot::channel();
         self.sender.send(Waiting { batch, answer }).await.map_err(|_| closed())?;
@@ -74,7 +75,7 @@ async fn flush_all(
     serve(|| store.enqueues_at_once(), receiver, call).await;
 }
 
-/// Takes in who comes and makes calls, until no more can come.
+/// Takes callers in and makes store calls, until no more callers can come.
 async fn serve<C: Future<Output = ()>>(
     at_once: impl Fn() -> usize,
     mut receiver: mpsc::Receiver<Waiting>,
@@ -86,10 +87,10 @@ async fn serve<C: Future<Output = ()>>(
         tokio::select! {
             biased;
             Some(callers) = calls.next() => line.answered(callers),
-            // While no call can be made, who comes is kept back by the channel.
+            // Backpressure: while no call can be made, callers wait in the channel.
             received = receiver.recv(), if line.may_call() => match received {
                 Some(one) => line.waiting.push_back(one),
-                // What is under way is of callers that have gone.
+                // The calls in flight are of callers that have gone.
                 None => return,
             },
         }
@@ -123,7 +124,7 @@ async fn gather(receiver: &mut mpsc::Receiver<Waiting>, line: &mut Line) {
             }
         }
         let here = line.waiting.len();
-        // Whoever is under way wants to be answered, too.
+        // The callers in flight wait for an answer, too.
         let is_enough = line.calls > 0 && here >= line.share();
         if here == before || here >= QUEUE || is_enough {
             return;
@@ -131,45 +132,45 @@ async fn gather(receiver: &mut mpsc::Receiver<Waiting>, line: &mut Line) {
     }
 }
 
-/// Who waits for a call, and who is under way.
+/// The callers that wait for a call, and the calls in flight.
 #[derive(Debug)]
 struct Line {
     /// How many calls the store is worth at a time, as it said last.
     at_once: usize,
     calls: usize,
     /// Callers of these calls.
-    under_way: usize,
+    in_flight: usize,
     waiting: VecDeque<Waiting>,
 }
 
 impl Line {
     fn of(at_once: usize) -> Self {
-        Line { at_once, calls: 0, under_way: 0, waiting: VecDeque::new() }
+        Line { at_once, calls: 0, in_flight: 0, waiting: VecDeque::new() }
     }
 
     fn may_call(&self) -> bool {
         self.calls < self.at_once && self.waiting.len() < QUEUE
     }
 
-    /// How many of all that wait or are under way one call should have.
+    /// How many of all callers that wait or are in flight one call should have.
     fn share(&self) -> usize {
-        self.under_way.saturating_add(self.waiting.len()).div_ceil(self.at_once)
+        self.in_flight.saturating_add(self.waiting.len()).div_ceil(self.at_once)
     }
 
-    /// A call of so many is over.
+    /// A call with this number of callers is over.
     fn answered(&mut self, callers: usize) {
         self.calls = self.calls.saturating_sub(1);
-        self.under_way = self.under_way.saturating_sub(callers);
+        self.in_flight = self.in_flight.saturating_sub(callers);
     }
 
     /// Who goes to the store now.
     ///
-    /// Each call gets its share: were the first to take all who wait, callers and store would wait for
-    /// each other in turn, for ever. What is far from a share waits for the call that is under way,
-    /// and grows meanwhile: a call has its price whatever is in it.
+    /// Each call gets its share: were the first to take all callers, callers and store would wait
+    /// for each other in turn, for ever. A batch that is far from a share waits for the call in
+    /// flight and grows meanwhile, as each call has a fixed cost.
     fn next_call(&mut self) -> Option<Vec<Waiting>> {
         let (here, share) = (self.waiting.len(), self.share());
-        let least = self.under_way.saturating_add(here) / self.at_once;
+        let least = self.in_flight.saturating_add(here) / self.at_once;
         let is_worth_a_call = self.calls == 0 || here.saturating_mul(4) >= least.saturating_mul(3);
         if here == 0 || self.calls >= self.at_once || !is_worth_a_call {
             return None;
@@ -182,7 +183,7 @@ impl Line {
             }
             group.extend(self.waiting.pop_front());
         }
-        self.under_way = self.under_way.saturating_add(group.len());
+        self.in_flight = self.in_flight.saturating_add(group.len());
         self.calls = self.calls.saturating_add(1);
         Some(group)
     }
@@ -203,12 +204,12 @@ async fn flush(store: &dyn Store, clock: &dyn Clock, group: Vec<Waiting>) {
             tally.emit();
             for (answer, receipts) in answers.into_iter().zip(accepted) {
                 // A caller that stopped waiting has no use for its receipts.
-                let _unheard = answer.send(receipts);
+                let _dropped = answer.send(receipts);
             }
         }
         Err(error) => {
             for answer in answers {
-                let _unheard = answer.send(Err(error.share()));
+                let _dropped = answer.send(Err(error.share()));
             }
         }
     }
@@ -242,9 +243,9 @@ mod tests {
     fn one_call_at_a_time_takes_all_who_wait() {
         let mut line = Line::of(1);
         come(&mut line, 1, 1);
-        assert_eq!(go(&mut line), [1], "a lone trigger waits for nobody");
+        assert_eq!(go(&mut line), [1], "a lone trigger does not wait");
         come(&mut line, 31, 1);
-        assert_eq!(go(&mut line), [0; 0], "one is under way");
+        assert_eq!(go(&mut line), [0; 0], "one is in flight");
         line.answered(1);
         come(&mut line, 1, 1);
         assert_eq!(go(&mut line), [32]);
@@ -265,7 +266,7 @@ mod tests {
         line.answered(16);
         line.answered(16);
         come(&mut line, 3, 1);
-        assert_eq!(go(&mut line), [2, 1], "nobody else is there");
+        assert_eq!(go(&mut line), [2, 1], "there are no other callers");
     }
 
     #[test]
@@ -310,7 +311,7 @@ mod tests {
         (sender, calls, task)
     }
 
-    /// So many callers, each waiting for its answer.
+    /// This number of callers, each waiting for its answer.
     fn callers(sender: &mpsc::Sender<Waiting>, count: usize) -> JoinSet<()> {
         let mut callers = JoinSet::new();
         for _ in 0..count {
@@ -343,17 +344,17 @@ mod tests {
             }
         }
         assert_eq!(first.len(), 8);
-        assert!(calls.try_recv().is_err(), "nobody waits");
+        assert!(calls.try_recv().is_err(), "no caller waits");
     }
 
     #[tokio::test]
     async fn while_no_call_can_be_made_who_comes_is_kept_back() {
         for at_once in [1, 2] {
             let (sender, mut calls, _task) = start(at_once);
-            let mut under_way = Vec::new();
+            let mut in_flight = Vec::new();
             for _ in 0..at_once {
                 callers(&sender, 1).detach_all();
-                under_way.push(calls.recv().await.unwrap());
+                in_flight.push(calls.recv().await.unwrap());
             }
             let mut came = 0;
             loop {

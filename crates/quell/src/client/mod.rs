@@ -124,7 +124,8 @@ impl QuellBuilder {
     /// Makes the handle; call it inside a tokio runtime, on which its batcher will run.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) when the default thresholds cannot be meant.
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) when the default thresholds cannot be
+    /// meant.
     pub fn build(self) -> Result<Quell> {
         let thresholds = match self.thresholds {
             Some(range) => Thresholds::new(*range.start(), *range.end())?,
@@ -158,12 +159,13 @@ impl Quell {
     /// always is.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for a URL no feature of this build knows, else what the store says.
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for a URL no feature of this build
+    /// knows, else the error of the store.
     pub async fn open(url: &str) -> Result<Quell> {
         Quell::builder(url).await?.build()
     }
 
-    /// Opens the store behind a URL as [`open`](Self::open) does, for those who set more.
+    /// Opens the store behind a URL as [`open`](Self::open) does, to set further options.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -215,7 +217,9 @@ impl Quell {
     /// Sets a schedule without types: for servers whose tasks are declared at run time.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) names the field (R40); else what the store says.
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) names the field (R40); else the error
+    /// of the store
+    ///.
     pub async fn set_schedule(&self, schedule: Schedule) -> Result<()> {
         schedule.validate(&self.shared.limits)?;
         let batch = self.keep_dedup(Batch::one(schedule.trigger.clone()))?;
@@ -230,10 +234,11 @@ impl Quell {
     }
 
     /// Triggers without types: for servers and bridges whose tasks are declared at run time. Rides
-    /// in the same store calls as everyone else's triggers.
+    /// in the same store calls as all other triggers.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) names the member and field (R40); else what the store says.
+    /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) names the member and field (R40);
+    /// else the error of the store.
     pub async fn enqueue(&self, batch: Batch) -> Result<Vec<Receipt>> {
         batch.validate(&self.shared.limits)?;
         if batch.triggers.is_empty() {
@@ -352,7 +357,7 @@ impl Quell {
     }
 
     /// R18: a dedup key that the store cannot keep is left out, or refused before anything is
-    /// written. An idempotency key is always refused there: whoever gives one counts on it.
+    /// written. An idempotency key is always refused there: its caller relies on it.
     pub(crate) fn keep_dedup(&self, batch: Batch) -> Result<Batch> {
         if self.shared.store.capabilities().dedup {
             return Ok(batch);

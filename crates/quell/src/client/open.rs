@@ -51,8 +51,8 @@ pub(crate) async fn open_store(url: &str, history: Option<Sink>) -> Result<Quell
     }
 }
 
-/// Asks the options of the store behind a URL for `$method`; `$memory` says why a store in memory has
-/// no use for it.
+/// Asks the options of the store behind a URL for `$method`; `$memory` says why a store in memory
+/// has no use for it.
 macro_rules! of_options {
     ($url:ident, $method:ident, $memory:literal) => {
         match $url.split_once(':').map(|(scheme, _)| scheme) {
@@ -96,8 +96,8 @@ pub async fn reset_clock(url: &str) -> Result<ClockReset> {
 }
 
 /// Leaves ids out, [`SKIPPED_IDS`](crate::checkup::SKIPPED_IDS) of them, where a store was restored
-/// from a backup or lost its newest writes in a failover: receipts with the ids that were lost may be
-/// known elsewhere, and must not name other jobs. Processes of the store may run meanwhile.
+/// from a backup or lost its newest writes in a failover: receipts with the ids that were lost may
+/// be known elsewhere, and must not name other jobs. Processes of the store may run meanwhile.
 ///
 /// ```no_run
 /// # async fn restored() -> quell::Result<()> {
@@ -107,7 +107,8 @@ pub async fn reset_clock(url: &str) -> Result<ClockReset> {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) in memory; else what the store answers.
+/// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) in memory; else what the store
+/// answers.
 pub async fn skip_ids(url: &str) -> Result<()> {
     of_options!(url, skip_ids, "a store in memory ends with its process: nothing restores it")
 }
@@ -133,7 +134,7 @@ const FORMS: &[&str] = &[
 const REDIS: [&str; 6] =
     ["redis", "rediss", "redis-cluster", "rediss-cluster", "redis+sentinel", "rediss+sentinel"];
 
-/// Only the scheme is told: the rest may hold a password.
+/// The message has only the scheme: the rest may have a password.
 fn unknown(scheme: &str) -> Error {
     let feature = match scheme {
         "sqlite" => Some("sqlite"),

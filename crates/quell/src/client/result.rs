@@ -1,7 +1,7 @@
-//! Waiting for what comes of a job (R19).
+//! Waiting for the result of a job (R19).
 //!
-//! The store tells of the end where it can push. A hint may be lost, so the store is asked as well,
-//! with growing pauses.
+//! The store notifies of the end where it can push. Notifications are best effort, so the store is
+//! polled as well, with growing pauses.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::Quell;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 impl Quell {
-    /// What came of a job: its state and, once it has succeeded, what its handler returned. Waits
-    /// until it has ended, but no longer than `wait`; then it tells how the job stands.
+    /// The result of a job: its state and, once it has succeeded, the output of its handler. Waits
+    /// until it has ended, but no longer than `wait`; then it returns the job's present state.
     ///
-    /// Whoever ends the job, in this process or another, the store pushes it to those who wait: on
+    /// The store notifies waiters of the end, whichever process ends the job: on
     /// PostgreSQL within milliseconds, on SQLite within some 20 ms from another process and at once
     /// from this one. Where nothing is pushed, as behind a transaction pooler, and where a push was
     /// lost, the end is found within a second. The answer is there as long as the job's row, and as
@@ -48,8 +48,8 @@ impl Quell {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](quell_core::ErrorKind::NotFound) for a job of which nothing is known
-    /// any more; else what the store says.
+    /// [`ErrorKind::NotFound`](quell_core::ErrorKind::NotFound) for a job that is unknown, or not
+    /// known any more; else the error of the store.
     pub async fn result(&self, job: JobId, wait: Duration) -> Result<JobResult> {
         let (clock, (mut pause, longest)) = (self.clock(), PAUSES);
         let deadline = clock.now() + wait;
@@ -63,7 +63,7 @@ impl Quell {
                 return Ok(result);
             }
             if result.job != awaited {
-                // Absorbed: its heir's end is the answer.
+                // Absorbed: its successor's end is the answer.
                 awaited = result.job;
                 ended = self.store().ended(awaited);
                 continue;

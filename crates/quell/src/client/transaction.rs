@@ -1,5 +1,6 @@
-//! The rim where callers' own transactions meet the store: [`within`](crate::trigger::Trigger::within) and
-//! [`settle_in`](crate::Ctx::settle_in), [`settle_in_with`](crate::Ctx::settle_in_with).
+//! The rim where callers' own transactions meet the store:
+//! [`within`](crate::trigger::Trigger::within) and [`settle_in`](crate::Ctx::settle_in),
+//! [`settle_in_with`](crate::Ctx::settle_in_with).
 //!
 //! A database takes part by [`Database`], which is sealed: one implementation per store that lives
 //! in a caller's database.
@@ -12,7 +13,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// When workers are woken for what a transaction triggers.
+/// When workers are woken for the triggers of a transaction.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub enum Wakes {

@@ -103,7 +103,7 @@ impl<S> Ctx<S> {
         self.job.job.key.as_ref()
     }
 
-    /// Which attempt this is, from 1; it starts over when a new trigger joined after a failure.
+    /// Which attempt this is, from 1; it is 1 again when a new trigger joined after a failure.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.job.job.attempt
@@ -146,9 +146,9 @@ impl<S> Ctx<S> {
     }
 
     /// Ends the job well inside the handler's own transaction (R22): its effects and the end of the
-    /// job commit together, or neither does. Return well after the commit; where the transaction did
-    /// not commit, the attempt failed. What the handler returns is not kept as the job's output, for
-    /// the job has ended by then.
+    /// job commit together, or neither does. Return well after the commit; where the transaction
+    /// did not commit, the attempt failed. What the handler returns is not kept as the job's
+    /// output, for the job has ended by then.
     ///
     /// The job ends without an output: what the handler then returns comes after the end and is not
     /// kept. [`settle_in_with`](Ctx::settle_in_with) keeps one.
@@ -157,8 +157,8 @@ impl<S> Ctx<S> {
     /// [`ErrorKind::IllegalMove`](quell_core::ErrorKind::IllegalMove) where the lease was lost: the
     /// transaction cannot commit. [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported)
     /// when its database does not hold the store, or inside a savepoint, which could be rolled back
-    /// alone and would undo this; SQLite tells only of nested transactions. Else what the database
-    /// says.
+    /// alone and would undo this; SQLite detects only nested transactions. Else the error of
+    /// the database.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub async fn settle_in<DB: crate::trigger::SettlingDatabase>(
         &self,
@@ -219,14 +219,14 @@ impl<S> Ctx<S> {
         Ok(())
     }
 
-    /// An effect on the outside, such as a charge, that no attempt of the job makes anew (R23).
+    /// An effect on the outside, such as a charge, that no attempt of the job repeats (R23).
     ///
     /// The intent is on record before the call, with an idempotency key that stays the same through
     /// every attempt, and the result after it. A later attempt is given a recorded result and
     /// performs nothing; one that finds the intent alone verifies first. So it goes for retries,
-    /// lapsed leases, snoozes and a redrive of the job.
+    /// expired leases, snoozes and a redrive of the job.
     ///
-    /// A name is letters, digits and `_-.:/`, 128 bytes at most, and used once in an attempt; a
+    /// A name is ASCII alphanumerics and `_-.:/`, 128 bytes at most, and used once in an attempt; a
     /// result takes 256 KiB of JSON at most.
     ///
     /// ```
@@ -264,8 +264,8 @@ impl<S> Ctx<S> {
     /// [`effect`](Ctx::effect), for an outside that knows no keys and cannot be asked.
     ///
     /// Where an attempt ended between the intent and the record, by a crash, a lost lease or an
-    /// error of the call, nobody knows whether it happened. It is not made again, and the handler is
-    /// told so: [`Once::Unclear`](crate::Once::Unclear).
+    /// error of the call, it is unknown whether it happened. It is not made again, and the handler
+    /// receives [`Once::Unclear`](crate::Once::Unclear).
     ///
     /// ```
     /// use quell::{Ctx, Once, TaskError};

@@ -1,8 +1,8 @@
-//! Effects on the outside that no attempt makes anew (R23): [`Ctx::effect`](crate::Ctx::effect) and
+//! Effects on the outside that no attempt repeats (R23): [`Ctx::effect`](crate::Ctx::effect) and
 //! [`Ctx::once`](crate::Ctx::once).
 //!
 //! The intent is on record before the call and the result after it, both under the attempt's lease.
-//! What an attempt finds on record decides what it does: the rules are in `quell_core::effect`.
+//! The record decides what an attempt does: the rules are in `quell_core::effect`.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct EffectCall<V = Unverified> {
     verify: V,
 }
 
-/// An effect of which nobody can say whether it happened: its call is made again, with its key.
+/// An effect whose outcome cannot be verified: its call is made again, with its key.
 #[derive(Clone, Copy, Debug)]
 pub struct Unverified;
 
@@ -114,7 +114,8 @@ impl<V> EffectCall<Verify<V>> {
                 Ok(Some(result)) => call.record(result).await,
                 Ok(None) => call.perform(perform(key)).await,
                 Err(error) => {
-                    Err(call.told("it is not known whether it happened, nothing was done", error))
+                    Err(call
+                        .in_context("it is not known whether it happened, nothing was done", error))
                 }
             },
         }
@@ -169,7 +170,7 @@ impl Call {
         }
         let mut used = job.effects.lock().unwrap_or_else(PoisonError::into_inner);
         if !used.insert(name.clone()) {
-            let why = "it is used twice in one attempt, and would happen once: give each its name";
+            let why = "its name is used twice in one attempt: give each effect a name of its own";
             return Err(TaskError::permanent(format!("effect `{name}`: {why}")));
         }
         drop(used);
@@ -192,7 +193,7 @@ impl Named {
         serde_json::from_str(result.as_str()).map_err(|error| {
             let name = &self.name;
             TaskError::permanent(format!(
-                "effect `{name}`: its recorded result does not fit its type any more: {error}"
+                "effect `{name}`: the recorded result does not match the type: {error}"
             ))
         })
     }
@@ -203,7 +204,7 @@ impl Named {
     ) -> Result<T, TaskError> {
         match performed.await {
             Ok(result) => self.record(result).await,
-            Err(error) => Err(self.told("it failed", error)),
+            Err(error) => Err(self.in_context("it failed", error)),
         }
     }
 
@@ -239,18 +240,18 @@ impl Named {
     }
 
     /// The error of a closure, with the effect that it is about.
-    fn told(&self, what: &str, TaskError(answer): TaskError) -> TaskError {
-        let tell = |error| format!("effect `{}`: {what}\ncaused by: {error}", self.name);
+    fn in_context(&self, what: &str, TaskError(answer): TaskError) -> TaskError {
+        let with_context = |error| format!("effect `{}`: {what}\ncaused by: {error}", self.name);
         TaskError(match answer {
             // Its class is found by what it is: it stays the source.
             Answer::Failed { error } => {
                 let what = format!("effect `{}`: {what}", self.name);
                 Answer::Failed { error: Box::new(InEffect { what, source: error }) }
             }
-            Answer::Retry { wait, error } => Answer::Retry { wait, error: tell(error) },
-            Answer::TimedOut { error } => Answer::TimedOut { error: tell(error) },
-            Answer::Permanent { error } => Answer::Permanent { error: tell(error) },
-            Answer::Broke { ended, error } => Answer::Broke { ended, error: tell(error) },
+            Answer::Retry { wait, error } => Answer::Retry { wait, error: with_context(error) },
+            Answer::TimedOut { error } => Answer::TimedOut { error: with_context(error) },
+            Answer::Permanent { error } => Answer::Permanent { error: with_context(error) },
+            Answer::Broke { ended, error } => Answer::Broke { ended, error: with_context(error) },
             Answer::Snooze { .. } | Answer::Cancel { .. } => answer,
         })
     }
@@ -275,7 +276,7 @@ impl StdError for InEffect {
     }
 }
 
-/// The store's error: what is wrong with the effect itself, no retry can help.
+/// The store's error: where the effect itself is at fault, no retry can help.
 fn refused(name: &EffectName, error: Error) -> TaskError {
     let permanent = error.kind() == ErrorKind::Invalid;
     let error = error.at(format_args!("effect `{name}`"));

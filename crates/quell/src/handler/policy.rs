@@ -1,7 +1,7 @@
 //! How a task wants to be run: queue, debounce, retry, timeout.
 //!
-//! A [`Policy`] is what a user writes; a [`TaskPolicy`] is the same, checked once, with a name. Every
-//! trigger is made by one, so the client never checks a policy on its hot path.
+//! A [`Policy`] is written by a user; a [`TaskPolicy`] is the same, checked once, with a name.
+//! Every trigger is made by one, so the client never checks a policy on its hot path.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -111,8 +111,9 @@ impl Policy {
         self
     }
 
-    /// The bytes that the gathered payload of a window may have: 1 MiB by default, 16 MiB at most. The
-    /// trigger that does not fit closes the window, which is due then, and opens the next one (R10).
+    /// The bytes that the gathered payload of a window may have: 1 MiB by default, 16 MiB at most.
+    /// The trigger that does not fit closes the window, which is due then, and opens the next one
+    /// (R10).
     pub fn max_bytes(mut self, bytes: u32) -> Self {
         self.max_bytes = Some(bytes);
         self
@@ -200,8 +201,8 @@ impl Policy {
         self
     }
 
-    /// How long idempotency keys and the outputs of their jobs are kept, from acceptance (R19). 24 h
-    /// by default.
+    /// How long idempotency keys and the outputs of their jobs are kept, from acceptance (R19). 24
+    /// h by default.
     pub fn idempotency_retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self

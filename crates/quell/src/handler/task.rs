@@ -40,8 +40,8 @@ use crate::Policy;
 /// }
 /// ```
 pub trait Task: Serialize + DeserializeOwned + Send + 'static {
-    /// The task's name: letters, digits, `_`, `-`, `.`, `:` and `/`. It is stored with every job,
-    /// so renaming it strands the jobs of the old name.
+    /// The task's name: ASCII alphanumerics, `_`, `-`, `.`, `:` and `/`. It is stored with every
+    /// job, so renaming it strands the jobs of the old name.
     const NAME: &'static str;
 
     /// What the handler returns.

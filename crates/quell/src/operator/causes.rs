@@ -1,4 +1,4 @@
-//! What the dead died of, counted by cause (R25): what an operator looks at first.
+//! Dead jobs counted by cause (R25): the first thing that an operator looks at.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

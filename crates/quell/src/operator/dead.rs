@@ -1,7 +1,7 @@
-//! What operators do with dead jobs (R25, R26): find, show, put back, discard, carry elsewhere.
+//! What operators do with dead jobs (R25, R26): find, show, redrive, discard, export, import.
 //!
-//! Whatever is done to many is done in steps, the latest death first: a job that dies again
-//! meanwhile is not met again, and whoever stops loses nothing but the rest.
+//! Bulk commands work in steps, the latest death first: a job that dies again meanwhile is not
+//! visited again, and a command that stops early leaves only the rest undone.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use quell_core::{
 
 use crate::Quell;
 
-/// How many letters one write takes in.
+/// How many dead jobs one write imports.
 const IMPORT_BATCH: usize = 100;
 /// How many calls in a row may fail before a redrive of many gives up.
 const PATIENCE: u32 = 5;
@@ -46,11 +46,11 @@ pub struct Dead<'a> {
 /// What one step did to some of the dead that match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// How many were put back or discarded.
+    /// How many were redriven or discarded.
     pub done: u64,
     /// How many were not dead any more when their turn came.
     pub skipped: u64,
-    /// How many could not be put back; they are still dead.
+    /// How many could not be redriven; they are still dead.
     pub failed: u64,
     /// Where the next step begins; none after the last.
     pub next: Option<DeadPlace>,
@@ -61,11 +61,11 @@ pub struct Swept {
 pub struct Progress {
     /// How many matched when it began.
     pub matched: u64,
-    /// How many were put back.
+    /// How many were redriven.
     pub done: u64,
     /// How many were not dead any more when their turn came.
     pub skipped: u64,
-    /// How many could not be put back; they are still dead.
+    /// How many could not be redriven; they are still dead.
     pub failed: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many jobs a second.
+    /// This number of jobs a second.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for none at all.
@@ -129,7 +129,7 @@ impl<'a> Dead<'a> {
     /// Dead jobs that match, the latest death first, one page.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] as for [`DeadFilter::validate`]; else what the store says.
+    /// [`ErrorKind::Invalid`] as for [`DeadFilter::validate`]; else the error of the store.
     pub async fn list(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
         filter.validate()?;
         self.quell.store().dead(filter).await
@@ -148,15 +148,16 @@ impl<'a> Dead<'a> {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for an unknown job, [`ErrorKind::IllegalMove`] for one that is not
-    /// dead; else what the store says.
+    /// dead; else the error of the store.
     pub async fn letter(&self, id: JobId) -> Result<DeadLetter> {
         match self.quell.store().letters(&[id]).await?.pop() {
             Some(letter) => Ok(letter),
-            None => Err(self.why_not(id, "it has no dead letter").await),
+            None => Err(self.why_not(id, "it cannot be exported").await),
         }
     }
 
-    /// A page of letters, as [`list`](Self::list) lists jobs, and where the next one begins.
+    /// A page of exported dead jobs, as [`list`](Self::list) lists jobs, and where the next one
+    /// begins.
     ///
     /// # Errors
     /// As for [`list`](Self::list).
@@ -179,7 +180,7 @@ impl<'a> Dead<'a> {
         self.quell.store().redrive(self.now(), &redrive).await
     }
 
-    /// Puts back all that match, at most `per_second` of them a second: see [`RedriveAll::step`].
+    /// Redrives all that match, at most `per_second` of them a second: see [`RedriveAll::step`].
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a rate of zero, or as for [`DeadFilter::validate`].
@@ -196,10 +197,10 @@ impl<'a> Dead<'a> {
         })
     }
 
-    /// Puts back one page of those that match, at once.
+    /// Redrives one page of those that match, at once.
     ///
     /// # Errors
-    /// As for [`list`](Self::list); or what the store says five times in a row.
+    /// As for [`list`](Self::list); or the store's error, after five in a row.
     pub async fn redrive_page(&self, filter: &DeadFilter) -> Result<Swept> {
         let (ids, next) = self.page(filter).await?;
         let mut swept = Swept { next, ..Swept::default() };
@@ -213,7 +214,7 @@ impl<'a> Dead<'a> {
                     if in_a_row >= PATIENCE {
                         return Err(error);
                     }
-                    tracing::warn!(job = %id, %error, "a dead job could not be put back");
+                    tracing::warn!(job = %id, %error, "a dead job could not be redriven");
                     swept.failed = swept.failed.saturating_add(1);
                     continue;
                 }
@@ -226,8 +227,9 @@ impl<'a> Dead<'a> {
     /// Removes a dead job for good. The reason goes to the log and the history (R25).
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a reason that says nothing; [`ErrorKind::NotFound`] for an unknown
-    /// job, [`ErrorKind::IllegalMove`] for one that is not dead; else what the store says.
+    /// [`ErrorKind::Invalid`] for a reason that says nothing; [`ErrorKind::NotFound`] for an
+    /// unknown job, [`ErrorKind::IllegalMove`] for one that is not dead; else the error of the
+    /// store.
     pub async fn discard(&self, id: JobId, reason: &str) -> Result<()> {
         if self.remove(&[id], reason).await? == 1 {
             return Ok(());
@@ -248,7 +250,7 @@ impl<'a> Dead<'a> {
     }
 
     /// Hands each line of an export of all that match to `each`, without its end; returns how many
-    /// letters that were. See [`letters`] for the format.
+    /// there were. See [`letters`] for the format.
     ///
     /// # Errors
     /// As for [`list`](Self::list); or what `each` says.
@@ -272,12 +274,12 @@ impl<'a> Dead<'a> {
         }
     }
 
-    /// Takes letters in as dead jobs, with ids of this store. All are checked before any is
+    /// Imports exported dead jobs, with ids of this store. All are checked before any is
     /// written; one that is here already, or came in before, is left as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] as for [`DeadLetter::validate`], naming the letter; else what the
-    /// store says. Where that happens half way, importing the same again does the rest.
+    /// [`ErrorKind::Invalid`] as for [`DeadLetter::validate`], naming the job; else the error of
+    /// the store. Where that happens half way, importing the same again does the rest.
     pub async fn import(&self, letters: &[DeadLetter]) -> Result<Vec<Imported>> {
         for (index, letter) in letters.iter().enumerate() {
             letter
@@ -337,9 +339,9 @@ fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IllegalMove)
 }
 
-/// A redrive of many that is under way: see [`Dead::redrive_all`].
+/// A redrive of many that is in progress: see [`Dead::redrive_all`].
 #[derive(Debug)]
-#[must_use = "nothing is put back until steps are taken"]
+#[must_use = "nothing is redriven until steps are taken"]
 pub struct RedriveAll<'a> {
     dead: Dead<'a>,
     filter: DeadFilter,
@@ -350,8 +352,8 @@ pub struct RedriveAll<'a> {
 }
 
 impl RedriveAll<'_> {
-    /// Waits until the rate allows it, puts the next jobs back and says how far it is; none once
-    /// all had their turn. Dropping the future between two jobs is safe: what was put back stays
+    /// Waits until the rate allows it, redrives the next jobs and returns its progress; none once
+    /// all had their turn. Dropping the future between two jobs is safe: redriven jobs stay
     /// so, and a new redrive does the rest.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! What operators do through the client: find jobs, explain, cancel, run schedules, check the store.
+//! Commands of operators through the client: find jobs, explain, cancel, run schedules, check the
+//! store.
 //!
 //! No method takes a time: the store's own clock counts, so that no caller can move it (R38).
 
@@ -95,7 +96,7 @@ impl Quell {
         self.store().set_schedule_state(now, name, ScheduleState::Active).await
     }
 
-    /// Triggers what a schedule triggers, now and outside its plan (R36).
+    /// Fires the trigger of a schedule now, outside its plan (R36).
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for an unknown schedule.

@@ -88,18 +88,18 @@ impl Queue<'_> {
     /// Sets it, in place of what was set before (R32); makes it where there is none.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] as for [`QueueSettings::validate`]; else what the store says.
+    /// [`ErrorKind::Invalid`] as for [`QueueSettings::validate`]; else the error of the store.
     pub async fn set(&self, settings: &QueueSettings) -> Result<()> {
         self.quell.store().set_queue(self.name()?, settings).await
     }
 
     /// Lets no attempt start until it is resumed; triggers are accepted and wait (R33).
     ///
-    /// The other settings are read first and written back, so that of two who change them at one
-    /// moment the later wins.
+    /// The other settings are read first and written back, so that of two operators who change them
+    /// at one moment the later wins.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is no such queue; else what the store says.
+    /// [`ErrorKind::NotFound`] where there is no such queue; else the error of the store.
     pub async fn pause(&self) -> Result<()> {
         self.set_paused(true).await
     }

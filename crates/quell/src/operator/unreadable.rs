@@ -30,7 +30,7 @@ impl Dead<'_> {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] where no such job is set aside, [`ErrorKind::Corrupt`] where its row
-    /// still cannot be decoded; else what the store says.
+    /// still cannot be decoded; else the error of the store.
     pub async fn restore(&self, id: JobId) -> Result<()> {
         let store = self.quell().store();
         if store.restore(self.now(), &[id]).await?.contains(&id) {

@@ -166,10 +166,10 @@ impl Spent {
         }
     }
 
-    /// What follows an error that the handler did not judge: what the task's classifier says.
+    /// The outcome of an error that the handler did not classify: the task's classifier decides.
     ///
-    /// `Display` and `source` of the error, the classifier and the error's drop are a user's code. A
-    /// panic in one of them is a panic of the attempt.
+    /// `Display` and `source` of the error, the classifier and the error's drop are a user's code.
+    /// A panic in one of them is a panic of the attempt.
     fn judged(&self, error: Box<dyn StdError + Send + Sync>) -> Outcome {
         let text = match caught(|| chain(&*error)) {
             Ok(text) => text,

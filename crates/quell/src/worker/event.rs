@@ -1,4 +1,4 @@
-//! What happens to a worker, and what it does about it: the words between `machine` and `run`.
+//! Events of a worker and its commands: the messages between `machine` and `run`.
 
 use quell_core::schedule::Ticked;
 use quell_core::{
@@ -9,7 +9,7 @@ use quell_core::{
 /// Something that happened.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A hint from the store, or from a full look that a hint asked for.
+    /// A wake-up from the store, or from a full look that a wake-up asked for.
     Woken(Wakeup),
     /// The time that `Machine::next_wake` named has come.
     Tick,
@@ -27,7 +27,7 @@ pub(crate) enum Event {
     Beaten(Result<()>),
     /// The removal of the worker's row was answered.
     Left(Result<()>),
-    /// Lapsed leases were taken back.
+    /// Expired leases were taken back.
     Reaped(Result<Vec<Lapsed>>),
     /// Schedules were asked for ticks.
     Ticked { asked_at: Timestamp, answer: Result<Ticked> },
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Prune,
     /// Fire the ticks of schedules that are due.
     Tick,
-    /// Tell the handler that its attempt no longer counts.
+    /// Notify the handler that its attempt no longer counts.
     Cancel(Lease),
     /// Drop the handler.
     Abort(Lease),

@@ -1,5 +1,5 @@
-//! Who a worker is: what it reports about itself in its heartbeats (R25), and what its leases are
-//! told from others' by (R21).
+//! The identity of a worker: its report in heartbeats (R25), and the random number that
+//! distinguishes its leases from those of others (R21).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,8 +41,8 @@ impl Identity {
         Identity { beat, claims: AtomicU64::new(0) }
     }
 
-    /// What the tokens of the next claim are made of (R21). In virtual time a run with one seed is the
-    /// same each time.
+    /// What the tokens of the next claim are made of (R21). In virtual time a run with one seed is
+    /// the same each time.
     pub(super) fn draw(&self, is_virtual: bool) -> Draw {
         if !is_virtual {
             return Draw::new(drawn());

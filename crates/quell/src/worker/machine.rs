@@ -1,9 +1,10 @@
-//! The worker's mind: a state machine without I/O.
+//! The state machine of a worker, without I/O.
 //!
 //! Whatever happens arrives as one [`Event`]; [`Machine::apply`] changes state and answers with
-//! [`Command`]s for the runner. Only one thing happens at a time, so a test can feed it any story.
-//! It knows no store and no clock: `now` is the worker's own monotonic time, and store times are
-//! brought to it by the distance that the last answer showed, so both clocks may be wrong (R38).
+//! [`Command`]s for the runner. Only one thing happens at a time, so a test can feed it any
+//! sequence. It knows no store and no clock: `now` is the worker's own monotonic time, and store
+//! times are brought to it by the distance that the last answer showed, so both clocks may be wrong
+//! (R38).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub(crate) mod upkeep;
 const SETTLE_BATCH: usize = 4_000;
 /// The wait before a store call that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// The most renewals under way at once.
+/// The most concurrent renewals.
 const RENEWALS: usize = 4;
 /// The bounds a worker keeps.
 #[derive(Clone, Debug)]
@@ -64,9 +65,9 @@ enum Stage {
 struct Held {
     label: Label,
     stage: Stage,
-    /// The worker's own time after which the lease may have lapsed.
+    /// The worker's own time after which the lease may have expired.
     until: Timestamp,
-    /// Whether the handler was told that the lease is lost.
+    /// Whether the handler was notified that the lease is lost.
     lost: bool,
     /// Whether its settlement failed alone and for good: it is renewed no more.
     doubtful: bool,
@@ -81,12 +82,12 @@ impl Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Working,
-    /// Attempts may end until the deadline; after it they are given back.
+    /// Attempts may end until the deadline; after it they are released.
     Draining {
         deadline: Timestamp,
     },
     /// Only settlements are left.
-    GivingBack {
+    Releasing {
         deadline: Timestamp,
     },
 }
@@ -104,7 +105,7 @@ pub(crate) struct Machine {
     turn: usize,
     starts_since_turn: usize,
     held: BTreeMap<Lease, Held>,
-    /// When the first of the held leases may have lapsed, but for those known to be lost.
+    /// When the first of the held leases may have expired, but for those known to be lost.
     lose_at: Option<Timestamp>,
     /// Jobs taken ahead of the slots, in the order in which they start.
     waiting: VecDeque<Waiting>,
@@ -126,13 +127,13 @@ pub(crate) struct Machine {
     settle_at: Timestamp,
     /// The most settlements of the next call: fewer after one that failed for good.
     settle_batch: usize,
-    /// How many renewals are under way: one that hangs must not cost the leases that it is not about.
+    /// Renewals in flight: one that hangs must not cost the leases of the others.
     renewing: usize,
     renew_at: Option<Timestamp>,
     /// Leases that are to be renewed early: a cancelled job's is lost.
     checks: BTreeSet<Lease>,
     check_at: Timestamp,
-    /// Leases of which the last renewal found out nothing, and when to ask about them again.
+    /// Leases whose last renewal returned no answer, and when to renew them again.
     unsure: BTreeSet<Lease>,
     ask_again_at: Timestamp,
     pulse: Pulse,
@@ -198,7 +199,7 @@ impl Machine {
         }
     }
 
-    /// Takes an event in and says what to do about it.
+    /// Takes an event and returns the commands that follow from it.
     pub(crate) fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Command> {
         let mut commands = Vec::new();
         match event {
@@ -241,10 +242,11 @@ impl Machine {
                 wakes.extend((self.rest.is_up() && !self.pruning).then_some(self.prune_at));
                 wakes.extend(self.reap_at.filter(|_| !self.reaping && self.is_seen()));
                 wakes.extend(self.ticker.next_wake());
-                // While a heartbeat is sent it cannot rest: a time that has passed would keep it busy.
+                // While a heartbeat is sent it cannot rest: a time that has passed would keep it
+                // busy.
                 wakes.extend(self.rest.next_wake().filter(|_| !self.pulse.is_sending()));
             }
-            Phase::Draining { deadline } | Phase::GivingBack { deadline } => wakes.push(deadline),
+            Phase::Draining { deadline } | Phase::Releasing { deadline } => wakes.push(deadline),
         }
         wakes.extend(self.pulse.next_wake().filter(|_| self.rest.is_up()));
         if !self.held.is_empty() {
@@ -264,7 +266,7 @@ impl Machine {
         stopping && self.held.is_empty() && !claiming && !self.settling
     }
 
-    /// Whether nothing is under way but handlers, of which it says how many run. A pause after the
+    /// The number of handlers, if nothing else is in flight. A pause after the
     /// store failed is a rest: it ends when time goes on.
     pub(crate) fn at_rest(&self, now: Timestamp) -> Option<usize> {
         let claiming = self.pollers.iter().any(|poller| !poller.is_free());
@@ -308,13 +310,13 @@ impl Machine {
         }
         let at = self.local_time(wakeup.due).max(now);
         if wakeup.queue.is_none() {
-            self.ticker.hear(at);
+            self.ticker.wake(at);
         }
         for poller in &mut self.pollers {
             if wakeup.queue.as_ref().is_some_and(|queue| *queue != poller.queue) {
                 continue;
             }
-            poller.hear(wakeup.due, at);
+            poller.wake(wakeup.due, at);
         }
     }
 
@@ -332,7 +334,7 @@ impl Machine {
         let polled = self.poll_again(queue, limit, &answer, now);
         let queue = self.queue(queue).cloned();
         let (Some(claimed), Some(queue)) = (polled.and(answer.ok()), queue) else { return };
-        self.look_for_lapses(&claimed.next);
+        self.look_for_expired(&claimed.next);
         if !claimed.jobs.is_empty() {
             self.claim_cost.learn(now.since(asked_at));
         }
@@ -446,7 +448,7 @@ impl Machine {
             }
             poller.take_hint(&clock, now);
         }
-        answers.iter().for_each(|next| self.look_for_lapses(next));
+        answers.iter().for_each(|next| self.look_for_expired(next));
     }
 
     fn clock(&self) -> StoreClock {
@@ -463,7 +465,7 @@ impl Machine {
         self.moved_at = now;
         for settlement in settlements {
             let Some(held) = self.held.get_mut(&settlement.lease) else { continue };
-            // A handler that was given back after the grace time may still report its end.
+            // A handler that was released after the grace time may still report its end.
             if held.stage == Stage::Running {
                 held.stage = Stage::Ended;
                 self.running = self.running.saturating_sub(1);
@@ -498,7 +500,8 @@ impl Machine {
         self.foresee_losses();
     }
 
-    /// A settlement freed a slot, of the queue or of a key: what a limit kept back may go.
+    /// A settlement freed a slot, of the queue or of a key: a job that waits for the limit may
+    /// start.
     fn look_at_limited(&mut self, now: Timestamp) {
         for poller in &mut self.pollers {
             if poller.limited {
@@ -508,8 +511,8 @@ impl Machine {
         }
     }
 
-    /// Settlements are fenced, so sending one twice is safe; one whose lease has lapsed is dropped,
-    /// and the job runs again (R21).
+    /// Settlements are fenced, so sending one twice is safe; one whose lease has expired is
+    /// dropped, and the job runs again (R21).
     ///
     /// A call that failed for good, or whose outcome is unknown, is sent again in halves until the
     /// settlement at fault is alone: it harms no other.
@@ -542,7 +545,7 @@ impl Machine {
         self.settle_at = now + RETRY_PAUSE;
     }
 
-    /// R29: stops claiming at once and gives back what has not started.
+    /// R29: stops claiming at once and releases what has not started.
     fn on_shutdown(&mut self, now: Timestamp) {
         if self.phase == Phase::Working {
             self.phase = Phase::Draining { deadline: now + self.bounds.grace };
@@ -565,7 +568,7 @@ impl Machine {
         self.plan_renew(now, commands);
     }
 
-    /// R21: a handler whose lease may have lapsed is told, even when the store cannot be asked.
+    /// R21: notifies a handler whose lease may have expired, even when the store is unreachable.
     fn plan_losses(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         if self.lose_at.is_none_or(|at| now < at) {
             return;
@@ -584,7 +587,7 @@ impl Machine {
         self.lose_at = held.map(|held| held.until).min();
     }
 
-    /// R29: after the grace time, attempts are given back without being spent.
+    /// R29: after the grace time, attempts are released without being spent.
     fn plan_stop(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         match self.phase {
             Phase::Draining { deadline } if deadline <= now => {
@@ -598,10 +601,10 @@ impl Machine {
                     }
                 }
                 self.running = 0;
-                self.phase = Phase::GivingBack { deadline: now + self.bounds.lease };
+                self.phase = Phase::Releasing { deadline: now + self.bounds.lease };
             }
-            Phase::GivingBack { deadline } if deadline <= now => {
-                warn!(leases = self.held.len(), "store did not answer: leases are left to lapse");
+            Phase::Releasing { deadline } if deadline <= now => {
+                warn!(leases = self.held.len(), "store did not answer: leases are left to expire");
                 self.held.clear();
                 self.unsettled.clear();
                 self.settling = false;
@@ -609,7 +612,7 @@ impl Machine {
                     (poller.claiming, poller.looking) = (None, false);
                 }
             }
-            Phase::Working | Phase::Draining { .. } | Phase::GivingBack { .. } => {}
+            Phase::Working | Phase::Draining { .. } | Phase::Releasing { .. } => {}
         }
     }
 
@@ -661,7 +664,7 @@ impl Machine {
         commands.push(Command::Look(queues));
     }
 
-    /// One settlement call is under way at a time; the next gathers meanwhile.
+    /// One settlement call is in flight at a time; the next gathers meanwhile.
     fn plan_settle(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         if self.settling || self.unsettled.is_empty() || now < self.settle_at {
             return;
@@ -672,7 +675,7 @@ impl Machine {
     }
 }
 
-/// Tells a handler, once, that its lease is lost.
+/// Notifies a handler, once, that its lease is lost.
 fn lose(lease: Lease, held: &mut Held, commands: &mut Vec<Command>) {
     if !held.lost {
         held.lost = true;

@@ -143,8 +143,8 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     }
 
     /// How many jobs the worker may hold beyond those that run. It takes no more ahead than it
-    /// finishes in 50 ms at its present pace, releases what it cannot start within 100 ms, and takes
-    /// nothing ahead in a queue with a rate. 4,000 by default.
+    /// finishes in 50 ms at its present rate, releases what it cannot start within 100 ms, and
+    /// takes nothing ahead in a queue with a rate. 4,000 by default.
     pub fn prefetch(mut self, jobs: usize) -> Self {
         self.bounds.prefetch = jobs;
         self
@@ -209,14 +209,16 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         self
     }
 
-    /// What the worker calls itself in the record of attempts and in the list of workers. Made up by
-    /// default. Give each running worker a name of its own: two of one name look like one (R25, R31).
+    /// What the worker calls itself in the record of attempts and in the list of workers. Made up
+    /// by default. Give each running worker a name of its own: two of one name look like one (R25,
+    /// R31).
     pub fn name(mut self, name: WorkerId) -> Self {
         self.name = Some(name);
         self
     }
 
-    /// Runs jobs of a task with this handler: `async fn(T, Ctx<S>) -> Result<T::Output, TaskError>`.
+    /// Runs jobs of a task with this handler: `async fn(T, Ctx<S>) -> Result<T::Output,
+    /// TaskError>`.
     ///
     /// A policy or handler that cannot be meant is reported by [`WorkerBuilder::run_until`].
     pub fn register<I: Input, H: Handler<S, I>>(mut self, handler: H) -> Self {
@@ -246,7 +248,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
     /// finish within the grace time, gives the rest back unspent.
     ///
     /// It rides out a store that fails or goes away. Dropping the future stops the worker at once,
-    /// and its leases lapse.
+    /// and its leases expire.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a registration or setting that cannot
@@ -263,7 +265,7 @@ impl<S: Send + Sync + 'static> WorkerBuilder<S> {
         self
     }
 
-    /// Sends heartbeats at another pace than the lease asks for.
+    /// Sends heartbeats at another interval than the lease asks for.
     pub(crate) fn heartbeat(mut self, interval: Duration) -> Self {
         self.bounds.heartbeat = interval;
         self

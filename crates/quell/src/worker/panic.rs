@@ -1,8 +1,9 @@
-//! Where a panic of a user's code ends, and what is kept of it: message, place, backtrace (R25).
+//! Catches panics of a user's code, and keeps their message, place and backtrace (R25).
 //!
 //! Place and backtrace are known only to the process's panic hook. Where a worker asks for it,
-//! [`install`] puts one before the hook that is there, once; it takes notes while an attempt is being polled on the panicking
-//! thread, and calls the hook before it in any case, so an application's own goes on as it was.
+//! [`install`] puts one before the hook that is there, once; it takes notes while an attempt is
+//! being polled on the panicking thread, and calls the hook before it in any case, so an
+//! application's own goes on as it was.
 
 use std::any::Any;
 use std::backtrace::Backtrace;
@@ -16,7 +17,7 @@ use std::task::{Context, Poll};
 use quell_core::Failure;
 
 thread_local! {
-    /// Whether an attempt is polled on this thread, and what the hook noted of its panic.
+    /// Whether an attempt is polled on this thread, and the hook's notes of its panic.
     static WATCH: RefCell<Watch> = const { RefCell::new(Watch::Off) };
 }
 
@@ -127,7 +128,7 @@ impl<F: Future> Future for Caught<'_, F> {
 }
 
 impl<F> Caught<'_, F> {
-    /// Drops the future, wherever it stands; a panic in a destructor ends here.
+    /// Drops the future in any state; a panic in a destructor ends here.
     pub(super) fn finish(mut self) -> Result<(), Panic> {
         caught(|| self.0.set(None))
     }
@@ -142,7 +143,7 @@ impl<F> Drop for Caught<'_, F> {
 }
 
 /// The frames between the panic's machinery and this file's, which say nothing about the handler.
-/// All of them where it cannot be told.
+/// All of them where that is unknown.
 fn handlers_part(trace: &str) -> String {
     let lines: Vec<&str> = trace.lines().collect();
     let is = |line: &str, names: &[&str]| names.iter().any(|name| line.contains(name));

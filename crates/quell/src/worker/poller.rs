@@ -34,18 +34,18 @@ pub(crate) struct Poller {
     pub(crate) look_at: Timestamp,
     /// Whether nothing is known to be due by then: it is the safety net's turn.
     pub(crate) polls: bool,
-    /// A hint that came while a call was under way, in store time.
+    /// A wake-up that came while a call was in flight, in store time.
     hint: Option<Timestamp>,
-    /// A claim of so many is under way.
+    /// The limit of the claim in flight.
     pub(crate) claiming: Option<usize>,
-    /// A look is under way.
+    /// A look is in flight.
     pub(crate) looking: bool,
     /// Something was due but a limit kept it back; a settlement may free it.
     pub(crate) limited: bool,
     /// Whether a rate counts what starts, so that nothing is to be taken ahead (R31); taken for
     /// granted until a claim was answered.
     pub(crate) rated: bool,
-    /// A settlement came while a claim was under way, which may have missed what it freed.
+    /// A settlement came while a claim was in flight, which may have missed what it freed.
     pub(crate) freed: bool,
 }
 
@@ -65,12 +65,12 @@ impl Poller {
         }
     }
 
-    /// Whether no call about the queue is under way.
+    /// Whether no call about the queue is in flight.
     pub(crate) fn is_free(&self) -> bool {
         self.claiming.is_none() && !self.looking
     }
 
-    /// Notes that a claim of so many is under way.
+    /// Notes that a claim with this limit is in flight.
     pub(crate) fn claim(&mut self, limit: usize) {
         self.claiming = Some(limit);
         self.freed = false;
@@ -82,7 +82,7 @@ impl Poller {
     }
 
     /// Something may be due at `due`, which is `at` in the worker's time.
-    pub(crate) fn hear(&mut self, due: Timestamp, at: Timestamp) {
+    pub(crate) fn wake(&mut self, due: Timestamp, at: Timestamp) {
         if self.is_free() {
             self.look_by(at);
         } else {
@@ -91,7 +91,7 @@ impl Poller {
         }
     }
 
-    /// Acts on what was heard while a call was under way.
+    /// Acts on a wake-up that came while a call was in flight.
     pub(crate) fn take_hint(&mut self, clock: &StoreClock, now: Timestamp) {
         if let Some(hint) = self.hint.take() {
             self.look_by(clock.local(hint).max(now));
@@ -106,11 +106,13 @@ impl Poller {
         }
     }
 
-    /// Tells of a poll that failed. Contention is what limits across processes look like.
+    /// Logs a poll that failed. Limits that hold across processes cause contention.
     pub(crate) fn failed(&self, error: &Error) {
         let queue = &self.queue;
         match error.kind() {
-            ErrorKind::Contention => debug!(%queue, %error, "poll met another, trying again"),
+            ErrorKind::Contention => {
+                debug!(%queue, %error, "write conflict on a poll, backing off")
+            }
             _ => warn!(%queue, %error, "poll failed, trying again"),
         }
     }
@@ -123,7 +125,7 @@ impl Poller {
             info!(queue = %self.queue, interval_ms = interval.as_millis(), "poll interval changed");
         }
         if *polled == Polled::Contended {
-            metrics::contended(&self.queue);
+            metrics::contention(&self.queue);
         }
         self.look_at = now + self.interval.sleep(now, random);
         self.polls = true;

@@ -1,4 +1,4 @@
-//! The worker's hands: one loop that turns the world into events and performs commands.
+//! The event loop of a worker: turns answers and time into events, and performs commands.
 //!
 //! Store calls are futures of this loop, handlers are its child tasks; both end with it. The
 //! `select()` is biased, so the same world gives the same order.
@@ -143,7 +143,7 @@ enum Seen {
 }
 
 impl<S: Send + Sync + 'static> Runner<S> {
-    /// Works until `shutdown` and everything under way has ended.
+    /// Works until `shutdown` has come and everything in flight has ended.
     pub(super) async fn run(mut self, shutdown: impl Future<Output = ()> + Send) {
         let mut live = Live {
             calls: FuturesUnordered::new(),
@@ -178,7 +178,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
                     Seen::WakeupsEnded => live.wakeups = None,
                     Seen::Ping(Ping { answer, names }) => {
                         // A test that stopped asking has no use for the answer.
-                        let _unheard = answer.send(self.rest(&live, names));
+                        let _dropped = answer.send(self.rest(&live, names));
                     }
                 }
             };
@@ -350,9 +350,9 @@ impl<S: Send + Sync + 'static> Runner<S> {
     fn start(&mut self, job: ClaimedJob, now: Timestamp, live: &mut Live) {
         let lease = Lease { job: job.id, token: job.token };
         let Some(task) = self.tasks.get(&job.task) else {
-            // A store that hands out a task that was not asked for breaks R28. The job is set back for a
-            // while, or the two would go on so without a pause.
-            error!(job = %job.id, task = %job.task, "store handed out a task this worker does not know");
+            // A store that hands out a task that was not asked for breaks R28. The job is set back
+            // for a while, or the two would go on so without a pause.
+            error!(job = %job.id, task = %job.task, "store returned a job of a task that is not registered");
             let outcome = Outcome::Snoozed { delay: STRANGER_PAUSE };
             let ended = Event::Ended(vec![Settlement { lease, outcome }]);
             live.calls.push(Box::pin(std::future::ready(ended)));
@@ -400,7 +400,7 @@ impl<S: Send + Sync + 'static> Runner<S> {
         live.running.insert(lease, running);
     }
 
-    /// `event` is told who works and whether payloads are wanted.
+    /// `event` receives the worker and whether payloads are wanted.
     fn record(&self, event: impl FnOnce(&WorkerId, bool) -> Recorded) {
         if let Some(history) = self.quell.history() {
             history.record(&event(self.identity.worker(), history.wants_payloads()));
@@ -418,15 +418,15 @@ impl<S: Send + Sync + 'static> Runner<S> {
         });
     }
 
-    /// Removes the worker's row, unless it rests. Where the store does not answer, the row shows the
-    /// worker as unseen.
+    /// Removes the worker's row, unless it rests. Where the store does not answer, the row shows
+    /// the worker as unseen.
     async fn leave(&self, live: &mut Live) {
         if self.machine.is_resting() {
             return;
         }
         let (store, identity) = (self.quell.store(), &self.identity);
         let removed = async {
-            // A heartbeat that is under way might bring the row back.
+            // A heartbeat in flight might bring the row back.
             let mut is_beating = self.machine.is_beating();
             while is_beating {
                 let event = live.calls.next().await;

@@ -1,8 +1,8 @@
 //! When a worker asks the store for ticks of schedules (R36).
 //!
 //! Every worker does, and the store fires each tick once: so no worker leads, and any that is left
-//! keeps all schedules going. It sleeps until the next tick that it knows of; a hint tells of an
-//! earlier one, and a look now and then makes up for hints that were lost.
+//! keeps all schedules going. It sleeps until the next tick that it knows of; a wake-up announces
+//! an earlier one, and a poll now and then makes up for lost wake-ups.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::metrics::Tally;
 pub(crate) const TICK_BATCH: usize = 1_000;
 /// Between two looks at schedules, at most, unless queues are polled less often.
 const LOOK: Duration = Duration::from_secs(60);
-/// Between two looks that hints ask for, at least: other processes' commits are hints too.
+/// The least time between two polls that wake-ups ask for: commits of other processes wake, too.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The wait before a call that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(super) struct Ticker {
     asked_at: Timestamp,
     asking: bool,
     look: Duration,
-    /// A hint that came while it asked.
+    /// A wake-up that came during a poll.
     hint: Option<Timestamp>,
 }
 
@@ -58,8 +58,8 @@ impl Ticker {
         asks
     }
 
-    /// Hears that a tick may be due at `at`.
-    pub(super) fn hear(&mut self, at: Timestamp) {
+    /// Takes a wake-up: a tick may be due at `at`.
+    pub(super) fn wake(&mut self, at: Timestamp) {
         let at = at.max(self.asked_at + PAUSE);
         if self.asking {
             self.hint = Some(self.hint.map_or(at, |known| known.min(at)));
@@ -108,8 +108,8 @@ mod tests {
         Timestamp::from_secs(secs)
     }
 
-    /// A ticker that asked at 1,000 s and was told of this next tick.
-    fn told(next: Option<i64>) -> Ticker {
+    /// A ticker that polled at 1,000 s and received this next tick.
+    fn polled(next: Option<i64>) -> Ticker {
         let mut ticker = Ticker::new(RETRY, secs(1_000));
         assert!(ticker.asks(secs(1_000)) && !ticker.asks(secs(1_000)));
         ticker.answered(&quiet(), next.map(secs), secs(1_000));
@@ -125,22 +125,22 @@ mod tests {
     fn r36_a_worker_sleeps_until_the_next_tick_and_looks_now_and_then() {
         let table = [(Some(1_007), 1_007), (Some(1_300), 1_060), (None, 1_060), (Some(900), 1_000)];
         for (next, expected) in table {
-            assert_eq!(told(next).next_wake(), Some(secs(expected)), "{next:?}");
+            assert_eq!(polled(next).next_wake(), Some(secs(expected)), "{next:?}");
         }
     }
 
     #[test]
     fn r34_r36_a_hint_of_an_earlier_tick_is_heard_but_not_all_the_time() {
-        let mut ticker = told(None);
-        ticker.hear(secs(1_030));
-        ticker.hear(secs(1_045));
+        let mut ticker = polled(None);
+        ticker.wake(secs(1_030));
+        ticker.wake(secs(1_045));
         assert_eq!(ticker.next_wake(), Some(secs(1_030)));
-        ticker.hear(Timestamp::MIN);
+        ticker.wake(Timestamp::MIN);
         assert_eq!(ticker.next_wake(), Some(secs(1_000) + PAUSE));
         assert!(!ticker.asks(secs(1_000)));
         assert!(ticker.asks(secs(1_001)));
         // While it asks: what the answer cannot know yet.
-        ticker.hear(secs(1_002));
+        ticker.wake(secs(1_002));
         assert_eq!(ticker.next_wake(), None);
         ticker.answered(&quiet(), None, secs(1_001));
         assert_eq!(ticker.next_wake(), Some(secs(1_002)));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn r39_a_failure_is_tried_again_and_a_refusal_is_not() {
-        let mut ticker = told(None);
+        let mut ticker = polled(None);
         for (kind, expected) in
             [(ErrorKind::Unavailable, Some(secs(1_101))), (ErrorKind::Unsupported, None)]
         {
@@ -156,7 +156,7 @@ mod tests {
             ticker.answered(&Err(Error::new(kind, "m")), None, secs(1_100));
             assert_eq!(ticker.next_wake(), expected);
         }
-        ticker.hear(Timestamp::MIN);
+        ticker.wake(Timestamp::MIN);
         assert_eq!(ticker.next_wake(), None);
     }
 }

@@ -81,7 +81,7 @@ async fn r04_r22_callers_transactions_are_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn r40_a_url_is_told_what_is_wrong_with_it() {
+async fn r40_a_refused_url_is_answered_with_the_reason() {
     for (url, said) in [
         ("azure://devstoreaccount1", "give azure://ACCOUNT/TABLE"),
         (

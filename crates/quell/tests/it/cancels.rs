@@ -1,5 +1,5 @@
 //! The cancellation of a running job reaches its handler at once, in whichever process it was asked
-//! for (R21). The next renewal, which would tell as well, is 20 minutes away.
+//! for (R21). The next renewal, which would notice it too, is 20 minutes away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use quell::store::Store;
 use quell::{Batch, Ctx, Payload, Policy, Quell, Result, TaskError, TaskName};
 use quell_conformance::rig::{secs, until};
 
-/// How many handlers run, and how many were told to stop.
+/// How many handlers run, and how many were cancelled.
 #[derive(Default)]
 struct Seen {
     running: AtomicUsize,

@@ -1,4 +1,4 @@
-//! Dead letters through the client: at a rate, in virtual time, stopped and started again.
+//! Dead jobs through the client: at a rate, in virtual time, stopped and started again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::tasks::secs;
 
 const START: Timestamp = Timestamp::from_secs(1_000);
 
-/// A client whose store has so many dead jobs, and its clock.
+/// A client whose store has this number of dead jobs, and its clock.
 async fn with_dead(count: usize) -> (Quell, Arc<TestClock>) {
     with_errors(&vec!["no"; count]).await
 }
 
-/// The same, of which each died of one of these errors, a thousand at a time.
+/// The same, with dead jobs of these errors, a thousand at a time.
 async fn with_errors(errors: &[&str]) -> (Quell, Arc<TestClock>) {
     let clock = Arc::new(TestClock::new(START));
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(START));
@@ -140,9 +140,9 @@ async fn r25_the_dead_are_counted_by_cause_the_most_frequent_first() {
     ];
     let (quell, clock) = with_errors(&errors).await;
     let found = quell.dead().causes(&DeadFilter::default()).await.unwrap();
-    let told: Vec<_> = found.causes.iter().map(|one| (one.cause.as_str(), one.jobs)).collect();
+    let counts: Vec<_> = found.causes.iter().map(|one| (one.cause.as_str(), one.jobs)).collect();
     assert_eq!(
-        told[..2],
+        counts[..2],
         [("job N not found", 3), ("the target answered 503: \"…\"", 2)],
         "{found:#?}"
     );
@@ -174,6 +174,6 @@ async fn r25_of_very_many_dead_the_latest_are_looked_at_and_it_says_so() {
     );
     let rest = DeadFilter { before: found.next, ..DeadFilter::default() };
     let rest = quell.dead().causes(&rest).await.unwrap();
-    let told: Vec<_> = rest.causes.iter().map(|one| (one.cause.as_str(), one.jobs)).collect();
-    assert_eq!((told, rest.next), (vec![("a new one", 700), ("an old one", 300)], None));
+    let counts: Vec<_> = rest.causes.iter().map(|one| (one.cause.as_str(), one.jobs)).collect();
+    assert_eq!((counts, rest.next), (vec![("a new one", 700), ("an old one", 300)], None));
 }

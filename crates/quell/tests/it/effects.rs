@@ -26,7 +26,7 @@ struct World {
     calls: u32,
     verified: u32,
     once: u32,
-    heard: Vec<Once<u32>>,
+    received: Vec<Once<u32>>,
 }
 
 impl Outside {
@@ -106,7 +106,7 @@ async fn pay(task: Pay, ctx: Ctx<App>) -> Result<(), TaskError> {
             Ok(charged)
         })
         .await?;
-    assert_eq!(charged, 100, "every attempt hears of the one charge");
+    assert_eq!(charged, 100, "every attempt receives the one charge");
     match word {
         "recorded" => Err(TaskError::retry("after the record")),
         "snooze" => Err(TaskError::snooze(secs(1))),
@@ -206,7 +206,7 @@ async fn r23_without_a_verification_the_key_is_what_protects() -> Result<()> {
     Ok(())
 }
 
-/// Sends once, and says what it heard.
+/// Sends once, and notes the answer.
 async fn mail(task: Pay, ctx: Ctx<App>) -> Result<(), TaskError> {
     let outside = ctx.state();
     let turn = outside.with(|world| {
@@ -222,22 +222,22 @@ async fn mail(task: Pay, ctx: Ctx<App>) -> Result<(), TaskError> {
         if word == "fail" { Err(TaskError::retry("the answer was lost")) } else { Ok(sent) }
     });
     let sent = sent.await?;
-    outside.with(|world| world.heard.push(sent));
+    outside.with(|world| world.received.push(sent));
     if word == "again" { Err(TaskError::retry("after the record")) } else { Ok(()) }
 }
 
 #[tokio::test]
-async fn r23_once_is_never_twice_and_says_when_nobody_knows() -> Result<()> {
+async fn r23_once_is_never_twice_and_reports_an_unclear_outcome() -> Result<()> {
     let table: [(&[&str], &[Once<u32>]); 3] = [
         (&[], &[Once::Done(1)]),
         (&["again", "again"], &[Once::Done(1), Once::Done(1), Once::Done(1)]),
         (&["fail", "again"], &[Once::Unclear, Once::Unclear]),
     ];
-    for (words, heard) in table {
+    for (words, received) in table {
         let (outside, _kit, state, error) = story(Pay::new(words), |w| w.register(mail)).await?;
         assert_eq!(state, JobState::Succeeded, "{words:?}: {error}");
         outside.with(|world| {
-            assert_eq!((world.once, world.heard.as_slice()), (1, heard), "{words:?}");
+            assert_eq!((world.once, world.received.as_slice()), (1, received), "{words:?}");
         });
     }
     Ok(())
@@ -286,7 +286,7 @@ async fn r23_r40_what_cannot_be_meant_is_refused_at_once() -> Result<()> {
         ("longest", 1, None),
         ("twice", 1, Some("used twice in one attempt")),
         ("large", 1, Some("it happened, but its result cannot be recorded")),
-        ("changed", 1, Some("does not fit its type any more")),
+        ("changed", 1, Some("does not match the type")),
     ];
     for (word, calls, says) in table {
         let (outside, kit, state, error) = story(Pay::new(&[word]), |w| w.register(misuse)).await?;

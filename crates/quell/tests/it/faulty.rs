@@ -22,7 +22,7 @@ impl quell::history::History for Recorder {
     }
 }
 
-/// Triggers until it is told what became of it, as a caller with a dedup key may.
+/// Triggers until it receives the outcome, as a caller with a dedup key may.
 async fn insist<T: Task + Send>(kit: &TestKit, task: impl Fn() -> T, dedup: &str) -> Receipt {
     for _ in 0..3 {
         match kit.quell().trigger(task()).dedup(dedup).await {
@@ -69,7 +69,7 @@ async fn run(fails: NthCall) -> Result<bool> {
             found => found?,
         };
         let Some(job) = found else { break };
-        // A claim whose answer was lost lapses; a newer window may take it in.
+        // The lease of a claim whose answer was lost expires; a newer window may take it in.
         let ended = match job.state {
             JobState::Succeeded => job.started_at >= Some(job.window.last_at),
             JobState::Absorbed => job.starts() > 0,

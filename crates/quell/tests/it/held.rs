@@ -19,7 +19,7 @@ fn task() -> TaskName {
     TaskName::new("t").unwrap()
 }
 
-/// Jobs whose handlers take so many milliseconds, in this order.
+/// Jobs whose handlers take these numbers of milliseconds, in this order.
 async fn enqueue(quell: &Quell, millis: impl IntoIterator<Item = u64>) -> Result<()> {
     let trigger = |millis| Policy::default().trigger(task(), Payload::encode(&millis)?, None);
     let triggers = millis.into_iter().map(trigger).collect::<Result<Vec<_>>>()?;

@@ -79,7 +79,7 @@ impl Store for Server {
 }
 
 #[tokio::test]
-async fn r25_a_heartbeat_that_was_under_way_brings_no_row_back() -> Result<()> {
+async fn r25_a_heartbeat_in_flight_brings_no_row_back() -> Result<()> {
     let clock = Arc::new(SystemClock::for_store());
     let inner = MemoryStore::new(clock.now());
     let slow = Arc::new(SlowBeats { inner, beats: Notify::new(), removes: Notify::new() });
@@ -87,7 +87,7 @@ async fn r25_a_heartbeat_that_was_under_way_brings_no_row_back() -> Result<()> {
     let quell = Quell::with_store(server).clock(clock).build()?;
     let worker = quell.worker(App::default()).register(script);
     worker.run_until(slow.beats.notified()).await?;
-    // Whatever was under way is done by then.
+    // Everything in flight is done by then.
     let settled = async {
         while Arc::strong_count(&slow) > 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,5 +1,5 @@
 //! Exactly once by transaction (R22): account updates in bursts, booked in the handlers' own
-//! transactions, under workers that are killed, leases that lapse, and attempts that fail before
+//! transactions, under workers that are killed, leases that expire, and attempts that fail before
 //! and after their commit.
 
 use std::collections::BTreeSet;
@@ -103,7 +103,7 @@ struct Bank {
     books: Books,
     /// The handlers' work, which goes on when their worker is killed: zombies.
     work: Mutex<JoinSet<()>>,
-    /// Attempts that were told that their lease was lost.
+    /// Attempts that were refused because their lease was lost.
     refused: AtomicUsize,
 }
 
@@ -124,7 +124,7 @@ impl Task for Update {
             .debounce(Duration::from_millis(5)..=Duration::from_millis(40))
             .fold(Fold::Collect { cap: 1_000 })
             .attempts(100_000)
-            // Workers are killed on purpose, and a busy machine lets more leases lapse.
+            // Workers are killed on purpose, and a busy machine lets more leases expire.
             .max_crashes(u32::MAX)
             .min_backoff(Duration::from_millis(1))
             .max_backoff(Duration::from_millis(5))
@@ -148,8 +148,8 @@ async fn update(updates: Collected<Update>, ctx: Ctx<App>) -> Result<(), TaskErr
         if format!("{booked:?}").contains("was lost") {
             bank.refused.fetch_add(1, Ordering::Relaxed);
         }
-        // Nobody hears a zombie.
-        let _unheard = end.send(booked);
+        // No worker receives the end of a zombie.
+        let _dropped = end.send(booked);
     };
     bank.work.lock().unwrap().spawn(work);
     ended.await??;
@@ -166,18 +166,18 @@ fn start(quell: &Quell, bank: &App) -> JoinSet<Result<()>> {
 
 /// All jobs that have ended, and whether any has not.
 async fn states(store: &dyn Store) -> (BTreeSet<i64>, bool, usize) {
-    let (mut succeeded, mut waits, mut lapses) = (BTreeSet::new(), false, 0);
+    let (mut succeeded, mut waits, mut expiries) = (BTreeSet::new(), false, 0);
     let mut filter = JobFilter { limit: JobFilter::MAX_PAGE, ..JobFilter::default() };
     loop {
         let page = store.jobs(&filter).await.unwrap();
-        let Some(last) = page.last() else { return (succeeded, waits, lapses) };
+        let Some(last) = page.last() else { return (succeeded, waits, expiries) };
         filter.before = Some(last.id);
         for job in page {
             // Enough to mean something: not all are looked for.
-            if job.starts() > 1 && lapses <= 10 {
+            if job.starts() > 1 && expiries <= 10 {
                 let attempts = store.attempts(job.id).await.unwrap();
-                let lapsed = |one: &&Attempt| one.outcome == Some(AttemptOutcome::Lapsed);
-                lapses += attempts.iter().filter(lapsed).count();
+                let expired = |one: &&Attempt| one.outcome == Some(AttemptOutcome::Lapsed);
+                expiries += attempts.iter().filter(expired).count();
             }
             match job.state {
                 JobState::Succeeded => {
@@ -221,12 +221,12 @@ async fn one_row_for_each_job(stores: Vec<Arc<dyn Store>>, books: Books) -> Resu
     let mut work = std::mem::take(&mut *bank.work.lock().unwrap());
     while work.join_next().await.is_some() {}
     let booked = bank.books.jobs_booked().await;
-    let (succeeded, _, lapses) = states(&*stores[0]).await;
+    let (succeeded, _, expiries) = states(&*stores[0]).await;
     assert_eq!(booked, succeeded.into_iter().collect::<Vec<_>>(), "one row for each job");
     assert_eq!(bank.books.total().await, expected, "every update is booked once");
     let refused = bank.refused.load(Ordering::Relaxed);
     let jobs = booked.len();
-    assert!(jobs > 500 && lapses > 10 && refused > 5, "{jobs}, {lapses}, {refused}");
+    assert!(jobs > 500 && expiries > 10 && refused > 5, "{jobs}, {expiries}, {refused}");
     Ok(())
 }
 

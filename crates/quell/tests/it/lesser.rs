@@ -16,7 +16,7 @@ fn without(hidden: Capability) -> Arc<dyn Store> {
     Arc::new(Lesser::new(MemoryStore::new(Timestamp::from_secs(0)), &[hidden]))
 }
 
-/// The model store and the portable one, neither of which keeps dedup keys.
+/// The model store and the portable one, both without dedup keys.
 fn keyless() -> [Arc<dyn Store>; 2] {
     let table = MemoryTable::new(Timestamp::from_secs(0));
     let portable = Engine::new(Partition::new(table, "p"));
@@ -70,7 +70,7 @@ async fn r18_open_changes_nothing_where_the_store_keeps_keys() -> Result<()> {
     Ok(())
 }
 
-/// An idempotency key has no fallback: whoever gives one counts on it.
+/// An idempotency key has no fallback: its caller relies on it.
 #[tokio::test]
 async fn r18_r19_an_idempotency_key_is_refused_where_no_keys_are_kept() -> Result<()> {
     for store in keyless() {

@@ -46,18 +46,18 @@ impl Processes {
             #[cfg(feature = "sqlite")]
             Ear::None => {}
             #[cfg(feature = "postgres")]
-            Ear::Hints(ear) => ear.heard(job, self.rig.store.wakeups()).await,
+            Ear::Hints(ear) => ear.received(job, self.rig.store.wakeups()).await,
         }
     }
 
-    /// What came of a job that `end` ends elsewhere.
+    /// The result of a job that `end` ends elsewhere.
     async fn result_of(&mut self, job: JobId, end: impl AsyncFnOnce(&mut Self)) -> JobResult {
         let quell = self.quell.clone();
-        let told = async {
+        let notified = async {
             let (result, ()) = tokio::join!(quell.result(job, secs(60)), end(self));
             result.unwrap()
         };
-        tokio::time::timeout(secs(20), told)
+        tokio::time::timeout(secs(20), notified)
             .await
             .unwrap_or_else(|_| panic!("the end was not pushed"))
     }
@@ -87,19 +87,19 @@ async fn every_end_is_pushed(mut processes: Processes) {
 }
 
 /// The end of the window that absorbed the job is the answer (R12).
-async fn the_heirs_end_is_pushed(mut processes: Processes) {
+async fn the_successors_end_is_pushed(mut processes: Processes) {
     let first = processes.rig.trigger(keyed("a")).await.job().unwrap();
     let failed = processes.rig.at(10).claim_one().await;
-    let heir = processes.rig.at(12).trigger(keyed("a")).await.job().unwrap();
+    let successor = processes.rig.at(12).trigger(keyed("a")).await.job().unwrap();
     let result = processes.result_of(first, async |processes| {
         processes.awaited(first).await;
         processes.rig.fail(&failed, secs(1)).await;
-        processes.awaited(heir).await;
+        processes.awaited(successor).await;
         let run = processes.rig.at(22).claim_one().await;
         processes.rig.succeed(&run).await;
     });
     let result = result.await;
-    assert_eq!((result.job, result.state), (heir, JobState::Succeeded));
+    assert_eq!((result.job, result.state), (successor, JobState::Succeeded));
 }
 
 #[cfg(feature = "sqlite")]
@@ -121,8 +121,8 @@ mod on_sqlite {
     }
 
     #[tokio::test]
-    async fn r12_r19_the_heirs_end_in_another_process_is_pushed() -> Result<()> {
-        the_heirs_end_is_pushed(processes().await?).await;
+    async fn r12_r19_the_successors_end_in_another_process_is_pushed() -> Result<()> {
+        the_successors_end_is_pushed(processes().await?).await;
         Ok(())
     }
 }
@@ -146,13 +146,13 @@ mod on_postgres {
     }
 
     #[tokio::test]
-    async fn r12_r19_the_heirs_end_in_another_process_is_pushed() -> Result<()> {
-        the_heirs_end_is_pushed(processes().await?).await;
+    async fn r12_r19_the_successors_end_in_another_process_is_pushed() -> Result<()> {
+        the_successors_end_is_pushed(processes().await?).await;
         Ok(())
     }
 }
 
-/// Listening in on what processes tell each other by `NOTIFY`.
+/// Listens to the notifications between processes.
 #[cfg(feature = "postgres")]
 mod hints {
     use futures_util::StreamExt;
@@ -180,11 +180,11 @@ mod hints {
             Ear { pool, channel, listener }
         }
 
-        /// Waits until it was told that someone waits for `job`, and until who hears `others` has
-        /// heard it too: hints come in one order to everyone.
-        pub(super) async fn heard(&mut self, job: JobId, mut others: Wakeups) {
+        /// Waits for the notification that a process waits for `job`, and until the subscriber of
+        /// `others` has received it too: all subscribers receive notifications in one order.
+        pub(super) async fn received(&mut self, job: JobId, mut others: Wakeups) {
             let name = job.to_string();
-            let told = async {
+            let notified = async {
                 loop {
                     let hint = self.listener.recv().await.unwrap();
                     let mut words = hint.payload().split(' ');
@@ -193,23 +193,23 @@ mod hints {
                     }
                 }
             };
-            tokio::time::timeout(secs(20), told)
+            tokio::time::timeout(secs(20), notified)
                 .await
-                .unwrap_or_else(|_| panic!("nobody was told who waits"));
+                .unwrap_or_else(|_| panic!("no notification of a waiting process"));
             let after = format!("after-{job}");
             let notify = sqlx::query("select pg_notify($1, '0 0 ' || $2)");
-            let told = notify.bind(&self.channel).bind(&after).execute(&self.pool);
-            told.await.unwrap();
-            let heard = async {
+            let notified = notify.bind(&self.channel).bind(&after).execute(&self.pool);
+            notified.await.unwrap();
+            let received = async {
                 while let Some(hint) = others.next().await {
                     if hint.queue.is_some_and(|queue| queue.as_str() == after) {
                         return;
                     }
                 }
             };
-            tokio::time::timeout(secs(20), heard)
+            tokio::time::timeout(secs(20), received)
                 .await
-                .unwrap_or_else(|_| panic!("hints are not heard"));
+                .unwrap_or_else(|_| panic!("wake-ups are not received"));
         }
     }
 }

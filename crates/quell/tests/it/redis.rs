@@ -89,8 +89,8 @@ async fn r04_r22_callers_transactions_are_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn r40_a_url_is_told_what_is_wrong_with_it() {
-    for (url, told) in [
+async fn r40_a_refused_url_is_answered_with_the_reason() {
+    for (url, reason) in [
         ("rediz://h", "store url begins with \"rediz\", which this build does not know: use"),
         ("redis://", "store url: "),
         ("redis://h?prefx=a", "store url: \"prefx=a\" is not known"),
@@ -98,7 +98,7 @@ async fn r40_a_url_is_told_what_is_wrong_with_it() {
     ] {
         let refused = Quell::open(url).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{url}: {refused}");
-        assert!(refused.to_string().contains(told), "{url}: {refused}");
+        assert!(refused.to_string().contains(reason), "{url}: {refused}");
     }
 }
 
@@ -120,7 +120,7 @@ async fn r34_a_trigger_of_another_process_wakes_the_worker() -> Result<()> {
     worker.run_until(asked).await
 }
 
-/// Whoever may not subscribe any longer looks for work every second or so.
+/// A client that may not subscribe any longer polls for work every second or so.
 #[tokio::test]
 async fn r34_r39_a_worker_that_lost_its_hints_polls() -> Result<()> {
     let server = quell_services::Redis::start(&[]).unwrap();

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tasks::secs;
 
-/// Returns the double, or as many letters as it is asked for.
+/// Returns the double, or a text of the length asked for.
 #[derive(Serialize, Deserialize)]
 struct Double {
     n: u64,
@@ -95,7 +95,7 @@ async fn r19_a_repeat_gets_the_first_ones_output_and_runs_nothing() -> Result<()
 }
 
 #[tokio::test]
-async fn r19_who_waits_is_told_of_the_end_or_of_how_it_stands() -> Result<()> {
+async fn r19_a_waiter_receives_the_end_or_the_present_state() -> Result<()> {
     let (kit, _) = start()?;
     let quell = kit.quell().clone();
     let job = quell.trigger(two()).delay(secs(10)).await?.job().unwrap();

@@ -186,7 +186,7 @@ async fn the_naive_handler_charges_as_often_as_it_runs() -> Result<()> {
     let kit = TestKit::start(|quell| quell.worker(state).register(charge_naively))?;
     let task = Charge { invoice: 7, cents: 900 };
     kit.quell().trigger(task.clone()).await?;
-    // The caller heard no answer, and asks again.
+    // The caller received no answer, and retries.
     kit.quell().trigger(task).await?;
     kit.advance(Duration::from_secs(60)).await;
     assert_eq!(shop.bank.charges(), 4);

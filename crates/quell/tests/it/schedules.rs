@@ -136,7 +136,7 @@ async fn r40_a_schedule_that_cannot_be_meant_is_refused_before_anything_is_writt
     Ok(())
 }
 
-/// Two processes on one file: whoever ticks, each tick is one job, and a schedule that one sets is
+/// Two processes on one file: each tick is one job, whichever process fires it, and a schedule that one sets is
 /// noticed by the other.
 #[cfg(feature = "sqlite")]
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn r36_workers_on_one_file_fire_each_tick_once() -> Result<()> {
     for _ in 0..3 {
         let options = SqliteOptions::new(&file).synchronous(Synchronous::Normal);
         let quell = Quell::with_store(Arc::new(options.open().await?)).build()?;
-        // Polling cannot help: what is noticed is told.
+        // Polling is too slow: only notifications can pass the test.
         let poll = PollSettings { base: secs(600), ceiling: secs(600) };
         let worker = quell.worker(Arc::clone(&log)).register(script).poll(poll);
         workers.spawn(worker.run_until(std::future::pending()));
@@ -178,8 +178,8 @@ async fn r36_workers_on_one_file_fire_each_tick_once() -> Result<()> {
     let jobs = store.jobs(&all).await?;
     assert_eq!(jobs.len() as u128, ticks, "{jobs:#?}");
     for job in &jobs {
-        let told = store.explain(&quell::job::ExplainTarget::Job(job.id)).await?.unwrap();
-        assert_eq!(told.ticks.len(), 1, "{told}");
+        let explanation = store.explain(&quell::job::ExplainTarget::Job(job.id)).await?.unwrap();
+        assert_eq!(explanation.ticks.len(), 1, "{explanation}");
     }
     assert!(jobs.iter().all(|job| job.state != JobState::Dead));
     Ok(())

@@ -95,7 +95,7 @@ pub(crate) async fn slow(task: Slow, ctx: Ctx<App>) -> Result<(), TaskError> {
     Ok(())
 }
 
-/// Answers as it is told, one word per attempt.
+/// Answers as its script says, one word per attempt.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Script(pub(crate) Vec<String>);
 
@@ -124,16 +124,16 @@ pub(crate) async fn script(task: Script, ctx: Ctx<App>) -> Result<u32, TaskError
     let word = task.0.get(turn).cloned().unwrap_or_default();
     note(&ctx, word.clone());
     match word.as_str() {
-        "fail" => Err(TaskError::retry("told to fail")),
-        "later" => Err(TaskError::retry_after(secs(7), "told to come back")),
-        "permanent" => Err(TaskError::permanent("told to give up")),
+        "fail" => Err(TaskError::retry("scripted failure")),
+        "later" => Err(TaskError::retry_after(secs(7), "scripted delay")),
+        "permanent" => Err(TaskError::permanent("scripted permanent failure")),
         "snooze" => Err(TaskError::snooze(secs(5))),
-        "cancel" => Err(TaskError::cancel("told to stop")),
+        "cancel" => Err(TaskError::cancel("scripted cancellation")),
         "hang" => {
             ctx.cancelled().cancelled().await;
             Err(TaskError::retry("never gets here"))
         }
-        "panic" => panic!("told to panic"),
+        "panic" => panic!("scripted panic"),
         _ => Ok(ctx.attempt()),
     }
 }

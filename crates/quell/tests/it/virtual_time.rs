@@ -22,11 +22,11 @@ fn start() -> Result<(TestKit, App)> {
 }
 
 /// Seconds since the start at which something ran, with what it was.
-fn story(log: &App) -> Vec<(u64, String)> {
+fn logged(log: &App) -> Vec<(u64, String)> {
     log.runs().into_iter().map(|run| (run.at.since(TestKit::START).as_secs(), run.what)).collect()
 }
 
-fn told(rows: &[(u64, &str)]) -> Vec<(u64, String)> {
+fn entries(rows: &[(u64, &str)]) -> Vec<(u64, String)> {
     rows.iter().map(|(at, what)| (*at, (*what).to_owned())).collect()
 }
 
@@ -68,8 +68,8 @@ async fn r11_a_trigger_during_a_run_waits_for_its_end() -> Result<()> {
     kit.quell().trigger(Slow { takes_secs: 1 }).await?;
     kit.advance(secs(60)).await;
     let expected =
-        told(&[(10, "slow begins"), (40, "slow ends"), (40, "slow begins"), (41, "slow ends")]);
-    assert_eq!(story(&log), expected);
+        entries(&[(10, "slow begins"), (40, "slow ends"), (40, "slow begins"), (41, "slow ends")]);
+    assert_eq!(logged(&log), expected);
     Ok(())
 }
 
@@ -78,10 +78,10 @@ async fn r24_backoff_doubles_up_to_its_bound_and_the_last_failure_buries() -> Re
     let (kit, log) = start()?;
     kit.quell().trigger(Script::new(&["fail", "fail", "fail"])).await?;
     kit.advance(secs(500)).await;
-    assert_eq!(story(&log), told(&[(0, "fail"), (30, "fail"), (80, "fail")]));
+    assert_eq!(logged(&log), entries(&[(0, "fail"), (30, "fail"), (80, "fail")]));
     let dead = kit.jobs("script", JobState::Dead).await?;
     assert_eq!(dead.len(), 1);
-    assert_eq!(dead[0].error.as_deref(), Some("told to fail"));
+    assert_eq!(dead[0].error.as_deref(), Some("scripted failure"));
     let attempts = kit.quell().store().attempts(dead[0].id).await?;
     assert_eq!(attempts.len(), 3, "every attempt is on record: {attempts:?}");
     Ok(())
@@ -100,7 +100,7 @@ async fn r24_a_handler_shapes_what_follows() -> Result<()> {
         let (kit, log) = start()?;
         kit.quell().trigger(Script::new(words)).await?;
         kit.advance(secs(500)).await;
-        let ran: Vec<u64> = story(&log).into_iter().map(|(at, _)| at).collect();
+        let ran: Vec<u64> = logged(&log).into_iter().map(|(at, _)| at).collect();
         assert_eq!(ran, times, "{words:?}");
         assert_eq!(kit.jobs("script", state).await?.len(), 1, "{words:?}");
     }
@@ -117,7 +117,7 @@ async fn r24_a_timeout_is_a_transient_failure_that_tells_the_handler() -> Result
     assert_eq!(scheduled.len(), 1, "timed out after 100 s and waits for its backoff");
     let error = scheduled[0].error.clone().unwrap_or_default();
     assert!(error.contains("timeout of 100s"), "{error}");
-    assert_eq!(story(&log).iter().filter(|(_, what)| what == "slow ends").count(), 0);
+    assert_eq!(logged(&log).iter().filter(|(_, what)| what == "slow ends").count(), 0);
     Ok(())
 }
 
@@ -130,7 +130,7 @@ async fn r10_collect_hands_over_every_payload_and_is_due_at_its_cap() -> Result<
     kit.advance(secs(4)).await;
     kit.quell().trigger(Mail { to: "cy".into() }).await?;
     kit.settle().await;
-    assert_eq!(story(&log), told(&[(4, "ada+bob+cy")]));
+    assert_eq!(logged(&log), entries(&[(4, "ada+bob+cy")]));
     Ok(())
 }
 
@@ -142,7 +142,7 @@ async fn r07_a_window_can_be_flushed_and_cancelled_by_key() -> Result<()> {
     kit.advance(secs(3)).await;
     assert!(kit.quell().flush::<Reindex>(&key).await?.is_some());
     kit.settle().await;
-    assert_eq!(story(&log), told(&[(3, "a")]));
+    assert_eq!(logged(&log), entries(&[(3, "a")]));
     kit.quell().trigger(Reindex::page("a")).await?;
     assert!(kit.quell().cancel_key::<Reindex>(&key).await?.is_some());
     assert!(kit.quell().cancel_key::<Reindex>(&key).await?.is_none());
@@ -159,7 +159,7 @@ async fn r28_a_task_no_worker_knows_waits_and_shows_up() -> Result<()> {
     kit.quell().trigger(Slow { takes_secs: 1 }).await?;
     kit.quell().trigger(Reindex::page("a")).await?;
     kit.advance(secs(3_600)).await;
-    assert_eq!(story(&log), told(&[(10, "a")]));
+    assert_eq!(logged(&log), entries(&[(10, "a")]));
     let counts = kit.quell().store().counts().await?;
     let slow = TaskName::new("slow")?;
     let waiting = counts.iter().find(|count| count.task == slow).map(|count| count.jobs);

@@ -9,8 +9,8 @@ use tracing::debug;
 use super::super::event::Command;
 use super::{Machine, Stage};
 
-/// How many times as long as a claim the jobs taken ahead last, so that claims take a small part of the
-/// time, and handlers wait for none.
+/// How many times as long as a claim the jobs taken ahead last, so that claims take a small part of
+/// the time, and handlers wait for none.
 const CLAIMS: u32 = 50;
 /// They last no shorter, or a handler that takes a little longer would empty them,
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -19,8 +19,8 @@ const LONGEST: Duration = Duration::from_millis(75);
 /// What a claim takes where none is known.
 const CLAIM: Duration = Duration::from_millis(1);
 
-/// Without a start or an end of an attempt for this long, or for as long as what is taken ahead is to
-/// last, it is released.
+/// Without a start or an end of an attempt for this long, or for as long as what is taken ahead is
+/// to last, it is released.
 pub(super) const STALL: Duration = Duration::from_millis(50);
 /// The longest that a job waits in a worker's hands (R8).
 pub(super) const HOLD: Duration = Duration::from_millis(100);
@@ -35,7 +35,8 @@ pub(super) struct ClaimCost(Duration);
 impl ClaimCost {
     pub(super) const UNKNOWN: ClaimCost = ClaimCost(CLAIM);
 
-    /// Adds a claim to the moving average. One that took no time ran in virtual time, and does not count.
+    /// Adds a claim to the moving average. One that took no time ran in virtual time, and does not
+    /// count.
     pub(super) fn learn(&mut self, took: Duration) {
         if !took.is_zero() {
             // A claim that hung says little about the next.
@@ -70,8 +71,9 @@ impl Machine {
         rated.filter_map(|poller| poller.claiming).sum()
     }
 
-    /// As many jobs ahead as the worker finishes at its present pace in the time that
-    /// [`ClaimCost::ahead`] says: slow handlers prefetch nothing, and fast ones never wait for a claim.
+    /// As many jobs ahead as the worker finishes at its present rate in the time that
+    /// [`ClaimCost::ahead`] says: slow handlers prefetch nothing, and fast ones never wait for a
+    /// claim.
     pub(super) fn set_ahead(&mut self, now: Timestamp) {
         if now < self.hold_off {
             self.ahead = 0;
@@ -87,7 +89,7 @@ impl Machine {
         self.ahead = usize::try_from(pace).unwrap_or(usize::MAX).min(self.bounds.prefetch);
     }
 
-    /// Gives back the first `count` of the jobs that wait; no attempt is spent (R29).
+    /// Releases the first `count` of the jobs that wait; no attempt is spent (R29).
     pub(super) fn release(&mut self, count: usize) {
         for Waiting { job, .. } in self.waiting.drain(..count) {
             let lease = Lease { job: job.id, token: job.token };
@@ -101,8 +103,8 @@ impl Machine {
         }
     }
 
-    /// A queue with a rate is claimed from for free slots alone (R31), so it has its turn before jobs
-    /// that were taken ahead; between two turns as many of those start.
+    /// A queue with a rate is claimed from for free slots alone (R31), so it has its turn before
+    /// jobs that were taken ahead; between two turns as many of those start.
     pub(super) fn plan_turn(&mut self, now: Timestamp, commands: &mut Vec<Command>) {
         let taken = self.running + self.kept_slots() + self.first;
         let free = self.bounds.concurrency.saturating_sub(taken);
@@ -157,7 +159,7 @@ impl Machine {
         if count == 0 {
             return;
         }
-        debug!(jobs = count, running = self.running, "slots are busy, releasing jobs taken ahead");
+        debug!(jobs = count, running = self.running, "slots are busy, releasing prefetched jobs");
         self.release(count);
         self.hold_off = now + self.penalty;
         self.penalty = self.penalty.saturating_mul(2).min(MAX_PENALTY);

@@ -1,5 +1,5 @@
 //! When a worker renews its leases (R21): in time, and early where a job was cancelled or a renewal
-//! found out nothing.
+//! returned no answer.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -60,8 +60,8 @@ impl Machine {
         leases.into_iter().filter(|lease| self.held.get(lease).is_some_and(renews)).collect()
     }
 
-    /// Takes the answer for each lease. One that nobody answered for is kept, and lost only at its
-    /// own end: the store is asked about it again soon.
+    /// Takes the answer for each lease. A lease without an answer is kept, and lost only at its own
+    /// end: the worker renews it again soon.
     pub(super) fn on_renewed(
         &mut self,
         leases: &[Lease],

@@ -1,7 +1,7 @@
 //! When a worker sends its next heartbeat (R25).
 //!
-//! The pace depends on the length of leases alone. A worker that works, and one that drains after a
-//! shutdown began, sends them; one whose process or runtime hangs does not.
+//! The interval depends on the length of leases alone. A worker that works, and one that drains
+//! after a shutdown began, sends them; one whose process or runtime hangs does not.
 
 use std::time::Duration;
 

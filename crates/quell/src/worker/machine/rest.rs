@@ -1,5 +1,5 @@
-//! When a worker rests: on a store that wakes it whenever something is due (R34), a worker without work
-//! asks the store for nothing and sends no heartbeats.
+//! When a worker rests: on a store that wakes it whenever something is due (R34), a worker without
+//! work asks the store for nothing and sends no heartbeats.
 //!
 //! One that rests has taken its row back. So it counts as one that starts when it is woken, and its
 //! silence is no evidence about other workers (R25).
@@ -75,8 +75,8 @@ impl Rest {
         (self.wakes && self.is_up()).then_some(self.busy_at + LINGER)
     }
 
-    /// What to do, where there is work or not; `is_sending` while a heartbeat is under way, which must not
-    /// come after the row was taken back.
+    /// What to do, where there is work or not; `is_sending` while a heartbeat is in flight, which
+    /// must not come after the row was taken back.
     pub(super) fn turn(&mut self, is_busy: bool, is_sending: bool, now: Timestamp) -> Option<Turn> {
         if is_busy {
             self.busy_at = now;
@@ -113,12 +113,12 @@ impl Machine {
         !self.rest.is_up() && !self.rest.is_leaving()
     }
 
-    /// Whether a heartbeat is under way.
+    /// Whether a heartbeat is in flight.
     pub(crate) fn is_beating(&self) -> bool {
         self.pulse.is_sending()
     }
 
-    /// Whether no report about itself is under way, and the last one said that it works (R25).
+    /// Whether no report about itself is in flight, and the last one said that it works (R25).
     pub(super) fn is_seen(&self) -> bool {
         self.rest.is_up() && !self.pulse.is_sending()
     }
@@ -141,7 +141,8 @@ impl Machine {
                 None => {}
             }
         }
-        // Workers that rest are no evidence of a crash, so one that takes a lease back is seen first.
+        // Workers that rest are no evidence of a crash, so one that takes a lease back is seen
+        // first.
         let lapsed = self.reap_at.filter(|at| *at <= now && self.rest.wakes());
         if lapsed.is_some_and(|at| !self.pulse.was_sent_since(at)) {
             self.pulse.resume(now);

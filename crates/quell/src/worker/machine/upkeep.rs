@@ -1,4 +1,4 @@
-//! What a worker does for all of them: takes back lapsed leases, removes ended jobs, fires ticks.
+//! Upkeep that a worker does for all: takes back expired leases, removes ended jobs, fires ticks.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::Machine;
 pub(crate) const REAP_BATCH: usize = 1_000;
 /// Rows of each kind that one call removes at most.
 pub(crate) const PRUNE_BATCH: usize = 1_000;
-/// Between two looks for lapsed leases, at least.
+/// The least time between two looks for expired leases.
 pub(super) const REAP_PAUSE: Duration = Duration::from_millis(100);
 /// Between two removals where no more is left.
 pub(super) const PRUNE_PAUSE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub(super) fn first_pause(seed: u64) -> Duration {
 }
 
 impl Machine {
-    pub(super) fn look_for_lapses(&mut self, next: &NextDue) {
+    pub(super) fn look_for_expired(&mut self, next: &NextDue) {
         if let Some(lapse) = next.lapse {
             let at = self.local_time(lapse).max(self.reaped_at + REAP_PAUSE);
             self.reap_at = Some(self.reap_at.map_or(at, |known| known.min(at)));
@@ -42,7 +42,7 @@ impl Machine {
             Ok(lapsed) => {
                 for one in &lapsed {
                     let (job, token, crash) = (one.lease.job, one.lease.token, one.crash);
-                    warn!(%job, %token, crash, "lease lapsed, job taken back");
+                    warn!(%job, %token, crash, "lease expired, job taken back");
                 }
                 if !lapsed.is_empty() {
                     self.pollers.iter_mut().for_each(|poller| poller.look_by(now));
@@ -51,7 +51,7 @@ impl Machine {
                 self.reap_at = (lapsed.len() >= REAP_BATCH).then_some(now);
             }
             Err(error) => {
-                debug!(%error, "lapsed leases could not be taken back, trying again");
+                debug!(%error, "expired leases could not be taken back, trying again");
                 self.reap_at = Some(now + self.bounds.poll.base);
             }
         }
