@@ -92,7 +92,8 @@ fn ends_in_a_torn_line(file: &mut File) -> std::io::Result<bool> {
 }
 
 /// The time on the host's clock.
-pub(crate) fn host_time() -> Timestamp {
+#[must_use]
+pub fn host_time() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let micros = since.map(|since| since.as_micros()).unwrap_or_default();
     Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))

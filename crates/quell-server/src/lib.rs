@@ -32,7 +32,6 @@ pub mod serve;
 pub mod signal;
 pub mod simulate;
 pub mod summary;
-pub mod torment;
 pub mod trace;
 pub mod view;
 pub mod workers;

@@ -53,8 +53,6 @@ enum Command {
     Simulate(quell_server::simulate::Args),
     /// Check a store: how far its clock is ahead, and what else is wrong.
     Doctor(quell_server::doctor::Args),
-    #[command(hide = true)]
-    Torment(quell_server::torment::Args),
 }
 
 fn main() -> ExitCode {
@@ -79,7 +77,6 @@ fn main() -> ExitCode {
         Command::Replay(args) => quell_server::replay::run(args, &mut out),
         Command::Simulate(args) => quell_server::simulate::run(args, &mut out),
         Command::Doctor(args) => quell_server::doctor::run(&args, &mut out),
-        Command::Torment(args) => quell_server::torment::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use quell::history::Event;
 use quell_conformance::check::Line;
-use quell_server::torment::record::now;
+use quell_server::history::host_time;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
@@ -145,7 +145,8 @@ impl Server {
         self.process.child.kill().unwrap();
         self.process.child.wait().unwrap();
         let whom = self.process.child.id().to_string();
-        let line = Line::new("test", Event::Fault { t: now(), what: "kill".to_owned(), whom });
+        let line =
+            Line::new("test", Event::Fault { t: host_time(), what: "kill".to_owned(), whom });
         let text = format!("{}\n", serde_json::to_string(&line).unwrap());
         let file = self.folder.join("deaths.jsonl");
         let file = File::options().create(true).append(true).open(file);

@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 use quell::history::Event;
 use quell::job::SettledAs;
 use quell::{DEFAULT_QUEUE, Timestamp};
-use quell_server::torment::load::{LEASE, LONG, NARROW, RATED, URGENT};
-use quell_server::torment::record::now;
 use quell_services::RedisCluster;
 
 use super::away::{accepted_more, caught_up};
@@ -17,6 +15,8 @@ use super::crew::{BEAT, PATIENCE};
 use super::ground::Ground;
 use super::judge::events;
 use super::run::{begin, rest};
+use super::workload::record::now;
+use super::workload::tasks::{LEASE, LONG, NARROW, RATED, URGENT};
 
 /// How long the master is away.
 const AWAY: Duration = Duration::from_secs(60);

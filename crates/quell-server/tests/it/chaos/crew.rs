@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 
 use quell::history::Event;
 use quell_conformance::check::Line;
-use quell_server::torment::load::LEASE;
-use quell_server::torment::record::now;
+
+use super::workload;
+use super::workload::record::now;
+use super::workload::tasks::LEASE;
+use crate::binary::quell;
 
 /// Two of the library alone, of which the first registers one task more, and two of `quell serve`.
 pub(super) const WORKERS: usize = 4;
@@ -290,32 +293,35 @@ impl Crew {
         let deploy = self.deploy.to_string();
         if index < IN_CODE {
             let rare: &[&str] = if index == 0 { &["--rare"] } else { &[] };
-            return self.torment(&[&["work", &deploy], rare].concat());
+            return self.process(&[&["work", &deploy], rare].concat());
         }
         let config = self.config();
-        self.spawn(&["serve", "--config", text(&config)])
+        let serve = ["serve", "--config", text(&config)];
+        self.spawn(|history| quell(&[&serve[..], &history].concat()))
     }
 
     fn caller(&mut self, index: usize) -> Member {
         let deploy = self.deploy.to_string();
         let long: &[&str] = if self.long { &["--long"] } else { &[] };
-        self.torment(&[&["call", &index.to_string(), &deploy], long].concat())
+        self.process(&[&["call", &index.to_string(), &deploy], long].concat())
     }
 
-    fn torment(&mut self, role: &[&str]) -> Member {
+    fn process(&mut self, role: &[&str]) -> Member {
         let (url, stamps) = (self.url.clone(), self.folder.join("stamps"));
         let places = ["--store", &url, "--stamps", text(&stamps)];
-        self.spawn(&[&["torment"], role, &places].concat())
+        self.spawn(|history| workload::process(&[role, &places, &history].concat()))
     }
 
     /// Through a shell that ignores SIGXFSZ for it: a write past the limit then fails, as on a
     /// full disk.
-    fn spawn(&mut self, args: &[&str]) -> Member {
+    fn spawn(&mut self, program: impl FnOnce([&str; 2]) -> Command) -> Member {
         self.started += 1;
         let number = self.started;
+        let program = program(["--history", text(&self.file(number, "jsonl"))]);
         let mut command = Command::new("sh");
-        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_quell")]);
-        command.args(args).arg("--history").arg(self.file(number, "jsonl"));
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program.get_program());
+        command.args(program.get_args());
+        command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.env("QUELL_LOG", "off").env_remove("QUELL_SERVER").stdout(Stdio::null());
         command.stderr(File::create(self.file(number, "err")).unwrap());
         Member { child: command.spawn().unwrap(), number }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use quell::history::Event;
 use quell::{JobId, Receipt, Timestamp};
 use quell_conformance::check::Line;
-use quell_server::torment::record::{Entry, now};
 use serde::de::DeserializeOwned;
 
 use super::away::accepted_more;
@@ -21,6 +20,7 @@ use super::crew::PATIENCE;
 use super::ground::Ground;
 use super::judge::{checked, events, files};
 use super::run::{begin, come_to_rest, verdict};
+use super::workload::record::{Entry, now};
 
 /// What the checker must judge of the time after a loss.
 const JUDGED: &[&str] =

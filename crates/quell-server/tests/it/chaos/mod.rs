@@ -21,6 +21,7 @@ mod plan;
 mod run;
 mod seen;
 mod snapshot;
+mod workload;
 
 use std::time::Duration;
 

@@ -10,11 +10,11 @@ use quell::schedule::{ScheduleName, ScheduleState};
 use quell::store::Store;
 use quell::{Job, Quell, QueueName, TaskName, Timestamp};
 use quell_server::history::FileSink;
-use quell_server::torment::load::{ORDER, URGENT, queues};
-use quell_server::torment::record::now;
 
 use super::crew::{BEAT, PATIENCE};
 use super::judge::Pause;
+use super::workload::record::now;
+use super::workload::tasks::{ORDER, URGENT, queues};
 
 /// One operator.
 pub(super) struct Operator {

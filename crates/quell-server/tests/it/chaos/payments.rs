@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,11 @@ use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use quell::{Batch, JobId, JobState, Payload, Quell, TaskName};
-use quell_server::torment::pay::{PAY, POINTS, policy};
 use tokio::task::JoinSet;
 
 use super::ground::Ground;
+use super::workload;
+use super::workload::till::{PAY, POINTS, policy};
 
 const ORDERS: u64 = 64;
 const WORKERS: usize = 3;
@@ -83,7 +84,7 @@ impl Tills {
         let deaths = folder.join("deaths");
         std::fs::create_dir(&deaths).unwrap();
         let deaths = deaths.display().to_string();
-        let args = ["torment", "pay", payments, &deaths, "--store", store];
+        let args = ["pay", payments, &deaths, "--store", store];
         let args = args.map(str::to_owned).to_vec();
         let mut tills = Tills { args, folder: folder.to_owned(), children: Vec::new(), started: 0 };
         for _ in 0..WORKERS {
@@ -96,9 +97,9 @@ impl Tills {
     fn spawn(&mut self) -> Child {
         self.started += 1;
         let history = self.folder.join(format!("{}.jsonl", self.started));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
-        command.args(&self.args).arg("--history").arg(history);
-        command.env("QUELL_LOG", "off").env_remove("QUELL_SERVER");
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        let mut command =
+            workload::process(&[&args[..], &["--history", history.to_str().unwrap()]].concat());
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use quell::store::Store;
 use quell::{Job, JobId, JobState};
-use quell_server::torment::books::Books;
 
 use super::crew::{Crew, PATIENCE};
 use super::fault::{Fault, Kind};
@@ -15,6 +14,7 @@ use super::judge::{self, Story, Tables};
 use super::operator::Operator;
 use super::plan::{Deck, Plan};
 use super::seen::{Counts, Tally, needs};
+use super::workload::books::Books;
 
 /// A run that takes longer, on a loaded machine, ends as soon as it has seen enough.
 const LONG: Duration = Duration::from_secs(100);

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell::{Job, JobId, JobState, Task};
-use quell_server::torment::load::Booked;
-use quell_server::torment::record::Entry;
 
 use super::super::seen::Counts;
+use crate::chaos::workload::record::Entry;
+use crate::chaos::workload::tasks::Booked;
 
 /// The tables beside the store: committed orders, and the ledger as pairs of job and order.
 pub(crate) type Tables = (Vec<i64>, Vec<(i64, i64)>);

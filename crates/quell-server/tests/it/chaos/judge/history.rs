@@ -8,10 +8,10 @@ use quell::job::{AttemptOutcome, SettledAs};
 use quell::store::LeaseToken;
 use quell::worker::WorkerId;
 use quell::{Job, JobId, Key, TaskName, Timestamp};
-use quell_server::torment::record::Entry;
 use serde::de::DeserializeOwned;
 
 use super::pauses::Pause;
+use crate::chaos::workload::record::Entry;
 
 /// Everything that a run left behind.
 #[derive(Debug, Default)]

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use quell::history::Event;
 use quell::job::SettledAs;
 use quell::{JobId, Key, TaskName, Timestamp};
-use quell_server::torment::record::Entry;
 
 use super::super::seen::Counts;
 use super::history::{Held, leases};
+use crate::chaos::workload::record::Entry;
 
 type KeyOf = (TaskName, Key);
 

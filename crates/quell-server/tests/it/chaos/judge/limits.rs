@@ -9,11 +9,11 @@ use std::time::Duration;
 use quell::history::Event;
 use quell::queue::Rate;
 use quell::{Job, JobId, Timestamp};
-use quell_server::torment::load::{NARROW, RATED, RATES, SLOTS};
-use quell_server::torment::record::Entry;
 
 use super::super::seen::Counts;
 use super::history::{Held, leases};
+use crate::chaos::workload::record::Entry;
+use crate::chaos::workload::tasks::{NARROW, RATED, RATES, SLOTS};
 
 /// A worker may hold a claimed job this long before it starts or releases it.
 const HOLD: Duration = Duration::from_millis(100);

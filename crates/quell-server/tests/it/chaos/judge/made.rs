@@ -6,7 +6,8 @@ use quell::store::{Draw, LeaseToken, MemoryStore, Store};
 use quell::trigger::NewTrigger;
 use quell::worker::WorkerId;
 use quell::{Batch, Job, JobId, JobState, Key, Payload, QueueName, TaskName, Timestamp};
-use quell_server::torment::record::Entry;
+
+use crate::chaos::workload::record::Entry;
 
 pub(super) const LEASE: i64 = 100;
 

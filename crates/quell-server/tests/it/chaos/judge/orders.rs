@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use quell::{Job, JobId, JobState};
-use quell_server::torment::load::ORDER;
-use quell_server::torment::record::Entry;
 
 use super::super::seen::Counts;
+use crate::chaos::workload::record::Entry;
+use crate::chaos::workload::tasks::ORDER;
 
 /// Judges what callers were answered against the store's rows; `outputs` are those of the jobs.
 pub(super) fn each_key_has_one_job(

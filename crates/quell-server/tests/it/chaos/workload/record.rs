@@ -11,13 +11,12 @@ use anyhow::Context as _;
 use quell::{Key, TaskName, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::history::host_time;
+use quell_server::history::host_time;
 
 /// One entry. Times `at` are the host's, `started` is the attempt's start as the worker reckons it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the sentence over each entry names its fields")]
-pub enum Entry {
+pub(crate) enum Entry {
     /// A handler's body begins.
     Begin { at: Timestamp, job: u64, started: Timestamp, task: TaskName, key: Option<Key> },
     /// It ends, or is cancelled.
@@ -40,20 +39,17 @@ pub enum Entry {
 
 /// A file of entries.
 #[derive(Debug)]
-pub struct Record(File);
+pub(crate) struct Record(File);
 
 impl Record {
     /// Creates the file, or appends to it.
-    ///
-    /// # Errors
-    /// When the file cannot be opened.
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::options().create(true).append(true).open(path);
         Ok(Record(file.with_context(|| format!("cannot write {}", path.display()))?))
     }
 
     /// Appends an entry. On a full disk it is missing, and the judge then leaves its case out.
-    pub fn write(&self, entry: &Entry) {
+    pub(crate) fn write(&self, entry: &Entry) {
         let Ok(mut line) = serde_json::to_vec(entry) else { return };
         line.push(b'\n');
         let _missing = (&self.0).write_all(&line);
@@ -61,7 +57,6 @@ impl Record {
 }
 
 /// The host's clock.
-#[must_use]
-pub fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     host_time()
 }

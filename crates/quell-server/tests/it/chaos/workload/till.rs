@@ -11,13 +11,13 @@ use quell::worker::WorkerId;
 use quell::{Ctx, Key, Payload, Policy, Quell, TaskError, TaskName};
 use reqwest::{Client, Response, StatusCode};
 
-use crate::signal;
+use quell_server::signal;
 
 /// The task that charges.
-pub const PAY: &str = "pay";
+pub(crate) const PAY: &str = "pay";
 /// The points at which an order may kill its process: of eight orders, four do so once, each at
 /// another one.
-pub const POINTS: [&str; 4] =
+pub(crate) const POINTS: [&str; 4] =
     ["before the intent", "after the intent", "after the call", "after the record"];
 
 /// What the handlers share.
@@ -44,7 +44,7 @@ pub(super) async fn work(quell: &Quell, payments: &str, deaths: &Path) -> anyhow
 }
 
 /// How orders are tried.
-pub fn policy() -> Policy {
+pub(crate) fn policy() -> Policy {
     let backoff = Duration::from_millis(5);
     // Tills are killed on purpose, however often in a row.
     let policy = Policy::queue(PAY).attempts(10_000).max_crashes(u32::MAX);
@@ -87,7 +87,7 @@ impl Till {
     fn may_die(&self, point: usize, order: &Payload) {
         let is_deadly = order.as_str().parse().is_ok_and(|order: usize| order % 8 == point);
         let Some(point) = POINTS.get(point).filter(|_| is_deadly) else { return };
-        // Whoever makes the file dies; who finds it has died before.
+        // The process that creates the file dies; one that finds it goes on.
         if File::create_new(self.deaths.join(format!("{point} {}", order.as_str()))).is_err() {
             return;
         }

@@ -1,43 +1,69 @@
-//! `quell torment`, hidden: callers and workers for the chaos tests to kill, stop and starve.
+//! The callers and workers that chaos runs kill, stop and starve: this test binary again, as a
+//! process of its own ([`process`]).
 //!
-//! A caller triggers every task of the load as fast as it can. Some keys carry the stamp witness, a
-//! counter in a file that the store does not know. A worker's handler reads the counter first
-//! thing, so the value that it read shows whether a trigger was lost.
+//! A caller triggers every task of the workload as fast as it can. Some keys carry the stamp
+//! witness, a counter in a file that the store does not know. A worker's handler reads the counter
+//! first, so the value that it read shows whether a trigger was lost.
 
-pub mod books;
-mod call;
-pub mod load;
-pub mod pay;
-pub mod record;
-mod work;
+pub(crate) mod books;
+mod caller;
+pub(crate) mod record;
+pub(crate) mod tasks;
+pub(crate) mod till;
+mod worker;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::Parser as _;
 use quell::Quell;
 use quell::history::Sink;
 use quell::sqlite::SqliteOptions;
+use quell_server::history::FileSink;
 
-use crate::history::FileSink;
 use books::Books;
-use call::Caller;
+use caller::Caller;
 use record::Record;
-use work::{Registered, Witness};
+use worker::{Registered, Witness};
 
-/// Who to be, and where.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+/// Has the arguments of a process, one a line: the test harness would take them for its own.
+const ARGUMENTS: &str = "QUELL_CHAOS_PROCESS";
+
+/// A process with these arguments.
+pub(crate) fn process(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["chaos::workload::runs_as_a_process", "--exact", "--ignored", "--nocapture"]);
+    command.env(ARGUMENTS, args.join("\n"));
+    command
+}
+
+#[test]
+#[ignore = "no test, but the entry point of the processes that chaos runs start"]
+fn runs_as_a_process() {
+    let args = std::env::var(ARGUMENTS).unwrap_or_default();
+    let args = Args::parse_from(std::iter::once("workload").chain(args.lines()));
+    if let Err(error) = run(&args) {
+        // The end of a process that gives up, as the program `quell` ends.
+        eprintln!("error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+/// The role of a process, and its files.
+#[derive(Clone, Debug, clap::Parser)]
+struct Args {
     #[command(subcommand)]
     role: Role,
     /// The store.
     #[arg(long, value_name = "URL", global = true, default_value = "sqlite://q.db")]
     store: String,
     /// The event history.
-    #[arg(long, value_name = "FILE", global = true, default_value = "torment.jsonl")]
+    #[arg(long, value_name = "FILE", global = true, default_value = "workload.jsonl")]
     history: PathBuf,
     /// The folder of the stamp witness: one file for each key.
     #[arg(long, value_name = "FOLDER", global = true, default_value = "stamps")]
@@ -74,10 +100,8 @@ enum Role {
 }
 
 /// Works until the process ends.
-///
-/// # Errors
-/// When the store or the history cannot be opened.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+
+fn run(args: &Args) -> anyhow::Result<()> {
     let file = Arc::new(FileSink::append(&args.history)?.with_payloads());
     let sink: Sink = Arc::<FileSink>::clone(&file);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -89,9 +113,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
             Role::Work { deploy, rare } => {
                 let registered = Registered { deploy: *deploy, rare: *rare };
-                work::work(&quell, witness(args, sink)?, registered).await
+                worker::work(&quell, witness(args, sink)?, registered).await
             }
-            Role::Pay { payments, deaths } => pay::work(&quell, payments, deaths).await,
+            Role::Pay { payments, deaths } => till::work(&quell, payments, deaths).await,
         }
     });
     // What was in flight is cancelled by now.
@@ -124,7 +148,7 @@ async fn open(url: &str, sink: &Sink) -> anyhow::Result<Quell> {
     if !url.starts_with("sqlite:") {
         return Ok(Quell::recorded(url, Arc::clone(sink)).await?.build()?);
     }
-    // Soon told of a file that another process keeps locked.
+    // A file that another process keeps locked fails a call soon.
     let options = SqliteOptions::from_url(url)?.busy_timeout(Duration::from_millis(500));
     let store = Arc::new(options.history(Arc::clone(sink)).open().await?);
     Ok(Quell::with_store(store).history(Arc::clone(sink)).build()?)
@@ -134,7 +158,7 @@ fn read_stamp(file: &Path) -> u64 {
     std::fs::read_to_string(file).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Whoever reads sees the old value or the new one, whenever the caller is killed.
+/// A reader gets the old value or the new one, whenever the caller is killed.
 fn raise_stamp(stamps: &Path, key: &str, value: u64) -> anyhow::Result<()> {
     let made = stamps.join(format!(".{key}"));
     std::fs::write(&made, value.to_string()).context("a stamp")?;

@@ -9,38 +9,37 @@ use quell::{Edge, Fold, Policy, Task};
 use serde::{Deserialize, Serialize};
 
 /// Carries the stamp witness; another debounce, edge and backoff with each deploy.
-pub const STAMPED: &str = "stamped";
+pub(crate) const STAMPED: &str = "stamped";
 /// The task of the configuration that `quell serve` runs.
-pub const NOTE: &str = "note";
+pub(crate) const NOTE: &str = "note";
 /// Triggered with an idempotency key.
-pub const ORDER: &str = "order";
+pub(crate) const ORDER: &str = "order";
 /// Runs in the queue with concurrency limits.
-pub const NARROW: &str = "narrow";
+pub(crate) const NARROW: &str = "narrow";
 /// Runs in the queue with rates.
-pub const RATED: &str = "rated";
+pub(crate) const RATED: &str = "rated";
 /// Registered by one of the workers only; collects payloads, some with a dedup key.
-pub const RARE: &str = "rare";
+pub(crate) const RARE: &str = "rare";
 
 /// Takes longer than leases last; triggered where a test asks for it.
-pub const LONG: &str = "long";
+pub(crate) const LONG: &str = "long";
 
 /// How long a lease lasts: long enough to be renewed in time on a loaded machine, and short enough
-/// to lapse often in a run.
-pub const LEASE: Duration = Duration::from_secs(1);
+/// to expire often in a run.
+pub(crate) const LEASE: Duration = Duration::from_secs(1);
 
 /// The queue of stamped tasks.
-pub const URGENT: &str = "urgent";
+pub(crate) const URGENT: &str = "urgent";
 /// At once: of the queue, of a worker, of a partition.
-pub const SLOTS: [u32; 3] = [3, 2, 2];
+pub(crate) const SLOTS: [u32; 3] = [3, 2, 2];
 /// Starts of the queue and of a partition.
-pub const RATES: [Rate; 2] = [
+pub(crate) const RATES: [Rate; 2] = [
     Rate { limit: 12, period: Duration::from_secs(1) },
     Rate { limit: 6, period: Duration::from_secs(1) },
 ];
 
 /// The queues with settings of their own.
-#[must_use]
-pub fn queues() -> Vec<(&'static str, QueueSettings)> {
+pub(crate) fn queues() -> Vec<(&'static str, QueueSettings)> {
     let [queue, worker, partition] = SLOTS.map(Some);
     let narrow = QueueSettings {
         concurrency: queue,
@@ -81,9 +80,9 @@ pub(super) fn policy(task: &str, deploy: u32) -> Policy {
 
 /// An order that is triggered and settled in transactions.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Booked {
+pub(crate) struct Booked {
     /// Its number.
-    pub order: u64,
+    pub(crate) order: u64,
 }
 
 impl Task for Booked {

@@ -12,10 +12,10 @@ use quell::worker::WorkerId;
 use quell::{Ctx, Payload, Quell, TaskError, TaskName, Timestamp};
 
 use super::books::{Books, Fate};
-use super::load::{self, Booked, LONG, NARROW, ORDER, RARE, RATED, STAMPED};
 use super::read_stamp;
 use super::record::{Entry, Record, now};
-use crate::signal;
+use super::tasks::{self, Booked, LONG, NARROW, ORDER, RARE, RATED, STAMPED};
+use quell_server::signal;
 
 /// What the handlers share.
 pub(super) struct Witness {
@@ -42,7 +42,7 @@ pub(super) async fn work(
 ) -> anyhow::Result<()> {
     let Registered { deploy, rare } = registered;
     let has_books = witness.books.is_some();
-    let policy = |task| load::policy(task, deploy);
+    let policy = |task| tasks::policy(task, deploy);
     let mut worker = quell
         .worker(Arc::new(witness))
         .register_raw(TaskName::new(STAMPED)?, &policy(STAMPED), run_stamped)
@@ -50,10 +50,10 @@ pub(super) async fn work(
         .register_raw(TaskName::new(NARROW)?, &policy(NARROW), run_narrow)
         .register_raw(TaskName::new(RATED)?, &policy(RATED), run_plain)
         .register_raw(TaskName::new(LONG)?, &policy(LONG), run_long)
-        .lease(load::LEASE)
+        .lease(tasks::LEASE)
         .grace(Duration::from_secs(1))
         .concurrency(4)
-        .name(WorkerId::new(format!("torment-{}-{:04x}", std::process::id(), fastrand::u16(..)))?);
+        .name(WorkerId::new(format!("workload-{}-{:04x}", std::process::id(), fastrand::u16(..)))?);
     if rare {
         worker = worker.register_raw(TaskName::new(RARE)?, &policy(RARE), run_plain);
     }
@@ -123,7 +123,7 @@ async fn run_narrow(_: Payload, ctx: Ctx<Arc<Witness>>) -> Result<Option<Payload
 /// Needs its lease renewed several times.
 async fn run_long(_: Payload, ctx: Ctx<Arc<Witness>>) -> Result<(), TaskError> {
     let _body = Body::begin(&ctx);
-    tokio::time::sleep(load::LEASE * 5 / 2).await;
+    tokio::time::sleep(tasks::LEASE * 5 / 2).await;
     Ok(())
 }
 

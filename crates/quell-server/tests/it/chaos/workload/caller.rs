@@ -11,10 +11,10 @@ use quell::trigger::{Dedup, NewTrigger, TaskPolicy, Thresholds};
 use quell::{Batch, ErrorKind, HoldUntil, Key, Payload, Quell, Receipt, TaskName};
 
 use super::books::Books;
-use super::load::{self, LONG, NARROW, NOTE, ORDER, RARE, RATED, STAMPED};
 use super::record::{Entry, Record};
+use super::tasks::{self, LONG, NARROW, NOTE, ORDER, RARE, RATED, STAMPED};
 use super::{raise_stamp, read_stamp};
-use crate::signal;
+use quell_server::signal;
 
 /// How many other orders are triggered before one is asked for again.
 const LATER: usize = 8;
@@ -72,7 +72,7 @@ impl Caller {
         payload: Payload,
         key: Option<Key>,
     ) -> anyhow::Result<NewTrigger> {
-        let policy = load::policy(task, self.deploy);
+        let policy = tasks::policy(task, self.deploy);
         let task = TaskPolicy::new(TaskName::new(task)?, &policy, Thresholds::DEFAULT)?;
         Ok(task.trigger(payload, key))
     }
@@ -186,7 +186,7 @@ impl Caller {
     }
 
     fn order_trigger(&self, order: u64, payload: &str) -> anyhow::Result<NewTrigger> {
-        let policy = load::policy(ORDER, self.deploy);
+        let policy = tasks::policy(ORDER, self.deploy);
         let task = TaskPolicy::new(TaskName::new(ORDER)?, &policy, Thresholds::DEFAULT)?;
         let mut trigger = task.trigger(Payload::from_text(payload)?, None);
         trigger.idempotency = Some(task.idempotency(Key::new(order.to_string())?));

@@ -11,7 +11,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::load::Booked;
+use super::tasks::Booked;
 
 const TABLES: [&str; 2] = [
     "create table if not exists chaos_orders (number bigint not null)",
@@ -26,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 
 /// Where the tables are.
 #[derive(Debug)]
-pub enum Books {
+pub(crate) enum Books {
     /// In the store's file.
     Sqlite(SqlitePool),
     /// In the store's database. Each use has a connection of its own: one that is silent is given up
@@ -77,10 +77,7 @@ macro_rules! settle {
 
 impl Books {
     /// The books of a store, if its database can have any. Connects with the first use.
-    ///
-    /// # Errors
-    /// When the URL cannot be read.
-    pub fn open(url: &str) -> anyhow::Result<Option<Books>> {
+    pub(crate) fn open(url: &str) -> anyhow::Result<Option<Books>> {
         let (address, _) = url.split_once('?').unwrap_or((url, ""));
         if let Some(file) = address.strip_prefix("sqlite://") {
             let options = SqliteConnectOptions::new().filename(file).busy_timeout(PATIENCE);
@@ -96,10 +93,7 @@ impl Books {
     }
 
     /// Creates the tables.
-    ///
-    /// # Errors
-    /// What the database says.
-    pub async fn create(&self) -> sqlx::Result<()> {
+    pub(crate) async fn create(&self) -> sqlx::Result<()> {
         for table in TABLES {
             match self {
                 Books::Sqlite(pool) => {
@@ -115,10 +109,7 @@ impl Books {
     }
 
     /// The committed orders, and the ledger as pairs of job and order.
-    ///
-    /// # Errors
-    /// What the database says.
-    pub async fn read(&self) -> sqlx::Result<(Vec<i64>, Vec<(i64, i64)>)> {
+    pub(crate) async fn read(&self) -> sqlx::Result<(Vec<i64>, Vec<(i64, i64)>)> {
         let orders = "select number from chaos_orders";
         let ledger = "select job, number from chaos_ledger";
         Ok(match self {
