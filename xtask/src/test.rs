@@ -18,7 +18,7 @@ const NEXTEST: &str = "0.9.143";
 const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
 const DEFAULT: &str = "default";
 /// The crates of [`fast()`]: the rules, what proves them, one store, the client and the worker.
-const FAST: [&str; 8] = [
+const FAST: [&str; 9] = [
     "quell-core",
     "quell-conformance",
     "quell-engine",
@@ -26,6 +26,7 @@ const FAST: [&str; 8] = [
     "quell-shards",
     "quell-sqlite",
     "quell",
+    "quell-lab",
     "xtask",
 ];
 /// Without the stores that need a server.

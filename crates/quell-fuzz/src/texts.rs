@@ -4,11 +4,11 @@ use std::path::Path;
 
 use quell_conformance::check;
 use quell_core::{Fold, JobId, Key, Payload, QueueName, TaskName, TriggerId};
+use quell_lab::trace::{Source, Trace};
 use quell_server::config::Config;
 use quell_server::handler::{Allowed, Secret};
 use quell_server::key_template::KeyTemplate;
-use quell_server::trace::{Keep, Trace, TraceArgs};
-use quell_server::{duration, rule};
+use quell_server::{duration, fold};
 use serde_json::{Map, Value};
 
 use crate::parts;
@@ -57,12 +57,9 @@ pub fn config(data: &[u8]) {
 pub fn trace(data: &[u8]) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), data).unwrap();
-    let args = TraceArgs {
-        file: file.path().to_owned(),
-        key: "{{ repo }}".to_owned(),
-        time: "timestamp".to_owned(),
-    };
-    match Trace::read(&args, Keep::Payloads) {
+    let template = KeyTemplate::new("{{ repo }}").unwrap();
+    let source = Source::new(file.path()).key(move |row| template.key(row)).payloads();
+    match Trace::read(&source) {
         Ok(trace) => {
             let times: Vec<_> = trace.events().iter().map(|event| event.at).collect();
             assert!(times.is_sorted());
@@ -156,7 +153,7 @@ pub fn values(data: &[u8]) {
         QueueName::new(text).map(|name| name.to_string()),
     ];
     assert!(names.into_iter().flatten().all(|name| name == text));
-    if let Ok(fold) = rule::parse_fold(text) {
+    if let Ok(fold) = fold::parse_fold(text) {
         let once = fold.open(&Payload::from_stored("{}"));
         Payload::from_text(fold.join(&once, &Payload::from_stored("1")).as_str()).unwrap();
     }

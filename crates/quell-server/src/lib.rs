@@ -2,21 +2,19 @@
 //!
 //! It is a library so that tests drive commands without a process. Nothing here is a public API:
 //! depend on the crate `quell` instead.
-//!
-//! Where to read: [`trace`] reads recorded events; [`simulate`] answers from the rules what they
-//! would cost and [`replay`] asks a real store and worker; [`chart`] draws the answer.
 
 pub mod alert_command;
 pub mod alerts;
 pub mod api;
-pub mod chart;
 pub mod check;
+pub mod cli;
 pub mod client;
 pub mod config;
 pub mod dead;
 pub mod demo;
 pub mod doctor;
 pub mod duration;
+pub mod fold;
 pub mod handler;
 pub mod history;
 pub mod key_template;
@@ -24,14 +22,9 @@ pub mod log;
 pub mod metrics;
 pub mod operator;
 mod queue_text;
-pub mod replay;
 pub mod result;
-pub mod rule;
 pub mod schedule;
 pub mod serve;
 pub mod signal;
-pub mod simulate;
-pub mod summary;
-pub mod trace;
 pub mod view;
 pub mod workers;

@@ -49,8 +49,8 @@ enum Command {
     Workers(quell_server::workers::Args),
     /// Judge event histories: was anything lost, run twice, too early or too late?
     Check(quell_server::check::Args),
-    Replay(quell_server::replay::Args),
-    Simulate(quell_server::simulate::Args),
+    Replay(quell_server::cli::replay::Args),
+    Simulate(quell_server::cli::simulate::Args),
     /// Check a store: how far its clock is ahead, and what else is wrong.
     Doctor(quell_server::doctor::Args),
 }
@@ -74,8 +74,8 @@ fn main() -> ExitCode {
         Command::Alerts(args) => quell_server::alert_command::run(&args, &mut out),
         Command::Workers(args) => quell_server::workers::run(&args, &mut out),
         Command::Check(args) => quell_server::check::run(args, &mut out),
-        Command::Replay(args) => quell_server::replay::run(args, &mut out),
-        Command::Simulate(args) => quell_server::simulate::run(args, &mut out),
+        Command::Replay(args) => quell_server::cli::replay::run(args, &mut out),
+        Command::Simulate(args) => quell_server::cli::simulate::run(args, &mut out),
         Command::Doctor(args) => quell_server::doctor::run(&args, &mut out),
     };
     match done {

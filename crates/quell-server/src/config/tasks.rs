@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use super::DeclaredTask;
 use super::parse::{known, secret};
+use crate::fold::parse_fold;
 use crate::handler::{Allowed, Exec, Handler, Http, HttpSettings};
 use crate::key_template::KeyTemplate;
 use crate::queue_text::Length;
-use crate::rule::parse_fold;
 
 /// How much longer than its timeout an attempt may take to end in good order.
 const WRAP_UP: Duration = Duration::from_secs(5);

@@ -13,8 +13,8 @@ use serde_json::json;
 use super::FilterArgs;
 use super::desk::{Desk, Letters};
 use crate::api::MAX_IMPORT_BYTES;
+use crate::cli::numbers::grouped;
 use crate::client::Source;
-use crate::summary::grouped;
 
 /// The most letters in one call.
 const BATCH: usize = 100;

@@ -10,8 +10,8 @@ use quell::dead::{DeadFilter, Pace, Progress, Swept};
 use serde_json::json;
 
 use super::desk::Desk;
+use crate::cli::numbers::grouped;
 use crate::client::Source;
-use crate::summary::grouped;
 
 /// How often plain lines come.
 const LINE_EVERY: Duration = Duration::from_secs(2);

@@ -16,9 +16,9 @@ use quell::dead::{DeadFilter, DeadPlace};
 use quell::{JobId, JobState, Payload, QueueName, TaskName, Timestamp};
 use serde_json::{Value, json};
 
+use crate::cli::numbers::grouped;
 use crate::client::{Source, printable, read_argument, table};
 use crate::duration;
-use crate::summary::grouped;
 use desk::Desk;
 
 /// How much of an error a row of the list shows, in characters.

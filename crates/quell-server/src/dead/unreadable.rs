@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::desk::Desk;
 use super::{OneArgs, seconds};
+use crate::cli::numbers::grouped;
 use crate::client::{Source, table};
-use crate::summary::grouped;
 
 /// `quell dead unreadable`.
 #[derive(Debug, clap::Args)]

@@ -148,7 +148,7 @@ fn closing_words(feed: &Feed, stream: &Stream, out: &mut dyn Write) -> anyhow::R
         totals.triggers,
         totals.keys,
         totals.runs,
-        crate::summary::percent(totals.saved())
+        crate::cli::numbers::percent(totals.saved())
     )?;
     writeln!(out, "\nWhat to try next:")?;
     let file = stream.trace.as_deref().map_or("events.csv".into(), Path::to_string_lossy);

@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::feed::{Feed, Lane, PAST};
-use crate::summary::percent;
+use crate::cli::numbers::percent;
 
 /// Between two pictures.
 const FRAME: Duration = Duration::from_millis(100);

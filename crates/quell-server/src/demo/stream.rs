@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use quell::{Key, Payload};
-use serde_json::json;
-
-use crate::trace::{Keep, Trace, TraceArgs};
+use quell_lab::trace::{Source, Trace};
+use serde_json::{Value, json};
 
 /// Fewer events than this show nothing.
 const ENOUGH: usize = 30;
@@ -38,12 +37,11 @@ impl Stream {
     }
 
     fn of_git(directory: &Path) -> Option<Stream> {
-        let args = TraceArgs {
-            file: directory.to_owned(),
-            key: "{{ path | split('/') | first }}".to_owned(),
-            time: "timestamp".to_owned(),
+        let top_folder = |row: &Value| {
+            let top = row["path"].as_str().and_then(|path| path.split('/').next());
+            top.filter(|top| !top.is_empty()).map(Key::new).transpose()
         };
-        let trace = Trace::read(&args, Keep::Payloads).ok()?;
+        let trace = Trace::read(&Source::new(directory).key(top_folder).payloads()).ok()?;
         let skip = trace.events().len().saturating_sub(MOST);
         let mut at = Vec::new();
         let mut events = Vec::new();

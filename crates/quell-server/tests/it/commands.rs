@@ -1,6 +1,5 @@
 //! Runs commands in this process, from their command line to what they print.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
@@ -21,7 +20,7 @@ fn parsed<A: clap::Args>(args: &[&str]) -> Result<A, String> {
 /// What `quell simulate` prints, or its error.
 pub(crate) fn simulate(args: &[&str]) -> Result<String, String> {
     let mut out = Vec::new();
-    let done = quell_server::simulate::run(parsed(args)?, &mut out);
+    let done = quell_server::cli::simulate::run(parsed(args)?, &mut out);
     done.map_err(|error| format!("{error:#}"))?;
     Ok(String::from_utf8(out).unwrap())
 }
@@ -29,7 +28,7 @@ pub(crate) fn simulate(args: &[&str]) -> Result<String, String> {
 /// What `quell replay` prints, or its error.
 pub(crate) fn replay(args: &[&str]) -> Result<String, String> {
     let mut out = Vec::new();
-    let done = quell_server::replay::run(parsed(args)?, &mut out);
+    let done = quell_server::cli::replay::run(parsed(args)?, &mut out);
     done.map_err(|error| format!("{error:#}"))?;
     Ok(String::from_utf8(out).unwrap())
 }
@@ -77,12 +76,6 @@ impl Files {
     pub(crate) fn csv(&self, name: &str, events: &[(f64, &str)]) -> String {
         let rows = events.iter().map(|(at, key)| format!("{at},{key}\n"));
         self.write(name, format!("timestamp,key\n{}", rows.collect::<String>()))
-    }
-
-    pub(crate) fn gzip(&self, name: &str, bytes: &[u8]) -> String {
-        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        packer.write_all(bytes).unwrap();
-        self.write(name, packer.finish().unwrap())
     }
 }
 

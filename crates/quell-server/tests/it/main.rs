@@ -49,6 +49,4 @@ mod simulate;
 #[cfg(test)]
 mod ssrf;
 #[cfg(test)]
-mod trace;
-#[cfg(test)]
 mod unreadable;

@@ -1,72 +1,29 @@
-//! `quell simulate`: the published scenarios, the shape of its answers, and what it refuses.
+//! `quell simulate`: the shape of its results, and what it refuses.
 
 use crate::commands::{Files, json, simulate};
 
-/// Runs, covered triggers, and the longest delay in seconds.
-type Answer = (u64, u64, f64);
 /// Words of a command line.
 type Words<'a> = &'a [&'a str];
 
 const KEY: [&str; 2] = ["--key", "{{ key }}"];
 
-/// Runs and the longest delay of one key's triggers at these seconds.
-fn one_key(times: &[f64], rule: &[&str]) -> Answer {
+#[test]
+fn the_flags_of_the_rule_reach_the_simulation() {
     let files = Files::new();
-    let events: Vec<(f64, &str)> = times.iter().map(|at| (*at, "k")).collect();
+    let events = [(0.0, "k"), (0.0, "k"), (0.0, "k"), (1.0, "k"), (1.0, "k"), (2.0, "")];
     let file = files.csv("events.csv", &events);
-    let answer = json(simulate(&[&[&*file, "--json"], &KEY[..], rule].concat()));
-    let number = |name: &str| answer[name].as_u64().unwrap();
-    assert_eq!(number("triggers"), times.len() as u64);
-    (number("runs"), number("covered"), answer["delay_max_s"].as_f64().unwrap())
-}
-
-#[test]
-fn r08_the_published_scenarios_run_as_their_table_says() {
-    let every_five: Vec<f64> = (0..=60).map(|n| f64::from(n) * 5.0).collect();
-    let (ten, fixed) = (["--min", "10s", "--max", "60s"], ["--pair", "5m:5m"]);
-    let table: [(&[f64], Words<'_>, Answer); 6] = [
-        (&[0.0], &ten, (1, 1, 10.0)),
-        (&[0.0, 3.0, 7.0], &ten, (1, 3, 17.0)),
-        (&[0.0, 20.0, 40.0, 55.0, 65.0], &ten, (5, 5, 10.0)),
-        (&every_five, &ten, (6, 61, 60.0)),
-        (&[0.0, 25.0], &ten, (2, 2, 10.0)),
-        (&[19_800.0, 19_860.0], &fixed, (1, 2, 300.0)),
+    let table: [(Words<'_>, u64); 4] = [
+        (&[], 2),
+        (&["--max-triggers", "2"], 4),
+        (&["--payload", "collect:2"], 4),
+        (&["--payload", "merge"], 2),
     ];
-    for (times, rule, expected) in table {
-        assert_eq!(one_key(times, rule), expected, "{times:?} {rule:?}");
+    for (flags, runs) in table {
+        let pair = ["--json", "--pair", "10s:60s"];
+        let printed = json(simulate(&[&[&*file], &KEY[..], &pair[..], flags].concat()));
+        assert_eq!((&printed["runs"], &printed["covered"]), (&runs.into(), &6.into()), "{flags:?}");
+        assert_eq!((&printed["triggers"], &printed["keys"]), (&6.into(), &1.into()));
     }
-}
-
-#[test]
-fn r07_a_window_that_is_due_is_taken_before_a_trigger_of_the_same_instant_joins() {
-    let rule = ["--min", "10s", "--max", "60s"];
-    assert_eq!(one_key(&[0.0, 10.0], &rule), (2, 2, 10.0));
-    assert_eq!(one_key(&[0.0, 9.999_999], &rule), (1, 2, 19.999_999));
-}
-
-#[test]
-fn r07_r10_enough_triggers_make_a_window_due_at_once() {
-    let five = [0.0, 0.0, 0.0, 1.0, 1.0];
-    let rule = ["--min", "10s", "--max", "60s"];
-    let by_count = [&rule[..], &["--max-triggers", "2"]].concat();
-    let by_collect = [&rule[..], &["--payload", "collect:2"]].concat();
-    assert_eq!(one_key(&five, &by_count), (3, 5, 10.0));
-    assert_eq!(one_key(&five, &by_collect), (3, 5, 10.0));
-    assert_eq!(one_key(&five, &[&rule[..], &["--payload", "merge"]].concat()), (1, 5, 11.0));
-}
-
-#[test]
-fn r09_an_event_without_a_key_is_a_run_of_its_own() {
-    let files = Files::new();
-    let file = files.csv("events.csv", &[(0.0, ""), (0.0, ""), (1.0, "k"), (2.0, "k")]);
-    let answer = json(simulate(&[&[&*file, "--json", "--pair", "10s:60s"], &KEY[..]].concat()));
-    assert_eq!((&answer["runs"], &answer["keys"]), (&3.into(), &1.into()));
-    assert_eq!(answer["delay_p50_s"], 0.0);
-}
-
-#[test]
-fn events_out_of_order_are_put_in_order() {
-    assert_eq!(one_key(&[7.0, 0.0, 3.0], &["--pair", "10s:60s"]), (1, 3, 17.0));
 }
 
 #[test]
@@ -108,8 +65,8 @@ fn the_table_and_the_chart_are_readable() {
 fn the_svg_is_one_self_contained_file() {
     let files = Files::new();
     let svg = files.path().join("out.svg");
-    let wish = ["--min", "1s,10s", "--max", "10s,60s", "--svg", svg.to_str().unwrap()];
-    simulate(&[&[&*bursts(&files)], &KEY[..], &wish[..]].concat()).unwrap();
+    let flags = ["--min", "1s,10s", "--max", "10s,60s", "--svg", svg.to_str().unwrap()];
+    simulate(&[&[&*bursts(&files)], &KEY[..], &flags[..]].concat()).unwrap();
     let drawn = std::fs::read_to_string(svg).unwrap();
     assert!(!drawn.replace("http://www.w3.org/2000/svg", "").contains("http"), "{drawn}");
     assert!(drawn.contains("prefers-color-scheme:dark"));
@@ -137,11 +94,11 @@ fn r40_what_cannot_be_meant_is_refused_with_its_field() {
         (&["--key", "{{ repo }}"], &["line 2", "--key", "`repo` is undefined", "key, timestamp"]),
         (&["--svg", no_dir.to_str().unwrap()], &["--svg", "such.svg"]),
     ];
-    for (wish, parts) in table {
-        let key = if wish.contains(&"--key") { &[][..] } else { &KEY[..] };
-        let error = simulate(&[&[&*file], key, wish].concat()).unwrap_err();
+    for (flags, parts) in table {
+        let key = if flags.contains(&"--key") { &[][..] } else { &KEY[..] };
+        let error = simulate(&[&[&*file], key, flags].concat()).unwrap_err();
         for part in parts {
-            assert!(error.contains(part), "{wish:?}: {error:?} lacks {part:?}");
+            assert!(error.contains(part), "{flags:?}: {error:?} lacks {part:?}");
         }
     }
 }
