@@ -1,9 +1,11 @@
-//! The command that tells what came of a job: `result` (R19).
+//! `quell result`: a job's state, output and error (R19).
+//!
+//! Invariant: the exit status is 0 only for a job that succeeded, or has not ended yet.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use quell::JobId;
+use quell::{JobId, JobState};
 use serde_json::Value;
 
 use crate::client::{Source, ask, join, print_output, printable, read_store};
@@ -27,7 +29,8 @@ pub struct Args {
 /// Runs `quell result`.
 ///
 /// # Errors
-/// What the server or the store says; a job of which nothing is known any more.
+/// The error of the server or the store, such as an unknown job, and a job that ended without a
+/// success.
 pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let wait = args.wait.unwrap_or_default();
     let answer = match &args.source.store {
@@ -36,16 +39,23 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
         }
         None => asked(&args, wait)?,
     };
-    if args.source.json {
-        return Ok(writeln!(out, "{answer}")?);
-    }
     let text = |name: &str| answer.get(name).and_then(Value::as_str).map(printable);
     let (job, state) = (text("job").unwrap_or_default(), text("state").unwrap_or_default());
     match text("error") {
+        _ if args.source.json => writeln!(out, "{answer}")?,
         Some(error) => writeln!(out, "job {job} is {state}: {error}")?,
         None => writeln!(out, "job {job} is {state}")?,
     }
-    print_output(&answer, out)
+    if !args.source.json {
+        print_output(&answer, out)?;
+    }
+    let failed = has_ended(&answer) && state != JobState::Succeeded.name();
+    anyhow::ensure!(!failed, "job {job} is {state}, not succeeded");
+    Ok(())
+}
+
+fn has_ended(answer: &Value) -> bool {
+    answer.get("ended").and_then(Value::as_bool).unwrap_or(true)
 }
 
 /// Asks the server, again while there is time left: it holds no request for long.
@@ -59,8 +69,7 @@ fn asked(args: &Args, wait: Duration) -> anyhow::Result<Value> {
             url.query_pairs_mut().append_pair("wait", &format!("{millis}ms"));
         }
         let answer = ask(&args.source.server, |client| client.get(url))?;
-        let ended = answer.get("ended").and_then(Value::as_bool).unwrap_or(true);
-        if ended || begun.elapsed() >= wait {
+        if has_ended(&answer) || begun.elapsed() >= wait {
             return Ok(answer);
         }
     }

@@ -53,6 +53,30 @@ fn exit_codes_tell_done_failed_and_misused_apart() {
 }
 
 #[test]
+fn r19_the_exit_status_of_a_result_says_whether_the_job_succeeded() {
+    let bad = "[tasks.bad]\nretry = { max_attempts = 1 }\nexec = { command = [\"false\"] }\n";
+    let (folder, config) = written("", &format!("{PLAIN}{bad}"));
+    let process = Process::serve(&config, &[]);
+    let store = format!("sqlite://{}", folder.path().join("q.db").display());
+    let triggers: [&[&str]; 3] = [&["plain"], &["bad"], &["plain", "--delay", "1h"]];
+    for trigger in triggers {
+        assert_eq!(shown(&process.ask(&[&["trigger"], trigger].concat())).0, 0);
+    }
+    let table = [("1", "succeeded", 0), ("2", "dead", 1), ("3", "scheduled", 0)];
+    for (job, state, expected) in table {
+        let wait: &[&str] = if state == "scheduled" { &[] } else { &["--wait", "20s"] };
+        let ways: [&[&str]; 4] =
+            [&[], &["--json"], &["--store", &store], &["--store", &store, "--json"]];
+        for way in ways {
+            let (code, out, err) = shown(&process.ask(&[&["result", job], wait, way].concat()));
+            assert_eq!(code, expected, "{job} {way:?}: {out}{err}");
+            assert!(out.contains(state), "{job} {way:?}: {out}");
+            assert_eq!(err.contains("not succeeded"), expected == 1, "{job} {way:?}: {err}");
+        }
+    }
+}
+
+#[test]
 fn another_address_without_a_token_refuses_to_start() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("quell.toml");
