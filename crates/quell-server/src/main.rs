@@ -7,6 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use quell_server::cli;
 
 /// Durable background tasks that run once per burst.
 #[derive(Debug, Parser)]
@@ -23,36 +24,36 @@ enum Command {
     /// Run the server: the tasks of a configuration, the HTTP API, a worker.
     Serve(quell_server::serve::Args),
     /// Trigger a task of a server.
-    Trigger(quell_server::client::TriggerArgs),
+    Trigger(cli::trigger::Args),
     /// List jobs, newest first.
-    Jobs(quell_server::client::JobsArgs),
+    Jobs(cli::jobs::JobsArgs),
     /// Show one job.
-    Job(quell_server::client::JobArgs),
+    Job(cli::jobs::JobArgs),
     /// Say what came of a job, waiting for it if asked.
-    Result(quell_server::result::Args),
+    Result(cli::result::Args),
     /// Say what happened to a key, a job or a trigger, and why.
-    Explain(quell_server::client::ExplainArgs),
+    Explain(cli::jobs::ExplainArgs),
     /// Set, pause and resume queues.
     #[command(subcommand)]
-    Queue(quell_server::operator::QueueCommand),
+    Queue(cli::queue::Command),
     /// Pause and resume tasks.
     #[command(subcommand)]
-    Task(quell_server::operator::TaskCommand),
+    Task(cli::task::Command),
     /// List, show, redrive, discard, export and import dead jobs.
     #[command(subcommand)]
-    Dead(quell_server::dead::Command),
+    Dead(cli::dead::Command),
     /// List schedules; pause, resume, run, backfill or remove one.
-    Schedule(quell_server::schedule::Args),
+    Schedule(cli::schedule::Args),
     /// List alerts: what is watched, and what is raised.
-    Alerts(quell_server::alert_command::Args),
+    Alerts(cli::alerts::Args),
     /// List workers: where each runs, how busy it is, and when it was last seen.
-    Workers(quell_server::workers::Args),
+    Workers(cli::workers::Args),
     /// Judge event histories: was anything lost, run twice, too early or too late?
-    Check(quell_server::check::Args),
-    Replay(quell_server::cli::replay::Args),
-    Simulate(quell_server::cli::simulate::Args),
+    Check(cli::check::Args),
+    Replay(cli::replay::Args),
+    Simulate(cli::simulate::Args),
     /// Check a store: how far its clock is ahead, and what else is wrong.
-    Doctor(quell_server::doctor::Args),
+    Doctor(cli::doctor::Args),
 }
 
 fn main() -> ExitCode {
@@ -62,21 +63,21 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Demo(args) => quell_server::demo::run(args, &mut out),
         Command::Serve(args) => quell_server::serve::run(args, &mut out),
-        Command::Trigger(args) => quell_server::client::trigger(args, &mut out),
-        Command::Jobs(args) => quell_server::client::jobs(args, &mut out),
-        Command::Job(args) => quell_server::client::job(args, &mut out),
-        Command::Result(args) => quell_server::result::run(args, &mut out),
-        Command::Explain(args) => quell_server::client::explain(args, &mut out),
-        Command::Queue(command) => quell_server::operator::queue(command, &mut out),
-        Command::Task(command) => quell_server::operator::task(command, &mut out),
-        Command::Dead(command) => quell_server::dead::run(command, &mut out),
-        Command::Schedule(args) => quell_server::schedule::run(args, &mut out),
-        Command::Alerts(args) => quell_server::alert_command::run(&args, &mut out),
-        Command::Workers(args) => quell_server::workers::run(&args, &mut out),
-        Command::Check(args) => quell_server::check::run(args, &mut out),
-        Command::Replay(args) => quell_server::cli::replay::run(args, &mut out),
-        Command::Simulate(args) => quell_server::cli::simulate::run(args, &mut out),
-        Command::Doctor(args) => quell_server::doctor::run(&args, &mut out),
+        Command::Trigger(args) => cli::trigger::run(args, &mut out),
+        Command::Jobs(args) => cli::jobs::jobs(args, &mut out),
+        Command::Job(args) => cli::jobs::job(args, &mut out),
+        Command::Result(args) => cli::result::run(args, &mut out),
+        Command::Explain(args) => cli::jobs::explain(args, &mut out),
+        Command::Queue(command) => cli::queue::run(command, &mut out),
+        Command::Task(command) => cli::task::run(command, &mut out),
+        Command::Dead(command) => cli::dead::run(command, &mut out),
+        Command::Schedule(args) => cli::schedule::run(args, &mut out),
+        Command::Alerts(args) => cli::alerts::run(&args, &mut out),
+        Command::Workers(args) => cli::workers::run(&args, &mut out),
+        Command::Check(args) => cli::check::run(args, &mut out),
+        Command::Replay(args) => cli::replay::run(args, &mut out),
+        Command::Simulate(args) => cli::simulate::run(args, &mut out),
+        Command::Doctor(args) => cli::doctor::run(&args, &mut out),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,24 @@
-//! The commands of the program, a module each.
+//! The commands of the program, a module each, apart from `serve` and `demo`.
+//!
+//! `source` reaches a server or a store, `text`, `screen` and `numbers` write for people, `recorded`
+//! has the arguments that `simulate` and `replay` share.
 
+pub mod alerts;
+pub mod check;
+pub mod dead;
+pub mod doctor;
+pub mod jobs;
 pub(crate) mod numbers;
+mod pause;
+pub mod queue;
 mod recorded;
 pub mod replay;
+pub mod result;
+pub mod schedule;
 mod screen;
 pub mod simulate;
+pub(crate) mod source;
+pub mod task;
+mod text;
+pub mod trigger;
+pub mod workers;

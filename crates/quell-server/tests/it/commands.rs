@@ -36,7 +36,7 @@ pub(crate) fn replay(args: &[&str]) -> Result<String, String> {
 /// What `quell check` prints, or its error.
 pub(crate) fn check(args: &[&str]) -> Result<String, String> {
     let mut out = Vec::new();
-    let done = quell_server::check::run(parsed(args)?, &mut out);
+    let done = quell_server::cli::check::run(parsed(args)?, &mut out);
     done.map_err(|error| format!("{error:#}"))?;
     Ok(String::from_utf8(out).unwrap())
 }
@@ -44,7 +44,7 @@ pub(crate) fn check(args: &[&str]) -> Result<String, String> {
 /// What a `quell check` that fails prints before its error.
 pub(crate) fn check_fails(args: &[&str]) -> (String, String) {
     let mut out = Vec::new();
-    let done = quell_server::check::run(parsed(args).unwrap(), &mut out);
+    let done = quell_server::cli::check::run(parsed(args).unwrap(), &mut out);
     (String::from_utf8(out).unwrap(), format!("{:#}", done.unwrap_err()))
 }
 

@@ -14,7 +14,7 @@ use super::FilterArgs;
 use super::desk::{Desk, Letters};
 use crate::api::MAX_IMPORT_BYTES;
 use crate::cli::numbers::grouped;
-use crate::client::Source;
+use crate::cli::source::Source;
 
 /// The most letters in one call.
 const BATCH: usize = 100;

@@ -9,7 +9,7 @@ use quell::history::Event;
 use quell::job::JobFilter;
 use quell_conformance::check::{Line, check, elsewhere, merge, parse};
 
-use crate::client::open_store;
+use crate::cli::source::open_store;
 
 /// What to judge.
 #[derive(Clone, Debug, clap::Args)]

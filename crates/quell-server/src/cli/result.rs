@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use quell::{JobId, JobState};
 use serde_json::Value;
 
-use crate::client::{Source, ask, join, print_output, printable, read_store};
+use crate::cli::source::{Source, ask, join, read_store};
+use crate::cli::text::{print_output, printable};
 use crate::view;
 
 /// How long one request waits at the server.

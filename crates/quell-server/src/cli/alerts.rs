@@ -4,7 +4,8 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::client::{Source, ask, join, read_store, table};
+use crate::cli::source::{Source, ask, join, read_store};
+use crate::cli::text::table;
 use crate::view;
 
 /// `quell alerts`.

@@ -10,7 +10,8 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use crate::client::{Source, ask, join, printable, read_store, table};
+use crate::cli::source::{Source, ask, join, read_store};
+use crate::cli::text::{printable, table};
 use crate::view;
 
 /// `quell schedule …`.

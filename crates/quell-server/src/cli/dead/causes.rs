@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::desk::Desk;
 use super::{FilterArgs, seconds};
 use crate::cli::numbers::grouped;
-use crate::client::{Source, table};
+use crate::cli::source::Source;
+use crate::cli::text::table;
 
 /// `quell dead causes`.
 #[derive(Debug, clap::Args)]

@@ -17,7 +17,8 @@ use quell::{JobId, JobState, Payload, QueueName, TaskName, Timestamp};
 use serde_json::{Value, json};
 
 use crate::cli::numbers::grouped;
-use crate::client::{Source, printable, read_argument, table};
+use crate::cli::source::{Source, read_argument};
+use crate::cli::text::{printable, table};
 use crate::duration;
 use desk::Desk;
 

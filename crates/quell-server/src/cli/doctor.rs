@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Context as _, bail};
 use quell::checkup::{Checkup, ClockReset, SKIPPED_IDS};
 
-use crate::client::{check_exists, open_store, unmade};
+use crate::cli::source::{check_exists, open_store, unmade};
 
 /// `quell doctor --store URL`.
 #[derive(Debug, clap::Args)]

@@ -1,22 +1,22 @@
-//! The commands that set queues and tasks, live: `queue` and `task` (R31–R33).
-//!
-//! Each asks a server, or changes a store directly with `--store`.
+//! `quell queue`: lists and sets queues, live (R31–R33).
 
 use std::io::Write;
 
 use anyhow::Context as _;
-use quell::queue::{QueueInfo, QueueSettings, TaskSettings};
-use quell::{Quell, QueueName, TaskName};
+use quell::queue::{QueueInfo, QueueSettings};
+use quell::{Quell, QueueName};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
 
-use crate::client::{Source, ask, join, read_store, table};
+use super::pause::{get, listed, post, print_paused};
+use super::source::{Source, ask, join, read_store};
+use super::text::table;
 use crate::queue_text::{patched, show};
 
 /// `quell queue …`.
 #[derive(Debug, clap::Subcommand)]
-pub enum QueueCommand {
+pub enum Command {
     /// List the queues with their settings.
     List(Source),
     /// Change settings of a queue; makes it where there is none.
@@ -62,26 +62,6 @@ pub struct SetArgs {
     source: Source,
 }
 
-/// `quell task …`.
-#[derive(Debug, clap::Subcommand)]
-pub enum TaskCommand {
-    /// List the tasks.
-    List(Source),
-    /// Let no attempt of a task start, in any queue.
-    Pause(TaskArgs),
-    /// Let a paused task go on.
-    Resume(TaskArgs),
-}
-
-/// A task by its name.
-#[derive(Debug, clap::Args)]
-pub struct TaskArgs {
-    /// The task.
-    name: TaskName,
-    #[command(flatten)]
-    source: Source,
-}
-
 fn number(text: &str) -> Result<Value, String> {
     if text == "none" {
         return Ok(Value::Null);
@@ -105,10 +85,10 @@ fn rate(text: &str) -> Result<Value, String> {
 ///
 /// # Errors
 /// What the server or the store says.
-pub fn queue(command: QueueCommand, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
-        QueueCommand::List(source) => list_queues(&source, out),
-        QueueCommand::Set(args) => {
+        Command::List(source) => list_queues(&source, out),
+        Command::Set(args) => {
             let fields = [
                 ("concurrency", args.concurrency),
                 ("worker_concurrency", args.worker_concurrency),
@@ -120,21 +100,9 @@ pub fn queue(command: QueueCommand, out: &mut dyn Write) -> anyhow::Result<()> {
             let patch = given.map(|(name, value)| (name.to_owned(), value)).collect();
             change(&args.name, patch, true, &args.source, out)
         }
-        QueueCommand::Pause(args) => set_paused(&args, true, out),
-        QueueCommand::Resume(args) => set_paused(&args, false, out),
-        QueueCommand::Delete(args) => delete(&args, out),
-    }
-}
-
-/// Runs `quell task`.
-///
-/// # Errors
-/// What the server or the store says.
-pub fn task(command: TaskCommand, out: &mut dyn Write) -> anyhow::Result<()> {
-    match command {
-        TaskCommand::List(source) => list_tasks(&source, out),
-        TaskCommand::Pause(args) => set_task(&args, true, out),
-        TaskCommand::Resume(args) => set_task(&args, false, out),
+        Command::Pause(args) => set_paused(&args, true, out),
+        Command::Resume(args) => set_paused(&args, false, out),
+        Command::Delete(args) => delete(&args, out),
     }
 }
 
@@ -169,31 +137,6 @@ fn list_queues(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
         "partition_rate",
     ];
     Ok(out.write_all(table(columns, &rows).as_bytes())?)
-}
-
-fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
-    let answer = match &source.store {
-        Some(url) => read_store(url, async |quell| {
-            let shown = quell.tasks().await?.into_iter();
-            let shown =
-                shown.map(|task| json!({ "name": task.name, "paused": task.settings.paused }));
-            Ok(json!({ "tasks": shown.collect::<Vec<_>>() }))
-        })?,
-        None => get(source, "tasks")?,
-    };
-    if source.json {
-        return Ok(writeln!(out, "{answer}")?);
-    }
-    Ok(out.write_all(table(["name", "paused"], &listed(&answer, "tasks")).as_bytes())?)
-}
-
-fn get(source: &Source, what: &str) -> anyhow::Result<Value> {
-    let url = join(&source.server, &["v1", what])?;
-    ask(&source.server, |client| client.get(url))
-}
-
-fn listed(answer: &Value, what: &str) -> Vec<Value> {
-    answer.get(what).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
 /// Changes what `patch` names; `make` a queue that is not there.
@@ -246,40 +189,7 @@ fn set_paused(args: &QueueArgs, paused: bool, out: &mut dyn Write) -> anyhow::Re
         }
         None => post(source, ["queues", name.as_str()], paused)?,
     };
-    told(source, &answer, &format!("queue {name}"), paused, out)
-}
-
-fn set_task(args: &TaskArgs, paused: bool, out: &mut dyn Write) -> anyhow::Result<()> {
-    let TaskArgs { name, source } = args;
-    let answer = match &source.store {
-        Some(url) => read_store(url, async |quell| {
-            let is_known = quell.tasks().await?.iter().any(|task| task.name == *name);
-            anyhow::ensure!(is_known, "the store knows no task {name}");
-            quell.store().set_task(name, &TaskSettings { paused }).await?;
-            Ok(json!({ "name": name, "paused": paused }))
-        })?,
-        None => post(source, ["tasks", name.as_str()], paused)?,
-    };
-    told(source, &answer, &format!("task {name}"), paused, out)
-}
-
-fn post(source: &Source, [what, name]: [&str; 2], paused: bool) -> anyhow::Result<Value> {
-    let verb = if paused { "pause" } else { "resume" };
-    let url = join(&source.server, &["v1", what, name, verb])?;
-    ask(&source.server, |client| client.post(url))
-}
-
-fn told(
-    source: &Source,
-    answer: &Value,
-    what: &str,
-    paused: bool,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
-    if source.json {
-        return Ok(writeln!(out, "{answer}")?);
-    }
-    Ok(writeln!(out, "{what} {}", if paused { "is paused" } else { "goes on" })?)
+    print_paused(source, &answer, &format!("queue {name}"), paused, out)
 }
 
 fn delete(args: &QueueArgs, out: &mut dyn Write) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use reqwest::{Method, Url};
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-use crate::client::{Source, ask, join, open_store};
+use crate::cli::source::{Source, ask, join, open_store};
 use crate::view;
 
 /// A page of letters, and where the next one begins.

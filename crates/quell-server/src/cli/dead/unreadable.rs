@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::desk::Desk;
 use super::{OneArgs, seconds};
 use crate::cli::numbers::grouped;
-use crate::client::{Source, table};
+use crate::cli::source::Source;
+use crate::cli::text::table;
 
 /// `quell dead unreadable`.
 #[derive(Debug, clap::Args)]

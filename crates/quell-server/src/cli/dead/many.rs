@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::desk::Desk;
 use crate::cli::numbers::grouped;
-use crate::client::Source;
+use crate::cli::source::Source;
 
 /// How often plain lines come.
 const LINE_EVERY: Duration = Duration::from_secs(2);

@@ -1,0 +1,73 @@
+//! `quell task`: lists, pauses and resumes tasks, live (R33).
+
+use std::io::Write;
+
+use quell::TaskName;
+use quell::queue::TaskSettings;
+use serde_json::{Value, json};
+
+use super::pause::{get, listed, post, print_paused};
+use super::source::{Source, read_store};
+use super::text::table;
+
+/// `quell task …`.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List the tasks.
+    List(Source),
+    /// Let no attempt of a task start, in any queue.
+    Pause(TaskArgs),
+    /// Let a paused task go on.
+    Resume(TaskArgs),
+}
+
+/// A task by its name.
+#[derive(Debug, clap::Args)]
+pub struct TaskArgs {
+    /// The task.
+    name: TaskName,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Runs `quell task`.
+///
+/// # Errors
+/// What the server or the store says.
+pub fn run(command: Command, out: &mut dyn Write) -> anyhow::Result<()> {
+    match command {
+        Command::List(source) => list_tasks(&source, out),
+        Command::Pause(args) => set_task(&args, true, out),
+        Command::Resume(args) => set_task(&args, false, out),
+    }
+}
+
+fn list_tasks(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
+    let answer = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            let shown = quell.tasks().await?.into_iter();
+            let shown =
+                shown.map(|task| json!({ "name": task.name, "paused": task.settings.paused }));
+            Ok(json!({ "tasks": shown.collect::<Vec<_>>() }))
+        })?,
+        None => get(source, "tasks")?,
+    };
+    if source.json {
+        return Ok(writeln!(out, "{answer}")?);
+    }
+    Ok(out.write_all(table(["name", "paused"], &listed(&answer, "tasks")).as_bytes())?)
+}
+
+fn set_task(args: &TaskArgs, paused: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let TaskArgs { name, source } = args;
+    let answer = match &source.store {
+        Some(url) => read_store(url, async |quell| {
+            let is_known = quell.tasks().await?.iter().any(|task| task.name == *name);
+            anyhow::ensure!(is_known, "the store knows no task {name}");
+            quell.store().set_task(name, &TaskSettings { paused }).await?;
+            Ok(json!({ "name": name, "paused": paused }))
+        })?,
+        None => post(source, ["tasks", name.as_str()], paused)?,
+    };
+    print_paused(source, &answer, &format!("task {name}"), paused, out)
+}

@@ -1,0 +1,53 @@
+//! Texts for a terminal: tables of JSON rows, and strings without control characters.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+/// Rows in aligned columns.
+pub(crate) fn table<const N: usize>(columns: [&str; N], rows: &[Value]) -> String {
+    let cell = |row: &Value, column: &str| match row.get(column) {
+        Some(Value::String(text)) => printable(text).replace('\n', "\\n"),
+        Some(Value::Null) | None => "-".to_owned(),
+        Some(other) => other.to_string(),
+    };
+    let heads = columns.map(|column| column.trim_end_matches("_at").to_uppercase());
+    let rows: Vec<[String; N]> = std::iter::once(heads)
+        .chain(rows.iter().map(|row| columns.map(|column| cell(row, column))))
+        .collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        widths
+            .iter_mut()
+            .zip(row)
+            .for_each(|(width, cell)| *width = (*width).max(cell.chars().count()));
+    }
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Keys, payloads and outputs come from anywhere: what would steer the terminal is shown as code.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() && c != '\n' && c != '\t' {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Prints what a handler returned, if it did.
+pub(crate) fn print_output(answer: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
+    match answer.get("output").filter(|output| !output.is_null()) {
+        Some(output) => Ok(writeln!(out, "{}", printable(&output.to_string()))?),
+        None => Ok(()),
+    }
+}
