@@ -8,7 +8,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use quell::store::{MemoryStore, Store};
 use quell::{Quell, Timestamp};
-use quell_server::api::{Api, hosts, router};
+use quell_server::http::{Api, hosts, router};
 use quell_server::config::Config;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
@@ -28,7 +28,7 @@ fn runtime() -> &'static Runtime {
 fn served() -> (Router, Arc<MemoryStore>) {
     let store = Arc::new(MemoryStore::new(Timestamp::from_secs(1)));
     let shared: Arc<dyn Store> = Arc::<MemoryStore>::clone(&store);
-    let metrics = quell_server::metrics::recorder().unwrap();
+    let metrics = quell_server::http::metrics::recorder().unwrap();
     // No server does it here, and what is measured would pile up from input to input.
     metrics.run_upkeep();
     let config = Config::parse(CONFIG, Path::new("quell.toml")).unwrap();

@@ -4,7 +4,6 @@
 //! depend on the crate `quell` instead.
 
 pub mod alerts;
-pub mod api;
 pub mod cli;
 pub mod config;
 pub mod demo;
@@ -12,9 +11,9 @@ pub mod duration;
 pub mod fold;
 pub mod handler;
 pub mod history;
+pub mod http;
 pub mod key_template;
 pub mod log;
-pub mod metrics;
 mod queue_text;
 pub mod serve;
 pub mod signal;

@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::alerts::{DeclaredAlert, Ended, Tally, Watch};
-use crate::api::{self, Api};
 use crate::config::{Config, DeclaredTask};
 use crate::handler::{GRACE, Handler, Invocation};
 use crate::history::FileSink;
+use crate::http::{self, Api};
 
 /// Connections at once; more wait to be taken.
 const MAX_CONNECTIONS: usize = 1_024;
@@ -128,7 +128,7 @@ impl Server {
     /// What is wrong with the store or the address.
     pub async fn start(config: Config, history: Option<Sink>) -> anyhow::Result<Self> {
         // Before the worker, which looks its counters up once.
-        let metrics = crate::metrics::recorder()?;
+        let metrics = crate::http::metrics::recorder()?;
         let listener = TcpListener::bind(config.listen).await.with_context(|| {
             let listen = config.listen;
             format!("server.listen: cannot listen on {listen}: choose another address or port")
@@ -167,7 +167,7 @@ impl Server {
                 }
             });
         }
-        side.spawn(crate::metrics::upkeep(metrics.clone(), stop_listening.clone()));
+        side.spawn(crate::http::metrics::upkeep(metrics.clone(), stop_listening.clone()));
         if !alerts.is_empty() {
             let watch = Watch::new(quell.clone(), Arc::clone(&alerts), tally);
             side.spawn(watch.run(config.alert_interval, stop_listening.clone()));
@@ -178,10 +178,10 @@ impl Server {
             alerts,
             metrics,
             token: config.token,
-            hosts: api::hosts(address, config.allowed_hosts),
+            hosts: http::hosts(address, config.allowed_hosts),
             max_body: config.max_body,
         };
-        side.spawn(listen(listener, api::router(api), stop_listening.clone()));
+        side.spawn(listen(listener, http::router(api), stop_listening.clone()));
         info!(%address, "listening");
         Ok(Server { address, quell, stop_listening, stop_working, side, worker })
     }

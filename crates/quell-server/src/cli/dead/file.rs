@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::FilterArgs;
 use super::desk::{Desk, Letters};
-use crate::api::MAX_IMPORT_BYTES;
 use crate::cli::numbers::grouped;
 use crate::cli::source::Source;
+use crate::http::MAX_IMPORT_BYTES;
 
 /// The most letters in one call.
 const BATCH: usize = 100;

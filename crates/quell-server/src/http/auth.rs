@@ -1,16 +1,14 @@
-//! What every request must pass: the right host, no foreign page, the token; and the headers and
-//! bounds that every answer gets.
+//! Admits requests: the right host, no page of another site, the token. Every response gets headers
+//! that keep it out of caches and other pages.
 
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CACHE_CONTROL, HOST, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures_util::FutureExt;
-use std::panic::AssertUnwindSafe;
 
+use super::Api;
 use super::error::ApiError;
-use super::{Api, REQUEST_TIMEOUT};
 
 /// Lets a request in, or says why not.
 pub(super) async fn admit(State(api): State<Api>, request: Request, next: Next) -> Response {
@@ -72,55 +70,5 @@ fn comes_from_a_foreign_page(headers: &HeaderMap) -> bool {
         Some(_) => true,
         // Browsers that do not say send the origin with every unsafe method; other programs do not.
         None => headers.contains_key("origin"),
-    }
-}
-
-/// Bounds a request's time and keeps a panic to itself.
-pub(super) async fn bounds(request: Request, next: Next) -> Response {
-    let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
-    match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => {
-            let status = StatusCode::INTERNAL_SERVER_ERROR;
-            ApiError::internal(status, "internal", &"a handler panicked").into_response()
-        }
-        Err(_) => {
-            let message = "the request took too long";
-            ApiError::new(StatusCode::REQUEST_TIMEOUT, "request", message).into_response()
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use axum::Router;
-    use axum::body::Body;
-    use axum::middleware::from_fn;
-    use axum::routing::get;
-    use tower::ServiceExt;
-
-    use super::*;
-
-    async fn panicking() -> &'static str {
-        panic!("canary-of-the-panic")
-    }
-
-    #[tokio::test]
-    async fn a_panic_is_one_answer_with_an_id_and_no_more() {
-        let app = Router::new()
-            .route("/panic", get(panicking))
-            .route("/fine", get(async || "fine"))
-            .layer(from_fn(bounds));
-        let ask = |path: &str| {
-            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
-            app.clone().oneshot(request)
-        };
-        let answer = ask("/panic").await.unwrap();
-        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
-        let body = axum::body::to_bytes(answer.into_body(), 4096).await.unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(told["error"]["id"].as_str().unwrap().len(), 16, "{told}");
-        assert!(!told.to_string().contains("canary"), "{told}");
-        assert_eq!(ask("/fine").await.unwrap().status(), StatusCode::OK);
     }
 }

@@ -1,15 +1,16 @@
 //! The HTTP API.
 //!
-//! Every request passes `guard` (host, origin, token, headers), then a route. `triggers` writes,
-//! `jobs` reads and operates, `results` waits for what comes of a job, `queues` sets what holds them
-//! back; `schedules`, `dead` and `alerts` do both for schedules, the dead and alerts; `error` is how
-//! anything that went wrong is told.
+//! Every request passes `auth` (host, origin, token) and `bounds` (time, panics), then a route. The
+//! modules of routes have the names of their paths; `results` is `/v1/jobs/{id}/result`. `error`
+//! makes a response of each failure.
 
 mod alerts;
+mod auth;
+mod bounds;
 mod dead;
 mod error;
-mod guard;
 mod jobs;
+pub mod metrics;
 mod queues;
 mod results;
 mod schedules;
@@ -72,7 +73,7 @@ pub fn hosts(address: SocketAddr, more: Vec<String>) -> Arc<[String]> {
     own.into_iter().chain([ip]).chain(more).collect()
 }
 
-/// All routes behind the guard.
+/// All routes behind the checks.
 pub fn router(api: Api) -> Router {
     let max_body = api.max_body;
     Router::new()
@@ -107,14 +108,14 @@ pub fn router(api: Api) -> Router {
         .route("/v1/alerts/{name}", delete(alerts::forget))
         .route("/v1/explain", get(jobs::explain))
         .route("/v1/healthz", get(health))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(metrics_page))
         .fallback(|| async { ApiError::not_found("path", "there is nothing at this path") })
         .method_not_allowed_fallback(|| async {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method", "the path knows other methods")
         })
         .layer(DefaultBodyLimit::max(max_body))
-        .layer(from_fn(guard::bounds))
-        .layer(from_fn_with_state(api.clone(), guard::admit))
+        .layer(from_fn(bounds::bounds))
+        .layer(from_fn_with_state(api.clone(), auth::admit))
         .with_state(api)
 }
 
@@ -138,15 +139,15 @@ async fn health(State(api): State<Api>) -> Result<Json<serde_json::Value>, ApiEr
     Ok(Json(serde_json::json!({ "status": "ok" })))
 }
 
-async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
+async fn metrics_page(State(api): State<Api>) -> Result<Response, ApiError> {
     let counts = api.quell.store().counts().await?;
     let known = api.tasks.iter().map(|(name, task)| (task.checked.queue(), name));
-    let text = api.metrics.render() + &crate::metrics::render_jobs(&counts, known);
+    let text = api.metrics.render() + &metrics::render_jobs(&counts, known);
     // A store that has nothing to check shows nothing.
     let checkup = match api.quell.checkup().await {
         Err(error) if error.kind() == ErrorKind::Unsupported => None,
         checkup => Some(checkup?),
     };
-    let text = text + &checkup.as_ref().map(crate::metrics::render_store).unwrap_or_default();
+    let text = text + &checkup.as_ref().map(metrics::render_store).unwrap_or_default();
     Ok(([("content-type", "text/plain; version=0.0.4")], text).into_response())
 }

@@ -1,0 +1,62 @@
+//! Bounds of every request: its time, and a panic of its handler.
+
+use std::panic::AssertUnwindSafe;
+
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+
+use super::REQUEST_TIMEOUT;
+use super::error::ApiError;
+
+/// Ends a request that takes too long or panics with an error response.
+pub(super) async fn bounds(request: Request, next: Next) -> Response {
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind();
+    match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            ApiError::internal(status, "internal", &"a handler panicked").into_response()
+        }
+        Err(_) => {
+            let message = "the request took too long";
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "request", message).into_response()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware::from_fn;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn panicking() -> &'static str {
+        panic!("canary-of-the-panic")
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_one_answer_with_an_id_and_no_more() {
+        let app = Router::new()
+            .route("/panic", get(panicking))
+            .route("/fine", get(async || "fine"))
+            .layer(from_fn(bounds));
+        let ask = |path: &str| {
+            let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+            app.clone().oneshot(request)
+        };
+        let answer = ask("/panic").await.unwrap();
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = axum::body::to_bytes(answer.into_body(), 4096).await.unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(told["error"]["id"].as_str().unwrap().len(), 16, "{told}");
+        assert!(!told.to_string().contains("canary"), "{told}");
+        assert_eq!(ask("/fine").await.unwrap().status(), StatusCode::OK);
+    }
+}
