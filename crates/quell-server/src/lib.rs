@@ -9,7 +9,7 @@ pub mod config;
 pub mod demo;
 pub mod duration;
 pub mod fold;
-pub mod handler;
+pub mod handlers;
 pub mod history;
 pub mod http;
 pub mod key_template;

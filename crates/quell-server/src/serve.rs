@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use crate::alerts::{DeclaredAlert, Ended, Tally, Watch};
 use crate::config::{Config, DeclaredTask};
-use crate::handler::{GRACE, Handler, Invocation};
+use crate::handlers::{GRACE, Handler, Invocation};
 use crate::history::FileSink;
 use crate::http::{self, Api};
 

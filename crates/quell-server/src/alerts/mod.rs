@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::handler::{Handler, Message};
+use crate::handlers::{Handler, Message};
 pub use tally::{Ended, Tally};
 
 /// How often a row that another server changed meanwhile is read anew, before the next look.

@@ -22,7 +22,7 @@ use quell::trigger::{NewTrigger, TaskPolicy};
 use quell::{Error, Payload, QueueName, TaskName};
 
 use crate::alerts::DeclaredAlert;
-use crate::handler::{Handler, Secret};
+use crate::handlers::{Handler, Secret};
 use crate::key_template::KeyTemplate;
 
 /// Everything the server needs to start.

@@ -18,7 +18,7 @@ use super::alerts::{RawAlert, alerts};
 use super::place::{Document, Problem};
 use super::schedules::{RawSchedule, schedules};
 use super::tasks::{RawTask, declare};
-use crate::handler::Secret;
+use crate::handlers::Secret;
 use crate::queue_text::{Length, QueueText};
 
 /// Where the server listens when it is not told.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::DeclaredTask;
 use super::parse::{known, secret};
 use crate::fold::parse_fold;
-use crate::handler::{Allowed, Exec, Handler, Http, HttpSettings};
+use crate::handlers::{Allowed, Exec, Handler, Http, HttpSettings};
 use crate::key_template::KeyTemplate;
 use crate::queue_text::Length;
 

@@ -56,10 +56,10 @@ fn names_this_server(api: &Api, headers: &HeaderMap) -> bool {
 }
 
 /// Compares in constant time: how long a refusal takes tells nothing of the token.
-fn presents(headers: &HeaderMap, token: &crate::handler::Secret) -> bool {
+fn presents(headers: &HeaderMap, token: &crate::handlers::Secret) -> bool {
     let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(shown) = shown.and_then(|value| value.strip_prefix("Bearer ")) else { return false };
-    let Ok(shown) = crate::handler::Secret::new(shown) else { return false };
+    let Ok(shown) = crate::handlers::Secret::new(shown) else { return false };
     shown.same(token)
 }
 

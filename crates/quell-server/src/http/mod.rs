@@ -34,7 +34,7 @@ use quell::{ErrorKind, Quell, TaskName};
 
 use crate::alerts::DeclaredAlert;
 use crate::config::DeclaredTask;
-use crate::handler::Secret;
+use crate::handlers::Secret;
 use error::ApiError;
 
 /// How long a request may take, its body included.

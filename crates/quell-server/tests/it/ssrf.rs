@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
-use quell_server::handler::{Allowed, Http, HttpSettings, Invocation};
+use quell_server::handlers::{Allowed, Http, HttpSettings, Invocation};
 use tokio_util::sync::CancellationToken;
 
 fn call() -> Invocation {

@@ -2,7 +2,7 @@
 //!
 //! The worker calls [`Handler::run`] for each attempt; what it answers decides what follows.
 
-mod address;
+mod egress;
 mod exec;
 mod http;
 mod notice;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use quell::{Ctx, JobId, Key, Payload, QueueName, TaskError, TaskName, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-pub use address::Allowed;
+pub use egress::Allowed;
 pub use exec::Exec;
 pub(crate) use exec::GRACE;
 pub use http::{Http, HttpSettings};

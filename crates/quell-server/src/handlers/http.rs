@@ -11,7 +11,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
-use super::address::{Allowed, Guard, forbidden, may_connect};
+use super::egress::{Allowed, Guard, forbidden, may_connect};
 use super::output::{MOST, Said, output, too_large};
 use super::{Invocation, MAX_OUTPUT, Secret, tail};
 
