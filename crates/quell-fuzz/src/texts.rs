@@ -7,8 +7,8 @@ use quell_core::{Fold, JobId, Key, Payload, QueueName, TaskName, TriggerId};
 use quell_lab::trace::{Source, Trace};
 use quell_server::config::Config;
 use quell_server::handlers::{Allowed, Secret};
-use quell_server::key_template::KeyTemplate;
-use quell_server::{duration, fold};
+use quell_server::config::key_template::KeyTemplate;
+use quell_server::config::{duration, fold};
 use serde_json::{Map, Value};
 
 use crate::parts;

@@ -10,7 +10,7 @@ use quell::worker::{WorkerRow, Workers};
 use quell::{Job, JobResult, Payload, Timestamp};
 use serde_json::{Value, json};
 
-use crate::duration::exact;
+use crate::config::duration::exact;
 
 /// A document of others as JSON. One that is JSON and yet no program here can hold, such as a number
 /// beyond all floats or lists in a thousand lists, is shown as text.

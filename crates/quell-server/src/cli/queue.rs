@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::pause::{get, listed, post, print_paused};
 use super::source::{Source, ask, join, read_store};
 use super::text::table;
-use crate::queue_text::{patched, show};
+use crate::config::queues::{patched, show};
 
 /// `quell queue …`.
 #[derive(Debug, clap::Subcommand)]
@@ -77,7 +77,7 @@ fn rate(text: &str) -> Result<Value, String> {
     let wrong = || format!("{text:?} is not a rate: write 100/1m, or `none`");
     let (limit, period) = text.split_once('/').ok_or_else(wrong)?;
     let limit = limit.trim().parse::<u32>().map_err(|_| wrong())?;
-    crate::duration::parse(period)?;
+    crate::config::duration::parse(period)?;
     Ok(json!({ "limit": limit, "period": period.trim() }))
 }
 

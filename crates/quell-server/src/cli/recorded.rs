@@ -8,8 +8,8 @@ use quell_core::Fold;
 use quell_lab::trace::Source;
 use quell_lab::{Error, Rule};
 
-use crate::fold::parse_fold;
-use crate::key_template::KeyTemplate;
+use crate::config::fold::parse_fold;
+use crate::config::key_template::KeyTemplate;
 
 /// Which events to read, and what their time and key are.
 #[derive(Clone, Debug, clap::Args)]

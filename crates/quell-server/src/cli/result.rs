@@ -21,7 +21,7 @@ pub struct Args {
     /// The job's number.
     id: JobId,
     /// Wait until it has ended, but no longer than this, such as 10s.
-    #[arg(long, value_name = "DURATION", value_parser = crate::duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = crate::config::duration::parse)]
     wait: Option<Duration>,
     #[command(flatten)]
     source: Source,

@@ -9,11 +9,11 @@ use quell::alert::{Alert, MILLION, Measure, NOTICE_LEASE};
 use quell::{Error, QueueName, TaskName};
 use serde::Deserialize;
 
+use super::duration;
 use super::parse::known;
+use super::queues::Length;
 use super::tasks::{RawExec, RawHttp, exec, http};
 use crate::alerts::{DeclaredAlert, Sinks};
-use crate::duration;
-use crate::queue_text::Length;
 
 /// How far back attempts count where an alert does not say.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(300);

@@ -6,8 +6,12 @@
 //! be served; only the world (a port, a file, a program) can still say no.
 
 mod alerts;
+pub mod duration;
+pub mod fold;
+pub mod key_template;
 mod parse;
 mod place;
+pub(crate) mod queues;
 mod schedules;
 mod tasks;
 
@@ -21,9 +25,10 @@ use quell::schedule::Schedule;
 use quell::trigger::{NewTrigger, TaskPolicy};
 use quell::{Error, Payload, QueueName, TaskName};
 
+use key_template::KeyTemplate;
+
 use crate::alerts::DeclaredAlert;
 use crate::handlers::{Handler, Secret};
-use crate::key_template::KeyTemplate;
 
 /// Everything the server needs to start.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use serde::de::{self, Deserializer};
 use super::Config;
 use super::alerts::{RawAlert, alerts};
 use super::place::{Document, Problem};
+use super::queues::{Length, QueueText};
 use super::schedules::{RawSchedule, schedules};
 use super::tasks::{RawTask, declare};
 use crate::handlers::Secret;
-use crate::queue_text::{Length, QueueText};
 
 /// Where the server listens when it is not told.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7777));

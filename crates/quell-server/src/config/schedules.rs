@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::DeclaredTask;
 use super::parse::known;
-use crate::queue_text::Length;
+use super::queues::Length;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -9,11 +9,11 @@ use quell::{DerivedKey, Edge, Fold, Jitter, Policy, TaskName};
 use serde::Deserialize;
 
 use super::DeclaredTask;
+use super::fold::parse_fold;
+use super::key_template::KeyTemplate;
 use super::parse::{known, secret};
-use crate::fold::parse_fold;
+use super::queues::Length;
 use crate::handlers::{Allowed, Exec, Handler, Http, HttpSettings};
-use crate::key_template::KeyTemplate;
-use crate::queue_text::Length;
 
 /// How much longer than its timeout an attempt may take to end in good order.
 const WRAP_UP: Duration = Duration::from_secs(5);

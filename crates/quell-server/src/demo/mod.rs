@@ -19,7 +19,7 @@ use quell::trigger::NewTrigger;
 use quell::{Batch, TaskName};
 
 use crate::config::Config;
-use crate::duration;
+use crate::config::duration;
 use crate::serve::Server;
 use feed::Feed;
 use screen::Screen;

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::Api;
 use super::error::ApiError;
 use super::triggers::{malformed, parse, read};
-use crate::queue_text::{patched, show};
+use crate::config::queues::{patched, show};
 
 /// `GET /v1/queues`.
 pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError> {

@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::Api;
 use super::error::ApiError;
 use super::jobs::{Pairs, Parameters};
-use crate::{duration, view};
+use crate::config::duration;
+use crate::view;
 
 /// The longest that one request waits: shorter than the bound on requests.
 const MAX_WAIT: Duration = Duration::from_secs(20);

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::Api;
 use super::error::ApiError;
 use crate::config::DeclaredTask;
-use crate::duration;
-use crate::key_template::KeyTemplate;
+use crate::config::duration;
+use crate::config::key_template::KeyTemplate;
 use crate::view::document;
 
 /// How deep a payload may nest.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::cli::numbers::grouped;
 use crate::cli::source::{Source, read_argument};
 use crate::cli::text::{printable, table};
-use crate::duration;
+use crate::config::duration;
 use desk::Desk;
 
 /// How much of an error a row of the list shows, in characters.

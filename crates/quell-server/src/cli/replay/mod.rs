@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::recorded::{RuleArgs, TraceArgs, with_argument};
 use super::screen;
-use crate::duration;
+use crate::config::duration;
 use crate::serve::without_password;
 use report::Report;
 

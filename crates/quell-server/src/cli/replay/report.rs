@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::numbers::{add_spread, grouped, percent, summary_fields};
 use crate::cli::screen::Table;
-use crate::duration::{exact, rough};
+use crate::config::duration::{exact, rough};
 
 /// A replay and its result.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use quell_lab::trace::Trace;
 
 use super::recorded::{RuleArgs, TraceArgs, with_argument};
 use super::screen;
-use crate::duration;
+use crate::config::duration;
 
 /// The most pairs in one call.
 const MAX_PAIRS: usize = 100;

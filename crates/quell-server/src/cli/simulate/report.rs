@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::numbers::{add_spread, grouped, percent, summary_fields};
 use crate::cli::screen::Table;
-use crate::duration::{exact, rough};
+use crate::config::duration::{exact, rough};
 
 /// A trace and its results.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use serde_json::{Map, Value, json};
 
-use crate::duration;
+use super::duration;
 
 /// Settings of a queue.
 #[derive(Debug, Default, Deserialize)]

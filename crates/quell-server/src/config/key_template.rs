@@ -23,14 +23,14 @@ const NAME: &str = "key";
 /// A checked key template.
 ///
 /// ```
-/// use quell_server::key_template::KeyTemplate;
+/// use quell_server::config::key_template::KeyTemplate;
 /// use serde_json::json;
 ///
 /// let template = KeyTemplate::new("{{ repo }}/{{ path | split('/') | first }}")?;
 /// let key = template.key(&json!({ "repo": "quell", "path": "docs/guide.md" }))?;
 /// assert_eq!(key.unwrap().as_str(), "quell/docs");
 /// assert!(KeyTemplate::new("{{ repo").is_err());
-/// # Ok::<(), quell_server::key_template::TemplateError>(())
+/// # Ok::<(), quell_server::config::key_template::TemplateError>(())
 /// ```
 #[derive(Debug)]
 pub struct KeyTemplate {
