@@ -6,9 +6,9 @@ use quell_conformance::check;
 use quell_core::{Fold, JobId, Key, Payload, QueueName, TaskName, TriggerId};
 use quell_lab::trace::{Source, Trace};
 use quell_server::config::Config;
-use quell_server::handlers::{Allowed, Secret};
 use quell_server::config::key_template::KeyTemplate;
 use quell_server::config::{duration, fold};
+use quell_server::handlers::{Allowed, Secret};
 use serde_json::{Map, Value};
 
 use crate::parts;

@@ -75,7 +75,7 @@ impl History for FileSink {
         }
         if let Err(error) = self.write(event) {
             self.broken.store(true, Ordering::Relaxed);
-            tracing::error!(%error, "cannot write the event history: it ends here");
+            tracing::error!(%error, "cannot write the event history, no more events are recorded");
         }
     }
 }

@@ -1,4 +1,7 @@
-//! What the `quell` binary is made of; `main.rs` only reads the command line.
+//! The parts of the `quell` binary; `main.rs` only reads the command line.
+//!
+//! `cli` has a module for each command, `serve` the server, `http` its routes, `handlers` what tasks
+//! run, `config` the file that declares them.
 //!
 //! It is a library so that tests drive commands without a process. Nothing here is a public API:
 //! depend on the crate `quell` instead.

@@ -29,9 +29,9 @@ enum Command {
     Jobs(cli::jobs::JobsArgs),
     /// Show one job.
     Job(cli::jobs::JobArgs),
-    /// Say what came of a job, waiting for it if asked.
+    /// Show a job's result. `--wait` blocks until the job ends.
     Result(cli::result::Args),
-    /// Say what happened to a key, a job or a trigger, and why.
+    /// Show what happened to a key, a job or a trigger, and why.
     Explain(cli::jobs::ExplainArgs),
     /// Set, pause and resume queues.
     #[command(subcommand)]
@@ -44,7 +44,7 @@ enum Command {
     Dead(cli::dead::Command),
     /// List schedules; pause, resume, run, backfill or remove one.
     Schedule(cli::schedule::Args),
-    /// List alerts: what is watched, and what is raised.
+    /// List alerts with what they watch and whether they are raised.
     Alerts(cli::alerts::Args),
     /// List workers: where each runs, how busy it is, and when it was last seen.
     Workers(cli::workers::Args),
@@ -52,7 +52,7 @@ enum Command {
     Check(cli::check::Args),
     Replay(cli::replay::Args),
     Simulate(cli::simulate::Args),
-    /// Check a store: how far its clock is ahead, and what else is wrong.
+    /// Check a store: its clock and other problems.
     Doctor(cli::doctor::Args),
 }
 
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     quell_server::log::start(if matches!(cli.command, Command::Demo(_)) { "warn" } else { "info" });
     let mut out = std::io::stdout().lock();
-    let done = match cli.command {
+    let outcome = match cli.command {
         Command::Demo(args) => quell_server::demo::run(args, &mut out),
         Command::Serve(args) => quell_server::serve::run(args, &mut out),
         Command::Trigger(args) => cli::trigger::run(args, &mut out),
@@ -79,11 +79,11 @@ fn main() -> ExitCode {
         Command::Simulate(args) => cli::simulate::run(args, &mut out),
         Command::Doctor(args) => cli::doctor::run(&args, &mut out),
     };
-    match done {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Standard error may be closed too: then the exit status alone has to say it.
-            let _unheard = writeln!(std::io::stderr(), "error: {error:#}");
+            // Standard error may be closed, too: then only the exit status shows the failure.
+            let _closed = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
     }

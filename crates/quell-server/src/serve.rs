@@ -1,8 +1,8 @@
 //! `quell serve`: one process with a store, a worker and the HTTP API.
 //!
-//! The address is taken first, so that a second server stops before it touches the store. At the
-//! end no request and no job is taken any more; attempts may finish within the grace time, commands
-//! are then told to end, and what is left is given back.
+//! The address is bound first, so that a second server stops before it touches the store. A shutdown
+//! accepts no request and claims no job; attempts may finish within the grace time, then commands
+//! get SIGTERM, and the jobs of attempts that still run are released.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,11 +29,11 @@ use crate::handlers::{GRACE, Handler, Invocation};
 use crate::history::FileSink;
 use crate::http::{self, Api};
 
-/// Connections at once; more wait to be taken.
+/// Connections at once; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 1_024;
 /// Headers of one request.
 const MAX_HEADERS: usize = 64;
-/// The bytes of a request's head, and of what is read ahead of a body.
+/// The bytes of a request's head, and of a body that is read ahead.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 /// How long a request's head may take to arrive.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,11 +92,11 @@ async fn serve(
         () = signal => {}
         error = server.failed() => return Err(error),
     }
-    info!("shutting down: attempts may end within the grace time; a second signal ends them now");
+    info!("shutting down, a second signal ends running attempts");
     let again = crate::signal::shutdown()?;
     tokio::select! {
         stopped = server.stop() => stopped,
-        () = again => anyhow::bail!("a second signal ended it before the attempts had ended"),
+        () = again => anyhow::bail!("stopped by a second signal before all attempts had ended"),
     }
 }
 
@@ -111,11 +111,11 @@ pub struct Server {
     worker: JoinSet<quell::Result<()>>,
 }
 
-/// What the attempts share.
+/// The state that attempts share.
 #[derive(Debug)]
 struct Work {
     tasks: Arc<BTreeMap<TaskName, DeclaredTask>>,
-    /// How they end, for alerts.
+    /// Counts their outcomes, for alerts.
     tally: Arc<Tally>,
     /// Fires when the shutdown's grace time is over.
     stopping: CancellationToken,
@@ -186,7 +186,7 @@ impl Server {
         Ok(Server { address, quell, stop_listening, stop_working, side, worker })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -198,11 +198,10 @@ impl Server {
         &self.quell
     }
 
-    /// Completes only if the worker ends although nobody stopped it. Dropping the future loses
-    /// nothing.
+    /// Completes only if the worker ends without a stop. Dropping the future loses nothing.
     pub async fn failed(&mut self) -> anyhow::Error {
         match self.worker.join_next().await {
-            Some(Ok(Ok(()))) => anyhow::anyhow!("the worker ended by itself"),
+            Some(Ok(Ok(()))) => anyhow::anyhow!("the worker ended without a stop"),
             Some(Ok(Err(error))) => anyhow::Error::new(error).context("the worker ended"),
             Some(Err(error)) => anyhow::Error::new(error).context("the worker ended"),
             // Without tasks there is no worker.
@@ -210,11 +209,11 @@ impl Server {
         }
     }
 
-    /// Takes no more requests and claims no more jobs, lets attempts finish within the grace time,
-    /// gives the rest back (R29).
+    /// Accepts no more requests and claims no more jobs, lets attempts finish within the grace time,
+    /// and releases the other jobs (R29).
     ///
     /// # Errors
-    /// What the worker ended with.
+    /// The error that ended the worker.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.stop_working.cancel();
         self.stop_listening.cancel();
@@ -228,7 +227,7 @@ impl Server {
     }
 }
 
-/// Tells commands to end once the grace time after the shutdown is over.
+/// Makes commands end once the grace time after the shutdown is over.
 async fn end_grace(
     stop: CancellationToken,
     grace: Duration,
@@ -251,8 +250,7 @@ async fn open(config: &Config, history: Option<Sink>) -> anyhow::Result<Quell> {
     Ok(builder.dedup_fallback(config.dedup_fallback).build()?)
 }
 
-/// A store's URL as it may be shown: without the password, and without parameters, of which one may be
-/// a secret.
+/// A store's URL for display: without the password, and without parameters, as one may be a secret.
 pub(crate) fn without_password(url: &str) -> String {
     let plain = |text: &str| text.split('?').next().unwrap_or_default().to_owned();
     let Some((scheme, rest)) = url.split_once("://") else { return plain(url) };
@@ -273,9 +271,9 @@ async fn attempt(payload: Payload, ctx: Ctx<Work>) -> Result<Option<Payload>, qu
     };
     let queue = task.checked.queue().clone();
     let call = Invocation::new(&ctx, queue, payload, stopping.clone());
-    let soon = Ended::soon(tally, task.checked.queue(), ctx.task());
+    let outcome = Ended::begin(tally, task.checked.queue(), ctx.task());
     let ended = task.handler.run(&call).await;
-    soon.so(&ended);
+    outcome.record(&ended);
     ended
 }
 
@@ -289,11 +287,11 @@ fn warn_of_missing_program(task: &TaskName, handler: &Handler) {
         std::env::split_paths(&path).any(|folder| folder.join(program).exists())
     };
     if !found {
-        warn!(%task, program, "the task's command is not there: its attempts will fail until it is");
+        warn!(%task, program, "command not found, attempts fail until it exists");
     }
 }
 
-/// Takes connections until told to stop, then lets open requests end.
+/// Accepts connections until `stop`, then lets open requests end.
 async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToken) {
     let open = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let graceful = GracefulShutdown::new();
@@ -305,7 +303,7 @@ async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToke
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    warn!(%error, "a connection could not be taken");
+                    warn!(%error, "cannot accept a connection, retrying");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
@@ -320,7 +318,7 @@ async fn listen(listener: TcpListener, app: axum::Router, stop: CancellationToke
             .serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         connections.spawn(async move {
-            // A caller that goes away ends its connection; there is nobody to tell.
+            // A caller that goes away ends its connection, and no one else waits for it.
             let _gone = connection.await;
             drop(place);
         });

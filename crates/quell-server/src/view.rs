@@ -1,4 +1,5 @@
-//! Jobs as people and programs outside read them: moments as text, names as words.
+//! JSON of jobs and everything beside them, for the HTTP API and the command line: times as text,
+//! states by name.
 
 use quell::alert::Alert;
 use quell::alert::AlertRow;
@@ -12,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::config::duration::exact;
 
-/// A document of others as JSON. One that is JSON and yet no program here can hold, such as a number
-/// beyond all floats or lists in a thousand lists, is shown as text.
+/// A payload or output as JSON. One that exceeds this program's JSON values, such as a number beyond
+/// all floats or a thousand nested lists, is shown as text.
 #[must_use]
 pub(crate) fn document(payload: &Payload) -> Value {
     serde_json::to_value(payload).unwrap_or_else(|_| Value::from(payload.as_str()))
@@ -76,7 +77,7 @@ pub fn workers(workers: &Workers) -> Vec<Value> {
     workers.rows.iter().map(show).collect()
 }
 
-/// What came of a job, as JSON.
+/// The result of a job, as JSON.
 #[must_use]
 pub fn result(result: &JobResult) -> Value {
     json!({
@@ -211,8 +212,8 @@ fn effect(effect: &Effect) -> Value {
 
 /// What happened to a job and why, as JSON; `text` is the same for people.
 #[must_use]
-pub fn explanation(told: &Explanation) -> Value {
-    let attempts: Vec<Value> = told
+pub fn explanation(found: &Explanation) -> Value {
+    let attempts: Vec<Value> = found
         .attempts
         .iter()
         .map(|attempt| {
@@ -227,25 +228,25 @@ pub fn explanation(told: &Explanation) -> Value {
             })
         })
         .collect();
-    let ticks: Vec<Value> = told
+    let ticks: Vec<Value> = found
         .ticks
         .iter()
         .map(|tick| json!({ "schedule": tick.schedule, "tick": tick.tick.to_string(), "by": tick.by }))
         .collect();
-    let effects: Vec<Value> = told.effects.iter().map(effect).collect();
+    let effects: Vec<Value> = found.effects.iter().map(effect).collect();
     json!({
-        "trigger": told.trigger,
-        "job": job(&told.job),
+        "trigger": found.trigger,
+        "job": job(&found.job),
         "attempts": attempts,
-        "attempts_dropped": told.dropped_attempts(),
-        "absorbed": told.absorbed,
-        "open_window": told.open_window,
+        "attempts_dropped": found.dropped_attempts(),
+        "absorbed": found.absorbed,
+        "open_window": found.open_window,
         "ticks": ticks,
-        "original_payload": told.past.original.as_ref().map(document),
-        "imported_from": told.past.origin.map(|origin| {
+        "original_payload": found.past.original.as_ref().map(document),
+        "imported_from": found.past.origin.map(|origin| {
             json!({ "job": origin.job, "first_at": origin.first_at.to_string() })
         }),
         "effects": effects,
-        "text": told.to_string(),
+        "text": found.to_string(),
     })
 }

@@ -40,7 +40,7 @@ impl Files {
     }
 }
 
-/// A trace of these events: seconds and keys, of which an empty one is none.
+/// A trace of these events: seconds and keys; an empty key is none.
 pub(crate) fn trace(events: &[(f64, &str)]) -> Trace {
     let files = Files::new();
     let source = Source::new(files.csv("events.csv", events));

@@ -1,8 +1,8 @@
-//! Alerts of a server (R27): looks at what they watch, raises and clears them, tells their sinks.
+//! Alerts of a server (R27): measures what they watch, raises and clears them, notifies their sinks.
 //!
-//! Every server with the same configuration looks; the row in the store decides which of them raises,
-//! clears and tells (`quell::alert`). A server that dies while it tells leaves the notice to the
-//! others. `tally` counts the attempts of this server for failure rates.
+//! Every server with the same configuration measures; the row in the store decides which of them
+//! raises, clears and notifies (`quell::alert`). The notice of a server that dies while it sends is
+//! sent by another one. `tally` counts the attempts of this server for failure rates.
 
 mod tally;
 
@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 use crate::handlers::{Handler, Message};
 pub use tally::{Ended, Tally};
 
-/// How often a row that another server changed meanwhile is read anew, before the next look.
+/// How often a row that another server changed meanwhile is read again, before the next round.
 const TRIES: usize = 8;
 
 /// An alert's sinks, by name.
@@ -32,7 +32,7 @@ pub type Sinks = BTreeMap<String, Handler>;
 pub struct DeclaredAlert {
     /// What it watches.
     pub alert: Alert,
-    /// Who is told, besides the log and the metric.
+    /// The receivers of its notices, besides the log and the metric.
     pub sinks: Sinks,
 }
 
@@ -42,65 +42,65 @@ pub struct Watch {
     quell: Quell,
     alerts: Arc<[DeclaredAlert]>,
     tally: Arc<Tally>,
-    /// What was counted of this server's attempts and is in the store, for each alert.
+    /// The counts of this server's attempts that the store has, for each alert.
     counted: Vec<Counted>,
-    telling: JoinSet<()>,
+    notices_in_flight: JoinSet<()>,
 }
 
 /// Attempts that ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// How many went well.
+    /// The number of successes.
     pub succeeded: u64,
-    /// How many failed.
+    /// The number of failures.
     pub failed: u64,
 }
 
 impl Watch {
-    /// Looks for these alerts.
+    /// Watches these alerts.
     #[must_use]
     pub fn new(quell: Quell, alerts: Arc<[DeclaredAlert]>, tally: Arc<Tally>) -> Self {
         let counted = vec![Counted::default(); alerts.len()];
-        Watch { quell, alerts, tally, counted, telling: JoinSet::new() }
+        Watch { quell, alerts, tally, counted, notices_in_flight: JoinSet::new() }
     }
 
-    /// Looks every `interval` until told to stop; what it is telling then is told by another server,
-    /// or by this one after its next start.
+    /// Measures every `interval` until `stop`. Notices in flight then are sent by another server, or
+    /// by this one after its next start.
     pub async fn run(mut self, interval: Duration, stop: CancellationToken) {
-        let mut looks = tokio::time::interval(interval);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut rounds = tokio::time::interval(interval);
+        rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = looks.tick() => {}
+                _ = rounds.tick() => {}
                 () = stop.cancelled() => break,
             }
-            let looked = tokio::select! {
-                looked = self.look() => looked,
+            let measured = tokio::select! {
+                measured = self.measure_all() => measured,
                 () = stop.cancelled() => break,
             };
-            if let Err(error) = looked {
-                warn!(%error, "alerts could not be looked after, trying again");
+            if let Err(error) = measured {
+                warn!(%error, "cannot evaluate alerts, retrying");
             }
-            while self.telling.try_join_next().is_some() {}
+            while self.notices_in_flight.try_join_next().is_some() {}
         }
-        self.telling.shutdown().await;
+        self.notices_in_flight.shutdown().await;
     }
 
-    /// Looks once.
-    async fn look(&mut self) -> quell::Result<()> {
+    /// Measures once.
+    async fn measure_all(&mut self) -> quell::Result<()> {
         let store = self.quell.store();
         let overview = store.overview(None).await?;
         let mut rows: BTreeMap<AlertName, (u64, AlertState)> = rows(&self.quell).await?;
         for index in 0..self.alerts.len() {
             let name = self.alerts.get(index).map(|declared| declared.alert.name.clone());
             let row = name.and_then(|name| rows.remove(&name)).unwrap_or_default();
-            self.look_after(index, row, &overview).await?;
+            self.update(index, row, &overview).await?;
         }
         Ok(())
     }
 
-    /// Brings one alert's row up to date, and tells what is to be told.
-    async fn look_after(
+    /// Updates one alert's row, and sends the notices that are due.
+    async fn update(
         &mut self,
         index: usize,
         (mut version, mut state): (u64, AlertState),
@@ -133,32 +133,32 @@ impl Watch {
                 if changed {
                     log(alert, &state);
                 }
-                self.tell(index, notices);
+                self.notify(index, notices);
                 return Ok(());
             }
             (version, state) = rows(&self.quell).await?.remove(&alert.name).unwrap_or_default();
         }
-        debug!(alert = %alert.name, "other servers look after it");
+        debug!(alert = %alert.name, tries = TRIES, "write conflicts on an alert, leaving it to other servers");
         Ok(())
     }
 
-    /// Tells each sink its notice, beside the looking.
-    fn tell(&mut self, index: usize, notices: Vec<Notice>) {
+    /// Sends each sink its notice, in the background.
+    fn notify(&mut self, index: usize, notices: Vec<Notice>) {
         for notice in notices {
             let (quell, alerts) = (self.quell.clone(), Arc::clone(&self.alerts));
-            self.telling.spawn(async move {
+            self.notices_in_flight.spawn(async move {
                 if let Some(declared) = alerts.get(index)
                     && let Err(error) = deliver(&quell, declared, &notice).await
                 {
                     let name = &declared.alert.name;
-                    warn!(alert = %name, %error, "whether an alert was told is not on record: it may be told twice");
+                    warn!(alert = %name, %error, "cannot record an alert notice, it may be sent twice");
                 }
             });
         }
     }
 }
 
-/// Adds what this server counted since the last time.
+/// Adds the counts of this server since the last time.
 fn count(
     alert: &Alert,
     state: &mut AlertState,
@@ -190,22 +190,22 @@ async fn rows(quell: &Quell) -> quell::Result<BTreeMap<AlertName, (u64, AlertSta
     Ok(rows.map(|row| (row.name, (row.version, row.state))).collect())
 }
 
-/// Tells one sink, and puts on record whether it went well.
+/// Sends a notice to its sink, and records whether that succeeded.
 async fn deliver(quell: &Quell, declared: &DeclaredAlert, notice: &Notice) -> quell::Result<()> {
     let alert = &declared.alert;
-    let told = match declared.sinks.get(&notice.sink) {
-        Some(sink) => sink.tell(&message(alert, notice)).await,
-        None => Err("another server's configuration names this sink, this one's does not".into()),
+    let sent = match declared.sinks.get(&notice.sink) {
+        Some(sink) => sink.notify(&message(alert, notice)).await,
+        None => Err("the sink is not in this server's configuration".into()),
     };
-    if let Err(error) = &told {
+    if let Err(error) = &sent {
         let (sink, tries) = (&notice.sink, notice.tries);
-        warn!(alert = %alert.name, sink, tries, error, "a notice was not delivered, trying again");
+        warn!(alert = %alert.name, sink, tries, error, "cannot deliver an alert notice, retrying");
     }
     loop {
         let Some((version, mut state)) = rows(quell).await?.remove(&alert.name) else {
             return Ok(());
         };
-        match &told {
+        match &sent {
             Ok(()) => state.delivered(notice),
             Err(_) => state.undelivered(notice, quell.store().overview(None).await?.now),
         }

@@ -38,8 +38,7 @@ impl Tally {
     }
 }
 
-/// An attempt that is going to end. Dropped by a panic it failed; dropped otherwise it was given
-/// back.
+/// An attempt that is going to end. Dropped by a panic it failed; dropped otherwise it was released.
 #[derive(Debug)]
 pub struct Ended<'t> {
     tally: &'t Tally,
@@ -50,12 +49,12 @@ pub struct Ended<'t> {
 impl<'t> Ended<'t> {
     /// An attempt of this task.
     #[must_use]
-    pub fn soon(tally: &'t Tally, queue: &'t QueueName, task: &'t TaskName) -> Self {
+    pub fn begin(tally: &'t Tally, queue: &'t QueueName, task: &'t TaskName) -> Self {
         Ended { tally, queue, task }
     }
 
-    /// It ended so.
-    pub fn so<T>(self, ended: &Result<T, TaskError>) {
+    /// Counts the outcome.
+    pub fn record<T>(self, ended: &Result<T, TaskError>) {
         match ended {
             Ok(_) => self.tally.add(self.queue, self.task, false),
             Err(error) if error.is_failure() => self.tally.add(self.queue, self.task, true),

@@ -174,7 +174,7 @@ async fn change_in(
 ) -> anyhow::Result<Value> {
     let queue = quell.queue(name.as_str());
     let known = queue.settings().await?.or_else(|| make.then(QueueSettings::default));
-    let known = known.with_context(|| format!("there is no queue {name}: set it first"))?;
+    let known = known.with_context(|| format!("no queue {name}: set it first"))?;
     let settings = patched(&known, patch)?.settings()?;
     queue.set(&settings).await?;
     Ok(show(&QueueInfo { name: name.clone(), settings }))
@@ -197,7 +197,7 @@ fn delete(args: &QueueArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let answer = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let deleted = quell.queue(name.as_str()).delete().await?;
-            anyhow::ensure!(deleted, "there is no queue {name}");
+            anyhow::ensure!(deleted, "no queue {name}");
             Ok(json!({ "queue": name, "deleted": true }))
         })?,
         None => {

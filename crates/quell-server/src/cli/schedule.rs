@@ -78,7 +78,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
             let answer = act(&source, (Method::GET, &name, ""), None, async |quell| {
                 shown(quell, &name).await
             })?;
-            tell(&source, &answer, out, describe)
+            print_answer(&source, &answer, out, describe)
         }
         Action::Pause(named) => switch(&named, ("pause", ScheduleState::Paused), out),
         Action::Resume(named) => switch(&named, ("resume", ScheduleState::Active), out),
@@ -87,7 +87,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
                 let receipt = quell.store().run_schedule(None, &name).await?;
                 Ok(json!({ "receipt": receipt.outcome(), "job": receipt.job() }))
             })?;
-            tell(&source, &answer, out, |answer| {
+            print_answer(&source, &answer, out, |answer| {
                 format!("{} as job {}\n", text(answer, "receipt"), text(answer, "job"))
             })
         }
@@ -97,7 +97,7 @@ pub fn run(args: Args, out: &mut dyn Write) -> anyhow::Result<()> {
                 quell.store().delete_schedule(None, &name).await?;
                 Ok(json!({ "schedule": name, "deleted": true }))
             })?;
-            tell(&source, &answer, out, |_| format!("{name} is removed\n"))
+            print_answer(&source, &answer, out, |_| format!("{name} is removed\n"))
         }
     }
 }
@@ -113,7 +113,7 @@ fn list(source: &Source, out: &mut dyn Write) -> anyhow::Result<()> {
             ask(&source.server, |client| client.get(url))?
         }
     };
-    tell(source, &answer, out, |answer| {
+    print_answer(source, &answer, out, |answer| {
         let rows = answer.get("schedules").and_then(Value::as_array).cloned().unwrap_or_default();
         table(["name", "task", "plan", "catch_up", "state", "last", "next"], &rows)
     })
@@ -128,7 +128,7 @@ fn switch(
         quell.store().set_schedule_state(None, name, state).await?;
         shown(quell, name).await
     })?;
-    tell(source, &answer, out, |answer| {
+    print_answer(source, &answer, out, |answer| {
         let (state, next) = (text(answer, "state"), text(answer, "next"));
         format!("{name} is {state}, next tick {next}\n")
     })
@@ -142,7 +142,7 @@ fn backfill(range: &Range, out: &mut dyn Write) -> anyhow::Result<()> {
         let fired = quell.store().backfill(None, name, moment(from), moment(to)).await?;
         Ok(json!({ "schedule": name, "fired": fired }))
     })?;
-    tell(source, &answer, out, |answer| {
+    print_answer(source, &answer, out, |answer| {
         format!("{} ticks fired\n", answer.get("fired").cloned().unwrap_or_default())
     })
 }
@@ -175,7 +175,7 @@ async fn shown(quell: &Quell, name: &ScheduleName) -> anyhow::Result<Value> {
     Ok(view::schedule(info.with_context(|| no_such_schedule(name).to_string())?))
 }
 
-fn tell(
+fn print_answer(
     source: &Source,
     answer: &Value,
     out: &mut dyn Write,

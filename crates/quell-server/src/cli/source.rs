@@ -50,7 +50,7 @@ pub(crate) fn join(server: &Url, parts: &[&str]) -> anyhow::Result<Url> {
     Ok(url)
 }
 
-/// Asks the server and reads its answer, or its refusal.
+/// Sends a request to the server and returns the body of its response; its refusal is the error.
 pub(crate) fn ask(
     server: &Url,
     request: impl FnOnce(&Client) -> RequestBuilder,
@@ -71,7 +71,7 @@ pub(crate) fn ask(
         }
         let answer = request.send().await.map_err(|error| unreachable_server(&error))?;
         let status = answer.status();
-        let text = answer.text().await.context("the server's answer broke off")?;
+        let text = answer.text().await.context("the server's response ended early")?;
         let body: Value = serde_json::from_str(&text).unwrap_or_default();
         if status.is_success() {
             return Ok(body);
@@ -94,7 +94,7 @@ fn unreachable_server(error: &reqwest::Error) -> anyhow::Error {
     anyhow::anyhow!("{what} ({error})")
 }
 
-/// Uses a store that is there already.
+/// Reads from an existing store.
 pub(crate) fn read_store(
     url: &str,
     read: impl AsyncFnOnce(&Quell) -> anyhow::Result<Value>,
@@ -103,14 +103,14 @@ pub(crate) fn read_store(
     runtime.block_on(async { read(&open_store(url).await?).await })
 }
 
-/// Opens a store that is there already.
+/// Opens an existing store.
 pub(crate) async fn open_store(url: &str) -> anyhow::Result<Quell> {
     check_exists(url)?;
     Ok(Quell::open(&unmade(url)).await?)
 }
 
-/// The URL by which opening an Azure table that is missing fails and does not make it, and its timer stays
-/// what it is: of parameters that are there twice, the last one counts.
+/// The URL with which opening a missing Azure table fails instead of creating it, and leaves its timer
+/// unchanged: the last one of equal parameters counts.
 pub(crate) fn unmade(url: &str) -> Cow<'_, str> {
     if !url.starts_with("azure:") {
         return Cow::Borrowed(url);
@@ -119,12 +119,12 @@ pub(crate) fn unmade(url: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{url}{mark}create=false&set_timer=false"))
 }
 
-/// Refuses a store's file that is not there, which opening would make.
+/// Refuses a missing file of a store, which opening would create.
 pub(crate) fn check_exists(url: &str) -> anyhow::Result<()> {
     if let Some(path) = url.strip_prefix("sqlite:") {
         let path = path.trim_start_matches("//").split('?').next().unwrap_or_default();
         if !std::path::Path::new(path).exists() {
-            bail!("--store {url}: there is no such file");
+            bail!("--store {url}: no such file");
         }
     }
     Ok(())

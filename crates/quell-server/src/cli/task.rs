@@ -63,7 +63,7 @@ fn set_task(args: &TaskArgs, paused: bool, out: &mut dyn Write) -> anyhow::Resul
     let answer = match &source.store {
         Some(url) => read_store(url, async |quell| {
             let is_known = quell.tasks().await?.iter().any(|task| task.name == *name);
-            anyhow::ensure!(is_known, "the store knows no task {name}");
+            anyhow::ensure!(is_known, "no task {name} in the store");
             quell.store().set_task(name, &TaskSettings { paused }).await?;
             Ok(json!({ "name": name, "paused": paused }))
         })?,

@@ -1,4 +1,4 @@
-//! One alert's settings: what it watches, and the sinks that hear of it (R27).
+//! The settings of an alert: what it watches, and its sinks (R27).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -57,7 +57,7 @@ pub struct Config {
     pub tasks: BTreeMap<TaskName, DeclaredTask>,
     /// Schedules to set at the start.
     pub schedules: Vec<Schedule>,
-    /// What is watched, and who is told.
+    /// The alerts, with their sinks.
     pub alerts: Vec<DeclaredAlert>,
     /// How often it is looked at.
     pub alert_interval: Duration,

@@ -21,9 +21,9 @@ use super::schedules::{RawSchedule, schedules};
 use super::tasks::{RawTask, declare};
 use crate::handlers::Secret;
 
-/// Where the server listens when it is not told.
+/// The address of a server without a setting.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7777));
-/// How often a server that is not told looks at what alerts watch.
+/// How often a server without a setting evaluates its alerts.
 const ALERT_INTERVAL: Duration = Duration::from_secs(10);
 /// A shorter lease could not be renewed in time.
 const MIN_LEASE: Duration = Duration::from_millis(3);

@@ -1,7 +1,7 @@
-//! Where things stand in the text of a configuration, and what is wrong there.
+//! The places of fields in the text of a configuration, and of the mistakes there.
 //!
-//! [`Document::read`] deserialises the whole file. A mistake is noted with its line and field, taken
-//! out of the document, and the rest is read again, so that one run tells all mistakes.
+//! [`Document::read`] deserialises the whole file. A mistake is noted with its line and field, removed
+//! from the document, and the rest is read again, so that one run reports all mistakes.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The most mistakes that are told at once.
+/// The most mistakes that one run reports.
 const MAX_PROBLEMS: usize = 50;
 
-/// Something wrong, and where.
+/// A mistake and its place.
 #[derive(Debug)]
 pub(super) struct Problem {
     line: usize,
@@ -37,7 +37,7 @@ impl Problem {
     }
 }
 
-/// A parsed configuration file that knows where its fields stand.
+/// A parsed configuration file with the places of its fields.
 pub(super) struct Document<'t> {
     text: &'t str,
     root: Spanned<DeTable<'t>>,
@@ -55,8 +55,8 @@ impl<'t> Document<'t> {
         }
     }
 
-    /// What is right of the file as `T`, and what is wrong with it. No `T` where its mistakes could
-    /// not be told apart.
+    /// The valid part of the file as `T`, and the mistakes. No `T` where its mistakes could not be
+    /// separated.
     pub(super) fn read<T: DeserializeOwned>(&self) -> (Option<T>, Vec<Problem>) {
         let mut root = self.root.clone();
         let mut problems = Vec::new();

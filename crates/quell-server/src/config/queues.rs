@@ -1,6 +1,6 @@
 //! A queue's settings as people write them, in the configuration and over HTTP: durations as text.
 //!
-//! One reading for every door, so that a field means the same everywhere.
+//! One parser for both, so that a field means the same everywhere.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ pub(super) struct RawSchedule {
     delay: Option<Length>,
 }
 
-/// The schedules that can be meant; `tasks` are those that can, and of others it is told already.
+/// The valid schedules. `tasks` has the valid tasks; mistakes in others are reported already.
 pub(super) fn schedules(
     raw: BTreeMap<String, RawSchedule>,
     tasks: &BTreeMap<TaskName, DeclaredTask>,

@@ -1,7 +1,7 @@
-//! What the server's event history says, gathered for drawing.
+//! The server's event history, collected for drawing.
 //!
-//! It is a history sink: every trigger, window and run passes here. It keeps the last seconds per
-//! key, totals since the start, and hands each event on to the page.
+//! It is a history sink: every trigger, window and run passes here. It keeps the last seconds of each
+//! key and totals since the start, and sends each event to the page.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,7 +120,7 @@ impl Feed {
     }
 
     fn on_window(&self, job: JobId, key: &Key, count: u64) {
-        // One event tells of a window's state after a batch: the triggers since the last one came.
+        // One event has a window's state after a batch: the triggers since the last event are new.
         let before = locked(&self.windows).insert(job, count).unwrap_or(0);
         let (at, came) = (self.now(), count.saturating_sub(before));
         let mut lanes = locked(&self.lanes);
@@ -129,8 +129,8 @@ impl Feed {
         lane.total_triggers += came;
         for _ in 0..came {
             lane.triggers.push(at);
-            // Without a page nobody listens.
-            let _unheard = self.marks.send(Mark::Trigger { key: key.clone(), at });
+            // Without an open page there is no receiver.
+            let _no_receiver = self.marks.send(Mark::Trigger { key: key.clone(), at });
         }
         let past = at - PAST.as_secs_f64();
         lane.triggers.retain(|trigger| *trigger > past);
@@ -145,7 +145,7 @@ impl Feed {
         let opened = lane.opened.take().unwrap_or(at);
         lane.runs.push((opened, at));
         lane.total_runs += 1;
-        let _unheard = self.marks.send(Mark::Run { key: key.clone(), at, opened, triggers });
+        let _no_receiver = self.marks.send(Mark::Run { key: key.clone(), at, opened, triggers });
     }
 }
 

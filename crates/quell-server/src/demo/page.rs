@@ -42,7 +42,7 @@ impl Page {
         let mut task = JoinSet::new();
         task.spawn(async move {
             if let Err(error) = axum::serve(listener, app).await {
-                tracing::warn!(%error, "the demo's page ended");
+                tracing::warn!(%error, "demo page stopped");
             }
         });
         Ok(Page { address, task })

@@ -45,7 +45,7 @@ impl Screen {
         out: &mut dyn Write,
         end: Option<Instant>,
     ) -> anyhow::Result<()> {
-        let mut told = Instant::now();
+        let mut printed = Instant::now();
         let mut over_since = None;
         loop {
             tokio::time::sleep(FRAME).await;
@@ -56,8 +56,8 @@ impl Screen {
                         return Ok(());
                     }
                 }
-                None if told.elapsed() >= HEADLESS_LINE => {
-                    told = Instant::now();
+                None if printed.elapsed() >= HEADLESS_LINE => {
+                    printed = Instant::now();
                     writeln!(out, "{}", status(feed))?;
                     out.flush()?;
                 }

@@ -18,12 +18,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use super::output::{MOST, Said, output, too_large};
+use super::output::{MOST, Printed, output, too_large};
 use super::{Invocation, MAX_OUTPUT, tail};
 
 /// Variables of this process that every command may see.
 const PASSED: [&str; 3] = ["PATH", "HOME", "LANG"];
-/// How long a command that is told to stop may take to do so.
+/// How long a command may take to end after SIGTERM.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// How long the outputs of a command that has ended are still read.
 const AFTERMATH: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub struct Exec {
     pub pass_env: Vec<String>,
     /// Exit codes that no retry can help.
     pub permanent_exit_codes: Vec<i32>,
-    /// How long it may take before it is told to stop.
+    /// How long it may take before it gets SIGTERM.
     pub timeout: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Exec {
         payload: Vec<u8>,
         cancelled: &CancellationToken,
         stopping: &CancellationToken,
-    ) -> Result<Said, TaskError> {
+    ) -> Result<Printed, TaskError> {
         let mut child = command.spawn().map_err(|error| self.cannot_start(&error))?;
         let group = Group::of(&child);
         let (stdout, stderr) = (Tail::of(MOST), Tail::of(4 * MAX_OUTPUT));
@@ -108,9 +108,9 @@ impl Exec {
                     format!("the command took longer than its timeout of {:?}", self.timeout);
                 Err(TaskError::timed_out(with_outputs(error, &stdout, &stderr)))
             }
-            // The worker gives the job back unspent and drops this future (R29).
+            // The worker releases the job, which costs no attempt, and drops this future (R29).
             Stopped::Shutdown => std::future::pending().await,
-            // The lease is lost: nobody listens any more (R21).
+            // The lease is lost: the result counts no more (R21).
             Stopped::Lost => Err(TaskError::retry("the command was stopped: its lease was lost")),
         }
     }
@@ -170,7 +170,7 @@ impl Exec {
     }
 }
 
-/// Why a command was told to stop.
+/// Why a command was stopped.
 enum Stopped {
     TimedOut,
     Shutdown,
@@ -258,7 +258,7 @@ impl Tail {
         tail(&self.kept().bytes)
     }
 
-    fn whole(&self) -> Said {
+    fn whole(&self) -> Printed {
         let mut kept = self.kept();
         if kept.cut { Err(too_large()) } else { Ok(std::mem::take(&mut kept.bytes)) }
     }

@@ -12,7 +12,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use tokio_util::sync::CancellationToken;
 
 use super::egress::{Allowed, Guard, forbidden, may_connect};
-use super::output::{MOST, Said, output, too_large};
+use super::output::{MOST, Printed, output, too_large};
 use super::{Invocation, MAX_OUTPUT, Secret, tail};
 
 /// What to call, as the configuration says it.
@@ -85,13 +85,13 @@ impl Http {
         let body = tokio::select! {
             body = json_body(answer) => body,
             () = call.cancelled.cancelled() => {
-                return Err(TaskError::retry("the call was stopped while its answer was read"));
+                return Err(TaskError::retry("the call was stopped while its response was read"));
             }
         };
         Ok(output(call, body))
     }
 
-    /// Sends a request and judges its answer, of which it hands out a good one.
+    /// Sends a request and returns its response if that is a success.
     pub(super) async fn exchange(
         &self,
         request: RequestBuilder,
@@ -101,7 +101,7 @@ impl Http {
         let answer = tokio::select! {
             answer = request.send() => answer.map_err(|error| failed(&error))?,
             () = cancelled.cancelled() => {
-                return Err(TaskError::retry("the call was stopped before it was answered"));
+                return Err(TaskError::retry("the call was stopped before its response"));
             }
         };
         let status = answer.status();
@@ -220,7 +220,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// The body of a good answer that says it is JSON, bounded; of any other, nothing is read.
-async fn json_body(mut answer: Response) -> Said {
+async fn json_body(mut answer: Response) -> Printed {
     let mut body = Vec::new();
     if !is_json(answer.headers()) {
         return Ok(body);

@@ -1,6 +1,6 @@
-//! What a declared task runs, and how an alert is told: a command or an HTTP call.
+//! The handlers of declared tasks and the sinks of alerts: a command or an HTTP call.
 //!
-//! The worker calls [`Handler::run`] for each attempt; what it answers decides what follows.
+//! The worker calls [`Handler::run`] for each attempt, and settles the job by its result.
 
 mod egress;
 mod exec;

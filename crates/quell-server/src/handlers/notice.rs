@@ -1,5 +1,5 @@
-//! Telling a sink of an alert (R27), by the means that run tasks: the same signature, the same guard
-//! against addresses that are not public, the same bounds.
+//! Sends the notice of an alert to a sink (R27), as a task runs: with the same signature, the same
+//! check of addresses, the same bounds.
 
 use quell::TaskError;
 use reqwest::header::CONTENT_TYPE;
@@ -7,33 +7,33 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Exec, Handler, Http};
 
-/// What a sink is told.
+/// A notice.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// The same each time that it is told, so that a receiver can deduplicate.
+    /// The same each time that it is sent, so that a receiver can deduplicate.
     pub id: String,
     /// JSON.
     pub body: String,
-    /// What a command gets as variables, besides the body on its standard input.
+    /// The variables of a command, besides the body on its standard input.
     pub variables: Vec<(&'static str, String)>,
 }
 
 impl Handler {
-    /// Tells it once.
+    /// Sends it once.
     ///
     /// # Errors
-    /// Why it was not told, for people.
-    pub async fn tell(&self, message: &Message) -> Result<(), String> {
-        let told = match self {
-            Handler::Exec(exec) => exec.tell(message).await,
-            Handler::Http(http) => http.tell(message).await,
+    /// The reason of the failure, for people.
+    pub async fn notify(&self, message: &Message) -> Result<(), String> {
+        let sent = match self {
+            Handler::Exec(exec) => exec.notify(message).await,
+            Handler::Http(http) => http.notify(message).await,
         };
-        told.map_err(|error| error.describe())
+        sent.map_err(|error| error.describe())
     }
 }
 
 impl Http {
-    async fn tell(&self, message: &Message) -> Result<(), TaskError> {
+    async fn notify(&self, message: &Message) -> Result<(), TaskError> {
         let body = message.body.as_bytes().to_vec();
         let request = self.signed(&message.id, body)?.header(CONTENT_TYPE, "application/json");
         self.exchange(request, &CancellationToken::new()).await.map(drop)
@@ -41,7 +41,7 @@ impl Http {
 }
 
 impl Exec {
-    async fn tell(&self, message: &Message) -> Result<(), TaskError> {
+    async fn notify(&self, message: &Message) -> Result<(), TaskError> {
         let mut command = self.bare_command()?;
         command.envs(message.variables.iter().map(|(name, value)| (*name, value)));
         let (never, body) = (CancellationToken::new(), message.body.as_bytes().to_vec());

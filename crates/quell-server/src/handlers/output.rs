@@ -10,21 +10,21 @@ use super::Invocation;
 /// The most that is read of what may be an output, in bytes.
 pub(super) const MOST: usize = JobResult::MAX_OUTPUT_BYTES;
 
-/// What was printed or answered, whole; else why it is not there.
-pub(super) type Said = Result<Vec<u8>, String>;
+/// The whole text that a command printed or a target returned; else why it is missing.
+pub(super) type Printed = Result<Vec<u8>, String>;
 
-/// Why what was said is not there: there was too much of it.
+/// The reason of an output that is too large.
 pub(super) fn too_large() -> String {
-    format!("it has more than {MOST} bytes: keep it elsewhere and return where it is")
+    format!("more than {MOST} bytes, the limit: store it elsewhere and return its address")
 }
 
-/// The output in what was said; none where it is empty, no JSON, or not there.
-pub(super) fn output(call: &Invocation, said: Said) -> Option<Payload> {
+/// The output in a text; none where that is empty, not JSON, or missing.
+pub(super) fn output(call: &Invocation, printed: Printed) -> Option<Payload> {
     let Invocation { task, job, .. } = call;
-    let bytes = match said {
+    let bytes = match printed {
         Ok(bytes) => bytes,
         Err(why) => {
-            warn!(%task, %job, %why, "the output of an attempt that succeeded is not kept");
+            warn!(%task, %job, %why, "output not stored, the attempt succeeded");
             return None;
         }
     };
@@ -34,7 +34,7 @@ pub(super) fn output(call: &Invocation, said: Said) -> Option<Payload> {
     }
     let read = Payload::from_text(text);
     if read.is_err() {
-        debug!(%task, %job, bytes = bytes.len(), "what an attempt said is no JSON, and no output");
+        debug!(%task, %job, bytes = bytes.len(), "output is not JSON, not stored");
     }
     read.ok()
 }

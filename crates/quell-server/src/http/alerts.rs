@@ -24,8 +24,8 @@ pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError
     Ok(Json(json!({ "alerts": shown })))
 }
 
-/// `DELETE /v1/alerts/{name}`: forgets its state, with what its sinks have yet to hear. One that is
-/// declared begins anew.
+/// `DELETE /v1/alerts/{name}`: removes its state and the notices that wait for a sink. A declared
+/// alert begins again.
 pub(super) async fn forget(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -34,7 +34,10 @@ pub(super) async fn forget(
     loop {
         let rows = api.quell.store().alerts().await?;
         let Some(row) = rows.into_iter().find(|row| row.name == name) else {
-            return Err(ApiError::not_found("name", "nothing is kept of an alert of this name"));
+            return Err(ApiError::not_found(
+                "name",
+                "the store has no state of an alert of this name",
+            ));
         };
         if api.quell.store().set_alert(&name, row.version, None).await? {
             return Ok(Json(json!({ "alert": name, "forgotten": true })));

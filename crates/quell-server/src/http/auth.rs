@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use super::Api;
 use super::error::ApiError;
 
-/// Lets a request in, or says why not.
+/// Admits a request, or refuses it with the reason.
 pub(super) async fn admit(State(api): State<Api>, request: Request, next: Next) -> Response {
     let mut answer = match check(&api, &request) {
         Ok(()) => next.run(request).await,
@@ -29,7 +29,7 @@ pub(super) async fn admit(State(api): State<Api>, request: Request, next: Next) 
 fn check(api: &Api, request: &Request) -> Result<(), ApiError> {
     // Without this, any web page could reach a server on loopback under a name of its own.
     if !names_this_server(api, request.headers()) {
-        let message = "this server does not answer to that host name: add it to allowed_hosts";
+        let message = "the host name is not allowed: add it to server.allowed_hosts";
         return Err(ApiError::new(StatusCode::MISDIRECTED_REQUEST, "host", message));
     }
     let safe = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -40,7 +40,7 @@ fn check(api: &Api, request: &Request) -> Result<(), ApiError> {
             return Err(ApiError::new(StatusCode::UNAUTHORIZED, "authorization", message));
         }
     } else if !safe && comes_from_a_foreign_page(request.headers()) {
-        let message = "a page of another site may not do this";
+        let message = "a request of another site's page is refused";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "sec-fetch-site", message));
     }
     Ok(())
@@ -55,7 +55,7 @@ fn names_this_server(api: &Api, headers: &HeaderMap) -> bool {
     api.hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Compares in constant time: how long a refusal takes tells nothing of the token.
+/// Compares in constant time: the duration of a refusal reveals nothing of the token.
 fn presents(headers: &HeaderMap, token: &crate::handlers::Secret) -> bool {
     let shown = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(shown) = shown.and_then(|value| value.strip_prefix("Bearer ")) else { return false };

@@ -54,9 +54,9 @@ mod tests {
         let answer = ask("/panic").await.unwrap();
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = axum::body::to_bytes(answer.into_body(), 4096).await.unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(told["error"]["id"].as_str().unwrap().len(), 16, "{told}");
-        assert!(!told.to_string().contains("canary"), "{told}");
+        let reply: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(reply["error"]["id"].as_str().unwrap().len(), 16, "{reply}");
+        assert!(!reply.to_string().contains("canary"), "{reply}");
         assert_eq!(ask("/fine").await.unwrap().status(), StatusCode::OK);
     }
 }

@@ -1,7 +1,7 @@
-//! Dead letters over HTTP (R25, R26): listed, put back, discarded, carried elsewhere.
+//! Dead jobs over HTTP (R25, R26): list, redrive, discard, export, import.
 //!
-//! What is done to many is one page for each request, and the answer says where the next begins:
-//! the server remembers nothing, and whoever asks sets the pace.
+//! A request handles one page, and its response has the place of the next: the server keeps no
+//! state, and the caller sets the rate.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -20,10 +20,12 @@ use super::jobs::{Pairs, Parameters};
 use super::triggers::{parse, read};
 use crate::view;
 
-/// The most letters that one request brings.
+/// The name of exported dead jobs in paths and bodies.
+pub const EXPORTED: &str = "letters";
+/// The most dead jobs in one request.
 const MAX_LETTERS: usize = 200;
 
-/// Which of the dead are meant, as callers write it.
+/// A filter, as callers write it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
@@ -105,7 +107,7 @@ pub(super) async fn list(
     Ok(Json(view::dead(&jobs, &filter, matching)))
 }
 
-/// `GET /v1/dead/causes?…`: how many of them died of what, the most frequent `limit` causes first.
+/// `GET /v1/dead/causes?…`: the causes of death with their numbers, the most frequent `limit` first.
 pub(super) async fn causes(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
@@ -115,13 +117,13 @@ pub(super) async fn causes(
     Ok(Json(view::dead_causes(&found, filter.page())))
 }
 
-/// `GET /v1/dead/letters?…`: the same with everything that is known, as an export has it.
-pub(super) async fn letters(
+/// `GET /v1/dead/letters?…`: the same with every detail, as an export has it.
+pub(super) async fn export(
     State(api): State<Api>,
     query: Result<Query<Pairs>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let (letters, next) = api.quell.dead().letters(&Asked::of_query(query)?).await?;
-    Ok(Json(json!({ "letters": letters, "next_before": next.map(|place| place.to_string()) })))
+    Ok(Json(json!({ EXPORTED: letters, "next_before": next.map(|place| place.to_string()) })))
 }
 
 /// `POST /v1/dead/redrive`: one page of those that match.
@@ -133,7 +135,7 @@ pub(super) async fn redrive(
     let body = read(&headers, body)?;
     let asked: Asked = parse(&body)?;
     if asked.reason.is_some() {
-        return Err(ApiError::invalid("reason", "a redrive has no reason"));
+        return Err(ApiError::invalid("reason", "a redrive takes no reason: leave it out"));
     }
     let swept = api.quell.dead().redrive_page(&asked.filter()?).await?;
     Ok(Json(swept_json("redriven", &swept)))
@@ -162,10 +164,12 @@ fn swept_json(done: &str, swept: &Swept) -> Value {
 }
 
 fn reason(reason: Option<String>) -> Result<String, ApiError> {
-    reason.ok_or_else(|| ApiError::invalid("reason", "say why: the log and the history keep it"))
+    reason.ok_or_else(|| {
+        ApiError::invalid("reason", "reason is missing: the log and the history record it")
+    })
 }
 
-/// `POST /v1/dead/import`: letters of an export become dead jobs here.
+/// `POST /v1/dead/import`: exported dead jobs become dead jobs here.
 pub(super) async fn import(
     State(api): State<Api>,
     headers: HeaderMap,
@@ -173,14 +177,15 @@ pub(super) async fn import(
 ) -> Result<Json<Value>, ApiError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Brought {
+    struct Import {
         letters: Vec<DeadLetter>,
     }
     let body = read(&headers, body)?;
-    let Brought { letters } = parse(&body)?;
+    let Import { letters } = parse(&body)?;
     if letters.len() > MAX_LETTERS {
-        let message = format!("one request takes {MAX_LETTERS} letters at most");
-        return Err(ApiError::invalid("letters", message));
+        let count = letters.len();
+        let message = format!("{count} dead jobs in one request, the limit is {MAX_LETTERS}");
+        return Err(ApiError::invalid(EXPORTED, message));
     }
     let imported = api.quell.dead().import(&letters).await?;
     let known = imported.iter().filter(|one| one.known).count();

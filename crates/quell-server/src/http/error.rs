@@ -1,4 +1,4 @@
-//! How anything that went wrong is told: a status, a kind, the field, a message, an id.
+//! The response of a failure: a status, a kind, the field, a message, an id.
 //!
 //! Errors of the store or of Quell itself are logged under the id; the caller gets the id only.
 
@@ -9,7 +9,7 @@ use quell::ErrorKind;
 use serde_json::json;
 use tracing::error;
 
-/// An answer that is not the one that was asked for.
+/// A failed request.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -41,14 +41,14 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, field, message)
     }
 
-    /// The same, said to be about one member of a batch.
+    /// The same for one member of a batch.
     pub(crate) fn at(mut self, index: usize) -> Self {
         let field = self.field.unwrap_or_default();
         self.field = Some(format!("triggers[{index}].{field}"));
         self
     }
 
-    /// Something that is not the caller's fault: told by an id that the log explains.
+    /// A failure that is not the caller's fault: an id, under which the log has the error.
     pub(crate) fn internal(
         status: StatusCode,
         kind: &'static str,
@@ -56,7 +56,7 @@ impl ApiError {
     ) -> Self {
         let id = format!("{:016x}", fastrand::u64(..));
         error!(id, kind, error = %why, "request failed");
-        let message = format!("the server could not do it; its log explains it under {id}");
+        let message = format!("the server failed: its log has the error under {id}");
         ApiError { status, kind, field: None, message, id: Some(id) }
     }
 }

@@ -53,7 +53,7 @@ fn limit(text: &str) -> quell::Result<usize> {
 /// A query string as it came: names may repeat.
 pub(super) type Pairs = Vec<(String, String)>;
 
-/// A query string of which every parameter must be taken, once.
+/// A query string whose parameters must all be taken, once.
 pub(super) struct Parameters(Pairs);
 
 impl Parameters {
@@ -74,12 +74,12 @@ impl Parameters {
         Ok(Some(value))
     }
 
-    /// Refuses what nobody asked for: a filter with a typo would show everything.
+    /// Refuses unknown parameters: a filter with a typo would show everything.
     pub(super) fn end(self) -> Result<(), ApiError> {
         match self.0.into_iter().next() {
             None => Ok(()),
             Some((name, _)) => {
-                let message = "there is no such parameter here, or it was given twice";
+                let message = "unknown parameter, or given twice";
                 Err(ApiError::invalid(&name, message))
             }
         }
@@ -91,7 +91,7 @@ pub(super) async fn show(
     State(api): State<Api>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    told(&api, ExplainTarget::Job(id.parse::<JobId>()?)).await
+    explanation(&api, ExplainTarget::Job(id.parse::<JobId>()?)).await
 }
 
 /// `GET /v1/explain?id=` or `?key=&task=` (R15).
@@ -108,23 +108,23 @@ pub(super) async fn explain(
     let task = query.take("task", TaskName::new)?;
     query.end()?;
     match (id, key) {
-        (Some(target), None) => told(&api, target).await,
-        (None, Some(key)) => told(&api, ExplainTarget::Key { task, key }).await,
+        (Some(target), None) => explanation(&api, target).await,
+        (None, Some(key)) => explanation(&api, ExplainTarget::Key { task, key }).await,
         (Some(_), Some(_)) | (None, None) => {
             Err(ApiError::invalid("id", "give an id or a key, not both"))
         }
     }
 }
 
-async fn told(api: &Api, target: ExplainTarget) -> Result<Json<Value>, ApiError> {
-    let told: Option<Explanation> = api.quell.store().explain(&target).await?;
-    let told = told.ok_or_else(|| {
+async fn explanation(api: &Api, target: ExplainTarget) -> Result<Json<Value>, ApiError> {
+    let found: Option<Explanation> = api.quell.store().explain(&target).await?;
+    let found = found.ok_or_else(|| {
         ApiError::not_found(
             "id",
-            "nothing is known of it: it never was, or was removed or discarded",
+            "nothing is known of it: no such job, or it was removed or discarded",
         )
     })?;
-    Ok(Json(view::explanation(&told)))
+    Ok(Json(view::explanation(&found)))
 }
 
 /// `POST /v1/jobs/{id}/cancel`.

@@ -38,8 +38,7 @@ pub fn recorder() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// Folds what was measured since the last time, so that a server whose page nobody reads does not
-/// grow.
+/// Folds the measurements since the last time, so that a server does not grow while no one scrapes it.
 pub async fn upkeep(recorder: PrometheusHandle, stop: CancellationToken) {
     let mut ticks = tokio::time::interval(UPKEEP);
     loop {
@@ -60,17 +59,17 @@ pub fn render_jobs<'t>(
 ) -> String {
     let mut text = String::from("# TYPE quell_jobs gauge\n");
     let mut dead = String::from("# TYPE quell_dead_jobs gauge\n");
-    let mut told = BTreeSet::new();
+    let mut with_dead = BTreeSet::new();
     for Counts { queue, task, state, jobs } in counts {
         text.push_str(&format!(
             "quell_jobs{{queue=\"{queue}\",task=\"{task}\",state=\"{state}\"}} {jobs}\n"
         ));
         if *state == JobState::Dead {
             dead.push_str(&dead_line(queue, task, *jobs));
-            told.insert((queue, task));
+            with_dead.insert((queue, task));
         }
     }
-    for (queue, task) in known.filter(|pair| !told.contains(pair)) {
+    for (queue, task) in known.filter(|pair| !with_dead.contains(pair)) {
         dead.push_str(&dead_line(queue, task, 0));
     }
     text + &dead

@@ -35,6 +35,7 @@ use quell::{ErrorKind, Quell, TaskName};
 use crate::alerts::DeclaredAlert;
 use crate::config::DeclaredTask;
 use crate::handlers::Secret;
+pub use dead::EXPORTED;
 use error::ApiError;
 
 /// How long a request may take, its body included.
@@ -43,7 +44,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest body of an import, unless larger ones are allowed everywhere.
 pub(crate) const MAX_IMPORT_BYTES: usize = 8 << 20;
 
-/// What the routes share.
+/// The state that routes share.
 #[derive(Clone, Debug)]
 pub struct Api {
     /// The client.
@@ -54,7 +55,7 @@ pub struct Api {
     pub alerts: Arc<[DeclaredAlert]>,
     /// The metrics page.
     pub metrics: PrometheusHandle,
-    /// What callers must present.
+    /// The bearer token of callers.
     pub token: Option<Secret>,
     /// Host names that requests may name.
     pub hosts: Arc<[String]>,
@@ -109,9 +110,13 @@ pub fn router(api: Api) -> Router {
         .route("/v1/explain", get(jobs::explain))
         .route("/v1/healthz", get(health))
         .route("/metrics", get(metrics_page))
-        .fallback(|| async { ApiError::not_found("path", "there is nothing at this path") })
+        .fallback(|| async { ApiError::not_found("path", "no such path") })
         .method_not_allowed_fallback(|| async {
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method", "the path knows other methods")
+            ApiError::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method",
+                "the path does not support this method",
+            )
         })
         .layer(DefaultBodyLimit::max(max_body))
         .layer(from_fn(bounds::bounds))
@@ -119,18 +124,18 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// An import brings dead jobs, each of which may be larger than any trigger, and so does an edit.
+/// Imports and edits have bodies of their own size: a dead job may be larger than any trigger.
 fn dead_routes(max_body: usize) -> Router<Api> {
-    let letters = DefaultBodyLimit::max(max_body.max(MAX_IMPORT_BYTES));
+    let large = DefaultBodyLimit::max(max_body.max(MAX_IMPORT_BYTES));
     Router::new()
         .route("/v1/dead", get(dead::list))
         .route("/v1/dead/causes", get(dead::causes))
-        .route("/v1/dead/letters", get(dead::letters))
+        .route(&format!("/v1/dead/{EXPORTED}"), get(dead::export))
         .route("/v1/dead/redrive", post(dead::redrive))
         .route("/v1/dead/discard", post(dead::discard))
         .route("/v1/dead/unreadable", get(unreadable::list))
-        .route("/v1/jobs/{id}/redrive", post(dead::redrive_one).layer(letters))
-        .route("/v1/dead/import", post(dead::import).layer(letters))
+        .route("/v1/jobs/{id}/redrive", post(dead::redrive_one).layer(large))
+        .route("/v1/dead/import", post(dead::import).layer(large))
 }
 
 /// Whether the store answers.
@@ -143,7 +148,7 @@ async fn metrics_page(State(api): State<Api>) -> Result<Response, ApiError> {
     let counts = api.quell.store().counts().await?;
     let known = api.tasks.iter().map(|(name, task)| (task.checked.queue(), name));
     let text = api.metrics.render() + &metrics::render_jobs(&counts, known);
-    // A store that has nothing to check shows nothing.
+    // A store without checks has no such metrics.
     let checkup = match api.quell.checkup().await {
         Err(error) if error.kind() == ErrorKind::Unsupported => None,
         checkup => Some(checkup?),

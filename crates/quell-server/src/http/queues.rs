@@ -88,7 +88,7 @@ async fn known(api: &Api, name: &QueueName) -> Result<QueueSettings, ApiError> {
 }
 
 fn no_queue() -> ApiError {
-    ApiError::not_found("queue", "there is no such queue: set it first")
+    ApiError::not_found("queue", "no such queue: set it first")
 }
 
 async fn set(
@@ -132,7 +132,10 @@ async fn set_task(api: &Api, task: &str, settings: TaskSettings) -> Result<Json<
         || api.quell.tasks().await?.iter().any(|known| known.name == name);
     if !known {
         // A typo would pause nothing and look as if it had.
-        return Err(ApiError::not_found("task", "neither the store nor this server knows it"));
+        return Err(ApiError::not_found(
+            "task",
+            "no such task in the store or in this server's configuration",
+        ));
     }
     api.quell.store().set_task(&name, &settings).await?;
     Ok(Json(show_task(&name, &settings)))

@@ -1,4 +1,4 @@
-//! What came of a job, for callers who wait for it (R19).
+//! The result of a job, for callers that wait for it (R19).
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::view;
 /// The longest that one request waits: shorter than the bound on requests.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// `GET /v1/jobs/{id}/result?wait=`: answers when the job has ended, or the time is over.
+/// `GET /v1/jobs/{id}/result?wait=`: responds when the job has ended, or the time is over.
 pub(super) async fn result(
     State(api): State<Api>,
     Path(id): Path<String>,

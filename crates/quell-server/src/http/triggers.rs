@@ -312,7 +312,7 @@ pub(super) async fn flush(
 ) -> Result<Json<Value>, ApiError> {
     let (name, key) = window(&api, &task, &headers, body)?;
     let job = api.quell.store().flush(None, &name, &key).await?;
-    told(job.map(|job| json!({ "job": job, "flushed": true })))
+    found(job.map(|job| json!({ "job": job, "flushed": true })))
 }
 
 /// `POST /v1/tasks/{task}/windows/cancel` (R7).
@@ -324,7 +324,7 @@ pub(super) async fn cancel(
 ) -> Result<Json<Value>, ApiError> {
     let (name, key) = window(&api, &task, &headers, body)?;
     let job = api.quell.store().cancel_key(None, &name, &key).await?;
-    told(job.map(|job| json!({ "job": job, "cancelled": true })))
+    found(job.map(|job| json!({ "job": job, "cancelled": true })))
 }
 
 fn window(
@@ -339,7 +339,7 @@ fn window(
     Ok((name, Key::new(window.key)?))
 }
 
-fn told(done: Option<Value>) -> Result<Json<Value>, ApiError> {
+fn found(done: Option<Value>) -> Result<Json<Value>, ApiError> {
     done.map(Json).ok_or_else(|| ApiError::not_found("key", "no window of this key is open"))
 }
 

@@ -1,5 +1,5 @@
-//! Alerts of servers (R27): raised once and cleared once, whatever number of servers looks, and told
-//! until each sink has heard it.
+//! Alerts of servers (R27): raised once and cleared once by any number of servers, and sent until each
+//! sink has received them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +22,7 @@ retry = { max_attempts = 1 }
 exec = { command = ["test", "-e", "fine"], cwd = "." }
 "#;
 
-/// So many servers on one store, which look at their alerts all the time.
+/// Servers on one store, which evaluate their alerts all the time.
 async fn crowd(count: usize, more: &str) -> Vec<Served> {
     let folder = tempfile::tempdir().unwrap();
     let mut servers = Vec::new();
@@ -52,13 +52,13 @@ async fn start(folder: &Path, more: &str) -> Server {
 pub(crate) async fn alert(served: &Served, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
     loop {
-        let (status, told) = served.get("/v1/alerts").await;
-        assert_eq!(status, 200, "{told:#}");
-        let alert = told["alerts"][0].clone();
+        let (status, reply) = served.get("/v1/alerts").await;
+        assert_eq!(status, 200, "{reply:#}");
+        let alert = reply["alerts"][0].clone();
         if wanted(&alert) {
             return alert;
         }
-        assert!(std::time::Instant::now() < deadline, "never {what}: {told:#}");
+        assert!(std::time::Instant::now() < deadline, "never {what}: {reply:#}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -83,10 +83,10 @@ async fn r27_of_two_servers_one_raises_and_one_clears_and_sinks_hear_it_once() {
     let config = format!(
         "{SICK}\n[alerts.x]\non = \"dead\"\ntask = \"sick\"\nthreshold = 1\n\
          exec = {{ command = [\"sh\", \"-c\", \
-         \"echo $QUELL_ALERT $QUELL_ALERT_STATE $QUELL_ALERT_TEXT $(cat) >> told\"], cwd = \".\" }}\n"
+         \"echo $QUELL_ALERT $QUELL_ALERT_STATE $QUELL_ALERT_TEXT $(cat) >> notices\"], cwd = \".\" }}\n"
     );
     let crowd = crowd(2, &config).await;
-    let (served, told) = (&crowd[0], crowd[0].folder.path().join("told"));
+    let (served, notices) = (&crowd[0], crowd[0].folder.path().join("notices"));
     let mut dead = Vec::new();
     for _ in 0..2 {
         let job = served.trigger("sick", "1").await["job"].clone();
@@ -98,7 +98,7 @@ async fn r27_of_two_servers_one_raises_and_one_clears_and_sinks_hear_it_once() {
     let metrics = served.get("/metrics").await.1.to_string();
     assert!(metrics.contains("quell_alert{name=\\\"x\\\"} 1"), "{metrics}");
     let once = |text: &str| text.lines().count() == 1;
-    file_says(&told, once).await;
+    file_says(&notices, once).await;
     std::fs::write(served.folder.path().join("fine"), "").unwrap();
     for job in dead {
         let path = format!("/v1/jobs/{}/redrive", job.as_str().unwrap());
@@ -106,9 +106,9 @@ async fn r27_of_two_servers_one_raises_and_one_clears_and_sinks_hear_it_once() {
         served.ended(&job, JobState::Succeeded).await;
     }
     let over = |alert: &Value| alert["changes"] == 2 && alert["notices_waiting"] == 0;
-    alert(served, "cleared and told", over).await;
+    alert(served, "cleared and notified", over).await;
     looks(served).await;
-    let text = std::fs::read_to_string(&told).unwrap();
+    let text = std::fs::read_to_string(&notices).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 2, "{text}");
     assert!(lines[0].starts_with("x raised 2 dead jobs {"), "{text}");
@@ -168,9 +168,9 @@ async fn r27_a_webhook_is_signed_and_tried_again_until_it_is_taken() {
     ids(requests.recv().await.unwrap()).await;
     alert(served, "waiting", |alert| alert["notices_waiting"] == 1).await;
     ids(requests.recv().await.unwrap()).await;
-    alert(served, "told", |alert| alert["notices_waiting"] == 0).await;
+    alert(served, "notified", |alert| alert["notices_waiting"] == 0).await;
     looks(served).await;
-    assert!(requests.try_recv().is_err(), "it was told once");
+    assert!(requests.try_recv().is_err(), "it was notified once");
     stop(crowd).await;
 }
 

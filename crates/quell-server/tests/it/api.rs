@@ -70,9 +70,9 @@ async fn r40_bad_requests_name_the_field_and_write_nothing() {
         (now, &deeper, 400, "body"),
     ];
     for (path, body, status, field) in table {
-        let (got, told) = served.post(path, body).await;
+        let (got, reply) = served.post(path, body).await;
         let shown = &body[..body.len().min(80)];
-        assert_eq!((got, &told["error"]["field"]), (status, &json!(field)), "{shown}: {told}");
+        assert_eq!((got, &reply["error"]["field"]), (status, &json!(field)), "{shown}: {reply}");
     }
     let none: Value = served.get("/v1/jobs").await.1;
     assert_eq!(none["jobs"], json!([]), "something was written");
@@ -93,13 +93,13 @@ async fn r40_body_and_payload_hold_their_limits() {
         format!(r#"{{"payload":"{}"}}"#, "x".repeat(bytes - frame))
     };
     assert_eq!(served.post("/v1/tasks/now/triggers", &body(4_096)).await.0, 202);
-    let (status, told) = served.post("/v1/tasks/now/triggers", &body(4_097)).await;
-    assert_eq!((status, &told["error"]["field"]), (413, &json!("body")), "{told}");
+    let (status, reply) = served.post("/v1/tasks/now/triggers", &body(4_097)).await;
+    assert_eq!((status, &reply["error"]["field"]), (413, &json!("body")), "{reply}");
     served.server.stop().await.unwrap();
 
     let served = serve_with("max_body = \"2MiB\"", TASKS).await;
-    let (status, told) = served.post("/v1/tasks/now/triggers", &body((1 << 20) + 100)).await;
-    assert_eq!((status, &told["error"]["field"]), (413, &json!("payload")), "{told}");
+    let (status, reply) = served.post("/v1/tasks/now/triggers", &body((1 << 20) + 100)).await;
+    assert_eq!((status, &reply["error"]["field"]), (413, &json!("payload")), "{reply}");
     served.server.stop().await.unwrap();
 }
 
@@ -115,8 +115,8 @@ async fn r15_jobs_are_listed_shown_and_explained() {
     let (_, rest) = served.get(&format!("/v1/jobs?before={next}")).await;
     assert_eq!((&rest["jobs"][0]["key"], &rest["jobs"][0]["triggers"]), (&json!("a"), &json!(2)));
 
-    let (_, told) = served.get("/v1/explain?key=a&task=build").await;
-    assert!(told["text"].as_str().unwrap().contains("the quiet period"), "{told}");
+    let (_, reply) = served.get("/v1/explain?key=a&task=build").await;
+    assert!(reply["text"].as_str().unwrap().contains("the quiet period"), "{reply}");
     assert_eq!(served.get("/v1/explain?id=1.2").await.1["trigger"], "1.2");
     let refused = [
         ("/v1/jobs?limit=0", 422),
@@ -131,9 +131,9 @@ async fn r15_jobs_are_listed_shown_and_explained() {
         ("/v1/nosuch", 404),
     ];
     for (path, status) in refused {
-        let (got, told) = served.get(path).await;
-        assert_eq!(got, status, "{path}: {told}");
-        assert!(told["error"]["message"].is_string(), "{path}: {told}");
+        let (got, reply) = served.get(path).await;
+        assert_eq!(got, status, "{path}: {reply}");
+        assert!(reply["error"]["message"].is_string(), "{path}: {reply}");
     }
     assert_eq!(served.get("/v1/jobs?limit=200").await.0, 200);
     served.server.stop().await.unwrap();
@@ -151,8 +151,8 @@ async fn r07_windows_are_flushed_and_cancelled_over_http() {
     served.ended(&b["job"], JobState::Cancelled).await;
     assert_eq!(served.post("/v1/tasks/build/windows/flush", r#"{"key":"b"}"#).await.0, 404);
     let path = format!("/v1/jobs/{}/cancel", b["job"].as_str().unwrap());
-    let (status, told) = served.post(&path, "").await;
-    assert_eq!((status, &told["error"]["kind"]), (409, &json!("illegal_move")), "{told}");
+    let (status, reply) = served.post(&path, "").await;
+    assert_eq!((status, &reply["error"]["kind"]), (409, &json!("illegal_move")), "{reply}");
     served.server.stop().await.unwrap();
 }
 
@@ -199,9 +199,9 @@ async fn a_token_is_asked_for_where_one_is_set() {
     let served = serve_with(&format!("token_file = \"{}\"", token.display()), TASKS).await;
     for (shown, status) in [("qll_canary_of_the_token", 200), ("wrong", 401), ("", 401)] {
         let request = served.request(Method::GET, "/v1/jobs").bearer_auth(shown);
-        let (got, told) = answer(request.send().await.unwrap()).await;
+        let (got, reply) = answer(request.send().await.unwrap()).await;
         assert_eq!(got, status, "{shown}");
-        assert!(!told.to_string().contains("canary"), "{told}");
+        assert!(!reply.to_string().contains("canary"), "{reply}");
     }
     assert_eq!(served.get("/v1/jobs").await.0, 401);
     assert_eq!(served.get("/v1/healthz").await.0, 200);

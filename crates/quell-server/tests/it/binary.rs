@@ -113,7 +113,7 @@ fn a_newcomers_first_minutes() {
 }
 
 #[test]
-fn the_demo_ends_by_itself_and_tells_what_to_try_next() {
+fn the_demo_ends_by_itself_and_shows_what_to_try_next() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["demo", "--for", "3s", "--headless", "--history", folder.path().to_str().unwrap()];
     let (succeeded, shown) = text(&quell(&args).output().unwrap());

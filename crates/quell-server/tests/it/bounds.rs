@@ -69,7 +69,7 @@ async fn a_body_is_cut_at_its_limit_even_without_a_length() {
 }
 
 #[tokio::test]
-async fn slow_callers_hold_nobody_else_up() {
+async fn slow_callers_delay_no_other_caller() {
     let served = serve(TASKS).await;
     let mut slow = Vec::new();
     for _ in 0..50 {
@@ -103,8 +103,8 @@ async fn r40_refusals_name_the_parameter_or_the_place_in_the_body() {
         ("/v1/explain?key=a&tsk=b", "tsk"),
     ];
     for (path, field) in queries {
-        let (status, told) = served.get(path).await;
-        assert_eq!((status, &told["error"]["field"]), (422, &json!(field)), "{path}: {told}");
+        let (status, reply) = served.get(path).await;
+        assert_eq!((status, &reply["error"]["field"]), (422, &json!(field)), "{path}: {reply}");
     }
     let long = format!("/v1/jobs?key={}", "k".repeat(513));
     assert_eq!(served.get(&long).await.1["error"]["field"], "key");
@@ -122,9 +122,9 @@ async fn r40_refusals_name_the_parameter_or_the_place_in_the_body() {
         ("limited", r#"{"payload":{"repo":"a"},"debounce":{"min":"1s","max":"2s"}}"#, "throttled"),
     ];
     for (task, body, needle) in bodies {
-        let (status, told) = served.post(&format!("/v1/tasks/{task}/triggers"), body).await;
-        let message = told["error"]["message"].as_str().unwrap_or_default();
-        assert!(matches!(status, 400 | 422) && message.contains(needle), "{body}: {told}");
+        let (status, reply) = served.post(&format!("/v1/tasks/{task}/triggers"), body).await;
+        let message = reply["error"]["message"].as_str().unwrap_or_default();
+        assert!(matches!(status, 400 | 422) && message.contains(needle), "{body}: {reply}");
     }
     let none: Value = served.get("/v1/jobs").await.1;
     assert_eq!(none["jobs"], json!([]), "something was written");
@@ -135,12 +135,12 @@ async fn r40_refusals_name_the_parameter_or_the_place_in_the_body() {
 async fn r05_a_batch_holds_10_000_triggers_and_not_one_more() {
     let served = serve(TASKS).await;
     let batch = |n: usize| format!("[{}]", vec![r#"{"payload":{"repo":"a"}}"#; n].join(","));
-    let (status, told) = served.post("/v1/tasks/build/triggers", &batch(10_001)).await;
-    assert_eq!((status, &told["error"]["field"]), (422, &json!("triggers")), "{told}");
+    let (status, reply) = served.post("/v1/tasks/build/triggers", &batch(10_001)).await;
+    assert_eq!((status, &reply["error"]["field"]), (422, &json!("triggers")), "{reply}");
     assert_eq!(served.get("/v1/jobs").await.1["jobs"], json!([]));
-    let (status, told) = served.post("/v1/tasks/build/triggers", &batch(10_000)).await;
+    let (status, reply) = served.post("/v1/tasks/build/triggers", &batch(10_000)).await;
     assert_eq!(status, 202);
-    assert_eq!(told[9_999]["triggers"], 10_000);
+    assert_eq!(reply[9_999]["triggers"], 10_000);
     served.server.stop().await.unwrap();
 }
 

@@ -35,7 +35,7 @@ fn check(config: &Path) -> (i32, String, String) {
 const PLAIN: &str = "[tasks.plain]\nexec = { command = [\"true\"] }\n";
 
 #[test]
-fn exit_codes_tell_done_failed_and_misused_apart() {
+fn exit_codes_distinguish_done_failed_and_misused() {
     let (_folder, config) = written("", PLAIN);
     let (code, out, err) = check(&config);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -126,16 +126,16 @@ fn keys_and_outputs_cannot_steer_the_terminal() {
         shown(&process.ask(&["trigger", "build", r#"{"k":"\u001b[31mred\nline"}"#]));
     assert_eq!(code, 0, "{err}");
     let deadline = Instant::now() + Duration::from_secs(20);
-    let told = loop {
-        let (_, told, _) = shown(&process.ask(&["job", "1"]));
-        if told.contains(": dead") {
-            break told;
+    let reply = loop {
+        let (_, reply, _) = shown(&process.ask(&["job", "1"]));
+        if reply.contains(": dead") {
+            break reply;
         }
-        assert!(Instant::now() < deadline, "{told}");
+        assert!(Instant::now() < deadline, "{reply}");
     };
     let (_, listed, _) = shown(&process.ask(&["jobs"]));
     assert!(listed.contains("red\\nline") && listed.lines().count() == 2, "{listed}");
-    for text in [told, listed] {
+    for text in [reply, listed] {
         assert!(!text.contains(['\u{1b}', '\u{7}']), "{text:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What `quell.toml` may say, and how what it may not say is told: file, line, field, cure.
+//! What `quell.toml` may contain, and how mistakes are reported: file, line, field, remedy.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,11 +12,11 @@ fn parse(text: &str) -> Result<Config, String> {
 
 /// Every wrong text beside what is said of it.
 fn refusals(table: &[&str]) -> String {
-    let told = table.iter().map(|text| {
+    let reply = table.iter().map(|text| {
         let error = parse(text).expect_err(text);
         format!("{}\n  => {}\n", text.trim(), error.replace('\n', "\n     "))
     });
-    told.collect::<Vec<_>>().join("\n")
+    reply.collect::<Vec<_>>().join("\n")
 }
 
 /// The smallest task that is fine, with more lines in its table.
@@ -96,7 +96,7 @@ fn every_setting_is_read() {
 }
 
 #[test]
-fn r40_typos_are_told_with_the_name_that_was_meant() {
+fn r40_typos_are_reported_with_the_name_that_was_meant() {
     let tasks = [
         "[sever]\nlisten = \"127.0.0.1:1\"",
         "[server]\nlissten = \"127.0.0.1:1\"",
@@ -113,7 +113,7 @@ fn r40_typos_are_told_with_the_name_that_was_meant() {
 }
 
 #[test]
-fn r40_bad_values_are_told_with_file_line_and_field() {
+fn r40_bad_values_are_reported_with_file_line_and_field() {
     let http = |rest: &str| format!("[tasks.h.http]\nurl = \"http://example.com\"\n{rest}");
     let tasks = [
         "[server]\nlisten = 7",
@@ -179,7 +179,7 @@ fn r40_bad_values_are_told_with_file_line_and_field() {
 }
 
 #[test]
-fn r40_all_mistakes_of_a_file_are_told_at_once_in_order() {
+fn r40_all_mistakes_of_a_file_are_reported_at_once_in_order() {
     let text = r#"
 [server]
 lissten = "127.0.0.1:0"

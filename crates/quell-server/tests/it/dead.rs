@@ -1,7 +1,8 @@
-//! Dead letters as an operator meets them: over HTTP and on the command line.
+//! Dead jobs as an operator finds them: over HTTP and on the command line.
 
 use quell::dead::{DeadLetter, letters};
 use quell::{Job, JobId, JobState};
+use quell_server::http::EXPORTED;
 use serde_json::{Value, json};
 
 use crate::binary::quell;
@@ -40,12 +41,11 @@ async fn run(args: &[&str]) -> (bool, String) {
     (output.status.success(), text.concat())
 }
 
-/// An export of one dead job, with so many copies of it as if from another store; of every third a
-/// cause of its own.
+/// An export of one dead job with `copies` of it, as if from another store; their causes take turns.
 async fn many(served: &Served, copies: u64) -> String {
     let job = dead(served, "refused", "{\"n\":1}").await;
-    let (_, told) = served.get("/v1/dead/letters").await;
-    let mut found: Vec<DeadLetter> = serde_json::from_value(told["letters"].clone()).unwrap();
+    let (_, reply) = served.get(&format!("/v1/dead/{EXPORTED}")).await;
+    let mut found: Vec<DeadLetter> = serde_json::from_value(reply[EXPORTED].clone()).unwrap();
     let letter = found.remove(0);
     assert_eq!(json!(letter.job.id), job);
     let causes = ["connection refused by db-1", "disk full", "bad input: no field `to`"];
@@ -75,8 +75,11 @@ async fn r25_the_dead_are_listed_filtered_shown_and_discarded_over_http() {
         ("limit=1", &slow),
     ];
     for (query, expected) in filters {
-        let (_, told) = served.get(&format!("/v1/dead?{query}")).await;
-        assert_eq!((&told["jobs"][0]["id"], told["jobs"].as_array().unwrap().len()), (expected, 1));
+        let (_, reply) = served.get(&format!("/v1/dead?{query}")).await;
+        assert_eq!(
+            (&reply["jobs"][0]["id"], reply["jobs"].as_array().unwrap().len()),
+            (expected, 1)
+        );
     }
     let (_, first) = served.get("/v1/dead?limit=1").await;
     let next = first["next_before"].as_str().unwrap();
@@ -87,13 +90,16 @@ async fn r25_the_dead_are_listed_filtered_shown_and_discarded_over_http() {
     assert_eq!(none["next_before"], Value::Null);
 
     let reason = r#"{"reason":"the customer left"}"#;
-    let (status, told) = served.post(&path(&slow, "/discard"), reason).await;
-    assert_eq!((status, &told["discarded"]), (200, &json!(true)));
-    let (status, told) = served.post(&path(&slow, "/discard"), reason).await;
-    assert_eq!((status, &told["error"]["kind"]), (404, &json!("not_found")));
+    let (status, reply) = served.post(&path(&slow, "/discard"), reason).await;
+    assert_eq!((status, &reply["discarded"]), (200, &json!(true)));
+    let (status, reply) = served.post(&path(&slow, "/discard"), reason).await;
+    assert_eq!((status, &reply["error"]["kind"]), (404, &json!("not_found")));
     let all = r#"{"error":"refused","reason":"a known outage"}"#;
-    let (status, told) = served.post("/v1/dead/discard", all).await;
-    assert_eq!((status, &told["discarded"], &told["next_before"]), (200, &json!(1), &Value::Null));
+    let (status, reply) = served.post("/v1/dead/discard", all).await;
+    assert_eq!(
+        (status, &reply["discarded"], &reply["next_before"]),
+        (200, &json!(1), &Value::Null)
+    );
     assert_eq!(served.get("/v1/dead").await.1["matching"], 0);
     served.server.stop().await.unwrap();
 }
@@ -102,19 +108,20 @@ async fn r25_the_dead_are_listed_filtered_shown_and_discarded_over_http() {
 async fn r26_a_redrive_over_http_may_bring_another_payload() {
     let served = serve(TASKS).await;
     let job = dead(&served, "picky", r#"{"is":"bad"}"#).await;
-    let (status, told) = served.post(&path(&job, "/redrive"), r#"{"payload":{"is":"good"}}"#).await;
-    assert_eq!((status, &told["job"]), (200, &job));
-    let told = served.ended(&job, JobState::Succeeded).await;
-    assert_eq!(told["original_payload"], json!({ "is": "bad" }));
-    assert_eq!(told["job"]["payload"], json!({ "is": "good" }));
-    assert_eq!(told["attempts"].as_array().unwrap().len(), 2, "{told:#}");
+    let (status, reply) =
+        served.post(&path(&job, "/redrive"), r#"{"payload":{"is":"good"}}"#).await;
+    assert_eq!((status, &reply["job"]), (200, &job));
+    let reply = served.ended(&job, JobState::Succeeded).await;
+    assert_eq!(reply["original_payload"], json!({ "is": "bad" }));
+    assert_eq!(reply["job"]["payload"], json!({ "is": "good" }));
+    assert_eq!(reply["attempts"].as_array().unwrap().len(), 2, "{reply:#}");
 
     let other = dead(&served, "picky", r#"{"is":"bad"}"#).await;
     let request = served.request(reqwest::Method::POST, &path(&other, "/redrive"));
     assert_eq!(request.send().await.unwrap().status(), 200, "a body is not needed");
     served.ended(&other, JobState::Dead).await;
-    let (status, told) = served.post("/v1/dead/redrive", r#"{"task":"picky","limit":5}"#).await;
-    assert_eq!((status, &told["redriven"], &told["failed"]), (200, &json!(1), &json!(0)));
+    let (status, reply) = served.post("/v1/dead/redrive", r#"{"task":"picky","limit":5}"#).await;
+    assert_eq!((status, &reply["redriven"], &reply["failed"]), (200, &json!(1), &json!(0)));
     served.ended(&other, JobState::Dead).await;
     served.server.stop().await.unwrap();
 }
@@ -126,10 +133,11 @@ async fn r40_what_cannot_be_meant_changes_nothing() {
     let done = served.trigger("picky", "\"good\"").await["job"].clone();
     served.ended(&done, JobState::Succeeded).await;
     let before = served.get("/v1/jobs").await.1;
-    let letter = served.get("/v1/dead/letters").await.1["letters"][0].clone();
+    let letter = served.get(&format!("/v1/dead/{EXPORTED}")).await.1[EXPORTED][0].clone();
     let mut lives = letter.clone();
     lives["job"]["state"] = json!("running");
-    let import = json!({ "letters": [letter, lives] }).to_string();
+    let import = json!({ EXPORTED: [letter, lives] }).to_string();
+    let empty = json!({ EXPORTED: [{}] }).to_string();
     let large = format!(r#"{{"payload":"{}"}}"#, "x".repeat(1 << 20));
     let (redrive, discard) = (path(&dead, "/redrive"), path(&dead, "/discard"));
     let (done_back, done_gone) = (path(&done, "/redrive"), path(&done, "/discard"));
@@ -146,23 +154,23 @@ async fn r40_what_cannot_be_meant_changes_nothing() {
         ("/v1/dead/redrive", r#"{"limit":201}"#, 422, "limit"),
         ("/v1/dead/redrive", r#"{"eror":"x"}"#, 422, "body"),
         ("/v1/dead/redrive", r#"{"before":"x"}"#, 422, "before"),
-        ("/v1/dead/import", r#"{"letters":[{}]}"#, 422, "body"),
+        ("/v1/dead/import", &empty, 422, "body"),
         ("/v1/dead/import", import.as_str(), 422, "state"),
     ];
     for (path, body, status, field) in table {
-        let (got, told) = served.post(path, body).await;
+        let (got, reply) = served.post(path, body).await;
         let shown = body.get(..40).unwrap_or(body);
         assert_eq!(
-            (got, &told["error"]["field"]),
+            (got, &reply["error"]["field"]),
             (status, &json!(field)),
-            "{path} {shown}: {told}"
+            "{path} {shown}: {reply}"
         );
     }
     for (query, field) in
         [("eror=x", "eror"), ("died_after=now", "died_after"), ("error=", "error")]
     {
-        let (status, told) = served.get(&format!("/v1/dead?{query}")).await;
-        assert_eq!((status, &told["error"]["field"]), (422, &json!(field)), "{told}");
+        let (status, reply) = served.get(&format!("/v1/dead?{query}")).await;
+        assert_eq!((status, &reply["error"]["field"]), (422, &json!(field)), "{reply}");
     }
     assert_eq!(served.get("/v1/jobs").await.1, before);
     served.server.stop().await.unwrap();
@@ -176,20 +184,20 @@ async fn r25_the_dead_are_counted_by_cause() {
     let store = format!("sqlite://{}", served.folder.path().join("q.db").display());
     let file = served.folder.path().join("came.jsonl");
     std::fs::write(&file, many(&served, 1_000).await).unwrap();
-    let (fine, told) = run(&["dead", "import", file.to_str().unwrap(), "--store", &store]).await;
-    assert!(fine, "{told}");
+    let (fine, reply) = run(&["dead", "import", file.to_str().unwrap(), "--store", &store]).await;
+    assert!(fine, "{reply}");
     let slow = dead(&served, "slow", "1").await;
 
-    let (status, told) = served.get("/v1/dead/causes").await;
-    assert_eq!((status, &told["jobs"], &told["distinct"]), (200, &json!(1_002), &json!(5)));
-    assert_eq!(told["next_before"], Value::Null);
-    let causes: Vec<_> = told["causes"].as_array().unwrap().iter().collect();
+    let (status, reply) = served.get("/v1/dead/causes").await;
+    assert_eq!((status, &reply["jobs"], &reply["distinct"]), (200, &json!(1_002), &json!(5)));
+    assert_eq!(reply["next_before"], Value::Null);
+    let causes: Vec<_> = reply["causes"].as_array().unwrap().iter().collect();
     let counted: Vec<_> = causes.iter().map(|one| (&one["cause"], &one["jobs"])).collect();
     assert!(
         counted.contains(&(&json!("connection refused by db-N"), &json!(334)))
             && counted.contains(&(&json!("disk full"), &json!(333)))
             && counted.contains(&(&json!("bad input: no field `…`"), &json!(333))),
-        "{told:#}"
+        "{reply:#}"
     );
     let took = "the command ended with exit status: 1: it took too long";
     let alone = causes.iter().find(|one| one["cause"] == took).unwrap();
@@ -198,22 +206,22 @@ async fn r25_the_dead_are_counted_by_cause() {
         (&json!("slow"), &json!("other"), &slow)
     );
     assert_eq!(alone["first_died_at"], alone["last_died_at"]);
-    let (_, told) = served.get("/v1/dead/causes?task=refused&error=FULL&limit=1").await;
-    assert_eq!((&told["jobs"], &told["distinct"]), (&json!(333), &json!(1)));
-    let (status, told) = served.get("/v1/dead/causes?limit=0").await;
-    assert_eq!((status, &told["error"]["field"]), (422, &json!("limit")));
+    let (_, reply) = served.get("/v1/dead/causes?task=refused&error=FULL&limit=1").await;
+    assert_eq!((&reply["jobs"], &reply["distinct"]), (&json!(333), &json!(1)));
+    let (status, reply) = served.get("/v1/dead/causes?limit=0").await;
+    assert_eq!((status, &reply["error"]["field"]), (422, &json!("limit")));
 
     for place in [["--store", &store], ["--server", &server]] {
         let args = [&["dead", "causes", "--task", "refused", "--limit", "3"][..], &place].concat();
-        let (fine, told) = run(&args).await;
-        let lines: Vec<_> = told.lines().collect();
-        assert!(fine && lines.len() == 5, "{told}");
-        assert!(lines[0].starts_with("JOBS") && lines[0].ends_with("CAUSE"), "{told}");
-        assert!(lines[1].starts_with("334") && lines[1].ends_with("refused by db-N"), "{told}");
+        let (fine, reply) = run(&args).await;
+        let lines: Vec<_> = reply.lines().collect();
+        assert!(fine && lines.len() == 5, "{reply}");
+        assert!(lines[0].starts_with("JOBS") && lines[0].ends_with("CAUSE"), "{reply}");
+        assert!(lines[1].starts_with("334") && lines[1].ends_with("refused by db-N"), "{reply}");
         assert_eq!(lines[4], "3 of 4 causes, of 1,001 dead jobs");
-        let (fine, told) = run(&[&args[..], &["--json"]].concat()).await;
-        let told: Value = serde_json::from_str(&told).unwrap();
-        assert!(fine && told["distinct"] == 4, "{told:#}");
+        let (fine, reply) = run(&[&args[..], &["--json"]].concat()).await;
+        let reply: Value = serde_json::from_str(&reply).unwrap();
+        assert!(fine && reply["distinct"] == 4, "{reply:#}");
     }
     served.server.stop().await.unwrap();
 }
@@ -228,9 +236,9 @@ async fn r26_an_operator_mends_a_thousand_of_three_causes() {
     std::fs::write(&file, many(&served, 999).await).unwrap();
     let file = file.to_str().unwrap();
     let ask = async |args: &[&str]| {
-        let (fine, told) = run(&[args, &["--server", &server]].concat()).await;
-        assert!(fine, "{args:?}: {told}");
-        told
+        let (fine, reply) = run(&[args, &["--server", &server]].concat()).await;
+        assert!(fine, "{args:?}: {reply}");
+        reply
     };
     assert!(ask(&["dead", "import", file, "--dry-run"]).await.contains("999 dead jobs"));
     assert_eq!(ask(&["dead", "import", file]).await, "999 imported\n");
@@ -238,33 +246,33 @@ async fn r26_an_operator_mends_a_thousand_of_three_causes() {
     let listed = ask(&["dead", "list", "--limit", "2"]).await;
     assert!(listed.contains("2 of 1,000; the next page: --before "), "{listed}");
     let full = ["--error", "disk full", "--died-after", "1h"];
-    let told = ask(&[&["dead", "redrive", "--all", "--dry-run"][..], &full].concat()).await;
-    assert!(told.contains("333 would be put back; nothing was changed"), "{told}");
+    let reply = ask(&[&["dead", "redrive", "--all", "--dry-run"][..], &full].concat()).await;
+    assert!(reply.contains("333 would be redriven; nothing was changed"), "{reply}");
 
     ask(&["task", "pause", "refused"]).await;
-    let told = ask(&[&["dead", "redrive", "--all", "--rate", "5000"][..], &full].concat()).await;
-    assert!(told.ends_with("333 redriven\n"), "{told}");
+    let reply = ask(&[&["dead", "redrive", "--all", "--rate", "5000"][..], &full].concat()).await;
+    assert!(reply.ends_with("333 redriven\n"), "{reply}");
     let waits = served.get("/v1/jobs?state=scheduled&limit=200").await.1;
     assert_eq!(waits["jobs"].as_array().unwrap().len(), 200);
 
-    let bad = ["dead", "discard", "--all", "--error", "BAD INPUT", "--reason", "cannot be mended"];
-    let (fine, told) = run(&[&bad[..], &["--store", &store]].concat()).await;
-    assert!(!fine && told.contains("333 dead jobs would be discarded for good"), "{told}");
-    let (fine, told) = run(&[&bad[..], &["--yes", "--store", &store]].concat()).await;
-    assert!(fine && told.ends_with("333 discarded\n"), "{told}");
+    let bad = ["dead", "discard", "--all", "--error", "BAD INPUT", "--reason", "cannot be fixed"];
+    let (fine, reply) = run(&[&bad[..], &["--store", &store]].concat()).await;
+    assert!(!fine && reply.contains("333 dead jobs would be discarded for good"), "{reply}");
+    let (fine, reply) = run(&[&bad[..], &["--yes", "--store", &store]].concat()).await;
+    assert!(fine && reply.ends_with("333 discarded\n"), "{reply}");
 
     let kept = served.folder.path().join("kept.jsonl");
     let kept = kept.to_str().unwrap();
-    let told = ask(&["dead", "export", "--out", kept]).await;
-    assert!(told.starts_with("334 dead jobs are in "), "{told}");
-    let (fine, told) = run(&["dead", "export", "--out", kept, "--store", &store]).await;
-    assert!(!fine && told.contains("cannot write"), "an export overwrites nothing: {told}");
+    let reply = ask(&["dead", "export", "--out", kept]).await;
+    assert!(reply.starts_with("334 dead jobs are in "), "{reply}");
+    let (fine, reply) = run(&["dead", "export", "--out", kept, "--store", &store]).await;
+    assert!(!fine && reply.contains("cannot write"), "an export overwrites nothing: {reply}");
     assert_eq!(
         ask(&["dead", "discard", "--all", "--reason", "kept elsewhere", "--yes"]).await,
         "334 discarded\n"
     );
-    let (fine, told) = run(&["dead", "import", kept, "--store", &store]).await;
-    assert!(fine && told == "334 imported\n", "{told}");
+    let (fine, reply) = run(&["dead", "import", kept, "--store", &store]).await;
+    assert!(fine && reply == "334 imported\n", "{reply}");
     served.server.stop().await.unwrap();
 }
 
@@ -275,49 +283,49 @@ async fn r26_one_job_is_shown_edited_and_discarded_on_the_command_line() {
     let job = dead(&served, "picky", r#"{"is":"bad"}"#).await;
     let job = job.as_str().unwrap();
     let ask = async |args: &[&str]| run(&[args, &["--store", &store]].concat()).await;
-    let (fine, told) = ask(&["dead", "show", job]).await;
+    let (fine, reply) = ask(&["dead", "show", job]).await;
     assert!(
-        fine && told.contains("attempt 1") && told.contains(r#"payload    {"is":"bad"}"#),
-        "{told}"
+        fine && reply.contains("attempt 1") && reply.contains(r#"payload    {"is":"bad"}"#),
+        "{reply}"
     );
-    let (fine, told) = ask(&["dead", "redrive", job, "--payload", "{oops"]).await;
-    assert!(!fine && told.contains("payload is not JSON"), "{told}");
-    let (fine, told) = ask(&["dead", "redrive", job, "--payload", r#"{"is":"good"}"#]).await;
-    assert!(fine && told == format!("job {job} is back with fresh attempts\n"), "{told}");
-    let told = served.ended(&json!(job), JobState::Succeeded).await;
-    assert!(told["text"].as_str().unwrap().contains(r#"before it was {"is":"bad"}"#), "{told:#}");
+    let (fine, reply) = ask(&["dead", "redrive", job, "--payload", "{oops"]).await;
+    assert!(!fine && reply.contains("payload is not JSON"), "{reply}");
+    let (fine, reply) = ask(&["dead", "redrive", job, "--payload", r#"{"is":"good"}"#]).await;
+    assert!(fine && reply == format!("job {job} is redriven with fresh attempts\n"), "{reply}");
+    let reply = served.ended(&json!(job), JobState::Succeeded).await;
+    assert!(reply["text"].as_str().unwrap().contains(r#"before it was {"is":"bad"}"#), "{reply:#}");
 
     for args in [&["dead", "show", job][..], &["dead", "redrive", job]] {
-        let (fine, told) = ask(args).await;
-        assert!(!fine && told.contains("is succeeded"), "{args:?}: {told}");
+        let (fine, reply) = ask(args).await;
+        assert!(!fine && reply.contains("is succeeded"), "{args:?}: {reply}");
     }
-    let (fine, told) = ask(&["dead", "discard", job, "--reason", "no use"]).await;
-    assert!(!fine && told.contains("is succeeded, not dead"), "{told}");
+    let (fine, reply) = ask(&["dead", "discard", job, "--reason", "no use"]).await;
+    assert!(!fine && reply.contains("is succeeded, not dead"), "{reply}");
     let edited = dead(&served, "picky", "1").await;
     let (status, _) = served.post(&path(&edited, "/redrive"), r#"{"payload":2}"#).await;
     assert_eq!(status, 200);
     served.ended(&edited, JobState::Dead).await;
     let server = format!("http://{}", served.server.address());
     for place in [["--store", &store], ["--server", &server]] {
-        let (fine, told) = run(&[&["dead", "export"][..], &place].concat()).await;
-        let kept = letters::read(&told, &quell::trigger::Limits::default());
-        let kept = kept.unwrap_or_else(|error| panic!("{error}: {told}"));
+        let (fine, reply) = run(&[&["dead", "export"][..], &place].concat()).await;
+        let kept = letters::read(&reply, &quell::trigger::Limits::default());
+        let kept = kept.unwrap_or_else(|error| panic!("{error}: {reply}"));
         let original = kept[0].past.original.as_ref().map(quell::Payload::as_str);
-        assert!(fine && original == Some("1"), "{told}");
+        assert!(fine && original == Some("1"), "{reply}");
     }
     let gone = dead(&served, "refused", "1").await;
     let gone = gone.as_str().unwrap();
     for args in [&["dead", "redrive", gone][..], &["dead", "discard", gone, "--reason", "no use"]] {
-        let (fine, told) = ask(&[args, &["--dry-run"]].concat()).await;
-        assert!(!fine && told.contains("--dry-run goes with --all"), "{args:?}: {told}");
+        let (fine, reply) = ask(&[args, &["--dry-run"]].concat()).await;
+        assert!(!fine && reply.contains("--dry-run goes with --all"), "{args:?}: {reply}");
     }
     let all = ["dead", "discard", "--all", "--error", "refused", "--dry-run"];
-    let (fine, told) = ask(&all).await;
-    assert!(fine && told.contains("would be discarded; nothing was changed"), "{told}");
+    let (fine, reply) = ask(&all).await;
+    assert!(fine && reply.contains("would be discarded; nothing was changed"), "{reply}");
     assert!(ask(&["dead", "show", gone]).await.0, "it is dead as before");
     assert!(ask(&["dead", "discard", gone, "--reason", "no use"]).await.0);
-    let (fine, told) = ask(&["job", gone]).await;
-    assert!(!fine && told.contains("discarded"), "{told}");
+    let (fine, reply) = ask(&["job", gone]).await;
+    assert!(!fine && reply.contains("discarded"), "{reply}");
     served.server.stop().await.unwrap();
 }
 
@@ -336,9 +344,9 @@ async fn r40_a_foreign_file_is_refused_by_its_line_and_nothing_is_imported() {
     ];
     for (text, expected) in table {
         std::fs::write(&file, text).unwrap();
-        let (fine, told) =
+        let (fine, reply) =
             run(&["dead", "import", file.to_str().unwrap(), "--store", &store]).await;
-        assert!(!fine && told.contains(expected), "{told}, not {expected}");
+        assert!(!fine && reply.contains(expected), "{reply}, not {expected}");
         assert_eq!(served.get("/v1/jobs").await.1, before);
     }
     for args in [
@@ -350,8 +358,8 @@ async fn r40_a_foreign_file_is_refused_by_its_line_and_nothing_is_imported() {
         &["dead", "discard", "1"],
         &["dead", "list", "--died-after", "yesterday"],
     ] {
-        let (fine, told) = run(&[args, &["--store", &store]].concat()).await;
-        assert!(!fine, "{args:?}: {told}");
+        let (fine, reply) = run(&[args, &["--store", &store]].concat()).await;
+        assert!(!fine, "{args:?}: {reply}");
     }
     served.server.stop().await.unwrap();
 }

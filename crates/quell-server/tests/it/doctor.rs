@@ -22,7 +22,7 @@ async fn r38_doctor_fails_with_a_remedy_where_the_clock_is_ahead_and_sets_it_bac
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("q.db").display());
     let (fine, said) = doctor(&url, &["--reset-clock"]);
-    assert!(!fine && said.contains("there is no such file"), "{said}");
+    assert!(!fine && said.contains("no such file"), "{said}");
 
     let store = quell::sqlite::SqliteStore::open(&url).await.unwrap();
     let (fine, said) = doctor(&url, &[]);
@@ -60,7 +60,7 @@ async fn r21_doctor_leaves_ids_out_after_a_restore() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("q.db").display());
     let (fine, said) = doctor(&url, &["--skip-ids"]);
-    assert!(!fine && said.contains("there is no such file"), "{said}");
+    assert!(!fine && said.contains("no such file"), "{said}");
     let store = quell::sqlite::SqliteStore::open(&url).await.unwrap();
     let trigger = async || {
         let batch = quell::Batch::one(quell_conformance::rig::plain("1"));

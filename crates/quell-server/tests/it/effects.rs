@@ -35,8 +35,8 @@ async fn r15_r23_a_jobs_effects_are_shown_with_it() {
     let result = Payload::encode(&"é".repeat(1_000)).unwrap();
     quell.store().end_effect(None, &lease, &charge, &result).await.unwrap();
 
-    let (status, told) = served.get(&format!("/v1/jobs/{id}")).await;
-    let (charge, mail) = (&told["effects"][0], &told["effects"][1]);
+    let (status, reply) = served.get(&format!("/v1/jobs/{id}")).await;
+    let (charge, mail) = (&reply["effects"][0], &reply["effects"][1]);
     assert_eq!(
         (status, &charge["name"], &charge["state"]),
         (200, &json!("charge"), &json!("done"))
@@ -45,7 +45,7 @@ async fn r15_r23_a_jobs_effects_are_shown_with_it() {
     let shown = charge["result"].as_str().unwrap();
     assert!(shown.starts_with("\"é") && shown.len() <= 500, "{shown}");
     assert_eq!((&mail["state"], &mail["result"]), (&json!("intended"), &json!(null)));
-    let text = told["text"].as_str().unwrap();
+    let text = reply["text"].as_str().unwrap();
     assert!(text.contains("effect     charge: done"), "{text}");
     assert!(text.contains("key k2: it may have happened"), "{text}");
     served.server.stop().await.unwrap();

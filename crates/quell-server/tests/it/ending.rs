@@ -6,13 +6,13 @@ use quell::JobState;
 
 use crate::served::{file_says, serve};
 
-fn first_attempt(told: &serde_json::Value) -> (String, String) {
-    let text = |name: &str| told["attempts"][0][name].as_str().unwrap_or_default().to_owned();
+fn first_attempt(reply: &serde_json::Value) -> (String, String) {
+    let text = |name: &str| reply["attempts"][0][name].as_str().unwrap_or_default().to_owned();
     (text("outcome"), text("error"))
 }
 
 #[tokio::test]
-async fn a_command_that_takes_too_long_is_told_to_stop_and_its_output_is_kept() {
+async fn a_command_that_takes_too_long_gets_sigterm_and_its_output_is_kept() {
     let served = serve(
         r#"
 [tasks.polite]

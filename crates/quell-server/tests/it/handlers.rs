@@ -39,8 +39,8 @@ pub(crate) async fn target(
     (url, requests, task)
 }
 
-fn first_error(told: &Value) -> String {
-    told["attempts"][0]["error"].as_str().unwrap_or_default().to_owned()
+fn first_error(reply: &Value) -> String {
+    reply["attempts"][0]["error"].as_str().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
@@ -111,14 +111,14 @@ exec = { command = ["sh", "-c", "sleep 77777 & echo $! > pid; wait"], cwd = "." 
     ];
     for (task, needle) in table {
         let job = served.trigger(task, "1").await["job"].clone();
-        let told = served.ended(&job, JobState::Dead).await;
-        assert!(first_error(&told).contains(needle), "{task}: {told:#}");
+        let reply = served.ended(&job, JobState::Dead).await;
+        assert!(first_error(&reply).contains(needle), "{task}: {reply:#}");
     }
     // The grandchild died with its attempt.
     let pid = std::fs::read_to_string(served.folder.path().join("pid")).unwrap();
     let stat = std::path::PathBuf::from(format!("/proc/{}/stat", pid.trim()));
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
-    // A killed process that nobody has waited for yet is a zombie: Z.
+    // A killed process is a zombie (Z) until its parent waits for it.
     while std::fs::read_to_string(&stat).is_ok_and(|text| !text.contains(") Z")) {
         assert!(std::time::Instant::now() < deadline, "the grandchild lives on");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -158,7 +158,7 @@ async fn an_http_call_carries_payload_names_and_signature() {
 }
 
 #[tokio::test]
-async fn targets_that_fail_leave_recorded_attempts_and_stop_nobody_else() {
+async fn targets_that_fail_leave_recorded_attempts_and_stop_no_other_task() {
     let (hangs, _requests, _one) = target("").await;
     let broken = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 4\r\n\r\nouch";
     let (breaks, _requests, _two) = target(broken).await;
@@ -194,9 +194,9 @@ async fn targets_that_fail_leave_recorded_attempts_and_stop_nobody_else() {
         let job = served.trigger(name, r#"{"a":1}"#).await["job"].clone();
         let fine = served.trigger("fine", "1").await["job"].clone();
         served.ended(&fine, JobState::Succeeded).await;
-        let told = served.ended(&job, JobState::Dead).await;
-        let error = first_error(&told);
-        assert!(error.contains(needle) || error.contains("in time"), "{name}: {told:#}");
+        let reply = served.ended(&job, JobState::Dead).await;
+        let error = first_error(&reply);
+        assert!(error.contains(needle) || error.contains("in time"), "{name}: {reply:#}");
     }
     served.server.stop().await.unwrap();
 }
@@ -210,9 +210,9 @@ async fn retry_after_is_honoured() {
             .await;
     let job = served.trigger("hook", r#"{"a":1}"#).await["job"].clone();
     requests.recv().await.unwrap();
-    let told = served.ended(&job, JobState::Scheduled).await;
+    let reply = served.ended(&job, JobState::Scheduled).await;
     let read = |text: &Value| text.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    let wait = read(&told["job"]["due_at"]) - read(&told["attempts"][0]["ended_at"]);
-    assert_eq!(wait.total(jiff::Unit::Second).unwrap().round(), 3_600.0, "{told:#}");
+    let wait = read(&reply["job"]["due_at"]) - read(&reply["attempts"][0]["ended_at"]);
+    assert_eq!(wait.total(jiff::Unit::Second).unwrap().round(), 3_600.0, "{reply:#}");
     served.server.stop().await.unwrap();
 }

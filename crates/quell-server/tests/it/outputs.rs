@@ -101,12 +101,12 @@ exec = { command = ["sh", "-c", "printf '[%.0s' $(seq 500); printf ']%.0s' $(seq
         let path = format!("/v1/tasks/{task}/triggers");
         let body = r#"{"payload":1e999,"idempotency_key":"k"}"#;
         let (_, first) = served.post(&path, body).await;
-        let told = served.ended(&first["job"], JobState::Succeeded).await;
-        assert_eq!(told["job"]["payload"], "1e999");
+        let reply = served.ended(&first["job"], JobState::Succeeded).await;
+        assert_eq!(reply["job"]["payload"], "1e999");
         let result = format!("/v1/jobs/{}/result", first["job"].as_str().unwrap());
         let (_, result) = served.get(&result).await;
         let (_, again) = served.post(&path, body).await;
-        for shown in [&told["job"], &result, &again] {
+        for shown in [&reply["job"], &result, &again] {
             assert_eq!(shown["output"], output, "{shown}");
         }
     }

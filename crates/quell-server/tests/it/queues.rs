@@ -37,8 +37,8 @@ async fn r32_r33_queues_are_listed_set_paused_and_deleted() {
     });
     assert_eq!(listed["queues"], json!([expected]));
     let path = "/v1/queues/default";
-    let (status, told) = served.post("/v1/queues/default/pause", "").await;
-    assert_eq!((status, &told["paused"], &told["concurrency"]), (200, &json!(true), &json!(4)));
+    let (status, reply) = served.post("/v1/queues/default/pause", "").await;
+    assert_eq!((status, &reply["paused"], &reply["concurrency"]), (200, &json!(true), &json!(4)));
     let job = served.trigger("now", r#"{"customer":"acme"}"#).await["job"].clone();
     let shown = served.get(&format!("/v1/jobs/{}", job.as_str().unwrap())).await.1;
     assert_eq!(
@@ -47,11 +47,11 @@ async fn r32_r33_queues_are_listed_set_paused_and_deleted() {
     );
 
     let patch = r#"{"rate":null,"paused":false}"#;
-    let (status, told) = send(&served, Method::PATCH, path, patch).await;
-    assert_eq!((status, &told["rate"], &told["concurrency"]), (200, &Value::Null, &json!(4)));
+    let (status, reply) = send(&served, Method::PATCH, path, patch).await;
+    assert_eq!((status, &reply["rate"], &reply["concurrency"]), (200, &Value::Null, &json!(4)));
     served.ended(&job, JobState::Succeeded).await;
-    let (status, told) = send(&served, Method::PUT, path, r#"{"worker_concurrency":2}"#).await;
-    assert_eq!((status, &told["concurrency"]), (200, &Value::Null));
+    let (status, reply) = send(&served, Method::PUT, path, r#"{"worker_concurrency":2}"#).await;
+    assert_eq!((status, &reply["concurrency"]), (200, &Value::Null));
 
     assert_eq!(send(&served, Method::DELETE, path, "").await.0, 200);
     assert_eq!(send(&served, Method::DELETE, path, "").await.0, 404);
@@ -99,16 +99,16 @@ async fn r40_settings_that_cannot_be_meant_name_the_field_and_change_nothing() {
         (Method::POST, "/v1/tasks/nosuch/pause", "", 404, "task"),
     ];
     for (method, path, body, status, field) in table {
-        let (got, told) = send(&served, method, path, body).await;
+        let (got, reply) = send(&served, method, path, body).await;
         assert_eq!(
-            (got, &told["error"]["field"]),
+            (got, &reply["error"]["field"]),
             (status, &json!(field)),
-            "{path} {body}: {told}"
+            "{path} {body}: {reply}"
         );
     }
-    let (status, told) =
+    let (status, reply) =
         served.post("/v1/tasks/now/triggers", r#"{"payload":{},"partition":""}"#).await;
-    assert_eq!((status, &told["error"]["field"]), (422, &json!("partition")));
+    assert_eq!((status, &reply["error"]["field"]), (422, &json!("partition")));
     assert_eq!(served.get("/v1/queues").await.1, before);
     served.server.stop().await.unwrap();
 }
@@ -118,8 +118,8 @@ async fn r31_a_concurrency_of_0_starts_nothing_until_it_is_raised() {
     let other = "[tasks.other]\nqueue = \"other\"\nexec = { command = [\"true\"] }\n";
     let served = serve(&format!("{TASKS}{other}")).await;
     let path = "/v1/queues/default";
-    let (status, told) = send(&served, Method::PATCH, path, r#"{"concurrency":0}"#).await;
-    assert_eq!((status, &told["concurrency"], &told["paused"]), (200, &json!(0), &json!(false)));
+    let (status, reply) = send(&served, Method::PATCH, path, r#"{"concurrency":0}"#).await;
+    assert_eq!((status, &reply["concurrency"], &reply["paused"]), (200, &json!(0), &json!(false)));
     let held = served.trigger("now", r#"{"customer":"a"}"#).await["job"].clone();
     // What came later to another queue has run, so the worker was there.
     let free = served.trigger("other", "{}").await["job"].clone();
@@ -161,12 +161,12 @@ async fn r32_r33_the_command_line_sets_queues_of_a_server_and_of_a_store() {
         assert!(listed.contains("default  true    -") && listed.contains("7/1m30s"), "{listed}");
         assert!(run(&["queue", "resume", "default"]).await.0);
         let wrong = ["queue", "set", "default", "--rate", "0/1s"];
-        let (fine, told) = run(&wrong).await;
-        assert!(!fine && told.contains("rate"), "{told}");
+        let (fine, reply) = run(&wrong).await;
+        assert!(!fine && reply.contains("rate"), "{reply}");
         assert!(!run(&["queue", "set", "default", "--rate", "7"]).await.0);
         assert!(run(&["queue", "delete", "default"]).await.0);
-        let (fine, told) = run(&["queue", "resume", "default"]).await;
-        assert!(!fine && told.contains("no") && told.contains("queue"), "{told}");
+        let (fine, reply) = run(&["queue", "resume", "default"]).await;
+        assert!(!fine && reply.contains("no") && reply.contains("queue"), "{reply}");
         assert!(run(&["queue", "set", "default", "--partition-concurrency", "2"]).await.0);
         served.trigger("now", r#"{"customer":"a"}"#).await;
         assert!(run(&["task", "pause", "now"]).await.1.contains("task now is paused"));
@@ -181,10 +181,10 @@ async fn r32_r33_the_command_line_sets_queues_of_a_server_and_of_a_store() {
 #[test]
 fn r40_limits_of_the_configuration_name_their_field() {
     let parse = |text: &str| Config::parse(text, Path::new("quell.toml")).unwrap_err().to_string();
-    let told = parse("[queues.q]\nconcurrency = 1\nworker_concurrency = 2\n");
-    assert!(told.contains("queues.q.worker_concurrency: "), "{told}");
-    let told = parse("[queues.q]\nrate = { limit = 0, period = \"1s\" }\n");
-    assert!(told.contains("queues.q.rate: "), "{told}");
-    let told = parse("[tasks.t]\npartition = \"{{\"\nexec = { command = [\"true\"] }\n");
-    assert!(told.contains("tasks.t.partition: "), "{told}");
+    let reply = parse("[queues.q]\nconcurrency = 1\nworker_concurrency = 2\n");
+    assert!(reply.contains("queues.q.worker_concurrency: "), "{reply}");
+    let reply = parse("[queues.q]\nrate = { limit = 0, period = \"1s\" }\n");
+    assert!(reply.contains("queues.q.rate: "), "{reply}");
+    let reply = parse("[tasks.t]\npartition = \"{{\"\nexec = { command = [\"true\"] }\n");
+    assert!(reply.contains("tasks.t.partition: "), "{reply}");
 }

@@ -44,15 +44,15 @@ async fn r19_a_repeat_over_http_gets_the_first_ones_job() {
         ("\"\"", r#"{"payload":1}"#, "idempotency_key"),
     ];
     for (header, body, field) in table {
-        let (status, told) = with_header(&served, header, body).await;
-        assert_eq!((status, &told["error"]["field"]), (422, &json!(field)), "{body}: {told}");
+        let (status, reply) = with_header(&served, header, body).await;
+        assert_eq!((status, &reply["error"]["field"]), (422, &json!(field)), "{body}: {reply}");
     }
     let (_, conflict) = served.post(path, r#"{"payload":0,"idempotency_key":"a"}"#).await;
     assert_eq!(conflict["error"]["kind"], "idempotency_conflict", "{conflict}");
     let derived = r#"{"payload":{"user":7,"n":1}}"#;
     for receipt in ["accepted", "existing"] {
-        let (_, told) = served.post("/v1/tasks/derived/triggers", derived).await;
-        assert_eq!(told["receipt"], receipt, "{told}");
+        let (_, reply) = served.post("/v1/tasks/derived/triggers", derived).await;
+        assert_eq!(reply["receipt"], receipt, "{reply}");
     }
     served.server.stop().await.unwrap();
 }
@@ -63,12 +63,18 @@ async fn r19_a_result_is_waited_for_within_a_bound() {
     let later = r#"{"payload":1,"delay":"1h"}"#;
     let (_, job) = served.post("/v1/tasks/now/triggers", later).await;
     let path = format!("/v1/jobs/{}/result", job["job"].as_str().unwrap());
-    let (status, told) = served.get(&format!("{path}?wait=10ms")).await;
-    assert_eq!((status, &told["state"], &told["ended"]), (200, &json!("scheduled"), &json!(false)));
+    let (status, reply) = served.get(&format!("{path}?wait=10ms")).await;
+    assert_eq!(
+        (status, &reply["state"], &reply["ended"]),
+        (200, &json!("scheduled"), &json!(false))
+    );
     let job = served.trigger("now", "1").await;
     let path = format!("/v1/jobs/{}/result", job["job"].as_str().unwrap());
-    let (status, told) = served.get(&format!("{path}?wait=20s")).await;
-    assert_eq!((status, &told["state"], &told["ended"]), (200, &json!("succeeded"), &json!(true)));
+    let (status, reply) = served.get(&format!("{path}?wait=20s")).await;
+    assert_eq!(
+        (status, &reply["state"], &reply["ended"]),
+        (200, &json!("succeeded"), &json!(true))
+    );
     for (path, status) in
         [(format!("{path}?wait=21s"), 422), ("/v1/jobs/999/result".to_owned(), 404)]
     {

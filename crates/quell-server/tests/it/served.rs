@@ -62,11 +62,11 @@ impl Served {
         let path = format!("/v1/jobs/{}", job.as_str().unwrap());
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            let (_, told) = self.get(&path).await;
-            if told["job"]["state"] == state.name() {
-                return told;
+            let (_, reply) = self.get(&path).await;
+            if reply["job"]["state"] == state.name() {
+                return reply;
             }
-            assert!(Instant::now() < deadline, "never {state}: {told:#}");
+            assert!(Instant::now() < deadline, "never {state}: {reply:#}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

@@ -110,7 +110,7 @@ async fn what_a_task_allows_is_connected_to_and_nothing_else() {
     ];
     for (host, entry, connects) in table {
         let http = Http::new(settings(&format!("http://{host}:{port}/"), &[entry])).unwrap();
-        let failed = format!("{:?}", http.run(&call()).await.expect_err("nobody listens"));
+        let failed = format!("{:?}", http.run(&call()).await.expect_err("no server listens"));
         let blocked = failed.contains("no public address");
         assert_eq!(!blocked, connects, "{host} with {entry}: {failed}");
     }

@@ -54,18 +54,18 @@ async fn r25_unreadable_jobs_are_listed_restored_and_discarded_over_http() {
     let (_, second) = served.get(&format!("/v1/dead/unreadable?before={before}")).await;
     assert_eq!((&second["jobs"][0]["id"], &second["next_before"]), (&old, &Value::Null));
 
-    let (status, told) = served.post(&path(&old, "/restore"), "").await;
-    assert_eq!((status, &told["error"]["kind"]), (409, &json!("unreadable")), "{told}");
+    let (status, reply) = served.post(&path(&old, "/restore"), "").await;
+    assert_eq!((status, &reply["error"]["kind"]), (409, &json!("unreadable")), "{reply}");
     execute(&served, "update quell_job set reason = reason - 70 where reason >= 70").await;
-    let (status, told) = served.post(&path(&old, "/restore"), "").await;
-    assert_eq!((status, &told["restored"]), (200, &json!(true)), "{told}");
+    let (status, reply) = served.post(&path(&old, "/restore"), "").await;
+    assert_eq!((status, &reply["restored"]), (200, &json!(true)), "{reply}");
     let (_, shown) = served.get(&path(&old, "")).await;
     assert_eq!(shown["job"]["state"], JobState::Absorbed.name(), "its key has a newer window");
     let (status, _) = served.post(&path(&old, "/restore"), "").await;
     assert_eq!(status, 404);
 
-    let (status, told) = served.post(&path(&new, "/discard"), r#"{"reason":"damaged"}"#).await;
-    assert_eq!((status, &told["discarded"]), (200, &json!(true)), "{told}");
+    let (status, reply) = served.post(&path(&new, "/discard"), r#"{"reason":"damaged"}"#).await;
+    assert_eq!((status, &reply["discarded"]), (200, &json!(true)), "{reply}");
     assert_eq!(served.get("/v1/dead/unreadable").await.1["jobs"], json!([]));
     for query in ["limit=0", "limit=201", "before=x", "limits=1"] {
         assert_eq!(served.get(&format!("/v1/dead/unreadable?{query}")).await.0, 422, "{query}");

@@ -1,4 +1,6 @@
-//! Where `quell dead` asks: a server over HTTP, or a store directly. The answers are the same.
+//! The server or the store of `quell dead`, by HTTP or directly.
+//!
+//! Invariant: both return the same JSON.
 
 use anyhow::Context as _;
 use quell::dead::{DeadFilter, DeadLetter, DeadPlace, Redrive, Swept, UnreadablePage};
@@ -10,10 +12,11 @@ use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
 use crate::cli::source::{Source, ask, join, open_store};
+use crate::http::EXPORTED;
 use crate::view;
 
-/// A page of letters, and where the next one begins.
-pub(super) struct Letters {
+/// A page of an export, and the place of the next one.
+pub(super) struct Page {
     pub(super) letters: Vec<DeadLetter>,
     pub(super) next: Option<DeadPlace>,
 }
@@ -56,7 +59,7 @@ impl Desk {
         }
     }
 
-    /// How many died of what, the `filter`'s limit of causes.
+    /// The causes of death with their numbers, as many as the filter's limit.
     pub(super) fn causes(&self, filter: &DeadFilter) -> anyhow::Result<Value> {
         match &self.place {
             Place::Server(server) => get(server, &["v1", "dead", "causes"], filter),
@@ -67,28 +70,30 @@ impl Desk {
         }
     }
 
-    /// How many match.
+    /// The number of matches.
     pub(super) fn count(&self, filter: &DeadFilter) -> anyhow::Result<u64> {
         let one = DeadFilter { limit: 1, ..filter.clone() };
-        self.list(&one)?["matching"].as_u64().context("the server did not say how many match")
+        self.list(&one)?["matching"]
+            .as_u64()
+            .context("the server's response has no number `matching`")
     }
 
-    pub(super) fn letters(&self, filter: &DeadFilter) -> anyhow::Result<Letters> {
+    pub(super) fn export(&self, filter: &DeadFilter) -> anyhow::Result<Page> {
         match &self.place {
             Place::Server(server) => {
-                let mut answer = get(server, &["v1", "dead", "letters"], filter)?;
-                let letters = serde_json::from_value(answer["letters"].take())
-                    .context("the server's letters are not readable")?;
-                Ok(Letters { letters, next: next(&answer)? })
+                let mut answer = get(server, &["v1", "dead", EXPORTED], filter)?;
+                let letters = serde_json::from_value(answer[EXPORTED].take())
+                    .context("cannot decode the dead jobs in the server's response")?;
+                Ok(Page { letters, next: next(&answer)? })
             }
             Place::Store(quell) => {
                 let (letters, next) = self.runtime.block_on(quell.dead().letters(filter))?;
-                Ok(Letters { letters, next })
+                Ok(Page { letters, next })
             }
         }
     }
 
-    /// Everything that is known of a job.
+    /// A job with every detail.
     pub(super) fn show(&self, id: JobId) -> anyhow::Result<Value> {
         match &self.place {
             Place::Server(server) => {
@@ -96,8 +101,8 @@ impl Desk {
                 ask(server, |client| client.get(url))
             }
             Place::Store(quell) => self.runtime.block_on(async {
-                let told = quell.store().explain(&ExplainTarget::Job(id)).await?;
-                Ok(view::explanation(&told.ok_or_else(|| quell::store::no_such_job(id))?))
+                let found = quell.store().explain(&ExplainTarget::Job(id)).await?;
+                Ok(view::explanation(&found.ok_or_else(|| quell::store::no_such_job(id))?))
             }),
         }
     }
@@ -187,12 +192,12 @@ impl Desk {
         }
     }
 
-    /// Takes letters in, which are written as lines; says how many are new and how many were known.
+    /// Imports dead jobs with their lines; returns the numbers of new and of known ones.
     pub(super) fn import(&self, letters: &[(DeadLetter, String)]) -> anyhow::Result<[u64; 2]> {
         match &self.place {
             Place::Server(server) => {
                 let lines: Vec<&str> = letters.iter().map(|(_, line)| line.as_str()).collect();
-                let body = format!("{{\"letters\":[{}]}}", lines.join(","));
+                let body = format!("{{\"{EXPORTED}\":[{}]}}", lines.join(","));
                 let answer = post(server, &["v1", "dead", "import"], body)?;
                 let count = |name: &str| answer[name].as_u64().unwrap_or_default();
                 Ok([count("imported"), count("known")])

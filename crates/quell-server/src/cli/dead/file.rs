@@ -1,4 +1,4 @@
-//! `quell dead export` and `import`: dead letters as JSON lines.
+//! `quell dead export` and `import`: dead jobs as JSON lines.
 //!
 //! A file is read and checked to its end before anything is written.
 
@@ -11,12 +11,12 @@ use quell::trigger::Limits;
 use serde_json::json;
 
 use super::FilterArgs;
-use super::desk::{Desk, Letters};
+use super::desk::{Desk, Page};
 use crate::cli::numbers::grouped;
 use crate::cli::source::Source;
 use crate::http::MAX_IMPORT_BYTES;
 
-/// The most letters in one call.
+/// The most dead jobs in one call.
 const BATCH: usize = 100;
 
 /// `quell dead export`.
@@ -24,7 +24,7 @@ const BATCH: usize = 100;
 pub struct ExportArgs {
     #[command(flatten)]
     filter: FilterArgs,
-    /// Where to, in place of standard output; the file must not be there yet.
+    /// Write to this new file instead of standard output.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -47,13 +47,13 @@ pub(super) fn export(args: ExportArgs, out: &mut dyn Write) -> anyhow::Result<()
     let filter = DeadFilter { limit: BATCH, ..args.filter.filter()? };
     let desk = Desk::open(&args.source)?;
     let Some(path) = args.out else {
-        write_letters(&desk, filter, out)?;
+        write_lines(&desk, filter, out)?;
         return Ok(());
     };
     let what = || format!("cannot write {}", path.display());
     let file = std::fs::File::create_new(&path).with_context(what)?;
     let mut file = std::io::BufWriter::new(file);
-    let count = write_letters(&desk, filter, &mut file)?;
+    let count = write_lines(&desk, filter, &mut file)?;
     file.into_inner()
         .map_err(std::io::IntoInnerError::into_error)?
         .sync_all()
@@ -64,11 +64,11 @@ pub(super) fn export(args: ExportArgs, out: &mut dyn Write) -> anyhow::Result<()
     Ok(writeln!(out, "{} dead jobs are in {}", grouped(count), path.display())?)
 }
 
-fn write_letters(desk: &Desk, mut filter: DeadFilter, out: &mut dyn Write) -> anyhow::Result<u64> {
+fn write_lines(desk: &Desk, mut filter: DeadFilter, out: &mut dyn Write) -> anyhow::Result<u64> {
     writeln!(out, "{}", letters::head())?;
     let mut count = 0;
     loop {
-        let Letters { letters, next } = desk.letters(&filter)?;
+        let Page { letters, next } = desk.export(&filter)?;
         for letter in &letters {
             writeln!(out, "{}", letters::line(letter)?)?;
             count += 1;
@@ -115,7 +115,7 @@ pub(super) fn import(args: ImportArgs, out: &mut dyn Write) -> anyhow::Result<()
     Ok(writeln!(out)?)
 }
 
-/// Letters with their lines, in batches that a server takes.
+/// Dead jobs with their lines, in batches that a server accepts.
 fn batches(letters: Vec<DeadLetter>) -> anyhow::Result<Vec<Vec<(DeadLetter, String)>>> {
     let mut batches = Vec::new();
     let (mut batch, mut bytes) = (Vec::new(), 0);

@@ -1,5 +1,5 @@
 //! `quell dead redrive --all` and `discard --all`: page by page, with a bar on a terminal and plain
-//! lines elsewhere. Whoever stops it loses nothing but the rest.
+//! lines elsewhere. Invariant: after a stop, the same command does the rest.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -16,25 +16,25 @@ use crate::cli::source::Source;
 /// How often plain lines come.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
-/// Puts all that match back, at most `rate` of them a second.
+/// Redrives all matches, at most `rate` of them a second.
 pub(super) fn redrive(
     source: &Source,
     filter: DeadFilter,
     rate: u32,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let (desk, pace) = (Desk::open(source)?, Pace::new(rate)?);
-    let filter = DeadFilter { limit: pace.batch(), ..filter };
+    let (desk, rate) = (Desk::open(source)?, Pace::new(rate)?);
+    let filter = DeadFilter { limit: rate.batch(), ..filter };
     let began = Instant::now();
     let progress = sweep(&desk, filter, "redriven", |filter, so_far| {
-        let turn = pace.after(so_far.seen());
+        let turn = rate.after(so_far.seen());
         desk.sleep(turn.saturating_sub(began.elapsed()));
         desk.redrive_page(filter)
     })?;
-    tell(source, "redriven", &progress, out)
+    print_summary(source, "redriven", &progress, out)
 }
 
-/// Discards all that match, once the operator has said so.
+/// Discards all matches, once the operator confirms.
 pub(super) fn discard(
     source: &Source,
     filter: DeadFilter,
@@ -53,7 +53,7 @@ pub(super) fn discard(
     let filter = DeadFilter { limit: DeadFilter::MAX_PAGE, ..filter };
     let progress =
         sweep(&desk, filter, "discarded", |filter, _| desk.discard_page(filter, reason))?;
-    tell(source, "discarded", &progress, out)
+    print_summary(source, "discarded", &progress, out)
 }
 
 /// Takes page after page, and shows how far it is.
@@ -71,7 +71,7 @@ fn sweep(
             format!("stopped after {so_far} {done}; the same command does the rest")
         })?;
         progress.add(&swept);
-        shown.tell(&progress);
+        shown.update(&progress);
         if swept.next.is_none() {
             shown.bar.finish_and_clear();
             return Ok(progress);
@@ -80,17 +80,17 @@ fn sweep(
     }
 }
 
-fn tell(
+fn print_summary(
     source: &Source,
     done: &str,
     progress: &Progress,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     if source.json {
-        let told = json!({
+        let counts = json!({
             done: progress.done, "skipped": progress.skipped, "failed": progress.failed,
         });
-        return Ok(writeln!(out, "{told}")?);
+        return Ok(writeln!(out, "{counts}")?);
     }
     write!(out, "{} {done}", grouped(progress.done))?;
     if progress.skipped > 0 {
@@ -127,13 +127,13 @@ impl Shown {
         }
     }
 
-    fn tell(&mut self, progress: &Progress) {
+    fn update(&mut self, progress: &Progress) {
         self.bar.set_position(progress.seen());
         if self.plain && self.last.elapsed() >= LINE_EVERY {
             self.last = Instant::now();
             let (seen, of) = (grouped(progress.seen()), grouped(progress.matched));
-            // Nobody may be listening; the summary says it again.
-            let _unheard = writeln!(std::io::stderr(), "{seen} of {of} {}", self.done);
+            // Standard error may be closed; the summary has the numbers, too.
+            let _closed = writeln!(std::io::stderr(), "{seen} of {of} {}", self.done);
         }
     }
 }

@@ -238,7 +238,7 @@ fn write_page(answer: &Value, out: &mut dyn Write) -> anyhow::Result<()> {
 
 fn row(job: &Value) -> Value {
     let error = job["error"].as_str().unwrap_or_default();
-    // What a command wrote, which tells one cause from another, stands below the first line.
+    // The output of a command, which separates one cause from another, follows the first line.
     let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut shown: String = line.chars().take(SHOWN_ERROR).collect();
     if shown.len() < line.len() {
@@ -274,7 +274,7 @@ fn redrive(args: RedriveArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (source, dry_run) = (args.source, args.which.dry_run);
     let id = match args.which.chosen()? {
         Chosen::One(id) => id,
-        Chosen::All(filter) if dry_run => return would(&source, filter, "put back", out),
+        Chosen::All(filter) if dry_run => return would(&source, filter, "redriven", out),
         Chosen::All(filter) => return many::redrive(&source, filter, args.rate, out),
     };
     let payload = match args.payload {
@@ -290,8 +290,10 @@ fn redrive(args: RedriveArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let became = &answer["became"];
     match became.pointer("/absorbed/by").and_then(Value::as_str) {
-        Some(heir) => Ok(writeln!(out, "job {id} joined job {heir}, the open window of its key")?),
-        None => Ok(writeln!(out, "job {id} is back with fresh attempts")?),
+        Some(joined) => {
+            Ok(writeln!(out, "job {id} joined job {joined}, the open window of its key")?)
+        }
+        None => Ok(writeln!(out, "job {id} is redriven with fresh attempts")?),
     }
 }
 
@@ -313,7 +315,7 @@ fn discard(args: DiscardArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(writeln!(out, "job {id} is discarded")?)
 }
 
-/// What a command that is about many would do.
+/// Prints what a command with a filter would do.
 fn would(
     source: &Source,
     filter: DeadFilter,

@@ -59,8 +59,8 @@ async fn windows(runs: &Server, asked: &Server) {
     let job = text(&receipts[0]["job"]);
     assert_eq!(receipts[2]["trigger"], format!("{job}.3"));
     for server in [runs, asked] {
-        let told = server.get(&format!("/v1/explain?task=gather&key={key}")).await;
-        assert_eq!((&told["job"]["id"], &told["job"]["triggers"]), (&json!(job), &json!(3)));
+        let reply = server.get(&format!("/v1/explain?task=gather&key={key}")).await;
+        assert_eq!((&reply["job"]["id"], &reply["job"]["triggers"]), (&json!(job), &json!(3)));
     }
     runs.post("/v1/tasks/gather/windows/flush", &json!({ "key": key })).await;
     let got = asked.ran_by(job, runs.build).await;
@@ -101,8 +101,8 @@ async fn keys(runs: &Server, asked: &Server) {
         assert_eq!((&again["state"], &again["output"]), (&json!("succeeded"), &output));
         let other = json!({ "payload": { "n": 6 }, "idempotency_key": idempotency });
         let path = "/v1/tasks/plain/triggers";
-        let (status, told) = server.ask(reqwest::Method::POST, path, &other).await;
-        assert_eq!((status, &told["error"]["kind"]), (422, &json!("idempotency_conflict")));
+        let (status, reply) = server.ask(reqwest::Method::POST, path, &other).await;
+        assert_eq!((status, &reply["error"]["kind"]), (422, &json!("idempotency_conflict")));
     }
     asked.ran_by(text(&taken["job"]), runs.build).await;
 }
@@ -117,9 +117,9 @@ async fn deaths(runs: &Server, asked: &Server) {
     assert!(error.contains(&format!("not good for {}", runs.build.name())), "{error}");
     asked.command(asked.build, &["dead", "redrive", &job, "--payload", "\"good\""]);
     assert_eq!(asked.ran_by(&job, runs.build).await, json!("good"));
-    let told = asked.get(&format!("/v1/jobs/{job}")).await;
+    let reply = asked.get(&format!("/v1/jobs/{job}")).await;
     assert_eq!(
-        (&told["original_payload"], told["attempts"].as_array().unwrap().len()),
+        (&reply["original_payload"], reply["attempts"].as_array().unwrap().len()),
         (&json!("bad"), 2)
     );
 }
@@ -130,8 +130,8 @@ async fn pauses(runs: &Server, asked: &Server) {
     let waits = runs.job("limited", json!(7)).await;
     let runs_meanwhile = runs.job("plain", json!(8)).await;
     runs.ran_by(&runs_meanwhile, runs.build).await;
-    let told = runs.get(&format!("/v1/jobs/{waits}")).await;
-    assert_eq!((&told["job"]["state"], &told["job"]["starts"]), (&json!("scheduled"), &json!(0)));
+    let reply = runs.get(&format!("/v1/jobs/{waits}")).await;
+    assert_eq!((&reply["job"]["state"], &reply["job"]["starts"]), (&json!("scheduled"), &json!(0)));
     runs.command(runs.build, &["queue", "resume", "narrow"]);
     asked.ran_by(&waits, runs.build).await;
 }
@@ -156,8 +156,8 @@ pub(super) async fn respects_the_lease_of_the_other(waits: &Server, holds: &Serv
         .await;
     let meanwhile = waits.job("plain", json!(9)).await;
     waits.ran_by(&meanwhile, waits.build).await;
-    let told = waits.get(&format!("/v1/jobs/{second}")).await;
-    assert_eq!((&told["job"]["state"], &told["job"]["starts"]), (&json!("scheduled"), &json!(0)));
+    let reply = waits.get(&format!("/v1/jobs/{second}")).await;
+    assert_eq!((&reply["job"]["state"], &reply["job"]["starts"]), (&json!("scheduled"), &json!(0)));
     std::fs::write(&file, "").unwrap();
     holds.ran_by(&first, holds.build).await;
     let ended = &waits.get(&format!("/v1/jobs/{first}")).await;
@@ -178,13 +178,13 @@ pub(super) async fn share_limits_and_schedules(one: &Server, two: &Server) {
     let dies = one.job("picky", json!("bad")).await;
     two.is(&dies, "dead").await;
     let beats = "/v1/jobs?task=beat&state=succeeded&limit=4";
-    one.until(beats, |told| told["jobs"].as_array().unwrap().len() >= 4).await;
+    one.until(beats, |reply| reply["jobs"].as_array().unwrap().len() >= 4).await;
     one.command(two.build, &["schedule", "pause", "beat"]);
-    let told = two.get("/v1/schedules/beat").await;
-    assert_eq!(told["state"], "paused", "{told:#}");
+    let reply = two.get("/v1/schedules/beat").await;
+    assert_eq!(reply["state"], "paused", "{reply:#}");
     two.post("/v1/schedules/beat/run", &Value::Null).await;
-    two.until("/v1/jobs?task=beat&state=scheduled", |told| told["jobs"] == json!([])).await;
-    two.until("/v1/jobs?task=beat&state=running", |told| told["jobs"] == json!([])).await;
+    two.until("/v1/jobs?task=beat&state=scheduled", |reply| reply["jobs"] == json!([])).await;
+    two.until("/v1/jobs?task=beat&state=running", |reply| reply["jobs"] == json!([])).await;
 }
 
 /// What a server leaves behind when it is killed or stopped.
@@ -203,7 +203,7 @@ pub(super) async fn leave_work(server: &Server) -> Left {
     server.is(&died, "dead").await;
     let flaky = server.job("flaky", json!({ "at": at })).await;
     let path = format!("/v1/jobs/{flaky}");
-    server.until(&path, |told| told["job"]["failures"].as_u64() >= Some(1)).await;
+    server.until(&path, |reply| reply["job"]["failures"].as_u64() >= Some(1)).await;
     let key = key();
     let window = server.job("gather", json!({ "k": key, "n": 1 })).await;
     let payload = json!({ "k": key, "at": at, "file": server.file() });
@@ -221,9 +221,9 @@ pub(super) async fn does_what_was_left(server: &Server, left: &Left) -> Value {
     server.ran_by(&left.delayed, own).await;
     server.ran_by(&left.stuck, own).await;
     server.ran_by(&left.flaky, own).await;
-    let told = server.get(&format!("/v1/jobs/{}", left.flaky)).await;
-    let error = text(&told["attempts"][0]["error"]);
-    assert!(error.contains("fails at "), "{told:#}");
+    let reply = server.get(&format!("/v1/jobs/{}", left.flaky)).await;
+    let error = text(&reply["attempts"][0]["error"]);
+    assert!(error.contains("fails at "), "{reply:#}");
     let (window, key) = &left.window;
     let joined = server.trigger("gather", json!({ "payload": { "k": key, "n": 2 } })).await;
     assert_eq!((&joined["job"], &joined["triggers"]), (&json!(window), &json!(2)));
@@ -232,7 +232,7 @@ pub(super) async fn does_what_was_left(server: &Server, left: &Left) -> Value {
     assert_eq!(got, json!([{ "k": key, "n": 1 }, { "k": key, "n": 2 }]));
     server.command(own, &["dead", "redrive", &left.died, "--payload", "\"good\""]);
     server.ran_by(&left.died, own).await;
-    let told = server.get(&format!("/v1/jobs/{}", left.stuck)).await;
-    assert_eq!(told["attempts"].as_array().unwrap().len(), 2, "{told:#}");
-    told["attempts"][0]["outcome"].clone()
+    let reply = server.get(&format!("/v1/jobs/{}", left.stuck)).await;
+    assert_eq!(reply["attempts"].as_array().unwrap().len(), 2, "{reply:#}");
+    reply["attempts"][0]["outcome"].clone()
 }

@@ -7,6 +7,8 @@ mod build;
 mod read;
 mod server;
 
+use quell::job::AttemptOutcome;
+
 use build::{Build, Kind, Meets};
 use server::{Server, refused};
 
@@ -35,12 +37,12 @@ async fn share(kind: Kind, first: Build, second: Build) {
         beside::respects_the_lease_of_the_other(runs, asked).await;
     }
     beside::share_limits_and_schedules(&one, &two).await;
-    read::tell_the_same(&url, &one, &two).await;
+    read::agree(&url, &one, &two).await;
     let slot = two.take_slot().await;
     let left = beside::leave_work(&one).await;
     one.kill();
     slot.free().await;
-    assert_eq!(beside::does_what_was_left(&two, &left).await, "lapsed");
+    assert_eq!(beside::does_what_was_left(&two, &left).await, AttemptOutcome::Lapsed.name());
     two.stop();
     checked(folder.path(), &url, JUDGED_BESIDE);
 }

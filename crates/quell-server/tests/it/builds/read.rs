@@ -1,5 +1,6 @@
-//! Both builds tell the same of one store at rest, asked through the other's server or directly.
+//! Both builds return the same of one store at rest, through the other's server or directly.
 
+use quell_server::http::EXPORTED;
 use serde_json::Value;
 
 use super::build::Build;
@@ -9,7 +10,7 @@ use super::server::{Server, printed};
 const NOT_COMPARED: [&str; 3] = ["text", "seen_at", "busy"];
 
 /// The two servers of a store at rest.
-pub(super) async fn tell_the_same(url: &str, one: &Server, two: &Server) {
+pub(super) async fn agree(url: &str, one: &Server, two: &Server) {
     let newest = async |task: &str, state: &str| {
         let jobs = one.get(&format!("/v1/jobs?task={task}&state={state}&limit=1")).await;
         jobs["jobs"][0]["id"].as_str().unwrap_or_else(|| panic!("no {task} is {state}")).to_owned()
@@ -39,13 +40,14 @@ pub(super) async fn tell_the_same(url: &str, one: &Server, two: &Server) {
     for command in commands {
         let command = [command, &["--json"]].concat();
         let direct = |build| printed(build, &[&command[..], &["--store", url]].concat());
-        let told = [
+        let reply = [
             direct(one.build),
             direct(two.build),
             one.command(two.build, &command),
             two.command(one.build, &command),
         ];
-        let [first, others @ ..] = told.map(|told| serde_json::from_str::<Value>(&told).unwrap());
+        let [first, others @ ..] =
+            reply.map(|reply| serde_json::from_str::<Value>(&reply).unwrap());
         for other in others {
             assert_same(&first, &other, &command.join(" "));
         }
@@ -55,15 +57,16 @@ pub(super) async fn tell_the_same(url: &str, one: &Server, two: &Server) {
         |build| serde_json::from_str(&printed(build, &["task", "list", "--json", "--store", url]));
     assert_same(&tasks(one.build).unwrap(), &tasks(two.build).unwrap(), "task list");
     for build in [Build::Earlier, Build::New] {
-        let told = printed(build, &["explain", &gathered, "--store", url]);
-        assert!(told.contains(&format!("job {gathered}")), "{build:?}: {told}");
+        let reply = printed(build, &["explain", &gathered, "--store", url]);
+        assert!(reply.contains(&format!("job {gathered}")), "{build:?}: {reply}");
     }
-    for path in ["/v1/dead/letters", "/v1/dead/unreadable", "/v1/alerts", "/v1/healthz"] {
+    let exported = format!("/v1/dead/{EXPORTED}");
+    for path in [&exported, "/v1/dead/unreadable", "/v1/alerts", "/v1/healthz"] {
         assert_same(&one.get(path).await, &two.get(path).await, path);
     }
 }
 
-/// What both tell is the same; one of them may tell more.
+/// The fields of both are equal; one of them may have more.
 fn assert_same(one: &Value, two: &Value, place: &str) {
     match (one, two) {
         (Value::Object(one), Value::Object(two)) => {

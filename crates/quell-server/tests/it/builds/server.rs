@@ -32,7 +32,7 @@ impl Server {
         let (config, history) = files(build, folder, url);
         let args = ["serve", "--config", &config, "--history", &history];
         let process = Process::start(&mut build.quell(&args));
-        // A server ends idle connections, of which a client learns too late.
+        // A server ends idle connections, which a client notices too late.
         let client = Client::builder().pool_max_idle_per_host(0).build().unwrap();
         Server { build, process, folder: folder.to_owned(), client }
     }
@@ -48,15 +48,15 @@ impl Server {
     }
 
     pub(super) async fn get(&self, path: &str) -> Value {
-        let (status, told) = self.ask(Method::GET, path, &Value::Null).await;
-        assert_eq!(status, 200, "{path}: {told:#}");
-        told
+        let (status, reply) = self.ask(Method::GET, path, &Value::Null).await;
+        assert_eq!(status, 200, "{path}: {reply:#}");
+        reply
     }
 
     pub(super) async fn post(&self, path: &str, body: &Value) -> Value {
-        let (status, told) = self.ask(Method::POST, path, body).await;
-        assert!(status < 300, "{path} {body}: {told:#}");
-        told
+        let (status, reply) = self.ask(Method::POST, path, body).await;
+        assert!(status < 300, "{path} {body}: {reply:#}");
+        reply
     }
 
     /// Triggers as the body says; the receipt.
@@ -73,14 +73,14 @@ impl Server {
     /// Waits until a job is in this state; what is known of it.
     pub(super) async fn is(&self, job: &str, state: &str) -> Value {
         let path = format!("/v1/jobs/{job}");
-        self.until(&path, |told| told["job"]["state"] == state).await
+        self.until(&path, |reply| reply["job"]["state"] == state).await
     }
 
     /// Waits until a job has succeeded, by the hands of this build; what its handler got.
     pub(super) async fn ran_by(&self, job: &str, build: Build) -> Value {
-        let told = self.is(job, "succeeded").await;
-        let output = &told["job"]["output"];
-        assert_eq!(output["by"], build.name(), "{told:#}");
+        let reply = self.is(job, "succeeded").await;
+        let output = &reply["job"]["output"];
+        assert_eq!(output["by"], build.name(), "{reply:#}");
         output["got"].clone()
     }
 
@@ -88,11 +88,11 @@ impl Server {
     pub(super) async fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let told = self.get(path).await;
-            if is_so(&told) {
-                return told;
+            let reply = self.get(path).await;
+            if is_so(&reply) {
+                return reply;
             }
-            assert!(Instant::now() < deadline, "{path} of {:?}: {told:#}", self.build);
+            assert!(Instant::now() < deadline, "{path} of {:?}: {reply:#}", self.build);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

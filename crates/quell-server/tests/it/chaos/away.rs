@@ -22,7 +22,7 @@ const AWAY: Duration = Duration::from_secs(30);
 const MOST_CONNECTIONS: usize = 60;
 
 /// How many triggers were accepted, and the kinds of errors of those that were not.
-fn told(folder: &Path) -> (usize, Vec<String>) {
+fn answered(folder: &Path) -> (usize, Vec<String>) {
     let (mut accepted, mut failed) = (0, Vec::new());
     for event in events(folder) {
         match event {
@@ -35,11 +35,11 @@ fn told(folder: &Path) -> (usize, Vec<String>) {
     (accepted, failed)
 }
 
-/// Waits until the callers had so many more triggers accepted.
+/// Waits until the callers had this many more triggers accepted.
 pub(super) async fn accepted_more(folder: &Path, more: usize) -> usize {
-    let (deadline, before) = (Instant::now() + PATIENCE, told(folder).0);
+    let (deadline, before) = (Instant::now() + PATIENCE, answered(folder).0);
     loop {
-        let (now, _) = told(folder);
+        let (now, _) = answered(folder);
         if now >= before + more {
             return now;
         }
@@ -66,12 +66,12 @@ async fn trigger(server: &Process) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn r39_a_server_that_is_away_for_30_s_only_delays_and_callers_are_told() {
+async fn r39_a_server_that_is_away_for_30_s_only_delays_and_callers_get_errors() {
     be_away(Ground::postgres()).await;
 }
 
 #[tokio::test]
-async fn r39_a_redis_that_is_away_for_30_s_only_delays_and_callers_are_told() {
+async fn r39_a_redis_that_is_away_for_30_s_only_delays_and_callers_get_errors() {
     be_away(Ground::redis()).await;
 }
 
@@ -87,7 +87,7 @@ async fn be_away(mut ground: Ground) {
     let (status, refused) = trigger(&server).await;
     assert_eq!((status, &refused["error"]["kind"]), (503, &"unavailable".into()), "{refused}");
     tokio::time::sleep(AWAY.saturating_sub(gone.elapsed())).await;
-    let (meanwhile, failed) = told(folder.path());
+    let (meanwhile, failed) = answered(folder.path());
     ground.resume();
 
     accepted_more(folder.path(), 100).await;
@@ -97,7 +97,7 @@ async fn be_away(mut ground: Ground) {
     caught_up(&*ground.store().await).await;
     let (status, accepted) = trigger(&server).await;
     assert_eq!(status, 202, "{accepted}");
-    assert_eq!(crew.revive(), 0, "nobody gave up");
+    assert_eq!(crew.revive(), 0, "a process gave up");
     server.signal("-TERM");
     let ended = ended(server).await;
     assert!(ended, "it was asked to end, and ends in order");
@@ -106,7 +106,7 @@ async fn be_away(mut ground: Ground) {
     let beats = counts.of("ticks");
     eprintln!("{before} accepted before, {meanwhile} when it came back, {} refused", failed.len());
     eprintln!("{counts}");
-    assert!(failed.len() >= 4, "each caller is told, and more than once: {failed:?}");
+    assert!(failed.len() >= 4, "each caller got errors, more than once: {failed:?}");
     assert!(failed.iter().all(|kind| kind == "Unavailable"), "{failed:?}");
     assert!(beats > 200, "the ticks of the outage fire too: {beats}");
 }

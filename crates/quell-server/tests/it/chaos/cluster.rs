@@ -1,5 +1,5 @@
-//! A Cluster of which one master falls silent for a minute under load: what is on the other two goes on,
-//! with attempts that outlast their leases, and schedules; and nothing on the third one is lost.
+//! One master of a Cluster falls silent for a minute under load: the other two work on, with attempts
+//! that outlast their leases, and schedules; and nothing on the third one is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -93,7 +93,7 @@ async fn r21_r36_r39_a_master_of_a_cluster_that_is_silent_for_a_minute_only_dela
     assert!(outlasted >= OUTLAST, "{outlasted} attempts ended that outlasted their leases");
     accepted_more(folder, 200).await;
     caught_up(&*ground.store().await).await;
-    assert_eq!(crew.revive(), 0, "nobody gave up");
+    assert_eq!(crew.revive(), 0, "a process gave up");
     let counts = rest(folder, &mut ground, &mut crew, &operator, JUDGED).await;
     eprintln!("{counts}");
     assert!(counts.of("leases of one key compared") >= 50, "{counts}");

@@ -16,7 +16,7 @@ use super::workload::record::now;
 use super::workload::tasks::LEASE;
 use crate::binary::quell;
 
-/// Two of the library alone, of which the first registers one task more, and two of `quell serve`.
+/// Two of the library alone and two of `quell serve`. The first one registers one more task.
 pub(super) const WORKERS: usize = 4;
 /// Workers of the library alone.
 const IN_CODE: usize = 2;

@@ -1,8 +1,8 @@
-//! Eight worker processes on one queue with limits (R31, R35): they meet, and say so; nothing is
-//! lost, and no limit is exceeded at any moment.
+//! Eight worker processes on one queue with limits (R31, R35): they conflict and count that; nothing
+//! is lost, and no limit is exceeded at any moment.
 //!
 //! Two records judge it: the histories of the processes, and lines that the commands append to one
-//! file, whose order is that of the kernel and of nobody's clock.
+//! file, which the kernel orders without any clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -146,14 +146,14 @@ async fn r31_r35_eight_processes_on_one_queue_meet_and_lose_nothing_and_exceed_n
     assert!(intervals.iter().any(|seconds| *seconds > 1.0), "no interval grew: {intervals:?}");
 }
 
-/// Steps on Redis that others were faster than are tried again at once: nobody has to wait.
+/// Steps on Redis retry at once after a conflict: no process has to wait.
 #[tokio::test]
 async fn r31_eight_processes_on_one_queue_of_redis_lose_nothing_and_exceed_no_limit() {
     crowd(&Ground::redis(), 150).await;
 }
 
-/// Lets them work off so many jobs a request, and judges it; says how often each met another, and its
-/// poll interval.
+/// Lets them run this many jobs a request, and judges it; returns the conflicts of each, and its poll
+/// interval.
 async fn crowd(ground: &Ground, jobs: usize) -> (Vec<f64>, Vec<f64>) {
     let folder = tempfile::tempdir().unwrap();
     write_config(folder.path(), &ground.url());

@@ -45,7 +45,7 @@ pub(super) enum Kind {
     Forget,
     /// Nothing passes that way on the connections that are open, and after a while it does.
     Silent(Side),
-    /// The same, and it never does: the server gives them up, and the clients hear nothing of it.
+    /// The same for good: the server gives them up, and the clients receive nothing.
     Lost(Side),
     /// Nothing passes at all for a while, and new connections are not made either.
     Hole,
@@ -71,7 +71,7 @@ pub(super) enum Side {
     Clients,
     /// Those of the server.
     Server,
-    /// Nobody's.
+    /// Those of both.
     Both,
 }
 

@@ -53,16 +53,16 @@ fn lines<T: DeserializeOwned>(file: &Path, mark: &Mark) -> Vec<(bool, T)> {
 }
 
 /// Waits until a call of each caller failed since the server ended: then no earlier call is in flight.
-async fn callers_are_told(folder: &Path, since: &Mark) {
+async fn callers_get_errors(folder: &Path, since: &Mark) {
     let deadline = Instant::now() + PATIENCE;
-    let is_told = |file: &PathBuf| {
+    let has_error = |file: &PathBuf| {
         let lines = lines::<Line>(file, since);
         let calls = lines.iter().any(|(_, line)| matches!(line.event, Event::TriggerInvoke { .. }));
         let mut new = lines.iter().filter(|(is_new, _)| *is_new);
         !calls || new.any(|(_, line)| matches!(line.event, Event::TriggerFail { .. }))
     };
-    while !files(folder, "jsonl").iter().all(is_told) {
-        assert!(Instant::now() < deadline, "no caller is told");
+    while !files(folder, "jsonl").iter().all(has_error) {
+        assert!(Instant::now() < deadline, "a caller gets no error");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -166,7 +166,7 @@ async fn lose_the_newest(mut ground: Ground) {
     crew.stand_still(0, true);
     let new = ground.gray().lose();
     let lost = &accepted(folder) - &known;
-    callers_are_told(folder, &Mark { at: now(), lengths: lengths(folder) }).await;
+    callers_get_errors(folder, &Mark { at: now(), lengths: lengths(folder) }).await;
     let mark = Mark { at: now(), lengths: lengths(folder) };
     quell::checkup::skip_ids(&new).await.unwrap();
     ground.gray().lead();
@@ -175,7 +175,7 @@ async fn lose_the_newest(mut ground: Ground) {
     accepted_more(folder, 200).await;
     crew.deploy().await;
     accepted_more(folder, 100).await;
-    assert_eq!(crew.revive(), 0, "nobody gave up");
+    assert_eq!(crew.revive(), 0, "a process gave up");
 
     let rested = come_to_rest(&mut ground, &mut crew, &operator).await;
     let after = cut(folder, &mark);

@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(100);
 /// No run does harm for longer; what it has not seen by then fails it. The suite's limit is 10
 /// minutes for a test.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Everything must come to rest within this time. A job that lapsed several times in a row waits for
+/// Everything must come to rest within this time. A job whose leases expired several times in a row waits for
 /// up to 16 times what its attempt took (R25).
 const REST: Duration = Duration::from_secs(200);
 /// How many faults go by between two looks at what was seen.
@@ -44,7 +44,7 @@ fn setting(name: &str) -> Option<usize> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// Does harm until enough was seen, and judges what came of it.
+/// Does harm until enough was seen, and judges the histories.
 pub(super) async fn hold(folder: &Path, ground: &mut Ground, run: Run) -> Counts {
     let asked_for = setting("QUELL_CHAOS_ROUNDS");
     let faults = asked_for.unwrap_or(run.faults);

@@ -52,7 +52,7 @@ const LINES: &[(&[&str], &str)] = &[
     (&["\"event\":\"start\"", "\"task\":\"narrow\""], "attempts under concurrency limits"),
     (&["\"event\":\"start\"", "\"task\":\"rated\""], "attempts under rates"),
     (&["\"event\":\"start\"", "\"task\":\"note\""], "attempts of servers"),
-    (&["\"event\":\"lapse\""], "leases lapsed"),
+    (&["\"event\":\"lapse\""], "leases expired"),
     (&["\"became\":{\"absorbed\""], "jobs absorbed"),
     (&["\"event\":\"settle\"", "\"became\":\"refused\""], "late settlements refused"),
     (&["{\"unanswered\""], "orders unanswered"),
@@ -122,7 +122,7 @@ pub(super) fn needs(deck: Deck, has_books: bool) -> Vec<(&'static str, usize)> {
         ("attempts of servers", 3),
         ("duplicates answered", 8),
         ("jobs absorbed", 5),
-        ("leases lapsed", 6),
+        ("leases expired", 6),
         ("orders unanswered", 5),
         ("orders answered again", 10),
         ("orders answered with their output", 3),
@@ -138,9 +138,9 @@ pub(super) fn needs(deck: Deck, has_books: bool) -> Vec<(&'static str, usize)> {
 fn a_run_is_not_over_before_each_need_is_met() {
     let mut counts = Counts::default();
     counts.add("conflicts", 2);
-    let needs = [("conflicts", 2), ("leases lapsed", 1)];
-    assert_eq!(counts.missing(&needs), ["leases lapsed: 0 of 1"]);
-    counts.add("leases lapsed", 1);
+    let needs = [("conflicts", 2), ("leases expired", 1)];
+    assert_eq!(counts.missing(&needs), ["leases expired: 0 of 1"]);
+    counts.add("leases expired", 1);
     assert!(counts.missing(&needs).is_empty());
 }
 

@@ -11,7 +11,7 @@ use quell::{Job, JobId, JobState, Receipt};
 use super::super::crew::BEAT;
 use super::super::seen::Counts;
 
-/// R1 and R2. Jobs that died of crashes were put back and ran.
+/// R1 and R2. Jobs that died of crashes were redriven and ran.
 pub(super) fn none_lost(
     events: &[Event],
     jobs: &BTreeMap<JobId, Job>,

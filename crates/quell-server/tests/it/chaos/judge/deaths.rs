@@ -1,5 +1,5 @@
-//! R25: a job dies only where as many of its leases in a row lapsed by crashes as the default
-//! `max_crashes` says.
+//! R25: a job dies only where as many of its leases in a row expired by crashes as the default
+//! `max_crashes` allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ fn line(job: &Job) -> Line {
     (job.task.clone(), job.key.clone(), job.key.is_none().then_some(job.id))
 }
 
-/// Each dead job had enough crashes in a row. A lapse that was no crash changes nothing.
+/// Each dead job had enough crashes in a row. A lease that expired without a crash changes nothing.
 pub(super) fn deaths_are_by_crashes(story: &Story, counts: &mut Counts) -> Result<(), String> {
     let Story { events, jobs, gone, died, .. } = story;
     let (moves, max) = (moves(events, jobs), Retry::default().max_crashes);
@@ -38,7 +38,7 @@ pub(super) fn deaths_are_by_crashes(story: &Story, counts: &mut Counts) -> Resul
 }
 
 /// By store time, whether each end of an attempt was a crash (true) or reported (false). Where a
-/// process was killed before it recorded a claim, the lapse shows it; where it took a lease back and
+/// process was killed before it recorded a claim, the expiry shows it; where it took a lease back and
 /// did not record that, the missing end does.
 fn moves(events: &[Event], jobs: &BTreeMap<JobId, Job>) -> BTreeMap<Line, Vec<(Timestamp, bool)>> {
     let (mut ends, mut claimed) = (Vec::new(), BTreeSet::new());
@@ -90,8 +90,8 @@ mod tests {
         let five: Vec<Event> = (1..=5).flat_map(crash).collect();
         assert!(verdict(five.clone()));
         assert!(!verdict(five[2..].to_vec()), "four are not five");
-        let untold = [&five[..3], &five[4..]].concat();
-        assert!(verdict(untold), "a lapse that a killed process did not record");
+        let unrecorded = [&five[..3], &five[4..]].concat();
+        assert!(verdict(unrecorded), "an expiry that a killed process did not record");
         let outage: Vec<Event> = five
             .iter()
             .cloned()
@@ -102,7 +102,7 @@ mod tests {
                 other => other,
             })
             .collect();
-        assert!(!verdict(outage), "lapses of an outage are no crashes");
+        assert!(!verdict(outage), "expiries of an outage are no crashes");
         let reported = [claimed(750, 1, 9), settled(790, 1, 9)];
         assert!(!verdict([&five[..], &reported].concat()), "an attempt reported in between");
     }

@@ -94,7 +94,7 @@ pub(crate) struct Held {
     /// When the attempt was settled or its lease taken back, if that is on record.
     pub(crate) ended: Option<Timestamp>,
     pub(crate) lapsed: bool,
-    /// Whether the lapse counts as a crash of the worker (R25).
+    /// Whether the expiry counts as a crash of the worker (R25).
     pub(crate) crash: bool,
     /// Whether the attempt reported: it succeeded, failed or was snoozed.
     pub(crate) reported: bool,
