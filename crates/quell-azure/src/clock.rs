@@ -87,8 +87,8 @@ impl Clock {
 
 /// The time in an ETag of Azure Table Storage: `W/"datetime'2026-01-31T12%3A00%3A00.1234567Z'"`.
 ///
-/// Rounded down to a millisecond: Azurite's further digits are not of its clock, they only tell
-/// versions apart.
+/// Rounded down to a millisecond: Azurite's further digits do not come from its clock, they only
+/// make versions differ.
 pub(crate) fn time_of(etag: &str) -> Option<Timestamp> {
     let (_, time) = etag.split_once("datetime'")?;
     let (time, _) = time.split_once('\'')?;

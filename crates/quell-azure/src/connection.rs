@@ -69,8 +69,7 @@ impl Connection {
     pub fn new(account: &str, credentials: Credentials) -> Result<Self> {
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         if !(3..=24).contains(&account.len()) || !account.chars().all(is_name) {
-            let message =
-                format!("account {account:?}: give 3 to 24 lower-case letters and digits");
+            let message = format!("account {account:?}: give 3 to 24 characters of a-z and 0-9");
             return Err(Error::invalid("account", message));
         }
         let url =

@@ -16,7 +16,7 @@ pub(crate) fn unavailable(what: &str, reason: &str) -> Error {
 
 /// The error of a call that may have been made.
 pub(crate) fn in_doubt(what: &str, source: Source) -> Error {
-    let message = format!("cannot tell whether this was done: {what}: {source}");
+    let message = format!("the outcome is unknown: {what}: {source}");
     Error::new(ErrorKind::UnknownOutcome, message).with_source(source)
 }
 
@@ -58,7 +58,7 @@ impl Transport {
             }
             (413, _)
             | (400, "EntityTooLarge" | "RequestBodyTooLarge" | "PropertyValueTooLarge") => {
-                (ErrorKind::Invalid, format!("the service takes nothing so large ({code})"))
+                (ErrorKind::Invalid, format!("the request is too large for the service ({code})"))
             }
             (status, _) => (
                 ErrorKind::Internal,

@@ -108,8 +108,9 @@ impl AzureOptions {
             && table.starts_with(|c: char| c.is_ascii_alphabetic())
             && (3..=63).contains(&table.len());
         if !is_name {
-            let message =
-                format!("table {table:?}: give 3 to 63 letters and digits, a letter first");
+            let message = format!(
+                "table {table:?}: give 3 to 63 characters of A-Z, a-z and 0-9, no digit first"
+            );
             return Err(Error::invalid("table", message));
         }
         Ok(AzureOptions {
@@ -148,8 +149,9 @@ impl AzureOptions {
         self
     }
 
-    /// Spreads one queue over so many partitions by the hash of its triggers' keys. Such a queue has no
-    /// limits, its order of priorities holds within each partition, and their number cannot change.
+    /// Spreads one queue over this number of partitions by the hash of its triggers' keys. Such a queue
+    /// has no limits, its order of priorities applies within each partition, and the number of partitions
+    /// cannot change.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for none or more than 64, and where

@@ -12,7 +12,7 @@ use crate::table::TableStorage;
 /// The partition that holds a store's rows, and what the names of several begin with.
 pub(crate) const PARTITION: &str = "store";
 
-/// How a table is divided, and who hears what happens.
+/// How a table is divided, and where its events and notifications go.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Over {
     pub(crate) layout: Layout,

@@ -104,7 +104,9 @@ fn service_bus(url: &Parameters, host: &str, queue: &str) -> Result<ServiceBusOp
     let default = ("timer_connection", "AZURE_SERVICEBUS_CONNECTION_STRING");
     let options = ServiceBusOptions::from_connection_string(&secret(variable, default)?, queue)?;
     if options.place() != host {
-        return Err(refuse(&format!("the connection string of Service Bus is not of {host:?}")));
+        return Err(refuse(&format!(
+            "the connection string of Service Bus is for another host than {host:?}"
+        )));
     }
     Ok(options)
 }
@@ -133,8 +135,8 @@ pub(crate) fn remembered(
     Ok(format!("{name}&native_dedup={}", window.as_secs_f64()))
 }
 
-/// Refuses to open a store whose timer is another one, or none where one is wanted: what a process
-/// writes without a message of the others' timer would wake nobody.
+/// Refuses to open a store whose timer is another one, or none where one is wanted: a process without
+/// the timer of the others would write jobs and wake no worker.
 pub(crate) fn check(table: &TableStorage, found: Option<&str>, wanted: Option<&str>) -> Result<()> {
     let (Some(found), false) = (found, found == wanted) else { return Ok(()) };
     let message = format!(

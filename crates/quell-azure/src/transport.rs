@@ -1,7 +1,7 @@
 //! Requests to one service of a storage account: signed, retried as the service asks, and within a
 //! deadline.
 //!
-//! [`Transport::attempt`] sends a request once and tells whether it may have been executed;
+//! [`Transport::attempt`] sends a request once and returns whether it may have been executed;
 //! [`Transport::answer`] and [`Transport::repeat`] repeat one that may be executed twice.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -102,7 +102,7 @@ fn read_date(text: &str) -> Option<Timestamp> {
     rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }
 
-/// What came of sending a request once.
+/// The outcome of sending a request once.
 #[derive(Debug)]
 pub(crate) enum Sent {
     /// The service executed or rejected it.
@@ -199,7 +199,9 @@ impl Transport {
         let client = Client::builder().redirect(Policy::none()).connect_timeout(limit / 4);
         let client = client.pool_idle_timeout(IDLE);
         let client = if is_loopback { client.no_proxy() } else { client }.build();
-        let failed = |error| Error::new(ErrorKind::Internal, "no HTTP client").with_source(error);
+        let failed = |error| {
+            Error::new(ErrorKind::Internal, "cannot make an HTTP client").with_source(error)
+        };
         let client = client.map_err(failed)?;
         Ok(Transport { client, service, endpoint, credentials, skew: AtomicI64::new(0) })
     }
@@ -373,7 +375,7 @@ impl Transport {
         printer.timestamp_to_rfc9110_string(&date).unwrap_or_default()
     }
 
-    /// Learns how far the local wall clock is off; tells whether the last date was wrong.
+    /// Measures how far the local wall clock is off; returns whether the last date was wrong.
     fn learn_skew(&self, answer: &Answer) -> bool {
         let Some(date) = answer.date() else { return false };
         let skew = date.duration_since(Timestamp::now()).as_secs();

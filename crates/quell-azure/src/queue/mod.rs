@@ -55,11 +55,11 @@ const ABANDONED_SECS: u64 = 1;
 ///   is followed by one that the receipt is not valid, the outcome is unknown: that may be the work
 ///   of the first attempt, or the lock ended.
 ///
-/// # Dead letters
-/// A dead letter is put into the queue `NAME-dead`, its reason in the first line before its body, and
-/// deleted from its own queue after that. A crash between the two leaves it in both: it is delivered
-/// again, and may become a dead letter twice. Where the lock turns out to be lost, the first step is
-/// undone. Nothing is a dead letter by itself: a reader looks at `deliveries`.
+/// # Dead-letter queue
+/// A dead-lettered message is put into the queue `NAME-dead`, its reason in the first line before its
+/// body, and deleted from its own queue after that. A crash between the two leaves it in both: it is
+/// delivered again, and may be dead-lettered twice. Where the lock turns out to be lost, the first step
+/// is undone. The service dead-letters no message by itself: a reader checks `deliveries`.
 #[derive(Debug)]
 pub struct StorageQueue {
     transport: Transport,
@@ -238,6 +238,6 @@ impl Timer for StorageQueue {
 
 fn gone(what: &str) -> Error {
     let message =
-        format!("cannot {what}: its lock was lost, or it is gone, or it is of another timer");
+        format!("cannot {what}: its lock was lost, or it is gone, or it belongs to another timer");
     Error::new(ErrorKind::NotFound, message)
 }

@@ -36,7 +36,7 @@ pub struct StorageQueueOptions {
 }
 
 impl StorageQueueOptions {
-    /// The queue of this name, on the account of `connection`. Its dead letters are in the queue
+    /// The queue of this name, on the account of `connection`. Its dead-letter queue is the queue
     /// `NAME-dead`.
     ///
     /// # Errors
@@ -47,8 +47,8 @@ impl StorageQueueOptions {
         let has_dashes = queue.starts_with('-') || queue.ends_with('-') || queue.contains("--");
         if !(3..=58).contains(&queue.len()) || has_dashes || !queue.chars().all(is_name) {
             let message = format!(
-                "queue {queue:?}: give 3 to 58 lower-case letters and digits, with single dashes \
-                 between them"
+                "queue {queue:?}: give 3 to 58 characters of a-z and 0-9, with single dashes between \
+                 them"
             );
             return Err(Error::invalid("queue", message));
         }
@@ -62,8 +62,7 @@ impl StorageQueueOptions {
         })
     }
 
-    /// Whether to create the queue and that of its dead letters where they are missing. Not by
-    /// default.
+    /// Whether to create the queue and its dead-letter queue where they are missing. Not by default.
     pub fn create(self, create: bool) -> Self {
         StorageQueueOptions { create, ..self }
     }
@@ -95,7 +94,7 @@ impl StorageQueueOptions {
         Ok(self)
     }
 
-    /// Opens the queue, after checking that it and the queue of its dead letters exist.
+    /// Opens the queue, after checking that it and its dead-letter queue exist.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](quell_core::ErrorKind::Invalid) for a lock that no queue has, and where

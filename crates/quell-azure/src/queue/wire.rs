@@ -14,7 +14,7 @@ use crate::transport::{Answer, Request};
 
 const FORMAT: u8 = 1;
 /// The longest body. A message takes 64 KiB of base64, which is 48 KiB; a thousand bytes are left for
-/// the reason of a dead letter.
+/// the reason of a dead-lettered message.
 pub(super) const MOST_BYTES: usize = 48_000;
 const MOST_TEXT_BYTES: usize = 48 << 10;
 /// The most characters of a reason, of four bytes each.
@@ -60,7 +60,7 @@ pub(super) fn seconds_until(now: Timestamp, at: Timestamp) -> u64 {
     at.since(now).as_micros().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX).min(MOST_SECS)
 }
 
-/// The text of a dead letter: its reason in the first line, then its body.
+/// The text of a dead-lettered message: its reason in the first line, then its body.
 pub(super) fn dead(reason: &str, text: &str) -> String {
     let line = reason.chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut bytes = line.take(MOST_REASON_CHARS).collect::<String>().into_bytes();
@@ -154,7 +154,7 @@ fn each<R>(
 }
 
 pub(super) fn unreadable() -> Error {
-    Error::new(ErrorKind::Corrupt, "the service answers with other XML than that of its queues")
+    Error::new(ErrorKind::Corrupt, "the response is not the XML of a storage queue")
 }
 
 /// A request for a queue's messages, or for one of them.

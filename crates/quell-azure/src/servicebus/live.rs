@@ -34,9 +34,9 @@ use crate::error::Source;
 
 /// A connection on which nothing arrives for so long is closed.
 const IDLE_MS: u32 = 60_000;
-/// The most deliveries whose lock ended while nobody settled them, before the connection is replaced.
+/// The most deliveries whose lock ended before they were settled. With more, the connection is replaced.
 const MOST_OPEN: usize = 4_096;
-/// How long a receiver waits for messages under way, at the least and at the most.
+/// The shortest and the longest time that a receiver waits for messages in flight.
 const LINGER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 
 pub(super) struct Live {

@@ -35,7 +35,7 @@ use wire::Operation;
 
 use crate::transport::Deadline;
 
-/// The longest body: a message of the tier Standard has 256 KiB, of which 64 KiB are for headers.
+/// The longest body: a message of the tier Standard has 256 KiB, and 64 KiB of that are for headers.
 const MOST_BYTES: usize = 192 * 1024;
 
 /// A timer in one queue.
@@ -89,7 +89,7 @@ impl ServiceBus {
     }
 
     async fn ready(&self) -> Result<(Arc<Live>, Duration), Failure> {
-        // One that does not answer a renewal is of no more use: it is put back when it has.
+        // A connection that does not answer a renewal is dropped. So it is stored again only after it has.
         let mut current = self.current.lock().await;
         if let Some(live) = current.take().filter(|live| !live.has_ended()) {
             let renewed = live.renew(&self.options).await;

@@ -99,7 +99,8 @@ impl ServiceBusOptions {
         };
         let is_name = |c: char| c.is_ascii_alphanumeric() || "._-/~".contains(c);
         if !(1..=260).contains(&queue.len()) || !queue.chars().all(is_name) {
-            let message = format!("queue {queue:?}: give 1 to 260 letters, digits, and . _ - / ~");
+            let message =
+                format!("queue {queue:?}: give 1 to 260 characters of A-Z, a-z, 0-9 and ._-/~");
             return Err(Error::invalid("queue", message));
         }
         Ok(ServiceBusOptions {
@@ -122,8 +123,8 @@ impl ServiceBusOptions {
         ServiceBusOptions { timeout, ..self }
     }
 
-    /// The window of duplicate detection that the queue was created with: the service does not tell it.
-    /// By default there is none.
+    /// The window of duplicate detection that the queue was created with, which the service does not
+    /// return. By default there is none.
     pub fn duplicate_window(self, window: Duration) -> Self {
         ServiceBusOptions { duplicate_window: Some(window), ..self }
     }

@@ -88,7 +88,7 @@ impl Requests {
             .build();
         deliver(&self.sender, message).await?;
         let (properties, body) =
-            answer.await.map_err(|_| Failure::in_doubt("the link of the answers was closed"))?;
+            answer.await.map_err(|_| Failure::in_doubt("the link for responses was closed"))?;
         match rejection(&properties) {
             Some(rejection) => Err(Failure::Rejected(rejection)),
             None => Ok(body),

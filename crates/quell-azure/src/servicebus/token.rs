@@ -47,7 +47,7 @@ impl ServiceBusOptions {
         })
     }
 
-    /// Takes note that a token had expired when it arrived. Tells whether the next one lasts longer.
+    /// Records that a token had expired when it arrived. Returns whether the next one lasts longer.
     pub(super) fn last_longer(&self) -> bool {
         if !matches!(self.credentials, Credentials::SharedKey(_)) {
             return false;

@@ -111,7 +111,7 @@ impl Operation {
         let (id, body) = (id_of(message), Data::from(message.body.clone()));
         let sections = [to_vec(&annotations), to_vec(&properties(id.clone())), to_vec(&body)];
         let sections = sections.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| {
-            Error::new(ErrorKind::Internal, "a message has no AMQP form").with_source(error)
+            Error::new(ErrorKind::Internal, "cannot encode a message as AMQP").with_source(error)
         })?;
         let encoded = Value::Binary(sections.concat().into());
         let message = map([("message-id", id.into()), ("message", encoded)]);
@@ -143,7 +143,7 @@ impl Operation {
         Ok(Operation { token: Some(token), ..operation })
     }
 
-    /// Completes, abandons or dead-letters a message, as `disposition` says; only a dead letter has a
+    /// Completes, abandons or dead-letters a message, as `disposition` says. Only the last one has a
     /// reason.
     pub(super) fn settle(
         what: &'static str,
@@ -202,7 +202,7 @@ fn map(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
 }
 
 fn of_another_timer(what: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("cannot {what}: it is of another timer"))
+    Error::new(ErrorKind::NotFound, format!("cannot {what}: it belongs to another timer"))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl<'t> Batch<'t> {
     ) -> Result<Self> {
         let mut bytes = [0; 16];
         let failed = |error| {
-            let message = "the system gives no random bytes for a batch";
+            let message = "the system returned no random bytes for a batch";
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         };
         getrandom::fill(&mut bytes).map_err(failed)?;
@@ -135,8 +135,8 @@ impl<'t> Batch<'t> {
         self.changes.iter().zip(answers).map(version).collect()
     }
 
-    /// What the rows tell about a batch whose answer was lost: that it was made, or that it was not; none
-    /// where they do not tell.
+    /// The outcome of a batch whose answer was lost, read from its rows: that it was made, or that it was
+    /// not; none where the rows do not show it.
     async fn evidence(&self, deadline: Deadline) -> Option<Committed> {
         let names: Vec<&str> = self.changes.iter().map(|change| change.row.as_str()).collect();
         let rows = self.table.entities(self.partition, &names, deadline).await.ok()?;
@@ -158,7 +158,7 @@ impl<'t> Batch<'t> {
     }
 }
 
-/// An answer that is not what the service sends: reading the rows tells more.
+/// The outcome for an answer that is not what the service sends. Reading the rows shows more.
 fn unreadable() -> Outcome {
     let message = "the answer to a batch has no status and ETag for each row";
     let error = Error::new(ErrorKind::Unavailable, message);
@@ -166,7 +166,7 @@ fn unreadable() -> Outcome {
 }
 
 fn unknown(source: Error) -> Error {
-    let message = "a write got no answer, and the rows do not tell whether it was made: read them \
+    let message = "a write got no answer, and the rows do not show whether it was made: read them \
                    before trying again";
     Error::new(ErrorKind::UnknownOutcome, message).with_source(source)
 }

@@ -16,8 +16,8 @@ const PROPERTIES: usize = 15;
 
 /// The bounds of a table.
 ///
-/// An entity takes 1 MiB: 15 full properties leave 64 KiB, of which the keys take 2 KiB at most, and
-/// names and sizes of properties less than 1 KiB. A key takes 1 KiB of UTF-16.
+/// An entity takes 1 MiB. 15 full properties leave 64 KiB: the keys take 2 KiB of that at most, and names
+/// and sizes of properties less than 1 KiB. A key takes 1 KiB of UTF-16.
 ///
 /// A request takes 4 MiB, in which a value is a third longer (base64), and each of 100 changes has
 /// headers and names twice, less than 3 KiB: that leaves 2.8 MiB for values.
@@ -82,7 +82,8 @@ pub(crate) fn check_name(field: &'static str, name: &str) -> Result<()> {
         return Ok(());
     }
     let bytes = BOUNDS.name_bytes;
-    let message = format!("{field} {name:?}: give 1 to {bytes} ASCII letters, digits and -._~:");
+    let message =
+        format!("{field} {name:?}: give 1 to {bytes} characters of A-Z, a-z, 0-9 and -._~:");
     Err(Error::invalid(field, message))
 }
 

@@ -35,8 +35,8 @@ const CONCURRENCY: usize = 16;
 
 /// A table of Azure Table Storage; [`AzureOptions`](crate::AzureOptions) opens it.
 ///
-/// A batch whose answer is lost is looked for in its rows; where they do not tell, its outcome is
-/// unknown.
+/// A batch whose answer is lost is looked for in its rows. Where they do not show whether it was made,
+/// its outcome is unknown.
 #[derive(Debug)]
 pub struct TableStorage {
     name: String,
@@ -113,7 +113,7 @@ impl TableStorage {
         }
     }
 
-    /// Learns the service's time, by a write: reads tell it by the second only.
+    /// Reads the service's time with a write, as the answers to reads have whole seconds only.
     async fn learn_time(&self, deadline: Deadline) -> Result<()> {
         let (row, value) = (CLOCK_ROW.to_owned(), Some([].into()));
         let clock = Change { row, condition: Condition::Any, value };
@@ -141,8 +141,8 @@ impl Table for TableStorage {
             if let Some(now) = self.clock.read() {
                 return Ok(now);
             }
-            let what = "learn the service's time";
-            let late = |_| unavailable(what, "another call that learns it is late");
+            let what = "read the service's time";
+            let late = |_| unavailable(what, "another call that reads it took too long");
             let _learning =
                 timeout_at(deadline.ends(), self.learning.lock()).await.map_err(late)?;
             if self.clock.read().is_none() {
@@ -211,11 +211,11 @@ fn check(changes: &[Change]) -> Result<()> {
         let is_line = |text: &str| text.chars().all(|c| (' '..='~').contains(&c));
         let is_blind = matches!(condition, Condition::Absent | Condition::Any);
         let help = if matches!(condition, Condition::Version(it) if !is_line(it.as_str())) {
-            "its version is not of this table"
+            "its version is from another table"
         } else if value.is_none() && is_blind {
             "it is removed: give its version, or `Present`"
         } else if !names.insert(row) {
-            "it is changed twice: once in a batch"
+            "it is changed twice in one batch: change it once"
         } else {
             continue;
         };
@@ -229,5 +229,5 @@ fn json(answer: &Answer) -> Result<Value> {
 }
 
 fn no_json() -> Error {
-    Error::new(ErrorKind::Corrupt, "the service answers with other JSON than that of its tables")
+    Error::new(ErrorKind::Corrupt, "the response is not the JSON of a table")
 }

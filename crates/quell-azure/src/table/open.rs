@@ -1,7 +1,7 @@
 //! Opening a table: it is created where that is asked for, and a table of others is refused.
 //!
 //! Row `format` of partition `quell` says that the table is Quell's, how its rows are encoded, and whether
-//! queues have partitions of their own: whoever writes the row first decides.
+//! queues have partitions of their own: the first process that writes the row decides.
 
 use std::sync::Arc;
 

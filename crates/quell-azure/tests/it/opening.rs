@@ -115,7 +115,7 @@ async fn a_table_of_others_is_refused_and_not_written() {
     assert_eq!(error.kind(), ErrorKind::Foreign);
     assert!(error.to_string().contains(&name), "{error}");
     assert!(proxy.seen().iter().all(|(_, request)| request.starts_with("GET ")));
-    // An empty table is taken, whoever made it.
+    // A store opens in an empty table, whichever program created that.
     let empty = Place::new();
     let table = format!(r#"{{"TableName":"{}"}}"#, empty.name);
     assert_eq!(send(&empty, reqwest::Method::POST, "Tables", table).await, 201);

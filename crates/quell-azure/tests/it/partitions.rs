@@ -109,7 +109,7 @@ async fn r40_a_table_has_the_layout_that_it_was_made_with() {
     assert_eq!(refused.field(), Some("layout"));
 }
 
-/// Whoever writes the table's first row decides; the others are told.
+/// The process that writes the table's first row decides; the others get an error.
 #[tokio::test]
 async fn r40_processes_that_make_a_table_at_once_agree_on_its_layout() {
     for _ in 0..4 {

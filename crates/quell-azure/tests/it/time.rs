@@ -68,7 +68,7 @@ async fn r38_a_local_clock_that_jumps_makes_the_service_be_asked() {
         let after = service_time(&table).await;
         assert!(estimate <= after, "{estimate:?} is after {after:?}");
     }
-    // A write tells the time as well.
+    // The answer to a write has the time, too.
     jump.fetch_add(3_600, Ordering::Relaxed);
     service_time(&table).await;
     table.now().await.unwrap();

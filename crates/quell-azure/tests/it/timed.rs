@@ -120,13 +120,13 @@ async fn r34_one_timer_wakes_workers_of_all_partitions() {
     assert_eq!(counts.dead, 0, "{counts:?}");
 }
 
-/// A process without the timer would write what wakes nobody.
+/// A process without the timer would write jobs and wake no worker.
 #[tokio::test]
 async fn r34_all_processes_of_a_store_have_the_same_timer() {
     let place = Place::new();
     let with = url(&place);
     let (without, timer) = with.split_once("&timer=").unwrap();
-    // There is none yet: whoever has one may bring it, but for who only looks.
+    // The store has no timer yet: a process that has one may set it, but not one that only reads.
     drop(open(without).await.unwrap());
     let looks = |url: &str| open_owned(format!("{url}&set_timer=false"));
     let refused = looks(&with).await.unwrap_err();
@@ -205,7 +205,7 @@ async fn r16_r17_r18_service_bus_keeps_dedup_keys() {
     assert_eq!(bus.counts().unwrap_or_default().dead, 0);
 }
 
-/// Two processes of which one keeps keys in the table would both accept one key.
+/// Where only one of two processes keeps keys in the table, both would accept one key.
 #[tokio::test]
 async fn r18_all_processes_of_a_store_keep_dedup_keys_in_the_same_place() {
     let (place, stand_in) = (Place::new(), StandIn::start().unwrap());

@@ -23,14 +23,14 @@ pub(crate) trait Queue: Sized {
     fn lock(&self) -> Duration;
     /// Another timer in the queue.
     fn timer(&self) -> impl Future<Output = Arc<dyn Timer>>;
-    /// How many messages it has, whether they are locked or not, without dead letters; none where the
-    /// service does not tell.
+    /// The number of its messages, locked or not, without those in its dead-letter queue; none where the
+    /// service does not return it.
     fn count(&self) -> impl Future<Output = Option<usize>>;
-    /// The reasons of its dead letters; none where the service does not tell.
+    /// The reasons of its dead-lettered messages; none where the service does not return them.
     fn dead(&self) -> impl Future<Output = Option<Vec<String>>>;
 }
 
-/// Checks how many messages a queue has, and its dead letters.
+/// Checks the number of messages of a queue, and the reasons in its dead-letter queue.
 async fn has(queue: &impl Queue, count: usize, dead: &[&str]) {
     assert_eq!(queue.count().await.unwrap_or(count), count);
     if let Some(found) = queue.dead().await {
