@@ -29,7 +29,7 @@ fn begins_with<D: DeserializeOwned>(bytes: &[u8]) -> bool {
 }
 
 impl<T: Table> Timed<T> {
-    /// Sends a message for all that is or will be due, lapses or ticks: for a store that had no timer, or
+    /// Sends a message for all that is or will be due, expires or ticks: for a store that had no timer, or
     /// another one. Its other processes must have stopped. What is announced twice is ignored once.
     ///
     /// It reads every job that has not ended, and sends at least one message for each 200 of them.
@@ -89,7 +89,7 @@ impl<T: Table> Inner<T> {
     }
 }
 
-/// When somebody must look at a job. One that waits for its key has a message when it may start.
+/// When a worker must look at a job. One that waits for its key has a message when it may start.
 fn starts_or_lapses(job: &Job) -> Option<Timestamp> {
     match job.state {
         JobState::Scheduled => (!job.waits).then_some(job.window.due_at),

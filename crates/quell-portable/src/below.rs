@@ -13,7 +13,7 @@ use crate::table::Table;
 /// A store whose partitions all send notices of what they write.
 #[async_trait]
 pub(crate) trait Below<T: Table>: Store + Debug {
-    /// The partition that tells the time and has what is said of the store as a whole.
+    /// The partition that has the clock and what concerns the store as a whole.
     fn first(&self) -> &Partition<T>;
 
     /// Whether a queue hands out nothing until its settings change.

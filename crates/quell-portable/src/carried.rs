@@ -1,6 +1,6 @@
 //! Triggers that a message carries, and what becomes of them when it comes.
 //!
-//! A message may come more than once: its lock may lapse, and what its receiver answers may be lost. So
+//! A message may come more than once: its lock may expire, and what its receiver answers may be lost. So
 //! its batch is enqueued under a dedup key that is the message's own, taken in the table with the jobs in
 //! one step. It is kept for longer than a message may take, whatever becomes of the jobs and their rows.
 
@@ -16,10 +16,10 @@ use crate::messages::{FOREIGN, Inner, PUT_OFF, pause};
 use crate::table::Table;
 use crate::timer::{Delivery, Message};
 
-/// After this time nobody knows any more whether a message was acted on: it is put aside.
+/// After this time no record shows whether a message was acted on: it is put aside.
 const MOST_AGE: Duration = Duration::from_secs(14 * 24 * 3_600);
-/// How long it is on record that a message was acted on; its age and the record are told by clocks that
-/// may differ.
+/// How long it is on record that a message was acted on. Its age and the record are measured by clocks
+/// that may differ.
 const ON_RECORD: Duration = Duration::from_secs(15 * 24 * 3_600);
 
 /// A batch on its way to the table.
@@ -39,7 +39,7 @@ pub(crate) struct Carried {
     batch: Batch,
 }
 
-/// What tells these messages from notices.
+/// What distinguishes these messages from notices.
 #[derive(Deserialize)]
 struct Form {
     carried: u8,
@@ -51,7 +51,7 @@ enum Fate {
     Done,
     /// It is for another store.
     Elsewhere,
-    /// Nobody can act on it.
+    /// No process can act on it.
     Refused(String),
 }
 
@@ -69,7 +69,7 @@ impl Carried {
 
     pub(crate) fn body(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|error| {
-            Error::new(ErrorKind::Internal, "a batch has no JSON form").with_source(error)
+            Error::new(ErrorKind::Internal, "cannot encode a batch as JSON").with_source(error)
         })
     }
 
@@ -106,8 +106,8 @@ fn is_refusal(error: &Error) -> bool {
 }
 
 impl<T: Table> Inner<T> {
-    /// Enqueues what a message carries. While the table is away the message is held: given back again and
-    /// again, the timer would put it aside.
+    /// Enqueues what a message carries. While the table is unreachable the message is held: if it were
+    /// released again and again, the timer would put it aside.
     pub(crate) async fn take_in(&self, carried: Carried, delivery: Delivery) -> Result<()> {
         let (mut delivery, mut renewed) = (delivery, Instant::now());
         let (timer, mut tries) = (&self.notices.timer, 0);
@@ -126,14 +126,14 @@ impl<T: Table> Inner<T> {
                 Err(error) if may_pass(&error) => error,
                 Err(error) => return Err(error),
             };
-            warn!(%error, id = %carried.id, "triggers of a message not enqueued, trying again");
+            warn!(%error, id = %carried.id, "cannot enqueue the triggers of a message, retrying");
             sleep(pause(PUT_OFF.0, tries).min(beat)).await;
             tries = tries.saturating_add(1);
             if renewed.elapsed() >= beat {
                 match timer.renew(&delivery).await {
                     Ok(next) => (delivery, renewed) = (next, Instant::now()),
                     Err(error) if error.kind() == ErrorKind::NotFound => return Err(error),
-                    Err(error) => warn!(%error, "lock not renewed, trying again"),
+                    Err(error) => warn!(%error, "cannot renew lock, retrying"),
                 }
             }
         }
@@ -143,8 +143,8 @@ impl<T: Table> Inner<T> {
         let age = self.below.first().now().await?.since(carried.sent);
         if age >= MOST_AGE {
             let reason = format!(
-                "this message is {} h old, the limit is {} h, and no record says any more whether its \
-                 triggers were enqueued: look for their jobs, and trigger anew where there are none",
+                "this message is {} h old, the limit is {} h, and no record shows any more whether its \
+                 triggers were enqueued: look for their jobs, and trigger again where there are none",
                 age.as_secs() / 3_600,
                 MOST_AGE.as_secs() / 3_600,
             );
@@ -158,7 +158,7 @@ impl<T: Table> Inner<T> {
             Some(Ok(_)) => Ok(Fate::Done),
             Some(Err(error)) if is_refusal(&error) => Ok(Fate::Refused(error.to_string())),
             Some(Err(error)) => Err(error),
-            None => Err(Error::new(ErrorKind::Internal, "the store answers no batch")),
+            None => Err(Error::new(ErrorKind::Internal, "the store returned no answer to a batch")),
         }
     }
 

@@ -13,7 +13,7 @@
 //! | `n:x:…` | one of these that could not be decoded: as long as there is one, all entries are counted |
 //!
 //! Invariant: the sums and the rows of commits together are the counts at each moment. A reader takes
-//! several moments, so it starts over where a fold came between.
+//! several moments, so it begins again where a fold came between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -166,8 +166,7 @@ impl<T: Table> Partition<T> {
             }
             tokio::time::sleep(PAUSE.saturating_mul(tries).mul_f64(fastrand::f64())).await;
         }
-        let message =
-            "cannot read how many jobs there are: other processes add them up all the time";
+        let message = "cannot count jobs: other processes changed the counts at every try";
         Err(Error::new(ErrorKind::Contention, message))
     }
 
@@ -178,7 +177,7 @@ impl<T: Table> Partition<T> {
             match tokio::time::timeout(LONGEST, self.fold_all(FOLDS_BESIDE)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => debug!(%error, "cannot add up counts"),
-                Err(_) => debug!("adding up counts takes too long"),
+                Err(_) => debug!("adding up counts timed out"),
             }
         }
     }

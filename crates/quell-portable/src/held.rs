@@ -1,5 +1,5 @@
 //! What a process does in each queue, as far as its timer must know: the message that it holds, the
-//! claims under way, the jobs that it runs.
+//! claims in flight, the jobs that it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::notice::Notices;
 
 /// Jobs that are remembered of one held message; of more, the queue is looked at once more.
 const MOST: usize = 10_000;
-/// How long a worker has to take back a lease that it saw had lapsed, before the next look.
+/// How long a worker has to take back a lease that it saw had expired, before the next look.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// All queues.
@@ -31,7 +31,7 @@ pub(crate) struct Held {
 #[derive(Debug, Default)]
 struct Seen {
     message: Option<Message>,
-    /// Claims that are under way.
+    /// Claims in flight.
     claiming: u32,
     /// Jobs that run here, and until when their leases hold.
     running: BTreeMap<JobId, Timestamp>,
@@ -46,14 +46,14 @@ struct Message {
     watches: bool,
     /// What the last claim said that began after it came.
     next: Option<NextDue>,
-    /// Claims that began before it came, and are under way.
+    /// Claims in flight that began before it came.
     older: u32,
 }
 
 /// What to do about a message that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// There is more to do here, or something is under way.
+    /// There is more to do here, or a claim or job is in flight.
     Hold,
     /// No claim was made since it came, and nothing runs here.
     Idle,
@@ -70,11 +70,11 @@ pub(crate) struct Left {
     pub(crate) due: Option<Timestamp>,
     /// Whether others may run jobs that no message covers any more.
     pub(crate) watches: bool,
-    /// When to see whether their leases have lapsed.
+    /// When to see whether their leases have expired.
     pub(crate) lapse: Option<Timestamp>,
 }
 
-/// A batch under way; of one that failed or was dropped nobody knows whether it started jobs.
+/// A batch in flight. After one that failed or was dropped it is unknown whether it started jobs.
 #[derive(Debug)]
 pub(crate) struct Doubt<'h> {
     held: Option<&'h Held>,
@@ -101,8 +101,8 @@ impl Drop for Doubt<'_> {
 }
 
 impl Held {
-    /// Jobs may run in a queue of which no process knows: whoever holds its message watches for their
-    /// leases.
+    /// Jobs may run in a queue that no process knows of: the process that holds its message watches for
+    /// their leases.
     fn watch(&self, queue: &QueueName) {
         if let Some(message) = self.queues().get_mut(queue).and_then(|seen| seen.message.as_mut()) {
             message.watches = true;
@@ -160,7 +160,7 @@ impl Held {
         seen.claiming = seen.claiming.saturating_add(1);
     }
 
-    /// A claim has ended; none where it failed, and may have started jobs that nobody runs.
+    /// A claim has ended; none where it failed, and may have started jobs that no worker runs.
     pub(crate) fn claimed(&self, queue: &QueueName, claimed: Option<&Claimed>) {
         let mut queues = self.queues();
         let seen = queues.entry(queue.clone()).or_default();
@@ -182,8 +182,8 @@ impl Held {
         self.changed.notify_waiters();
     }
 
-    /// Nothing in a queue starts before its settings change, which a message tells: those that are held
-    /// cover no jobs any more.
+    /// Nothing in a queue starts before its settings change, which a message announces: those that are
+    /// held cover no jobs any more.
     pub(crate) fn paused(&self, queue: &QueueName) {
         if let Some(message) = self.queues().get_mut(queue).and_then(|seen| seen.message.as_mut()) {
             message.ready.clear();
@@ -210,7 +210,7 @@ impl Held {
         self.queues().get(queue).is_some_and(|seen| seen.running.contains_key(&job))
     }
 
-    /// When the first lease of what this process runs lapses.
+    /// When the first lease of what this process runs expires.
     pub(crate) fn runs_until(&self, queue: &QueueName) -> Option<Timestamp> {
         let queues = self.queues();
         queues.get(queue).and_then(|seen| seen.running.values().min().copied())
@@ -229,7 +229,7 @@ impl Held {
         if next.due.is_some_and(|due| due <= next.now) {
             return Fate::Hold;
         }
-        // A worker that has seen that a lease has lapsed takes it back.
+        // A worker that has seen that a lease has expired takes it back.
         let look_at = |lapse| if lapse <= next.now { next.now + AGAIN } else { lapse };
         let left = Left {
             jobs: message.ready.iter().copied().collect(),
@@ -242,7 +242,7 @@ impl Held {
     }
 
     /// Holds the message of a queue no longer; says which jobs that it named have not started here, and
-    /// whether it watched for leases of others that lapse.
+    /// whether it watched for leases of others that expire.
     pub(crate) fn let_go(&self, queue: &QueueName) -> (Vec<JobId>, bool) {
         let mut queues = self.queues();
         let message = queues.get_mut(queue).and_then(|seen| seen.message.take());

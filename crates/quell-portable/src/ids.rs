@@ -103,7 +103,7 @@ impl<T: Table> Partition<T> {
         })
     }
 
-    /// Takes so many ids above this one.
+    /// Takes `count` ids above this one.
     pub(crate) async fn take_ids(&self, count: u64, above: u64) -> Result<TakenIds> {
         let take = |state: &mut State| {
             let from = state.ids.start;
@@ -129,7 +129,7 @@ impl<T: Table> Partition<T> {
 }
 
 fn no_ids() -> Error {
-    let message = "cannot take ids: other processes take them all the time";
+    let message = "cannot take ids: other processes took some at every try";
     Error::new(ErrorKind::Contention, message)
 }
 

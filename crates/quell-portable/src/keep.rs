@@ -43,7 +43,7 @@ impl<T: Table> Inner<T> {
                 }
                 Some(Ok(())) => return self.notices.timer.complete(&delivery).await,
                 Some(Err(error)) => {
-                    debug!(%error, "messages not sent on, trying again");
+                    debug!(%error, "cannot forward messages, retrying");
                     if !held.hold(queue, &left.jobs, left.watches) {
                         // A message that came meanwhile covers it.
                         return self.notices.timer.complete(&delivery).await;
@@ -62,7 +62,7 @@ impl<T: Table> Inner<T> {
                     return Ok(());
                 }
                 Err(error) => {
-                    debug!(%error, "lock not renewed, trying again");
+                    debug!(%error, "cannot renew lock, retrying");
                     sleep(PUT_OFF.0).await;
                 }
             }
@@ -74,7 +74,7 @@ impl<T: Table> Inner<T> {
         match self.now().await {
             Ok(now) => self.notices.held.judge(queue, now),
             Err(error) => {
-                debug!(%error, "table time unknown, message held");
+                debug!(%error, "cannot read the table's time, holding the message");
                 Fate::Hold
             }
         }
@@ -97,7 +97,7 @@ impl<T: Table> Inner<T> {
         };
         let mut rest = PUT_OFF.0;
         while let Err(error) = send().await {
-            warn!(%error, %queue, "messages of a lock that was lost not sent on, trying again");
+            warn!(%error, %queue, "cannot forward the messages of a lost lock, retrying");
             sleep(rest).await;
             rest = rest.saturating_mul(2).min(PUT_OFF.1 / 10);
         }

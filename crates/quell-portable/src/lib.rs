@@ -1,7 +1,7 @@
 //! Quell on any table of partitions, and on any timer.
 //!
 //! A [`Table`] keeps rows in the order of their names, in partitions, and changes several rows of one
-//! partition at once if nobody else has changed them meanwhile. That is enough for every promise. A
+//! partition at once if no other process has changed them meanwhile. That is enough for every promise. A
 //! [`Timer`] delivers a small message at a time: with it, workers wake up exactly when something is
 //! due, and need not ask.
 //!

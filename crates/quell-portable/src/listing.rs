@@ -126,7 +126,7 @@ impl<T: Table> Listing<T> {
         }
     }
 
-    /// Whether a batch was made; no also where nobody knows: who reads again finds out.
+    /// Whether a batch was made. False also where the outcome is unknown: the caller reads again.
     async fn commit(&self, changes: Vec<Change>) -> Result<bool> {
         match self.table.commit(&self.partition, changes).await {
             Ok(committed) => Ok(matches!(committed, Committed::Done(_))),
@@ -142,7 +142,7 @@ fn insert(row: String, value: &impl Serialize) -> Result<Change> {
 
 fn encode(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| {
-        Error::new(ErrorKind::Internal, "a row has no JSON form").with_source(error)
+        Error::new(ErrorKind::Internal, "cannot encode a row as JSON").with_source(error)
     })
 }
 
@@ -154,6 +154,6 @@ fn decode<V: DeserializeOwned>(row: &Row) -> Result<V> {
 }
 
 fn contended() -> Error {
-    let message = "cannot enter a partition: other processes change the list all the time";
+    let message = "cannot register a partition: other processes changed the list at every try";
     Error::new(ErrorKind::Contention, message)
 }

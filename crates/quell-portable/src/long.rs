@@ -31,7 +31,7 @@ fn part(row: &str, number: usize) -> String {
 /// How many parts the values of rows have that have parts.
 pub(crate) type PartCounts = BTreeMap<String, usize>;
 
-/// The changes that write a row, or remove it: of its parts, too. It had so many of them before.
+/// The changes that write a row or remove it, with its parts. It had `parts_before` of them.
 pub(crate) fn changes(change: Change, parts_before: usize, most: usize) -> Result<Vec<Change>> {
     let (row, mut changes, mut count) = (change.row.clone(), Vec::new(), 0);
     match change.value {
@@ -48,7 +48,7 @@ pub(crate) fn changes(change: Change, parts_before: usize, most: usize) -> Resul
                 });
             }
             let parts = serde_json::to_vec(&Parts { count, mark }).map_err(|error| {
-                Error::new(ErrorKind::Internal, "a row has no JSON form").with_source(error)
+                Error::new(ErrorKind::Internal, "cannot encode a row as JSON").with_source(error)
             })?;
             let value = [&[IN_PARTS], parts.as_slice()].concat();
             changes.push(Change { value: Some(value.into()), ..change });
@@ -111,7 +111,7 @@ async fn assemble<T: Table>(table: &T, partition: &str, row: Row) -> Result<(Opt
         }
         row = table.get(partition, std::slice::from_ref(&name)).await?.pop().flatten();
     }
-    let message = format!("cannot read the row {name:?}: other processes change it all the time");
+    let message = format!("cannot read the row {name:?}: other processes changed it at every try");
     Err(Error::new(ErrorKind::Contention, message))
 }
 

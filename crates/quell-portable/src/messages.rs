@@ -25,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const COMMIT: Duration = Duration::from_secs(60);
 /// How long a message waits for its row under one lock.
 const ROW: Duration = Duration::from_secs(5);
-/// The first pause after which a message that nobody could act on comes again, and the longest.
+/// The first pause after which a message that no process could act on comes again, and the longest.
 pub(crate) const PUT_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 /// The first pause after which a message comes again that is for workers of another process.
 const ELSEWHERE: Duration = Duration::from_millis(50);
@@ -39,14 +39,14 @@ pub(crate) const FOREIGN: &str =
 #[derive(Debug)]
 pub(crate) struct Inner<T: Table> {
     pub(crate) below: Box<dyn Below<T>>,
-    /// What workers hear: messages, and no commits of this process. A claim by a message needs no other.
+    /// What wakes workers: messages, and no commits of this process. A claim by a message needs no other.
     pub(crate) hub: WakeHub,
-    /// Somebody began to listen.
+    /// A worker began to listen.
     pub(crate) listened: Notify,
     pub(crate) notices: Arc<Notices>,
 }
 
-/// Takes messages while somebody listens.
+/// Takes messages while a worker listens.
 pub(crate) async fn receive<T: Table>(inner: Arc<Inner<T>>) {
     let (mut pause, mut handled) = (PUT_OFF.0, JoinSet::new());
     loop {
@@ -68,7 +68,7 @@ pub(crate) async fn receive<T: Table>(inner: Arc<Inner<T>>) {
                 }
             }
             Err(error) => {
-                warn!(%error, "no messages of the timer, workers look by themselves");
+                warn!(%error, "cannot receive messages of the timer, workers poll");
                 inner.hub.wake(None, Timestamp::MIN);
                 sleep(pause).await;
                 pause = pause.saturating_mul(2).min(PUT_OFF.1 / 10);
@@ -93,7 +93,7 @@ enum Said {
 }
 
 impl<T: Table> Inner<T> {
-    /// Handles one message. Where that fails, its lock lapses and it comes again.
+    /// Handles one message. Where that fails, its lock expires and it comes again.
     async fn handle(&self, received: Received) {
         let Received { body, deliveries, delivery } = received;
         let said = match Carried::read(&body) {
@@ -114,9 +114,9 @@ impl<T: Table> Inner<T> {
         };
         match done {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                debug!(%error, "message is another process's now");
+                debug!(%error, "message belongs to another process now");
             }
-            Err(error) => warn!(%error, "message not handled, it comes again"),
+            Err(error) => warn!(%error, "cannot handle message, the timer delivers it again"),
             Ok(()) => {}
         }
     }
@@ -188,8 +188,8 @@ impl<T: Table> Inner<T> {
             let again = Notice { jobs, at: now + ROW, watches: false, ..notice.clone() };
             self.notices.send(again, now).await?;
         }
-        // Where a process that held this message has gone, jobs that it had started lapse. Workers take
-        // them back once they are awake, and seen to be (R25).
+        // Where a process that held this message has gone, the leases of its jobs expire. Workers take
+        // them back once they are awake and have sent a heartbeat (R25).
         let watches = notice.watches || notice.jobs.is_empty() || verdict.has_lapsed;
         if verdict.ready.is_empty() && !watches {
             return self.notices.timer.complete(&delivery).await;
@@ -235,8 +235,8 @@ impl<T: Table> Inner<T> {
         }
     }
 
-    /// Sends on what a message covered that nobody here can act on: the jobs, and the look for leases
-    /// that lapse.
+    /// Sends on what a message covered that no worker here can act on: the jobs, and the look for leases
+    /// that expire.
     pub(crate) async fn put_off(
         &self,
         notice: &Notice,
@@ -287,7 +287,7 @@ impl Verdict {
             }
             JobState::Scheduled => self.ready.push(id),
             JobState::Running if runs_here => {}
-            // Whoever started it has a message of its own.
+            // The process that started it has a message of its own.
             JobState::Running => self.has_lapsed |= job.lease_until.is_some_and(|at| at <= now),
             _ => {}
         }

@@ -154,7 +154,7 @@ fn of_key((task, key): &TaskKey) -> String {
     format!("{}:{}", text(task.as_str()), text(key.as_str()))
 }
 
-/// Text with all but letters, digits, `-`, `.` and `_` as `~` and the byte, or the hash of a long one.
+/// Text with all but A-Z, a-z, 0-9, `-`, `.` and `_` as `~` and the byte, or the hash of a long one.
 pub(crate) fn text(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -2,7 +2,7 @@
 //!
 //! A trigger with a dedup key travels in a message, whose name stands for the key: of messages with one
 //! name the timer keeps the first, for its window, so of callers that race one is accepted, and no row of
-//! the store is read or written. Whoever receives the message enqueues the trigger (`carried`).
+//! the store is read or written. The process that receives the message enqueues the trigger (`carried`).
 //!
 //! Invariant: whether a trigger goes this way depends on the option and on its having a dedup key, never
 //! on its size, on load or on a failure. Two callers with one key that took different ways would both be
@@ -161,7 +161,7 @@ impl Native {
         }
         // It is due now, so it cannot be cancelled.
         timer.schedule(&Message { body, name: Some(name) }, now, now).await?;
-        // Whether the timer knew the name already it tells nobody.
+        // The timer does not report whether it knew the name already.
         Ok(vec![Receipt::Pending; count])
     }
 
@@ -194,7 +194,9 @@ async fn keep<T: Table>(
     }
     let error = match inner.below.call(Some(now), Operation::Enqueue { batches }).await {
         Ok(Answer::Enqueue(answers)) => return answers,
-        Ok(_) => Error::new(ErrorKind::Internal, "the store answers another question"),
+        Ok(_) => {
+            Error::new(ErrorKind::Internal, "the store returned the answer of another operation")
+        }
         Err(error) => error,
     };
     let again = || Error::new(error.kind(), error.to_string());

@@ -1,6 +1,6 @@
 //! Notices: what a message of a timer says, and which of them a step must have sent before it commits.
 //!
-//! The promise that lets workers sleep: whatever is due or lapses at a time, a message that comes at
+//! The promise that lets workers sleep: whatever is due or expires at a time, a message that comes at
 //! that time or before is on its way, or a process holds one of the queue under its lock. So a message
 //! is sent *before* the rows are written. Where they surely were not, it is cancelled, as a message may
 //! start a process. One that comes all the same finds nothing and is ignored.
@@ -27,7 +27,7 @@ const MOST_LOST: usize = 1_000;
 /// How long a commit waits for the timer to cancel such messages.
 const CANCEL: Duration = Duration::from_millis(250);
 
-/// What a message says: in this queue something is due, or lapses, at this time.
+/// What a message says: in this queue something is due, or expires, at this time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Notice {
     /// The form of the message, for builds that come later.
@@ -46,7 +46,7 @@ pub(crate) struct Notice {
     /// The jobs; none where the whole queue is to be looked at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) jobs: Vec<JobId>,
-    /// How often nobody could do what it asks for.
+    /// How often no process could do what it requests.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) tries: u32,
     /// Whether a process that held it may have died of what it had started.
@@ -145,11 +145,11 @@ impl Notices {
         let lost = std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner));
         let cancels = lost.iter().map(|scheduled| async move {
             if let Err(error) = self.timer.cancel(scheduled).await {
-                debug!(%error, "message not cancelled");
+                debug!(%error, "cannot cancel message");
             }
         });
         if timeout(CANCEL, join_all(cancels)).await.is_err() {
-            debug!("messages not cancelled in time");
+            debug!("cancelling messages timed out");
         }
     }
 
@@ -165,17 +165,17 @@ impl Notices {
     async fn schedule(&self, notice: Notice, now: Timestamp) -> Result<Option<Scheduled>> {
         let store = notice.store.clone().or_else(|| self.store.get().cloned());
         if store.is_none() {
-            let message = "a notice was to be sent before the name of its store was read";
+            let message = "cannot send a notice: the name of its store has not been read";
             return Err(Error::new(ErrorKind::Internal, message));
         }
         let notice = Notice { store, ..notice };
         let body = serde_json::to_vec(&notice).map_err(|error| {
-            Error::new(ErrorKind::Internal, "a notice has no JSON form").with_source(error)
+            Error::new(ErrorKind::Internal, "cannot encode a notice as JSON").with_source(error)
         })?;
         self.timer.schedule(&Message { body, name: None }, now, notice.at).await
     }
 
-    /// The notices that a step needs: of each row that is due, lapses or ticks earlier than a message
+    /// The notices that a step needs: of each row that is due, expires or ticks earlier than a message
     /// is known to come. `was_there` says whether a row was there before.
     pub(crate) fn needed(
         &self,

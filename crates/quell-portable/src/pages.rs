@@ -7,7 +7,7 @@ use crate::partition::Partition;
 use crate::table::{Page, Range, Row, Table};
 
 impl<T: Table> Partition<T> {
-    /// The first rows of a range: so many, unless it ends before. A service may give fewer at a time.
+    /// The first rows of a range: `limit`, unless it ends before. A service may give fewer at a time.
     async fn page(&self, range: Range, limit: usize) -> Result<Page> {
         let (mut rows, mut range) = (Vec::new(), range);
         loop {

@@ -41,7 +41,7 @@ const ROOM: usize = 16 << 10;
 const GROWTH: usize = 512 << 10;
 /// After how many conflicts in a row of batches with the same place a process looks whether it is there.
 const LOOK_AFTER: u32 = 3;
-/// So many places are counted at most.
+/// The most places that are counted.
 const MOST_COUNTED: usize = 10_000;
 /// Rows that are read at a time of what hangs on a job.
 const PAGE: usize = 500;
@@ -77,7 +77,7 @@ pub struct Tx {
     now: Timestamp,
     /// The rows that were read, by their names in the table; none where there is none.
     read: BTreeMap<String, Option<table::Row>>,
-    /// Jobs of which all is read that hangs on them.
+    /// Jobs whose dependent rows are all read.
     whole: BTreeSet<JobId>,
     /// Which rows are in parts, and in how many.
     parts: PartCounts,
@@ -486,7 +486,7 @@ impl<T: Table> Backend for Partition<T> {
             None => Vec::new(),
         };
         let doubt = Doubt::of(self.notices.as_ref(), &started);
-        // Until it is known what became of the batch, nobody else gets its ids.
+        // Until the outcome of the batch is known, no other batch gets its ids.
         let mut ids = ids;
         let first = std::mem::replace(&mut ids.ids.start, ids.ids.end);
         let (written, (), ()) =
@@ -668,6 +668,6 @@ pub(crate) fn from_json<D: serde::de::DeserializeOwned>(row: &table::Row) -> Res
 
 pub(crate) fn to_json<S: serde::Serialize>(value: &S) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| {
-        Error::new(ErrorKind::Internal, "a row has no JSON form").with_source(error)
+        Error::new(ErrorKind::Internal, "cannot encode a row as JSON").with_source(error)
     })
 }

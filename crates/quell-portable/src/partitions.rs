@@ -21,8 +21,8 @@ use crate::timer::Timer;
 /// The tag of the partition that lists the others; no queue has a name with this sign.
 const LIST: &str = "#";
 
-/// A store of several partitions of a table, each with the queues that it is told to keep: a partition
-/// takes only so many requests a second, and several take more.
+/// A store of several partitions of a table, each with the queues that it is configured to keep: a
+/// partition takes a limited number of requests a second, and several take more.
 ///
 /// A queue is a partition of its own, or several. What a task's key promises (R7, R11, R16) is kept by
 /// one partition, so a task with keys keeps to one queue: `across_queues` of [`Capabilities`] is no. A

@@ -102,7 +102,7 @@ pub struct Page {
     pub next: Option<String>,
 }
 
-/// What came of a batch.
+/// The outcome of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Committed {
     /// All changes were made: the versions of the rows, in their order; none for one that was removed.
@@ -152,8 +152,8 @@ impl Bounds {
 
 /// Partitions of rows in the order of their names.
 ///
-/// Names of partitions and rows are of ASCII letters, digits and `-._~:`, from 1 to
-/// [`Bounds::name_bytes`] of them; names order byte by byte. A read sees every batch that was
+/// Names of partitions and rows have 1 to [`Bounds::name_bytes`] characters of `A-Z`, `a-z`, `0-9` and
+/// `-._~:`; names order byte by byte. A read sees every batch that was
 /// acknowledged before it began (no stale reads), and each row as some batch left it. Rows that are read
 /// together may be of different moments.
 ///

@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Timed<T: Table> {
     inner: Arc<Inner<T>>,
-    /// Takes messages while somebody listens, from the first who does.
+    /// Takes messages from the first subscription on, while a worker listens.
     receiver: Mutex<JoinSet<()>>,
     /// Whether the timer keeps dedup keys, and how.
     native: Option<Native>,
@@ -89,7 +89,7 @@ impl<T: Table> Timed<T> {
 
     /// The same store, whose timer keeps dedup keys in place of the table. A trigger with a dedup key
     /// travels in a message that is named after the key, and reaches the table when a worker receives it;
-    /// its receipt is [`Receipt::Pending`](quell_core::Receipt::Pending), as the timer tells nobody
+    /// its receipt is [`Receipt::Pending`](quell_core::Receipt::Pending), as the timer does not report
     /// whether it knew the name. All processes of a store must do the same, and schedules have no dedup
     /// keys there. Keys that the table holds from before do not count.
     ///
@@ -128,7 +128,7 @@ impl<T: Table> Timed<T> {
         };
         let is_held_back =
             claimed.jobs.is_empty() && claimed.next.due.is_some_and(|due| due <= claimed.next.now);
-        // Nothing starts before the settings change, which a message tells.
+        // Nothing starts before the settings change, which a message announces.
         if is_held_back && below.is_paused(&queue).await.unwrap_or(false) {
             claimed.next.due = None;
             notices.held.paused(&queue);
@@ -142,8 +142,8 @@ impl<T: Table> Timed<T> {
 #[async_trait]
 impl<T: Table> Store for Timed<T> {
     fn capabilities(&self) -> Capabilities {
-        // Messages wake workers when something is due. They tell nobody earlier that it will be, and no
-        // other process of ends and cancellations, as `push` would mean.
+        // Messages wake workers when something is due. They announce nothing earlier, and no ends and
+        // cancellations to other processes, as `push` would mean.
         Capabilities { push: false, timed: true, ..self.inner.below.capabilities() }
     }
 
@@ -210,7 +210,7 @@ impl<T: Table> Store for Timed<T> {
             async move { cancelled }
         });
         let wakeups = Box::pin(select(self.inner.hub.subscribe(), cancelled));
-        // Whoever listens has workers: a process without any takes no message from those that do.
+        // Only a process with workers listens: one without takes no message from those that have some.
         let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         if receiver.is_empty() {
             receiver.spawn(receive(Arc::clone(&self.inner)));
@@ -230,7 +230,7 @@ fn after_message(next: NextDue) -> NextDue {
     NextDue { due, ..next }
 }
 
-/// A claim under way; one that is dropped has failed, and may have started jobs that nobody runs.
+/// A claim in flight. One that is dropped has failed, and may have started jobs that no worker runs.
 struct Claiming<'c> {
     notices: &'c Notices,
     queue: &'c QueueName,

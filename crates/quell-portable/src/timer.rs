@@ -66,7 +66,7 @@ impl Scheduled {
 /// Delivers messages at a time, at least once each, in no order.
 ///
 /// A receiver holds a lock on what it was given; where the lock ends before the message is
-/// completed, the message is delivered again. Whoever no longer holds the lock is answered with an
+/// completed, the message is delivered again. A receiver that no longer holds the lock gets an
 /// error of kind [`NotFound`](quell_core::ErrorKind::NotFound), and changes nothing. Other errors are
 /// as those of a [`Table`](crate::Table).
 #[async_trait]
@@ -96,11 +96,11 @@ pub trait Timer: Send + Sync + fmt::Debug + 'static {
     /// nothing changes.
     async fn cancel(&self, scheduled: &Scheduled) -> Result<()>;
 
-    /// Takes at most so many messages whose time has come; waits for the first for at most `wait`.
+    /// Takes at most `most` messages whose time has come; waits for the first for at most `wait`.
     /// None after that time is no error.
     async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>>;
 
-    /// The bodies of at most so many messages that wait, as far as the timer shows them without delivering
+    /// The bodies of at most `most` messages that wait, as far as the timer shows them without delivering
     /// them, perhaps with what a service wraps around them; none by default.
     async fn peek(&self, most: usize) -> Result<Vec<Vec<u8>>> {
         let _unused = most;

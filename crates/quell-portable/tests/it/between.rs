@@ -66,7 +66,7 @@ impl std::fmt::Debug for Between {
 }
 
 impl Between {
-    /// Runs `work` before the first call of which `when` holds.
+    /// Runs `work` before the first call for which `when` returns true.
     pub(crate) fn before(
         &self,
         when: impl Fn(&Call<'_>) -> bool + Send + 'static,
@@ -176,7 +176,7 @@ pub(crate) fn at(second: u64) -> Option<Timestamp> {
     Some(Rig::START + Duration::from_secs(second))
 }
 
-/// A claim of at most so many jobs of task `t`, under leases of 30 s.
+/// A claim of at most `limit` jobs of task `t`, under leases of 30 s.
 pub(crate) fn claim(worker: &str, limit: usize) -> Claim {
     Claim {
         queue: queue(),
@@ -193,7 +193,7 @@ pub(crate) async fn enqueue(store: &impl Steps, second: u64, trigger: NewTrigger
     all.pop().unwrap().unwrap().pop().unwrap()
 }
 
-/// Triggers so many jobs without a key at second 0.
+/// Triggers `count` jobs without a key at second 0.
 pub(crate) async fn plains(store: &impl Steps, count: usize) -> Vec<JobId> {
     let mut ids = Vec::new();
     for _ in 0..count {

@@ -23,7 +23,7 @@ const TRIGGERS: usize = 100;
 /// Of a hundred triggers, at most one takes more tries.
 const MOST_TRIES: usize = 3;
 
-/// A table whose calls take a random time, of which half passes before anything is done.
+/// A table whose calls take a random time, half of it before anything is done.
 #[derive(Debug)]
 struct Slow {
     table: MemoryTable,

@@ -76,7 +76,7 @@ async fn r21_r25_rows_of_running_jobs_that_are_no_json_hold_up_no_lapse() {
     }
     let _reaped = store.reap(at(100), 100).await;
     let job = store.job(ids[19]).await.unwrap().unwrap();
-    assert_eq!(job.state, JobState::Scheduled, "its lease lapsed long ago");
+    assert_eq!(job.state, JobState::Scheduled, "its lease expired long ago");
     expect_exact(&two.table).await;
 }
 

@@ -30,7 +30,7 @@ const WINDOW: Duration = Duration::from_secs(600);
 const LOCK: Duration = Duration::from_secs(30);
 const DAY: u64 = 24 * 3_600;
 
-/// A timer whose calls fail when they are told to.
+/// A timer whose calls fail on request.
 #[derive(Clone, Debug)]
 struct Faulty {
     timer: MemoryTimer,
@@ -324,7 +324,7 @@ async fn r16_r18_a_message_that_the_timer_refused_burns_no_key() {
     assert_eq!(payloads(&worker).await, ["2".to_owned()].into());
 }
 
-/// The caller is told that nobody knows, and its key makes trying again safe.
+/// The caller gets an unknown outcome, and its key makes a retry safe.
 #[tokio::test(start_paused = true)]
 async fn r01_r18_a_lost_answer_of_the_timer_is_told_and_trying_again_makes_no_second_job() {
     let scene = Scene::new();
@@ -361,7 +361,7 @@ async fn r01_r18_a_message_outlives_the_processes_that_could_not_act_on_it() {
 async fn r01_r18_a_message_that_comes_again_makes_no_second_job() {
     let scene = Scene::new();
     let (mut client, mut worker) = (scene.client().await, scene.worker().await);
-    // The trigger's message, and not the one that wakes a worker, as nobody works yet.
+    // The trigger's message, and not the one that wakes a worker, as no worker runs yet.
     scene.timer.completes.store(1, Ordering::SeqCst);
     client.rig.trigger_batch(batch("d", &["1", "2"])).await;
     scene.taken_in(&worker, 2).await;
@@ -406,7 +406,7 @@ async fn r18_a_message_that_is_too_old_is_put_aside() {
     assert!(dead[0].1.contains("336 h old, the limit is 336 h"), "{}", dead[0].1);
 }
 
-/// A message is held while the table is away: given back, a service would put it aside in the end.
+/// A message is held while the table is unreachable: released each time, it would be put aside in the end.
 #[tokio::test(start_paused = true)]
 async fn r01_r18_r39_a_message_waits_for_a_table_that_is_away() {
     let scene = Scene::new();

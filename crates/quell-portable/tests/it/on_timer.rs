@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// A store whose table and timer have the time of each call. It answers as one without a timer where the
 /// timer makes a difference: a worker is to look by itself later than something is due, and not at all
-/// for what is paused, because messages tell of both.
+/// for what is paused, because messages announce both.
 #[derive(Debug)]
 struct Polled {
     store: Timed<MemoryTable>,

@@ -19,7 +19,7 @@ use quell_engine::Engine;
 use quell_portable::{Change, Condition, MemoryTable, Partition, Partitions, Range, Spread, Table};
 use tokio::task::JoinSet;
 
-/// Partitions are told apart by what ids leave of this.
+/// An id modulo this is the number of its partition.
 const PARTITIONS: u64 = 1_024;
 
 /// The ids of the first of several.
@@ -313,7 +313,7 @@ async fn r18_a_store_whose_numbers_are_all_given_takes_no_other_queue() {
     assert_eq!(other.job(last).await.unwrap().unwrap().id, last);
 }
 
-/// A failover may lose what the list was told last. A number that is given twice would send the calls
+/// A failover may lose the last writes to the list. A number that is given twice would send the calls
 /// about one queue's jobs to the other's partition.
 #[tokio::test]
 async fn r39_a_list_that_forgot_a_partition_is_told_and_not_believed() {
@@ -337,7 +337,7 @@ async fn r39_a_list_that_forgot_a_partition_is_told_and_not_believed() {
     assert!(error.to_string().contains("\"p:s:x\""), "{error}");
 }
 
-/// Names that are long or hold other signs are told apart, and found again.
+/// Names that are long or have other characters stay distinct, and are found again.
 #[tokio::test]
 async fn r06_partitions_of_long_names_never_meet() {
     let table = table();

@@ -41,7 +41,7 @@ async fn r11_a_window_never_waits_for_an_attempt_that_has_ended() {
     assert_eq!(start(&*two.second, 100, 1).await.len(), 1);
 }
 
-/// A join that forbids attempts to overlap sees no older window; meanwhile one is put back, and sees
+/// A join that forbids attempts to overlap sees no older window; meanwhile one is rescheduled, and sees
 /// a window that may overlap.
 #[tokio::test]
 async fn r11_two_windows_of_a_key_that_must_not_overlap_never_run_at_once() {
@@ -128,7 +128,7 @@ async fn r31_a_new_limit_holds_for_a_claim_that_began_before_it() {
     assert_eq!(started.len(), 0, "more than one attempt after the limit of one");
 }
 
-/// A claim reads that a queue is not paused, and starts jobs after whoever paused it was told so.
+/// A claim reads that a queue is not paused, and would start jobs after the pause was acknowledged.
 #[tokio::test]
 async fn r33_a_claim_that_began_before_a_pause_starts_nothing_after_it() {
     let two = two();
@@ -145,7 +145,7 @@ async fn r33_a_claim_that_began_before_a_pause_starts_nothing_after_it() {
     assert_eq!(started.len(), 0, "a paused queue hands out nothing");
 }
 
-/// The result of an effect comes after the lease was lost, and after the next attempt was told that
+/// The result of an effect comes after the lease was lost, and after the next attempt has read that
 /// there is none.
 #[tokio::test]
 async fn r23_an_attempt_that_lost_its_lease_records_no_result() {

@@ -118,7 +118,7 @@ async fn r06_r07_r08_r34_published_scenarios_run_by_messages_of_several_partitio
     }
 }
 
-/// Published: a conflict starts over. Two processes open the same window at one time.
+/// Published: a conflict is retried. Two processes open the same window at one time.
 #[tokio::test(start_paused = true)]
 async fn r06_r34_processes_that_open_one_window_at_one_time_share_it() {
     let world = World::new();

@@ -101,7 +101,7 @@ async fn r12_r19_a_failed_window_of_many_idempotency_keys_is_absorbed() {
     store.settle(at(62), vec![failed]).await.unwrap();
 }
 
-/// A window that cannot be taken back in one batch, whose lease lapsed before that of another job.
+/// A window that cannot be taken back in one batch, whose lease expired before that of another job.
 #[tokio::test]
 async fn r21_r25_a_lease_that_cannot_be_taken_back_holds_up_no_other() {
     let two = two();
@@ -115,7 +115,7 @@ async fn r21_r25_a_lease_that_cannot_be_taken_back_holds_up_no_other() {
     start(store, 62, 1).await;
     let _reaped = store.reap(at(1_000), 100).await;
     let job = store.job(other).await.unwrap().unwrap();
-    assert_eq!(job.state, JobState::Scheduled, "its lease lapsed long ago");
+    assert_eq!(job.state, JobState::Scheduled, "its lease expired long ago");
 }
 
 /// As many idempotency keys of one job as one batch cannot change.
@@ -164,7 +164,7 @@ async fn r01_what_is_accepted_can_start_and_end() {
     assert!(runs.is_ok(), "accepted with {length} bytes: {runs:?}");
 }
 
-/// A window that fits into its heir by their bound, and not into a batch.
+/// A window that fits into its successor by their bound, and not into a batch.
 #[tokio::test]
 async fn r12_r21_a_lapsed_job_that_is_too_large_for_its_heir_holds_up_no_other() {
     let two = two_with(narrow());
@@ -177,7 +177,7 @@ async fn r12_r21_a_lapsed_job_that_is_too_large_for_its_heir_holds_up_no_other()
     start(store, 12, 1).await;
     let _reaped = store.reap(at(1_000), 100).await;
     let job = store.job(other).await.unwrap().unwrap();
-    assert_eq!(job.state, JobState::Scheduled, "its lease lapsed long ago");
+    assert_eq!(job.state, JobState::Scheduled, "its lease expired long ago");
 }
 
 /// A schedule whose trigger is refused, because its window has no room left in a row.
@@ -230,7 +230,7 @@ async fn r23_results_beyond_the_longest_row_are_refused_with_the_limit() {
     assert_eq!(store.settle(at(1), settled).await.unwrap()[0].became, SettledAs::Succeeded);
 }
 
-/// A failed job and its heir, each of the usual bound, with errors on record.
+/// A failed job and its successor, each of the usual bound, with errors on record.
 #[tokio::test]
 async fn r12_r24_jobs_of_the_usual_bounds_go_back() {
     // The bounds of Azure Table Storage.
@@ -278,7 +278,7 @@ async fn r10_a_window_closes_at_the_bound_of_the_store() {
     assert_ne!(first, second, "both do not fit into one");
 }
 
-/// A job with so many errors on record that its lapse does not fit beside them.
+/// A job with errors on record that leave no room for the record of an expired lease.
 #[tokio::test]
 async fn r21_a_lease_that_cannot_be_taken_back_at_all_holds_up_no_other() {
     let two = two_with(narrow());

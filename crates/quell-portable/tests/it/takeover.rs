@@ -34,7 +34,7 @@ async fn ended_once(rig: &Rig, job: &ClaimedJob) {
     assert_eq!(outcomes, [Some(AttemptOutcome::Lapsed), Some(AttemptOutcome::Succeeded)]);
 }
 
-/// Published: the lock and the row are lost in mid-run; the run is told to stop and can delete nothing.
+/// Published: the lock and the row are lost in mid-run; the run is cancelled and can delete nothing.
 #[tokio::test(start_paused = true)]
 async fn r21_a_run_that_lost_its_lock_and_its_lease_stops_and_changes_nothing() {
     let scene = Scene::new();

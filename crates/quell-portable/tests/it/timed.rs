@@ -34,11 +34,11 @@ pub(crate) struct Counted {
     pub(crate) refuses: Arc<AtomicU64>,
     /// The answers to the next batches, in place of the table's.
     answers: Arc<Mutex<VecDeque<WriteFails>>>,
-    /// Whether it tells no time.
+    /// Whether its clock fails.
     has_no_time: Arc<AtomicBool>,
 }
 
-/// How a batch fails of which no row is written.
+/// How a batch fails that writes no row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteFails {
     Conflict,
@@ -55,7 +55,7 @@ impl Table for Counted {
     /// The clock of a service is known from its last answer.
     async fn now(&self) -> Result<Timestamp> {
         if self.has_no_time.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Unavailable, "the table tells no time"));
+            return Err(Error::new(ErrorKind::Unavailable, "the table returned no time"));
         }
         self.table.now().await
     }
@@ -140,7 +140,7 @@ impl Scene {
         self.timer.advance(now);
     }
 
-    /// Waits until so many messages are left.
+    /// Waits until this number of messages is left.
     pub(crate) async fn settles_at(&self, messages: usize) {
         let left = || self.timer.waiting().len();
         let reached = async {
@@ -154,7 +154,7 @@ impl Scene {
 }
 
 impl Process {
-    /// What a worker claims when it is woken next, once it has taken back what has lapsed.
+    /// What a worker claims when it is woken next, once it has taken back expired leases.
     pub(crate) async fn woken(&mut self) -> Vec<ClaimedJob> {
         loop {
             let woken = timeout(LONG, self.wakeups.next()).await.unwrap().unwrap();
@@ -171,7 +171,7 @@ impl Process {
         jobs.remove(0)
     }
 
-    /// Works whenever it is woken, until so many messages are left.
+    /// Works whenever it is woken, until this number of messages is left.
     pub(crate) async fn works_until(&mut self, scene: &Scene, messages: usize) {
         let reached = async {
             while scene.timer.waiting().len() != messages {
@@ -258,7 +258,7 @@ async fn r01_a_message_whose_row_was_never_written_is_ignored() {
     scene.at(10, &mut [&mut client, &mut worker.rig]);
     let other = worker.woken_one().await;
     worker.rig.succeed(&other).await;
-    // While the step may still be under way the message waits for it, and no longer.
+    // While the step may still be in flight the message waits for it, and no longer.
     scene.settles_at(1).await;
     scene.at(61, &mut [&mut client, &mut worker.rig]);
     worker.works_until(&scene, 0).await;
@@ -369,7 +369,7 @@ async fn r21_what_started_without_a_message_is_taken_back_by_one() {
     let started = looks.claim_one().await;
     drop(looks);
     let mut heir = scene.worker();
-    // The message of the window finds that somebody runs it.
+    // The message of the window finds that another worker runs it.
     scene.at(11, &mut [&mut client, &mut heir.rig]);
     while scene.timer.waiting() != [Rig::START + Duration::from_secs(40)] {
         assert!(!scene.timer.waiting().is_empty());
@@ -466,7 +466,7 @@ async fn r21_a_lock_that_is_lost_leaves_no_job_behind_that_others_know() {
     scene.timer.lose_locks();
     drop(client);
     tokio::time::sleep(LOCK).await;
-    assert!(scene.timer.scheduled() > held, "their jobs are named anew");
+    assert!(scene.timer.scheduled() > held, "their jobs are named again");
     knows.rig.succeed(&job).await;
 }
 
@@ -487,7 +487,7 @@ async fn r24_a_failure_comes_again_at_its_time_until_the_job_is_dead() {
     assert_eq!(worker.rig.job(id).await.state, JobState::Dead);
 }
 
-/// R32: a queue that is paused wakes nobody; when it goes on, a message says so.
+/// R32: a paused queue wakes no worker; when it is resumed, a message wakes them.
 #[tokio::test(start_paused = true)]
 async fn r32_a_paused_queue_goes_on_by_a_message() {
     let scene = Scene::new();
@@ -547,7 +547,7 @@ async fn r34_foreign_messages_are_put_aside() {
     worker.sleeps().await;
 }
 
-/// Who is woken by nobody asks for nothing: not in ten minutes, with windows that are not due.
+/// A worker that is not woken sends no request: not in ten minutes, with windows that are not due.
 #[tokio::test(start_paused = true)]
 async fn r34_nothing_is_asked_of_the_table_while_nothing_is_due() {
     let scene = Scene::new();

@@ -50,7 +50,7 @@ impl Scene {
         rig(self.timed(self.table.clone()).await)
     }
 
-    /// A worker, whose commits can be told to fail.
+    /// A worker, whose commits can be made to fail.
     async fn worker(&self) -> (Worker, Between) {
         let between = two_with(self.table.clone()).between;
         let rig = rig(self.timed(between.clone()).await);
@@ -86,8 +86,8 @@ impl Worker {
     }
 }
 
-/// Another partition may answer the same claim, so its caller hears of no failure: the jobs run nowhere, and
-/// a message tells of the end of their leases.
+/// Another partition may answer the same claim, so its caller gets no error: the jobs run nowhere, and a
+/// message announces the end of their leases.
 #[tokio::test(start_paused = true)]
 async fn r21_a_claim_of_which_one_partition_lost_the_answer_leaves_no_job_behind() {
     let scene = Scene::new();
@@ -122,7 +122,7 @@ async fn r01_r34_a_timer_that_is_new_to_a_store_is_told_what_all_partitions_have
     store.announce().await.unwrap();
     let at = |second| Rig::START + secs(second);
     let told: std::collections::BTreeSet<_> = scene.timer.waiting().into_iter().collect();
-    assert_eq!(told, [at(0), at(10), at(30)].into(), "backlogs, windows, and leases that lapse");
+    assert_eq!(told, [at(0), at(10), at(30)].into(), "backlogs, windows, and leases that expire");
     let rig = rig(store);
     let mut worker = Worker { wakeups: rig.store.wakeups(), rig };
     let mut ran = 0;

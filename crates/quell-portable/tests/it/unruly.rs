@@ -1,5 +1,5 @@
 //! Timers that duplicate, reorder, delay and hasten messages and lose locks and answers, under processes
-//! that die: every trigger is covered by a run that starts after it, and nobody polls.
+//! that die: every trigger is covered by a run that starts after it, and no worker polls.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -168,7 +168,7 @@ impl World {
             while wakeups.next().await.is_some() {
                 while running.try_join_next().is_some() {}
                 let limit = random.usize(1..=3);
-                // A worker takes back what has lapsed, when it is told.
+                // A worker takes back expired leases when it is woken.
                 let _reaped = store.reap(None, 1_000).await;
                 loop {
                     let claim = Claim { limit, ..Rig::wish(limit) };

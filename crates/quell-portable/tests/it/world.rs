@@ -111,7 +111,7 @@ impl World {
         self.worker_with(100, runs, takes).await
     }
 
-    /// The same, which runs so many jobs at a time.
+    /// The same, which runs `slots` jobs at a time.
     pub(crate) async fn worker_with(&self, slots: usize, runs: &Runs, takes: Duration) -> Worker {
         let (store, runs, began) = (self.store().await, Arc::clone(runs), self.began);
         let mut process = JoinSet::new();

@@ -29,7 +29,7 @@ pub(super) struct Dangers {
     pub(super) kills: bool,
     healed: AtomicBool,
     busy_until: Mutex<Option<Instant>>,
-    /// Batches that met another process's.
+    /// Batches with a write conflict with another process's.
     pub(super) conflicts: AtomicU64,
 }
 
