@@ -7,7 +7,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::missing_panics_doc,
-    reason = "a panic is how a finding is told"
+    reason = "a fuzz target reports a finding by a panic"
 )]
 
 mod http;
@@ -30,7 +30,7 @@ pub const CHECKS: [(&str, Check); 7] = [
     ("values", values),
 ];
 
-/// The input as text in so many parts, which a line of `----` divides; none where there are fewer.
+/// The input as text in `N` parts, which a line of `----` divides; none where there are fewer.
 fn parts<const N: usize>(data: &[u8]) -> Option<[&str; N]> {
     let text = std::str::from_utf8(data).ok()?;
     let mut parts = text.splitn(N, "\n----\n");

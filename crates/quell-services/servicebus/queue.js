@@ -1,6 +1,7 @@
 'use strict';
 // A queue with the rules of Azure Service Bus: locks, redelivery, schedules, duplicate detection, time
-// to live and dead letters. It knows nothing of AMQP; `wake` is called when messages may be delivered.
+// to live and a dead-letter queue. It knows nothing of AMQP; `wake` is called when messages may be
+// delivered.
 //
 // Invariant: a message is in one of `scheduled` and `ready`, and only ready messages have a lock.
 

@@ -55,8 +55,8 @@ impl Member {
 }
 
 impl RedisCluster {
-    /// Starts a cluster of so many masters, each with so many replicas; settings are as for
-    /// [`Redis::start`]. It is whole once this returns: every replica is ready to take over.
+    /// Starts a cluster of `masters`, each with `replicas`; settings are as for [`Redis::start`]. It is
+    /// whole once this returns: every replica is ready to take over.
     ///
     /// # Errors
     /// Where it cannot be installed or started, with what was said; and where fewer than three
@@ -85,8 +85,8 @@ impl RedisCluster {
             create.env("REDISCLI_AUTH", password);
         }
         let output = create.stdin(Stdio::null()).output().context("cannot run redis-cli")?;
-        let told = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success(), "no cluster: {told}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "no cluster: {text}");
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl RedisCluster {
     /// A node.
     ///
     /// # Errors
-    /// Where there are not so many.
+    /// Fails where there is none of this number.
     pub fn node(&self, node: usize) -> anyhow::Result<&Redis> {
         self.nodes.get(node).with_context(|| format!("node {node}: there is none"))
     }
@@ -129,7 +129,7 @@ impl RedisCluster {
     /// A node, to hurt it.
     ///
     /// # Errors
-    /// Where there are not so many.
+    /// Fails where there is none of this number.
     pub fn node_mut(&mut self, node: usize) -> anyhow::Result<&mut Redis> {
         self.nodes.get_mut(node).with_context(|| format!("node {node}: there is none"))
     }
@@ -184,7 +184,7 @@ impl RedisCluster {
         self.master_of(key)
     }
 
-    /// Kills the master of a key and its replicas, so that its slots are nobody's; says which nodes
+    /// Kills the master of a key and its replicas, so that no node serves its slots; returns which nodes
     /// they were.
     ///
     /// # Errors
@@ -292,7 +292,7 @@ impl RedisCluster {
         while self.move_keys(slot, from, to, KEYS)? > 0 {}
         let (from, to) = (self.node(from)?, self.node(to)?);
         let id = myself(to)?.id;
-        // The new master first: else nobody has the slot for a moment. Replicas are told by masters.
+        // The new master first: else no node has the slot for a moment. Masters notify their replicas.
         let others = self.running().filter(|node| ![from.port(), to.port()].contains(&node.port()));
         for node in [to, from].into_iter().chain(others) {
             if myself(node)?.is_master {
@@ -323,7 +323,7 @@ impl RedisCluster {
         Ok(())
     }
 
-    /// Moves so many keys at most, and says how many there were.
+    /// Moves at most `most` keys, and returns how many there were.
     fn move_keys(&self, slot: u16, from: usize, to: usize, most: usize) -> anyhow::Result<usize> {
         let (from, to) = (self.node(from)?, self.node(to)?);
         // Keys are bytes: they are read and handed back as quoted strings.

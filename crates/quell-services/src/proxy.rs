@@ -15,7 +15,7 @@ use anyhow::Context;
 /// Where in the server's replies a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cut {
-    /// As soon as so many bytes have passed: whatever the client says next does not arrive.
+    /// As soon as this number of bytes has passed: what the client sends next does not arrive.
     After(usize),
     /// When the server has sent a byte more, which does not arrive: it has done what it was asked.
     Before(usize),
@@ -40,7 +40,7 @@ pub struct Proxy {
     accepts: Option<JoinHandle<()>>,
 }
 
-/// What passes, and who is told when that changes.
+/// What passes, and a notification when that changes.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<State>,
@@ -80,7 +80,7 @@ impl Connection {
     }
 
     fn close(&self) {
-        // Whoever is gone already needs no closing.
+        // A side that is gone needs no closing.
         let _gone = self.client.shutdown(Shutdown::Both);
         let _gone = self.server.shutdown(Shutdown::Both);
     }
@@ -111,8 +111,8 @@ impl Proxy {
         Proxy::sparing(server, b"")
     }
 
-    /// Likewise, but connections whose client says this are let through and not counted, such as
-    /// those that only hear hints.
+    /// Likewise, but connections whose client sends this are let through and not counted, such as
+    /// those that only receive notifications.
     ///
     /// # Errors
     /// Where no port is free.
@@ -183,8 +183,8 @@ impl Proxy {
         self.gate.changed.notify_all();
     }
 
-    /// Closes the server's side of the connections that are silent, as a server does that probes them;
-    /// their clients hear nothing of it, ever. Says how many there were.
+    /// Closes the server's side of the connections that are silent, as a server does that probes them.
+    /// Their clients are never notified. Returns how many there were.
     #[must_use]
     pub fn abandon(&self) -> usize {
         let state = self.gate.lock();
@@ -193,7 +193,7 @@ impl Proxy {
             .map(|connection| {
                 connection.is_silent_up.store(true, Ordering::Relaxed);
                 connection.is_abandoned.store(true, Ordering::Relaxed);
-                // Whoever is gone already needs no closing.
+                // A side that is gone needs no closing.
                 let _gone = connection.server.shutdown(Shutdown::Both);
             })
             .count()
@@ -209,7 +209,7 @@ impl Proxy {
     pub fn reset(&self) -> usize {
         let connections = std::mem::take(&mut self.gate.lock().connections);
         for connection in &connections {
-            // Disconnected, a socket answers with a reset at once, whoever else reads from it.
+            // Disconnected, a socket answers with a reset at once, even while another thread reads from it.
             let _gone = rustix::net::connect_unspec(&connection.client);
             connection.close();
         }
@@ -221,7 +221,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.gate.lock().has_ended = true;
         self.gate.changed.notify_all();
-        // Its listener waits for somebody.
+        // Its listener waits for a connection.
         let _woken = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         if let Some(accepts) = self.accepts.take() {
             let _ended = accepts.join();
@@ -256,7 +256,7 @@ fn accept(listener: &TcpListener, gate: &Arc<Gate>) {
         if gate.lock().has_ended {
             break;
         }
-        // A client of a server that is away is told so by the end of its connection.
+        // A client of a server that is away is notified by the end of its connection.
         let server = gate.server.load(Ordering::Relaxed);
         threads.extend(serve(client, server, gate).into_iter().flatten());
     }
@@ -290,7 +290,7 @@ fn serve(client: TcpStream, server: u16, gate: &Arc<Gate>) -> std::io::Result<[J
     let spawn = |run: fn(&Connection, &Gate) -> std::io::Result<()>| {
         let (connection, gate) = (Arc::clone(&connection), Arc::clone(gate));
         std::thread::Builder::new().name("proxy".to_owned()).spawn(move || {
-            // Either end closes both, but for a client who is to hear nothing.
+            // Either end closes both, except where the client must not notice.
             let _why = run(&connection, &gate);
             if !connection.is_abandoned.load(Ordering::Relaxed) {
                 connection.close();

@@ -70,7 +70,7 @@ impl Redis {
             let mut server = Redis::prepare(program, settings)?;
             match server.resume() {
                 Ok(()) => return Ok(server),
-                // Somebody was faster.
+                // Another process took the port first.
                 Err(error) if tries < TRIES && error.to_string().contains("in use") => {}
                 Err(error) => return Err(error),
             }

@@ -27,7 +27,7 @@ impl RedisSentinels {
     /// The name by which the Sentinels know the master.
     pub const MASTER: &str = "main";
 
-    /// Starts a master, so many replicas of it, and the Sentinels. It is whole once this returns: each
+    /// Starts a master, `replicas` of it, and the Sentinels. It is whole once this returns: each
     /// Sentinel knows the replicas and the other Sentinels.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl RedisSentinels {
     /// A server.
     ///
     /// # Errors
-    /// Where there are not so many.
+    /// Fails where there is none of this number.
     pub fn server(&self, number: usize) -> anyhow::Result<&Redis> {
         self.servers.get(number).with_context(|| format!("server {number}: there is none"))
     }
@@ -95,7 +95,7 @@ impl RedisSentinels {
     /// A server, to hurt it.
     ///
     /// # Errors
-    /// Where there are not so many.
+    /// Fails where there is none of this number.
     pub fn server_mut(&mut self, number: usize) -> anyhow::Result<&mut Redis> {
         self.servers.get_mut(number).with_context(|| format!("server {number}: there is none"))
     }

@@ -34,7 +34,8 @@ const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/servicebus");
 pub struct QueueOptions {
     /// How long a lock lasts. A minute by default.
     pub lock: Duration,
-    /// After how many deliveries a message that no receiver completed is a dead letter. 10 by default.
+    /// The number of deliveries after which a message that no receiver completed is dead-lettered. 10 by
+    /// default.
     pub max_deliveries: u32,
     /// For how long names of messages are remembered. None by default: duplicates pass.
     pub duplicate_window: Option<Duration>,
@@ -84,7 +85,7 @@ pub struct Counts {
     pub locked: usize,
     /// Those whose time has not come.
     pub scheduled: usize,
-    /// Its dead letters.
+    /// The messages in its dead-letter queue.
     pub dead: usize,
 }
 
@@ -166,7 +167,7 @@ impl ServiceBus {
         self.control(&json!({ "do": "create", "queue": queue, "options": options })).map(drop)
     }
 
-    /// Lets a fault happen to the queue so many times from now on; none ends it.
+    /// Lets a fault happen to the queue this number of times from now on; none ends it.
     ///
     /// # Errors
     /// Where the stand-in has ended.
@@ -217,7 +218,7 @@ impl ServiceBus {
         Ok(serde_json::from_value(self.control(&json!({ "do": "counts", "queue": queue }))?)?)
     }
 
-    /// The reasons of the queue's dead letters, the oldest first.
+    /// The reasons of the messages in the dead-letter queue, the oldest first.
     ///
     /// # Errors
     /// Where there is no such queue.

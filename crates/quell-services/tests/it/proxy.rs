@@ -18,12 +18,12 @@ fn connected(proxy: &Proxy) -> TcpStream {
     client
 }
 
-/// What comes back, up to so many bytes or the end of the connection.
+/// What comes back, up to `length` bytes or the end of the connection.
 fn answer(mut client: &TcpStream, say: &str, length: u64) -> String {
     client.write_all(say.as_bytes()).unwrap();
-    let mut told = String::new();
-    client.take(length).read_to_string(&mut told).unwrap();
-    told
+    let mut response = String::new();
+    client.take(length).read_to_string(&mut response).unwrap();
+    response
 }
 
 #[test]
@@ -38,8 +38,8 @@ fn replies_are_counted_and_cut_before_or_after_a_byte() {
     assert_eq!(proxy.unset(), (b"+PONG\r\n".to_vec(), true));
 
     proxy.set(Some(Cut::Before(9)));
-    let told = answer(&connected(&proxy), "PING\r\nINCR n\r\n", 99);
-    assert_eq!(told, "+PONG\r\n:1");
+    let response = answer(&connected(&proxy), "PING\r\nINCR n\r\n", 99);
+    assert_eq!(response, "+PONG\r\n:1");
     assert!(proxy.unset().1);
     assert_eq!(server.command(&["GET", "n"]).unwrap(), "1", "the server has done it");
 
@@ -88,8 +88,8 @@ fn a_reset_is_a_reset_and_new_connections_are_served() {
     let client = connected(&proxy);
     assert_eq!(answer(&client, "PING\r\n", 7), "+PONG\r\n");
     assert_eq!(proxy.reset(), 1);
-    let told = (&client).read(&mut [0; 1]).unwrap_err().kind();
-    assert_eq!(told, ErrorKind::ConnectionReset);
+    let response = (&client).read(&mut [0; 1]).unwrap_err().kind();
+    assert_eq!(response, ErrorKind::ConnectionReset);
     assert_eq!(answer(&connected(&proxy), "PING\r\n", 7), "+PONG\r\n");
 
     let client = connected(&proxy);
@@ -115,10 +115,10 @@ fn a_client_of_a_connection_that_the_server_gave_up_hears_nothing() {
         proxy.heal();
         client.set_read_timeout(Some(GLANCE)).unwrap();
         (&client).write_all(b"PING\r\n").unwrap();
-        let heard = (&client).read(&mut [0; 9]).map_err(|error| error.kind());
+        let received = (&client).read(&mut [0; 9]).map_err(|error| error.kind());
         assert!(
-            matches!(heard, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut)),
-            "{way:?}: {heard:?}"
+            matches!(received, Err(ErrorKind::WouldBlock | ErrorKind::TimedOut)),
+            "{way:?}: {received:?}"
         );
         assert_eq!(answer(&connected(&proxy), "PING\r\n", 7), "+PONG\r\n", "a new one works");
     }
