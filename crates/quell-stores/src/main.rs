@@ -67,7 +67,7 @@ fn main() -> anyhow::Result<()> {
 /// Scripts between two looks at the clock.
 const ROUND: u32 = 500;
 
-#[expect(clippy::print_stdout, reason = "a chore tells what it does")]
+#[expect(clippy::print_stdout, reason = "a chore prints what it does")]
 fn soak(store: Kind, minutes: u64) -> anyhow::Result<()> {
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let (mut scripts, mut steps) = (0, 0);
@@ -121,7 +121,7 @@ fn sim(args: &Sim) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "a chore tells what it does")]
+#[expect(clippy::print_stdout, reason = "a chore prints what it does")]
 async fn table() -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for kind in Kind::ALL {

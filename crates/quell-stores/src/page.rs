@@ -16,7 +16,7 @@ pub const PLACE: &str = "docs/conformance.md";
 const HEAD: &str = "\
 <!-- Written by `cargo xtask conformance`. A test fails when this is not what it would write. -->
 
-# What each store was asked, and what came of it
+# Conformance: each test of the suite, on each store
 
 Every store runs the same suite, in virtual time, on a fresh store per test. One row is one test; \
 the sentence is the first of its documentation, the name below it says where to find it. The rules \
