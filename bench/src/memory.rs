@@ -53,7 +53,7 @@ impl Work {
         (Work::Run, "start and end of a job, 100 a claim"),
     ];
 
-    /// Microseconds for each of so many.
+    /// Microseconds for each of `count`.
     async fn measure(self, store: &dyn Store, count: usize) -> anyhow::Result<f64> {
         let took = match self {
             Work::Open => triggers(store, 0..count, |n| n).await?,

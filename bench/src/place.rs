@@ -19,7 +19,7 @@ pub(crate) enum Place {
     Sqlite { folder: PathBuf, mode: Synchronous },
     /// A table in memory, of one partition.
     Table,
-    /// A table on the Azurite of this connection string; its queue in so many partitions.
+    /// A table on the Azurite of this connection string; its queue in this number of partitions.
     Azurite { connection: String, partitions: u32 },
 }
 

@@ -9,7 +9,7 @@ pub(crate) struct Told {
     pub(crate) failed: Option<String>,
 }
 
-/// Runs a program for so many seconds at most.
+/// Runs a program for this number of seconds at most.
 pub(crate) fn run(program: &Command, seconds: u32) -> Told {
     let ran = Command::new("timeout")
         .args(["--kill-after=5", &seconds.to_string()])

@@ -1,5 +1,5 @@
-//! How Quell alone scales on PostgreSQL: each part is a call of `quell-postgres-scaling`, which tells
-//! a table line by line; here they are put together. Of a part that fails, what it had told is shown.
+//! How Quell alone scales on PostgreSQL: each part is a call of `quell-postgres-scaling`, which prints
+//! a table line by line; here they are put together. Of a part that fails, the printed lines are shown.
 
 use std::io::Write;
 

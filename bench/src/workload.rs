@@ -211,7 +211,7 @@ pub(crate) async fn expire(place: &Place, count: usize) -> anyhow::Result<f64> {
     Ok(rate)
 }
 
-/// A worker that runs until told, and when its handlers started.
+/// A worker that runs until it is stopped, and when its handlers started.
 struct Working {
     starts: UnboundedReceiver<Instant>,
     stop: oneshot::Sender<()>,

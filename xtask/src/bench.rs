@@ -86,7 +86,7 @@ fn peer(root: &Path, name: &str) -> anyhow::Result<()> {
 }
 
 /// A program in JavaScript, with what it needs, in a folder of its own. (Not by `npm ci`: that wants
-/// the lock to name the binaries of platforms that nobody here has.)
+/// the lock to name the binaries of platforms that are not in use here.)
 fn node_peer(root: &Path, name: &str) -> anyhow::Result<()> {
     if !answers("npm", &["--version"]) {
         quell_services::install(&["nodejs", "npm"])?;

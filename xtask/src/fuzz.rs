@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 
 use crate::run::{answers, run};
 
-/// Runs one target or all of them, for so many minutes each.
+/// Runs one target or all of them, for this number of minutes each.
 pub(crate) fn fuzz(root: &Path, target: Option<&str>, minutes: u64) -> anyhow::Result<()> {
     ensure!(
         answers("cargo", &["fuzz", "--version"]),

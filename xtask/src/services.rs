@@ -12,7 +12,7 @@ use quell_services::{
 use crate::earlier::{EARLIER, built};
 use crate::run::run;
 
-/// Servers that run, and what tells tests where.
+/// Servers that run, and the variables with their addresses.
 #[derive(Debug)]
 pub(crate) struct Services {
     postgres: Postgres,
@@ -44,7 +44,7 @@ impl Services {
         })
     }
 
-    /// Tells a command where they are.
+    /// Sets the variables with their addresses for a command.
     pub(crate) fn tell<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         command
             .env(POSTGRES_URL, self.postgres.url())
@@ -58,8 +58,8 @@ fn started<T>(thread: ScopedJoinHandle<'_, anyhow::Result<T>>) -> anyhow::Result
     thread.join().map_err(|_| anyhow!("the thread that starts a server panicked"))?
 }
 
-/// Runs a command beside the servers, and tells it of the earlier build if that is there: few
-/// commands need it.
+/// Runs a command beside the servers, and sets the variable with the earlier build if that is there:
+/// few commands need it.
 pub(crate) fn with_services(root: &Path, command: &[String]) -> anyhow::Result<()> {
     let (program, args) = command.split_first().context("name a command")?;
     let services = Services::start()?;

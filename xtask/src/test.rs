@@ -105,7 +105,7 @@ fn step<R>(name: &str, run: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Resul
     Ok(answer)
 }
 
-#[expect(clippy::print_stdout, reason = "a chore tells what it does")]
+#[expect(clippy::print_stdout, reason = "a chore prints what it does")]
 pub(crate) fn tell(line: &str) {
     println!("{line}");
 }

@@ -329,7 +329,7 @@ pub(crate) struct Held {
     pub(crate) ended: f64,
 }
 
-/// Bytes that each of so many jobs holds while it waits, and after its end.
+/// Bytes that each of `jobs` takes while it waits, and after its end.
 pub(crate) async fn held(server: &Server, jobs: usize) -> anyhow::Result<Held> {
     let quell = Quell::open(&server.url()).await?;
     let empty = server.held().await?;
@@ -349,7 +349,7 @@ pub(crate) async fn held(server: &Server, jobs: usize) -> anyhow::Result<Held> {
     Ok(Held { waiting: each(waiting), ended: each(ended) })
 }
 
-/// Waits until the store counts so many as succeeded.
+/// Waits until the store counts this number of jobs as succeeded.
 async fn ended(quell: &Quell, jobs: usize) -> anyhow::Result<()> {
     loop {
         let counts = quell.store().counts().await?;

@@ -32,12 +32,12 @@ impl Contender {
     }
 }
 
-/// What is asked of Quell.
+/// The goal for Quell in a workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
-    /// At least so many times as much as the peer, and such a share of the floor.
+    /// At least this multiple of the peer, and this share of the floor.
     Ratios(f64, f64),
-    /// At least so much a second.
+    /// At least this much a second.
     Rate(f64),
     /// At most so much, and such a tail.
     Millis(f64, f64),
@@ -47,7 +47,7 @@ pub(crate) enum Goal {
     Quickest,
 }
 
-/// A workload: its name, what programs are told, and the goal.
+/// A workload: its name, the arguments of programs, and the goal.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) args: &'static [&'static str],
@@ -163,7 +163,7 @@ pub(crate) const WORKLOADS: [Workload; 11] = [
 ];
 
 impl Workload {
-    /// Whoever a goal compares is measured as often as it takes; the others stand beside them.
+    /// The number of rounds of a contender: more for those that a goal compares than for the others.
     pub(crate) fn rounds_of(&self, contender: Contender) -> u8 {
         let compared = match self.goal {
             Goal::Quickest => contender.1 == QUELL_BEST.1,

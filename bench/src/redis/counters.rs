@@ -28,7 +28,7 @@ impl Counters {
             let fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
             let mut found = fields.filter(|(field, _)| *field == name);
             let value = found.next().and_then(|(_, value)| value.parse::<f64>().ok());
-            value.with_context(|| format!("INFO does not tell {name}"))
+            value.with_context(|| format!("INFO has no number {name}"))
         };
         Ok(Counters {
             commands: field("total_commands_processed")?,

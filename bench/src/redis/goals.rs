@@ -1,4 +1,4 @@
-//! What is asked of Quell at its defaults, and whether the numbers of this run meet it.
+//! The goals for Quell at its defaults, and whether the numbers of this run meet them.
 
 use super::workloads::{QUELL, Workload};
 use super::{Found, Round, median_by};
@@ -13,7 +13,7 @@ const HEAD: &str = "\n**goals**: Quell at its defaults; the peer is the better o
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
-    /// At least so many times as much as the peer.
+    /// At least this multiple of the peer.
     Times(f64),
     /// At most so much, and such a tail.
     Within(f64, f64),
@@ -39,7 +39,7 @@ impl Goals {
         };
         let cell = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), shown);
         let (value, tail) = (quell.map(|(value, _)| value), quell.and_then(|(_, tail)| tail));
-        let told =
+        let reached =
             tail.map_or_else(|| cell(value), |tail| format!("{}, {}", cell(value), shown(tail)));
         let ratio = value.zip(peer).map(|(value, peer)| value / peer);
         let met = match goal.is_met(value, tail, peer) {
@@ -50,7 +50,7 @@ impl Goals {
         let (name, goal) = (workload.name, goal.words());
         let (peer, ratio) = (cell(peer), cell(ratio));
         self.rows.push_str(&format!(
-            "| {name} ({amount}) | {goal} | {told} | {peer} | {ratio} | {met} |\n"
+            "| {name} ({amount}) | {goal} | {reached} | {peer} | {ratio} | {met} |\n"
         ));
     }
 

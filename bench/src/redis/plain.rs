@@ -43,8 +43,8 @@ pub(super) fn takes_part(args: &[&str]) -> bool {
 
 /// Runs a workload on this server, and says what other programs would print.
 pub(super) fn ask(server: &Redis, args: &[&str], count: usize, seconds: u32) -> Told {
-    let told = measure(server, args, count, seconds);
-    told.unwrap_or_else(|error| Told { text: String::new(), failed: Some(format!("{error:#}")) })
+    let output = measure(server, args, count, seconds);
+    output.unwrap_or_else(|error| Told { text: String::new(), failed: Some(format!("{error:#}")) })
 }
 
 fn measure(server: &Redis, args: &[&str], count: usize, seconds: u32) -> anyhow::Result<Told> {
@@ -52,11 +52,11 @@ fn measure(server: &Redis, args: &[&str], count: usize, seconds: u32) -> anyhow:
     for step in steps(args) {
         let calls = count.div_ceil(step.jobs);
         let hash = server.command(&["SCRIPT", "LOAD", step.script])?;
-        let told = program::run(&step.command(server, &hash, calls), seconds);
-        if told.failed.is_some() {
-            return Ok(told);
+        let output = program::run(&step.command(server, &hash, calls), seconds);
+        if output.failed.is_some() {
+            return Ok(output);
         }
-        took += (calls as f64 / rate(&told.text)?).max(RESOLUTION);
+        took += (calls as f64 / rate(&output.text)?).max(RESOLUTION);
     }
     ensure!(took > 0.0, "it is not asked for this");
     let version = Command::new(PROGRAM).arg("--version").output()?;
@@ -167,8 +167,8 @@ mod tests {
         let server = Redis::start(&[]).unwrap();
         let card = |key: &str| server.command(&["ZCARD", key]).unwrap();
         let run = |args: &[&str], count: usize| {
-            let told = ask(&server, args, count, 60);
-            assert!(told.failed.is_none() && told.text.contains("\"value\""), "{told:?}");
+            let output = ask(&server, args, count, 60);
+            assert!(output.failed.is_none() && output.text.contains("\"value\""), "{output:?}");
         };
         run(&["batch"], 2_000);
         run(&["single", "--callers", "4"], 16);

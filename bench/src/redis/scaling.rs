@@ -1,6 +1,6 @@
 //! How evenly Quell's work spreads over the masters of a Cluster. Masters share this machine's
-//! processors, so it is not seconds that tell, but what each of them did for a job: its commands, its
-//! processor time, its bytes. The busiest one is the bound; ideally it does one part of so many.
+//! processors, so seconds show nothing. What counts is the work of each of them for a job: its commands,
+//! its processor time, its bytes. The busiest one is the bound; ideally all of them do the same.
 
 use std::io::Write;
 use std::process::Command;
@@ -39,7 +39,7 @@ struct Case {
     is_placed: bool,
 }
 
-/// A step of a round, and what the program is told.
+/// A step of a round, and the arguments of its program.
 struct Step {
     name: &'static str,
     args: &'static [&'static str],

@@ -70,7 +70,7 @@ pub(crate) enum Figure {
     Memory,
 }
 
-/// A workload: its name, what programs are told, and how much.
+/// A workload: its name, the arguments of programs, and the amount.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) args: &'static [&'static str],
@@ -101,7 +101,7 @@ const PLAIN: Workload = Workload {
 const FEWER: (&str, usize) = ("dramatiq", 100_000);
 
 impl Workload {
-    /// How many of so many jobs a contender gets.
+    /// How many of `count` jobs a contender gets.
     pub(crate) fn share_of(&self, contender: Contender, count: usize) -> usize {
         let is_slow = contender.0 == FEWER.0 && self.figure == Figure::Memory;
         if is_slow { count.min(FEWER.1) } else { count }

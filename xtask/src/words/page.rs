@@ -224,7 +224,7 @@ fn links(text: &str) -> Vec<Link<'_>> {
     links
 }
 
-/// Code spans keep their words and lose their letters, so they count and match nothing.
+/// Code spans keep the number of their words and lose the text, so they count and match nothing.
 fn mask_code(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,5 +1,5 @@
--- What Quell's script calls for attempts that succeeded, without its rules. Which jobs they are it
--- finds out itself: the benchmark cannot tell.
+-- The calls of Quell's script for attempts that succeeded, without its rules. The script finds the
+-- jobs itself, as the benchmark does not know their ids.
 --
 -- KEYS: names, the clock, jobs, leases, ended jobs, counts, slots, awaited ends. ARGV: how many.
 local ids = redis.call('ZRANGE', KEYS[4], 0, ARGV[1] - 1)
