@@ -15,7 +15,7 @@ use sqlx::SqliteConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use tokio::time::timeout;
 
-/// The one table. It orders names byte by byte, as SQLite compares text unless told otherwise.
+/// The one table. It orders names byte by byte, which is how SQLite compares text by default.
 const SCHEMA: &str = "
     create table if not exists quell_rows (
         partition text not null,
