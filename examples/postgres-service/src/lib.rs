@@ -1,7 +1,8 @@
 //! A service that meters its customers: requests report usage, bills follow once per burst.
 //!
-//! A request writes usage and triggers in one transaction; the task writes the bill and ends its
-//! job in one transaction. So no usage is ever without a bill to come, and none is billed twice.
+//! It shows PostgreSQL transactions: a request writes usage and triggers in one (`report_usage`), and
+//! the task writes the bill and ends its job in one (`update_bill`). So no usage is ever without a
+//! bill to come, and none is billed twice. `docs/postgres.md` walks through this file.
 
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub struct Bill {
 /// The service's tables.
 ///
 /// # Errors
-/// What the database says.
+/// Fails when the database refuses the statements.
 pub async fn create_tables(db: &PgPool) -> sqlx::Result<()> {
     let tables = "create table if not exists usage (customer bigint, amount bigint);
          create table if not exists bill (customer bigint primary key, total bigint, updates bigint)";
@@ -115,7 +116,7 @@ pub fn worker(app: &App) -> WorkerBuilder<App> {
     app.quell.worker(app.clone()).register(update_bill)
 }
 
-/// What a request answers when something failed; a real service would log it.
+/// The response to a request that failed; a real service would log the reason.
 #[derive(Debug)]
 pub struct Failed(StatusCode);
 
