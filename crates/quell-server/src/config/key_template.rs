@@ -90,7 +90,9 @@ impl KeyTemplate {
         if text.is_empty() {
             return Ok(None);
         }
-        Key::new(&text).map(Some).map_err(|error| TemplateError(format!("made a bad key: {error}")))
+        Key::new(&text)
+            .map(Some)
+            .map_err(|error| TemplateError(format!("made an invalid key: {error}")))
     }
 
     /// Only fields that the template may name go to the engine: a payload has many, a key few.
@@ -114,7 +116,8 @@ impl KeyTemplate {
             Ok(_) => {}
             Err(_) if output.0.len() >= MAX_OUTPUT_BYTES => {
                 let limit = MAX_KEY_BYTES;
-                let text = format!("made a key of more than {limit} bytes: hash the long part");
+                let text =
+                    format!("made a key of more than {limit} bytes, the limit: hash the long part");
                 return Err(TemplateError(text));
             }
             Err(error) => return Ok(Err(error)),
@@ -153,12 +156,12 @@ fn field(value: &Value) -> Field {
 fn located(error: &minijinja::Error, text: &str, payload: Option<&Value>) -> TemplateError {
     let place = match error.range() {
         Some(range) => Place::at(text, range.start).to_string(),
-        None => "somewhere".to_owned(),
+        None => "unknown place".to_owned(),
     };
     let source = error.range().and_then(|range| text.get(range)).unwrap_or_default();
     let said = match (error.kind(), error.detail()) {
         (ErrorKind::OutOfFuel, _) => {
-            format!("it takes more than {FUEL} steps: make it simpler")
+            format!("more than {FUEL} steps, the limit: simplify the template")
         }
         (ErrorKind::UndefinedError, _) => {
             let known = payload.and_then(Value::as_object).map(|object| {

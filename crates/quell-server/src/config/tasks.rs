@@ -327,7 +327,7 @@ pub(super) fn exec(
     let passed = raw.pass_env.iter().map(|name| ("pass_env", name, ""));
     for (field, name, value) in pairs.chain(passed) {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            note(&format!("{path}.exec.{field}"), format!("{name:?} cannot be a variable"));
+            note(&format!("{path}.exec.{field}"), format!("{name:?} is no valid variable name"));
             return None;
         }
     }

@@ -149,7 +149,7 @@ impl Resolve for Guard {
 #[must_use]
 pub(super) fn forbidden(host: &str) -> String {
     format!(
-        "host {host:?} has no public address: name it in the `allow` list of the `http` table if it is meant"
+        "host {host:?} has no public address: add it to `allow` of the task's `http` table to permit it"
     )
 }
 

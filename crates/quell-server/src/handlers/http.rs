@@ -170,7 +170,7 @@ impl Http {
 fn headers(wanted: &BTreeMap<String, String>) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for (name, value) in wanted {
-        let bad = || Error::invalid("headers", format!("header {name:?} cannot be sent"));
+        let bad = || Error::invalid("headers", format!("{name:?} is no valid header"));
         let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
         let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
         value.set_sensitive(true);
@@ -225,7 +225,7 @@ async fn json_body(mut answer: Response) -> Printed {
     if !is_json(answer.headers()) {
         return Ok(body);
     }
-    let broken = |error| format!("it cannot be read to its end{}", causes(&error));
+    let broken = |error| format!("response ended early{}", causes(&error));
     while let Some(chunk) = answer.chunk().await.map_err(broken)? {
         body.extend_from_slice(&chunk);
         if body.len() > MOST {

@@ -34,7 +34,7 @@ pub(super) async fn result(
 fn wait(text: &str) -> quell::Result<Duration> {
     let wait = duration::parse(text).map_err(|message| quell::Error::invalid("wait", message))?;
     if wait > MAX_WAIT {
-        let message = format!("wait is longer than {MAX_WAIT:?}: ask again when it is over");
+        let message = format!("wait is longer than {MAX_WAIT:?}, the limit: repeat the request");
         return Err(quell::Error::invalid("wait", message));
     }
     Ok(wait)

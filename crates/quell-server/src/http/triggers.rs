@@ -140,10 +140,10 @@ pub(super) fn read(
     }
     let body = body.map_err(|rejection| {
         let status = rejection.status();
-        ApiError::new(status, "body", format!("the body cannot be taken: {rejection}"))
+        ApiError::new(status, "body", format!("cannot read the body: {rejection}"))
     })?;
     if depth(&body) > MAX_DEPTH {
-        let message = format!("the body nests deeper than {MAX_DEPTH} levels");
+        let message = format!("the body has more than {MAX_DEPTH} nested levels, the limit");
         return Err(ApiError::new(StatusCode::BAD_REQUEST, "body", message));
     }
     Ok(body)
@@ -182,7 +182,7 @@ pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiErro
 
 pub(super) fn malformed(path: &str, error: &serde_json::Error) -> ApiError {
     let at = if path == "." { String::new() } else { format!(" at {path}") };
-    let message = format!("the body is not what is expected{at}: {error}");
+    let message = format!("the body does not fit this path{at}: {error}");
     let status =
         if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
     ApiError::new(status, "body", message)
@@ -253,7 +253,10 @@ fn dedup(asked: &Asked<'_>) -> Result<Option<Dedup>, ApiError> {
         Asked { .. } => None,
     };
     if let Some(field) = lonely {
-        return Err(ApiError::invalid(field, format!("{field} says how long `dedup` is taken")));
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} needs `dedup`, the key that it holds"),
+        ));
     }
     let until = match (&asked.dedup_ttl, asked.dedup_until) {
         (Some(_), Some(_)) => {

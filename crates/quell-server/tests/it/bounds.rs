@@ -117,8 +117,8 @@ async fn r40_refusals_name_the_parameter_or_the_place_in_the_body() {
         ("plain", r#"{"payload":1,"debounce":{"min":"1s","max":"2s","mox":1}}"#, "at debounce"),
         ("plain", r#"[{"payload":1},{"payload":2,"dlay":"1s"}]"#, "at [1].dlay"),
         ("plain", r#"{"payload":1} x"#, "trailing"),
-        ("plain", r#"{"payload":1,"dedup_ttl":"1h"}"#, "says how long `dedup` is taken"),
-        ("plain", r#"{"payload":1,"dedup_until":"done"}"#, "says how long `dedup` is taken"),
+        ("plain", r#"{"payload":1,"dedup_ttl":"1h"}"#, "needs `dedup`"),
+        ("plain", r#"{"payload":1,"dedup_until":"done"}"#, "needs `dedup`"),
         ("limited", r#"{"payload":{"repo":"a"},"debounce":{"min":"1s","max":"2s"}}"#, "throttled"),
     ];
     for (task, body, needle) in bodies {
