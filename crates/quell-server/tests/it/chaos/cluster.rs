@@ -10,10 +10,10 @@ use quell::job::SettledAs;
 use quell::{DEFAULT_QUEUE, Timestamp};
 use quell_services::RedisCluster;
 
-use super::away::{accepted_more, caught_up};
-use super::crew::{BEAT, PATIENCE};
 use super::ground::Ground;
 use super::judge::events;
+use super::outage::{accepted_more, caught_up};
+use super::processes::{BEAT, PATIENCE};
 use super::run::{begin, rest};
 use super::workload::record::now;
 use super::workload::tasks::{LEASE, LONG, NARROW, RATED, URGENT};
@@ -69,7 +69,7 @@ async fn r21_r36_r39_a_master_of_a_cluster_that_is_silent_for_a_minute_only_dela
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mut ground = Ground::cluster();
-    let (operator, mut crew) = begin(folder, &ground).await;
+    let (operator, mut processes) = begin(folder, &ground).await;
     accepted_more(folder, 200).await;
     let (since, gone) = (now(), Instant::now());
     let third = third_master(ground.masters());
@@ -93,8 +93,8 @@ async fn r21_r36_r39_a_master_of_a_cluster_that_is_silent_for_a_minute_only_dela
     assert!(outlasted >= OUTLAST, "{outlasted} attempts ended that outlasted their leases");
     accepted_more(folder, 200).await;
     caught_up(&*ground.store().await).await;
-    assert_eq!(crew.revive(), 0, "a process gave up");
-    let counts = rest(folder, &mut ground, &mut crew, &operator, JUDGED).await;
+    assert_eq!(processes.revive(), 0, "a process gave up");
+    let counts = rest(folder, &mut ground, &mut processes, &operator, JUDGED).await;
     eprintln!("{counts}");
     assert!(counts.of("leases of one key compared") >= 50, "{counts}");
 }

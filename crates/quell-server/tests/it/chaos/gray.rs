@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use quell_services::proxy::{Proxy, Way};
 use quell_services::{PgBouncer, Pooling, Postgres, Redis};
 
-use super::crew::{CALLERS, Crew};
 use super::fault::{Fault, Kind, Side};
+use super::processes::{CALLERS, Processes};
 
 /// The deadline of calls, so that a run sees silence before it and after it.
 const DEADLINE: &str = "timeout_ms=1000";
@@ -94,7 +94,7 @@ impl Gray {
         self.proxy.heal();
     }
 
-    pub(super) async fn harm(&mut self, crew: &Crew, fault: Fault) {
+    pub(super) async fn harm(&mut self, processes: &Processes, fault: Fault) {
         let Fault { kind, member, length } = fault;
         match kind {
             Kind::Silent(side) => {
@@ -115,10 +115,10 @@ impl Gray {
             Kind::StopInCalls => {
                 let holds = |held| self.proxy.hold(held);
                 // Without a call the fault is a stop as any other.
-                let _waited = crew.stop_in_calls(member, length, holds).await;
+                let _waited = processes.stop_in_calls(member, length, holds).await;
             }
             Kind::EndIdle => {
-                crew.stop_caller(member % CALLERS, async || self.end_idle().await).await
+                processes.stop_caller(member % CALLERS, async || self.end_idle().await).await
             }
             Kind::HandOver => self.hand_over(length).await,
             other => unreachable!("{other:?} is no gray fault"),

@@ -10,9 +10,9 @@ use quell_services::{Postgres, Redis, RedisCluster};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, SqliteConnection};
 
-use super::crew::Crew;
 use super::fault::{Fault, Kind};
 use super::gray::Gray;
+use super::processes::Processes;
 
 /// A store that processes share.
 pub(super) enum Ground {
@@ -100,20 +100,20 @@ impl Ground {
     }
 
     /// Does harm to the processes or to what they share.
-    pub(super) async fn harm(&mut self, crew: &mut Crew, fault: Fault) {
+    pub(super) async fn harm(&mut self, processes: &mut Processes, fault: Fault) {
         let Fault { kind, member, length } = fault;
         match kind {
-            Kind::KillWorker => crew.kill_worker(member).await,
-            Kind::KillCaller => crew.kill_caller(member % super::crew::CALLERS).await,
-            Kind::Stop => crew.stop_worker(member, length).await,
-            Kind::Term => crew.term_worker(member).await,
-            Kind::FullForCaller => crew.fill_disk_of_caller(member, length).await,
-            Kind::FullForWorker => crew.fill_disk_of_worker(member, length).await,
-            Kind::Deploy => crew.deploy().await,
+            Kind::KillWorker => processes.kill_worker(member).await,
+            Kind::KillCaller => processes.kill_caller(member % super::processes::CALLERS).await,
+            Kind::Stop => processes.stop_worker(member, length).await,
+            Kind::Term => processes.term_worker(member).await,
+            Kind::FullForCaller => processes.fill_disk_of_caller(member, length).await,
+            Kind::FullForWorker => processes.fill_disk_of_worker(member, length).await,
+            Kind::Deploy => processes.deploy().await,
             Kind::Lock => self.lock(length).await,
             Kind::Checkpoint => self.checkpoint().await,
             Kind::KillInCheckpoint => {
-                let kill = async { crew.kill_worker_now(member) };
+                let kill = async { processes.kill_worker_now(member) };
                 tokio::join!(self.checkpoint(), kill);
             }
             Kind::Cut => self.cut(),
@@ -137,7 +137,7 @@ impl Ground {
             | Kind::Hole
             | Kind::StopInCalls
             | Kind::EndIdle
-            | Kind::HandOver => self.gray().harm(crew, fault).await,
+            | Kind::HandOver => self.gray().harm(processes, fault).await,
             Kind::PauseQueue | Kind::PauseTask => unreachable!("operators pause"),
         }
     }

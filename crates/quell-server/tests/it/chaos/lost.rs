@@ -15,10 +15,10 @@ use quell::{JobId, Receipt, Timestamp};
 use quell_conformance::check::Line;
 use serde::de::DeserializeOwned;
 
-use super::away::accepted_more;
-use super::crew::PATIENCE;
 use super::ground::Ground;
 use super::judge::{checked, events, files};
+use super::outage::accepted_more;
+use super::processes::PATIENCE;
 use super::run::{begin, come_to_rest, verdict};
 use super::workload::record::{Entry, now};
 
@@ -157,13 +157,13 @@ fn accepted(folder: &Path) -> BTreeSet<JobId> {
 async fn lose_the_newest(mut ground: Ground) {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let (operator, mut crew) = begin(folder, &ground).await;
+    let (operator, mut processes) = begin(folder, &ground).await;
     accepted_more(folder, 200).await;
     ground.gray().split();
     let known = accepted(folder);
     accepted_more(folder, 100).await;
     // One worker holds leases of the lost time, and stands still.
-    crew.stand_still(0, true);
+    processes.stand_still(0, true);
     let new = ground.gray().lose();
     let lost = &accepted(folder) - &known;
     callers_get_errors(folder, &Mark { at: now(), lengths: lengths(folder) }).await;
@@ -171,18 +171,18 @@ async fn lose_the_newest(mut ground: Ground) {
     quell::checkup::skip_ids(&new).await.unwrap();
     ground.gray().lead();
     accepted_more(folder, 200).await;
-    crew.stand_still(0, false);
+    processes.stand_still(0, false);
     accepted_more(folder, 200).await;
-    crew.deploy().await;
+    processes.deploy().await;
     accepted_more(folder, 100).await;
-    assert_eq!(crew.revive(), 0, "a process gave up");
+    assert_eq!(processes.revive(), 0, "a process gave up");
 
-    let rested = come_to_rest(&mut ground, &mut crew, &operator).await;
+    let rested = come_to_rest(&mut ground, &mut processes, &operator).await;
     let after = cut(folder, &mark);
     let gone: Vec<_> = lost.iter().filter(|job| !rested.has(**job)).collect();
     assert!(gone.len() >= 20, "nothing was lost: {gone:?} of {}", lost.len());
     eprintln!("{}", checked(&after, &ground.url(), JUDGED));
-    let counts = verdict(&after, &mut ground, &crew, rested).await;
+    let counts = verdict(&after, &mut ground, &processes, rested).await;
     eprintln!("{} jobs were lost; {counts}", gone.len());
     let needs = [
         ("accepted triggers found in their jobs", 200),

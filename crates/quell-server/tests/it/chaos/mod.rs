@@ -6,9 +6,7 @@
 //! A run does harm until it has seen enough, so nothing depends on the machine's speed.
 //! `cargo xtask chaos --store postgres --rounds N --seed S` does more of it.
 
-mod away;
 mod cluster;
-mod crew;
 mod crowd;
 mod fault;
 mod gray;
@@ -16,8 +14,10 @@ mod ground;
 mod judge;
 mod lost;
 mod operator;
+mod outage;
 mod payments;
 mod plan;
+mod processes;
 mod run;
 mod seen;
 mod snapshot;

@@ -11,8 +11,8 @@ use quell::store::Store;
 use quell::{Job, Quell, QueueName, TaskName, Timestamp};
 use quell_server::history::FileSink;
 
-use super::crew::{BEAT, PATIENCE};
 use super::judge::Pause;
+use super::processes::{BEAT, PATIENCE};
 use super::workload::record::now;
 use super::workload::tasks::{ORDER, URGENT, queues};
 

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use quell::store::Store;
 use quell::{Job, JobId, JobState};
 
-use super::crew::{Crew, PATIENCE};
 use super::fault::{Fault, Kind};
 use super::ground::Ground;
 use super::judge::{self, Story, Tables};
 use super::operator::Operator;
 use super::plan::{Deck, Plan};
+use super::processes::{PATIENCE, Processes};
 use super::seen::{Counts, Tally, needs};
 use super::workload::books::Books;
 
@@ -49,7 +49,7 @@ pub(super) async fn hold(folder: &Path, ground: &mut Ground, run: Run) -> Counts
     let asked_for = setting("QUELL_CHAOS_ROUNDS");
     let faults = asked_for.unwrap_or(run.faults);
     let seed = setting("QUELL_CHAOS_SEED").unwrap_or(11);
-    let (mut operator, mut crew) = begin(folder, ground).await;
+    let (mut operator, mut processes) = begin(folder, ground).await;
     let (mut tally, mut revived) = (Tally::new(folder), 0);
     let needs = needs(run.deck, Books::open(&ground.url()).unwrap().is_some());
     let began = Instant::now();
@@ -72,14 +72,14 @@ pub(super) async fn hold(folder: &Path, ground: &mut Ground, run: Run) -> Counts
         if done % 4 > 0 {
             some_work(&mut tally).await;
         }
-        harm(ground, &mut crew, &mut operator, fault).await;
-        revived += crew.revive();
+        harm(ground, &mut processes, &mut operator, fault).await;
+        revived += processes.revive();
         tally.fault(fault.kind);
         if (done + 1) % 100 == 0 {
             eprintln!("{} faults", done + 1);
         }
     }
-    let mut counts = rest(folder, ground, &mut crew, &operator, judge::JUDGED).await;
+    let mut counts = rest(folder, ground, &mut processes, &operator, judge::JUDGED).await;
     counts.add("processes that gave up and were started again", revived);
     counts.extend(tally.look().clone());
     eprintln!("seed {seed}: {counts}");
@@ -100,7 +100,7 @@ async fn some_work(tally: &mut Tally) {
 }
 
 /// The operator and the processes of a run.
-pub(super) async fn begin(folder: &Path, ground: &Ground) -> (Operator, Crew) {
+pub(super) async fn begin(folder: &Path, ground: &Ground) -> (Operator, Processes) {
     let url = ground.url();
     if let Some(books) = Books::open(&url).unwrap() {
         let deadline = Instant::now() + PATIENCE;
@@ -108,15 +108,20 @@ pub(super) async fn begin(folder: &Path, ground: &Ground) -> (Operator, Crew) {
             assert!(Instant::now() < deadline, "the tables cannot be created: {error}");
         }
     }
-    (Operator::start(folder, &url).await, Crew::start(folder, &url, ground.is_cluster()))
+    (Operator::start(folder, &url).await, Processes::start(folder, &url, ground.is_cluster()))
 }
 
-async fn harm(ground: &mut Ground, crew: &mut Crew, operator: &mut Operator, fault: Fault) {
+async fn harm(
+    ground: &mut Ground,
+    processes: &mut Processes,
+    operator: &mut Operator,
+    fault: Fault,
+) {
     match fault.kind {
         Kind::PauseQueue => {
             operator.pause_queue(true).await;
             // A worker that begins in a pause heeds it, too.
-            crew.term_worker(fault.member).await;
+            processes.term_worker(fault.member).await;
             tokio::time::sleep(fault.length).await;
             operator.pause_queue(false).await;
         }
@@ -125,7 +130,7 @@ async fn harm(ground: &mut Ground, crew: &mut Crew, operator: &mut Operator, fau
             tokio::time::sleep(fault.length).await;
             operator.pause_task(false).await;
         }
-        _ => ground.harm(crew, fault).await,
+        _ => ground.harm(processes, fault).await,
     }
 }
 
@@ -133,16 +138,16 @@ async fn harm(ground: &mut Ground, crew: &mut Crew, operator: &mut Operator, fau
 pub(super) async fn rest(
     folder: &Path,
     ground: &mut Ground,
-    crew: &mut Crew,
+    processes: &mut Processes,
     operator: &Operator,
     properties: &[&str],
 ) -> Counts {
-    let rested = come_to_rest(ground, crew, operator).await;
+    let rested = come_to_rest(ground, processes, operator).await;
     let printed = judge::checked(folder, &ground.url(), properties);
     eprintln!("{printed}");
     let is_whole = !printed.contains("did not end its record");
-    assert_eq!(is_whole, crew.gone().is_empty(), "{printed}");
-    verdict(folder, ground, crew, rested).await
+    assert_eq!(is_whole, processes.gone().is_empty(), "{printed}");
+    verdict(folder, ground, processes, rested).await
 }
 
 /// What is there once nothing moves any more.
@@ -161,17 +166,17 @@ impl Rested {
 /// Lets everything come to rest.
 pub(super) async fn come_to_rest(
     ground: &mut Ground,
-    crew: &mut Crew,
+    processes: &mut Processes,
     operator: &Operator,
 ) -> Rested {
     ground.calm();
-    crew.hush().await;
+    processes.hush().await;
     let store = ground.store().await;
     operator.pause_schedule().await;
     // Jobs that died of crashes run once more, so that every promise is judged of them, too.
     let mut died = Vec::new();
     let jobs = loop {
-        let jobs = settled_jobs(&*store, crew).await;
+        let jobs = settled_jobs(&*store, processes).await;
         let dead: Vec<Job> =
             jobs.values().filter(|job| job.state == JobState::Dead).cloned().collect();
         if dead.is_empty() {
@@ -180,7 +185,7 @@ pub(super) async fn come_to_rest(
         operator.redrive(&dead).await;
         died.extend(dead);
     };
-    crew.dismiss().await;
+    processes.dismiss().await;
     let ticks = judge::each_tick_is_one_job(&*store, &jobs).await;
     operator.ends();
     Rested { story: Story { jobs, died, pauses: operator.pauses(), ..Story::default() }, ticks }
@@ -190,11 +195,11 @@ pub(super) async fn come_to_rest(
 pub(super) async fn verdict(
     folder: &Path,
     ground: &mut Ground,
-    crew: &Crew,
+    processes: &Processes,
     Rested { story, ticks }: Rested,
 ) -> Counts {
     let (outputs, tables) = (outputs(&story.jobs), tables(&ground.url()).await);
-    let story = story.read(folder, crew.gone());
+    let story = story.read(folder, processes.gone());
     let judged = judge::judge(&story, &outputs, tables.as_ref());
     let mut counts = judged.unwrap_or_else(|broken| panic!("{broken}"));
     counts.add("ticks", ticks);
@@ -203,10 +208,10 @@ pub(super) async fn verdict(
 }
 
 /// Every row, once each has ended.
-async fn settled_jobs(store: &dyn Store, crew: &mut Crew) -> BTreeMap<JobId, Job> {
+async fn settled_jobs(store: &dyn Store, processes: &mut Processes) -> BTreeMap<JobId, Job> {
     let deadline = Instant::now() + REST;
     loop {
-        crew.revive_workers();
+        processes.revive_workers();
         let jobs = judge::all_jobs(store).await;
         let open: Vec<&Job> = jobs.values().filter(|job| !job.state.is_ended()).collect();
         if open.is_empty() {

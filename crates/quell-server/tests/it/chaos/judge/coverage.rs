@@ -8,7 +8,7 @@ use quell::job::ExplainTarget;
 use quell::store::Store;
 use quell::{Job, JobId, JobState, Receipt};
 
-use super::super::crew::BEAT;
+use super::super::processes::BEAT;
 use super::super::seen::Counts;
 
 /// R1 and R2. Jobs that died of crashes were redriven and ran.

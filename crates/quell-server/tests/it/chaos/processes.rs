@@ -38,7 +38,7 @@ struct Member {
 }
 
 /// Every process of a run.
-pub(super) struct Crew {
+pub(super) struct Processes {
     folder: PathBuf,
     /// The store that they share.
     url: String,
@@ -54,11 +54,11 @@ pub(super) struct Crew {
     long: bool,
 }
 
-impl Crew {
-    pub(super) fn start(folder: &Path, url: &str, long: bool) -> Crew {
+impl Processes {
+    pub(super) fn start(folder: &Path, url: &str, long: bool) -> Processes {
         std::fs::create_dir(folder.join("stamps")).unwrap();
         write_configs(folder, url);
-        let mut crew = Crew {
+        let mut processes = Processes {
             folder: folder.to_owned(),
             url: url.to_owned(),
             workers: Vec::new(),
@@ -69,14 +69,14 @@ impl Crew {
             long,
         };
         for index in 0..WORKERS {
-            let worker = crew.worker(index);
-            crew.workers.push(worker);
+            let worker = processes.worker(index);
+            processes.workers.push(worker);
         }
         for index in 0..CALLERS {
-            let caller = crew.caller(index);
-            crew.callers.push(caller);
+            let caller = processes.caller(index);
+            processes.callers.push(caller);
         }
-        crew
+        processes
     }
 
     /// Kills a worker that has done some work, so that kills do not outrun the machine.
@@ -332,7 +332,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for Processes {
     fn drop(&mut self) {
         self.workers.iter_mut().chain(&mut self.callers).for_each(|one| end(&mut one.child));
     }

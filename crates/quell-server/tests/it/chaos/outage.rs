@@ -8,9 +8,9 @@ use quell::store::Store;
 use reqwest::Client;
 use serde_json::Value;
 
-use super::crew::PATIENCE;
 use super::ground::Ground;
 use super::judge::events;
+use super::processes::PATIENCE;
 use super::run::{begin, rest};
 use crate::binary::Process;
 use crate::served::answer;
@@ -77,8 +77,8 @@ async fn r39_a_redis_that_is_away_for_30_s_only_delays_and_callers_get_errors() 
 
 async fn be_away(mut ground: Ground) {
     let folder = tempfile::tempdir().unwrap();
-    let (operator, mut crew) = begin(folder.path(), &ground).await;
-    let server = Process::serve(&crew.config(), &["--history", &file(folder.path())]);
+    let (operator, mut processes) = begin(folder.path(), &ground).await;
+    let server = Process::serve(&processes.config(), &["--history", &file(folder.path())]);
     let before = accepted_more(folder.path(), 100).await;
     assert_eq!(trigger(&server).await.0, 202);
 
@@ -97,12 +97,12 @@ async fn be_away(mut ground: Ground) {
     caught_up(&*ground.store().await).await;
     let (status, accepted) = trigger(&server).await;
     assert_eq!(status, 202, "{accepted}");
-    assert_eq!(crew.revive(), 0, "a process gave up");
+    assert_eq!(processes.revive(), 0, "a process gave up");
     server.signal("-TERM");
     let ended = ended(server).await;
     assert!(ended, "it was asked to end, and ends in order");
     let exercised = ["P1", "P2", "P4", "P6", "P9", "P10", "P11", "P23", "P24", "P25", "P32"];
-    let counts = rest(folder.path(), &mut ground, &mut crew, &operator, &exercised).await;
+    let counts = rest(folder.path(), &mut ground, &mut processes, &operator, &exercised).await;
     let beats = counts.of("ticks");
     eprintln!("{before} accepted before, {meanwhile} when it came back, {} refused", failed.len());
     eprintln!("{counts}");
