@@ -4,7 +4,7 @@ use std::io::Write;
 
 use quell::TaskName;
 use quell::queue::TaskSettings;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::pause::{get, listed, post, print_paused};
 use super::source::{Source, read_store};

@@ -61,7 +61,7 @@ pub(super) async fn agree(url: &str, one: &Server, two: &Server) {
         assert!(reply.contains(&format!("job {gathered}")), "{build:?}: {reply}");
     }
     let exported = format!("/v1/dead/{EXPORTED}");
-    for path in [&exported, "/v1/dead/unreadable", "/v1/alerts", "/v1/healthz"] {
+    for path in [&*exported, "/v1/dead/unreadable", "/v1/alerts", "/v1/healthz"] {
         assert_same(&one.get(path).await, &two.get(path).await, path);
     }
 }
