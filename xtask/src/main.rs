@@ -3,6 +3,7 @@
 //! Invariant: it leaves no process behind and writes only below the checkout's `target` and the
 //! temporary folder, but for the files that a chore is there to write.
 
+mod architecture;
 mod bench;
 mod book;
 mod earlier;

@@ -19,6 +19,7 @@ pub(crate) fn tidy(root: &Path) -> anyhow::Result<()> {
     sql(&files, &mut wrong)?;
     crate::book::check(root, &mut wrong)?;
     links(&files, &mut wrong)?;
+    crate::architecture::check(root, &mut wrong)?;
     crate::layers::check(root, &files, &mut wrong)?;
     crate::names::check(root, &mut wrong)?;
     crate::words::check(root, &files, &mut wrong)?;
