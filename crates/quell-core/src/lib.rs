@@ -5,7 +5,7 @@
 //! | folder | contents |
 //! | --- | --- |
 //! | [`trigger`] | accepting triggers ([`accept`]): the debounce [`window`] and its [`edge`], [`dedup`], [`idempotency`] keys, [`payload`] folding |
-//! | [`queue`] | choosing the next jobs: the lanes of a queue ([`line`]), [`limit`], adaptive polling ([`poll`]) |
+//! | [`queue`] | choosing the next jobs: the lanes of a queue ([`line`](mod@line)), [`limit`], adaptive polling ([`poll`]) |
 //! | [`attempt`] | running a job: [`retry`] and backoff, [`crash`], recorded [`effect`], settlement, worker rows ([`heartbeat`]) |
 //! | [`job`] | the states of a job, the moves between them, and their explanation |
 //! | [`dead`] | dead jobs, the [`cause`] of a death, rows that cannot be decoded ([`unreadable`]) |

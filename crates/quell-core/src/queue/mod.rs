@@ -1,6 +1,6 @@
 //! Queues: which due jobs a worker may start next, and when it looks again (R30–R35).
 //!
-//! A worker's [`Claim`] names a queue and the tasks that the worker knows. [`line`] chooses among the
+//! A worker's [`Claim`] names a queue and the tasks that the worker knows. [`line`](mod@line) chooses among the
 //! lanes of the queue, [`limit`] counts what the queue's settings leave free, and [`poll`] decides how
 //! long an idle worker sleeps.
 
