@@ -20,6 +20,7 @@ const DEFAULT: &str = "default";
 /// The crates of [`fast()`]: the rules, what proves them, one store, the client and the worker.
 const FAST: [&str; 9] = [
     "quell-core",
+    "quell-check",
     "quell-conformance",
     "quell-engine",
     "quell-portable",

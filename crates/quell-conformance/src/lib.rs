@@ -39,87 +39,21 @@
 )]
 
 #[cfg(feature = "suite")]
-pub mod absorb;
-#[cfg(feature = "suite")]
-pub mod accept;
-#[cfg(feature = "suite")]
-pub mod alerts;
-#[cfg(feature = "suite")]
-pub mod budget;
-#[cfg(feature = "suite")]
-pub mod calls;
-#[cfg(feature = "suite")]
-pub mod capability;
-pub mod check;
-#[cfg(feature = "suite")]
-pub mod closed;
-#[cfg(feature = "suite")]
-pub mod closed_crowd;
-#[cfg(feature = "suite")]
-pub mod cut;
-#[cfg(feature = "suite")]
-pub mod dead;
-#[cfg(feature = "suite")]
-pub mod debounce;
-#[cfg(feature = "suite")]
-pub mod dedup;
-#[cfg(feature = "suite")]
-pub mod edges;
-#[cfg(feature = "suite")]
-pub mod effects;
-#[cfg(feature = "suite")]
-pub mod failures;
-#[cfg(feature = "suite")]
-pub mod faulty;
-#[cfg(feature = "suite")]
-pub mod history;
-#[cfg(feature = "suite")]
-pub mod idempotency;
-#[cfg(feature = "suite")]
-pub mod lease;
-#[cfg(feature = "suite")]
-pub mod lesser;
-#[cfg(feature = "suite")]
-pub mod limits;
-#[cfg(feature = "suite")]
-mod list;
-#[cfg(feature = "suite")]
-pub mod operate;
+pub mod harness;
 #[cfg(feature = "suite")]
 pub mod oracle;
-#[cfg(feature = "suite")]
-pub mod queue;
-#[cfg(feature = "suite")]
-pub mod refuse;
-#[cfg(feature = "suite")]
-pub mod registry;
-#[cfg(feature = "suite")]
-pub mod report;
-#[cfg(feature = "suite")]
-pub mod retention;
-#[cfg(feature = "suite")]
-pub mod rig;
-#[cfg(feature = "suite")]
-pub mod schedule;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "suite")]
-pub mod unreadable;
-#[cfg(feature = "suite")]
-pub mod wake;
-#[cfg(feature = "suite")]
-pub mod window;
+pub mod suite;
 
 #[cfg(feature = "suite")]
-pub use capability::Capability;
+pub use harness::{Lesser, Opened, Rig, budget, calls, faulty, rig};
+pub use quell_check as check;
 #[cfg(feature = "suite")]
-pub use lesser::Lesser;
+pub(crate) use suite::registry::as_data;
 #[cfg(feature = "suite")]
-pub(crate) use registry::as_data;
-#[cfg(feature = "suite")]
-pub use report::Report;
-#[cfg(feature = "suite")]
-pub use rig::{Opened, Rig};
+pub use suite::{Capability, Report, history, registry, report, unreadable};
 
 /// All that proves a store: [`suite!`] with its comparison and its histories, and the simulation of many
 /// processes. It needs both features, `suite` and `sim`.
@@ -131,95 +65,6 @@ macro_rules! prove {
     ($store:literal, $open:path, $open_recorded:path, $place:path) => {
         $crate::suite!($open, $open_recorded);
         $crate::simulation!($store, $place);
-    };
-}
-
-/// Runs the whole suite on a store: `quell_conformance::suite!(open);`, where `open` is
-/// `async fn open() -> quell_conformance::Opened`.
-///
-/// A store whose ids are not 1, 2, 3 names, after both functions, those that its first queue's jobs
-/// get, as [`Ids`](quell_core::part::Ids).
-///
-/// One whose calls take long names, after those, how many random scripts it is compared by.
-///
-/// A store that can write an event history names a second function after a comma,
-/// `async fn open_recorded(sink: quell_core::history::Sink) -> quell_conformance::Opened`, and has
-/// its events checked too.
-#[macro_export]
-macro_rules! suite {
-    ($open:path) => {
-        $crate::rule_tests!(as_tests[$open]);
-
-        #[test]
-        fn the_store_answers_like_the_model() {
-            $crate::oracle::compare(|| async { $open().await }, $crate::oracle::COUNTED);
-        }
-    };
-    ($open:path, $open_recorded:path) => {
-        $crate::suite!($open);
-        $crate::rule_tests!(as_recorded_tests[$open_recorded]);
-    };
-    ($open:path, $open_recorded:path, $ids:expr) => {
-        $crate::rule_tests!(as_tests[$open]);
-
-        #[test]
-        fn the_store_answers_like_the_model() {
-            $crate::oracle::compare(|| async { $open().await }, $ids);
-        }
-
-        $crate::rule_tests!(as_recorded_tests[$open_recorded]);
-    };
-    ($open:path, $open_recorded:path, $ids:expr, $cases:expr) => {
-        $crate::rule_tests!(as_tests[$open]);
-
-        #[test]
-        fn the_store_answers_like_the_model() {
-            $crate::oracle::compare_some(|| async { $open().await }, $ids, $cases);
-        }
-
-        $crate::rule_tests!(as_recorded_tests[$open_recorded]);
-    };
-}
-
-/// One `#[tokio::test]` per test of the list that needs no history.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! as_tests {
-    ([$open:path]
-        plain: { $($module:ident: [$($test:ident $(needs $($capability:ident)+)?,)*])* }
-        recorded: $recorded:tt
-    ) => {
-        $(mod $module {
-            use super::*;
-            $(
-                #[tokio::test]
-                async fn $test() {
-                    let (module, test) = (stringify!($module), stringify!($test));
-                    $crate::registry::prove(module, test, || $open()).await;
-                }
-            )*
-        })*
-    };
-}
-
-/// One `#[tokio::test]` per test of the event history.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! as_recorded_tests {
-    ([$open:path]
-        plain: $plain:tt
-        recorded: { $($module:ident: [$($test:ident,)*])* }
-    ) => {
-        $(mod $module {
-            use super::*;
-            $(
-                #[tokio::test]
-                async fn $test() {
-                    let (module, test) = (stringify!($module), stringify!($test));
-                    $crate::registry::prove_recorded(module, test, |sink| $open(sink)).await;
-                }
-            )*
-        })*
     };
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use quell_conformance::check;
 use quell_core::{Fold, JobId, Key, Payload, QueueName, TaskName, TriggerId};
 use quell_lab::trace::{Source, Trace};
 use quell_server::config::Config;
@@ -76,14 +75,14 @@ pub fn trace(data: &[u8]) {
 /// A history file: what can be read can be written and read again, and the checker has an answer.
 pub fn history(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let lines = match check::parse("it", text) {
+    let lines = match quell_check::parse("it", text) {
         Ok(lines) => lines,
         Err(error) => return assert!(error.to_string().contains("line ")),
     };
     let written: Vec<String> = lines.iter().map(ToString::to_string).collect();
-    let again = check::parse("it", &written.join("\n")).unwrap();
+    let again = quell_check::parse("it", &written.join("\n")).unwrap();
     assert_eq!(again.iter().map(ToString::to_string).collect::<Vec<_>>(), written);
-    let report = check::check(&check::merge(vec![lines.clone()]));
+    let report = quell_check::check(&quell_check::merge(vec![lines.clone()]));
     let shown = report.text(&lines);
     assert_eq!(report.violations.is_empty(), shown.is_empty());
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use quell::Timestamp;
 use quell::history::{Event, History};
-use quell_conformance::check::Line;
+use quell_check::Line;
 
 /// Appends events to a file.
 #[derive(Debug)]

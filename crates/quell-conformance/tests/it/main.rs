@@ -6,8 +6,6 @@ mod broken;
 mod check;
 mod check_closed;
 mod check_limits;
-mod check_processes;
-mod check_settle_in;
 mod exhaustive;
 mod lesser;
 mod operations;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use quell::history::Event;
 use quell::job::JobFilter;
-use quell_conformance::check::{Line, check, elsewhere, merge, parse};
+use quell_check::{Line, check, elsewhere, merge, parse};
 
 use crate::cli::source::open_store;
 

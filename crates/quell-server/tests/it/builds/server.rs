@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use quell::history::Event;
-use quell_conformance::check::Line;
+use quell_check::Line;
 use quell_server::history::host_time;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};

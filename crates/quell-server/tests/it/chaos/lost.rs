@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use quell::history::Event;
 use quell::{JobId, Receipt, Timestamp};
-use quell_conformance::check::Line;
+use quell_check::Line;
 use serde::de::DeserializeOwned;
 
 use super::ground::Ground;

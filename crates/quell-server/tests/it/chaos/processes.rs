@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use quell::history::Event;
-use quell_conformance::check::Line;
+use quell_check::Line;
 
 use super::workload;
 use super::workload::record::now;

@@ -1,7 +1,7 @@
 //! The checker on what real processes write: each says when it began and that it ended, and what one
 //! that was killed may have taken with it excuses what it may explain, and nothing else.
 
-use quell_conformance::check::{Event, Line, Report, check, elsewhere, merge, parse};
+use quell_check::{Event, Line, Report, check, elsewhere, merge, parse};
 use quell_core::Timestamp;
 use serde_json::{Value, json};
 

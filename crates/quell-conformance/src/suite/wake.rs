@@ -9,7 +9,7 @@ use quell_core::{
     Wakeups,
 };
 
-use crate::limits::{per_partition, within};
+use super::limits::{per_partition, within};
 use crate::rig::{Rig, debounce, fails, key, keyed, keyed_with, lease, plain, queue, secs, task};
 
 /// The hints that have come so far: the earliest due time among those for the queue of the tests.

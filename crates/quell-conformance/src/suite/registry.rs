@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use quell_core::Capabilities;
 use quell_core::history::Sink;
 
-use crate::history::Recorder;
+use super::history::Recorder;
 use crate::{Capability, Opened, Rig};
 
 /// One test of the suite.
@@ -140,7 +140,7 @@ macro_rules! as_data {
                 name: stringify!($test),
                 needs: &[$($(Capability::$capability),+)?],
                 source: include_str!(concat!(stringify!($module), ".rs")),
-                body: Body::Plain(|rig| Box::pin(crate::$module::$test(rig))),
+                body: Body::Plain(|rig| Box::pin(crate::suite::$module::$test(rig))),
             },)*)*
             $($(RuleTest {
                 module: stringify!($recorded),
@@ -148,7 +148,7 @@ macro_rules! as_data {
                 needs: &[],
                 source: include_str!(concat!(stringify!($recorded), ".rs")),
                 body: Body::Recorded(|rig, recorder| {
-                    Box::pin(crate::$recorded::$event_test(rig, recorder))
+                    Box::pin(crate::suite::$recorded::$event_test(rig, recorder))
                 }),
             },)*)*
         ];

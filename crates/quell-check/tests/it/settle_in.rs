@@ -1,10 +1,10 @@
 //! The checker on attempts that their handlers' own transactions end (R22): where the answer to the
 //! commit is lost, the job may have succeeded or not, and nothing else is excused.
 
-use quell_conformance::check::{Line, Report};
+use quell_check::{Line, Report};
 use serde_json::{Value, json};
 
-use crate::check_processes::{claimed, ended, judged, process, window};
+use crate::processes::{claimed, ended, judged, process, window};
 
 /// The attempt asks a transaction of its handler's own to end it.
 fn settle_in(job: u64, token: u64) -> Value {
@@ -40,7 +40,7 @@ fn run(events: &[Value], rows: &[Value]) -> (Report, String) {
 }
 
 fn lines(name: &str, event: &Value) -> Vec<Line> {
-    quell_conformance::check::parse(name, &format!("{event}\n")).unwrap()
+    quell_check::parse(name, &format!("{event}\n")).unwrap()
 }
 
 /// How many cases of a property were not judged because of the handler's transaction.

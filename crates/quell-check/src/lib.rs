@@ -13,7 +13,7 @@
 //! nobody knows, because two processes committed within one microsecond, counts as not judged.
 //!
 //! ```
-//! use quell_conformance::check::{check, parse};
+//! use quell_check::{check, parse};
 //!
 //! let lines = parse("caller", r#"{"event":"stamp","op":1,"key":"a","value":1}
 //! {"event":"stamp_ok","op":1}
@@ -121,3 +121,8 @@ pub fn check(lines: &[Line]) -> Report {
     let (violations, cases) = found.finish();
     Report { events: lines.len(), violations, cases, ..book.summary() }
 }
+
+/// The README's examples run as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

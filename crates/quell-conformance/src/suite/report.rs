@@ -12,8 +12,8 @@ use quell_core::Capabilities;
 use quell_core::history::Sink;
 use tokio::task::JoinSet;
 
-use crate::history::Recorder;
-use crate::registry::{RuleTest, all};
+use super::history::Recorder;
+use super::registry::{RuleTest, all};
 use crate::{Capability, Opened};
 
 /// A test that takes longer hangs: all of them work in virtual time.

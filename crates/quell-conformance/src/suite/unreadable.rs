@@ -44,7 +44,7 @@ macro_rules! unreadable_scenes {
             #[tokio::test]
             async fn $scene() {
                 let (rig, damage) = $rig.await;
-                $crate::unreadable::$scene(rig, &damage).await;
+                $crate::suite::unreadable::$scene(rig, &damage).await;
             }
         )*
     };
