@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use quell_conformance::bugs::{Bug, Buggy};
 use quell_conformance::check::{Line, Report, check};
-use quell_conformance::sim::{self, Bug, Buggy, Plan};
-use quell_core::Timestamp;
+use quell_conformance::sim::{self, Plan, START};
 
 /// What the command line asks for.
 #[derive(Debug)]
 struct Args {
     from: u64,
     seeds: u64,
-    bug: Bug,
+    bug: Option<&'static Bug>,
     plan: Option<String>,
     history: Option<String>,
     minimise: bool,
@@ -40,7 +40,7 @@ fn args(mut given: impl Iterator<Item = String>) -> Result<Args, String> {
     let mut args = Args {
         from: 0,
         seeds: 10_000,
-        bug: Bug::None,
+        bug: None,
         plan: None,
         history: None,
         minimise: false,
@@ -64,9 +64,8 @@ fn args(mut given: impl Iterator<Item = String>) -> Result<Args, String> {
             "--plan" => args.plan = Some(value),
             "--history" => args.history = Some(value),
             "--bug" => {
-                let mut bugs = Bug::ALL.iter().map(|(bug, _)| *bug);
-                let named = bugs.find(|bug| format!("{bug:?}") == value);
-                args.bug = named.ok_or_else(|| format!("no bug is called {value}"))?;
+                let named = Bug::named(&value).ok_or(format!("no bug is called {value}"))?;
+                args.bug = Some(named);
             }
             _ => return Err(format!("{name} is not known")),
         }
@@ -74,11 +73,10 @@ fn args(mut given: impl Iterator<Item = String>) -> Result<Args, String> {
     Ok(args)
 }
 
-fn judged(plan: &Plan, bug: Bug) -> (Vec<Line>, Report) {
-    let start = Timestamp::from_secs(1_767_225_600);
+fn judged(plan: &Plan, bug: Option<&'static Bug>) -> (Vec<Line>, Report) {
     let lines = sim::run(plan, |sink| match bug {
-        Bug::None => sim::memory(sink),
-        bug => Arc::new(Buggy::new(bug, start, sink)),
+        None => sim::memory(sink),
+        Some(bug) => Arc::new(Buggy::new(bug, START, sink)),
     });
     let report = check(&lines);
     (lines, report)
@@ -141,13 +139,13 @@ fn broken(report: &Report) -> Vec<&'static str> {
 /// The table of bugs: which property catches each, in what share of the seeds, and which others do.
 fn bugs(args: &Args) -> ExitCode {
     println!("| seeded bug | property | caught in | others in |\n| --- | --- | --- | --- |");
-    for (bug, properties) in
-        Bug::ALL.into_iter().filter(|(bug, _)| args.bug == Bug::None || args.bug == *bug)
-    {
+    let chosen = |bug: &&Bug| args.bug.is_none_or(|chosen| chosen.name == bug.name);
+    for bug in Bug::all().filter(|bug| !bug.checker.is_empty()).filter(chosen) {
+        let properties = bug.checker;
         let mut by_property = std::collections::BTreeMap::<_, u64>::new();
         let (mut caught, mut first) = (0_u64, None);
         for seed in args.from..args.from.saturating_add(args.seeds) {
-            let broken = broken(&judged(&Plan::draw(seed), bug).1);
+            let broken = broken(&judged(&Plan::draw(seed), Some(bug)).1);
             if broken.iter().any(|property| properties.contains(property)) {
                 caught += 1;
                 first = first.or(Some(seed));
@@ -161,7 +159,8 @@ fn bugs(args: &Args) -> ExitCode {
             .map(|(property, count)| format!("{property} {}", share(count)))
             .collect();
         let (own, others) = (properties.join(", "), others.join(", "));
-        println!("| {bug:?} | {own} | {} (first {first:?}) | {others} |", share(caught));
+        let what = bug.what;
+        println!("| {what} | {own} | {} (first {first:?}) | {others} |", share(caught));
     }
     ExitCode::SUCCESS
 }
@@ -175,7 +174,7 @@ fn many(args: &Args) -> ExitCode {
         let (lines, report) = judged(&Plan::draw(seed), args.bug);
         total.add(&report);
         if let Some(first) = report.violations.first() {
-            if failed.is_empty() && args.bug == Bug::None {
+            if failed.is_empty() && args.bug.is_none() {
                 let (property, shown) = (first.property, report.text(&lines));
                 println!("seed {seed} breaks {property}:\n{shown}");
                 println!("again: cargo xtask sim --seed {seed} --minimise --history FILE");

@@ -38,6 +38,8 @@
     expect(clippy::expect_used, clippy::panic, reason = "these are tests")
 )]
 
+#[cfg(feature = "sim")]
+pub mod bugs;
 #[cfg(feature = "suite")]
 pub mod harness;
 #[cfg(feature = "suite")]

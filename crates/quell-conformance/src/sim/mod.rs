@@ -23,8 +23,6 @@
 //!
 //! Invariant: nothing in here reads a clock or a random source but the plan's seed.
 
-mod bug;
-mod buggy;
 mod draw;
 mod load;
 mod minimise;
@@ -37,8 +35,6 @@ mod remote;
 mod run;
 mod world;
 
-pub use bug::Bug;
-pub use buggy::Buggy;
 pub use minimise::minimise;
 pub use place::Place;
 pub use plan::{BrokenCall, Call, Harm, Network, Plan, Planned, Step, Stranger};

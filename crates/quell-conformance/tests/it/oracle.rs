@@ -1,13 +1,12 @@
 //! The oracle itself: a difference is found, made short, and tried first from then on.
 
+use quell_conformance::bugs::{Bug, Buggy};
 use quell_conformance::{Rig, oracle};
-use quell_core::MemoryStore;
 
-use crate::broken::{Broken, Bug};
 use crate::{open, opened};
 
 async fn forgetful() -> quell_conformance::Opened {
-    opened(Broken::new(MemoryStore::new(Rig::START), Bug::ForgetsMaxTriggers))
+    opened(Buggy::unrecorded(Bug::named("ForgetsMaxTriggers").unwrap(), Rig::START))
 }
 
 #[test]
@@ -23,6 +22,6 @@ fn a_difference_is_made_short_and_its_seed_is_tried_again_first() {
     assert!(oracle::run(forgetful, oracle::COUNTED, 1, Some(path)).is_err(), "it is tried again");
     assert!(
         oracle::run(open, oracle::COUNTED, 1, Some(path)).is_ok(),
-        "and holds once it is mended"
+        "and holds once it is fixed"
     );
 }

@@ -2,10 +2,9 @@
 //!
 //! `cargo xtask sim` runs many more seeds; a seed that fails is shown with how to run it again.
 
+use quell_conformance::bugs::{Bug, Buggy};
 use quell_conformance::check::{Event, Line, check};
-use quell_conformance::sim::{
-    self, BrokenCall, Bug, Buggy, Call, Harm, Network, Plan, Planned, Step,
-};
+use quell_conformance::sim::{self, BrokenCall, Call, Harm, Network, Plan, Planned, Step};
 use quell_core::schedule::CatchUp;
 use quell_core::{Receipt, Store};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,13 +60,14 @@ fn another_seed_tells_another_story() {
     assert_ne!(one, other);
 }
 
-/// A store of which each process opens a handle is judged like one in memory.
+/// A store that each process opens for itself is judged like one in memory.
 #[test]
 fn a_bug_shows_on_a_store_that_each_process_opens() {
     let broke = |seed: &u64| {
         let store = OnceLock::new();
         let place = sim::Place::new(move |sink| {
-            let make = || Arc::new(Buggy::new(Bug::JoinsRunning, sim::START, sink));
+            let bug = Bug::named("JoinsRunning").unwrap();
+            let make = || Arc::new(Buggy::new(bug, sim::START, sink));
             let opened: Arc<dyn Store> = store.get_or_init(make).clone();
             async move { opened }
         });
@@ -283,12 +283,9 @@ fn r01_every_call_may_fail_before_or_after_it_is_done() {
 
 #[test]
 fn a_failing_plan_is_made_smaller_and_fails_still() {
-    let start = quell_core::Timestamp::from_secs(1_767_225_600);
+    let bug = Bug::named("JoinsRunning").unwrap();
     let lost = |plan: &Plan| {
-        let store = |sink| {
-            std::sync::Arc::new(sim::Buggy::new(Bug::JoinsRunning, start, sink))
-                as std::sync::Arc<dyn quell_core::Store>
-        };
+        let store = |sink| Arc::new(Buggy::new(bug, sim::START, sink)) as Arc<dyn Store>;
         check(&sim::run(plan, store)).broke("P2")
     };
     let plan = (0..).map(Plan::draw).find(|plan| lost(plan) && plan.steps.len() > 12).unwrap();
