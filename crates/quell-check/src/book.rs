@@ -19,7 +19,8 @@ use super::{Line, Report};
 /// Why nothing is known about how a job came to be.
 pub(super) const UNKNOWN_MAKER: &str = "a call of unknown outcome may have made the job";
 /// Why a job that runs may have ended.
-const IN_TX: &str = "its handler's own transaction ended an attempt, nobody knows when or whether";
+const IN_TX: &str =
+    "its handler's own transaction ended an attempt, when or whether is not recorded";
 /// How far apart two processes may read the clock for what they commit together.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -199,9 +200,9 @@ impl Book {
     #[must_use]
     pub fn last_heir(&self, job: JobId) -> JobId {
         let mut last = job;
-        // Chains end: an heir is younger than what it took in. A broken history may say otherwise.
+        // Chains end: a successor is younger than what it took in. A broken history may say otherwise.
         for _ in 0..self.jobs.len() {
-            match self.jobs.get(&last).and_then(|view| view.heir) {
+            match self.jobs.get(&last).and_then(|view| view.successor) {
                 Some((heir, _)) if heir != last => last = heir,
                 _ => break,
             }
@@ -211,7 +212,7 @@ impl Book {
 
     /// Takes an event; `at` is its index.
     pub fn take(&mut self, at: usize, line: &Line) {
-        // Whoever does harm may have a clock of its own.
+        // A process that does harm may have a clock of its own.
         let by_store = !matches!(line.event, Event::Fault { .. } | Event::Heal { .. });
         let time = time_of(&line.event).filter(|_| by_store);
         self.now = time.map_or(self.now, |t| t.max(self.now));
@@ -392,7 +393,7 @@ impl Book {
         view.dues.push((at, *count, *due, *nb));
         view.lines.push(at);
         for taken in absorbs {
-            if let Some(JobView { heir: Some((_, shown)), .. }) = self.jobs.get_mut(&taken) {
+            if let Some(JobView { successor: Some((_, shown)), .. }) = self.jobs.get_mut(&taken) {
                 *shown = Some(at);
             }
         }
@@ -510,7 +511,7 @@ impl Book {
         match became {
             SettledAs::Scheduled { due } => view.due = due,
             SettledAs::Absorbed { by, .. } => {
-                view.heir = Some((by, None));
+                view.successor = Some((by, None));
                 if let Some(heir) = self.jobs.get_mut(&by) {
                     heir.awaits.push((job, count));
                     heir.failures = heir.failures.max(failures);

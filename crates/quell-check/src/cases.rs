@@ -39,7 +39,7 @@ impl Found {
         self.cases.entry(property).or_default().judged += 1;
     }
 
-    /// A case that nobody can judge, and why.
+    /// A case that cannot be judged, and why.
     pub fn cannot(&mut self, property: &'static str, why: impl Into<String>) {
         *self.cases.entry(property).or_default().unjudged.entry(why.into()).or_default() += 1;
     }
@@ -105,7 +105,7 @@ impl Found {
     }
 }
 
-/// What came of checking a history.
+/// The result of checking a history.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// What was broken, in the order of the events that show it.

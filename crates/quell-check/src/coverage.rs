@@ -132,8 +132,8 @@ fn covered(book: &Book, job: &JobView, op: &OpView, trigger: TriggerId) -> Cover
             JobState::Succeeded => return succeeded(id, job, seq),
             JobState::Dead | JobState::Cancelled | JobState::Unreadable => return Covered::Yes,
             JobState::Scheduled | JobState::Running => return waits(book, id, job),
-            JobState::Absorbed => match job.heir {
-                // Whether the heir has its triggers, P14 says.
+            JobState::Absorbed => match job.successor {
+                // P14 judges whether the successor has its triggers.
                 Some((heir, _)) => (id, seq) = (heir, None),
                 None => return Covered::No(format!("job {id} was absorbed by no job")),
             },
@@ -240,12 +240,13 @@ fn counted_by_key(book: &Book) -> BTreeMap<TaskKey, Counted> {
     for job in book.jobs.values() {
         let Some(key) = job.task_key() else { continue };
         let counted = by_key.entry(key).or_default();
-        // An absorbed job is counted by its heir, once that shows it (P14).
-        let shown = matches!(job.heir, Some((_, Some(_))));
+        // An absorbed job is counted by its successor, once that shows it (P14).
+        let shown = matches!(job.successor, Some((_, Some(_))));
         if job.state != JobState::Absorbed {
             counted.count += job.count;
         } else if !shown {
-            counted.excuse = Some("an absorbed job is not counted by its heir (P14)".to_owned());
+            counted.excuse =
+                Some("an absorbed job is not counted by its successor (P14)".to_owned());
         }
         let waits = !job.state.is_ended();
         if job.doubted || waits {

@@ -1,4 +1,4 @@
-//! Dedup keys: one trigger at a time, and no key that nobody holds (P16, P17).
+//! Dedup keys: one trigger at a time, and no key without a holder (P16, P17).
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use quell_core::{JobId, Receipt, SettledAs, Timestamp};
 use super::views::{OpState, OpView, TaskKey};
 use super::{Act, Book, Found, Line, Property};
 
-/// Why nobody can say who held a key.
+/// Why the holder of a key is not known.
 const UNKNOWN: &str = "a call of unknown outcome may hold the key";
 
 /// Why the order in which two processes took a key is unknown.
-const UNCLEAR: &str = "it was given back and taken at the same moment";
+const UNCLEAR: &str = "it was released and taken at the same moment";
 
 /// P16 and P17.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ fn hold(book: &Book, lines: &[Line], op: &OpView) -> Option<Hold> {
     })
 }
 
-/// When a job's work first came to an end, in it or in the heirs that took it in. A redrive takes
+/// When a job's work first came to an end, in it or in the successors that took it in. A redrive takes
 /// no key, so what comes after it does not count.
 pub(super) fn end_of_work(book: &Book, job: JobId, since: usize) -> Option<(Timestamp, usize)> {
     let (mut next, mut since) = (Some(job), since);
@@ -127,7 +127,7 @@ pub(super) fn end_of_work(book: &Book, job: JobId, since: usize) -> Option<(Time
         if let Some((at, t, _)) = ends.find(buried) {
             return Some((t, at));
         }
-        next = view.heir.map(|(heir, _)| heir);
+        next = view.successor.map(|(heir, _)| heir);
         since = view.ended.map_or(since, |(at, _)| at);
         if next.is_none() {
             return view.ended.map(|(at, t)| (t, at));
@@ -136,7 +136,7 @@ pub(super) fn end_of_work(book: &Book, job: JobId, since: usize) -> Option<(Time
     None
 }
 
-/// P17: whoever is told of a duplicate is told of a job that is there and holds the key.
+/// P17: the answer to a duplicate names a job that is there and holds the key.
 fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut Found) {
     let OpState::Answered(Receipt::Duplicate { job }, at) = &op.state else { return };
     let key = op.dedup.as_ref().map(ToString::to_string).unwrap_or_default();

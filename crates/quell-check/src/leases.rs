@@ -137,7 +137,7 @@ fn lapsed(
     } else if harmed || !book.processes.are_complete() {
         found.cannot("P27", "a fault was at work");
     } else {
-        let unharmed = format!("job {job}: a lease lapsed though nothing was wrong");
+        let unharmed = format!("job {job}: a lease expired though nothing was wrong");
         found.broken("P27", view.newest(2).chain([at]), unharmed);
     }
 }

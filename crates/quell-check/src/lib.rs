@@ -9,8 +9,8 @@
 //! what the store says of its own reasons. Completeness is known per process ([`Processes`]): a
 //! case counts as not judged where an event may be missing that would excuse it, and the report
 //! says for each property how many cases it judged, how many it could not, and why. Where several
-//! recorders wrote, store time orders their lines; what breaks a promise only in an order that
-//! nobody knows, because two processes committed within one microsecond, counts as not judged.
+//! recorders wrote, store time orders their lines; what breaks a promise only in one of several
+//! possible orders, because two processes committed within one microsecond, counts as not judged.
 //!
 //! ```
 //! use quell_check::{check, parse};

@@ -1,6 +1,6 @@
 //! No more than the limits allow, at every instant (P21).
 //!
-//! The starts that rates count are kept here as the history tells them, apart from how any store
+//! The starts that rates count are kept here as the history has them, apart from how any store
 //! keeps them.
 
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use super::views::JobView;
 use super::{Act, Book, Found, Line as HistoryLine, Property};
 
 /// P8: one open window per key, and all windows of a key start in the order of their ids. P11: the
-/// moves between states are those of the contract. P14: an absorbed job has one heir, which takes its
+/// moves between states are those of the contract. P14: an absorbed job has one successor, which takes its
 /// triggers.
 #[derive(Debug)]
 pub(super) struct Moves;
@@ -32,7 +32,7 @@ impl Property for Moves {
                 moves(book, (*job, *t), waits, "it started", at, found);
             }
             Event::Lapse { t, job, became, .. } => {
-                moves(book, (*job, *t), running, "its lease lapsed", at, found);
+                moves(book, (*job, *t), running, "its lease expired", at, found);
                 absorbed(book, (*job, *t), *became, at, found);
             }
             Event::Settle { t, job, became, .. } => absorbed(book, (*job, *t), *became, at, found),
@@ -41,7 +41,7 @@ impl Property for Moves {
                 moves(book, (*job, *t), waits, "it was cancelled", at, found);
             }
             Event::Redrive { t, job, became, .. } => {
-                moves(book, (*job, *t), dead, "it was put back", at, found);
+                moves(book, (*job, *t), dead, "it was redriven", at, found);
                 absorbed(book, (*job, *t), *became, at, found);
             }
             Event::Discard { t, job, .. } => {
@@ -59,14 +59,15 @@ impl Property for Moves {
 
     fn finish(&mut self, book: &Book, _: &[HistoryLine], found: &mut Found) {
         for (id, job) in &book.jobs {
-            let Some((heir, shown)) = job.heir else { continue };
+            let Some((successor, shown)) = job.successor else { continue };
             if shown.is_some() {
                 found.holds("P14");
                 continue;
             }
-            let heir_at = book.jobs.get(&heir).map_or(job.newest_at, |heir| heir.newest_at);
+            let heir_at =
+                book.jobs.get(&successor).map_or(job.newest_at, |successor| successor.newest_at);
             let excuse = book.excuse(Act::Any, job.newest_at.min(heir_at), Timestamp::MAX);
-            let lost = format!("job {heir} absorbed job {id} but did not take its triggers");
+            let lost = format!("job {successor} absorbed job {id} but did not take its triggers");
             found.unless(excuse, "P14", job.newest(2), lost);
         }
     }
@@ -101,19 +102,19 @@ fn absorbed(
     found: &mut Found,
 ) {
     let (Some(job), SettledAs::Absorbed { by, .. }) = (book.jobs.get(&id), became) else { return };
-    let heir = book.jobs.get(&by);
-    let fits = heir.is_some_and(|heir| {
+    let successor = book.jobs.get(&by);
+    let fits = successor.is_some_and(|successor| {
         by != id
-            && heir.state == JobState::Scheduled
-            && !heir.shape.closed
-            && (&heir.task, &heir.key) == (&job.task, &job.key)
+            && successor.state == JobState::Scheduled
+            && !successor.shape.closed
+            && (&successor.task, &successor.key) == (&job.task, &job.key)
     });
     if fits {
         found.holds("P14");
         return;
     }
-    let excuse = match heir {
-        Some(heir) => book.missing(heir, t),
+    let excuse = match successor {
+        Some(successor) => book.missing(successor, t),
         None => book.unheard(&job.task, job.key.as_ref(), t),
     };
     let wrong = format!("job {id} was absorbed by job {by}, which is no window of it");
@@ -308,7 +309,7 @@ fn key_ran_lately(book: &Book, job: &JobView, t: Timestamp) -> bool {
     book.ended_lately(t).any(|other| other.task_key().as_ref() == Some(&key))
 }
 
-/// Whether an attempt of the job's key runs, or its lease lapsed and was not taken back yet.
+/// Whether an attempt of the job's key runs, or its lease expired and was not reclaimed yet.
 pub(super) fn key_runs(book: &Book, job: &JobView) -> bool {
     let Some(key) = job.task_key() else { return false };
     let mut running = book.running.iter().filter_map(|id| book.jobs.get(id));

@@ -35,7 +35,7 @@ impl Property for Payloads {
 
     fn finish(&mut self, book: &Book, lines: &[Line], found: &mut Found) {
         let mut jobs = Jobs::new();
-        // Jobs that are absorbed by the next change of their heir's window.
+        // Jobs that are absorbed by the next change of their successor's window.
         let mut taken: BTreeMap<JobId, JobId> = BTreeMap::new();
         let mut full = Full::default();
         for (at, line) in lines.iter().enumerate() {
@@ -88,7 +88,7 @@ impl Property for Payloads {
 /// What is known of windows that are full (R10).
 #[derive(Debug, Default)]
 struct Full {
-    /// Jobs that were open windows when they were last heard of.
+    /// Jobs that were open windows at their last event.
     open: BTreeSet<JobId>,
     /// The window of a key that closed last, when, and where.
     closed: BTreeMap<TaskKey, (JobId, Timestamp, usize)>,
@@ -130,7 +130,7 @@ impl Full {
 }
 
 impl Folded {
-    /// Whether a change of the window may be missing before a start that covers so many triggers, with an
+    /// Whether a change of the window may be missing before a start that covers this number of triggers, with an
     /// answer that was lost: the counts differ, and there is such an answer.
     fn may_lack(&self, book: &Book, count: u64, start: Timestamp) -> bool {
         let since = self.at.unwrap_or(Timestamp::MIN);

@@ -15,11 +15,11 @@
 //!   pause or a cancel, was not in the middle of its first one.
 //!
 //! So an event that does not fit what came before it is a violation, unless the time between the
-//! two overlaps the last moments of such a process. Then nobody can say, and the case counts as not
+//! two overlaps the last moments of such a process. Then the case counts as not
 //! judged. A process that recorded nothing but its begin may have done anything since then. Where no
 //! [`Event::Fault`] says when it was killed, its last moments have no end.
 //!
-//! Events of processes whose histories are not given cannot be told from events that never were:
+//! Events of processes whose histories are not given cannot be distinguished from events that never were:
 //! give all of them, or say that there are more ([`elsewhere`]).
 
 use std::collections::BTreeMap;

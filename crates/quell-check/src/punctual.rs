@@ -59,7 +59,7 @@ impl Property for Punctual {
     }
 }
 
-/// Since when no harm is done, and how late a start may be; else why nobody can say.
+/// Since when no harm is done, and how late a start may be; else why that is not known.
 fn calm(book: &Book) -> Result<(Timestamp, std::time::Duration), &'static str> {
     let punctual = book.punctual.ok_or("the record does not say how late a start may be")?;
     let calm = if book.any_fault { book.healed } else { Some(Timestamp::MIN) };
@@ -107,7 +107,7 @@ impl Punctual {
         }
         let queue_free = self.queue_free.get(&view.queue);
         let task_free = self.task_free.get(&view.task);
-        // A window that was joined or moved is due anew, and news takes its way.
+        // A window that was joined or moved is due at another time, and the news takes its way.
         let moved = view.dues.last().map(|(line, ..)| *line).and_then(|line| {
             view.joins.iter().find(|joined| joined.at == line).map(|joined| joined.t)
         });

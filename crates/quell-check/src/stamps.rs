@@ -39,7 +39,8 @@ impl Property for Stamps {
             }
             Event::Read { run, key, value } => {
                 if *value > self.made.get(key).copied().unwrap_or(0) && line.n.is_some() {
-                    let message = format!("a run read {value} of {key}, which nobody had stamped");
+                    let message =
+                        format!("a run read {value} of {key}, which no caller had stamped");
                     found.broken("P3", [at], message);
                 }
                 self.runs.insert((line.p.clone(), *run), (key.clone(), *value));

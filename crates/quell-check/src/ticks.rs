@@ -9,7 +9,7 @@ use quell_core::{ScheduleName, Timestamp};
 
 use super::{Act, Book, Found, Line, Property};
 
-/// How late a tick may fire in a world without harm: some hints are heard after 100 ms only.
+/// How late a tick may fire in a world without harm: some hints arrive after 100 ms only.
 const LATE: Duration = Duration::from_millis(200);
 /// How long after the last harm everyone knows of every schedule: calls that were slow have ended.
 const SETTLED: Duration = Duration::from_secs(4);

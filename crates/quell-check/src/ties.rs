@@ -212,8 +212,8 @@ fn ended(event: &Event) -> Option<JobId> {
     }
 }
 
-/// The jobs that two processes changed at one moment, or whose key or queue they did: nobody knows
-/// in which order, and [`untie`] may have found another than there was. `lines` are in order.
+/// The jobs that two processes changed at one moment, or whose key or queue they did: the order is
+/// unknown, and [`untie`] may have found another than there was. `lines` are in order.
 pub(super) fn tied(lines: &[Line]) -> BTreeSet<JobId> {
     let mut keys: BTreeMap<JobId, TaskKey> = BTreeMap::new();
     let mut moments: BTreeMap<Timestamp, Vec<&Line>> = BTreeMap::new();

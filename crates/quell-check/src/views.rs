@@ -1,4 +1,4 @@
-//! One job and one call, as a history tells of them.
+//! One job and one call, as a history shows them.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub type TaskKey = (TaskName, Key);
 /// What became of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpState {
-    /// No answer is on record, or nobody knows: it may have been accepted.
+    /// No answer is on record, or its outcome is unknown: it may have been accepted.
     Unknown,
     /// It was answered, in this line.
     Answered(Receipt, usize),
@@ -34,7 +34,7 @@ pub enum OpState {
 pub struct OpView {
     /// The line of the call.
     pub at: usize,
-    /// The store's time when it was made, as far as events tell.
+    /// The store's time when it was made, as far as events show.
     pub since: Timestamp,
     /// The task.
     pub task: TaskName,
@@ -135,7 +135,7 @@ pub struct JobView {
     pub reason: DueReason,
     /// The newest fence.
     pub token: LeaseToken,
-    /// When the newest lease lapses.
+    /// When the newest lease expires.
     pub until: Timestamp,
     /// The lines of the claim or renewal that set that, and of the one before.
     pub renewed: [usize; 2],
@@ -158,7 +158,7 @@ pub struct JobView {
     /// Jobs that it took in and that its count does not show yet, with their counts.
     pub awaits: Vec<(JobId, u64)>,
     /// The job that took it in, and the line in which that job's count shows it.
-    pub heir: Option<(JobId, Option<usize>)>,
+    pub successor: Option<(JobId, Option<usize>)>,
     /// When it ended.
     pub ended: Option<(usize, Timestamp)>,
     /// Whether its row was removed after its retention.
@@ -212,7 +212,7 @@ impl JobView {
             closes: Vec::new(),
             dues: Vec::new(),
             awaits: Vec::new(),
-            heir: None,
+            successor: None,
             ended: None,
             pruned: false,
             row: None,

@@ -133,7 +133,7 @@ fn checker_puts_a_claim_of_the_same_moment_behind_what_it_saw() {
 }
 
 /// Claims of one moment wait for the windows that another process wrote late; what a handler read is
-/// still told before its end.
+/// still recorded before its end.
 #[test]
 fn checker_keeps_the_order_of_a_process_among_others_at_one_moment() {
     let at = |w: u64, mut event: Value| {
@@ -160,7 +160,7 @@ fn checker_keeps_the_order_of_a_process_among_others_at_one_moment() {
     assert!(report.cases["P2"].judged > 0 && !report.broke("P2"), "{text}");
 }
 
-/// A process that was killed before it told of what it gave back.
+/// A process that was killed before it recorded what it released.
 #[test]
 fn checker_excuses_only_what_a_killed_process_may_have_lost() {
     let silent = [window(10, 1, "quiet"), claimed(20, 1, 1, 1)];
@@ -176,7 +176,7 @@ fn checker_excuses_only_what_a_killed_process_may_have_lost() {
     assert!(!broke(killed, vec![fault(25, "one")]), "it lived until 25");
     assert!(broke(process("one", true, &silent), Vec::new()), "it ended, and lost nothing");
     let spoke = process("one", false, &after(ended(30, 1, 1, "released", 30)));
-    assert!(broke(spoke, Vec::new()), "it told of what it did at 30, so it lost nothing before");
+    assert!(broke(spoke, Vec::new()), "it recorded what it did at 30, so it lost nothing before");
     assert!(!broke(process("one", true, &silent), vec![elsewhere()]), "another may have done it");
 }
 
@@ -318,7 +318,7 @@ fn checker_judges_what_happened_after_a_kill() {
     let (report, text) = judged(&[killed.clone(), process("one", true, &late), kill]);
     assert!(report.broke("P8") && report.broke("P9"), "{text}");
     let (report, text) = judged(&[killed, process("one", true, &late)]);
-    assert!(!report.broke("P8") && !report.broke("P9"), "nobody knows when it died: {text}");
+    assert!(!report.broke("P8") && !report.broke("P9"), "its time of death is unknown: {text}");
 }
 
 #[test]

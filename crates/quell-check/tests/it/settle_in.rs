@@ -1,7 +1,8 @@
 //! The checker on attempts that their handlers' own transactions end (R22): where the answer to the
 //! commit is lost, the job may have succeeded or not, and nothing else is excused.
 
-use quell_check::{Line, Report};
+use quell_check::{Event, Line, Report};
+use quell_core::{Draw, JobId, LeaseToken, SettledAs, Timestamp};
 use serde_json::{Value, json};
 
 use crate::processes::{claimed, ended, judged, process, window};
@@ -18,11 +19,10 @@ fn settled(t: u64, job: u64, token: u64, outcome: &str, became: &str) -> Value {
 }
 
 fn lapse(t: u64, job: u64, token: u64) -> Value {
-    let became = json!({"scheduled": {"due": t}});
-    json!({
-        "event": "lapse", "t": t, "job": job.to_string(), "token": format!("{token}-7"),
-        "became": became,
-    })
+    let t = Timestamp::from_micros(t.cast_signed());
+    let (job, token) = (JobId::new(job), LeaseToken::of(token, Draw::new(7)));
+    let became = SettledAs::Scheduled { due: t };
+    serde_json::to_value(Event::Lapse { t, job, token, became, crash: false }).unwrap()
 }
 
 /// The row of the job at the end.
@@ -57,7 +57,7 @@ fn r22_a_commit_of_unknown_outcome_may_have_ended_the_job_or_not() {
     let (report, text) = run(&asked, &[row(1, "succeeded")]);
     assert!(report.violations.is_empty(), "it may have committed: {text}");
     assert_eq!(open(&report, "P11"), 1, "{}", report.table());
-    // It did not commit: the lease lapsed, and the job ran again.
+    // It did not commit: the lease expired, and the job ran again.
     let again = [
         lapse(1_020, 1, 1),
         window(1_020, 1, "quiet"),
@@ -85,7 +85,7 @@ fn r22_what_no_commit_of_the_attempt_explains_is_found() {
     // A commit ends the job for good.
     let again = [&asked[..], &[claimed(30, 1, 2, 1)]].concat();
     let (report, _) = run(&again, &[]);
-    assert!(report.broke("P11"), "it ran again, and no lease lapsed");
+    assert!(report.broke("P11"), "it ran again, and no lease expired");
 }
 
 /// The store, asked afterwards, has seen no commit.

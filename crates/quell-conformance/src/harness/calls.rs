@@ -17,7 +17,7 @@ use quell_core::{
 use crate::Rig;
 use crate::rig::{fails, heartbeat, key, keyed, plain, queue, secs, task};
 
-/// A call under way.
+/// A call in flight.
 pub type Doing<'s> = Pin<Box<dyn Future<Output = Result<()>> + Send + 's>>;
 /// A call at a time, on a store whose first job has this id.
 pub type Step = for<'s> fn(&'s dyn Store, Timestamp, JobId) -> Doing<'s>;
@@ -371,7 +371,7 @@ fn looks() -> Vec<Case> {
         reads("workers", step!(|s, t| s.workers(Some(t)).await?)),
         reads("dead", step!(|s, t| s.dead(&DeadFilter::default()).await?)),
         reads("count_dead", step!(|s, t| s.count_dead(&DeadFilter::default()).await?)),
-        reads("letters", step!(|s, t, j| s.letters(&[j]).await?)),
+        reads("export_dead", step!(|s, t, j| s.letters(&[j]).await?)),
         reads("schedules", step!(|s, t| s.schedules().await?)),
     ]
 }

@@ -13,7 +13,7 @@ use quell_core::{
 pub enum NthCall {
     /// It fails and nothing was done.
     Before(u64),
-    /// It is done, and its caller is told that nobody knows.
+    /// It is done, and its caller receives an unknown outcome.
     AfterDone(u64),
     /// It panics and nothing was done.
     Panics(u64),

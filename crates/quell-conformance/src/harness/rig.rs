@@ -247,7 +247,7 @@ impl Rig {
         self.settle(lease(job), fails(backoff, false)).await
     }
 
-    /// Takes lapsed leases back.
+    /// Reclaims expired leases.
     pub async fn reap(&self) -> Vec<Lapsed> {
         self.store.reap(Some(self.now), 1_000).await.expect("the store reaps")
     }
@@ -279,7 +279,7 @@ impl Rig {
         next.expect("the store looks")
     }
 
-    /// What the store tells of a job, trigger or key.
+    /// Explains a job, trigger or key.
     pub async fn explain(&self, target: &ExplainTarget) -> Option<Explanation> {
         self.store.explain(target).await.expect("the store explains")
     }

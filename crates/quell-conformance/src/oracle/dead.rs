@@ -1,4 +1,4 @@
-//! Operations on dead letters (R25, R26), and what both stores must say of them.
+//! Operations on dead jobs (R25, R26), and the answers that both stores must give.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -16,7 +16,7 @@ pub(super) enum DeadOp {
         payload: Option<bool>,
     },
     Discard(Vec<u64>),
-    /// Keeps letters of all that is dead.
+    /// Exports all dead jobs.
     Export,
     /// Puts in what was kept, as it is or as if from another store.
     Import {

@@ -46,7 +46,7 @@ struct Pair {
     knew_tick: Option<Timestamp>,
     now: Timestamp,
     leases: Vec<Lease>,
-    /// Letters of the dead, as of the last export.
+    /// The dead jobs of the last export.
     letters: Vec<DeadLetter>,
     steps: usize,
 }
@@ -73,7 +73,7 @@ pub fn compare_some<F: Future<Output = Opened>>(open: impl Fn() -> F, ids: Ids, 
     }
 }
 
-/// Runs so many random scripts on fresh stores, after those whose seeds are in the file
+/// Runs this number of random scripts on fresh stores, after those whose seeds are in the file
 /// `regressions`, and returns how many operations that were.
 ///
 /// # Errors
@@ -166,12 +166,12 @@ impl Pair {
             Op::Enqueue(members) => {
                 let batches = || members.iter().map(script::Members::batch).collect();
                 // An error of one batch, by its words, which name the job and both payloads.
-                let told = |answers: Vec<quell_core::Result<Vec<Receipt>>>| -> Vec<_> {
-                    let told = |error: quell_core::Error| format!("{:?} {error}", error.kind());
-                    answers.into_iter().map(|answer| answer.map_err(told)).collect()
+                let sent = |answers: Vec<quell_core::Result<Vec<Receipt>>>| -> Vec<_> {
+                    let sent = |error: quell_core::Error| format!("{:?} {error}", error.kind());
+                    answers.into_iter().map(|answer| answer.map_err(sent)).collect()
                 };
-                let model = self.model.enqueue(now, batches()).await.map(told);
-                both(op, model, self.store.enqueue(now, batches()).await.map(told))?;
+                let model = self.model.enqueue(now, batches()).await.map(sent);
+                both(op, model, self.store.enqueue(now, batches()).await.map(sent))?;
             }
             Op::Claim { limit, queue, both: both_tasks, worker } => {
                 let tasks: Vec<TaskName> = if *both_tasks { tasks() } else { vec![task("t")] };
@@ -362,22 +362,22 @@ impl Pair {
         Ok(())
     }
 
-    /// R34: where a worker, of whichever task it is, must look earlier than it knew, for jobs or
-    /// for ticks, it is told. Where the store wakes workers by the time they look, no call tells.
+    /// R34: where a worker, of whichever task it is, must look earlier than it expects, for jobs or
+    /// for ticks, it gets a wake-up. Where a timer wakes workers, no call sends one.
     async fn told_of_earlier_work(&mut self, op: &Op) -> Result<(), TestCaseError> {
         if self.store.capabilities().timed {
             return Ok(());
         }
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         while let Some(Some(hint)) = self.wakeups.next().now_or_never() {
-            told.push(hint);
+            sent.push(hint);
         }
         let next = ask!(self, op, tick(Some(self.now), 0)).and_then(|ticked| ticked.next);
         let knew = std::mem::replace(&mut self.knew_tick, next);
         if let Some(next) = next.filter(|next| knew.is_none_or(|knew| *next < knew))
-            && !told.iter().any(|hint| hint.queue.is_none() && hint.due <= next)
+            && !sent.iter().any(|hint| hint.queue.is_none() && hint.due <= next)
         {
-            let said = format!("{op:?}\na tick is due at {next}, told was {told:?}");
+            let said = format!("{op:?}\na tick is due at {next}, wake-ups were {sent:?}");
             return Err(TestCaseError::fail(said));
         }
         for number in 0..2 {
@@ -387,7 +387,7 @@ impl Pair {
                     self.store.next_due(Some(self.now), &queue, std::slice::from_ref(&task)).await;
                 let Ok(next) = next else { continue };
                 let knew = self.knew.insert((number, task), next);
-                // Time alone calls nobody: who was to look by now does so without being told.
+                // The passing of time sends no wake-up: a worker that was to look by now does so without one.
                 let woke = |knew: NextDue| {
                     matches!(op, Op::Advance(_)) && knew.due.is_some_and(|due| due <= next.now)
                 };
@@ -395,10 +395,10 @@ impl Pair {
                 let told_late = knew.is_none_or(|knew| later(knew) && !woke(knew));
                 let Some(due) = next.due.filter(|_| told_late) else { continue };
                 let tells = |hint: &Wakeup| {
-                    hint.queue.as_ref().is_none_or(|told| *told == queue) && hint.due <= due
+                    hint.queue.as_ref().is_none_or(|sent| *sent == queue) && hint.due <= due
                 };
-                if !told.iter().any(tells) {
-                    let said = format!("{op:?}\n{queue} is due at {due}, told was {told:?}");
+                if !sent.iter().any(tells) {
+                    let said = format!("{op:?}\n{queue} is due at {due}, wake-ups were {sent:?}");
                     return Err(TestCaseError::fail(said));
                 }
             }

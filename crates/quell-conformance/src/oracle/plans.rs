@@ -56,7 +56,7 @@ pub(super) fn schedule(name: u8, spec: u8, catch_up: CatchUp, call: &Call) -> Sc
     Schedule { name: schedule_name(name), spec, catch_up, trigger }
 }
 
-/// From so many seconds after the start, perhaps before it.
+/// From this number of seconds after the start, perhaps before it.
 pub(super) fn moment(from: i64) -> Timestamp {
     let time = secs(from.unsigned_abs());
     if from < 0 { Rig::START.before(time) } else { Rig::START + time }

@@ -37,7 +37,7 @@ pub(super) enum Op {
     },
     /// Ends attempts, counted from the newest, in one call.
     Settle(Vec<(usize, End)>),
-    /// Renews the newest so many leases.
+    /// Renews this number of the newest leases.
     Renew(usize),
     /// Begins an effect of an attempt, counted from the newest.
     BeginEffect {
@@ -283,9 +283,9 @@ pub(super) fn queue_number(number: u8) -> QueueName {
     if number == 0 { queue() } else { QueueName::new("other").expect("a valid name") }
 }
 
-/// A handful of policies; keys meet several of them, as after a deploy. Of which of two windows that
-/// differ in it whether attempts may overlap waits for the other, the rules say nothing, so windows of
-/// a key either become full, with and without overlap, or differ.
+/// A handful of policies; keys meet several of them, as after a deploy. Where two windows
+/// differ in whether attempts may overlap, the rules do not define the one that waits for the other. So
+/// windows of a key either become full, with and without overlap, or differ.
 fn policy(number: u8, key: Option<u8>) -> (Debounce, Fold) {
     let (debounce, fold) = any_policy(number);
     match key {

@@ -109,7 +109,7 @@ impl Operators<'_> {
         self.resume_schedules();
     }
 
-    /// Resumes what is paused, and tells everyone who may have lost a hint when the next tick is.
+    /// Resumes what is paused, and sends the time of the next tick to every process, as hints may be lost.
     fn resume_schedules(&self) {
         let now = Some(self.world.store_time());
         for (index, planned) in self.plan.schedules.iter().enumerate() {

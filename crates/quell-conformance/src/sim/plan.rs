@@ -204,7 +204,7 @@ pub struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Harm {
-    /// Killed after so many more steps of it, and started again later.
+    /// Killed after this number of further steps, and started again later.
     Kill {
         /// Which process.
         process: usize,
@@ -213,7 +213,7 @@ pub enum Harm {
         /// When it comes back.
         back: Duration,
     },
-    /// Told to shut down, and started again later.
+    /// Asked to shut down, and started again later.
     Stop {
         /// Which process.
         process: usize,
@@ -239,7 +239,7 @@ pub enum Harm {
         /// By how much.
         by: i64,
     },
-    /// The store restarts: what is under way fails, done or not.
+    /// The store restarts: calls in flight fail, done or not.
     StoreDown {
         /// For how long.
         time: Duration,

@@ -53,7 +53,7 @@ impl Process {
         let parks = Arc::new(Parks::default());
         let hook = Arc::clone(&parks);
         let runtime = Builder::new_current_thread()
-            // One step of one task, then the scheduler decides anew.
+            // One step of one task, then the scheduler decides again.
             .event_interval(1)
             .on_thread_park(move || {
                 hook.parked.store(true, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Process {
         &self.clock
     }
 
-    /// Lets it make so many steps.
+    /// Lets it make this number of steps.
     pub(super) fn step(&self, polls: u32) {
         self.runtime.block_on(Steps { left: polls });
     }
@@ -119,7 +119,7 @@ impl Process {
     /// Asks its worker to end.
     pub(super) fn stop(&mut self) {
         if let Some(stop) = self.stop.take() {
-            // A worker that has ended needs no telling.
+            // A worker that has ended needs no signal.
             let _ended = stop.send(());
         }
     }
@@ -166,7 +166,7 @@ impl Future for UntilParked {
     }
 }
 
-/// A clock that is off by some amount and jumps when told.
+/// A clock that is off by some amount and jumps on request.
 #[derive(Debug)]
 pub(super) struct ProcessClock {
     world: Arc<World>,

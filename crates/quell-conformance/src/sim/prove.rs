@@ -27,7 +27,7 @@ pub struct Judged {
 }
 
 impl Judged {
-    /// Runs a plan on a fresh place and judges what came of it.
+    /// Runs a plan on a fresh place and judges its history.
     #[must_use]
     pub fn new(plan: Plan, place: &Place) -> Self {
         let ran = run_on(&plan, place);
@@ -69,7 +69,7 @@ pub fn seeds(store: &str, place: impl Fn() -> Place, from: u64) {
     run(store, place, (from..count).step_by(2));
 }
 
-/// Runs so many seeds, for a store whose calls take long; `QUELL_SIM_SEEDS` changes how many.
+/// Runs a number of seeds, for a store whose calls take long; `QUELL_SIM_SEEDS` overrides it.
 pub fn some_seeds(store: &str, place: impl Fn() -> Place, usual: u64) {
     let count = std::env::var(SEEDS).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
     run(store, place, 0..count);
@@ -86,7 +86,7 @@ fn run(store: &str, place: impl Fn() -> Place, seeds: impl Iterator<Item = u64>)
     assert!(attempts > 0 && accepted > 0, "the seeds do nothing: {accepted} triggers");
 }
 
-/// Runs some seeds twice, each time on a fresh place: both runs must tell the same story.
+/// Runs some seeds twice, each time on a fresh place: both runs must record the same history.
 pub fn twice(store: &str, place: impl Fn() -> Place) {
     for seed in 0..4 {
         let [one, other] = [(); 2].map(|()| Judged::new(Plan::draw(seed), &place()));

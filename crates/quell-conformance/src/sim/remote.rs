@@ -40,7 +40,7 @@ impl Remote {
                 if let Some(operation) = again {
                     drop(perform(world, operation));
                 }
-                // Its hints reach whoever listens.
+                // Its hints reach every subscriber.
                 world.stir(World::ALL);
                 if fate.fails_after || fate.slow {
                     world.fault("network", &name);
@@ -48,7 +48,7 @@ impl Remote {
                 if fate.fails_after { Err(gone(ErrorKind::UnknownOutcome)) } else { result }
             };
             world.after(fate.back, move |world| {
-                // A process that was killed hears nothing.
+                // A process that was killed receives nothing.
                 let _unheard = answer.send(result);
                 world.stir(process);
             });

@@ -213,7 +213,7 @@ impl Run<'_> {
         }
     }
 
-    /// Lets a process make so many steps, or go on until it stands still.
+    /// Lets a process make this number of steps, or go on until it stands still.
     fn step(&mut self, index: usize, polls: Option<u32>) {
         let slot = &mut self.slots[index];
         let Some(process) = &mut slot.process else { return };
@@ -232,7 +232,7 @@ impl Run<'_> {
         }
         slot.stirred = polls.is_some();
         if process.has_stopped() {
-            // Where the store did not answer in time, leases are left to lapse; else none may be.
+            // Where the store did not answer in time, leases may expire; else none may.
             if self.world.was_harmed() {
                 self.world.fault("kill", process.clock().name());
             }
@@ -347,7 +347,7 @@ impl Run<'_> {
         }
     }
 
-    /// A process came to harm, and with it the calls of it that are under way.
+    /// A process came to harm, and with it its calls in flight.
     fn harmed(&self, what: &'static str, whom: String) {
         self.world.fault(what, &whom);
         self.world.after(MESSAGE, move |world| world.fault(what, &whom));
@@ -370,7 +370,7 @@ impl Run<'_> {
         self.world.stir(World::ALL);
     }
 
-    /// Whether nothing is under way and every job has ended.
+    /// Whether nothing is in flight and every job has ended.
     fn is_over(&self) -> bool {
         self.world.is_calm()
             && self.stopped

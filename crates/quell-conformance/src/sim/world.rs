@@ -1,4 +1,4 @@
-//! The world between processes: its time, messages under way, chance, and the record.
+//! The world between processes: its time, messages in flight, chance, and the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,11 +34,11 @@ struct State {
     calls: u64,
     /// How far the store's clock is off, in milliseconds.
     store_off: i64,
-    /// Until when the store answers nobody.
+    /// Until when the store answers no call.
     down_until: Timestamp,
     healed: bool,
     harmed: bool,
-    /// Whether nothing is under way any more that was harmed before.
+    /// Whether nothing is in flight any more that was harmed before.
     calm: bool,
     /// The keys that the outside knows.
     charged: BTreeSet<Key>,
@@ -172,7 +172,7 @@ impl World {
         self.locked().store_off += by;
     }
 
-    /// The store answers nobody for a while.
+    /// The store answers no call for a while.
     pub(super) fn take_store_down(&self, time: Duration) {
         let mut state = self.locked();
         state.down_until = state.now + time;
@@ -269,7 +269,7 @@ impl World {
         self.locked().harmed
     }
 
-    /// A process is told to end, which is no excuse for a lost lease.
+    /// A process is asked to end, which is no excuse for a lost lease.
     pub(super) fn record_stop(&self, whom: &str) {
         let t = self.store_time();
         self.record(Event::Fault { t, what: "stop".to_owned(), whom: whom.to_owned() });
@@ -323,7 +323,7 @@ impl Record {
         self.locked().len()
     }
 
-    /// Looks at what was recorded since there were so many lines.
+    /// Looks at what was recorded after this number of lines.
     fn since(&self, count: usize, look: impl FnOnce(&[Line])) {
         look(self.locked().get(count..).unwrap_or_default());
     }

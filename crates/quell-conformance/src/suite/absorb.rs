@@ -31,7 +31,7 @@ pub async fn r12_the_failed_payload_is_folded_in_as_older(mut rig: Rig) {
     }
 }
 
-/// The heir has attempts of its own, so an old failure never buries a new trigger; the run of
+/// The successor has attempts of its own, so an old failure never buries a new trigger; the run of
 /// failures goes on, so an outage is not hammered.
 pub async fn r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody(mut rig: Rig) {
     rig.trigger(keyed("a")).await;

@@ -37,7 +37,7 @@ pub async fn r09_r10_a_task_that_collects_gets_an_array_without_a_key_too(mut ri
         |text| Redrive { id: again[0].id, payload: Some(Payload::from_text(text).expect("JSON")) };
     let refused = rig.store.redrive(Some(rig.now()), &edit("7")).await;
     assert_eq!(refused.expect_err("it is no array").field(), Some("payload"));
-    rig.store.redrive(Some(rig.now()), &edit("[7,8]")).await.expect("is put back");
+    rig.store.redrive(Some(rig.now()), &edit("[7,8]")).await.expect("is redriven");
     assert_eq!(payloads(&rig.claim().await), ["[7,8]"]);
 }
 
@@ -108,7 +108,7 @@ pub async fn r02_every_accepted_trigger_is_covered_by_a_later_attempt(mut rig: R
         for job in &jobs {
             match second % 5 {
                 0 => drop(rig.fail(job, secs(3)).await),
-                1 => {} // Left to lapse.
+                1 => {} // Its lease expires.
                 _ => rig.succeed(job).await,
             }
         }

@@ -18,7 +18,7 @@ fn raised(value: u64) -> AlertState {
     AlertState { raised: true, value, ..AlertState::default() }
 }
 
-/// Dead jobs are counted by queue and task, and of those that wait the oldest is told, whatever
+/// Dead jobs are counted by queue and task, and the oldest of the waiting ones is shown, whatever
 /// holds it back.
 pub async fn r27_dead_jobs_and_the_oldest_due_one_are_told(mut rig: Rig) {
     let looked = async |rig: &Rig| rig.store.overview(Some(rig.now())).await.expect("looks");
@@ -74,7 +74,7 @@ pub async fn r27_dead_jobs_and_the_oldest_due_one_are_told(mut rig: Rig) {
     assert_eq!(seen.lanes, [lane(u, 0, second(20)), lane(t, 2, second(25))]);
 }
 
-/// An alert's row is written by whoever knows how it was; the others learn that they did not.
+/// An alert's row is written by a server that has read its version; other servers are refused.
 pub async fn r27_an_alerts_row_is_changed_by_who_knows_it(rig: Rig) {
     let set = async |text: &str, version, state: Option<&AlertState>| {
         rig.store.set_alert(&name(text), version, state).await.expect("sets")
@@ -97,7 +97,7 @@ pub async fn r27_an_alerts_row_is_changed_by_who_knows_it(rig: Rig) {
     assert!(!set("b", 1, None).await);
     assert!(set("b", 2, None).await);
     assert_eq!(versions().await, [("a".to_owned(), 1, 4)]);
-    assert!(set("b", 0, Some(&raised(6))).await, "it begins anew");
+    assert!(set("b", 0, Some(&raised(6))).await, "it begins again");
 }
 
 /// Of many servers that see a threshold crossed at once, one raises the alert and one clears it, and

@@ -264,7 +264,7 @@ pub async fn r10_r26_a_redriven_job_that_does_not_fit_runs_first(mut rig: Rig) {
     }
 }
 
-/// An old job that is put back while a newer one runs becomes the open window; the newer one fails
+/// An old job that is redriven while a newer one runs becomes the open window; the newer one fails
 /// and waits for it. None is stuck and none overtakes, whatever comes next.
 pub async fn r10_r26_windows_run_in_the_order_of_their_ids_whatever_was_put_back(mut rig: Rig) {
     for row in 0..6 {
@@ -455,7 +455,7 @@ pub async fn r10_r16_r19_keys_name_the_window_that_took_them(mut rig: Rig) {
     );
 }
 
-/// Whoever asks why a window does not gather, or does not start, is told.
+/// An explanation says why a window does not gather, or does not start.
 pub async fn r10_r15_closed_windows_are_explained(rig: Rig) {
     let mut jobs = Vec::new();
     for n in 0..3 {

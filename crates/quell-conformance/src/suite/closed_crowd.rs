@@ -28,7 +28,7 @@ struct Scene {
     overlaps: bool,
     /// Which attempts run, by key.
     running: Mutex<BTreeMap<Key, JobId>>,
-    /// A job that was cancelled frees its key before its worker hears of it.
+    /// A job that was cancelled frees its key before its worker is notified.
     cancelled: Mutex<BTreeSet<JobId>>,
     triggered: AtomicUsize,
     is_over: AtomicBool,
@@ -120,7 +120,7 @@ impl Scene {
         let Some(id) = self.pick(JobState::Dead).await else { return };
         let redrive = Redrive { id, payload: None };
         let redriven = self.rig.store.redrive(Some(self.rig.now()), &redrive).await;
-        redriven.expect("nobody else puts it back");
+        redriven.expect("no other call redrives it");
     }
 
     /// Runs what it gets, until the others are done and there is nothing more.

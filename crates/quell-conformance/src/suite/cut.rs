@@ -35,7 +35,7 @@ impl Rig {
 }
 
 /// A known failure elsewhere: a crash between writing the key and pushing its message loses the
-/// burst, and the key goes on swallowing triggers that nobody will run.
+/// burst, and the key goes on swallowing triggers that no worker will run.
 pub async fn r01_r02_a_crash_between_key_and_message_cannot_exist(mut rig: Rig) {
     for (round, polls) in CUTS.into_iter().enumerate() {
         let (begin, k) = (round as u64 * 100, format!("k{polls}"));

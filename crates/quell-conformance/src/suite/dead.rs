@@ -1,4 +1,4 @@
-//! Dead letters: found, shown, put back with an edited payload, discarded, carried between stores
+//! Dead jobs: found, shown, redriven with an edited payload, discarded, carried between stores
 //! (R25, R26).
 
 use quell_core::idempotency::Idempotency;
@@ -37,7 +37,7 @@ async fn ids(rig: &Rig, filter: &DeadFilter) -> Vec<JobId> {
 }
 
 async fn letter(rig: &Rig, id: JobId) -> DeadLetter {
-    let mut letters = rig.store.letters(&[id]).await.expect("the store reads letters");
+    let mut letters = rig.store.letters(&[id]).await.expect("the store exports");
     assert_eq!(letters.len(), 1, "{}", rig.dump().await);
     letters.remove(0)
 }
@@ -158,14 +158,18 @@ pub async fn r26_a_redriven_job_keeps_its_history(mut rig: Rig) {
     rig.settle(lease(&run), dies("second death")).await;
 
     let DeadLetter { job, attempts, past, .. } = letter(&rig, id).await;
-    let told = |n: usize| (attempts[n].token.starts(), attempts[n].error.as_deref());
+    let shown = |n: usize| (attempts[n].token.starts(), attempts[n].error.as_deref());
     assert_eq!(attempts.len(), 3);
-    assert_eq!([told(0), told(1)], [(1, Some("boom")), (2, Some("first death"))]);
-    assert_eq!(told(2), (3, Some("second death")));
+    assert_eq!([shown(0), shown(1)], [(1, Some("boom")), (2, Some("first death"))]);
+    assert_eq!(shown(2), (3, Some("second death")));
     assert_eq!((job.starts(), job.error.as_deref()), (3, Some("second death")));
     assert_eq!(past, quell_core::Past::default());
     let alone = rig.store.letters(&[JobId::new(9_999), id, id]).await.expect("reads");
-    assert_eq!(alone.len(), 2, "an unknown job has no letter, and one asked for twice has two");
+    assert_eq!(
+        alone.len(),
+        2,
+        "an unknown job is left out, and one that is named twice comes twice"
+    );
 }
 
 /// The job runs with the payload that it was given; the one before the first edit is shown.
@@ -182,20 +186,20 @@ pub async fn r26_an_edited_payload_runs_and_the_original_is_kept(mut rig: Rig) {
     let kept = letter(&rig, id).await;
     assert_eq!(kept.job.payload.as_str(), "{\"to\":3}");
     assert_eq!(original(&kept).expect("kept").as_str(), "1");
-    let told = rig.explain(&ExplainTarget::Job(id)).await.expect("is known");
-    assert!(told.to_string().contains("edited     its payload; before it was 1"), "{told}");
+    let shown = rig.explain(&ExplainTarget::Job(id)).await.expect("is known");
+    assert!(shown.to_string().contains("edited     its payload; before it was 1"), "{shown}");
 
     redrive(&rig, &Redrive::from(id)).await;
     let run = rig.claim_one().await;
     assert_eq!(run.payload.as_str(), "{\"to\":3}", "an edit stays");
     rig.succeed(&run).await;
-    let told = rig.explain(&ExplainTarget::Job(id)).await.expect("is known");
-    assert_eq!(told.past.original.expect("kept").as_str(), "1");
+    let shown = rig.explain(&ExplainTarget::Job(id)).await.expect("is known");
+    assert_eq!(shown.past.original.expect("kept").as_str(), "1");
 
     let same = dead(&mut rig, 20, "no").await;
     redrive(&rig, &edited(same, "1")).await;
-    let told = rig.explain(&ExplainTarget::Job(same)).await.expect("is known");
-    assert_eq!(told.past.original, None, "nothing was edited");
+    let shown = rig.explain(&ExplainTarget::Job(same)).await.expect("is known");
+    assert_eq!(shown.past.original, None, "nothing was edited");
 }
 
 /// It is folded in as older; the original stays with the job that was absorbed.
@@ -215,8 +219,8 @@ pub async fn r26_an_edited_payload_joins_the_open_window(mut rig: Rig) {
     let became = redrive(&rig, &edited(run.id, "[7,8]")).await;
     assert!(matches!(became, SettledAs::Absorbed { by, .. } if by == window), "{became:?}");
     assert_eq!(rig.job(window).await.payload.as_str(), "[7,8,1]");
-    let told = rig.explain(&ExplainTarget::Job(run.id)).await.expect("is known");
-    assert_eq!(told.past.original.expect("kept").as_str(), "[1]");
+    let shown = rig.explain(&ExplainTarget::Job(run.id)).await.expect("is known");
+    assert_eq!(shown.past.original.expect("kept").as_str(), "[1]");
     let heir = rig.explain(&ExplainTarget::Job(window)).await.expect("is known");
     assert_eq!(heir.past.original, None);
 }
@@ -236,8 +240,8 @@ pub async fn r26_only_the_dead_are_edited(mut rig: Rig) {
         assert_eq!(refused.expect_err("it is not dead").kind(), kind);
     }
     assert_eq!(rig.jobs().await, before);
-    let told = rig.explain(&ExplainTarget::Job(waits)).await.expect("is known");
-    assert_eq!(told.past.original, None);
+    let shown = rig.explain(&ExplainTarget::Job(waits)).await.expect("is known");
+    assert_eq!(shown.past.original, None);
 }
 
 /// Dead jobs go with their attempts; nothing else does.
@@ -273,7 +277,7 @@ pub async fn r25_a_discard_takes_the_dead_and_nobody_else(mut rig: Rig) {
     assert_eq!(rig.store.attempts(stays).await.expect("reads").len(), 2);
 }
 
-/// Another store's letters become dead jobs with ids of their own, and run when they are redriven.
+/// Dead jobs of another store are imported with ids of their own, and run when they are redriven.
 pub async fn r26_letters_of_another_store_come_in(mut rig: Rig) {
     let id = dead(&mut rig, 10, "no").await;
     let mine = letter(&rig, id).await;
@@ -295,8 +299,8 @@ pub async fn r26_letters_of_another_store_come_in(mut rig: Rig) {
         assert_eq!(here.job, job);
         assert_eq!((here.attempts, here.past), (mine.attempts.clone(), past));
     }
-    let told = rig.explain(&ExplainTarget::Job(came[0].id)).await.expect("is known");
-    assert!(told.to_string().contains("it was job 4000 where it was accepted"), "{told}");
+    let shown = rig.explain(&ExplainTarget::Job(came[0].id)).await.expect("is known");
+    assert!(shown.to_string().contains("it was job 4000 where it was accepted"), "{shown}");
 
     rig.redrive(came[1].id).await.expect("redrives");
     let queue = QueueName::new("elsewhere").expect("a name");
@@ -336,7 +340,7 @@ pub async fn r26_an_import_made_twice_makes_one_job(mut rig: Rig) {
     assert_eq!(letter(&rig, back[0].0).await.attempts, mine.attempts);
 }
 
-/// What hangs on a dead job goes with it: a key that an edit or an import left is nobody's.
+/// What hangs on a dead job goes with it: a key that an edit or an import left belongs to no job.
 pub async fn r25_r37_a_retention_takes_all_of_a_dead_job(mut rig: Rig) {
     let id = dead(&mut rig, 10, "no").await;
     let mine = letter(&rig, id).await;
@@ -366,8 +370,8 @@ pub async fn r26_a_redrive_of_many_of_one_key_makes_one_window(mut rig: Rig) {
     assert_eq!(rig.job(both[1]).await.absorbed_by, Some(both[0]));
 }
 
-/// A key stands for the payload that came first, whatever the dead job is put back with; and it
-/// goes on telling of a job that was discarded, so nothing runs for it a second time.
+/// A key stands for the payload that came first, whatever payload the dead job is redriven with; and
+/// it still names a job that was discarded, so nothing runs for it a second time.
 pub async fn r19_r26_a_key_outlives_edits_and_discards(mut rig: Rig) {
     let asks = |payload: &str| {
         let idempotency = Some(Idempotency::new(key("k")));

@@ -119,7 +119,7 @@ pub async fn r17_the_batchs_key_is_held_by_a_job_of_the_batch(rig: Rig) {
     assert_eq!(rig.trigger_batch(batch()).await[0].outcome(), "accepted");
 }
 
-/// When the holder is absorbed, its key is taken until the heir ends.
+/// When the holder is absorbed, its key is taken until the successor ends.
 pub async fn r16_a_hold_follows_its_job_to_the_heir(mut rig: Rig) {
     let dedup = Some(Dedup { key: key("d"), until: HoldUntil::Done });
     let deduped = || NewTrigger { dedup: dedup.clone(), ..keyed("a") };
@@ -143,7 +143,7 @@ pub async fn r16_a_key_that_a_start_freed_stays_free(mut rig: Rig) {
     rig.fail(&failed, secs(1)).await;
     let next = rig.at(12).trigger(deduped()).await;
     assert_eq!((next.outcome(), next.job()), ("debounced", heir));
-    assert_eq!(rig.trigger(deduped()).await.outcome(), "duplicate", "until the heir starts");
+    assert_eq!(rig.trigger(deduped()).await.outcome(), "duplicate", "until the successor starts");
 }
 
 /// Dedup is checked before debounce (R3).

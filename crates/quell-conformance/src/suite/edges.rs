@@ -1,4 +1,4 @@
-//! The edges of a burst (R13) where attempts fail, last long, or are put back.
+//! The edges of a burst (R13) where attempts fail, last long, or are rescheduled.
 
 use quell_core::edge::Edge;
 use quell_core::window::{Debounce, DueReason};
@@ -30,10 +30,10 @@ pub async fn r13_suppressed_triggers_are_on_record(mut rig: Rig) {
     }
     rig.at(100).claim_none().await;
     let target = ExplainTarget::Trigger(third.trigger().expect("an id"));
-    let told = rig.explain(&target).await.expect("is known");
-    assert_eq!((told.job.id, told.job.suppressed), (lead, 2));
-    assert_eq!(told.job.payload.as_str(), "1", "what ran is what the first trigger brought");
-    assert!(told.to_string().contains("by the leading edge's choice"), "{told}");
+    let shown = rig.explain(&target).await.expect("is known");
+    assert_eq!((shown.job.id, shown.job.suppressed), (lead, 2));
+    assert_eq!(shown.job.payload.as_str(), "1", "what ran is what the first trigger brought");
+    assert!(shown.to_string().contains("by the leading edge's choice"), "{shown}");
 }
 
 /// A leading run that fails is retried, and triggers may join it meanwhile.
@@ -75,7 +75,7 @@ pub async fn r13_a_throttle_gathers_what_comes_between_two_starts(mut rig: Rig) 
     assert_eq!((second.payload.as_str(), second.triggers), ("4", 3));
 }
 
-/// A flush, a retry, a release and a lapse: no start comes sooner than one period.
+/// A flush, a retry, a release and an expired lease: no start comes sooner than one period.
 pub async fn r13_nothing_starts_a_throttled_key_twice_in_a_period(mut rig: Rig) {
     let mut starts = Vec::new();
     let mut second = 0;

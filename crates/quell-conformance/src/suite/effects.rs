@@ -54,7 +54,7 @@ impl Rig {
     }
 }
 
-/// An intent is on record before it is answered, a result stays, and both tell who wrote them when.
+/// An intent is on record before it is answered, a result stays, and both show who wrote them when.
 pub async fn r23_an_intent_and_its_result_are_on_record(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
@@ -76,13 +76,13 @@ pub async fn r23_an_intent_and_its_result_are_on_record(mut rig: Rig) {
         std::slice::from_ref(&ended),
         "nothing of it changes any more"
     );
-    let told = rig.explain(&ExplainTarget::Job(run.id)).await.expect("the job is known");
-    assert!(told.to_string().contains("effect     charge: done"), "{told}");
-    assert_eq!(told.effects, [ended]);
+    let shown = rig.explain(&ExplainTarget::Job(run.id)).await.expect("the job is known");
+    assert!(shown.to_string().contains("effect     charge: done"), "{shown}");
+    assert_eq!(shown.effects, [ended]);
     assert_eq!(rig.effects(JobId::new(999)).await, []);
 }
 
-/// A bare intent is told to the next attempt with the key of the first, whichever worker it is.
+/// The next attempt receives a bare intent with the key of the first, whichever worker it is.
 pub async fn r23_a_bare_intent_keeps_its_key(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     let first = rig.claim_one().await;
@@ -99,7 +99,7 @@ pub async fn r23_a_bare_intent_keeps_its_key(mut rig: Rig) {
     assert_eq!((known.begun_by, by), (first.token, Some((third.token, json("7")))));
 }
 
-/// A caller that did not hear the answer asks again with its key, and is told the same.
+/// A caller that received no answer asks again with its key, and receives the same one.
 pub async fn r23_the_same_intent_twice_is_one(rig: Rig) {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
@@ -180,7 +180,7 @@ pub async fn r23_a_result_needs_its_intent_and_stays(rig: Rig) {
     assert_eq!(rig.effects(run.id).await, before);
 }
 
-/// A job keeps its effects through retries, snoozes, lapses, its death and a redrive.
+/// A job keeps its effects through retries, snoozes, expired leases, its death and a redrive.
 pub async fn r23_r26_effects_outlast_every_way_back(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     let first = rig.claim_one().await;
@@ -194,7 +194,7 @@ pub async fn r23_r26_effects_outlast_every_way_back(mut rig: Rig) {
     assert_eq!(rig.settle(lease(&third), fails(secs(1), true)).await, SettledAs::Dead);
     let before = rig.effects(first.id).await;
     assert_eq!(before.len(), 2);
-    rig.redrive(first.id).await.expect("a dead job is put back");
+    rig.redrive(first.id).await.expect("a dead job is redriven");
     assert_eq!(rig.effects(first.id).await, before);
     let last = rig.claim_one().await;
     assert_eq!(rig.begin(&last, "charge", "k2").await, done("k1", "7"));
@@ -278,7 +278,7 @@ pub async fn r23_r40_what_is_too_large_is_refused(rig: Rig) {
     assert_eq!(rig.begin(&run, "e1", "k").await, new("k"), "what is known is no more");
 }
 
-/// A dead job that has acted does not act again where its letter is taken in: not here after a
+/// A dead job that has acted does not act again where it is imported: not here after a
 /// discard, not elsewhere.
 pub async fn r23_r26_effects_travel_with_their_letter(rig: Rig) {
     rig.trigger(plain("1")).await;
@@ -287,17 +287,17 @@ pub async fn r23_r26_effects_travel_with_their_letter(rig: Rig) {
     rig.end(&run, "charge", "7").await;
     rig.begin(&run, "mail", "m1").await;
     assert_eq!(rig.settle(lease(&run), fails(secs(1), true)).await, SettledAs::Dead);
-    let letters = rig.store.letters(&[run.id]).await.expect("the store reads letters");
+    let letters = rig.store.letters(&[run.id]).await.expect("the store exports");
     let before = rig.effects(run.id).await;
     assert_eq!(letters[0].effects, before);
-    letters[0].validate(&quell_core::Limits::default()).expect("a letter of a store is good");
+    letters[0].validate(&quell_core::Limits::default()).expect("an exported job is valid");
 
     let now = Some(rig.now());
     rig.store.discard(now, &[run.id], "a test").await.expect("the store discards");
     let came = rig.store.import_dead(now, &letters).await.expect("the store imports");
     assert!(came[0].id != run.id && !came[0].known, "{came:?}");
     assert_eq!(rig.effects(came[0].id).await, before);
-    rig.redrive(came[0].id).await.expect("a dead job is put back");
+    rig.redrive(came[0].id).await.expect("a dead job is redriven");
     let again = rig.claim_one().await;
     assert_eq!(rig.begin(&again, "charge", "k2").await, done("k1", "7"));
     assert_eq!(rig.begin(&again, "mail", "m2").await, intended("m1"));

@@ -14,13 +14,13 @@ async fn crash(rig: &mut Rig, second: u64) -> (ClaimedJob, SettledAs) {
     let job = rig.at(second).claim_one().await;
     rig.beat("w1", 1, second).await;
     rig.beat("w2", 1, second + 20).await;
-    let lapsed = rig.at(second + 30).reap().await;
-    assert!(lapsed[0].crash, "{lapsed:?}");
-    (job, lapsed[0].became)
+    let expired = rig.at(second + 30).reap().await;
+    assert!(expired[0].crash, "{expired:?}");
+    (job, expired[0].became)
 }
 
-/// Whoever claims a job is told how often in a row its attempts ended without a word; one that
-/// reports ends the row, whatever it says.
+/// A claim shows how often in a row attempts of its job ended without a report; one that reports ends
+/// the row, whatever its outcome is.
 pub async fn r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports(mut rig: Rig) {
     let id = rig.trigger(plain("1")).await.job().expect("a job");
     let mut told = Vec::new();
@@ -35,23 +35,23 @@ pub async fn r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports(mut ri
         told.push(job.lapses);
         rig.settle(lease(&job), end).await;
     }
-    // A job that is given back was perhaps never begun: it says nothing.
+    // A job that is released was perhaps never begun: it proves nothing.
     assert_eq!(told, [0, 1, 2, 2, 3, 4, 0, 1, 2]);
     let job = rig.at(90_000).claim_one().await;
-    assert_eq!((job.lapses, job.attempt), (0, 2), "a lapse spends no attempt");
+    assert_eq!((job.lapses, job.attempt), (0, 2), "an expired lease spends no attempt");
 }
 
-/// A first lapse waits for nothing; from the second in a row on a job waits, so that those which
+/// After a first expired lease a job does not wait; from the second in a row on it does, so that those which
 /// one worker took with it come back apart.
 pub async fn r21_r25_a_job_that_lapses_again_waits(mut rig: Rig) {
     let id = rig.trigger(plain("1")).await.job().expect("a job");
     let mut second = 0;
-    for lapse in 1..=4 {
+    for nth in 1..=4 {
         let (_, became) = crash(&mut rig, second).await;
-        let due = rig.now() + pause(lapse, id, Rig::LEASE);
-        assert_eq!(became, SettledAs::Scheduled { due }, "after lapse {lapse}");
-        assert_eq!(due == rig.now(), lapse == 1, "after lapse {lapse}");
-        if lapse > 1 {
+        let due = rig.now() + pause(nth, id, Rig::LEASE);
+        assert_eq!(became, SettledAs::Scheduled { due }, "after expiry {nth}");
+        assert_eq!(due == rig.now(), nth == 1, "after expiry {nth}");
+        if nth > 1 {
             rig.claim_none().await;
         }
         second += 10_000;
@@ -66,15 +66,18 @@ pub async fn r12_r25_the_heir_takes_over_the_lapses(mut rig: Rig) {
     let first = rig.at(10).claim_one().await;
     let heir = rig.at(11).trigger(keyed("a")).await.job().expect("a job");
     rig.beat("w2", 1, 30).await;
-    let lapsed = rig.at(40).reap().await;
-    assert!(matches!(lapsed[0].became, SettledAs::Absorbed { by, .. } if by == heir), "{lapsed:?}");
+    let expired = rig.at(40).reap().await;
+    assert!(
+        matches!(expired[0].became, SettledAs::Absorbed { by, .. } if by == heir),
+        "{expired:?}"
+    );
     rig.trigger(keyed("a")).await;
     let next = rig.at(200).claim_one().await;
     assert_eq!((next.id, next.lapses), (heir, 1));
     assert_eq!(rig.job(first.id).await.lapses, 1);
 }
 
-/// Several workers, of which one dies with the job each time: another one reaches the store
+/// One of several workers dies with the job each time: another one reaches the store
 /// meanwhile.
 pub async fn r25_a_crash_beside_other_workers_counts(mut rig: Rig) {
     rig.trigger(plain("1")).await;
@@ -130,8 +133,8 @@ pub async fn r39_an_outage_of_the_store_counts_no_crash(mut rig: Rig) {
         second += 300;
         // Not the holder is the first that is back.
         rig.beat("w2", 1, second).await;
-        let lapsed = rig.at(second).reap().await;
-        assert!(lapsed.len() == 1 && !lapsed[0].crash, "{lapsed:?}");
+        let expired = rig.at(second).reap().await;
+        assert!(expired.len() == 1 && !expired[0].crash, "{expired:?}");
         second += 1;
     }
     let job = rig.at(second).claim_one().await;

@@ -52,7 +52,7 @@ impl Recorder {
     }
 }
 
-/// Opened, joined, flushed, absorbed into, put back: with everything a checker needs.
+/// Opened, joined, flushed, absorbed into, rescheduled: with everything a checker needs.
 pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Recorder) {
     let job = rig.trigger(keyed("a")).await.job().expect("a job");
     assert_eq!(recorder.window(), (job, 1, 10, DueReason::Quiet));
@@ -98,7 +98,7 @@ pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Record
     assert_eq!(recorder.take(), [Event::settled(rig.now(), &ended, SettledAs::Succeeded)]);
 }
 
-/// What a job went through is told in that order: the end of an attempt before what it led to.
+/// What a job went through is recorded in that order: the end of an attempt before what it led to.
 pub async fn an_end_is_recorded_before_what_it_led_to(mut rig: Rig, recorder: Recorder) {
     rig.trigger(keyed("a")).await;
     let run = rig.at(10).claim_one().await;
@@ -118,7 +118,7 @@ pub async fn an_end_is_recorded_before_what_it_led_to(mut rig: Rig, recorder: Re
     assert!(events.len() == 1 && refused(&events[0]), "{events:#?}");
 }
 
-/// Lapses, cancels, redrives and removals, each with what became of the job.
+/// Expired leases, cancels, redrives and removals, each with what became of the job.
 pub async fn lapses_cancels_and_redrives_are_recorded(mut rig: Rig, recorder: Recorder) {
     rig.trigger(plain("1")).await;
     let run = rig.claim_one().await;
@@ -214,7 +214,7 @@ pub async fn the_last_event_of_a_window_is_its_row(mut rig: Rig, recorder: Recor
                 0 => rig.succeed(&job).await,
                 1 => drop(rig.fail(&job, secs(7)).await),
                 2 => drop(rig.settle(lease(&job), quell_core::Outcome::Released).await),
-                _ => {} // Left to lapse.
+                _ => {} // Its lease expires.
             }
         }
         if second % 7 < 3 {
@@ -245,7 +245,7 @@ pub async fn the_last_event_of_a_window_is_its_row(mut rig: Rig, recorder: Recor
     assert!(seen > 0, "{}", rig.dump().await);
 }
 
-/// Two ends in one call are told one after the other, each before what it led to.
+/// Two ends in one call are recorded one after the other, each before what it led to.
 pub async fn two_ends_in_one_call_are_told_in_their_order(mut rig: Rig, recorder: Recorder) {
     for k in ["a", "b"] {
         rig.trigger(keyed(k)).await;

@@ -1,4 +1,4 @@
-//! Idempotency keys: who wins, what later callers are told, and how long (R19, R20, R37).
+//! Idempotency keys: which trigger wins, what later callers receive, and for how long (R19, R20, R37).
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub async fn r19_later_triggers_get_the_first_ones_job_and_output(rig: Rig) {
     assert_eq!(rig.trigger(other_task).await.outcome(), "accepted", "keys are their task's own");
 }
 
-/// What a handler returned is kept with its job, and told to whoever asks for it.
+/// What a handler returned is kept with its job, and every caller can read it.
 pub async fn r19_an_output_is_kept_with_its_job(rig: Rig) {
     for output in [Some(r#"{"n":[1,"zwei"]}"#), Some("\"\\u0000'\\\"\""), None] {
         let job = rig.trigger(plain("1")).await.job().expect("a job");
@@ -188,7 +188,7 @@ pub async fn r19_a_key_is_kept_until_its_job_has_ended(mut rig: Rig) {
     assert_eq!(rig.trigger(trigger()).await.outcome(), "accepted");
 }
 
-/// Dead and cancelled jobs are told as such; a redrive makes the same job run again.
+/// Dead and cancelled jobs are answered as such; a redrive makes the same job run again.
 pub async fn r19_every_end_is_told(rig: Rig) {
     let trigger = || with_key("dead", plain("1"));
     let dead = rig.trigger(trigger()).await.job().expect("a job");
@@ -204,7 +204,7 @@ pub async fn r19_every_end_is_told(rig: Rig) {
     assert_eq!(told, existing(cancelled, JobState::Cancelled, None));
 }
 
-/// A key that was free while its job was dead is not taken again when the job is put back.
+/// A key that was free while its job was dead is not taken again when the job is redriven.
 pub async fn r19_a_key_that_was_free_stays_free_after_a_redrive(mut rig: Rig) {
     for (k, prunes) in [("a", true), ("b", false)] {
         let job = rig.trigger(with_key(k, plain("1"))).await.job().expect("a job");
@@ -224,7 +224,7 @@ pub async fn r19_a_key_that_was_free_stays_free_after_a_redrive(mut rig: Rig) {
     }
 }
 
-/// An absorbed job's key tells of the window that took the job in, and so does its result.
+/// An absorbed job's key names the window that took the job in, and so does its result.
 pub async fn r19_a_key_follows_its_job_to_the_heir(mut rig: Rig) {
     let trigger = || with_key("i", keyed("a"));
     let first = rig.trigger(trigger()).await.job().expect("a job");
@@ -245,7 +245,7 @@ pub async fn r19_a_key_follows_its_job_to_the_heir(mut rig: Rig) {
     assert_eq!(rig.at(30).trigger(trigger()).await, told);
 }
 
-/// Every trigger of a window has its own key; all of them are told what the window's run returned.
+/// Every trigger of a window has its own key; all of them receive what the window's run returned.
 pub async fn r19_a_window_answers_for_each_of_its_keys(mut rig: Rig) {
     let joins = |k: &str, n: &str| with_key(k, keyed_with("a", debounce(), Fold::Merge, n));
     let job = rig.trigger(joins("i", r#"{"a":1}"#)).await.job().expect("a job");
@@ -299,7 +299,7 @@ pub async fn r03_idempotency_is_checked_before_dedup_and_debounce(mut rig: Rig) 
     assert_eq!(rig.trigger(deduped("j", "2")).await, existing(job, JobState::Scheduled, None));
 }
 
-/// A batch that is a duplicate as a whole still tells of the keys that are taken.
+/// A batch that is a duplicate as a whole still names the keys that are taken.
 pub async fn r03_r17_a_duplicate_batch_tells_of_known_keys(rig: Rig) {
     let known = rig.trigger(with_key("i", plain("1"))).await.job().expect("a job");
     let batch = |triggers| Batch { triggers, dedup: Some(Dedup::new(key("batch"))) };
@@ -348,7 +348,7 @@ pub async fn r37_an_output_without_a_key_goes_with_its_job(rig: Rig) {
     assert_eq!(rig.result(job).await, None);
 }
 
-/// A late or repeated end changes neither the state nor the output that were told.
+/// A late or repeated end changes neither the state nor the output that callers received.
 pub async fn r19_r21_only_the_end_that_counts_leaves_its_output(mut rig: Rig) {
     let trigger = || with_key("i", plain("1"));
     let job = rig.trigger(trigger()).await.job().expect("a job");
@@ -385,7 +385,7 @@ pub async fn r20_equal_payloads_of_a_window_are_one_trigger(mut rig: Rig) {
     assert_eq!(rig.trigger(trigger(&rig, seven)).await.outcome(), "accepted");
 }
 
-/// A call that is cut off burns no key: the next one makes the job or is told of it.
+/// A call that is cut off burns no key: the next one makes the job or receives it.
 pub async fn r02_r19_a_call_that_was_cut_off_burns_no_key(mut rig: Rig) {
     for polls in [0_usize, 1, 2, 3, 5, 8, 13, 40] {
         let k = format!("i{polls}");

@@ -20,13 +20,13 @@ pub async fn r21_a_lapsed_lease_is_taken_back_and_nothing_it_reports_counts(mut 
     rig.at(40);
     let before = rig.jobs().await;
     let late = rig.settle(lease(&zombie), Outcome::succeeded()).await;
-    assert_eq!(late, SettledAs::Refused, "a lapsed lease does not count, reaped or not");
+    assert_eq!(late, SettledAs::Refused, "an expired lease does not count, reaped or not");
     assert_eq!(rig.jobs().await, before, "a refused settlement changes nothing");
     let lapsed = rig.store.reap(Some(rig.now()), 9).await.expect("reaps");
     assert_eq!(lapsed[0].lease, lease(&zombie));
     let again = rig.claim_one().await;
     assert!(again.token > zombie.token);
-    assert_eq!(again.attempt, 1, "a lapse spends no attempt");
+    assert_eq!(again.attempt, 1, "an expired lease spends no attempt");
     let before = rig.jobs().await;
     for outcome in [Outcome::succeeded(), fails(secs(1), false), Outcome::Released] {
         assert_eq!(rig.settle(lease(&zombie), outcome).await, SettledAs::Refused);
@@ -54,7 +54,7 @@ pub async fn r21_two_ends_of_one_job_in_a_call_go_by_their_tokens(mut rig: Rig) 
     assert_eq!(rig.job(again.id).await.output.as_ref(), Some(&outputs[1]), "R19: whose output");
 }
 
-/// Renewal moves the end; a lease that lapsed cannot be renewed.
+/// Renewal moves the end; an expired lease cannot be renewed.
 pub async fn r21_a_renewed_lease_holds(mut rig: Rig) {
     rig.trigger(plain("1")).await;
     let job = rig.claim_one().await;
@@ -162,7 +162,7 @@ pub async fn r21_a_lease_lapses_at_its_end_and_no_sooner(mut rig: Rig) {
     assert_eq!(rig.reap().await.len(), 1);
 }
 
-/// The oldest lapse first, no more than asked for, each once.
+/// The oldest expired lease first, no more than asked for, each once.
 pub async fn r21_lapsed_leases_are_taken_back_in_order(mut rig: Rig) {
     let mut jobs = Vec::new();
     for second in [0, 5, 10] {
@@ -201,7 +201,7 @@ pub async fn r21_a_cancelled_attempt_has_lost_its_lease(mut rig: Rig) {
     assert_eq!(Some(rig.claim_one().await.id), window);
 }
 
-/// A reason of any length cancels a job, whoever gives it, and is kept as an error is: up to 16 KiB,
+/// A reason of any length cancels a job, from any caller, and is kept as an error is: up to 16 KiB,
 /// whole characters only.
 pub async fn r25_a_reason_of_any_length_is_kept_up_to_its_bound(mut rig: Rig) {
     let long = format!("x{}", "é".repeat(Failure::MAX_ERROR_BYTES));
@@ -255,7 +255,7 @@ pub async fn r25_every_attempt_is_on_record(mut rig: Rig) {
 }
 
 /// A known failure elsewhere: a crashed worker's slot in a limit stays taken. Here it is free once
-/// the lease lapses.
+/// the lease expires.
 pub async fn r31_a_crashed_slot_comes_back(mut rig: Rig) {
     let settings =
         quell_core::QueueSettings { concurrency: Some(1), ..quell_core::QueueSettings::default() };
@@ -284,7 +284,7 @@ pub async fn r21_a_settlement_counts_once(rig: Rig) {
     assert_eq!(told.attempts.len(), 1);
 }
 
-/// Whoever claims learns when the first of all leases ends, its own among them.
+/// A claim returns when the first of all leases ends, its own among them.
 pub async fn r21_a_claim_says_when_the_next_lease_lapses(mut rig: Rig) {
     let claim = async |rig: &Rig| {
         rig.store.claim(Some(rig.now()), &Rig::wish(1)).await.expect("claims").next.lapse

@@ -61,7 +61,7 @@ pub async fn r31_a_workers_limit_is_its_own(rig: Rig) {
     assert_eq!(rig.claim_with(&by_worker("c", 9)).await.len(), 1, "four run already");
 }
 
-/// What waits in a full partition holds up nobody else, however much it is and however urgent.
+/// What waits in a full partition holds up no other, however much it is and however urgent.
 pub async fn r31_a_full_partition_holds_up_nobody_else(rig: Rig) {
     rig.set_queue(per_partition(2)).await;
     for n in 0..50 {
@@ -190,7 +190,7 @@ pub async fn r31_every_end_gives_a_partitions_slot_back(mut rig: Rig) {
     rig.claim_none().await;
 }
 
-/// Never more than so many starts in any window of the period, wherever it begins.
+/// Never more than the number of starts in any window of the period, wherever it begins.
 pub async fn r31_a_rate_is_a_sliding_log(mut rig: Rig) {
     rig.set_queue(rate(3, 10)).await;
     trigger_plain(&rig, 20).await;
@@ -265,10 +265,10 @@ pub async fn r31_a_rate_counts_from_when_it_is_set(mut rig: Rig) {
     assert_eq!(rig.claim().await.len(), 1, "a shorter one takes hold at once");
     rig.set_queue(QueueSettings::default()).await;
     rig.set_queue(rate(1, 5)).await;
-    assert_eq!(rig.claim().await.len(), 1, "one that is set anew begins anew");
+    assert_eq!(rig.claim().await.len(), 1, "one that is set again begins again");
 }
 
-/// A worker is told when a rate lets the next one start, to the microsecond.
+/// A claim returns when a rate lets the next one start, to the microsecond.
 pub async fn r31_r34_the_next_start_heeds_the_rates(mut rig: Rig) {
     let micros = Duration::from_micros;
     let start = Rig::START + micros(3);

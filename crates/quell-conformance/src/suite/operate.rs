@@ -15,20 +15,20 @@ pub async fn r15_a_job_a_trigger_and_a_key_are_explained(mut rig: Rig) {
     let heir = rig.at(15).trigger(keyed("a")).await.job().expect("a job");
     rig.settle(lease(&run), fails(secs(1), false)).await;
 
-    let told = rig.explain(&ExplainTarget::Trigger(trigger)).await.expect("is known");
-    assert_eq!((told.job.id, told.job.absorbed_by), (run.id, Some(heir)));
-    assert_eq!((told.attempts.len(), told.open_window), (1, Some(heir)));
-    let text = told.to_string();
+    let shown = rig.explain(&ExplainTarget::Trigger(trigger)).await.expect("is known");
+    assert_eq!((shown.job.id, shown.job.absorbed_by), (run.id, Some(heir)));
+    assert_eq!((shown.attempts.len(), shown.open_window), (1, Some(heir)));
+    let text = shown.to_string();
     for needle in ["was taken by job", "the quiet period", "failed after", "boom", "absorbed   by"]
     {
         assert!(text.contains(needle), "{needle:?} is missing in:\n{text}");
     }
     let target = ExplainTarget::Key { task: Some(task("t")), key: key("a") };
-    let told = rig.explain(&target).await.expect("is known");
-    assert_eq!((told.job.id, told.absorbed), (heir, vec![run.id]));
+    let shown = rig.explain(&target).await.expect("is known");
+    assert_eq!((shown.job.id, shown.absorbed), (heir, vec![run.id]));
     let alone = rig.trigger(NewTrigger { task: task("u"), ..plain("1") }).await;
-    let told = rig.explain(&ExplainTarget::Job(alone.job().expect("a job"))).await;
-    assert_eq!(told.expect("is known").keys, None, "its task has no keys to judge");
+    let shown = rig.explain(&ExplainTarget::Job(alone.job().expect("a job"))).await;
+    assert_eq!(shown.expect("is known").keys, None, "its task has no keys to judge");
     let unknown = [
         ExplainTarget::Trigger(TriggerId { job: run.id, seq: 3 }),
         ExplainTarget::Job(JobId::new(9_999)),
@@ -46,9 +46,9 @@ pub async fn r15_useless_keys_are_pointed_out(rig: Rig) {
         last = rig.trigger(keyed(&format!("request-{n}"))).await.job();
     }
     let target = ExplainTarget::Job(last.expect("a job"));
-    let told = rig.explain(&target).await.expect("is known");
-    assert!(told.keys.is_some_and(|keys| keys.is_useless()), "{:?}", told.keys);
-    assert!(told.to_string().contains("its debounce does nothing"), "{told}");
+    let shown = rig.explain(&target).await.expect("is known");
+    assert!(shown.keys.is_some_and(|keys| keys.is_useless()), "{:?}", shown.keys);
+    assert!(shown.to_string().contains("its debounce does nothing"), "{shown}");
 }
 
 /// Fresh attempts; or into the open window of its key.

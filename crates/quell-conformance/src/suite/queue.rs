@@ -168,7 +168,7 @@ pub async fn r33_a_paused_queue_starts_nothing_and_loses_nothing(mut rig: Rig) {
     assert_eq!(rig.claim().await.len(), 2);
 }
 
-/// Nobody knows its task: it waits, and the counts show it.
+/// No worker has its task: it waits, and the counts show it.
 pub async fn r28_a_job_of_an_unknown_task_waits_and_shows(mut rig: Rig) {
     rig.trigger(NewTrigger { task: task("unknown"), ..plain("1") }).await;
     rig.at(86_400).claim_none().await;

@@ -46,7 +46,7 @@ pub async fn r21_moves_that_do_not_exist_are_refused(mut rig: Rig) {
         }
         assert_eq!(rig.renew(held).await, None, "{state}");
         if state != JobState::Dead {
-            let refused = rig.redrive(held.job).await.expect_err("only a dead job is put back");
+            let refused = rig.redrive(held.job).await.expect_err("only a dead job is redriven");
             assert_eq!(refused.kind(), ErrorKind::IllegalMove, "{state}: {refused}");
             assert!(refused.to_string().contains(state.name()), "{refused}");
         }

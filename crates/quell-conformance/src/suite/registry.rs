@@ -2,7 +2,7 @@
 //!
 //! All of it comes from the one list in `list` and from the tests themselves: a test's name begins
 //! with its rules, and the first sentence of its documentation says what it tries. So the table,
-//! the suite and the tests cannot tell different stories.
+//! the suite and the tests cannot differ.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 //! The whole suite on one store as an answer instead of a test run: which rule was tried how, and
-//! what came of it.
+//! with which result.
 //!
 //! Each test has a task of its own, so one that panics fails its row and nothing else.
 
@@ -28,16 +28,16 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-/// What came of one test.
+/// The result of one test.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The test: its rules, its name, what it tried.
     pub test: &'static RuleTest,
-    /// What came of it.
+    /// Its result.
     pub verdict: Verdict,
 }
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The rule held.
@@ -86,7 +86,7 @@ impl Report {
         rules
     }
 
-    /// What came of one test of the list, by its name.
+    /// The result of one test of the list, by its name.
     #[must_use]
     pub fn verdict(&self, test: &str) -> Option<&Verdict> {
         self.rows.iter().find(|row| row.test.name == test).map(|row| &row.verdict)

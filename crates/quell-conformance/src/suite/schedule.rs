@@ -80,7 +80,7 @@ pub async fn r36_a_tick_is_a_trigger_at_its_time(mut rig: Rig) {
     rig.claim_none().await;
 }
 
-/// Whoever asks, and however often: a tick of a schedule fires once.
+/// However many workers ask, and however often, a tick of a schedule fires once.
 pub async fn r36_ticks_that_race_fire_once(mut rig: Rig) {
     set(&rig, &every_ten("a", CatchUp::All)).await;
     set(&rig, &every_ten("b", CatchUp::Latest)).await;
@@ -152,7 +152,7 @@ pub async fn r36_a_step_of_ticks_is_bounded(mut rig: Rig) {
     assert_eq!((ticked.fired.len(), ticked.next), (0, Some(Rig::START + secs(40))));
     rig.at(20_000);
     let ticked = rig.store.tick(Some(rig.now()), 1_000).await.expect("ticks");
-    assert_eq!(ticked.fired.len(), 2 * CATCH_UP_STEP, "so many of each");
+    assert_eq!(ticked.fired.len(), 2 * CATCH_UP_STEP, "this number of each");
 }
 
 /// A pause lets ticks pass by, for good; a resume goes on with the next one.
@@ -237,7 +237,7 @@ pub async fn r36_r40_a_backfill_is_bounded(mut rig: Rig) {
     rig.claim_none().await;
 }
 
-/// Which schedule and tick a job came from is told with it.
+/// An explanation names the schedule and the ticks that a job came from.
 pub async fn r15_r36_a_job_tells_the_ticks_it_came_from(mut rig: Rig) {
     let keyed = keyed_with("a", debounce(), Fold::Last, "1");
     set(&rig, &Schedule { trigger: keyed, ..every_ten("s", CatchUp::All) }).await;
@@ -245,14 +245,14 @@ pub async fn r15_r36_a_job_tells_the_ticks_it_came_from(mut rig: Rig) {
     assert_eq!(backfill(&rig, 0, 5).await.expect("fires"), 1);
     let job = rig.at(45).claim_one().await;
     assert_eq!(job.triggers, 4, "ticks of one key share a window");
-    let told = rig.explain(&ExplainTarget::Job(job.id)).await.expect("is known");
-    let ticks: Vec<_> = told.ticks.iter().map(|tick| (Rig::second(tick.tick), tick.by)).collect();
+    let shown = rig.explain(&ExplainTarget::Job(job.id)).await.expect("is known");
+    let ticks: Vec<_> = shown.ticks.iter().map(|tick| (Rig::second(tick.tick), tick.by)).collect();
     let plan = TickedBy::Plan;
     assert_eq!(ticks, [(0, TickedBy::Backfill), (10, plan), (20, plan), (30, plan)]);
-    assert!(told.to_string().contains("schedule   s, its tick of 2026-01-01T00:00:10"), "{told}");
+    assert!(shown.to_string().contains("schedule   s, its tick of 2026-01-01T00:00:10"), "{shown}");
     let alone = rig.trigger(NewTrigger { priority: 1, ..plain("2") }).await.job().expect("a job");
-    let told = rig.explain(&ExplainTarget::Job(alone)).await.expect("is known");
-    assert_eq!(told.ticks, []);
+    let shown = rig.explain(&ExplainTarget::Job(alone)).await.expect("is known");
+    assert_eq!(shown.ticks, []);
 }
 
 /// A removed schedule fires nothing, and one that is unknown is said to be.
@@ -276,7 +276,7 @@ pub async fn r36_r40_an_unknown_schedule_is_said_to_be(mut rig: Rig) {
     for error in unknown {
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     }
-    // Set again it begins anew.
+    // Set again, it begins again.
     set(&rig, &every_ten("s", CatchUp::All)).await;
     assert_eq!((info(&rig).await.last, tick(rig.at(30)).await), (None, vec![30]));
 }
@@ -295,23 +295,23 @@ pub async fn r36_r37_what_fired_is_known_for_a_year(mut rig: Rig) {
     assert_eq!(backfill(rig.at(year + 31), 31, 45).await.expect("is within reach"), 1);
 }
 
-/// Workers sleep until the next tick: an earlier one is told.
+/// Workers sleep until the next tick: an earlier one wakes them.
 pub async fn r34_r36_a_new_tick_is_told(mut rig: Rig) {
     let mut wakeups = rig.store.wakeups();
-    let mut told = async || -> Option<Timestamp> {
+    let mut shown = async || -> Option<Timestamp> {
         let mut earliest = None;
         while let Some(Some(hint)) = wakeups.next().now_or_never() {
             earliest = earliest.into_iter().chain([hint.due]).min();
         }
         earliest
     };
-    told().await;
+    shown().await;
     set(&rig, &every_ten("s", CatchUp::All)).await;
-    assert!(told().await.is_some_and(|due| due <= Rig::START + secs(10)));
+    assert!(shown().await.is_some_and(|due| due <= Rig::START + secs(10)));
     switch(rig.at(5), "s", ScheduleState::Paused).await;
     switch(&rig, "s", ScheduleState::Active).await;
-    assert!(told().await.is_some_and(|due| due <= Rig::START + secs(10)));
+    assert!(shown().await.is_some_and(|due| due <= Rig::START + secs(10)));
     let spec = Spec::every(secs(3), Rig::START).expect("valid");
     set(&rig, &Schedule { spec, ..every_ten("s", CatchUp::All) }).await;
-    assert!(told().await.is_some_and(|due| due <= Rig::START + secs(6)));
+    assert!(shown().await.is_some_and(|due| due <= Rig::START + secs(6)));
 }

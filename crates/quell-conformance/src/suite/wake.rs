@@ -1,4 +1,4 @@
-//! Wake-ups: whatever becomes due earlier than a worker had to think is told at once.
+//! Wake-ups: one is sent at once for whatever becomes due earlier than a worker expects.
 //!
 //! A hint may be lost or false in production; within one process that is not busy none is lost.
 
@@ -50,7 +50,7 @@ pub async fn r34_new_and_earlier_due_times_are_told(mut rig: Rig) {
     expect_hint(&rig, &mut wakeups, 2, "a join that reached max_triggers").await;
 }
 
-/// A slot that one worker frees is told to those whose claims the limit kept back.
+/// A slot that one worker frees wakes the workers whose claims the limit held up.
 pub async fn r31_a_freed_slot_is_told(mut rig: Rig) {
     let one = QueueSettings { concurrency: Some(1), ..QueueSettings::default() };
     rig.store.set_queue(&queue(), &one).await.expect("sets");
@@ -76,10 +76,10 @@ pub async fn r31_a_freed_slot_is_told(mut rig: Rig) {
     rig.claim_one().await;
     heard(&mut wakeups);
     rig.at(30).reap().await;
-    expect_hint(&rig, &mut wakeups, 0, "a lapse").await;
+    expect_hint(&rig, &mut wakeups, 0, "an expiry").await;
 }
 
-/// Whatever puts a job back tells when it is due.
+/// Whatever reschedules a job sends when it is due.
 pub async fn r34_a_job_that_goes_back_is_told(mut rig: Rig) {
     let mut wakeups = rig.store.wakeups();
     rig.trigger(plain("1")).await;
@@ -99,7 +99,7 @@ pub async fn r34_a_job_that_goes_back_is_told(mut rig: Rig) {
     let job = rig.at(second).claim_one().await;
     heard(&mut wakeups);
     rig.at(second + 30).reap().await;
-    expect_hint(&rig, &mut wakeups, second + 30, "a lapse").await;
+    expect_hint(&rig, &mut wakeups, second + 30, "an expiry").await;
     let dead = rig.claim_one().await;
     assert_eq!(dead.id, job.id);
     rig.settle(lease(&dead), fails(secs(1), true)).await;
@@ -108,10 +108,11 @@ pub async fn r34_a_job_that_goes_back_is_told(mut rig: Rig) {
     expect_hint(&rig, &mut wakeups, second + 30, "a redrive").await;
 }
 
-/// However an attempt ends, the window that waited for it is told.
+/// However an attempt ends, the window that waited for it wakes workers.
 pub async fn r34_a_freed_key_is_told(mut rig: Rig) {
     let mut wakeups = rig.store.wakeups();
-    for (round, how) in ["success", "failure", "death", "cancel", "lapse"].into_iter().enumerate() {
+    for (round, how) in ["success", "failure", "death", "cancel", "expiry"].into_iter().enumerate()
+    {
         let begin = round as u64 * 100;
         rig.at(begin).trigger(keyed(how)).await;
         let job = rig.at(begin + 10).claim_one().await;
@@ -133,7 +134,7 @@ pub async fn r34_a_freed_key_is_told(mut rig: Rig) {
     }
 }
 
-/// An old job that was put back is the open window, and a newer one waits for it (R10): where the old
+/// An old job that was redriven is the open window, and a newer one waits for it (R10): where the old
 /// one is cancelled, the newer one is due.
 pub async fn r10_r34_a_window_that_waited_for_a_cancelled_one_is_told(mut rig: Rig) {
     let full = |payload| keyed_with("a", debounce(), Fold::Collect { cap: 1 }, payload);
@@ -171,7 +172,7 @@ pub async fn r21_r34_a_cancelled_attempt_is_notified(rig: Rig) {
     assert!(notified, "no wake-up for the cancelled attempt\n{}", rig.dump().await);
 }
 
-/// A queue that may run again is told.
+/// A queue that may run again wakes workers.
 pub async fn r34_settings_are_told(rig: Rig) {
     rig.set_queue(QueueSettings { paused: true, ..QueueSettings::default() }).await;
     rig.trigger(plain("1")).await;
@@ -180,7 +181,7 @@ pub async fn r34_settings_are_told(rig: Rig) {
     expect_hint(&rig, &mut wakeups, 0, "a resume").await;
 }
 
-/// A partition that has a slot again is told, and a window that moved into one that has.
+/// A partition that has a slot again wakes workers, and so does a window that moved into one.
 pub async fn r31_a_freed_partition_is_told(mut rig: Rig) {
     rig.set_queue(per_partition(1)).await;
     rig.trigger(within("a", "1")).await;
@@ -198,7 +199,7 @@ pub async fn r31_a_freed_partition_is_told(mut rig: Rig) {
     expect_hint(&rig, &mut wakeups, 60, "a window that left a full partition").await;
 }
 
-/// A task that may run again is told, whatever the queues of its jobs.
+/// A task that may run again wakes workers, whatever the queues of its jobs.
 pub async fn r33_a_resumed_task_is_told(rig: Rig) {
     let pause = |paused| TaskSettings { paused };
     rig.store.set_task(&task("t"), &pause(true)).await.expect("pauses");
@@ -208,7 +209,7 @@ pub async fn r33_a_resumed_task_is_told(rig: Rig) {
     expect_hint(&rig, &mut wakeups, 0, "a resumed task").await;
 }
 
-/// Each subscriber hears everything, and a slow one the earliest of what it missed.
+/// Each subscriber receives everything, and a slow one the earliest of what it missed.
 pub async fn r34_every_subscriber_hears_the_earliest(rig: Rig) {
     let (mut first, mut second) = (rig.store.wakeups(), rig.store.wakeups());
     for (k, delay) in [("a", 40), ("b", 20), ("c", 30)] {
@@ -241,7 +242,7 @@ pub async fn r34_next_due_is_exact(mut rig: Rig) {
     assert_eq!(rig.next_due().await.lapse, Some(Rig::START + secs(44)));
 }
 
-/// However a job ends, everyone who waits for its end is told, and nobody before.
+/// However a job ends, every caller that waits for its end is notified, and none before.
 pub async fn r19_who_waits_hears_of_every_end(mut rig: Rig) {
     let ends = ["success", "failure", "death", "cancel", "cancel by key"];
     for (round, how) in ends.into_iter().enumerate() {
@@ -269,7 +270,7 @@ pub async fn r19_who_waits_hears_of_every_end(mut rig: Rig) {
             }
         }
         for ended in &mut waiting {
-            assert!(ended.now_or_never().is_some(), "{how} was not told\n{}", rig.dump().await);
+            assert!(ended.now_or_never().is_some(), "{how} was not notified\n{}", rig.dump().await);
         }
         not_told(std::slice::from_mut(&mut of_other), "the end of another job");
         rig.cancel(other).await.expect("cancels");
@@ -278,12 +279,12 @@ pub async fn r19_who_waits_hears_of_every_end(mut rig: Rig) {
 
 fn not_told(waiting: &mut [Ended], after: &str) {
     let told = waiting.iter_mut().filter_map(|ended| ended.now_or_never()).count();
-    assert_eq!(told, 0, "{after} was told as the end");
+    assert_eq!(told, 0, "{after} was notified as the end");
 }
 
-/// Who waits for a job that a newer window absorbs is told, and can wait for that window.
+/// A caller that waits for a job that a newer window absorbs is notified, and can wait for that window.
 pub async fn r12_r19_who_waits_hears_that_a_job_was_absorbed(mut rig: Rig) {
-    for (begin, how) in [(0, "a failure"), (100, "a lapse")] {
+    for (begin, how) in [(0, "a failure"), (100, "an expiry")] {
         let first = rig.at(begin).trigger(keyed("a")).await.job().expect("a job");
         let run = rig.at(begin + 10).claim_one().await;
         let heir = rig.at(begin + 12).trigger(keyed("a")).await.job().expect("a job");
@@ -292,10 +293,13 @@ pub async fn r12_r19_who_waits_hears_that_a_job_was_absorbed(mut rig: Rig) {
             "a failure" => drop(rig.fail(&run, secs(1)).await),
             _ => drop(rig.at(begin + 40).reap().await),
         }
-        assert!(first_ended.now_or_never().is_some(), "{how} that is absorbed was not told");
+        assert!(first_ended.now_or_never().is_some(), "{how} that is absorbed was not notified");
         let run = rig.at(begin + 60).claim_one().await;
         assert_eq!(run.id, heir);
         rig.succeed(&run).await;
-        assert!(heir_ended.now_or_never().is_some(), "the heir's end was not told after {how}");
+        assert!(
+            heir_ended.now_or_never().is_some(),
+            "the end of the successor was not notified after {how}"
+        );
     }
 }

@@ -154,7 +154,7 @@ pub async fn r11_an_overdue_window_still_waits_for_the_running_attempt(mut rig: 
 
 /// However an attempt ends, its key is free at that moment, and no sooner.
 pub async fn r11_every_end_of_an_attempt_frees_its_key(mut rig: Rig) {
-    let ends = ["success", "failure", "death", "snooze", "release", "own end", "cancel", "lapse"];
+    let ends = ["success", "failure", "death", "snooze", "release", "own end", "cancel", "expiry"];
     for (round, how) in ends.into_iter().enumerate() {
         let begin = round as u64 * 1_000;
         rig.at(begin).trigger(keyed(how)).await;

@@ -24,9 +24,9 @@ pub(super) enum Bug {
     NoExclusion,
     /// A settlement ends whatever attempt runs.
     NoFence,
-    /// Nobody takes back a lease that lapsed.
+    /// Expired leases are never reclaimed.
     NeverReaps,
-    /// A failure of an attempt with an heir ends the job.
+    /// A failure of an attempt with a successor ends the job.
     AbsorbDrops,
     /// A dead job is removed at once.
     DropsDead,

@@ -12,7 +12,7 @@ use super::model::HELD;
 pub(super) struct Ghost {
     /// Every trigger that was accepted.
     pub(super) triggers: Vec<Known>,
-    /// No attempt of a job may start before this: a backoff, or when it was put back.
+    /// No attempt of a job may start before this: a backoff, or when it was redriven.
     pub(super) not_before: BTreeMap<JobId, i64>,
     /// Who took in whom.
     pub(super) heirs: BTreeMap<JobId, JobId>,
@@ -38,7 +38,7 @@ pub(super) struct Known {
 }
 
 impl Ghost {
-    /// The job that has a job's triggers now: the end of its chain of heirs.
+    /// The job that has a job's triggers now: the end of its chain of successors.
     pub(super) fn home(&self, from: JobId) -> JobId {
         let mut id = from;
         while let Some(heir) = self.heirs.get(&id) {

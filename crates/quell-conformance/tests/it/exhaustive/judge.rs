@@ -110,12 +110,12 @@ impl Case<'_> {
             }
             (Action::Reap, Answer::Lapsed(lapsed)) => {
                 for id in lapsed {
-                    let heir = self.after.get(id).and_then(|job| job.absorbed_by);
-                    // Workers of these worlds send no heartbeats: no lapse counts, and none waits.
-                    next.ghost.hold_back(heir.unwrap_or(*id), self.now);
+                    let successor = self.after.get(id).and_then(|job| job.absorbed_by);
+                    // Workers of these worlds send no heartbeats: no expired lease counts, and none waits.
+                    next.ghost.hold_back(successor.unwrap_or(*id), self.now);
                 }
                 let left = self.after.values().find(|job| self.is_lapsed(job)).map(|job| job.id);
-                self.must("P7b", left.is_none(), || format!("{left:?} lapsed and was left"));
+                self.must("P7b", left.is_none(), || format!("{left:?} expired and was left"));
             }
             (_, Answer::Operated(done)) => self.operated(next, action, *done),
             (_, Answer::Nothing) => {}
@@ -247,9 +247,9 @@ impl Case<'_> {
         else {
             return self.must("P11", false, || format!("job {} is gone", lease.job));
         };
-        let heir = self.open(key_of(before));
-        let last = end == End::Failed && before.attempt >= ATTEMPTS && heir.is_none();
-        let expected = match (end, heir) {
+        let successor = self.open(key_of(before));
+        let last = end == End::Failed && before.attempt >= ATTEMPTS && successor.is_none();
+        let expected = match (end, successor) {
             (End::Succeeded, _) => JobState::Succeeded,
             (End::Permanent, _) => JobState::Dead,
             _ if last => JobState::Dead,
@@ -264,8 +264,8 @@ impl Case<'_> {
                 "{end:?} of attempt {charged} made it {state}, attempt {attempt}, not {expected}"
             )
         });
-        self.must("P14", absorbed_by == heir.filter(|_| state == JobState::Absorbed), || {
-            format!("absorbed by {absorbed_by:?} while {heir:?} is open")
+        self.must("P14", absorbed_by == successor.filter(|_| state == JobState::Absorbed), || {
+            format!("absorbed by {absorbed_by:?} while {successor:?} is open")
         });
         let wait = if matches!(end, End::Failed | End::Snoozed) { BACKOFF } else { 0 };
         if !state.is_ended() || state == JobState::Absorbed {
@@ -292,9 +292,9 @@ impl Case<'_> {
             format!("{action:?} was done: {done}, and it was allowed: {allowed}")
         });
         if let (Action::Redrive(id), true) = (action, done) {
-            let heir = self.after.get(id).and_then(|job| job.absorbed_by);
+            let successor = self.after.get(id).and_then(|job| job.absorbed_by);
             next.ghost.not_before.remove(id);
-            next.ghost.hold_back(heir.unwrap_or(*id), self.now);
+            next.ghost.hold_back(successor.unwrap_or(*id), self.now);
         }
         if let (Action::Flush(key), true) = (action, done) {
             next.ghost.flushed.extend(self.open(Some(key)));

@@ -1,4 +1,4 @@
-//! Every order of a few triggers, claims, ends, late messages, lapses and operations, on the real
+//! Every order of a few triggers, claims, ends, late messages, expired leases and operations, on the real
 //! rules: all of it, not a sample (stateright walks breadth first until nothing is new).
 //!
 //! Each world is small so that its whole space is walked in seconds. Its size is asserted from

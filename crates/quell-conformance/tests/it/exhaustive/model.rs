@@ -1,7 +1,7 @@
 //! The model: the real memory store, walked through every order of a few calls.
 //!
 //! A state is what the store keeps plus what an onlooker must remember to judge it. Time is whole
-//! seconds up to a horizon. An attempt is crashed by nobody ever settling it, and a message comes
+//! seconds up to a horizon. An attempt that no step settles has crashed, and a message comes
 //! late because any lease that was ever given may be settled or renewed at any later time. The two
 //! workers take one job each and are alike, so the first free one claims.
 
