@@ -86,6 +86,14 @@ pub struct Tx {
     ids: TakenIds,
 }
 
+impl Tx {
+    /// Keeps a row that a page of an index had. One that was read before stays as it was: the step decided
+    /// by it, and the version of a newer one would let the step write over what it has not seen.
+    fn keep(&mut self, row: table::Row) {
+        self.read.entry(row.name.clone()).or_insert(Some(row));
+    }
+}
+
 pub(crate) fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -183,14 +191,14 @@ impl<T: Table> Partition<T> {
         let ranges: Vec<Range> = ids.iter().map(|id| Range::of(&hanging(*id))).collect();
         let reads = ranges.into_iter().map(|range| self.whole_page(range, PAGE));
         for (id, (page, parts)) in ids.into_iter().zip(try_join_all(reads).await?) {
-            for name in [RowName::Attempts, RowName::Effects, RowName::Past, RowName::Aside] {
-                tx.read.entry(of_row(&name(id))).or_insert(None);
-            }
             if page.next.is_none() {
                 tx.whole.insert(id);
             }
             tx.parts.extend(parts);
-            tx.read.extend(page.rows.into_iter().map(|row| (row.name.clone(), Some(row))));
+            page.rows.into_iter().for_each(|row| tx.keep(row));
+            for name in [RowName::Attempts, RowName::Effects, RowName::Past, RowName::Aside] {
+                tx.read.entry(of_row(&name(id))).or_insert(None);
+            }
         }
         Ok(())
     }
@@ -315,7 +323,7 @@ fn seen(tx: &mut Tx, scan: &Scan, page: table::Page) -> Result<Seen> {
             }
         };
         if is_derived(&scan.index) {
-            tx.read.insert(row.name.clone(), Some(row));
+            tx.keep(row);
         }
         entries.extend(entry);
     }

@@ -86,6 +86,34 @@ async fn r31_a_partitions_rate_holds_from_its_first_start() {
     assert_eq!(more.len(), 0, "two starts within a minute");
 }
 
+/// A claim reads the log of its queue's rate; another claim starts a job before the first one reads the
+/// logs of the partitions, among which the log of the queue is found again.
+#[tokio::test]
+async fn r31_a_start_between_two_reads_of_a_queues_log_counts() {
+    for starts_before in [0, 1] {
+        let two = two();
+        let rate = |limit| Some(Rate { limit, period: Duration::from_secs(60) });
+        let settings = QueueSettings {
+            rate: rate(starts_before + 1),
+            partition_rate: rate(9),
+            ..QueueSettings::default()
+        };
+        two.second.set_queue(&queue(), &settings).await.unwrap();
+        for name in ["a", "b", "c", "d"] {
+            enqueue(&*two.second, 0, NewTrigger { partition: Some(key(name)), ..plain("1") }).await;
+        }
+        let before = usize::try_from(starts_before).unwrap();
+        assert_eq!(start(&*two.second, 1, before).await.len(), before);
+        let second = Arc::clone(&two.second);
+        two.between.before(|call| call.reads("s:"), async move {
+            assert_eq!(start(&*second, 1, 1).await.len(), 1);
+        });
+        let more = start(&two.first, 1, 2).await;
+        assert!(two.between.has_come());
+        assert_eq!(more.len(), 0, "more starts within a minute than the queue's rate");
+    }
+}
+
 /// A claim finds a job in one partition, and starts it after a join has moved it into a full one.
 #[tokio::test]
 async fn r31_a_job_that_moves_to_a_full_partition_does_not_start() {
