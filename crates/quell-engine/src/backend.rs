@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, News, TaskKey};
 use quell_core::{
-    Batch, Capabilities, Claim, Claimed, Error, Job, JobId, JobState, Key, Lease, NextDue, Pruned,
-    QueueName, Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, TaskName,
-    Timestamp, WorkerId,
+    Batch, Capabilities, Claim, Claimed, Error, Job, JobFilter, JobId, JobState, Key, Lease,
+    NextDue, Pruned, QueueName, Receipt, Renewal, Result, Retention, ScheduleName, Settled,
+    Settlement, TaskName, Timestamp, WorkerId,
 };
 
 use crate::rows::{Row, RowName};
@@ -129,6 +129,9 @@ pub struct Scan {
     pub to: Option<Timestamp>,
     /// Only what comes after this entry in the order of the index.
     pub after: Option<(Place, RowName)>,
+    /// Only jobs that match, of [`Index::Jobs`] and where the backend
+    /// [finds them](Backend::finds_jobs).
+    pub filter: Option<JobFilter>,
     /// At most so many entries.
     pub limit: usize,
 }
@@ -137,7 +140,7 @@ impl Scan {
     /// The first entries of an index.
     #[must_use]
     pub fn first(index: Index, limit: usize) -> Self {
-        Scan { index, from: None, to: None, after: None, limit }
+        Scan { index, from: None, to: None, after: None, filter: None, limit }
     }
 
     /// The same, up to this time.
@@ -312,6 +315,17 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         crate::load::PAGE
     }
 
+    /// Whether a step that may write keeps other writers waiting from its beginning. The engine then reads
+    /// first where there is mostly nothing to write.
+    fn locks(&self) -> bool {
+        false
+    }
+
+    /// Whether it finds jobs by a [filter](Scan::filter) without a look at the others.
+    fn finds_jobs(&self) -> bool {
+        false
+    }
+
     /// Begins a step.
     async fn begin(&self, time: Time, access: Access) -> Result<Begun<Self::Tx>>;
 
@@ -371,7 +385,8 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// hot paths; none of them takes anything by default.
     ///
     /// # Errors
-    /// As those of the operation; the engine does not try again.
+    /// As those of the operation. The engine tries again only after an [`Error::unreadable`], once that job
+    /// is set aside (R25).
     async fn hot_enqueue(
         &self,
         now: Option<Timestamp>,
@@ -384,7 +399,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Starts due jobs, as [`Backend::hot_enqueue`] accepts batches.
     ///
     /// # Errors
-    /// As those of the operation; the engine does not try again.
+    /// As [`Backend::hot_enqueue`].
     async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
         let _unused = (now, claim);
         Ok(None)
@@ -393,7 +408,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Extends leases, likewise.
     ///
     /// # Errors
-    /// As those of the operation; the engine does not try again.
+    /// As [`Backend::hot_enqueue`].
     async fn hot_renew(
         &self,
         now: Option<Timestamp>,
@@ -404,10 +419,10 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
-    /// Ends attempts, likewise.
+    /// Ends attempts, likewise. Where it declines, the engine offers the successes by themselves.
     ///
     /// # Errors
-    /// As those of the operation; the engine does not try again.
+    /// As [`Backend::hot_enqueue`].
     async fn hot_settle(
         &self,
         now: Option<Timestamp>,

@@ -22,10 +22,10 @@ use quell_core::{
 };
 use tracing::{error, warn};
 
-use crate::backend::{Access, Backend, Index, Scan, Time, contended};
+use crate::backend::{Access, Backend, Time, contended};
 use crate::known::Known;
 use crate::pace::{Contention, Pace};
-use crate::step::{Step, Windows, is_too_large, is_too_much, step};
+use crate::step::{Step, is_too_large, is_too_much, step};
 use crate::upkeep::Met;
 
 /// Rows that a renewal changes.
@@ -82,23 +82,7 @@ impl<B: Backend> Engine<B> {
 
     /// Tells workers of this process and the history what a step changed.
     pub(crate) fn spread(&self, news: News) {
-        if let Some(history) = &self.history {
-            news.events.iter().for_each(|event| history.record(event));
-        }
-        for (queue, due) in news.wakes {
-            self.hub.wake(Some(&queue), due);
-        }
-        if let Some(due) = news.next_tick {
-            self.hub.wake(None, due);
-        }
-        news.cancelled.iter().for_each(|job| self.hub.cancelled(Cancelled::Job(*job)));
-        self.ends.tell(news.ended);
-    }
-
-    /// The answer of a hot path, once workers and the history know what it changed.
-    fn taken<A>(&self, (answer, news): (A, News)) -> A {
-        self.spread(news);
-        answer
+        publish(news, &self.hub, &self.ends, self.history.as_ref());
     }
 
     pub(crate) async fn reading(&self, time: impl Into<Time>) -> Result<Step<'_, B>> {
@@ -146,6 +130,22 @@ impl<B: Backend> Engine<B> {
             }
         }
     }
+}
+
+/// Notifies workers of this process, callers that wait for jobs, and the history of what a commit changed:
+/// for a backend that commits more than the steps of the engine.
+pub fn publish(news: News, hub: &WakeHub, ends: &EndHub, history: Option<&Sink>) {
+    if let Some(history) = history {
+        news.events.iter().for_each(|event| history.record(event));
+    }
+    for (queue, due) in news.wakes {
+        hub.wake(Some(&queue), due);
+    }
+    if let Some(due) = news.next_tick {
+        hub.wake(None, due);
+    }
+    news.cancelled.iter().for_each(|job| hub.cancelled(Cancelled::Job(*job)));
+    ends.tell(news.ended);
 }
 
 /// What callers are told of an error of one of the engine's [`Steps`]; [`Store::call`] does that itself.
@@ -197,15 +197,15 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        if let Some(taken) = self.backend.hot_enqueue(now, &batches).await? {
-            return Ok(self.taken(taken));
+        if let Some(answer) = self.hot(|| self.backend.hot_enqueue(now, &batches)).await? {
+            return Ok(answer);
         }
         self.accept(now, &batches).await
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        if let Some(taken) = self.backend.hot_claim(now, claim).await? {
-            return Ok(self.taken(taken));
+        if let Some(answer) = self.hot(|| self.backend.hot_claim(now, claim)).await? {
+            return Ok(answer);
         }
         let mut most = self.share(CHANGES_OF_A_START);
         let mut claimed: Option<Claimed> = None;
@@ -243,8 +243,8 @@ impl<B: Backend> Steps for Engine<B> {
         leases: &[Lease],
         lease: Duration,
     ) -> Result<Vec<Renewal>> {
-        if let Some(taken) = self.backend.hot_renew(now, leases, lease).await? {
-            return Ok(self.taken(taken));
+        if let Some(answer) = self.hot(|| self.backend.hot_renew(now, leases, lease)).await? {
+            return Ok(answer);
         }
         self.extend_all(now, leases, lease).await
     }
@@ -254,24 +254,13 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
-        if let Some(taken) = self.backend.hot_settle(now, &settlements).await? {
-            return Ok(self.taken(taken));
+        if let Some(settled) = self.hot(|| self.backend.hot_settle(now, &settlements)).await? {
+            return Ok(settled);
         }
-        let most = self.share(CHANGES_OF_AN_END);
-        let mut settled = Vec::with_capacity(settlements.len());
-        let mut left: Vec<&[Settlement]> = settlements.chunks(most).rev().collect();
-        while let Some(next) = left.pop() {
-            match self.end(now, next, Windows::Together).await {
-                Err(error) if is_too_much(&error) && next.len() > 1 => {
-                    left.extend(halves(next).into_iter().rev());
-                }
-                Err(error) if is_too_much(&error) => {
-                    settled.extend(self.end(now, next, Windows::Apart).await?);
-                }
-                other => settled.extend(other?),
-            }
+        if let Some(settled) = self.settle_apart(now, &settlements).await? {
+            return Ok(settled);
         }
-        Ok(settled)
+        self.settle_all(now, &settlements).await
     }
 
     async fn begin_effect(
@@ -519,6 +508,10 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn set_schedule(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<()> {
+        // Declared at each start: mostly there is nothing to write.
+        if self.backend.locks() && self.is_set(now, schedule).await? {
+            return Ok(());
+        }
         step!(self, "set a schedule", (now, 0), |step| {
             step.load_schedules([schedule.name.clone()]).await?;
             step.take(|part| part.set_schedule(schedule))
@@ -559,13 +552,19 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn tick(&self, now: Option<Timestamp>, limit: usize) -> Result<Ticked> {
+        if self.backend.locks() {
+            let seen = self.next_tick(now).await?;
+            if seen.next.is_none_or(|next| next > seen.now) || limit == 0 {
+                return Ok(seen);
+            }
+        }
         let ticked = match self.fire(now, None, limit).await {
             Err(error) if is_too_much(&error) => self.fire_one_by_one(now, limit).await?,
             other => other?,
         };
         // Of the schedules that were not due, too. These have fired: who cannot be told what comes
         // next is to ask at once.
-        let next = self.next_tick(now).await;
+        let next = self.next_tick(now).await.map(|seen| seen.next);
         Ok(Ticked { next: next.unwrap_or(Some(ticked.now)), ..ticked })
     }
 
@@ -600,14 +599,6 @@ impl<B: Backend> Steps for Engine<B> {
     }
 }
 
-impl<B: Backend> Engine<B> {
-    async fn next_tick(&self, now: Option<Timestamp>) -> Result<Option<Timestamp>> {
-        let mut step = self.reading(now).await?;
-        let seen = step.scan_one(Scan::first(Index::Plan, 1)).await?;
-        Ok(seen.entries.first().map(|entry| entry.place.at))
-    }
-}
-
 #[async_trait]
 impl<B: Backend> DeadLetters for Engine<B> {
     async fn dead(&self, filter: &DeadFilter) -> Result<Vec<Job>> {
@@ -622,15 +613,7 @@ impl<B: Backend> DeadLetters for Engine<B> {
     }
 
     async fn count_dead(&self, filter: &DeadFilter) -> Result<u64> {
-        let all = DeadFilter { before: None, ..filter.clone() };
-        let mut count = 0_u64;
-        let mut step = self.reading(Time::Last).await?;
-        step.walk_dead(&all, |_| {
-            count = count.saturating_add(1);
-            true
-        })
-        .await?;
-        Ok(count)
+        self.reading(Time::Last).await?.count_dead(filter).await
     }
 
     async fn letters(&self, ids: &[JobId]) -> Result<Vec<DeadLetter>> {

@@ -14,6 +14,7 @@ mod changes;
 mod claim;
 mod counts;
 mod engine;
+mod hot;
 mod known;
 mod load;
 mod loaded;
@@ -30,7 +31,7 @@ pub use backend::{
     Access, Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Taken,
     Tally, Time, add_to,
 };
-pub use engine::{Engine, told};
+pub use engine::{Engine, publish, told};
 pub use maps::Maps;
 pub use rows::{GATES, KeyJobs, Row, RowName};
 

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quell_core::payload::WINDOW_BYTES;
-use quell_core::schedule::{CATCH_UP_STEP, Fired, MAX_BACKFILL, Ticked};
+use quell_core::schedule::{CATCH_UP_STEP, Fired, MAX_BACKFILL, Schedule, Ticked};
 use quell_core::trigger::Keyed;
 use quell_core::{
     Batch, Claim, Claimed, DeadLetter, Error, ErrorKind, Imported, JobId, Lapsed, Lease, Pruned,
     Receipt, Renewal, Result, Retention, ScheduleName, Settled, Settlement, Timestamp,
 };
 
-use crate::backend::{Backend, Index};
+use crate::backend::{Backend, Index, Scan};
 use crate::claim::Started;
 use crate::engine::{CHANGES_OF_A_RENEWAL, CHANGES_OF_AN_END, Engine, halves, too_much};
 use crate::pace::Pace;
@@ -183,6 +183,9 @@ impl<B: Backend> Engine<B> {
         let (mut lapsed, mut most) = (Vec::new(), self.share(CHANGES_OF_AN_END));
         let (mut windows, mut stuck) = (Windows::Together, BTreeSet::new());
         let mut failed = None;
+        if self.backend.locks() && self.reading(now).await?.lapsed(1, &stuck).await?.is_empty() {
+            return Ok(lapsed);
+        }
         loop {
             let share = most.min(limit.saturating_sub(lapsed.len()));
             match self.take_back(now, share, windows, &stuck).await {
@@ -379,5 +382,25 @@ impl<B: Backend> Engine<B> {
             step.check_ids(letters.len()).await?;
             step.take(|part| part.import_dead(letters))
         }))
+    }
+
+    /// When the next tick is due; none fires.
+    pub(crate) async fn next_tick(&self, now: Option<Timestamp>) -> Result<Ticked> {
+        let mut step = self.reading(now).await?;
+        let seen = step.scan_one(Scan::first(Index::Plan, 1)).await?;
+        let next = seen.entries.first().map(|entry| entry.place.at);
+        Ok(Ticked { now: step.now, fired: Vec::new(), next })
+    }
+
+    /// Whether there is such a schedule already.
+    pub(crate) async fn is_set(&self, now: Option<Timestamp>, schedule: &Schedule) -> Result<bool> {
+        let mut step = self.reading(now).await?;
+        match step.load_schedules([schedule.name.clone()]).await {
+            // One that cannot be decoded is replaced.
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(false),
+            other => other?,
+        }
+        let known = step.rows.schedules.get(&schedule.name);
+        Ok(known.is_some_and(|known| known.schedule == *schedule))
     }
 }

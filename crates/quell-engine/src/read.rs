@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quell_core::alert::{AlertRow, LaneOverview, Overview};
 use quell_core::{
-    DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult, JobState, Key,
+    Counts, DeadFilter, ErrorKind, ExplainTarget, Job, JobFilter, JobId, JobResult, JobState, Key,
     KeyAdvice, QueueInfo, QueueName, Result, TaskInfo, TaskName, Timestamp, UnreadableJob,
     UnreadablePage,
 };
@@ -76,9 +76,10 @@ impl<B: Backend> Step<'_, B> {
 
     /// A page of jobs, newest first.
     pub(crate) async fn list(&mut self, filter: &JobFilter) -> Result<Vec<Job>> {
+        let finds = self.finds_jobs();
         let index = match filter.state {
-            Some(JobState::Running) => Some(Index::Leases),
-            Some(JobState::Dead) => Some(Index::Dead),
+            Some(JobState::Running) if !finds => Some(Index::Leases),
+            Some(JobState::Dead) if !finds => Some(Index::Dead),
             Some(JobState::Unreadable) => return Ok(Vec::new()),
             Some(_) | None => None,
         };
@@ -99,7 +100,10 @@ impl<B: Backend> Step<'_, B> {
             return Ok(page);
         }
         let before = filter.before.map(|before| (Place::NONE, RowName::Job(before)));
-        let mut scan = Scan { after: before, ..Scan::first(Index::Jobs, PAGE) };
+        let limit = if finds { filter.page() } else { PAGE };
+        let filter_of_scan = finds.then(|| filter.clone());
+        let first = Scan::first(Index::Jobs, limit);
+        let mut scan = Scan { after: before, filter: filter_of_scan, ..first };
         loop {
             let seen = self.scan_one(scan.clone()).await?;
             let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
@@ -285,10 +289,9 @@ impl<B: Backend> Step<'_, B> {
                 lanes.of(note.queue, note.task).note_due(place.at);
             }
         }
-        for note in self.scan_all(Scan::first(Index::Dead, PAGE)).await? {
-            let Some(note) = note.note else { continue };
-            let lane = lanes.of(note.queue, note.task);
-            lane.0.dead = lane.0.dead.saturating_add(1);
+        let dead = self.counts().await?.into_iter().filter(|of| of.state == JobState::Dead);
+        for Counts { queue, task, jobs, .. } in dead {
+            lanes.of(queue, task).0.dead = jobs;
         }
         let mut unreadable = 0_u64;
         for entry in self.scan_all(Scan::first(Index::Unreadable, PAGE)).await? {
@@ -357,7 +360,8 @@ impl<B: Backend> Step<'_, B> {
         let mut scan = Scan { from: filter.died_after, to, ..Scan::first(Index::Dead, PAGE) };
         loop {
             let seen = self.scan_one(scan.clone()).await?;
-            let ids: Vec<JobId> = seen.entries.iter().filter_map(job_of).collect();
+            let may_match = seen.entries.iter().filter(|entry| may_match(filter, entry));
+            let ids: Vec<JobId> = may_match.filter_map(job_of).collect();
             self.load_readable(&ids).await?;
             for id in ids {
                 let job = self.rows.jobs.remove(&id).filter(|job| filter.matches(job));
@@ -373,6 +377,35 @@ impl<B: Backend> Step<'_, B> {
         }
     }
 
+    /// How many dead jobs match a filter, whatever page it asks for. Only for a text in errors are their
+    /// rows read.
+    pub(crate) async fn count_dead(&mut self, filter: &DeadFilter) -> Result<u64> {
+        let filter = &DeadFilter { before: None, ..filter.clone() };
+        let mut count = 0_u64;
+        if filter.error.is_some() {
+            self.walk_dead(filter, |_| {
+                count = count.saturating_add(1);
+                true
+            })
+            .await?;
+            return Ok(count);
+        }
+        if filter.died_after.is_none() && filter.died_before.is_none() {
+            let is_of = |of: &&Counts| {
+                of.state == JobState::Dead
+                    && filter.task.as_ref().is_none_or(|task| *task == of.task)
+                    && filter.queue.as_ref().is_none_or(|queue| *queue == of.queue)
+            };
+            return Ok(self.counts().await?.iter().filter(is_of).map(|of| of.jobs).sum());
+        }
+        let first = Scan::first(Index::Dead, PAGE);
+        let all = Scan { from: filter.died_after, to: filter.died_before, ..first };
+        let died = self.scan_all(all).await?;
+        let is_before = |entry: &&Entry| filter.died_before.is_none_or(|at| entry.place.at < at);
+        let matching = died.iter().filter(|entry| may_match(filter, entry)).filter(is_before);
+        Ok(u64::try_from(matching.count()).unwrap_or(u64::MAX))
+    }
+
     /// A page of jobs that are set aside, newest first.
     pub(crate) async fn unreadable(&mut self, page: &UnreadablePage) -> Result<Vec<UnreadableJob>> {
         let after = page.before.map(|id| (Place::NONE, RowName::Job(id)));
@@ -386,6 +419,14 @@ impl<B: Backend> Step<'_, B> {
         };
         Ok(ids.into_iter().filter_map(of).collect())
     }
+}
+
+/// Whether a dead job may match a filter, by what the index says of it.
+fn may_match(filter: &DeadFilter, entry: &Entry) -> bool {
+    entry.note.as_ref().is_none_or(|note| {
+        filter.task.as_ref().is_none_or(|task| *task == note.task)
+            && filter.queue.as_ref().is_none_or(|queue| *queue == note.queue)
+    })
 }
 
 /// What alerts look at, by queue and task.

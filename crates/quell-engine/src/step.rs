@@ -267,6 +267,11 @@ impl<'b, B: Backend> Step<'b, B> {
         self.rows.jobs.remove(&id);
     }
 
+    /// Whether the backend finds jobs by a filter.
+    pub(crate) fn finds_jobs(&self) -> bool {
+        self.backend.finds_jobs()
+    }
+
     /// How many entries of a line are read at a time.
     pub(crate) fn page(&self) -> usize {
         self.backend.page().max(1)
