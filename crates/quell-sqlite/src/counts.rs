@@ -10,13 +10,14 @@
 use std::collections::BTreeMap;
 
 use quell_core::{JobState, Result};
+use quell_engine::{Tally, add_to};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 use tracing::error;
 
-use crate::error::explain;
+use crate::error::{corrupt, explain};
 use crate::keys::json;
-use crate::names::base_of;
+use crate::names::{Names, base_of};
 use crate::row::get;
 
 /// How many changes stay in the row of the store before they are added to the table.
@@ -126,6 +127,28 @@ impl LaneTally {
         let added = sqlx::query(ADD).bind(rows).execute(db).await;
         added.map(drop).map_err(|e| explain("count jobs", e))
     }
+}
+
+/// How many jobs there are, as the transactions keep it: no job is read.
+pub(crate) async fn read_counts(db: &mut SqliteConnection, names: &Names) -> Result<Tally> {
+    const SUMS: &str = "select lane_id, state, jobs from quell_tally";
+    const RECENT: &str = "select recent from quell_meta";
+    let failed = |e| explain("count jobs", e);
+    let mut sums = LaneTally::default();
+    for row in &sqlx::query(SUMS).fetch_all(&mut *db).await.map_err(failed)? {
+        let of = LaneState { lane: get(row, 0)?, state: get(row, 1)? };
+        sums.0.insert(of, get(row, 2)?);
+    }
+    let recent = sqlx::query_scalar::<_, Option<String>>(RECENT).fetch_one(db).await;
+    let sums = sums.with_recent(recent.map_err(failed)?.as_deref());
+    let mut tally = Tally::new();
+    for (of, jobs) in sums.0 {
+        let Some(lane) = names.lane(of.lane) else { continue };
+        let state = u8::try_from(of.state).ok().and_then(JobState::from_code);
+        let state = state.ok_or_else(|| corrupt("the state of a job"))?;
+        add_to(&mut tally, (lane.queue.clone(), lane.task.clone(), state), jobs);
+    }
+    Ok(tally)
 }
 
 #[cfg(test)]

@@ -8,11 +8,11 @@ use sqlx::sqlite::SqliteTransactionManager;
 use sqlx_core::transaction::TransactionManager;
 
 use crate::clock::{LONGEST_REST, wall_clock};
+use crate::counts::{LaneState, LaneTally};
 use crate::error::explain;
+use crate::hot::settle::FREE_KEYS;
 use crate::inbox::other_store;
 use crate::row::{get, signed};
-use crate::settle::FREE_KEYS;
-use crate::tally::{LaneState, Tally};
 
 const WHAT: &str = "settle in the transaction";
 
@@ -92,7 +92,7 @@ async fn end(
         forbid_commit(db).await?;
         return Err(lease_lost(lease.job));
     };
-    let mut tally = Tally::default();
+    let mut tally = LaneTally::default();
     let running = LaneState::new(get(ended, 0)?, JobState::Running);
     tally.move_one(running, running.with(JobState::Succeeded));
     tally.write(db).await?;

@@ -52,7 +52,7 @@ pub(crate) async fn other_store(
     }
 }
 
-impl Tx<'_> {
+impl Tx {
     /// Folds all that committed transactions have left in the inbox, in order: no trigger of a key may
     /// overtake one that committed before it (R4, R10, R19), and a flush or cancellation of a key
     /// includes those (R7).
@@ -72,10 +72,10 @@ impl Tx<'_> {
             return Ok(());
         }
         let what = "read the inbox";
-        let rows = sqlx::query(TAKE).bind(FOLD).fetch_all(&mut *self.db).await;
+        let rows = sqlx::query(TAKE).bind(FOLD).fetch_all(&mut self.writer.db).await;
         let rows = rows.map_err(|e| explain(what, e))?;
         self.inbox_waits = i64::try_from(rows.len()) == Ok(FOLD);
-        self.news.wakes_all |= self.inbox_waits;
+        self.wakes_all |= self.inbox_waits;
         let mut taken = Vec::with_capacity(rows.len());
         for row in &rows {
             taken.push((get::<i64, _>(row, 0)?, get::<&str, _>(row, 1)?));
@@ -108,7 +108,7 @@ impl Tx<'_> {
             .bind(id)
             .bind(text.to_owned())
             .bind(why)
-            .execute(&mut *self.db)
+            .execute(&mut self.writer.db)
             .await
             .map_err(|e| explain("set an inbox row aside", e))?;
         Ok(())

@@ -1,58 +1,76 @@
-//! What is kept of keys beside their windows: dedup holds (R16) and the memories of edges (R13).
+//! What is stored of keys beside their windows: dedup keys (R16), idempotency records (R19) and the
+//! memories of edges (R13).
+//!
+//! While a job's row is there, it says how the job stands; the engine copies state and output to the job's
+//! records before it removes the row. So ending a job costs nothing more for having an idempotency key.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use quell_core::dedup::{Hold, HoldUntil};
-use quell_core::edge::{Edge, KeyMemory};
+use quell_core::dedup::Hold;
+use quell_core::edge::KeyMemory;
+use quell_core::idempotency::Record;
 use quell_core::touched::{Loaded, TaskKey, Wanted};
-use quell_core::{Job, JobId, JobState, Key, Result, SettledAs};
+use quell_core::{Key, Result};
 use serde::Serialize;
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::{corrupt, explain};
 use crate::names::Names;
-use crate::row::{decode, get, job_columns, signed, time, unsigned};
-use crate::tx::Tx;
+use crate::row::{decode, get, job_columns, signed};
 
-/// The column after those of the job.
-pub(crate) const NEXT: usize = 28;
+/// The column of the key, after those of the job.
+const KEY: usize = 28;
 
-impl Tx<'_> {
-    /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),
-    /// the period since its last start (R13).
-    pub(crate) async fn heed_key(&mut self, job: &mut Job, became: SettledAs) -> Result<SettledAs> {
-        let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) else {
-            return Ok(became);
-        };
-        let is_busy = !job.shape.overlap && self.key_is_busy(job, &key).await?;
-        let memory = match job.shape.edge {
-            Edge::Throttle => {
-                let wanted = BTreeMap::from([(&job.task, BTreeSet::from([key.as_str()]))]);
-                load_memories(&mut self.db, self.names, &wanted).await?.pop()
-            }
-            _ => None,
-        };
-        self.keys_wait |= is_busy;
-        Ok(job.heed_key(self.now, is_busy, memory.map(|loaded| loaded.value).as_ref()))
+/// What follows the column of a key.
+pub(crate) mod kept {
+    use quell_core::dedup::{Hold, HoldUntil};
+    use quell_core::edge::KeyMemory;
+    use quell_core::idempotency::{Fingerprint, Kept, Record};
+    use quell_core::{JobId, JobState, Payload, Result};
+    use sqlx::sqlite::SqliteRow;
+
+    use crate::error::corrupt;
+    use crate::row::{get, time, unsigned};
+
+    fn job(row: &SqliteRow, index: usize) -> Result<JobId> {
+        Ok(JobId::new(unsigned(get(row, index)?)))
     }
 
-    /// Whether an attempt of the key runs that is not of this job, or an older window of it waits.
-    async fn key_is_busy(&mut self, job: &Job, key: &Key) -> Result<bool> {
-        sqlx::query_scalar(
-            "select exists (select 1 from quell_job
-                             where task_id = ?1 and key = ?2 and hold > 0 and id <> ?3)
-                 or exists (select 1 from quell_job
-                             where task_id = ?1 and key = ?2 and hold > -?3 and hold < 0)
-                 or exists (select 1 from quell_job
-                             where task_id = ?1 and key = ?2 and hold = 0 and id < ?3)",
-        )
-        .bind(self.names.task_id(&job.task))
-        .bind(key.as_str().to_owned())
-        .bind(signed(job.id.get()))
-        .fetch_one(&mut *self.db)
-        .await
-        .map_err(|e| explain("look for a running attempt", e))
+    /// Columns job, until, expires_at, the first at `from`.
+    pub(crate) fn hold(row: &SqliteRow, from: usize) -> Result<Hold> {
+        let until = serde_json::from_str::<HoldUntil>(get(row, from + 1)?)
+            .map_err(|error| corrupt(format_args!("a dedup key: {error}")))?;
+        Ok(Hold { job: job(row, from)?, until, expires_at: time(row, from + 2)? })
+    }
+
+    /// Columns job, fingerprint, expires_at, state, output, the first at `from`.
+    pub(crate) fn record(row: &SqliteRow, from: usize) -> Result<Record> {
+        let fingerprint = Fingerprint::from_hex(get::<&str, _>(row, from + 1)?);
+        Ok(Record {
+            fingerprint: fingerprint.ok_or_else(|| corrupt("a fingerprint"))?,
+            job: job(row, from)?,
+            expires_at: time(row, from + 2)?,
+            kept: result(row, from + 3)?,
+        })
+    }
+
+    fn result(row: &SqliteRow, index: usize) -> Result<Option<Kept>> {
+        let Some(code) = get::<Option<i64>, _>(row, index)? else { return Ok(None) };
+        let state = u8::try_from(code).ok().and_then(JobState::from_code);
+        let state = state.ok_or_else(|| corrupt("the state of a result"))?;
+        let output = get::<Option<&str>, _>(row, index + 1)?.map(Payload::from_stored);
+        Ok(Some(Kept { state, output }))
+    }
+
+    /// Columns leader, burst_at, last_at, started_at, expires_at, triggers, the first at `from`.
+    pub(crate) fn memory(row: &SqliteRow, from: usize) -> Result<KeyMemory> {
+        Ok(KeyMemory {
+            leader: job(row, from)?,
+            burst_at: time(row, from + 1)?,
+            last_at: time(row, from + 2)?,
+            started_at: time(row, from + 3)?,
+            expires_at: time(row, from + 4)?,
+            triggers: unsigned(get(row, from + 5)?),
+        })
     }
 }
 
@@ -70,13 +88,7 @@ pub(crate) async fn load_holds(
            cross join quell_hold h on h.task_id = ?1 and h.key = k.value
            left join quell_job j on j.id = h.job_id and j.state is not 6"
     );
-    load(db, names, wanted, HOLDS, |row| {
-        let until = serde_json::from_str::<HoldUntil>(get(row, NEXT + 2)?)
-            .map_err(|error| corrupt(format_args!("a dedup key: {error}")))?;
-        let job = JobId::new(unsigned(get(row, NEXT + 1)?));
-        Ok(Hold { job, until, expires_at: time(row, NEXT + 3)? })
-    })
-    .await
+    load(db, names, wanted, HOLDS, |row| kept::hold(row, KEY + 1)).await
 }
 
 /// Loads what is remembered of keys, with the leading jobs that suppressed triggers count on.
@@ -93,21 +105,28 @@ pub(crate) async fn load_memories(
            cross join quell_memory m on m.task_id = ?1 and m.key = k.value
            left join quell_job j on j.id = m.leader and j.state is not 6"
     );
-    load(db, names, wanted, MEMORIES, |row| {
-        Ok(KeyMemory {
-            leader: JobId::new(unsigned(get(row, NEXT + 1)?)),
-            burst_at: time(row, NEXT + 2)?,
-            last_at: time(row, NEXT + 3)?,
-            started_at: time(row, NEXT + 4)?,
-            expires_at: time(row, NEXT + 5)?,
-            triggers: unsigned(get(row, NEXT + 6)?),
-        })
-    })
-    .await
+    load(db, names, wanted, MEMORIES, |row| kept::memory(row, KEY + 1)).await
+}
+
+/// Loads records with their jobs, whose payloads nobody asks for.
+pub(crate) async fn load_records(
+    db: &mut SqliteConnection,
+    names: &Names,
+    wanted: &Wanted<'_>,
+) -> Result<Vec<Loaded<Record>>> {
+    const RECORDS: &str = concat!(
+        "select ",
+        job_columns!("null"),
+        ", i.key, i.job_id, i.fingerprint, i.expires_at, i.state, i.output
+           from json_each(?2) k
+           cross join quell_idempotency i on i.task_id = ?1 and i.key = k.value
+           left join quell_job j on j.id = i.job_id and j.state is not 6"
+    );
+    load(db, names, wanted, RECORDS, |row| kept::record(row, KEY + 1)).await
 }
 
 /// Runs `sql` for the keys of each task.
-pub(crate) async fn load<T>(
+async fn load<T>(
     db: &mut SqliteConnection,
     names: &Names,
     wanted: &Wanted<'_>,
@@ -120,7 +139,7 @@ pub(crate) async fn load<T>(
         let rows = sqlx::query(sql).bind(task_id).bind(json(&keys)?).fetch_all(&mut *db).await;
         for row in rows.map_err(|e| explain("read keys", e))? {
             let job = get::<Option<i64>, _>(&row, 0)?.map(|_| decode(&row, names)).transpose()?;
-            let key = (task.clone(), Key::new(get::<&str, _>(&row, NEXT)?)?);
+            let key = (task.clone(), Key::new(get::<&str, _>(&row, KEY)?)?);
             loaded.push(Loaded { key, value: value(&row)?, job });
         }
     }
@@ -175,6 +194,43 @@ pub(crate) async fn write_memories(
     };
     let rows: Vec<_> = memories.iter().map(row).collect();
     write(db, REMEMBER, &rows).await
+}
+
+/// Writes idempotency records. Their tasks have names by now: a trigger that takes one is accepted.
+pub(crate) async fn write_records(
+    db: &mut SqliteConnection,
+    names: &Names,
+    records: &[(TaskKey, Record)],
+) -> Result<()> {
+    // A record is looked at again when it expires, or later while its job has not ended.
+    const TAKE: &str = "insert into quell_idempotency
+                (task_id, key, job_id, fingerprint, expires_at, look_at, state, output)
+         select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 4,
+                value ->> 5, value ->> 6
+           from json_each(?1)
+          where true
+         on conflict (task_id, key) do update set
+             look_at = iif(expires_at = excluded.expires_at, look_at, excluded.look_at),
+             job_id = excluded.job_id, fingerprint = excluded.fingerprint,
+             expires_at = excluded.expires_at, state = excluded.state, output = excluded.output";
+    let row = |((task, key), record): &(TaskKey, Record)| {
+        let (job, fingerprint) = (signed(record.job.get()), record.fingerprint.to_string());
+        let kept = record.kept.as_ref();
+        let state = kept.map(|kept| kept.state.code());
+        let output = kept.and_then(|kept| kept.output.as_ref()).map(|output| output.as_str());
+        let expires = record.expires_at.as_micros();
+        (
+            names.task_id(task),
+            key.clone(),
+            job,
+            fingerprint,
+            expires,
+            state,
+            output.map(str::to_owned),
+        )
+    };
+    let rows: Vec<_> = records.iter().map(row).collect();
+    write(db, TAKE, &rows).await
 }
 
 async fn write(

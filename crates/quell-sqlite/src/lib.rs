@@ -5,48 +5,39 @@
 //! the others' commits by `PRAGMA data_version`. Concurrent triggers of one process share a commit
 //! (see the client's batcher), which makes durable triggers cheap.
 //!
-//! Where to read: `store` is the door; `clock` is the host's time, `tx` opens a write transaction and gives it ids and the
-//! time; `look` (with `heads`) reads what is due, `enqueue` (with `keys`), `claim` (with `limit`), `settle`, `effects`, `operate`
-//! and `schedules` are what happens inside one, and `tally` counts what they change; `row` and `write` are how jobs look on disk; `names`
-//! are their numbers.
+//! Where to read: `store` opens a file and holds the engine; `backend` is what the engine needs, and `load`,
+//! `scan` and `commit` are rows by name, indexes and changes. `tx` opens a write transaction and gives it
+//! ids and the time. In `hot` is what clients and workers do all the time; `inbox` and `ending` are for
+//! callers' own transactions. `counts` counts what transactions change; `row`, `write`, `keys` and `others`
+//! are how rows look on disk; `names` are numbers of names, with their settings.
 //!
 //! What is fast here is fast for one reason: each statement is a trip to the thread of its
 //! connection, so calls make few trips, with many rows each, and bind few values for a row.
 //!
 //! Invariant: no write happens outside `tx`, and no claim or settlement trusts a caller's clock.
 
-mod alerts;
+mod backend;
 mod checkup;
-mod claim;
 mod clock;
-mod dead;
-mod effects;
+mod commit;
+mod counts;
 mod ending;
-mod enqueue;
 mod error;
-mod heads;
-mod idempotency;
+mod hot;
 mod inbox;
 mod keys;
-mod limit;
-mod look;
+mod load;
 mod names;
-mod operate;
 mod options;
-mod read;
-mod record;
+mod others;
 mod restored;
 mod row;
-mod schedules;
+mod scan;
 mod schema;
-mod settle;
 mod store;
-mod tally;
 mod tx;
-mod unreadable;
 mod wal;
 mod watch;
-mod workers;
 mod write;
 
 #[doc(hidden)]

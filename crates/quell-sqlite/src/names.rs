@@ -1,14 +1,17 @@
-//! Interned names: tasks, queues, lanes and partitions have numbers that never change.
+//! Interned names: tasks, queues, lanes and partitions have numbers that never change. With the names of
+//! queues and tasks come their settings.
 //!
-//! Partitions may be many, so that only those that were met lately are cached. The cache belongs to one process. Names that a transaction adds are known to it at once; if that
-//! transaction does not commit, the whole cache is dropped, because numbers were guessed. A name of
-//! another process raises the version of `quell_meta`, which drops the cache too.
+//! Partitions may be many, so only those that were used lately are cached. The cache belongs to one
+//! process. Names that a transaction adds are in it at once; if that transaction does not commit, the
+//! whole cache is dropped, because numbers were guessed. A new name, or other settings, of another process
+//! raise the version of `quell_meta`, which drops the cache too.
 
 use std::collections::HashMap;
 
 use quell_core::trigger::Priority;
-use quell_core::{Key, QueueName, Result, TaskName};
+use quell_core::{Key, QueueName, QueueSettings, Result, TaskName, TaskSettings};
 use sqlx::{Row, SqliteConnection};
+use tracing::error;
 
 use crate::error::{corrupt, explain};
 
@@ -46,10 +49,24 @@ pub(crate) struct Lane {
     pub(crate) priority: Priority,
 }
 
+/// A task: its number and its settings, or why they cannot be decoded.
+#[derive(Debug)]
+struct Task {
+    id: i64,
+    settings: Result<TaskSettings, String>,
+}
+
+/// A queue: its number and its settings; none where they were deleted.
+#[derive(Debug)]
+struct Queue {
+    id: i64,
+    settings: Option<QueueSettings>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    tasks: HashMap<TaskName, i64>,
-    queues: HashMap<QueueName, i64>,
+    tasks: HashMap<TaskName, Task>,
+    queues: HashMap<QueueName, Queue>,
     by_names: HashMap<(QueueName, TaskName, Priority), i64>,
     lanes: HashMap<i64, Lane>,
     /// The lanes of partitions, by the lane and the name.
@@ -66,13 +83,20 @@ impl Names {
                join quell_task t on t.id = l.task_id";
         let what = "read the names of queues and tasks";
         let mut names = Names::default();
-        let rows = sqlx::query("select id, name from quell_task").fetch_all(&mut *db).await;
+        let rows =
+            sqlx::query("select id, name, settings from quell_task").fetch_all(&mut *db).await;
         for row in rows.map_err(|e| explain(what, e))? {
-            names.tasks.insert(name(&row, 1)?, number(&row, 0)?);
+            let settings = serde_json::from_str(text(&row, 2)?).map_err(|error| error.to_string());
+            names.tasks.insert(name(&row, 1)?, Task { id: number(&row, 0)?, settings });
         }
-        let rows = sqlx::query("select id, name from quell_queue").fetch_all(&mut *db).await;
+        const QUEUES: &str = "select id, name, settings, deleted from quell_queue";
+        let rows = sqlx::query(QUEUES).fetch_all(&mut *db).await;
         for row in rows.map_err(|e| explain(what, e))? {
-            names.queues.insert(name(&row, 1)?, number(&row, 0)?);
+            let name: QueueName = name(&row, 1)?;
+            let is_deleted = number(&row, 3)? != 0;
+            let settings = (!is_deleted).then_some(text(&row, 2)?);
+            let settings = settings.map(|text| parse_settings(name.as_str(), text));
+            names.queues.insert(name, Queue { id: number(&row, 0)?, settings });
         }
         let rows = sqlx::query(LANES).fetch_all(&mut *db).await;
         for row in rows.map_err(|e| explain(what, e))? {
@@ -105,11 +129,50 @@ impl Names {
     }
 
     pub(crate) fn task_id(&self, task: &TaskName) -> Option<i64> {
-        self.tasks.get(task).copied()
+        self.tasks.get(task).map(|task| task.id)
     }
 
     pub(crate) fn queue_id(&self, queue: &QueueName) -> Option<i64> {
-        self.queues.get(queue).copied()
+        self.queues.get(queue).map(|queue| queue.id)
+    }
+
+    /// The settings of a task; none where there is no such task.
+    pub(crate) fn task_settings(&self, task: &TaskName) -> Result<Option<TaskSettings>> {
+        let settings = self.tasks.get(task).map(|task| task.settings.clone()).transpose();
+        settings.map_err(|error| corrupt(format_args!("settings of task {task}: {error}")))
+    }
+
+    /// The settings of a queue: none where there is no such queue, and none within where they were
+    /// deleted.
+    pub(crate) fn queue_settings(&self, queue: &QueueName) -> Option<Option<&QueueSettings>> {
+        self.queues.get(queue).map(|queue| queue.settings.as_ref())
+    }
+
+    /// All queues that have settings.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = (&QueueName, &QueueSettings)> {
+        self.queues.iter().filter_map(|(name, queue)| Some((name, queue.settings.as_ref()?)))
+    }
+
+    /// The names of all queues, in order.
+    pub(crate) fn queue_names(&self) -> Vec<QueueName> {
+        let mut names: Vec<QueueName> = self.queues.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The names of all tasks, in order.
+    pub(crate) fn task_names(&self) -> Vec<TaskName> {
+        let mut names: Vec<TaskName> = self.tasks.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The lanes of a queue and task, those of the highest priority first.
+    pub(crate) fn lanes_of(&self, queue: &QueueName, task: &TaskName) -> Vec<&Lane> {
+        let is_of = |lane: &&Lane| lane.queue == *queue && lane.task == *task;
+        let mut lanes: Vec<&Lane> = self.lanes.values().filter(is_of).collect();
+        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.priority));
+        lanes
     }
 
     pub(crate) fn find(
@@ -196,7 +259,7 @@ impl Names {
             task.as_str(),
         )
         .await?;
-        self.tasks.insert(task.clone(), id);
+        self.tasks.insert(task.clone(), Task { id, settings: Ok(TaskSettings::default()) });
         Ok(id)
     }
 
@@ -217,7 +280,8 @@ impl Names {
             queue.as_str(),
         )
         .await?;
-        self.queues.insert(queue.clone(), id);
+        let settings = Some(QueueSettings::default());
+        self.queues.insert(queue.clone(), Queue { id, settings });
         Ok(id)
     }
 }
@@ -225,6 +289,19 @@ impl Names {
 async fn intern_one(db: &mut SqliteConnection, sql: &'static str, name: &str) -> Result<i64> {
     let id = sqlx::query_scalar(sql).bind(name).fetch_one(db).await;
     id.map_err(|e| explain("name a queue or task", e))
+}
+
+/// R25: a queue whose settings cannot be decoded hands out nothing: it holds itself back, and no other
+/// queue.
+pub(crate) fn parse_settings(queue: &str, text: &str) -> QueueSettings {
+    serde_json::from_str(text).unwrap_or_else(|error| {
+        error!(%error, queue, "cannot decode the settings of a queue: it is held");
+        QueueSettings { paused: true, ..QueueSettings::default() }
+    })
+}
+
+fn text(row: &sqlx::sqlite::SqliteRow, index: usize) -> Result<&str> {
+    row.try_get(index).map_err(|e| explain("read settings", e))
 }
 
 fn number(row: &sqlx::sqlite::SqliteRow, index: usize) -> Result<i64> {

@@ -1,12 +1,15 @@
 //! Jobs as rows on disk, read.
 //!
 //! Reading only; `write` is the other way.
+//!
+//! Invariant: an error of a job's row names the job.
 
+use quell_core::effect::Done;
 use quell_core::job::Shape;
 use quell_core::window::{DueReason, Window};
 use quell_core::{
-    Attempt, AttemptOutcome, Error, Job, JobId, JobState, Key, LeaseToken, Payload, Result,
-    Timestamp, WorkerId,
+    Attempt, AttemptOutcome, Effect, EffectName, Error, Job, JobId, JobState, Key, LeaseToken,
+    Origin, Past, Payload, Result, Timestamp, UnreadableJob, WorkerId,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{ColumnIndex, Decode, Row, Sqlite, Type};
@@ -127,6 +130,42 @@ fn code(row: &SqliteRow, index: usize) -> Result<Option<u8>> {
     Ok(u8::try_from(get::<i64, _>(row, index)?).ok())
 }
 
+/// What can be decoded of a row of [`job_columns`] and the place at its key, with what is usual in place
+/// of the rest; none where not even its queue and task can be.
+pub(crate) fn decode_in_part(id: JobId, row: &SqliteRow, names: &Names) -> Option<Job> {
+    let number = |index: usize| row.try_get::<i64, _>(index).ok();
+    let text = |index: usize| row.try_get::<Option<String>, _>(index).ok().flatten();
+    let lane = names.lane(number(1)?)?;
+    let (task, queue) = (lane.task.clone(), lane.queue.clone());
+    let window = decode_window(row);
+    let window = window.unwrap_or(Window::unkeyed(Timestamp::MIN, Timestamp::MIN));
+    let payload = Payload::from_stored(text(25).unwrap_or_default());
+    let code = number(2).and_then(|code| u8::try_from(code).ok());
+    let shape = text(24).and_then(|shape| serde_json::from_str::<Shape>(&shape).ok());
+    // Its place at its key says whether the window is closed.
+    let closed = number(28).is_some_and(|hold| hold < 0);
+    let at = |index: usize| number(index).map(Timestamp::from_micros);
+    Some(Job {
+        partition: text(26).and_then(|partition| Key::new(partition).ok()),
+        key: text(17).and_then(|key| Key::new(key).ok()),
+        priority: lane.priority,
+        state: code.and_then(JobState::from_code).unwrap_or(JobState::Unreadable),
+        shape: Shape { closed, ..shape.unwrap_or_default() },
+        waits: number(3) == Some(1),
+        suppressed: number(12).map_or(0, unsigned),
+        attempt: number(13).and_then(|attempt| u32::try_from(attempt).ok()).unwrap_or(0),
+        failures: number(14).and_then(|failures| u32::try_from(failures).ok()).unwrap_or(0),
+        token: LeaseToken::new(number(15).map_or(0, unsigned)),
+        worker: text(22).and_then(|worker| WorkerId::new(worker).ok()),
+        lease_until: at(18),
+        started_at: at(19),
+        ended_at: at(ENDED_AT),
+        absorbed_by: number(21).map(|id| JobId::new(unsigned(id))),
+        error: text(23),
+        ..Job::new(id, task, queue, payload, window)
+    })
+}
+
 /// A row of `quell_attempt`: token, worker, started_at, ended_at, outcome, error.
 pub(crate) fn decode_attempt(row: &SqliteRow) -> Result<Attempt> {
     let worker: &str = get(row, 1)?;
@@ -138,5 +177,49 @@ pub(crate) fn decode_attempt(row: &SqliteRow) -> Result<Attempt> {
         ended_at: optional_time(row, 3)?,
         outcome: Some(outcome.ok_or_else(|| corrupt("the outcome of an attempt"))?),
         error: get(row, 5)?,
+    })
+}
+
+/// A row of `quell_effect`: name, key, begun_at, begun_by, done_at, done_by, result.
+pub(crate) fn decode_effect(row: &SqliteRow) -> Result<Effect> {
+    let (name, key): (&str, &str) = (get(row, 0)?, get(row, 1)?);
+    let by = |number: i64| LeaseToken::new(unsigned(number));
+    let done: (Option<Timestamp>, Option<i64>, Option<&str>) =
+        (optional_time(row, 4)?, get(row, 5)?, get(row, 6)?);
+    let done = match done {
+        (Some(at), Some(token), Some(result)) => {
+            Some(Done { at, by: by(token), result: Payload::from_stored(result) })
+        }
+        _ => None,
+    };
+    Ok(Effect {
+        name: EffectName::new(name)?,
+        key: Key::new(key)?,
+        begun_at: time(row, 2)?,
+        begun_by: by(get(row, 3)?),
+        done,
+    })
+}
+
+/// A row of `quell_past`: original, of_job, of_first_at.
+pub(crate) fn decode_past(row: &SqliteRow) -> Result<Past> {
+    let original: Option<&str> = get(row, 0)?;
+    let job = get::<Option<i64>, _>(row, 1)?.map(|id| JobId::new(unsigned(id)));
+    let origin = job.zip(optional_time(row, 2)?).map(|(job, first_at)| Origin { job, first_at });
+    Ok(Past { original: original.map(Payload::from_stored), origin })
+}
+
+/// A row of `quell_unreadable` and the lane of its job: job_id, was, set_aside_at, reason, lane_id.
+pub(crate) fn decode_unreadable(row: &SqliteRow, names: &Names) -> Result<UnreadableJob> {
+    let lane = row.try_get::<i64, _>(4).ok().and_then(|lane| names.lane(lane));
+    let code = row.try_get::<i64, _>(1).ok().and_then(|code| u8::try_from(code).ok());
+    let was = code.and_then(JobState::from_code);
+    Ok(UnreadableJob {
+        id: JobId::new(unsigned(get(row, 0)?)),
+        queue: lane.map(|lane| lane.queue.clone()),
+        task: lane.map(|lane| lane.task.clone()),
+        was: was.filter(|state| *state != JobState::Unreadable),
+        set_aside_at: time(row, 2)?,
+        reason: get(row, 3)?,
     })
 }

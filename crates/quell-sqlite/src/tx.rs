@@ -3,89 +3,32 @@
 //! There is one writer connection per process, behind a lock; SQLite's own lock serialises the
 //! processes. Each statement is a trip to the connection's thread and back, which costs more than
 //! most statements do: so a transaction's first statements go there as one ([`opening`]).
+//!
+//! Invariant: a transaction that is dropped before its commit is rolled back.
 
-use std::collections::HashMap;
-use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, PoisonError};
 
 use futures_util::{FutureExt, TryStreamExt};
 use quell_core::history::Event;
-use quell_core::{JobId, QueueName, QueueSettings, Result, Timestamp};
+use quell_core::part::News;
+use quell_core::{QueueName, Result, Timestamp};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{Either, Executor, Row, Sqlite, SqliteConnection};
-use tracing::error;
+use sqlx::{Either, Executor, Sqlite, SqliteConnection, SqlitePool, Transaction};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use crate::counts::{LaneTally, count_and_commit};
 use crate::error::{corrupt, explain, explain_commit};
 use crate::names::Names;
 use crate::row::{get, time, unsigned};
-use crate::tally::{Tally, count_and_commit};
 
-/// The writer connection and what is cached beside it.
+/// The writer connection and the names that are cached beside it.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    db: SqliteConnection,
-    cache: Cache,
-}
-
-/// What a process knows of names and settings; good for one version of them.
-#[derive(Debug, Default)]
-struct Cache {
-    /// None where names may hold numbers that were never committed.
+    pub(crate) db: SqliteConnection,
+    pub(crate) names: Names,
+    /// The version of the names; none where they may hold numbers that were never committed.
     version: Option<i64>,
-    names: Names,
-    settings: HashMap<QueueName, QueueSettings>,
-}
-
-/// What others must hear of once the transaction has committed.
-#[derive(Debug, Default)]
-pub(crate) struct News {
-    /// The earliest new due time of each queue.
-    pub(crate) wakes: HashMap<QueueName, Timestamp>,
-    /// Queues in which something is due already.
-    pub(crate) due_now: Vec<QueueName>,
-    /// Something may be due in any queue: the inbox holds more than one transaction folds, or a
-    /// task was resumed.
-    pub(crate) wakes_all: bool,
-    /// When workers, who may know of later ticks only, are to ask for ticks.
-    pub(crate) next_tick: Option<Timestamp>,
-    /// Jobs that have ended.
-    pub(crate) ended: Vec<JobId>,
-    /// Running jobs that were cancelled.
-    pub(crate) cancelled: Vec<JobId>,
-    pub(crate) events: Vec<Event>,
-}
-
-/// The writer connection within a transaction, which is rolled back unless it was committed.
-///
-/// Unlike the driver's own, it can begin together with other statements.
-pub(crate) struct OpenTransaction<'w> {
-    db: &'w mut SqliteConnection,
-    ended: bool,
-}
-
-impl Drop for OpenTransaction<'_> {
-    fn drop(&mut self) {
-        if !self.ended {
-            // The first poll hands it to the connection's thread, which runs it after whatever was
-            // under way and before all that comes; nobody needs to wait for that. It fails, and
-            // may, where there is no transaction any more.
-            let _unneeded = sqlx::query("rollback").execute(&mut *self.db).now_or_never();
-        }
-    }
-}
-
-impl Deref for OpenTransaction<'_> {
-    type Target = SqliteConnection;
-
-    fn deref(&self) -> &SqliteConnection {
-        self.db
-    }
-}
-
-impl DerefMut for OpenTransaction<'_> {
-    fn deref_mut(&mut self) -> &mut SqliteConnection {
-        self.db
-    }
 }
 
 /// Begins a transaction, and goes on with `$more`, as one query; `?1` is the time.
@@ -116,83 +59,109 @@ pub(crate) fn open_at(now: Timestamp) -> Trip {
 }
 
 /// An open write transaction.
-pub(crate) struct Tx<'w> {
-    pub(crate) db: OpenTransaction<'w>,
-    pub(crate) names: &'w mut Names,
-    pub(crate) settings: &'w HashMap<QueueName, QueueSettings>,
+pub(crate) struct Tx {
+    pub(crate) writer: OwnedMutexGuard<Writer>,
     pub(crate) now: Timestamp,
     /// The id of the next new job.
     pub(crate) next_id: u64,
+    /// What to publish after the commit.
     pub(crate) news: News,
+    /// Queues in which a job is due already.
+    pub(crate) due_now: Vec<QueueName>,
+    /// Something may be due in any queue: the inbox holds more than one transaction folds.
+    pub(crate) wakes_all: bool,
     /// How many jobs came into each lane and state, or left it.
-    pub(crate) tally: Tally,
+    pub(crate) tally: LaneTally,
     /// The same of earlier transactions, as far as the table does not have it.
     recent: Option<String>,
     pub(crate) has_history: bool,
     pub(crate) inbox_waits: bool,
     /// Whether a window may wait for the running attempt of its key (R11).
     pub(crate) keys_wait: bool,
-    /// Whether a queue's settings changed.
+    /// Whether the settings of a queue or a task changed.
     pub(crate) settings_changed: bool,
     /// A last write that ends in a commit, so that both are one trip. Nothing may read after it. It
     /// writes the recent counts, its last parameter.
     pub(crate) parting: Option<Trip>,
     begun_at: i64,
-    version: &'w mut Option<i64>,
+    has_ended: bool,
+}
+
+/// What to publish after a commit.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) news: News,
+    /// Queues in which a job is due already.
+    pub(crate) due_now: Vec<QueueName>,
+    /// Whether something may be due in any queue.
+    pub(crate) wakes_all: bool,
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // The first poll hands it to the connection's thread, which runs it after whatever was
+            // in flight and before all that comes; nothing needs to wait for that. It fails, and
+            // may, where there is no transaction any more.
+            let _unneeded = sqlx::query("rollback").execute(&mut self.writer.db).now_or_never();
+        }
+    }
 }
 
 impl Writer {
-    pub(crate) fn new(db: SqliteConnection) -> Self {
-        Writer { db, cache: Cache::default() }
+    pub(crate) fn new(db: SqliteConnection) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Writer { db, names: Names::default(), version: None }))
     }
 
-    /// Begins a write transaction; returns it with the rows that the rest of the opening brought.
+    /// Begins a write transaction; returns it with the rows that the rest of the opening returned.
     pub(crate) async fn begin(
-        &mut self,
+        writer: &Arc<Mutex<Writer>>,
         opening: Trip,
         has_history: bool,
-    ) -> Result<(Tx<'_>, Vec<SqliteRow>)> {
-        let mut db = OpenTransaction { db: &mut self.db, ended: false };
-        let begun = opening.fetch_all(&mut *db).await;
-        let mut rows = begun.map_err(|e| explain("begin a transaction", e))?.into_iter();
-        let ticked = rows.next().ok_or_else(|| corrupt("quell_meta"))?;
-        let version = get(&ticked, 2)?;
-        let cache = &mut self.cache;
-        if cache.version != Some(version) {
-            cache.names = Names::load(&mut db).await?;
-            cache.settings = load_settings(&mut db).await?;
-        }
-        // Until the commit, numbers of new names are guesses.
-        cache.version = None;
-        let tx = Tx {
-            next_id: unsigned(get(&ticked, 0)?),
-            now: time(&ticked, 1)?,
-            inbox_waits: get(&ticked, 3)?,
-            keys_wait: get(&ticked, 4)?,
-            db,
-            names: &mut cache.names,
-            settings: &cache.settings,
+    ) -> Result<(Tx, Vec<SqliteRow>)> {
+        let writer = Arc::clone(writer).lock_owned().await;
+        // From here on a failure rolls back.
+        let mut tx = Tx {
+            writer,
+            now: Timestamp::MIN,
+            next_id: 0,
             news: News::default(),
-            tally: Tally::default(),
-            recent: get(&ticked, 5)?,
+            due_now: Vec::new(),
+            wakes_all: false,
+            tally: LaneTally::default(),
+            recent: None,
             has_history,
+            inbox_waits: false,
+            keys_wait: false,
             settings_changed: false,
             parting: None,
-            begun_at: version,
-            version: &mut cache.version,
+            begun_at: 0,
+            has_ended: false,
         };
+        let begun = opening.fetch_all(&mut tx.writer.db).await;
+        let mut rows = begun.map_err(|e| explain("begin a transaction", e))?.into_iter();
+        let ticked = rows.next().ok_or_else(|| corrupt("quell_meta"))?;
+        (tx.next_id, tx.now) = (unsigned(get(&ticked, 0)?), time(&ticked, 1)?);
+        tx.begun_at = get(&ticked, 2)?;
+        (tx.inbox_waits, tx.keys_wait) = (get(&ticked, 3)?, get(&ticked, 4)?);
+        tx.recent = get(&ticked, 5)?;
+        let writer = &mut *tx.writer;
+        // Until the commit, numbers of new names are guesses.
+        if writer.version.take() != Some(tx.begun_at) {
+            writer.names = Names::load(&mut writer.db).await?;
+        }
         Ok((tx, rows.collect()))
     }
 }
 
-impl Tx<'_> {
-    /// Makes everything durable; says what others must hear of.
-    pub(crate) async fn commit(mut self) -> Result<News> {
+impl Tx {
+    /// Makes everything durable; returns what to publish.
+    pub(crate) async fn commit(mut self) -> Result<Done> {
         const CHANGED: &str = "update quell_meta set version = version + 1";
         const COUNT: &str = count_and_commit!("?1");
-        let names_changed = self.names.take_changed();
+        let names_changed = self.writer.names.take_changed();
         if names_changed || self.settings_changed {
-            let counted = sqlx::query(CHANGED).execute(&mut *self.db).await;
+            let counted = sqlx::query(CHANGED).execute(&mut self.writer.db).await;
             counted.map_err(|e| explain("count a change of names or settings", e))?;
         }
         // With the number of statements before the commit.
@@ -201,27 +170,47 @@ impl Tx<'_> {
             None if self.tally.is_empty() => (sqlx::query("commit"), 0),
             None => (sqlx::query(COUNT).bind(self.recent_counts().await?), 1),
         };
-        run_last(&mut self.db, last, before).await?;
-        self.db.ended = true;
-        // A wake-up without a time is about settings, not about a job.
-        let is_due = |due: Timestamp| due > Timestamp::MIN && due <= self.now;
-        let due_now = self.news.wakes.iter().filter(|(_, due)| is_due(**due));
-        self.news.due_now.extend(due_now.map(|(queue, _)| queue.clone()));
+        run_last(&mut self.writer.db, last, before).await?;
+        self.has_ended = true;
         if !self.settings_changed {
-            // The write lock was ours, so that nobody else can have counted.
-            *self.version = Some(self.begun_at + i64::from(names_changed));
+            // The write lock was ours, so no other process can have counted.
+            self.writer.version = Some(self.begun_at + i64::from(names_changed));
         }
-        Ok(self.news)
+        let (news, mut due_now) =
+            (std::mem::take(&mut self.news), std::mem::take(&mut self.due_now));
+        due_now.extend(due_queues(&news, self.now));
+        Ok(Done { news, due_now, wakes_all: self.wakes_all })
+    }
+
+    /// Counts cancelled attempts, which other processes watch (R21).
+    pub(crate) async fn count_cancelled(&mut self, jobs: usize) -> Result<()> {
+        const COUNT: &str = "update quell_meta set cancels = cancels + ?1";
+        if jobs == 0 {
+            return Ok(());
+        }
+        let count = sqlx::query(COUNT).bind(i64::try_from(jobs).unwrap_or(i64::MAX));
+        let counted = count.execute(&mut self.writer.db).await;
+        counted.map(drop).map_err(|e| explain("count a cancelled attempt", e))
     }
 
     /// The counts that stay on the row of the store; adds them to the table where they are many.
     async fn recent_counts(&mut self) -> Result<Option<String>> {
         let tally = std::mem::take(&mut self.tally).with_recent(self.recent.as_deref());
         if tally.are_many() {
-            tally.write(&mut self.db).await?;
+            tally.write(&mut self.writer.db).await?;
             return Ok(None);
         }
         tally.json()
+    }
+
+    /// The connection, the names and the counts of the transaction.
+    pub(crate) fn parts(&mut self) -> (&mut SqliteConnection, &mut Names, &mut LaneTally) {
+        let Writer { db, names, .. } = &mut *self.writer;
+        (db, names, &mut self.tally)
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.writer.names
     }
 
     /// Notes that something in `queue` is due at `due`.
@@ -238,18 +227,6 @@ impl Tx<'_> {
         if self.has_history {
             self.news.events.push(event());
         }
-    }
-
-    /// Puts what happened before what it led to, which is told from `place` on.
-    pub(crate) fn tell_at(&mut self, place: usize, event: impl FnOnce() -> Event) {
-        if self.has_history {
-            self.news.events.insert(place.min(self.news.events.len()), event());
-        }
-    }
-
-    /// Where the next event comes.
-    pub(crate) fn told(&self) -> usize {
-        self.news.events.len()
     }
 }
 
@@ -268,29 +245,58 @@ async fn run_last(db: &mut SqliteConnection, trip: Trip, before: usize) -> Resul
     }
 }
 
-async fn load_settings(db: &mut SqliteConnection) -> Result<HashMap<QueueName, QueueSettings>> {
-    let what = "read the settings of queues";
-    let sql = "select name, settings, deleted from quell_queue";
-    let rows = sqlx::query(sql).fetch_all(db).await;
-    let mut settings = HashMap::new();
-    for row in rows.map_err(|e| explain(what, e))? {
-        let name: &str = row.try_get(0).map_err(|e| explain(what, e))?;
-        let text: &str = row.try_get(1).map_err(|e| explain(what, e))?;
-        let deleted = row.try_get(2).map_err(|e| explain(what, e))?;
-        settings.insert(QueueName::new(name)?, parse_settings(name, text, deleted));
-    }
-    Ok(settings)
+/// A transaction that reads: one state of the store, with the names and the time as of then.
+pub(crate) struct Reader {
+    pub(crate) db: Transaction<'static, Sqlite>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) now: Timestamp,
 }
 
-/// R32: a queue that was deleted has no settings, and hands out nothing. Nor does one whose settings
-/// cannot be decoded (R25): it holds itself back, and no other queue.
-pub(crate) fn parse_settings(queue: &str, text: &str, deleted: bool) -> QueueSettings {
-    let held = QueueSettings { paused: true, ..QueueSettings::default() };
-    if deleted {
-        return held;
+/// The names that readers share, and the version that they are of.
+#[derive(Debug, Default)]
+pub(crate) struct SharedNames(std::sync::Mutex<Option<(i64, Arc<Names>)>>);
+
+impl SharedNames {
+    fn of(&self, version: i64) -> Option<Arc<Names>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().filter(|(of, _)| *of == version).map(|(_, names)| Arc::clone(names))
     }
-    serde_json::from_str(text).unwrap_or_else(|error| {
-        error!(%error, queue, "settings cannot be decoded: the queue is held");
-        held
-    })
+
+    fn keep(&self, version: i64, names: &Arc<Names>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some((version, Arc::clone(names)));
+    }
+}
+
+impl Reader {
+    /// Begins to read at `now`, or later where the store has seen later (R38).
+    pub(crate) async fn new(
+        pool: &SqlitePool,
+        shared: &SharedNames,
+        now: Timestamp,
+    ) -> Result<Reader> {
+        const META: &str = "select max(?1, clock), version from quell_meta";
+        let what = "open a reading connection";
+        let mut db = pool.begin().await.map_err(|e| explain(what, e))?;
+        let meta = sqlx::query(META).bind(now.as_micros()).fetch_optional(&mut *db).await;
+        let meta = meta.map_err(|e| explain(what, e))?.ok_or_else(|| corrupt("quell_meta"))?;
+        let (now, version) = (time(&meta, 0)?, get(&meta, 1)?);
+        let names = match shared.of(version) {
+            Some(names) => names,
+            None => {
+                let names = Arc::new(Names::load(&mut db).await?);
+                shared.keep(version, &names);
+                names
+            }
+        };
+        Ok(Reader { db, names, now })
+    }
+}
+
+/// The queues in which a job that is due already came into line. A wake-up without a time is about
+/// settings, not about a job.
+pub(crate) fn due_queues(news: &News, now: Timestamp) -> impl Iterator<Item = QueueName> + '_ {
+    let is_due = move |due: Timestamp| due > Timestamp::MIN && due <= now;
+    let wakes = news.wakes.iter().filter(move |(_, due)| is_due(**due));
+    wakes.map(|(queue, _)| queue.clone())
 }

@@ -8,15 +8,18 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use quell_core::job::Shape;
-use quell_core::{Job, JobState, Result, Timestamp};
+use quell_core::{Job, JobId, JobState, Result, Timestamp};
 use sqlx::SqliteConnection;
 
+use crate::counts::{LaneState, LaneTally, count_and_commit};
 use crate::error::{corrupt, explain};
 use crate::keys::json;
 use crate::names::Names;
 use crate::row::signed;
-use crate::tally::{LaneState, Tally, count_and_commit, decode_lane_state, lane_state_columns};
 use crate::tx::Trip;
+
+/// What a write needs of its transaction: the connection, the names and the counts.
+pub(crate) type Parts<'t> = (&'t mut SqliteConnection, &'t mut Names, &'t mut LaneTally);
 
 /// When the last statement of a write goes to the connection.
 pub(crate) enum Last<'p> {
@@ -129,9 +132,7 @@ async fn laned<'j>(
 
 /// Inserts new jobs that have neither key nor delay, all of one lane, in the order of their ids.
 pub(crate) async fn insert_plain(
-    db: &mut SqliteConnection,
-    names: &mut Names,
-    tally: &mut Tally,
+    (db, names, tally): Parts<'_>,
     jobs: &[&Job],
     last: Last<'_>,
 ) -> Result<()> {
@@ -166,9 +167,7 @@ pub(crate) async fn insert_plain(
 
 /// Inserts new jobs of any kind, in the order of their ids.
 pub(crate) async fn insert_new(
-    db: &mut SqliteConnection,
-    names: &mut Names,
-    tally: &mut Tally,
+    (db, names, tally): Parts<'_>,
     jobs: &[&Job],
     last: Last<'_>,
 ) -> Result<()> {
@@ -290,37 +289,54 @@ pub(crate) async fn update_joined(
     UPDATE.write(db, &jobs, bind, |query| query, last).await
 }
 
-/// Writes whole jobs that were there before. Where one takes over another's key, the other must
-/// come first.
+/// Writes whole jobs. `was` is what the row of a job said that was there before, and none of a new one.
+/// Where one takes over another's place at a key, the other must come first.
 pub(crate) async fn put(
-    db: &mut SqliteConnection,
-    names: &mut Names,
-    tally: &mut Tally,
+    (db, names, tally): Parts<'_>,
     jobs: &[&Job],
+    was: impl Fn(JobId) -> Option<LaneState>,
 ) -> Result<()> {
-    // In one trip with what the row was.
-    const PUT: &str = concat!(
-        "select ",
-        lane_state_columns!(),
-        " from quell_job where id = ?1;
-         update quell_job
-            set lane_id = ?2, state = ?3, waits = ?4, due_at = ?5, last_at = ?6, bound_at = ?7,
-                asked_at = ?8, not_before = ?9, reason = ?10, triggers = ?11, suppressed = ?12,
-                attempt = ?13, failures = ?14, token = ?15, lapses = ?16, hold = ?17,
-                lease_until = ?18, started_at = ?19, ended_at = ?20, absorbed_by = ?21,
-                worker = ?22, error = ?23, shape = ?24, payload = ?25, partition = ?26,
-                output = ?27
-          where id = ?1"
+    static PUT: Sized = Sized::new(
+        [
+            "with w (id, lane_id, task_id, state, waits, due_at, first_at, last_at, bound_at,
+                     asked_at, not_before, reason, triggers, suppressed, attempt, failures, token,
+                     lapses, key, hold, lease_until, started_at, ended_at, absorbed_by, worker,
+                     error, shape, payload, partition, output) as (values ",
+            ")
+             insert into quell_job (id, lane_id, task_id, state, waits, due_at, first_at, last_at,
+                                    bound_at, asked_at, not_before, reason, triggers, suppressed,
+                                    attempt, failures, token, lapses, key, hold, lease_until,
+                                    started_at, ended_at, absorbed_by, worker, error, shape,
+                                    payload, partition, output)
+             select * from w where id is not null
+                 on conflict (id) do update set
+                    lane_id = excluded.lane_id, state = excluded.state, waits = excluded.waits,
+                    due_at = excluded.due_at, last_at = excluded.last_at,
+                    bound_at = excluded.bound_at, asked_at = excluded.asked_at,
+                    not_before = excluded.not_before, reason = excluded.reason,
+                    triggers = excluded.triggers, suppressed = excluded.suppressed,
+                    attempt = excluded.attempt, failures = excluded.failures,
+                    token = excluded.token, lapses = excluded.lapses, hold = excluded.hold,
+                    lease_until = excluded.lease_until, started_at = excluded.started_at,
+                    ended_at = excluded.ended_at, absorbed_by = excluded.absorbed_by,
+                    worker = excluded.worker, error = excluded.error, shape = excluded.shape,
+                    payload = excluded.payload, partition = excluded.partition,
+                    output = excluded.output",
+        ],
+        30,
+        64,
     );
-    for (job, lane_id, _) in laned(db, names, jobs).await? {
+    let bind = |query: Trip, (job, lane_id, task_id): &Laned<'_>| {
         let window = &job.window;
         let maybe = |time: Option<Timestamp>| time.map(Timestamp::as_micros);
-        let was = sqlx::query(PUT)
+        Ok(query
             .bind(signed(job.id.get()))
-            .bind(lane_id)
+            .bind(*lane_id)
+            .bind(*task_id)
             .bind(job.state.code())
             .bind(job.waits)
             .bind(window.due_at.as_micros())
+            .bind(window.first_at.as_micros())
             .bind(window.last_at.as_micros())
             .bind(maybe(window.bound_at))
             .bind(unless_min(window.asked_at))
@@ -332,6 +348,7 @@ pub(crate) async fn put(
             .bind(job.failures)
             .bind(signed(job.token.get()))
             .bind(job.lapses)
+            .bind(job.key.as_ref().map(|key| key.as_str().to_owned()))
             .bind(hold(job))
             .bind(maybe(job.lease_until))
             .bind(maybe(job.started_at))
@@ -342,16 +359,22 @@ pub(crate) async fn put(
             .bind(shape(job)?)
             .bind(job.payload.as_str().to_owned())
             .bind(partition(job))
-            .bind(job.output.as_ref().map(|output| output.as_str().to_owned()))
-            .fetch_all(&mut *db)
-            .await
-            .map_err(|e| explain("write a job", e))?;
-        if let Some(row) = was.first() {
-            let was = decode_lane_state(row, 0)?;
-            tally.move_one(was, LaneState::new(lane_id, job.state));
+            .bind(job.output.as_ref().map(|output| output.as_str().to_owned())))
+    };
+    let jobs = laned(db, names, jobs).await?;
+    PUT.write(db, &jobs, bind, |query| query, Last::Alone).await?;
+    let mut lanes_of_new = Vec::new();
+    for (job, lane_id, _) in &jobs {
+        let now = LaneState::new(*lane_id, job.state);
+        match was(job.id) {
+            Some(was) => tally.move_one(was, now),
+            None => {
+                tally.add(now, 1);
+                lanes_of_new.extend(job.partition.as_ref().map(|_| *lane_id));
+            }
         }
     }
-    Ok(())
+    note_heads(db, lanes_of_new.into_iter()).await
 }
 
 /// Which place of its key a job holds: see the schema.

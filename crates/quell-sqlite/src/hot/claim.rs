@@ -14,26 +14,17 @@ use quell_core::touched::TaskKey;
 use quell_core::{
     Claim, ClaimedJob, Draw, JobId, JobState, Key, LeaseToken, NextDue, Payload, Result, Timestamp,
 };
-use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
-use crate::error::{corrupt, explain};
 use super::heads::{Stale, read_heads};
-use crate::keys::{json, write_memories};
 use super::limit::{count_partitions, count_starts};
 use super::look::{Asked, Look, decode_look, limits_partitions, look};
+use crate::counts::{LaneState, count_and_commit};
+use crate::error::{corrupt, explain};
+use crate::keys::{json, write_memories};
 use crate::names::Lane;
 use crate::row::{broken, get, signed, time, unsigned};
-use crate::counts::{LaneState, count_and_commit};
 use crate::tx::{Trip, Tx};
-
-/// Looks, without writing, whether a lease has lapsed.
-pub(crate) async fn has_lapsed(db: &mut SqliteConnection, now: Timestamp) -> Result<bool> {
-    const LAPSED: &str = "select exists (select 1 from quell_job
-                 where state = 1 and lease_until <= max(?1, clock)) from quell_meta";
-    let lapsed = sqlx::query_scalar(LAPSED).bind(now.as_micros()).fetch_one(db).await;
-    lapsed.map_err(|e| explain("look for lapsed leases", e))
-}
 
 /// The columns of a job that starts.
 macro_rules! started_columns {

@@ -10,11 +10,12 @@ use quell_core::touched::{Needs, Touched};
 use quell_core::{Batch, Fold, Job, JobState, Receipt, Result, TaskName, Timestamp};
 use sqlx::sqlite::SqliteRow;
 
-use crate::error::explain;
-use crate::idempotency::{load_records, write_records};
-use crate::keys::{json, load_holds, load_memories, write_holds, write_memories};
-use crate::row::{decode, job_columns};
 use crate::counts::LaneState;
+use crate::error::explain;
+use crate::keys::{
+    json, load_holds, load_memories, load_records, write_holds, write_memories, write_records,
+};
+use crate::row::{decode, job_columns};
 use crate::tx::{Trip, Tx, open_at, opening};
 use crate::write::{Last, insert_new, insert_plain, update_joined};
 

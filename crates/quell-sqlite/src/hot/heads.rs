@@ -12,9 +12,9 @@ use quell_core::{Key, QueueName, Result, Timestamp};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
+use super::limit::count_partitions;
 use crate::error::explain;
 use crate::keys::json;
-use super::limit::count_partitions;
 use crate::row::{get, optional_time};
 use crate::tx::Tx;
 

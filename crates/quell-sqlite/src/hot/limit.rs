@@ -203,44 +203,6 @@ impl Tx {
         let forgot = forget.execute(&mut self.writer.db).await;
         forgot.map(drop).map_err(|e| explain("forget old starts", e))
     }
-
-    /// A rate counts from when it was set; a longer period counts what the shorter one did.
-    pub(crate) async fn change_rates(
-        &mut self,
-        queue_id: i64,
-        was: &QueueSettings,
-        to: &QueueSettings,
-    ) -> Result<()> {
-        // A partition's name is never empty; the queue's own is.
-        const FORGET: &str = "delete from quell_start
-              where queue_id = ?1 and (partition = '') = ?2 and at <= ?3";
-        const KEEP: &str = "update quell_start set expires_at = at + ?3
-              where queue_id = ?1 and (partition = '') = ?2";
-        if was.partition_rate != to.partition_rate {
-            self.forget_held_back(queue_id).await?;
-        }
-        let scopes = [(true, was.rate, to.rate), (false, was.partition_rate, to.partition_rate)];
-        for (whole, was, to) in scopes {
-            let Some(was) = was else { continue };
-            let cutoff = match to {
-                None => Timestamp::MAX,
-                Some(to) if was.period < to.period => was.cutoff(self.now),
-                Some(_) => continue,
-            };
-            let forget = sqlx::query(FORGET).bind(queue_id).bind(whole).bind(cutoff.as_micros());
-            let forgot = forget.execute(&mut self.writer.db).await;
-            forgot.map_err(|e| explain("forget old starts", e))?;
-            if let Some(to) = to {
-                // Far enough from the end of time that the sum stays a number.
-                let period = i64::try_from(to.period.as_micros()).unwrap_or(i64::MAX);
-                let period = period.min(i64::MAX / 2);
-                let keep = sqlx::query(KEEP).bind(queue_id).bind(whole).bind(period);
-                let kept = keep.execute(&mut self.writer.db).await;
-                kept.map_err(|e| explain("keep starts for longer", e))?;
-            }
-        }
-        Ok(())
-    }
 }
 
 fn count(number: i64) -> usize {

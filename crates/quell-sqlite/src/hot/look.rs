@@ -5,18 +5,22 @@
 //! the number of partitions.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use quell_core::line::{DueLane, Line, Taken};
-use quell_core::{Claim, Key, QueueName, QueueSettings, Result, TaskName, Timestamp, WorkerId};
+use quell_core::schedule::RECORD;
+use quell_core::{
+    Claim, Key, QueueName, QueueSettings, Result, Retention, TaskName, Timestamp, WorkerId,
+};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 
-use crate::error::{corrupt, explain};
 use super::heads::{Stale, read_heads};
-use crate::keys::json;
 use super::limit::load_taken;
-use crate::row::{get, optional_time, time};
+use crate::error::{corrupt, explain};
+use crate::keys::json;
 use crate::names::parse_settings;
+use crate::row::{get, optional_time, time};
 use crate::tx::{Trip, opening};
 
 /// What a look at a queue showed.
@@ -177,4 +181,33 @@ pub(crate) async fn decode_look(
 /// Whether partitions have limits, so that their first jobs are read by themselves.
 pub(crate) fn limits_partitions(settings: &QueueSettings) -> bool {
     settings.partition_concurrency.is_some() || settings.partition_rate.is_some()
+}
+
+/// Looks, without writing, whether there may be anything to remove.
+pub(crate) async fn may_prune(
+    db: &mut SqliteConnection,
+    now: Timestamp,
+    retention: &Retention,
+) -> Result<bool> {
+    const OLD: &str = "with clock (now) as (select max(?3, clock) from quell_meta)
+         select exists (select 1 from clock, quell_job
+                         where state >= 2 and state in (2, 4, 5) and ended_at <= now - ?1)
+             or exists (select 1 from clock, quell_job
+                         where state >= 2 and state = 3 and ended_at <= now - ?2)
+             or exists (select 1 from clock, quell_memory where expires_at <= now)
+             or exists (select 1 from clock, quell_hold where expires_at <= now)
+             or exists (select 1 from clock, quell_idempotency where look_at <= now)
+             or exists (select 1 from clock, quell_start where expires_at <= now)
+             or exists (select 1 from clock, quell_tick where tick_at < now - ?4)";
+    let micros = |keep: Option<Duration>| {
+        keep.map(|keep| i64::try_from(keep.as_micros()).unwrap_or(i64::MAX))
+    };
+    sqlx::query_scalar(OLD)
+        .bind(micros(retention.succeeded))
+        .bind(micros(retention.dead))
+        .bind(now.as_micros())
+        .bind(micros(Some(RECORD)))
+        .fetch_one(db)
+        .await
+        .map_err(|e| explain("look for ended jobs", e))
 }

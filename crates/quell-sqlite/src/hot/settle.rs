@@ -87,7 +87,7 @@ impl Tx {
         settlements: &[Settlement],
         succeeded: &[SqliteRow],
     ) -> Result<Vec<Settled>> {
-        let mut accepted = leases(succeeded)?;
+        let mut accepted = decode_leases(succeeded)?;
         for row in succeeded {
             let running = LaneState::new(get(row, 2)?, JobState::Running);
             self.tally.move_one(running, running.with(JobState::Succeeded));
@@ -138,7 +138,7 @@ impl Tx {
 }
 
 /// Leases from rows of job and token: a job's token is what tells a late message from a good one.
-pub(super) fn leases(rows: &[SqliteRow]) -> Result<HashSet<Lease>> {
+pub(super) fn decode_leases(rows: &[SqliteRow]) -> Result<HashSet<Lease>> {
     let lease = |row: &SqliteRow| {
         let job = JobId::new(unsigned(get(row, 0)?));
         Ok(Lease { job, token: LeaseToken::new(unsigned(get(row, 1)?)) })
