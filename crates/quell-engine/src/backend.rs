@@ -23,7 +23,7 @@ use crate::rows::{Row, RowName};
 pub enum Index {
     /// Jobs of one queue and task that may start, by priority and by when they are due.
     Line(QueueName, TaskName),
-    /// Jobs that run, by when their leases lapse.
+    /// Jobs that run, by when their leases expire.
     Leases,
     /// Jobs that wait for an attempt of their key or for an older window, by when they are due.
     Waiting,
@@ -51,7 +51,7 @@ pub enum Index {
     Rows(Kind),
 }
 
-/// Rows of which all may be asked for.
+/// Kinds of rows that may be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Queues.
@@ -132,7 +132,7 @@ pub struct Scan {
     /// Only jobs that match, of [`Index::Jobs`] and where the backend
     /// [finds them](Backend::finds_jobs).
     pub filter: Option<JobFilter>,
-    /// At most so many entries.
+    /// The most entries.
     pub limit: usize,
 }
 
@@ -209,7 +209,7 @@ pub struct Begun<Tx> {
     pub tx: Tx,
     /// The store's time, which never goes back (R38).
     pub now: Timestamp,
-    /// The ids of new jobs, as many as were asked for: nobody else gets them.
+    /// The ids of new jobs, as many as were asked for: no other step gets them.
     pub ids: Ids,
 }
 
@@ -264,12 +264,12 @@ pub fn add_to(tally: &mut Tally, lane: (QueueName, TaskName, JobState), by: i64)
     }
 }
 
-/// What came of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
     /// All of it was written.
     Done,
-    /// Somebody else has changed a row that the step loaded and changed: nothing was written.
+    /// Another step has changed a row that the step loaded and changed: nothing was written.
     Conflict,
     /// It changes more rows than the backend writes at once, or more bytes: nothing was written.
     TooLarge {
@@ -350,7 +350,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Reads indexes, one answer for each in their order.
     async fn scan(&self, tx: &mut Self::Tx, scans: &[Scan]) -> Result<Vec<Seen>>;
 
-    /// Writes what changes, all or nothing, and then tells other processes of the news.
+    /// Writes what changes, all or nothing, and then notifies other processes of the news.
     async fn commit(&self, tx: Self::Tx, changes: Changes, news: &News) -> Result<Committed>;
 
     /// The row of a job that is set aside, decoded again; none where there is none.

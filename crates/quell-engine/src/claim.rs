@@ -1,6 +1,6 @@
 //! Who comes next, and starting it (R11, R28, R30, R31, R33).
 //!
-//! A queue has a line for each task and priority, of which a look reads the first page; what it lacks is
+//! A queue has a line for each task and priority. A look reads its first page; what it lacks is
 //! read when it is needed. A job whose partition is full is passed over.
 
 use std::cmp::Reverse;
@@ -41,7 +41,7 @@ struct Line {
     more: Option<(Place, RowName)>,
 }
 
-/// What came of a claim's step.
+/// The outcome of a claim's step.
 #[derive(Debug)]
 pub(crate) enum Started {
     /// It started these jobs.
@@ -156,7 +156,7 @@ impl<B: Backend> Step<'_, B> {
         Ok(view)
     }
 
-    /// Meets all claims under way, which have read settings that change now (R31, R33): nothing starts by
+    /// Meets all claims in flight, which have read settings that change now (R31, R33): nothing starts by
     /// them any more.
     pub(crate) fn close_gates(&mut self) {
         for gate in 0..GATES {
@@ -234,7 +234,7 @@ impl<B: Backend> Step<'_, B> {
         Ok(())
     }
 
-    /// The next jobs that may start, at most so many, in the order of R30.
+    /// The next jobs that may start, at most `limit`, in the order of R30.
     async fn choose(&mut self, view: &mut View, limit: usize) -> Result<Vec<Found>> {
         let room = limit.min(view.settings.room(&view.used));
         let mut chosen = Vec::new();
@@ -273,7 +273,7 @@ impl<B: Backend> Step<'_, B> {
         Ok(chosen)
     }
 
-    /// When something will be to do for whoever has this view.
+    /// When something will be to do for the worker that has this view.
     pub(crate) async fn next_of(&mut self, view: &mut View) -> Result<NextDue> {
         let mut due: Option<Timestamp> = None;
         let sooner =

@@ -80,7 +80,7 @@ impl<B: Backend> Engine<B> {
         &self.hub
     }
 
-    /// Tells workers of this process and the history what a step changed.
+    /// Notifies workers of this process and the history of what a step changed.
     pub(crate) fn spread(&self, news: News) {
         publish(news, &self.hub, &self.ends, self.history.as_ref());
     }
@@ -533,7 +533,7 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
         let most = self.share(CHANGES_OF_A_START);
-        // Its ticks go first, so that one of its name later begins anew.
+        // Its ticks go first, so that one of its name starts without them.
         while step!(self, "delete a schedule", (now, 0), |step| {
             step.load_schedules([name.clone()]).await?;
             Some(step.drop_ticks(name, most).await?)

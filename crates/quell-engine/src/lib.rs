@@ -1,8 +1,8 @@
 //! One engine for every store: a [`Backend`] keeps rows, the [`Engine`] keeps the promises.
 //!
 //! A step of the engine loads the rows that it may touch, lets the rules of `quell-core` take it on
-//! them, and hands what differs to the backend, which writes all of it if nobody has changed the rows
-//! meanwhile. Where somebody has, the step starts over. So a store author writes no rule, and a rule is
+//! them, and hands what differs to the backend, which writes all of it if no other step has changed the rows
+//! meanwhile. After a conflict the step is taken again. So a store author writes no rule, and a rule is
 //! written once.
 //!
 //! [`Maps`] is the smallest backend: ordered maps in memory.

@@ -194,7 +194,7 @@ impl<B: Backend> Step<'_, B> {
         self.unread_settings(self.rows.jobs.values().map(|job| (&job.queue, &job.task)))
     }
 
-    /// The names of these queues and tasks, of which neighbours are often the same, but for those that
+    /// The names of these queues and tasks, where neighbours are often the same, but for those that
     /// were loaded.
     fn unread_settings<'n>(
         &self,
@@ -242,7 +242,7 @@ impl<B: Backend> Step<'_, B> {
         self.load(fired.into_iter().map(|entry| entry.name)).await
     }
 
-    /// Removes the first ticks of a schedule, if there are more than so many; says whether it did.
+    /// Removes the first ticks of a schedule, if there are more than `most`; says whether it did.
     pub(crate) async fn drop_ticks(&mut self, name: &ScheduleName, most: usize) -> Result<bool> {
         let seen = self.scan_one(Scan::first(Index::Fired(name.clone()), most)).await?;
         if !seen.more {
@@ -255,7 +255,7 @@ impl<B: Backend> Step<'_, B> {
         Ok(true)
     }
 
-    /// Loads the jobs that letters were, or became, here.
+    /// Loads the jobs that exported dead jobs were, or became, here.
     pub(crate) async fn load_for_letters(&mut self, letters: &[DeadLetter]) -> Result<()> {
         let origins: Vec<RowName> =
             letters.iter().map(|letter| RowName::Origin(letter.origin())).collect();

@@ -25,11 +25,11 @@ use tracing::{error, warn};
 /// those that name its job.
 const CHANGES_OF_A_KEY: usize = 3;
 
-/// What came of each batch.
+/// The outcome of each batch.
 type Accepted = Vec<Result<Vec<Receipt>>>;
 
 impl<B: Backend> Engine<B> {
-    /// How many moves one step makes, where each changes so many rows.
+    /// How many moves one step makes, where each changes this number of rows.
     pub(crate) fn share(&self, changes: usize) -> usize {
         self.backend.most_changes().checked_div(changes).unwrap_or(1).max(1)
     }
@@ -250,7 +250,7 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
-    /// Keeps in some keys that name the oldest job what came of it, before it is removed; says whether
+    /// Keeps in some keys that name the oldest job its result, before it is removed; says whether
     /// there were such.
     pub(crate) async fn keep_some(
         &self,
@@ -264,7 +264,7 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
-    /// Fires at most so many ticks that are due, of one schedule or of all.
+    /// Fires at most `limit` ticks that are due, of one schedule or of all.
     pub(crate) async fn fire(
         &self,
         now: Option<Timestamp>,
@@ -313,7 +313,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Fires at most so many due ticks of a schedule, and tells which, also where it fails then.
+    /// Fires at most `left` due ticks of a schedule, and notes which, also where it fails then.
     async fn fire_some(
         &self,
         now: Timestamp,

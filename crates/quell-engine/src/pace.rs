@@ -18,13 +18,13 @@ use tokio::time::Instant;
 const TRIES: u32 = 40;
 /// The first pause between two tries; each that follows may be twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-/// Keys are told apart by their hash, so that what is learned has a bound.
+/// Keys are distinguished by their hash, so that what is learned has a bound.
 const SLOTS: u64 = 256;
-/// After a first conflict tries are spread over so many times what the try took.
+/// After a first conflict tries are spread over this multiple of what the try took.
 const FIRST_SPREAD: u32 = 16;
 /// The longest time over which tries are spread.
 const MOST_SPREAD: Duration = Duration::from_secs(2);
-/// What was learned is forgotten after so many times the spread without a conflict.
+/// What was learned is forgotten after this multiple of the spread without a conflict.
 const FORGET: u32 = 20;
 
 /// What a process has learned of conflicts at keys.

@@ -1,4 +1,4 @@
-//! What operators read: jobs, what came of them, how many there are, and why.
+//! What operators read: jobs, their results, how many there are, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::upkeep::job_of;
 
 /// Jobs that are looked through for the newest ones of a task.
 const MOST_LOOKED_THROUGH: usize = 2_000;
-/// Jobs that wait for their key, of which an overview sees the earliest.
+/// An overview sees the earliest of the jobs that wait for their key.
 const MOST_WAITING: usize = 1_000;
 
 impl<B: Backend> Step<'_, B> {
@@ -54,7 +54,7 @@ impl<B: Backend> Step<'_, B> {
         }
     }
 
-    /// What came of a job, or of the heir that absorbed it (R19).
+    /// The result of a job, or of the successor that absorbed it (R19).
     pub(crate) async fn result(&mut self, id: JobId) -> Result<Option<JobResult>> {
         let mut id = id;
         loop {
@@ -189,7 +189,7 @@ impl<B: Backend> Step<'_, B> {
         self.load(queues.chain(tasks)).await
     }
 
-    /// Loads all that an explanation tells, and says what to ask for; none where nothing is known.
+    /// Loads all that an explanation contains, and returns what to ask for; none where nothing is known.
     pub(crate) async fn load_story(
         &mut self,
         target: &ExplainTarget,
@@ -243,7 +243,7 @@ impl<B: Backend> Step<'_, B> {
         self.newest_where(sample, is_keyed).await.map(drop)
     }
 
-    /// The newest jobs of which this holds; others are not shown to the step.
+    /// The newest jobs that satisfy this; others are not shown to the step.
     async fn newest_where(
         &mut self,
         most: usize,

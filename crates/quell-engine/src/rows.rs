@@ -18,7 +18,7 @@ use quell_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How many rows there are of which a claim changes any one: so few claims meet.
+/// A claim changes any one of this number of rows: so few claims meet.
 pub const GATES: u8 = 16;
 
 /// What names a row.
@@ -50,13 +50,13 @@ pub enum RowName {
     Starts(QueueName, Option<Key>),
     /// Whose turn it is to start jobs of a queue whose limits count what runs.
     Turn(QueueName),
-    /// One of [`GATES`] rows, of which a claim changes any one, and a change of settings all.
+    /// One of [`GATES`] rows. A claim changes any one, and a change of settings all.
     Gate(u8),
     /// A schedule.
     Schedule(ScheduleName),
     /// A tick that fired.
     Tick(ScheduleName, Timestamp),
-    /// The job that an imported dead letter became.
+    /// The job that an imported dead job became.
     Origin(Origin),
     /// A worker, by name and incarnation.
     Worker(WorkerId, u32),
@@ -100,7 +100,7 @@ pub enum Row {
     Schedule(Box<ScheduleInfo>),
     /// A tick that fired.
     Tick(Tick),
-    /// The job that a letter became.
+    /// The job that an imported dead job became.
     Origin(JobId),
     /// A worker.
     Worker(Box<WorkerRow>),

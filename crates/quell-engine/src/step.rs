@@ -13,7 +13,7 @@ use crate::backend::{
 use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
 
-/// One step: its body loads rows, takes the step and says what came of it; none lets it start over.
+/// One step: its body loads rows, takes the step and returns the outcome; none retries it.
 macro_rules! step {
     ($self:ident, $what:literal, ($now:expr, $jobs:expr), |$step:ident| $body:expr) => {
         step!(
@@ -320,7 +320,7 @@ impl<'b, B: Backend> Step<'b, B> {
     }
 
     /// Takes the step on the rows that were loaded. None where they are of different moments and do
-    /// not fit each other: then the step must start over.
+    /// not fit each other: then the step must be taken again.
     pub(crate) fn take<R>(&mut self, step: impl FnOnce(&mut Part) -> R) -> Option<R> {
         self.take_as(Windows::Together, step)
     }
@@ -434,7 +434,7 @@ impl<'b, B: Backend> Step<'b, B> {
         })
     }
 
-    /// Writes what changed; none where somebody else was faster.
+    /// Writes what changed; none after a conflict.
     ///
     /// # Errors
     /// Among others [`too_large`].

@@ -44,7 +44,7 @@ impl<B: Backend> Step<'_, B> {
     }
 
     /// Takes those of these places out of their indexes whose jobs are set aside: where a row could not
-    /// be decoded, nobody knew where it stood. Says whether there are such.
+    /// be decoded, its place was not known. Says whether there are such.
     pub(crate) async fn sweep(&mut self, places: Vec<(Index, Place, JobId)>) -> Result<bool> {
         let mut places = places;
         places.retain(|(_, _, id)| !self.rows.jobs.contains_key(id));
@@ -53,7 +53,7 @@ impl<B: Backend> Step<'_, B> {
         for (index, place, id) in places {
             let name = RowName::Aside(id);
             let Some(row) = self.others.get(&name).cloned() else { continue };
-            // Who puts the job back removes this row: of both steps, one starts over.
+            // Who puts the job back removes this row: one of both steps meets a conflict.
             self.beside.put(name, row);
             self.beside.leave.push((index, place, RowName::Job(id)));
             swept = true;
@@ -67,7 +67,7 @@ impl<B: Backend> Step<'_, B> {
         self.sweep(entries.iter().filter_map(place).collect()).await
     }
 
-    /// Changes the settings of a task. None where the step must start over.
+    /// Changes the settings of a task. None where the step must be taken again.
     pub(crate) async fn set_task(
         &mut self,
         task: &TaskName,
@@ -152,7 +152,7 @@ impl<B: Backend> Step<'_, B> {
         Ok(true)
     }
 
-    /// Loads what is past its retention, and keys and ticks without effect, at most so many of each;
+    /// Loads what is past its retention, and keys and ticks without effect, at most `limit` of each;
     /// says whether there may be more.
     pub(crate) async fn load_old(
         &mut self,
@@ -199,7 +199,7 @@ impl<B: Backend> Step<'_, B> {
         Ok((more, expired.entries))
     }
 
-    /// Writes what came of the jobs that have ended into at most so many keys that name them, and removes
+    /// Writes the results of jobs that have ended into at most `most` keys that name them, and removes
     /// those that they freed; says whether there were such.
     pub(crate) fn keep_results(&mut self, most: usize) -> bool {
         let (mut after, mut left) = (self.rows.clone(), most);
@@ -382,7 +382,7 @@ impl<B: Backend> Step<'_, B> {
         self.load_settings_of_jobs().await
     }
 
-    /// Removes what hangs on a job that is set aside and of which nothing is known.
+    /// Removes what hangs on a job that is set aside and not known even in part.
     async fn drop_aside(&mut self, id: JobId) -> Result<()> {
         self.beside.leave.push((Index::Unreadable, Place::NONE, RowName::Job(id)));
         if self.rows.attempts.remove(&id).is_some() {

@@ -88,7 +88,7 @@ enum Open {
 pub(crate) struct Loaded {
     pub(crate) jobs: HashMap<JobId, LaneState>,
     pub(crate) attempts: BTreeMap<JobId, BTreeSet<LeaseToken>>,
-    /// Jobs of which the engine has what can be decoded.
+    /// Jobs that the engine has in part, as far as they can be decoded.
     pub(crate) apart: BTreeSet<JobId>,
 }
 

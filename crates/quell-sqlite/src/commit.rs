@@ -44,7 +44,7 @@ struct Sorted {
     ticks: Vec<Tick>,
     no_ticks: Vec<(ScheduleName, i64)>,
     starts: Vec<(QueueName, Option<Key>, StartLog)>,
-    /// Rows of which there are few, each written by itself.
+    /// Rows of kinds that have few, each written by itself.
     others: Vec<(RowName, Option<Row>)>,
 }
 

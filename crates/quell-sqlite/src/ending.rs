@@ -29,7 +29,7 @@ const WHAT: &str = "settle in the transaction";
 /// transaction cannot commit any more, and must be rolled back.
 /// [`ErrorKind::Unsupported`](quell_core::ErrorKind::Unsupported) where the database holds another
 /// store, or inside a nested transaction: a savepoint that is rolled back alone would undo the
-/// fence. SQLite does not tell of one that the caller's own SQL opened: settle outside of those. Else
+/// fence. SQLite does not report one that the caller's own SQL opened: settle outside of those. Else
 /// what the database says.
 pub async fn settle_in(
     db: &mut SqliteConnection,

@@ -20,7 +20,7 @@ pub(crate) fn explain(what: &'static str, error: sqlx::Error) -> Error {
     Error::new(kind, format!("cannot {what}: {help}")).with_source(error)
 }
 
-/// As [`explain`], for a commit: where the transaction may have become durable, nobody knows (R1).
+/// As [`explain`], for a commit: the transaction may have become durable (R1).
 pub(crate) fn explain_commit(error: sqlx::Error) -> Error {
     let (kind, _) = classify(&error);
     if matches!(kind, ErrorKind::Contention | ErrorKind::Full | ErrorKind::ReadOnly) {

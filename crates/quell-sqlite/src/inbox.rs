@@ -22,7 +22,7 @@ const FOLD: i64 = 1_000;
 ///
 /// SQLite has one writer: from here to the end of the transaction, other writers of the file wait,
 /// Quell among them, for their busy timeout at the longest. So trigger late and commit soon. (On
-/// PostgreSQL, whose locks are on rows, nobody waits.)
+/// PostgreSQL, whose locks are on rows, no writer waits.)
 ///
 /// # Errors
 /// [`ErrorKind::Foreign`](quell_core::ErrorKind::Foreign) where the database has no Quell tables;
@@ -93,7 +93,7 @@ impl Tx {
         }
         let answers = self.accept_promised(&batches).await?;
         for ((id, text), answer) in sources.into_iter().zip(answers) {
-            // R19: nobody waits for this answer, so a conflict is kept where an operator finds it.
+            // R19: no caller waits for this answer, so a conflict is kept where an operator finds it.
             if let Err(error) = answer {
                 self.refuse_inbox(id, text, error.to_string()).await?;
             }

@@ -108,7 +108,7 @@ pub(crate) async fn load_memories(
     load(db, names, wanted, MEMORIES, |row| kept::memory(row, KEY + 1)).await
 }
 
-/// Loads records with their jobs, whose payloads nobody asks for.
+/// Loads records with their jobs, without the payloads of those.
 pub(crate) async fn load_records(
     db: &mut SqliteConnection,
     names: &Names,

@@ -1,5 +1,5 @@
 //! Rows that are few and are about no job: schedules with their ticks, workers, alerts, and the jobs that
-//! imported letters became.
+//! imported dead jobs became.
 //!
 //! Invariant: what is written here is read here again as it was.
 

@@ -221,7 +221,7 @@ async fn leases(db: &mut SqliteConnection, names: &Names, scan: &Scan) -> Result
     Ok(entries)
 }
 
-/// Windows that wait for a running attempt of their key, of which there are few.
+/// Windows that wait for a running attempt of their key. There are few.
 async fn waiting(db: &mut SqliteConnection, names: &Names, scan: &Scan) -> Result<Vec<Entry>> {
     const WAITING: &str = "select j.id, j.due_at, j.lane_id, j.partition from quell_job j
           where j.waits = 1 and j.state = 0";

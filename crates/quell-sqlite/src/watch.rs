@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
 /// File times are coarse, so that a log this young may have changed again unseen.
 const YOUNG: Duration = Duration::from_millis(100);
-/// After so many looks SQLite is asked whatever the file system says, some of which know no times.
+/// After this number of looks SQLite is asked whatever the file system says: some know no times.
 const TRUST: u32 = 50;
 
 /// The write-ahead log of a database; none where the database cannot be found.
@@ -73,7 +73,7 @@ pub(crate) async fn watch(
         if !is_heard || !(log.may_have_changed() || failing) {
             continue;
         }
-        // The first time it differs, too: nobody knows what happened before.
+        // The first time it differs, too: what happened before is not known.
         match look(&mut db, known, &hub, &ends).await {
             Ok(seen) => {
                 failing = false;
@@ -120,7 +120,7 @@ async fn look(
     Ok(Seen { version: Some(version), cancels: Some(cancels) })
 }
 
-/// Tells of those jobs that someone waits for and that have ended, or are gone.
+/// Publishes the ends of awaited jobs that have ended, or are gone.
 async fn tell_ends(db: &mut SqliteConnection, ends: &EndHub) -> sqlx::Result<()> {
     const ENDED: &str = "select l.value from json_each(?1) l
           where not exists (select 1 from quell_job j where j.id = l.value and j.state < 2)";

@@ -137,7 +137,7 @@ impl Tx {
     }
 }
 
-/// Leases from rows of job and token: a job's token is what tells a late message from a good one.
+/// Leases from rows of job and token: the token distinguishes a late message from a good one.
 pub(super) fn decode_leases(rows: &[SqliteRow]) -> Result<HashSet<Lease>> {
     let lease = |row: &SqliteRow| {
         let job = JobId::new(unsigned(get(row, 0)?));
