@@ -54,6 +54,7 @@ pub struct SqliteOptions {
     steps: Option<StepCounter>,
     longest_clock_jump: Option<Duration>,
     clock_offset: Option<ClockOffset>,
+    has_hot_paths: bool,
 }
 
 /// Counts the steps of SQLite's virtual machine: one at each turn of a loop, and some more.
@@ -72,6 +73,7 @@ impl SqliteOptions {
             steps: None,
             longest_clock_jump: Some(LONGEST_REST),
             clock_offset: None,
+            has_hot_paths: true,
         }
     }
 
@@ -170,6 +172,13 @@ impl SqliteOptions {
         self
     }
 
+    /// Leaves every operation to the engine, for tests that compare it with the hot paths.
+    #[doc(hidden)]
+    pub fn without_hot_paths(mut self) -> Self {
+        self.has_hot_paths = false;
+        self
+    }
+
     /// Opens the store; call it inside a tokio runtime, on which its watcher will run.
     ///
     /// # Errors
@@ -183,6 +192,7 @@ impl SqliteOptions {
             steps: self.steps,
             longest_clock_jump: self.longest_clock_jump,
             clock_offset: self.clock_offset,
+            has_hot_paths: self.has_hot_paths,
         };
         SqliteStore::start(writer, &connect.create_if_missing(false), shared).await
     }
@@ -241,6 +251,7 @@ pub(crate) struct Shared {
     pub(crate) steps: Option<StepCounter>,
     pub(crate) longest_clock_jump: Option<Duration>,
     pub(crate) clock_offset: Option<ClockOffset>,
+    pub(crate) has_hot_paths: bool,
 }
 
 /// Counts the steps of a connection, where a test asks for it.

@@ -56,7 +56,7 @@ impl SqliteStore {
     pub(crate) async fn start(
         mut writer: SqliteConnection,
         connect: &SqliteConnectOptions,
-        Shared { history, steps, longest_clock_jump, clock_offset }: Shared,
+        Shared { history, steps, longest_clock_jump, clock_offset, has_hot_paths }: Shared,
     ) -> Result<Self> {
         let (location, opened_at) = location(&mut writer).await?;
         let reading = connect.clone().pragma("query_only", "on");
@@ -96,6 +96,7 @@ impl SqliteStore {
             hub: Arc::clone(&hub),
             ends: Arc::clone(&ends),
             history: history.clone(),
+            has_hot_paths,
         };
         let engine = Engine::new(backend).with_hints(hub, ends);
         let engine = match history {

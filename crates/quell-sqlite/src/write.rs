@@ -289,6 +289,38 @@ pub(crate) async fn update_joined(
     UPDATE.write(db, &jobs, bind, |query| query, last).await
 }
 
+/// A job with all its columns, new or there before.
+static PUT: Sized = Sized::new(
+    [
+        "with w (id, lane_id, task_id, state, waits, due_at, first_at, last_at, bound_at,
+                 asked_at, not_before, reason, triggers, suppressed, attempt, failures, token,
+                 lapses, key, hold, lease_until, started_at, ended_at, absorbed_by, worker,
+                 error, shape, payload, partition, output) as (values ",
+        ")
+         insert into quell_job (id, lane_id, task_id, state, waits, due_at, first_at, last_at,
+                                bound_at, asked_at, not_before, reason, triggers, suppressed,
+                                attempt, failures, token, lapses, key, hold, lease_until,
+                                started_at, ended_at, absorbed_by, worker, error, shape,
+                                payload, partition, output)
+         select * from w where id is not null
+             on conflict (id) do update set
+                lane_id = excluded.lane_id, state = excluded.state, waits = excluded.waits,
+                due_at = excluded.due_at, last_at = excluded.last_at,
+                bound_at = excluded.bound_at, asked_at = excluded.asked_at,
+                not_before = excluded.not_before, reason = excluded.reason,
+                triggers = excluded.triggers, suppressed = excluded.suppressed,
+                attempt = excluded.attempt, failures = excluded.failures,
+                token = excluded.token, lapses = excluded.lapses, hold = excluded.hold,
+                lease_until = excluded.lease_until, started_at = excluded.started_at,
+                ended_at = excluded.ended_at, absorbed_by = excluded.absorbed_by,
+                worker = excluded.worker, error = excluded.error, shape = excluded.shape,
+                payload = excluded.payload, partition = excluded.partition,
+                output = excluded.output",
+    ],
+    30,
+    64,
+);
+
 /// Writes whole jobs. `was` is what the row of a job said that was there before, and none of a new one.
 /// Where one takes over another's place at a key, the other must come first.
 pub(crate) async fn put(
@@ -296,73 +328,8 @@ pub(crate) async fn put(
     jobs: &[&Job],
     was: impl Fn(JobId) -> Option<LaneState>,
 ) -> Result<()> {
-    static PUT: Sized = Sized::new(
-        [
-            "with w (id, lane_id, task_id, state, waits, due_at, first_at, last_at, bound_at,
-                     asked_at, not_before, reason, triggers, suppressed, attempt, failures, token,
-                     lapses, key, hold, lease_until, started_at, ended_at, absorbed_by, worker,
-                     error, shape, payload, partition, output) as (values ",
-            ")
-             insert into quell_job (id, lane_id, task_id, state, waits, due_at, first_at, last_at,
-                                    bound_at, asked_at, not_before, reason, triggers, suppressed,
-                                    attempt, failures, token, lapses, key, hold, lease_until,
-                                    started_at, ended_at, absorbed_by, worker, error, shape,
-                                    payload, partition, output)
-             select * from w where id is not null
-                 on conflict (id) do update set
-                    lane_id = excluded.lane_id, state = excluded.state, waits = excluded.waits,
-                    due_at = excluded.due_at, last_at = excluded.last_at,
-                    bound_at = excluded.bound_at, asked_at = excluded.asked_at,
-                    not_before = excluded.not_before, reason = excluded.reason,
-                    triggers = excluded.triggers, suppressed = excluded.suppressed,
-                    attempt = excluded.attempt, failures = excluded.failures,
-                    token = excluded.token, lapses = excluded.lapses, hold = excluded.hold,
-                    lease_until = excluded.lease_until, started_at = excluded.started_at,
-                    ended_at = excluded.ended_at, absorbed_by = excluded.absorbed_by,
-                    worker = excluded.worker, error = excluded.error, shape = excluded.shape,
-                    payload = excluded.payload, partition = excluded.partition,
-                    output = excluded.output",
-        ],
-        30,
-        64,
-    );
-    let bind = |query: Trip, (job, lane_id, task_id): &Laned<'_>| {
-        let window = &job.window;
-        let maybe = |time: Option<Timestamp>| time.map(Timestamp::as_micros);
-        Ok(query
-            .bind(signed(job.id.get()))
-            .bind(*lane_id)
-            .bind(*task_id)
-            .bind(job.state.code())
-            .bind(job.waits)
-            .bind(window.due_at.as_micros())
-            .bind(window.first_at.as_micros())
-            .bind(window.last_at.as_micros())
-            .bind(maybe(window.bound_at))
-            .bind(unless_min(window.asked_at))
-            .bind(unless_min(window.not_before))
-            .bind(window.reason.code())
-            .bind(signed(window.triggers))
-            .bind(signed(job.suppressed))
-            .bind(job.attempt)
-            .bind(job.failures)
-            .bind(signed(job.token.get()))
-            .bind(job.lapses)
-            .bind(job.key.as_ref().map(|key| key.as_str().to_owned()))
-            .bind(hold(job))
-            .bind(maybe(job.lease_until))
-            .bind(maybe(job.started_at))
-            .bind(maybe(job.ended_at))
-            .bind(job.absorbed_by.map(|id| signed(id.get())))
-            .bind(job.worker.as_ref().map(|worker| worker.as_str().to_owned()))
-            .bind(job.error.clone())
-            .bind(shape(job)?)
-            .bind(job.payload.as_str().to_owned())
-            .bind(partition(job))
-            .bind(job.output.as_ref().map(|output| output.as_str().to_owned())))
-    };
     let jobs = laned(db, names, jobs).await?;
-    PUT.write(db, &jobs, bind, |query| query, Last::Alone).await?;
+    PUT.write(db, &jobs, bind_whole, |query| query, Last::Alone).await?;
     let mut lanes_of_new = Vec::new();
     for (job, lane_id, _) in &jobs {
         let now = LaneState::new(*lane_id, job.state);
@@ -375,6 +342,43 @@ pub(crate) async fn put(
         }
     }
     note_heads(db, lanes_of_new.into_iter()).await
+}
+
+/// Binds all columns of a job.
+fn bind_whole(query: Trip, (job, lane_id, task_id): &Laned<'_>) -> Result<Trip> {
+    let window = &job.window;
+    let maybe = |time: Option<Timestamp>| time.map(Timestamp::as_micros);
+    Ok(query
+        .bind(signed(job.id.get()))
+        .bind(*lane_id)
+        .bind(*task_id)
+        .bind(job.state.code())
+        .bind(job.waits)
+        .bind(window.due_at.as_micros())
+        .bind(window.first_at.as_micros())
+        .bind(window.last_at.as_micros())
+        .bind(maybe(window.bound_at))
+        .bind(unless_min(window.asked_at))
+        .bind(unless_min(window.not_before))
+        .bind(window.reason.code())
+        .bind(signed(window.triggers))
+        .bind(signed(job.suppressed))
+        .bind(job.attempt)
+        .bind(job.failures)
+        .bind(signed(job.token.get()))
+        .bind(job.lapses)
+        .bind(job.key.as_ref().map(|key| key.as_str().to_owned()))
+        .bind(hold(job))
+        .bind(maybe(job.lease_until))
+        .bind(maybe(job.started_at))
+        .bind(maybe(job.ended_at))
+        .bind(job.absorbed_by.map(|id| signed(id.get())))
+        .bind(job.worker.as_ref().map(|worker| worker.as_str().to_owned()))
+        .bind(job.error.clone())
+        .bind(shape(job)?)
+        .bind(job.payload.as_str().to_owned())
+        .bind(partition(job))
+        .bind(job.output.as_ref().map(|output| output.as_str().to_owned())))
 }
 
 /// Which place of its key a job holds: see the schema.

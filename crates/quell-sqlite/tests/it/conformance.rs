@@ -25,3 +25,18 @@ async fn open_with(set: impl FnOnce(SqliteOptions) -> SqliteOptions) -> Opened {
 }
 
 quell_conformance::suite!(open, open_recorded);
+
+/// The engine's steps in place of the hot paths: both keep every rule.
+mod without_hot_paths {
+    use super::{Opened, Sink, SqliteOptions, open_with};
+
+    async fn open() -> Opened {
+        open_with(SqliteOptions::without_hot_paths).await
+    }
+
+    async fn open_recorded(sink: Sink) -> Opened {
+        open_with(|options| options.without_hot_paths().history(sink)).await
+    }
+
+    quell_conformance::suite!(open, open_recorded);
+}
