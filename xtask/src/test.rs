@@ -18,7 +18,7 @@ const NEXTEST: &str = "0.9.143";
 const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
 const DEFAULT: &str = "default";
 /// The crates of [`fast()`]: the rules, what proves them, one store, the client and the worker.
-const FAST: [&str; 9] = [
+const FAST: [&str; 10] = [
     "quell-core",
     "quell-check",
     "quell-conformance",
