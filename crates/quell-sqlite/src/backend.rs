@@ -97,7 +97,7 @@ pub(crate) struct Loaded {
 impl SqliteTx {
     pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
         match &mut self.open {
-            Open::Read(reader) => &mut *reader.db,
+            Open::Read(reader) => &mut reader.db,
             Open::Write(tx) => &mut tx.writer.db,
         }
     }

@@ -213,7 +213,7 @@ impl Tx {
         const SET: &str = "update quell_queue set settings = ?2, deleted = ?3 where id = ?1";
         let (db, names, _) = self.parts();
         let id = names.intern_queue(db, queue).await?;
-        let text = settings.map_or_else(|| Ok("{}".to_owned()), |settings| json(settings))?;
+        let text = settings.map_or_else(|| Ok("{}".to_owned()), json)?;
         let set = sqlx::query(SET).bind(id).bind(text).bind(settings.is_none());
         set.execute(db).await.map_err(|e| explain("set a queue", e))?;
         self.settings_changed = true;

@@ -384,7 +384,7 @@ async fn of(db: &mut SqliteConnection, job: JobId, scan: &Scan) -> Result<Vec<En
     // Those of one moment are few.
     let more = if last > Timestamp::MIN { limit.saturating_mul(2) } else { limit };
     let query = sqlx::query(TICKS).bind(number).bind(last.as_micros()).bind(more);
-    let mut fired = named(&fetch(db, query).await?, |row| tick(row))?;
+    let mut fired = named(&fetch(db, query).await?, tick)?;
     let time_of = |name: &RowName| match name {
         RowName::Tick(schedule, at) => Some((*at, schedule.clone())),
         _ => None,
