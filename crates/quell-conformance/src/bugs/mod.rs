@@ -52,6 +52,9 @@ pub struct Bug {
     bends: &'static [Bend],
 }
 
+/// What a batch is answered in place of the model; none where the model answers.
+type Answered = Option<Result<Vec<Receipt>>>;
+
 /// A function that changes one part of what the model store does.
 #[derive(Clone, Copy)]
 enum Bend {
@@ -66,7 +69,7 @@ enum Bend {
     /// Changes each trigger of a batch.
     Trigger(fn(&Buggy, &mut NewTrigger)),
     /// Changes a batch, or answers it in place of the model.
-    Batch(fn(&Buggy, Option<Timestamp>, &mut Batch) -> Option<Result<Vec<Receipt>>>),
+    Batch(fn(&Buggy, Option<Timestamp>, &mut Batch) -> Answered),
     /// Changes the answer to a batch.
     Receipts(fn(&Buggy, Option<Timestamp>, &Batch, &mut Result<Vec<Receipt>>)),
     /// Changes a settlement.

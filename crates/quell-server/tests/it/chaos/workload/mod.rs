@@ -100,7 +100,6 @@ enum Role {
 }
 
 /// Works until the process ends.
-
 fn run(args: &Args) -> anyhow::Result<()> {
     let file = Arc::new(FileSink::append(&args.history)?.with_payloads());
     let sink: Sink = Arc::<FileSink>::clone(&file);
