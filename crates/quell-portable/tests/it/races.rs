@@ -95,7 +95,7 @@ async fn r31_a_start_between_two_reads_of_a_queues_log_counts() {
         let rate = |limit| Some(Rate { limit, period: Duration::from_secs(60) });
         let settings = QueueSettings {
             rate: rate(starts_before + 1),
-            partition_rate: rate(9),
+            partition_rate: rate(starts_before + 1),
             ..QueueSettings::default()
         };
         two.second.set_queue(&queue(), &settings).await.unwrap();
