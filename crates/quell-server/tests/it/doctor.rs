@@ -31,9 +31,8 @@ async fn r38_doctor_fails_with_a_remedy_where_the_clock_is_ahead_and_sets_it_bac
     // A time in a wrong unit.
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let ahead = Timestamp::from_micros(0) + wall + Duration::from_secs(365 * 86_400);
-    let task = quell::TaskName::new("t").unwrap();
-    let key = quell::Key::new("k").unwrap();
-    store.flush(Some(ahead), &task, &key).await.unwrap();
+    let batch = quell::Batch::one(quell_conformance::rig::plain("1"));
+    store.enqueue(Some(ahead), vec![batch]).await.unwrap().remove(0).unwrap();
     let (fine, said) = doctor(&url, &[]);
     assert!(!fine && said.contains("quell doctor --reset-clock"), "{said}");
     let (fine, said) = doctor(&url, &["--reset-clock"]);
