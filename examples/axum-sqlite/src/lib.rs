@@ -2,9 +2,9 @@
 //! process runs them, and clients read the results.
 //!
 //! It shows
-//! - a trigger in the transaction that writes the service's own rows ([`add_order`]),
-//! - a task that settles its job in the transaction that writes its result ([`update_total`]),
-//! - a request with an idempotency key, and its result ([`request_statement`], [`job_result`]),
+//! - a trigger in the transaction that writes the service's own rows (`add_order`),
+//! - a task that settles its job in the transaction that writes its result (`update_total`),
+//! - a request with an idempotency key, and its result (`request_statement`, `job_result`),
 //! - a worker that stops with the server on SIGTERM (`main.rs`).
 //!
 //! Invariant: no order is stored without a trigger for its customer's total, and no trigger without

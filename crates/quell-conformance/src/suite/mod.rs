@@ -1,6 +1,6 @@
 //! The rule tests, one file for each group of rules, and what runs them.
 //!
-//! [`suite!`](crate::suite) makes tests of the one list (`list`) in a store author's crate; [`registry`]
+//! [`suite!`](macro@crate::suite) makes tests of the one list (`list`) in a store author's crate; [`registry`]
 //! has the same list as data, and [`report`] runs it on a store and answers with a table.
 //!
 //! Invariant: a test sees a store only through the `Store` trait, and has a fresh one.

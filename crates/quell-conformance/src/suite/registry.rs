@@ -105,7 +105,7 @@ pub fn find(module: &str, name: &str) -> &'static RuleTest {
     found.unwrap_or_else(|| panic!("the list has no test {module}::{name}"))
 }
 
-/// What [`suite!`](crate::suite) runs for one test of the list.
+/// What [`suite!`](macro@crate::suite) runs for one test of the list.
 pub async fn prove<F>(module: &str, name: &str, open: impl Fn() -> F)
 where
     F: Future<Output = Opened>,
@@ -113,7 +113,7 @@ where
     find(module, name).prove(open().await, Recorder::default()).await;
 }
 
-/// What [`suite!`](crate::suite) runs for one test of the history.
+/// What [`suite!`](macro@crate::suite) runs for one test of the history.
 pub async fn prove_recorded<F>(module: &str, name: &str, open: impl Fn(Sink) -> F)
 where
     F: Future<Output = Opened>,
