@@ -13,9 +13,9 @@ use quell_core::checkup::Checkup;
 use quell_core::history::Sink;
 use quell_core::part::{Ids, News as Told};
 use quell_core::{
-    Cancelled, Capabilities, Claim, Claimed, Error, Job, JobId, JobState, Lease, Location, NextDue,
-    Pruned, QueueName, Renewal, Result, Retention, Settled, Settlement, TaskName, Timestamp,
-    WakeHub,
+    Batch, Cancelled, Capabilities, Claim, Claimed, Error, Job, JobId, JobState, Lease, Location,
+    NextDue, Pruned, QueueName, Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName,
+    Timestamp, WakeHub,
 };
 use quell_engine::{
     Access, Backend, Begun, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally, Time,
@@ -282,6 +282,14 @@ impl Backend for PostgresBackend {
         let checkup = read_checkup(&mut db, &self.sql, self.pushes).await?;
         db.release();
         Ok(checkup)
+    }
+
+    async fn hot_enqueue(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+    ) -> Result<Taken<Vec<Result<Vec<Receipt>>>>> {
+        Ok(Some((self.enqueue(now, batches).await?, Told::default())))
     }
 
     async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {

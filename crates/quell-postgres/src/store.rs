@@ -5,8 +5,8 @@
 use async_trait::async_trait;
 use quell_core::history::{Event, History, Sink};
 use quell_core::{
-    Answer, Capabilities, Claim, Claimed, Ended, Error, JobId, Location, Operation, Result, Store,
-    Timestamp, Wakeups, unreadable,
+    Answer, Capabilities, Ended, Error, JobId, Location, Operation, Result, Store, Timestamp,
+    Wakeups, unreadable,
 };
 use quell_engine::Engine;
 use std::sync::Arc;
@@ -75,16 +75,8 @@ impl PostgresStore {
         if may_try && self.engine.set_aside(&error).await? { Ok(()) } else { Err(error) }
     }
 
-    async fn claim(&self, now: Option<Timestamp>, claim: Claim) -> Result<Claimed> {
-        let mut tries = 0;
-        let claimed = loop {
-            let operation = Operation::Claim { claim: claim.clone() };
-            match self.engine.call(now, operation).await {
-                Ok(Answer::Claim(claimed)) => break claimed,
-                Ok(other) => return Err(other.is_not_of("claim")),
-                Err(error) => self.set_aside(error, &mut tries).await?,
-            }
-        };
+    /// Sets jobs aside that a claim has started and that cannot be decoded.
+    async fn set_started_aside(&self) {
         let unreadable = std::mem::take(&mut *self.backend().unreadable.lock().await);
         for error in unreadable {
             // Where this fails, the reaper sets the job aside.
@@ -92,7 +84,6 @@ impl PostgresStore {
                 warn!(error = %failed, "an unreadable job could not be set aside");
             }
         }
-        Ok(claimed)
     }
 }
 
@@ -107,17 +98,20 @@ impl Store for PostgresStore {
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
-        if let Operation::Claim { claim } = operation {
-            return self.claim(now, claim).await.map(Answer::Claim);
-        }
+        let claims = matches!(operation, Operation::Claim { .. });
         let mut tries = 0;
         loop {
             match self.backend().take(now, &operation).await {
                 Ok(Some(answer)) => return Ok(answer),
-                Ok(None) => return numbered(self.engine.call(now, operation)).await,
+                Ok(None) => break,
                 Err(error) => self.set_aside(error, &mut tries).await?,
             }
         }
+        let answer = numbered(self.engine.call(now, operation)).await;
+        if claims {
+            self.set_started_aside().await;
+        }
+        answer
     }
 
     fn wakeups(&self) -> Wakeups {

@@ -19,7 +19,6 @@ impl PostgresBackend {
         operation: &Operation,
     ) -> Result<Option<Answer>> {
         let answer = match operation {
-            Operation::Enqueue { batches } => Answer::Enqueue(self.enqueue(now, batches).await?),
             Operation::Jobs { filter } => {
                 Answer::Jobs(reading!(self, long, |reader| reader.jobs(filter))?)
             }
