@@ -264,6 +264,17 @@ pub fn add_to(tally: &mut Tally, lane: (QueueName, TaskName, JobState), by: i64)
     }
 }
 
+/// What a backend that locks rows knows of a step only once it has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Late {
+    /// The store's time after the locks: what another step did to the rows while this one waited for
+    /// them happened before. None where the step's time stands.
+    pub now: Option<Timestamp>,
+    /// The ids of new jobs, ascending, in place of evenly spaced ones; as many as the step asked for,
+    /// or none where those stand.
+    pub ids: Vec<JobId>,
+}
+
 /// The outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committed {
@@ -335,6 +346,13 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         let _unused = (tx, above, jobs);
         let message = "a backend that hands out ids in blocks must hand out later ones";
         Err(Error::new(quell_core::ErrorKind::Internal, message))
+    }
+
+    /// What was not known before the step had loaded its rows: asked for before it decides anything.
+    /// Nothing by default.
+    fn late(&self, tx: &mut Self::Tx) -> Late {
+        let _unused = tx;
+        Late::default()
     }
 
     /// Loads rows; those that are not there are left out.

@@ -8,7 +8,7 @@ use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
 use quell_core::{Error, ErrorKind, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp};
 
 use crate::backend::{
-    Access, Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Tally, Time,
+    Access, Backend, Begun, Changes, Committed, Entry, Index, Late, Scan, Seen, Tally, Time,
 };
 use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
@@ -106,6 +106,8 @@ pub(crate) struct Step<'b, B: Backend> {
     tx: B::Tx,
     pub(crate) now: Timestamp,
     ids: Ids,
+    /// The ids that the backend gave out one by one.
+    given: Vec<JobId>,
     /// The rows that the rules see.
     pub(crate) rows: Rows,
     /// The jobs of keys, as they were loaded.
@@ -139,6 +141,7 @@ impl<'b, B: Backend> Step<'b, B> {
             tx,
             now,
             ids,
+            given: Vec::new(),
             rows: Rows::default(),
             keys: BTreeMap::new(),
             closed: BTreeMap::new(),
@@ -334,6 +337,9 @@ impl<'b, B: Backend> Step<'b, B> {
         if self.is_torn() {
             return None;
         }
+        let Late { now, ids } = self.backend.late(&mut self.tx);
+        self.now = self.now.max(now.unwrap_or(self.now));
+        self.given = ids;
         self.catch_up();
         let before = self.rows.clone();
         let mut apart = Vec::new();
@@ -396,6 +402,7 @@ impl<'b, B: Backend> Step<'b, B> {
             }
         }
         let mut part = Part::new(self.now, self.ids, rows, has_history);
+        part.give_ids(std::mem::take(&mut self.given));
         for (task_key, runs, closed) in unread {
             part.note_key(task_key, runs, closed);
         }

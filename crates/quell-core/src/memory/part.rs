@@ -108,6 +108,12 @@ impl Part {
         Part(state)
     }
 
+    /// Gives new jobs these ids, in this order, before those that follow from [`Ids`]: for a store
+    /// whose ids are not evenly spaced.
+    pub fn give_ids(&mut self, ids: Vec<JobId>) {
+        self.0.given_ids = ids.into();
+    }
+
     /// Notes jobs of a key whose rows were not loaded: whether one of them runs, and the oldest
     /// closed window (R10, R11). Such a window is enough for [`Part::enqueue`]; the other steps
     /// need its row.

@@ -3,7 +3,7 @@
 //! Every change of a job goes through [`State::update`], which keeps the indexes true and notes
 //! what to publish: wake-ups and events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) next_id: u64,
     /// From one id to the next.
     pub(super) id_step: u64,
+    /// Ids that come first.
+    pub(super) given_ids: VecDeque<JobId>,
     /// A part shares its rows with the store that lent them, and copies those that it changes.
     pub(super) jobs: BTreeMap<JobId, Arc<Job>>,
     pub(super) indexes: Indexes,
@@ -81,6 +83,7 @@ impl State {
             now,
             next_id: 1,
             id_step: 1,
+            given_ids: VecDeque::new(),
             jobs,
             indexes,
             attempts,
@@ -127,6 +130,9 @@ impl State {
     }
 
     pub(super) fn next_id(&mut self) -> JobId {
+        if let Some(id) = self.given_ids.pop_front() {
+            return id;
+        }
         let id = JobId::new(self.next_id);
         self.next_id = self.next_id.saturating_add(self.id_step);
         id
