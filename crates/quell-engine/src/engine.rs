@@ -257,9 +257,6 @@ impl<B: Backend> Steps for Engine<B> {
         if let Some(settled) = self.hot(|| self.backend.hot_settle(now, &settlements)).await? {
             return Ok(settled);
         }
-        if let Some(settled) = self.settle_apart(now, &settlements).await? {
-            return Ok(settled);
-        }
         self.settle_all(now, &settlements).await
     }
 

@@ -3,10 +3,9 @@
 //! Invariant: a hot path is taken whole or not at all; the engine takes every operation that the backend
 //! declines.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 
-use quell_core::{JobId, Result, Settled, Settlement, Timestamp, unreadable};
+use quell_core::{Result, Settled, Settlement, Timestamp, unreadable};
 
 use crate::backend::{Backend, Taken};
 use crate::engine::{CHANGES_OF_AN_END, Engine, halves};
@@ -36,32 +35,6 @@ impl<B: Backend> Engine<B> {
                 return Err(error);
             }
         }
-    }
-
-    /// Takes the hot path of the successes among these settlements, where it declines all of them. None
-    /// where it declines the successes, too, or where a job is settled both ways.
-    pub(crate) async fn settle_apart(
-        &self,
-        now: Option<Timestamp>,
-        settlements: &[Settlement],
-    ) -> Result<Option<Vec<Settled>>> {
-        let is_success = |one: &Settlement| one.outcome.is_success();
-        let (won, others): (Vec<_>, Vec<_>) = settlements.iter().cloned().partition(is_success);
-        let jobs = |of: &[Settlement]| of.iter().map(|one| one.lease.job).collect();
-        let (ended, back): (BTreeSet<JobId>, BTreeSet<JobId>) = (jobs(&won), jobs(&others));
-        if ended.is_empty() || back.is_empty() || !ended.is_disjoint(&back) {
-            return Ok(None);
-        }
-        let Some(won) = self.hot(|| self.backend.hot_settle(now, &won)).await? else {
-            return Ok(None);
-        };
-        let (mut won, mut others) =
-            (won.into_iter(), self.settle_all(now, &others).await?.into_iter());
-        let settled = settlements.iter().filter_map(|one| match is_success(one) {
-            true => won.next(),
-            false => others.next(),
-        });
-        Ok(Some(settled.collect()))
     }
 
     /// Ends attempts, as many at once as the backend takes.
