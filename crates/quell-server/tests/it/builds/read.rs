@@ -7,7 +7,7 @@ use super::build::Build;
 use super::server::{Server, printed};
 
 /// Words for people, and what moves while nothing happens.
-const NOT_COMPARED: [&str; 3] = ["text", "seen_at", "busy"];
+const NOT_COMPARED: [&str; 4] = ["text", "due_because", "seen_at", "busy"];
 
 /// The two servers of a store at rest.
 pub(super) async fn agree(url: &str, one: &Server, two: &Server) {
