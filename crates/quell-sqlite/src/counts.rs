@@ -1,4 +1,4 @@
-//! The counts of jobs are kept beside the jobs: see `sql/0011_counts.sql`.
+//! The counts of jobs are kept beside the jobs: `quell_tally` in `sql/schema.sql`.
 //!
 //! SQLite has one writer at a time, so a transaction adds up in memory what it changes and writes the
 //! sums once, in the same trip as its commit: they commit and roll back with the jobs. Each statement

@@ -8,30 +8,39 @@ use sqlx::{Connection, SqliteConnection};
 
 use crate::error::{corrupt, explain};
 
-/// Every migration, in order; the schema's version is how many have run.
-const MIGRATIONS: [&str; 11] = [
-    include_str!("sql/0001_schema.sql"),
-    include_str!("sql/0002_limits.sql"),
-    include_str!("sql/0003_schedules.sql"),
-    include_str!("sql/0004_effects.sql"),
-    include_str!("sql/0005_dead.sql"),
-    include_str!("sql/0006_idempotency.sql"),
-    include_str!("sql/0007_alerts.sql"),
-    include_str!("sql/0008_workers.sql"),
-    include_str!("sql/0009_unreadable.sql"),
-    include_str!("sql/0010_alerts_by_queue.sql"),
-    include_str!("sql/0011_counts.sql"),
-];
+/// The tables of a new file, and their version. Files of earlier versions are refused: no release wrote
+/// them.
+const SCHEMA: &str = include_str!("sql/schema.sql");
+const FIRST: i64 = 11;
+/// What came after that, in order: each raises the version by one.
+const MIGRATIONS: [&str; 0] = [];
 
 /// Brings the schema up to date.
 pub(crate) async fn migrate(db: &mut SqliteConnection) -> Result<()> {
-    let newest = i64::try_from(MIGRATIONS.len()).map_err(|_| corrupt("the schema"))?;
+    let since = i64::try_from(MIGRATIONS.len()).map_err(|_| corrupt("the schema"))?;
+    let newest = FIRST + since;
     if version(db).await? == Some(newest) {
         return Ok(());
     }
     let begun = db.begin_with("begin immediate").await;
     let mut tx = begun.map_err(|e| explain("migrate the schema", e))?;
-    let found = version(&mut tx).await?.unwrap_or(0);
+    let ran = |ran: sqlx::Result<_>| ran.map_err(|e| explain("migrate the schema", e));
+    let found = match version(&mut tx).await? {
+        Some(found) => found,
+        None => {
+            ran(sqlx::raw_sql(SCHEMA).execute(&mut *tx).await)?;
+            FIRST
+        }
+    };
+    if found < FIRST {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "the store has schema version {found}, which a development build wrote; this Quell \
+                 reads versions from {FIRST} on: name another file"
+            ),
+        ));
+    }
     if found > newest {
         return Err(Error::new(
             ErrorKind::Newer,
@@ -41,13 +50,12 @@ pub(crate) async fn migrate(db: &mut SqliteConnection) -> Result<()> {
             ),
         ));
     }
-    let done = usize::try_from(found).map_err(|_| corrupt("the schema's version"))?;
+    let done = usize::try_from(found - FIRST).map_err(|_| corrupt("the schema's version"))?;
     for migration in MIGRATIONS.iter().skip(done) {
-        let ran = sqlx::raw_sql(*migration).execute(&mut *tx).await;
-        ran.map_err(|e| explain("migrate the schema", e))?;
+        ran(sqlx::raw_sql(*migration).execute(&mut *tx).await)?;
     }
     let set = sqlx::query("update quell_meta set schema_version = ?1").bind(newest);
-    set.execute(&mut *tx).await.map_err(|e| explain("migrate the schema", e))?;
+    ran(set.execute(&mut *tx).await)?;
     tx.commit().await.map_err(|e| explain("migrate the schema", e))
 }
 

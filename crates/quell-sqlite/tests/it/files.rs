@@ -72,35 +72,16 @@ async fn a_file_of_a_newer_quell_is_left_alone() {
     assert!(text.contains(&said), "{text}");
 }
 
-/// A file as the first schema left it.
 #[tokio::test]
-async fn r36_a_file_from_before_schedules_opens_and_keeps_its_jobs() {
+async fn a_file_of_a_layout_that_no_release_wrote_is_left_alone() {
     let scene = Scene::new();
-    let mut db = scene.connect().await;
-    sqlx::raw_sql(include_str!("../../src/sql/0001_schema.sql")).execute(&mut db).await.unwrap();
-    let job =
-        "insert into quell_task values (1, 't'); insert into quell_queue values (1, 'q', '{}');
-               insert into quell_lane values (1, 1, 1, 0);
-               insert into quell_job (id, lane_id, task_id, due_at, first_at, payload)
-                              values (7, 1, 1, 5, 5, '\"old\"')";
-    sqlx::raw_sql(job).execute(&mut db).await.unwrap();
-    let mut rig = scene.rig().await;
-    assert_eq!(rig.claim_one().await.payload.as_str(), "\"old\"");
-    let schedule = every_ten();
-    rig.store.set_schedule(Some(rig.now()), &schedule).await.unwrap();
-    let now = rig.at(10).now();
-    assert_eq!(rig.store.tick(Some(now), 9).await.unwrap().fired.len(), 1);
-    // And again, as a file of today.
-    assert_eq!(scene.rig().await.store.schedules().await.unwrap()[0].last, Some(now));
-}
-
-fn every_ten() -> Schedule {
-    Schedule {
-        name: ScheduleName::new("s").unwrap(),
-        spec: Spec::every(Duration::from_secs(10), Rig::START).unwrap(),
-        catch_up: CatchUp::Latest,
-        trigger: plain("1"),
-    }
+    drop(scene.open().await);
+    scene.execute("update quell_meta set schema_version = 10").await;
+    let (kind, text) = refused(scene.options().open().await);
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("schema version 10") && text.contains("name another file"), "{text}");
+    let version = sqlx::query_scalar::<_, i64>("select schema_version from quell_meta");
+    assert_eq!(version.fetch_one(&mut scene.connect().await).await.unwrap(), 10);
 }
 
 #[tokio::test]
@@ -179,64 +160,4 @@ async fn many_may_open_a_new_file_at_once() {
         let rig: Rig = scene.rig().await;
         assert_eq!(rig.jobs().await.len(), 8);
     }
-}
-
-/// A file that the first schema made, with what stood in it then.
-#[tokio::test]
-async fn r32_a_file_of_the_first_schema_opens_and_takes_the_new_limits() {
-    let scene = Scene::new();
-    scene.execute(include_str!("../../src/sql/0001_schema.sql")).await;
-    scene
-        .execute(
-            r#"insert into quell_task values (1, 't');
-               insert into quell_queue values
-                   (1, 'q', '{"concurrency":2,"paused":false,"debounce":null}');
-               insert into quell_lane values (1, 1, 1, 0);
-               insert into quell_job (id, lane_id, task_id, due_at, first_at, payload)
-                   values (1, 1, 1, 0, 0, '1'), (2, 1, 1, 0, 0, '2'), (3, 1, 1, 0, 0, '3');
-               update quell_meta set next_id = 4, version = 3"#,
-        )
-        .await;
-    let rig = scene.rig().await;
-    let known = rig.store.queues().await.unwrap();
-    assert_eq!(known.iter().map(|queue| queue.settings.concurrency).collect::<Vec<_>>(), [Some(2)]);
-    assert_eq!(rig.store.tasks().await.unwrap().len(), 1);
-    assert_eq!(rig.claim().await.len(), 2);
-    let settings = QueueSettings { partition_concurrency: Some(1), ..QueueSettings::default() };
-    rig.set_queue(settings).await;
-    for payload in ["4", "5"] {
-        let partition = Some(quell_conformance::rig::key("p"));
-        rig.trigger(quell_core::NewTrigger { partition, ..plain(payload) }).await;
-    }
-    let jobs = rig.claim().await;
-    let payloads: Vec<_> = jobs.iter().map(|job| job.payload.as_str()).collect();
-    assert_eq!(payloads, ["3", "4"]);
-    assert_eq!(rig.jobs().await.len(), 5);
-}
-
-/// A file as the third schema left it, with a job that runs.
-#[tokio::test]
-async fn r23_a_file_from_before_effects_opens_and_takes_them() {
-    let scene = Scene::new();
-    let mut db = scene.connect().await;
-    for sql in [
-        include_str!("../../src/sql/0001_schema.sql"),
-        include_str!("../../src/sql/0002_limits.sql"),
-        include_str!("../../src/sql/0003_schedules.sql"),
-        "update quell_meta set schema_version = 3, clock = 5;
-         insert into quell_task (id, name) values (1, 't');
-         insert into quell_queue (id, name) values (1, 'q');
-         insert into quell_lane values (1, 1, 1, 0);
-         insert into quell_job (id, lane_id, task_id, state, token, due_at, first_at, started_at,
-                                lease_until, worker, payload)
-                        values (7, 1, 1, 1, 549755813888, 5, 5, 5, 9000000000000000000, 'w', '1')",
-    ] {
-        sqlx::raw_sql(sql).execute(&mut db).await.unwrap();
-    }
-    let rig = scene.rig().await;
-    let lease = Lease { job: JobId::new(7), token: LeaseToken::of(1, Draw::MIN) };
-    let (name, key) = (EffectName::new("charge").unwrap(), Key::new("k").unwrap());
-    let begun = rig.store.begin_effect(Some(rig.now()), &lease, &name, &key).await.unwrap();
-    assert_eq!(begun, Begun::New { key });
-    assert_eq!(rig.store.effects(lease.job).await.unwrap().len(), 1);
 }
