@@ -17,6 +17,8 @@ const NEXTEST: &str = "0.9.143";
 
 const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
 const DEFAULT: &str = "default";
+/// Says to random proofs that they run all their cases: `quell_conformance::effort`.
+const LONG: &str = "QUELL_TEST_LONG";
 /// The crates of [`fast()`]: the rules, what proves them, one store, the client and the worker.
 const FAST: [&str; 10] = [
     "quell-core",
@@ -69,13 +71,16 @@ pub(crate) fn fast(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What [`test()`] leaves out: tests in modules called `long`, and every test of the suite on every
-/// store once more, for the page that shows the results.
+/// What [`test()`] leaves out: tests in modules called `long`, most cases of random proofs, and every test
+/// of the suite on every store once more, for the page that shows the results.
 pub(crate) fn long(root: &Path) -> anyhow::Result<()> {
     let started = Instant::now();
     begin(root)?;
     let services = step("services", Services::start)?;
-    step("tests", || run(root, services.tell(&mut nextest_command(root, "long", &WORKSPACE))))?;
+    step("tests", || {
+        let mut tests = nextest_command(root, "long", &WORKSPACE);
+        run(root, services.tell(tests.env(LONG, "1")))
+    })?;
     step("conformance", || run(root, services.tell(&mut conformance_command())))?;
     drop(services);
     end(started);

@@ -40,6 +40,8 @@
 
 #[cfg(feature = "sim")]
 pub mod bugs;
+#[cfg(any(feature = "sim", feature = "suite"))]
+pub mod effort;
 #[cfg(feature = "suite")]
 pub mod harness;
 #[cfg(feature = "suite")]

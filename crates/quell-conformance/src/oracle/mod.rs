@@ -27,6 +27,7 @@ use quell_core::{
     Settlement, Store, TaskName, TaskSettings, Timestamp, TriggerId, Wakeup, Wakeups, WorkerId,
 };
 
+use crate::effort;
 use crate::rig::{Opened, Rig, heartbeat, key, secs, task};
 use plans::{PlanOp, moment, schedule, schedule_name};
 use script::{End, Op, queue_number, scripts};
@@ -57,18 +58,19 @@ pub const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions/
 /// The ids of a store that counts its jobs.
 pub const COUNTED: Ids = Ids { next: 1, step: 1 };
 
-/// Runs random scripts on fresh stores, whose jobs get these ids; `QUELL_ORACLE_CASES` sets how many
-/// (64 by default).
+/// Runs random scripts on fresh stores, whose jobs get these ids. `QUELL_ORACLE_CASES` sets how many; by
+/// default 16, and 256 in a [long run](crate::effort).
 pub fn compare<F: Future<Output = Opened>>(open: impl Fn() -> F, ids: Ids) {
-    compare_some(open, ids, 64);
+    compare_some(open, ids, 16);
 }
 
-/// The same, with another default for how many.
+/// The same, with another usual number.
 pub fn compare_some<F: Future<Output = Opened>>(open: impl Fn() -> F, ids: Ids, usual: u32) {
-    let cases = std::env::var("QUELL_ORACLE_CASES").ok().and_then(|text| text.parse().ok());
+    let usual = u64::from(usual);
+    let cases = effort::cases_by("QUELL_ORACLE_CASES", usual, usual.saturating_mul(16));
     // Store authors have a copy of this crate that is not theirs to write to.
     let kept = std::path::Path::new(REGRESSIONS).exists().then_some(REGRESSIONS);
-    if let Err(failure) = run(open, ids, cases.unwrap_or(usual), kept) {
+    if let Err(failure) = run(open, ids, u32::try_from(cases).unwrap_or(u32::MAX), kept) {
         panic!("{failure}");
     }
 }

@@ -6,9 +6,12 @@ use super::place::Place;
 use super::plan::Plan;
 use super::run::{Ran, run_on};
 use crate::check::{Report, check};
+use crate::effort;
 
-/// How many seeds each test runs, where it is not [`SEEDS`] that says so.
-const DEFAULT_SEEDS: u64 = 40;
+/// How many seeds the tests of a store run, where [`SEEDS`] does not say so.
+const USUAL_SEEDS: u64 = 16;
+/// The same in a [long run](crate::effort).
+const LONG_SEEDS: u64 = 400;
 /// The environment variable that says how many seeds to run.
 pub const SEEDS: &str = "QUELL_SIM_SEEDS";
 
@@ -63,15 +66,13 @@ impl Judged {
 ///
 /// [`simulation!`]: crate::simulation
 pub fn seeds(store: &str, place: impl Fn() -> Place, from: u64) {
-    let count = std::env::var(SEEDS).map_or(DEFAULT_SEEDS, |text| {
-        text.parse().unwrap_or_else(|_| panic!("{SEEDS}={text} is no number of seeds"))
-    });
+    let count = effort::cases_by(SEEDS, USUAL_SEEDS, LONG_SEEDS);
     run(store, place, (from..count).step_by(2));
 }
 
 /// Runs a number of seeds, for a store whose calls take long; `QUELL_SIM_SEEDS` overrides it.
 pub fn some_seeds(store: &str, place: impl Fn() -> Place, usual: u64) {
-    let count = std::env::var(SEEDS).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+    let count = effort::cases_by(SEEDS, usual, usual.saturating_mul(20));
     run(store, place, 0..count);
 }
 

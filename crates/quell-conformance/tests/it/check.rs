@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use quell_conformance::bugs::{Bug, Buggy};
 use quell_conformance::check::{Line, PROPERTIES, Report, check, merge, parse};
+use quell_conformance::effort::cases;
 use quell_conformance::sim::{self, Plan, START};
 
 /// Seeds within which each bug must show.
@@ -69,7 +70,7 @@ fn every_property_has_a_bug_that_it_alone_catches() {
 
 #[test]
 fn checker_accuses_no_store_that_is_right() {
-    for seed in 0..SEEDS {
+    for seed in 0..cases(SEEDS, 10_000) {
         let (lines, report) = judged(seed, &Bug::NONE);
         assert!(report.violations.is_empty(), "seed {seed}\n{}", report.text(&lines));
     }

@@ -4,6 +4,7 @@
 
 use quell_conformance::bugs::{Bug, Buggy};
 use quell_conformance::check::{Event, Line, check};
+use quell_conformance::effort::cases;
 use quell_conformance::sim::{self, BrokenCall, Call, Harm, Network, Plan, Planned, Step};
 use quell_core::schedule::CatchUp;
 use quell_core::{Receipt, Store};
@@ -25,7 +26,7 @@ fn holds(plan: &Plan, what: &str) -> Vec<Line> {
 }
 
 fn seeds(from: u64) {
-    for seed in from..from + 1_000 {
+    for seed in from..from + cases(1_000, 20_000) {
         holds(&Plan::draw(seed), &format!("seed {seed}"));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fastrand::Rng;
 use quell_conformance::Rig;
+use quell_conformance::effort::cases;
 use quell_conformance::rig::{debounce, keyed_with};
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{Fold, JobFilter, Result, Steps, Timestamp};
@@ -17,7 +18,8 @@ use tokio::time::sleep;
 
 use crate::between::enqueue;
 
-const SEEDS: u64 = 10;
+/// Seeds in a usual run and in a long one.
+const SEEDS: [u64; 2] = [4, 40];
 const PROCESSES: u64 = 8;
 const TRIGGERS: usize = 100;
 /// Of a hundred triggers, at most one takes more tries.
@@ -106,7 +108,8 @@ async fn crowd(seed: u64) -> Vec<usize> {
 
 #[tokio::test(start_paused = true)]
 async fn r01_eight_processes_at_one_hot_key_seldom_try_more_than_three_times() {
-    for seed in 0..SEEDS {
+    let [usual, long] = SEEDS;
+    for seed in 0..cases(usual, long) {
         let mut tries = crowd(seed).await;
         tries.sort_unstable();
         let (mean, most) = (tries.iter().sum::<usize>() * 100 / tries.len(), tries.last());

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use fastrand::Rng;
 use futures_util::StreamExt;
 use quell_conformance::Rig;
+use quell_conformance::effort::cases;
 use quell_conformance::rig::{fails, key, keyed, lease, plain, queue};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::{
@@ -23,7 +24,8 @@ use quell_portable::{
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-const SEEDS: u64 = 100;
+/// Seeds in a usual run and in a long one.
+const SEEDS: [u64; 2] = [20, 500];
 const TRIGGERS: usize = 30;
 /// For how long the timer keeps dedup keys.
 const WINDOW: Duration = Duration::from_secs(600);
@@ -272,7 +274,8 @@ async fn run(seed: u64, spread: Option<Spread>) {
 }
 
 fn run_all(spread: Option<&Spread>) {
-    for seed in 0..SEEDS {
+    let [usual, long] = SEEDS;
+    for seed in 0..cases(usual, long) {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
         runtime.block_on(run(seed, spread.cloned()));

@@ -16,6 +16,7 @@ use quell::clock::Clock;
 use quell::{Ctx, Edge, Policy, Quell, TaskError};
 use quell_conformance::Rig;
 use quell_conformance::check::{self, Line};
+use quell_conformance::effort::cases_by;
 use quell_conformance::rig::key;
 use quell_conformance::sim::SEEDS;
 use quell_core::dedup::{Dedup, HoldUntil};
@@ -34,8 +35,9 @@ use crate::counted::counts_of;
 use crate::unruly::Unruly;
 use table::{Dangers, Troubled};
 
-/// Seeds of each kind of world; `QUELL_SIM_SEEDS` changes how many.
-const USUAL_SEEDS: u64 = 200;
+/// Seeds of each kind of world in a usual run and in a long one; `QUELL_SIM_SEEDS` changes how many.
+const USUAL_SEEDS: u64 = 40;
+const LONG_SEEDS: u64 = 1_000;
 /// The first seed.
 const FROM: &str = "QUELL_SIM_FROM";
 /// The file that gets the record of the last world.
@@ -386,7 +388,7 @@ async fn run(seed: u64, kind: Kind) -> Came {
 
 #[expect(clippy::print_stderr, reason = "for the page of what was run")]
 fn run_all(kind: &Kind) {
-    let seeds = std::env::var(SEEDS).map_or(USUAL_SEEDS, |text| text.parse().unwrap());
+    let seeds = cases_by(SEEDS, USUAL_SEEDS, LONG_SEEDS);
     let mut sum = Came::default();
     let first = std::env::var(FROM).map_or(0, |text| text.parse().unwrap());
     for seed in first..first + seeds {

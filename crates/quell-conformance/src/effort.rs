@@ -1,0 +1,30 @@
+//! How many random cases a proof tries: some in each test run, many where time does not matter.
+//!
+//! Invariant: the cases of the usual run are the first of those of the long run.
+
+/// The environment variable that `cargo xtask test --long` sets.
+pub const LONG: &str = "QUELL_TEST_LONG";
+
+/// How many cases to try: `usual`, or `long` in a long run.
+///
+/// ```
+/// let seeds = quell_conformance::effort::cases(20, 1_000);
+/// assert!(seeds == 20 || seeds == 1_000);
+/// ```
+#[must_use]
+pub fn cases(usual: u64, long: u64) -> u64 {
+    if std::env::var_os(LONG).is_some() { long } else { usual }
+}
+
+/// The same, where the environment variable `name` may set another number.
+///
+/// # Panics
+/// Where that is not a number.
+#[must_use]
+#[expect(clippy::panic, reason = "a number of cases that cannot be read must not run none")]
+pub fn cases_by(name: &str, usual: u64, long: u64) -> u64 {
+    std::env::var(name).map_or_else(
+        |_| cases(usual, long),
+        |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is not a number of cases")),
+    )
+}
