@@ -7,6 +7,7 @@
 //!
 //! Invariant: it sees a store only through the `Store` trait.
 
+pub mod actors;
 pub mod budget;
 pub mod calls;
 pub mod faulty;
