@@ -3,15 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use quell_conformance::Rig;
-use quell_conformance::rig::{fails, keyed, lease, plain, queue, task};
-use quell_core::{
-    Batch, Claim, Counts, Draw, ErrorKind, JobFilter, Key, NewTrigger, Outcome, QueueName,
-    QueueSettings, Redrive, Retention, Settlement, Store,
-};
-use quell_sqlite::{SqliteStore, settle_in, trigger_in};
+use quell_conformance::harness::actors::act;
+use quell_conformance::rig::{keyed, lease, plain};
+use quell_core::{Counts, Key, NewTrigger, Outcome, QueueName, Store};
+use quell_sqlite::settle_in;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use tokio::task::JoinSet;
@@ -66,89 +62,6 @@ impl Drop for Kept {
     }
 }
 
-fn some_trigger() -> NewTrigger {
-    let mut trigger =
-        if fastrand::bool() { keyed(&format!("k{}", fastrand::u8(..4))) } else { plain("1") };
-    trigger.task = task(&format!("t{}", fastrand::u8(..2)));
-    trigger.priority = fastrand::i16(..2);
-    if fastrand::u8(..4) == 0 {
-        trigger.queue = QueueName::new("other").unwrap();
-    }
-    if fastrand::u8(..4) == 0 {
-        trigger.partition = Some(Key::new(format!("p{}", fastrand::u8(..2))).unwrap());
-    }
-    trigger
-}
-
-fn wish() -> Claim {
-    let draw = Draw::new(fastrand::u64(..));
-    Claim { draw, tasks: Arc::from([task("t0"), task("t1")]), ..Rig::wish(fastrand::usize(1..9)) }
-}
-
-async fn settle_some(store: &SqliteStore, db: &mut SqliteConnection) {
-    let claimed = store.claim(None, &wish()).await.unwrap();
-    let mut ends = Vec::new();
-    for job in &claimed.jobs {
-        let outcome = match fastrand::u8(..8) {
-            0 => fails(Duration::ZERO, false),
-            1 => fails(Duration::ZERO, true),
-            2 => Outcome::Released,
-            3 | 4 => {
-                let mut tx = db.begin_with("begin immediate").await.unwrap();
-                let location = store.location().unwrap();
-                if let Err(error) = settle_in(&mut tx, location, &lease(job), None).await {
-                    // Another actor has cancelled it since.
-                    assert_eq!(error.kind(), ErrorKind::IllegalMove, "{error}");
-                    tx.rollback().await.unwrap();
-                    continue;
-                }
-                trigger_in(&mut tx, location, &Batch::one(some_trigger())).await.unwrap();
-                if fastrand::bool() {
-                    tx.commit().await.unwrap();
-                    continue;
-                }
-                tx.rollback().await.unwrap();
-                Outcome::succeeded()
-            }
-            _ => Outcome::succeeded(),
-        };
-        ends.push(Settlement { lease: lease(job), outcome });
-    }
-    store.settle(None, ends).await.unwrap();
-}
-
-/// Any change that a caller, a worker or an operator makes.
-async fn act(store: &SqliteStore, db: &mut SqliteConnection) {
-    match fastrand::u8(..13) {
-        0..=3 => {
-            let triggers = (0..fastrand::usize(1..5)).map(|_| some_trigger()).collect();
-            let batch = Batch { triggers, dedup: None };
-            store.enqueue(None, vec![batch]).await.unwrap().remove(0).unwrap();
-        }
-        4..=8 => settle_some(store, db).await,
-        9 | 10 => {
-            let jobs = store.jobs(&JobFilter { limit: 20, ..JobFilter::default() }).await.unwrap();
-            let Some(job) = fastrand::choice(jobs) else { return };
-            // Another call may have moved it.
-            if fastrand::bool() {
-                let _moved = store.cancel(None, job.id, "test").await;
-            } else {
-                let _moved = store.redrive(None, &Redrive::from(job.id)).await;
-            }
-        }
-        11 => {
-            let keep = Duration::ZERO;
-            let retention = Retention { succeeded: Some(keep), dead: Some(keep) };
-            store.prune(None, &retention, 5).await.unwrap();
-        }
-        _ => {
-            let partition_concurrency = fastrand::bool().then_some(2);
-            let settings = QueueSettings { partition_concurrency, ..QueueSettings::default() };
-            store.set_queue(&queue(), &settings).await.unwrap();
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counts_are_exact_at_every_moment_beside_any_changes() {
     let scene = Arc::new(Scene::new());
@@ -157,7 +70,7 @@ async fn counts_are_exact_at_every_moment_beside_any_changes() {
         let scene = Arc::clone(&scene);
         actors.spawn(async move {
             // As processes of their own would have it.
-            let (store, mut db) = (scene.open().await, scene.connect().await);
+            let (store, mut db) = (scene.open().await, scene.caller().await);
             for _ in 0..100 {
                 act(&store, &mut db).await;
             }

@@ -5,22 +5,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use quell_conformance::Rig;
 use quell_conformance::rig::{keyed, lease, plain};
-use quell_core::{
-    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, JobState, Outcome, Payload,
-    QueueSettings, SettledAs, Settlement, Store,
-};
+use quell_core::{Batch, ErrorKind, JobState, Payload, QueueSettings, Store};
 use quell_sqlite::{settle_in, settle_in_with, trigger_in};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, SqliteConnection};
 
 use crate::scene::Scene;
-
-fn in_transaction() -> Outcome {
-    let kind =
-        FailureKind::Transient { backoff: Duration::from_secs(1), last: false, asked: false };
-    let (error, ended) = ("did not commit".to_owned(), AttemptOutcome::Failed);
-    Outcome::InTransaction(Failure { error, ended, kind })
-}
 
 async fn effect(db: &mut SqliteConnection) {
     sqlx::query("insert into ledger values (1)").execute(db).await.unwrap();
@@ -28,69 +18,6 @@ async fn effect(db: &mut SqliteConnection) {
 
 async fn effects(db: &mut SqliteConnection) -> i64 {
     sqlx::query_scalar("select count(*) from ledger").fetch_one(db).await.unwrap()
-}
-
-#[tokio::test]
-async fn r22_effects_and_settlement_commit_together_or_not_at_all() {
-    let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    scene.execute("create table ledger (job integer)").await;
-    let mut db = scene.connect().await;
-    for commits in [false, true] {
-        if !commits {
-            rig.trigger(plain("1")).await;
-        }
-        let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
-        let mut tx = db.begin().await.unwrap();
-        effect(&mut tx).await;
-        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()))
-            .await
-            .unwrap();
-        if commits {
-            tx.commit().await.unwrap();
-        } else {
-            tx.rollback().await.unwrap();
-        }
-        let told = Settlement { lease: lease(&run), outcome: in_transaction() };
-        let settled = rig.store.settle(Some(rig.now()), vec![told]).await.unwrap();
-        assert_eq!(settled[0].became == SettledAs::Succeeded, commits, "{settled:?}");
-        assert_eq!(effects(&mut db).await, i64::from(commits));
-        let job = rig.job(run.id).await;
-        let state = if commits { JobState::Succeeded } else { JobState::Scheduled };
-        assert_eq!((job.state, job.ended_at), (state, commits.then(|| rig.now())));
-    }
-}
-
-#[tokio::test]
-async fn r19_r22_an_output_and_the_end_of_its_job_commit_together_or_not_at_all() {
-    let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    let output = Payload::from_text(r#"{"n": "\u0000 é"}"#).unwrap();
-    let job = rig.trigger(plain("1")).await.job().unwrap();
-    let mut db = scene.connect().await;
-    for commits in [false, true] {
-        let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
-        let mut tx = db.begin().await.unwrap();
-        settle_in_with(
-            &mut tx,
-            rig.store.location().unwrap(),
-            &lease(&run),
-            Some(rig.now()),
-            &output,
-        )
-        .await
-        .unwrap();
-        if commits {
-            tx.commit().await.unwrap();
-        } else {
-            tx.rollback().await.unwrap();
-        }
-        let told = Settlement { lease: lease(&run), outcome: in_transaction() };
-        rig.store.settle(Some(rig.now()), vec![told]).await.unwrap();
-        let result = rig.store.result(job).await.unwrap().unwrap();
-        let state = if commits { JobState::Succeeded } else { JobState::Scheduled };
-        assert_eq!((result.state, result.output), (state, commits.then(|| output.clone())));
-    }
 }
 
 /// Whether or not the caller's connection checks references.

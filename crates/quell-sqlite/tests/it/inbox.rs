@@ -1,64 +1,26 @@
-//! Triggers inside a caller's own transaction (R4).
+//! Triggers inside a caller's own transaction (R4): the scenes of every store with transactions, and
+//! what only a file has.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use quell_conformance::Rig;
-use quell_conformance::rig::{debounce, key, keyed, keyed_with, plain, until};
-use quell_core::dedup::{Dedup, HoldUntil};
+use quell_conformance::rig::{key, keyed, plain, until};
+use quell_conformance::{Opened, Rig};
 use quell_core::idempotency::Idempotency;
-use quell_core::window::Debounce;
-use quell_core::{Batch, ErrorKind, Fold, NewTrigger, Payload, Store, When};
+use quell_core::{Batch, ErrorKind, NewTrigger, Store};
 use quell_sqlite::trigger_in;
 use sqlx::Connection;
 
-use crate::scene::Scene;
+use crate::scene::{Caller, Scene};
 
-#[tokio::test]
-async fn r04_a_trigger_counts_from_the_commit() {
+async fn with_caller() -> (Rig, Caller) {
     let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(keyed("k"))).await.unwrap();
-    rig.at(4).claim_none().await;
-    tx.commit().await.unwrap();
-    // The next call folds it, whatever the call is.
-    rig.at(20).claim_none().await;
-    let job = rig.jobs().await.pop().unwrap();
-    assert_eq!(Rig::second(job.window.first_at), 20);
-    assert_eq!(rig.at(30).claim_one().await.triggers, 1);
+    let (store, caller) = (scene.open().await, scene.caller().await);
+    (Rig::new(Opened { store: Arc::new(store), guard: Box::new(scene) }), caller)
 }
 
-#[tokio::test]
-async fn r04_a_rollback_leaves_no_trace_and_burns_no_key() {
-    let scene = Scene::new();
-    let rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let once = NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain("1") };
-    let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(once.clone())).await.unwrap();
-    tx.rollback().await.unwrap();
-    rig.claim_none().await;
-    assert_eq!(rig.trigger(once).await.outcome(), "accepted");
-}
-
-#[tokio::test]
-async fn r04_triggers_are_folded_in_the_order_of_their_commits_and_dedup_is_decided_then() {
-    let scene = Scene::new();
-    let rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let once = |payload| NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain(payload) };
-    for payload in ["1", "2", "3"] {
-        trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(plain(payload)))
-            .await
-            .unwrap();
-        trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(once("9"))).await.unwrap();
-    }
-    let started = rig.claim().await;
-    let payloads: Vec<&str> = started.iter().map(|job| job.payload.as_str()).collect();
-    assert_eq!(payloads, ["1", "9", "2", "3"]);
-}
+quell_conformance::transaction_scenes!(with_caller());
 
 #[tokio::test]
 async fn r04_the_commit_wakes_workers() {
@@ -120,32 +82,6 @@ async fn what_quell_never_wrote_is_set_aside_and_stops_nobody() {
     assert_eq!(kept, 2);
 }
 
-/// What no client sends, but anyone may write who may trigger.
-#[tokio::test]
-async fn r40_triggers_that_cannot_be_meant_are_set_aside_with_the_field() {
-    let scene = Scene::new();
-    let rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let elapsed = HoldUntil::Elapsed(Duration::ZERO);
-    let no_triggers = Debounce { max_triggers: Some(0), ..debounce() };
-    let bad = [
-        ("delay", NewTrigger { when: When::After(Duration::ZERO), ..plain("2") }),
-        ("collect", NewTrigger { fold: Fold::Collect { cap: 0 }, ..plain("2") }),
-        ("max_triggers", keyed_with("k", no_triggers, Fold::Last, "2")),
-        ("ttl", NewTrigger { dedup: Some(Dedup { key: key("d"), until: elapsed }), ..plain("2") }),
-    ];
-    for (field, trigger) in bad {
-        let batch = Batch { triggers: vec![plain("1"), trigger], dedup: None };
-        trigger_in(&mut db, rig.store.location().unwrap(), &batch).await.unwrap();
-        rig.claim_none().await;
-        let kept: Vec<String> =
-            sqlx::query_scalar("select refused from quell_inbox").fetch_all(&mut db).await.unwrap();
-        let [refused] = &kept[..] else { panic!("{field}: {kept:?}") };
-        assert!(refused.starts_with("triggers[1]: ") && refused.contains(field), "{refused}");
-        scene.execute("delete from quell_inbox").await;
-    }
-}
-
 #[tokio::test]
 async fn r04_r19_keys_are_met_at_the_fold_and_a_conflict_is_set_aside_with_its_reason() {
     let scene = Scene::new();
@@ -172,32 +108,4 @@ async fn r04_r19_keys_are_met_at_the_fold_and_a_conflict_is_set_aside_with_its_r
     assert!(triggers.contains("\"payload\":3"), "{triggers}");
     assert!(refused.contains("idempotency key \"i\""), "{refused}");
     assert!(refused.contains(&format!("job {}", job.id)), "{refused}");
-}
-
-/// More than one fold takes at once.
-#[tokio::test]
-async fn r04_r10_no_trigger_overtakes_one_of_its_key_however_many_wait() {
-    let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let of_key = |payload| NewTrigger { payload: Payload::from_stored(payload), ..keyed("k") };
-    let mut tx = db.begin().await.unwrap();
-    for payload in ["\"other\""; 2_100] {
-        trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(plain(payload)))
-            .await
-            .unwrap();
-    }
-    let first = Batch::one(of_key("\"first\""));
-    trigger_in(&mut tx, rig.store.location().unwrap(), &first).await.unwrap();
-    tx.commit().await.unwrap();
-    assert_eq!(rig.trigger(of_key("\"second\"")).await.outcome(), "debounced");
-    rig.at(10);
-    while let [others @ .., last] = &*rig.claim().await {
-        if last.key.is_some() {
-            assert_eq!((last.triggers, last.payload.as_str()), (2, "\"second\""));
-            assert!(others.iter().all(|job| job.key.is_none()));
-            return;
-        }
-    }
-    panic!("the window is gone");
 }

@@ -3,11 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use quell_conformance::suite::transactions::Connection;
 use quell_conformance::{Opened, Rig};
-use quell_core::{Batch, NewTrigger, Receipt, Store};
-use quell_sqlite::{SqliteOptions, SqliteStore, Synchronous};
+use quell_core::{Batch, Lease, Location, NewTrigger, Payload, Receipt, Result, Store, Timestamp};
+use quell_sqlite::{
+    SqliteOptions, SqliteStore, Synchronous, settle_in, settle_in_with, trigger_in,
+};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{Connection, SqliteConnection};
+use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 /// A folder for one file.
@@ -47,6 +51,12 @@ impl Scene {
         SqliteConnection::connect_with(&options).await.unwrap()
     }
 
+    /// A caller, whose table is made here.
+    pub(crate) async fn caller(&self) -> Caller {
+        self.execute("create table if not exists written (one integer)").await;
+        Caller(self.connect().await)
+    }
+
     pub(crate) async fn execute(&self, sql: &'static str) {
         sqlx::raw_sql(sql).execute(&mut self.connect().await).await.unwrap();
     }
@@ -56,4 +66,51 @@ impl Scene {
 pub(crate) async fn trigger(store: &impl Store, trigger: NewTrigger) -> Receipt {
     let batches = vec![Batch::one(trigger)];
     store.enqueue(None, batches).await.unwrap().remove(0).unwrap().remove(0)
+}
+
+/// A caller with a connection and a table of its own.
+pub(crate) struct Caller(SqliteConnection);
+
+#[async_trait]
+impl Connection for Caller {
+    async fn begin(&mut self) {
+        sqlx::raw_sql("begin immediate").execute(&mut self.0).await.unwrap();
+    }
+
+    async fn end(&mut self, commits: bool) {
+        let end = if commits { "commit" } else { "rollback" };
+        sqlx::raw_sql(end).execute(&mut self.0).await.unwrap();
+    }
+
+    async fn trigger(&mut self, store: &Location, batch: &Batch) -> Result<()> {
+        trigger_in(&mut self.0, store, batch).await
+    }
+
+    async fn settle(
+        &mut self,
+        store: &Location,
+        lease: &Lease,
+        now: Option<Timestamp>,
+        output: Option<&Payload>,
+    ) -> Result<()> {
+        match output {
+            None => settle_in(&mut self.0, store, lease, now).await,
+            Some(output) => settle_in_with(&mut self.0, store, lease, now, output).await,
+        }
+    }
+
+    async fn write(&mut self) {
+        sqlx::raw_sql("insert into written values (1)").execute(&mut self.0).await.unwrap();
+    }
+
+    async fn written(&mut self) -> u64 {
+        let count = sqlx::query_scalar("select count(*) from written").fetch_one(&mut self.0);
+        let count: i64 = count.await.unwrap();
+        u64::try_from(count).unwrap()
+    }
+
+    async fn take_refused(&mut self) -> Vec<String> {
+        let refused = "delete from quell_inbox where refused is not null returning refused";
+        sqlx::query_scalar(refused).fetch_all(&mut self.0).await.unwrap()
+    }
 }
