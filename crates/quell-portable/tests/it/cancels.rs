@@ -9,14 +9,11 @@ use async_trait::async_trait;
 use quell_conformance::rig::{keyed, keyed_with};
 use quell_conformance::{Opened, Rig};
 use quell_core::window::{Debounce, Thresholds};
-use quell_core::{Batch, Error, ErrorKind, Fold, Result, Timestamp};
+use quell_core::{Batch, Error, ErrorKind, Fold, Result};
 use quell_engine::Engine;
-use quell_portable::{
-    Delivery, MemoryTimer, Message, Partition, Received, Scheduled, Timed, Timer,
-};
+use quell_portable::{MemoryTimer, Partition, Scheduled, Timed, Timer};
+use quell_testkit::{Around, Bent, Counted, Sending, WriteFails};
 use tokio::time::Instant;
-
-use crate::timed::{Counted, WriteFails};
 
 /// How a timer answers when it is to cancel a message.
 #[derive(Clone, Copy, Debug)]
@@ -38,29 +35,20 @@ struct Stubborn {
 }
 
 #[async_trait]
-impl Timer for Stubborn {
+impl Around for Stubborn {
+    fn timer(&self) -> &MemoryTimer {
+        &self.timer
+    }
+
     fn duplicate_window(&self) -> Option<Duration> {
         None
     }
 
-    fn most_bytes(&self) -> usize {
-        self.timer.most_bytes()
-    }
-
-    fn lock(&self) -> Duration {
-        self.timer.lock()
-    }
-
-    async fn schedule(
-        &self,
-        message: &Message,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Result<Option<Scheduled>> {
+    async fn send(&self, sending: Sending<'_>) -> Result<Option<Scheduled>> {
         if Some(self.given.fetch_add(1, Ordering::SeqCst)) == self.refuses {
             return Err(Error::new(ErrorKind::Unavailable, "the timer is away"));
         }
-        self.timer.schedule(message, now, at).await
+        sending.to(&self.timer).await
     }
 
     async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
@@ -71,34 +59,14 @@ impl Timer for Stubborn {
             Cancels::Silent => std::future::pending().await,
         }
     }
-
-    async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
-        self.timer.receive(most, wait).await
-    }
-
-    async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
-        self.timer.renew(delivery).await
-    }
-
-    async fn complete(&self, delivery: &Delivery) -> Result<()> {
-        self.timer.complete(delivery).await
-    }
-
-    async fn abandon(&self, delivery: &Delivery) -> Result<()> {
-        self.timer.abandon(delivery).await
-    }
-
-    async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
-        self.timer.dead_letter(delivery, reason).await
-    }
 }
 
 /// A process on such a timer that has taken ids, with the message of one window.
-async fn client(cancels: Cancels, refuses: Option<u32>) -> (Rig, Counted, Arc<Stubborn>) {
+async fn client(cancels: Cancels, refuses: Option<u32>) -> (Rig, Counted, Arc<Bent<Stubborn>>) {
     let timer = MemoryTimer::new(Rig::START, Duration::from_secs(30));
     let (given, cancelled) = (AtomicU32::new(0), Mutex::new(0));
-    let timer = Arc::new(Stubborn { timer, cancels, refuses, given, cancelled });
-    let table = Counted::new();
+    let timer = Arc::new(Bent(Stubborn { timer, cancels, refuses, given, cancelled }));
+    let table = Counted::new(Rig::START);
     let partition = Partition::new(table.clone(), "p").with_timer(Arc::clone(&timer) as Arc<_>);
     let store = Arc::new(Timed::new(Engine::new(partition)).unwrap());
     let rig = Rig::new(Opened { store, guard: Box::new(()) });
@@ -117,8 +85,8 @@ async fn r34_a_message_that_cannot_be_cancelled_keeps_no_trigger_back() {
         client.trigger(keyed("k")).await;
         let elapsed = began.elapsed();
         assert!(elapsed < Duration::from_millis(most_ms), "{cancels:?}: {elapsed:?}");
-        assert_eq!(*timer.cancelled.lock().unwrap(), 1, "{cancels:?}");
-        assert_eq!(timer.timer.waiting().len(), left, "{cancels:?}");
+        assert_eq!(*timer.0.cancelled.lock().unwrap(), 1, "{cancels:?}");
+        assert_eq!(timer.0.timer.waiting().len(), left, "{cancels:?}");
     }
 }
 
@@ -138,7 +106,7 @@ async fn r34_the_messages_beside_one_that_was_refused_are_cancelled() {
     let batch = Batch { triggers: vec![due(20), due(30), due(40)], dedup: None };
     let refused = client.store.enqueue(Some(client.now()), vec![batch]).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert_eq!(*timer.cancelled.lock().unwrap(), 2);
-    assert_eq!(timer.timer.waiting(), [Rig::START + Duration::from_secs(10)]);
+    assert_eq!(*timer.0.cancelled.lock().unwrap(), 2);
+    assert_eq!(timer.0.timer.waiting(), [Rig::START + Duration::from_secs(10)]);
     assert_eq!(client.jobs().await.len(), 1);
 }

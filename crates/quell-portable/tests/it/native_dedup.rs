@@ -13,18 +13,18 @@ use quell_core::idempotency::Idempotency;
 use quell_core::schedule::{CatchUp, Every, Schedule, Spec};
 use quell_core::{
     Batch, Error, ErrorKind, NewTrigger, Payload, QueueName, Receipt, Result, Retention,
-    ScheduleName, Store, Timestamp, Wakeups, When,
+    ScheduleName, Store, Wakeups, When,
 };
 use quell_engine::Engine;
 use quell_portable::{
     Delivery, MemoryTable, MemoryTimer, Message, Partition, Received, Scheduled, Table, Timed,
     Timer,
 };
+use quell_testkit::{Around, Bent, Counted, Sending};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::between::{self as table, names, two};
-use crate::timed::Counted;
 
 const WINDOW: Duration = Duration::from_secs(600);
 const LOCK: Duration = Duration::from_secs(30);
@@ -51,26 +51,13 @@ enum Fault {
 }
 
 #[async_trait]
-impl Timer for Faulty {
-    fn duplicate_window(&self) -> Option<Duration> {
-        self.timer.duplicate_window()
+impl Around for Faulty {
+    fn timer(&self) -> &MemoryTimer {
+        &self.timer
     }
 
-    fn most_bytes(&self) -> usize {
-        self.timer.most_bytes()
-    }
-
-    fn lock(&self) -> Duration {
-        LOCK
-    }
-
-    async fn schedule(
-        &self,
-        message: &Message,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Result<Option<Scheduled>> {
-        let fault = match &message.name {
+    async fn send(&self, sending: Sending<'_>) -> Result<Option<Scheduled>> {
+        let fault = match &sending.message.name {
             Some(name) => {
                 self.names.lock().unwrap().push(name.clone());
                 self.sends.lock().unwrap().take()
@@ -78,17 +65,13 @@ impl Timer for Faulty {
             None => None,
         };
         match fault {
-            None => self.timer.schedule(message, now, at).await,
+            None => sending.to(&self.timer).await,
             Some(Fault::Refused) => Err(Error::new(ErrorKind::Unavailable, "the timer is away")),
             Some(Fault::AnswerLost) => {
-                self.timer.schedule(message, now, at).await?;
+                sending.to(&self.timer).await?;
                 Err(Error::new(ErrorKind::UnknownOutcome, "the answer was lost"))
             }
         }
-    }
-
-    async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
-        self.timer.cancel(scheduled).await
     }
 
     async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
@@ -99,24 +82,12 @@ impl Timer for Faulty {
         Ok(received)
     }
 
-    async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
-        self.timer.renew(delivery).await
-    }
-
     async fn complete(&self, delivery: &Delivery) -> Result<()> {
         let less = |count: u64| count.checked_sub(1);
         if self.completes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             return Err(Error::new(ErrorKind::Unavailable, "the timer is away"));
         }
         self.timer.complete(delivery).await
-    }
-
-    async fn abandon(&self, delivery: &Delivery) -> Result<()> {
-        self.timer.abandon(delivery).await
-    }
-
-    async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
-        self.timer.dead_letter(delivery, reason).await
     }
 }
 
@@ -143,11 +114,11 @@ impl Scene {
         let (sends, completes) = (Arc::default(), Arc::default());
         let (deliveries, names) = (Arc::default(), Arc::default());
         let timer = Faulty { timer, sends, completes, deliveries, names };
-        Scene { table: Counted::new(), timer }
+        Scene { table: Counted::new(Rig::START), timer }
     }
 
     fn store(&self) -> Timed<Counted> {
-        let timer: Arc<dyn Timer> = Arc::new(self.timer.clone());
+        let timer: Arc<dyn Timer> = Arc::new(Bent(self.timer.clone()));
         let partition = Partition::new(self.table.clone(), "p").with_timer(timer);
         Timed::new(Engine::new(partition)).unwrap()
     }
@@ -523,7 +494,7 @@ async fn r01_r18_a_delay_counts_from_acceptance() {
 async fn r16_r18_names_of_stores_tasks_and_keys_never_meet() {
     let scene = Scene::new();
     let one = scene.client().await;
-    let other = Scene { table: Counted::new(), timer: scene.timer.clone() };
+    let other = Scene { table: Counted::new(Rig::START), timer: scene.timer.clone() };
     let other = other.client().await;
     let long = ["x".repeat(500), format!("{}y", "x".repeat(499))];
     let parts = ["t", ":", "::", "t:", ":t", "t:t", "/", "é", "e\u{301}", "T", "-"];
@@ -548,7 +519,7 @@ async fn r16_r18_names_of_stores_tasks_and_keys_never_meet() {
 #[tokio::test(start_paused = true)]
 async fn r01_r18_a_message_of_another_store_reaches_that_one() {
     let scene = Scene::new();
-    let other = Scene { table: Counted::new(), timer: scene.timer.clone() };
+    let other = Scene { table: Counted::new(Rig::START), timer: scene.timer.clone() };
     let (mine, theirs) = (scene.worker().await, other.client().await);
     theirs.rig.trigger(unique("d", "1")).await;
     sleep(secs(5)).await;
@@ -579,7 +550,7 @@ async fn r18_a_newer_form_of_a_message_is_put_aside() {
     let scene = Scene::new();
     let _worker = scene.worker().await;
     let message = Message { body: br#"{"carried":2,"other":"fields"}"#.to_vec(), name: None };
-    scene.timer.schedule(&message, Rig::START, Rig::START).await.unwrap();
+    scene.timer.timer.schedule(&message, Rig::START, Rig::START).await.unwrap();
     sleep(secs(5)).await;
     let dead = scene.timer.timer.dead();
     assert_eq!(dead.len(), 1);

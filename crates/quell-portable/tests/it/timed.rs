@@ -1,90 +1,26 @@
 //! Stores whose workers sleep until a timer wakes them: the published scenarios of scheduled messages
 //! and conditional rows, and what may go wrong in each.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::StreamExt;
 use quell_conformance::rig::{fails, key, keyed, lease, plain, queue, task};
 use quell_conformance::{Opened, Rig};
 use quell_core::{
-    Batch, ClaimedJob, Error, ErrorKind, JobState, NewTrigger, Outcome, QueueSettings, Result,
-    Store, Timestamp, Wakeups,
+    Batch, ClaimedJob, Error, ErrorKind, JobState, NewTrigger, Outcome, QueueSettings, Store,
+    Wakeups,
 };
 use quell_engine::Engine;
-use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
-use quell_portable::{
-    MemoryTable, MemoryTimer, Message, Partition, Scheduled, Table, Timed, Timer,
-};
+use quell_portable::{MemoryTimer, Message, Partition, Scheduled, Timed, Timer};
+use quell_testkit::{Counted, WriteFails};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Longer than anything here takes, in the paused time of a test.
 const LONG: Duration = Duration::from_secs(3_600);
 /// How long a message is locked.
 const LOCK: Duration = Duration::from_secs(30);
-
-/// A table that counts what it is asked, and whose writes fail where a test says so.
-#[derive(Clone, Debug)]
-pub(crate) struct Counted {
-    pub(crate) table: MemoryTable,
-    pub(crate) requests: Arc<AtomicU64>,
-    pub(crate) refuses: Arc<AtomicU64>,
-    /// The answers to the next batches, in place of the table's.
-    answers: Arc<Mutex<VecDeque<WriteFails>>>,
-    /// Whether its clock fails.
-    has_no_time: Arc<AtomicBool>,
-}
-
-/// How a batch fails that writes no row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriteFails {
-    Conflict,
-    Refused,
-    Unknown,
-}
-
-#[async_trait]
-impl Table for Counted {
-    fn bounds(&self) -> Bounds {
-        self.table.bounds()
-    }
-
-    /// The clock of a service is known from its last answer.
-    async fn now(&self) -> Result<Timestamp> {
-        if self.has_no_time.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Unavailable, "the table returned no time"));
-        }
-        self.table.now().await
-    }
-
-    async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        self.table.get(partition, rows).await
-    }
-
-    async fn range(&self, partition: &str, range: &Range, limit: usize) -> Result<Page> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        self.table.range(partition, range, limit).await
-    }
-
-    async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        if self.refuses.load(Ordering::SeqCst) > 0 {
-            return Err(Error::new(ErrorKind::Unavailable, "the table is away"));
-        }
-        let fails = self.answers.lock().unwrap().pop_front();
-        let kind = match fails {
-            None => return self.table.commit(partition, changes).await,
-            Some(WriteFails::Conflict) => return Ok(Committed::Conflict),
-            Some(WriteFails::Refused) => ErrorKind::Unavailable,
-            Some(WriteFails::Unknown) => ErrorKind::UnknownOutcome,
-        };
-        Err(Error::new(kind, "the table does not answer"))
-    }
-}
 
 /// A table and a timer, whose clocks go together.
 pub(crate) struct Scene {
@@ -98,21 +34,9 @@ pub(crate) struct Process {
     pub(crate) wakeups: Wakeups,
 }
 
-impl Counted {
-    pub(crate) fn new() -> Self {
-        let (requests, refuses, has_no_time) = (Arc::default(), Arc::default(), Arc::default());
-        let (table, answers) = (MemoryTable::new(Rig::START), Arc::default());
-        Counted { table, requests, refuses, answers, has_no_time }
-    }
-
-    pub(crate) fn fails_with(&self, answers: impl IntoIterator<Item = WriteFails>) {
-        self.answers.lock().unwrap().extend(answers);
-    }
-}
-
 impl Scene {
     pub(crate) fn new() -> Self {
-        let table = Counted::new();
+        let table = Counted::new(Rig::START);
         Scene { table, timer: MemoryTimer::new(Rig::START, LOCK) }
     }
 

@@ -14,13 +14,14 @@ use quell_conformance::rig::{fails, key, keyed, lease, plain, queue};
 use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::{
     Batch, Claim, ClaimedJob, Error, ErrorKind, JobFilter, NewTrigger, Outcome, Payload, Result,
-    Settlement, Store, Timestamp,
+    Settlement, Store,
 };
 use quell_engine::Engine;
 use quell_portable::{
     Delivery, MemoryTable, MemoryTimer, Message, Partition, Partitions, Received, Scheduled,
     Spread, Timed, Timer,
 };
+use quell_testkit::{Around, Bent, Sending};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -75,28 +76,16 @@ impl Unruly {
 }
 
 #[async_trait]
-impl Timer for Unruly {
-    fn duplicate_window(&self) -> Option<Duration> {
-        self.timer.duplicate_window()
+impl Around for Unruly {
+    fn timer(&self) -> &MemoryTimer {
+        &self.timer
     }
 
-    fn most_bytes(&self) -> usize {
-        self.timer.most_bytes()
-    }
-
-    fn lock(&self) -> Duration {
-        LOCK
-    }
-
-    async fn schedule(
-        &self,
-        message: &Message,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Result<Option<Scheduled>> {
+    async fn send(&self, sending: Sending<'_>) -> Result<Option<Scheduled>> {
         if self.is((self.loses)()) {
             return Ok(None);
         }
+        let Sending { message, now, at } = sending;
         let (early, late) = (self.is(10), self.is(10));
         let at = if early { at.before(Duration::from_secs(3)) } else { at };
         let at = if late { at + Duration::from_secs(20) } else { at };
@@ -150,7 +139,7 @@ struct World {
 
 impl World {
     async fn store(&self, random: Rng) -> Arc<dyn Store> {
-        let timer = Arc::new(Unruly::new(self.timer.clone(), random));
+        let timer = Arc::new(Bent(Unruly::new(self.timer.clone(), random)));
         let table = self.table.clone();
         let Some(spread) = self.spread.clone() else {
             let partition = Partition::new(table, "p").with_timer(timer);

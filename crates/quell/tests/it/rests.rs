@@ -17,11 +17,8 @@ use quell::queue::QueueSettings;
 use quell::worker::WorkerId;
 use quell::{JobId, JobState, Quell, QueueName, Result, Timestamp, WorkerBuilder};
 use quell_engine::Engine;
-use quell_portable::table::{Bounds, Change, Committed, Page, Range, Row};
-use quell_portable::{
-    Delivery, MemoryTable, MemoryTimer, Message, Partition, Partitions, Received, Scheduled,
-    Spread, Table, Timed, Timer,
-};
+use quell_portable::{MemoryTimer, Partition, Partitions, Scheduled, Spread, Timed, Timer};
+use quell_testkit::{Around, Bent, Counted, Sending};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -29,40 +26,6 @@ use crate::tasks::{App, Reindex, Script, reindex, script, secs};
 
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
-
-/// A table that counts what it is asked.
-#[derive(Clone, Debug)]
-struct Counted {
-    table: MemoryTable,
-    requests: Arc<AtomicU64>,
-}
-
-#[async_trait]
-impl Table for Counted {
-    fn bounds(&self) -> Bounds {
-        self.table.bounds()
-    }
-
-    /// The clock of a service is known from its last answer.
-    async fn now(&self) -> Result<Timestamp> {
-        self.table.now().await
-    }
-
-    async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        self.table.get(partition, rows).await
-    }
-
-    async fn range(&self, partition: &str, range: &Range, limit: usize) -> Result<Page> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        self.table.range(partition, range, limit).await
-    }
-
-    async fn commit(&self, partition: &str, changes: Vec<Change>) -> Result<Committed> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
-        self.table.commit(partition, changes).await
-    }
-}
 
 /// A timer that loses messages, which no service should.
 #[derive(Debug)]
@@ -73,54 +36,17 @@ struct Forgetful {
 }
 
 #[async_trait]
-impl Timer for Forgetful {
-    fn duplicate_window(&self) -> Option<Duration> {
-        self.timer.duplicate_window()
+impl Around for Forgetful {
+    fn timer(&self) -> &MemoryTimer {
+        &self.timer
     }
 
-    fn most_bytes(&self) -> usize {
-        self.timer.most_bytes()
-    }
-
-    fn lock(&self) -> Duration {
-        self.timer.lock()
-    }
-
-    async fn schedule(
-        &self,
-        message: &Message,
-        now: Timestamp,
-        at: Timestamp,
-    ) -> Result<Option<Scheduled>> {
+    async fn send(&self, sending: Sending<'_>) -> Result<Option<Scheduled>> {
         if self.random.lock().unwrap().bool() {
             self.lost.fetch_add(1, Ordering::SeqCst);
             return Ok(None);
         }
-        self.timer.schedule(message, now, at).await
-    }
-
-    async fn cancel(&self, scheduled: &Scheduled) -> Result<()> {
-        self.timer.cancel(scheduled).await
-    }
-
-    async fn receive(&self, most: usize, wait: Duration) -> Result<Vec<Received>> {
-        self.timer.receive(most, wait).await
-    }
-
-    async fn renew(&self, delivery: &Delivery) -> Result<Delivery> {
-        self.timer.renew(delivery).await
-    }
-
-    async fn complete(&self, delivery: &Delivery) -> Result<()> {
-        self.timer.complete(delivery).await
-    }
-
-    async fn abandon(&self, delivery: &Delivery) -> Result<()> {
-        self.timer.abandon(delivery).await
-    }
-
-    async fn dead_letter(&self, delivery: &Delivery, reason: &str) -> Result<()> {
-        self.timer.dead_letter(delivery, reason).await
+        sending.to(&self.timer).await
     }
 }
 
@@ -162,7 +88,7 @@ impl Scene {
     }
 
     fn of(spread: Option<Spread>) -> Self {
-        let table = Counted { table: MemoryTable::new(START), requests: Arc::default() };
+        let table = Counted::new(START);
         let timer = MemoryTimer::new(START, secs(30));
         let began = Instant::now();
         let (clocks, moved) = (table.table.clone(), timer.clone());
@@ -411,7 +337,7 @@ async fn r01_r34_what_no_message_tells_of_is_found_by_a_look(scene: Scene) {
     let (log, lost) = (App::default(), Arc::default());
     let forgetful = |seed| {
         let (timer, random) = (scene.timer.clone(), Mutex::new(Rng::with_seed(seed)));
-        scene.process_with(Arc::new(Forgetful { timer, random, lost: Arc::clone(&lost) }))
+        scene.process_with(Arc::new(Bent(Forgetful { timer, random, lost: Arc::clone(&lost) })))
     };
     let client = forgetful(1);
     let workers: Vec<_> = (2..4)

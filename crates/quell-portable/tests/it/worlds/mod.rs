@@ -28,6 +28,7 @@ use quell_core::{
 };
 use quell_engine::Engine;
 use quell_portable::{MemoryTable, MemoryTimer, Partition, Partitions, Spread, Timed, Timer};
+use quell_testkit::Bent;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -168,7 +169,7 @@ impl World {
             let dangers = Arc::clone(&self.dangers);
             let loses = if self.draw(Rng::bool) { 5 } else { 0 };
             let timer = Unruly::new(self.timer.clone(), self.draw(Rng::fork));
-            Arc::new(timer.that_loses(move || if dangers.is_healed() { 0 } else { loses }))
+            Arc::new(Bent(timer.that_loses(move || if dangers.is_healed() { 0 } else { loses })))
         });
         Ok(match (self.kind.spread.clone(), timer) {
             (None, None) => Arc::new(Engine::new(Partition::new(table, "p")).with_history(sink)),
