@@ -33,7 +33,6 @@ impl Sending<'_> {
 
 /// The calls of a timer around one in memory. Each is passed on unless a test overrides it.
 #[async_trait]
-#[expect(clippy::missing_errors_doc, reason = "as the methods of `Timer`")]
 pub trait Around: Debug + Send + Sync + 'static {
     /// The timer inside.
     fn timer(&self) -> &MemoryTimer;

@@ -1,15 +1,8 @@
 //! Files that are missing, not ours, not writable, too new or full: each error says which (R1, R40).
 
-use std::time::Duration;
-
 use quell_conformance::Rig;
 use quell_conformance::rig::plain;
-use quell_core::effect::Begun;
-use quell_core::schedule::{CatchUp, Schedule, Spec};
-use quell_core::{
-    Batch, Draw, EffectName, ErrorKind, JobId, Key, Lease, LeaseToken, QueueSettings, Result,
-    ScheduleName, Store,
-};
+use quell_core::{Batch, ErrorKind, Result, Store};
 use quell_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::Row;
 

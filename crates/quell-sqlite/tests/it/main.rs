@@ -12,6 +12,7 @@ mod counts;
 mod damage;
 mod ending;
 mod files;
+mod first_release;
 mod inbox;
 mod power;
 mod scene;
