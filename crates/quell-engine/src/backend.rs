@@ -337,6 +337,14 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Err(Error::new(quell_core::ErrorKind::Internal, message))
     }
 
+    /// The store's time once the rows of a step are locked: what another step did to them while this one
+    /// waited happened before. Asked for before the step decides anything. None where the time stands with
+    /// which it began, which is so by default.
+    fn late(&self, tx: &Self::Tx) -> Option<Timestamp> {
+        let _unused = tx;
+        None
+    }
+
     /// Loads rows; those that are not there are left out.
     ///
     /// # Errors
@@ -352,6 +360,19 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
 
     /// Writes what changes, all or nothing, and then notifies other processes of the news.
     async fn commit(&self, tx: Self::Tx, changes: Changes, news: &News) -> Result<Committed>;
+
+    /// Is given the news of a step that changes nothing, which is not committed: a refusal, for instance.
+    /// Only a backend needs it that records events itself; nothing by default.
+    fn unchanged(&self, news: &News) {
+        let _unused = news;
+    }
+
+    /// Whether an error reports a conflict with another step, such as a deadlock, after which nothing was
+    /// written: the engine then retries the step. None does by default.
+    fn is_conflict(&self, error: &Error) -> bool {
+        let _unused = error;
+        false
+    }
 
     /// The row of a job that is set aside, decoded again; none where there is none.
     ///
@@ -419,7 +440,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
-    /// Ends attempts, likewise. Where it declines, the engine offers the successes by themselves.
+    /// Ends attempts, likewise: all those of the call in one commit, or none.
     ///
     /// # Errors
     /// As [`Backend::hot_enqueue`].

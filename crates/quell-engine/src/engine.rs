@@ -90,8 +90,12 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Sets the job aside whose row cannot be decoded, if that is what `error` says; `false` where that
-    /// is no reason to take the failed step again.
-    pub(crate) async fn set_aside(&self, error: &Error) -> Result<bool> {
+    /// is no reason to take the failed step again. The engine does so itself for its own steps; a store
+    /// calls it where a hot path has met such a row.
+    ///
+    /// # Errors
+    /// What the backend answers.
+    pub async fn set_aside(&self, error: &Error) -> Result<bool> {
         let Some(id) = error.unreadable_job() else { return Ok(false) };
         let reason = unreadable::reason(error);
         let mut others = 0;

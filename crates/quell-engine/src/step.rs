@@ -49,20 +49,33 @@ macro_rules! step {
                 pace.begin().await;
                 loop {
                     let recorded = $self.history.is_some();
-                    let mut $step = $crate::step::Step::begin(
-                        &$self.backend,
-                        $crate::backend::Time::from($now),
-                        $access,
-                        recorded,
-                    )
-                    .await?;
-                    let answer = $body;
-                    if let Some(answer) = answer
-                        && let Some(news) = $step.commit().await?
-                    {
-                        pace.done();
-                        $self.spread(news);
-                        break Ok(answer);
+                    let tried: quell_core::Result<_> = async {
+                        let mut $step = $crate::step::Step::begin(
+                            &$self.backend,
+                            $crate::backend::Time::from($now),
+                            $access,
+                            recorded,
+                        )
+                        .await?;
+                        let answer = $body;
+                        match answer {
+                            Some(answer) => {
+                                let news = $step.commit().await?;
+                                Ok(news.map(|news| (answer, news)))
+                            }
+                            None => Ok(None),
+                        }
+                    }
+                    .await;
+                    match tried {
+                        Ok(Some((answer, news))) => {
+                            pace.done();
+                            $self.spread(news);
+                            break Ok(answer);
+                        }
+                        Ok(None) => {}
+                        Err(error) if $self.backend.is_conflict(&error) => {}
+                        Err(error) => break Err(error),
                     }
                     if !pace.again().await {
                         break Err($crate::backend::contended($what));
@@ -334,6 +347,7 @@ impl<'b, B: Backend> Step<'b, B> {
         if self.is_torn() {
             return None;
         }
+        self.now = self.now.max(self.backend.late(&self.tx).unwrap_or(self.now));
         self.catch_up();
         let before = self.rows.clone();
         let mut apart = Vec::new();
@@ -450,6 +464,7 @@ impl<'b, B: Backend> Step<'b, B> {
         self.count_asides(&mut changes).await?;
         let Step { backend, tx, .. } = self;
         if changes.is_empty() {
+            backend.unchanged(&news);
             return Ok(Some(news));
         }
         match backend.commit(tx, changes, &news).await? {
