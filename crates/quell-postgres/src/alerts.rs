@@ -6,16 +6,16 @@
 
 use std::collections::BTreeMap;
 
-use quell_core::alert::{AlertRow, AlertState, LaneOverview, Overview};
+use quell_core::alert::{AlertRow, LaneOverview, Overview};
 use quell_core::{AlertName, Result};
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
-use crate::look::first_waiting;
+use crate::hot::look::first_waiting;
 use crate::names::Names;
 use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
-use crate::tx::{Asked, Tx, first};
+use crate::tx::{Asked, first};
 
 /// The time and all unreadable jobs, then rows of lanes: lane, dead and unreadable jobs, the first due
 /// time.
@@ -79,49 +79,10 @@ pub(crate) fn decode_overview(rows: &[PgRow], names: &Names) -> Result<Overview>
     Ok(Overview { now, lanes: lanes.into_values().collect(), unreadable })
 }
 
-/// All alerts, by name.
-pub(crate) const ALL_ALERTS: &str =
-    "select name, version, state from quell.alert order by name collate \"C\"";
-
-/// A row of [`ALL_ALERTS`].
+/// A row of an alert: its name, how often it was written, and its state.
 pub(crate) fn decode_alert(row: &PgRow) -> Result<AlertRow> {
     let name: &str = get(row, 0)?;
     let state = serde_json::from_str(get(row, 2)?)
         .map_err(|error| corrupt(format_args!("the state of alert {name}: {error}")))?;
     Ok(AlertRow { name: AlertName::new(name)?, version: unsigned(get(row, 1)?), state })
-}
-
-impl Tx<'_> {
-    /// Writes an alert's row, if it still has this version; says whether it did.
-    pub(crate) async fn set_alert(
-        &mut self,
-        name: &AlertName,
-        version: u64,
-        state: Option<&AlertState>,
-    ) -> Result<bool> {
-        const MAKE: &str = "insert into quell.alert (name, version, state)
-             values ($1, $2 + 1, $3) on conflict do nothing returning true";
-        const CHANGE: &str = "update quell.alert set version = version + 1, state = $3
-              where name = $1 and version = $2 returning true";
-        const REMOVE: &str = "with gone as (
-                 delete from quell.alert where name = $1 and version = $2 returning name)
-             select true
-              where exists (select from gone)
-                 -- Nothing to remove, and nothing was expected.
-                 or $2 = 0 and not exists (select from quell.alert where name = $1)";
-        let sql = match (state, version) {
-            (Some(_), 0) => MAKE,
-            (Some(_), _) => CHANGE,
-            (None, _) => REMOVE,
-        };
-        let query = self.sql.query(sql).bind(name.as_str().to_owned()).bind(signed(version));
-        let query = match state {
-            Some(state) => query
-                .bind(serde_json::to_string(state).map_err(|error| {
-                    corrupt(format_args!("the state of alert {name}: {error}"))
-                })?),
-            None => query,
-        };
-        Ok(!self.fetch("write an alert", query).await?.is_empty())
-    }
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quell_core::Result;
 use tracing::debug;
 
+use crate::backend::PostgresBackend;
 use crate::row::get;
-use crate::store::PostgresStore;
 use crate::tx::{first, one_shot};
 
 /// Keeps triggers from counting what a statement counts itself. It lasts until the end of the
@@ -40,7 +40,7 @@ impl Deltas {
     }
 }
 
-impl PostgresStore {
+impl PostgresBackend {
     /// Counts the deltas that a call is about to write, and folds what there is now and then.
     /// It comes before the call, which a caller may give up: nothing of it is done yet.
     pub(crate) async fn expect_deltas(&self, deltas: u64) {

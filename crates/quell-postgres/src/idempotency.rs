@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use quell_core::idempotency::{Fingerprint, Kept, LOOK_AGAIN_MAX, LOOK_AGAIN_MIN, Record};
 use quell_core::touched::{Loaded, TaskKey, Wanted};
-use quell_core::{JobId, JobResult, JobState, Payload, Pruned, Result};
+use quell_core::{JobId, JobState, Payload, Pruned, Result};
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
-use crate::keys::rows_of;
+use crate::keys::both_ways;
 use crate::row::{get, job_columns, signed, time, unsigned};
 use crate::tx::Tx;
 
@@ -27,15 +27,6 @@ macro_rules! due {
     };
 }
 
-/// The kept result of a job whose row is gone.
-pub(crate) const KEPT: &str = "select state, output from quell.idempotency
-      where job_id = $1 and state is not null limit 1";
-
-/// A row of [`KEPT`].
-pub(crate) fn decode_kept(row: &PgRow, job: JobId) -> Result<Option<JobResult>> {
-    Ok(kept(row, 0)?.map(|kept| JobResult::kept(job, &kept)))
-}
-
 fn kept(row: &PgRow, index: usize) -> Result<Option<Kept>> {
     let Some(code) = get::<Option<i16>, _>(row, index)? else { return Ok(None) };
     let state = u8::try_from(code).ok().and_then(JobState::from_code);
@@ -44,16 +35,27 @@ fn kept(row: &PgRow, index: usize) -> Result<Option<Kept>> {
     Ok(Some(Kept { state, output }))
 }
 
-impl Tx<'_> {
+/// Records.
+pub(crate) const RECORDS: (&str, &str) =
+    both_ways!("r.job_id, r.fingerprint, r.expires_at, r.state, r.output", "idempotency");
+
+/// A row of [`RECORDS`].
+pub(crate) fn decode_record(row: &PgRow) -> Result<Record> {
+    let fingerprint = Fingerprint::from_hex(get::<&str, _>(row, 3)?);
+    Ok(Record {
+        fingerprint: fingerprint.ok_or_else(|| corrupt("a fingerprint"))?,
+        job: JobId::new(unsigned(get(row, 2)?)),
+        expires_at: time(row, 4)?,
+        kept: kept(row, 5)?,
+    })
+}
+
+impl Tx {
     /// Loads records with their jobs, whose payloads nobody asks for.
     pub(crate) async fn load_records(
         &mut self,
         wanted: &Wanted<'_>,
     ) -> Result<Vec<Loaded<Record>>> {
-        const RECORDS: &str = concat!(
-            "select r.task_id, r.key, r.job_id, r.fingerprint, r.expires_at, r.state, r.output ",
-            rows_of!("idempotency")
-        );
         // In one statement, so that a job which moves from here to there is seen once.
         const JOBS: &str = concat!(
             "select ",
@@ -63,17 +65,7 @@ impl Tx<'_> {
             job_columns!("null::text", "false"),
             " from quell.ended j where j.id = any($1) and j.state + 0 <> 6"
         );
-        let mut loaded = self
-            .load_keys(wanted, RECORDS, |row| {
-                let fingerprint = Fingerprint::from_hex(get::<&str, _>(row, 3)?);
-                Ok(Record {
-                    fingerprint: fingerprint.ok_or_else(|| corrupt("a fingerprint"))?,
-                    job: JobId::new(unsigned(get(row, 2)?)),
-                    expires_at: time(row, 4)?,
-                    kept: kept(row, 5)?,
-                })
-            })
-            .await?;
+        let mut loaded = self.load_keys(wanted, RECORDS.0, decode_record).await?;
         let ids = loaded.iter().map(|one| one.value.job).collect::<BTreeSet<_>>();
         let jobs = self.load_by_id(JOBS, ids.into_iter().collect()).await?;
         for one in &mut loaded {
@@ -95,8 +87,9 @@ impl Tx<'_> {
                            offset 0) r
                      where k.seen))";
         const TAKE: &str = "insert into quell.idempotency
-                (task_id, key, job_id, fingerprint, expires_at)
-             select * from unnest($1::int[], $2::text[], $3::bigint[], $4::text[], $5::bigint[])
+                (task_id, key, job_id, fingerprint, expires_at, state, output)
+             select * from unnest($1::int[], $2::text[], $3::bigint[], $4::text[], $5::bigint[],
+                                  $6::smallint[], $7::text[])
               order by 1, 2";
         if records.is_empty() {
             return Ok(());
@@ -116,22 +109,12 @@ impl Tx<'_> {
         let query = self.sql.query(TAKE).bind(tasks).bind(keys);
         let query = query.bind(column(|record| signed(record.job.get()))).bind(fingerprints);
         let query = query.bind(column(|record| record.expires_at.as_micros()));
+        let kept = || records.iter().map(|(_, record)| record.kept.as_ref());
+        let states = kept().map(|kept| kept.map(|kept| i16::from(kept.state.code())));
+        let output = |kept: &Kept| kept.output.as_ref().map(|output| output.as_str().to_owned());
+        let query = query.bind(states.collect::<Vec<_>>());
+        let query = query.bind(kept().map(|kept| kept.and_then(output)).collect::<Vec<_>>());
         self.run("take idempotency keys", query).await
-    }
-
-    /// The records of an absorbed job are its heir's.
-    pub(crate) async fn hand_over_records(&mut self, from: JobId, to: JobId) -> Result<()> {
-        const FOLLOW: &str = "update quell.idempotency set job_id = $2 where job_id = $1";
-        let query = self.sql.query(FOLLOW).bind(signed(from.get())).bind(signed(to.get()));
-        self.run("move idempotency keys", query).await
-    }
-
-    /// A key that was free while its job was dead is not taken again by a redrive.
-    pub(crate) async fn free_records_of(&mut self, id: JobId) -> Result<()> {
-        const FREED: &str =
-            "delete from quell.idempotency where job_id = $1 and expires_at + 0 <= $2";
-        let query = self.sql.query(FREED).bind(signed(id.get())).bind(self.now.as_micros());
-        self.run("free idempotency keys", query).await
     }
 
     /// R37: keeps what the rows of these jobs say, which are about to go.

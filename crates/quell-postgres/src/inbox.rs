@@ -176,7 +176,7 @@ fn wake_up(text: &str) -> Option<QueueName> {
     QueueName::new(text.strip_prefix("wake ")?).ok()
 }
 
-impl Tx<'_> {
+impl Tx {
     /// Folds what committed transactions left in the inbox, unless another call is doing it: then
     /// this one goes on without.
     ///

@@ -9,9 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_core::dedup::{Hold, HoldUntil};
-use quell_core::edge::{Edge, KeyMemory};
+use quell_core::edge::KeyMemory;
 use quell_core::touched::{Loaded, TaskKey, Wanted};
-use quell_core::{Job, JobId, JobState, Key, Result, SettledAs};
+use quell_core::{JobId, Key, Result};
 use sqlx::postgres::PgRow;
 
 use crate::error::corrupt;
@@ -21,49 +21,64 @@ use crate::tx::Tx;
 /// The rows `r` of the keys `$1`, `$2`, found one by one and locked in the order that all calls share.
 macro_rules! rows_of {
     ($table:literal) => {
+        $crate::keys::rows_of!($table, " for update")
+    };
+    ($table:literal, $lock:literal) => {
         concat!(
             "from (select * from unnest($1::int[], $2::text[]) k (task_id, key)
                     order by task_id, key collate \"C\") k
              cross join lateral (
                    select * from quell.",
             $table,
-            " w where w.task_id = k.task_id and w.key = k.key for update) r"
+            " w where w.task_id = k.task_id and w.key = k.key",
+            $lock,
+            ") r"
         )
     };
 }
 pub(crate) use rows_of;
 
-impl Tx<'_> {
-    /// A job that is scheduled again waits for what its key does: an attempt that still runs (R11),
-    /// the period since its last start (R13).
-    pub(crate) async fn heed_key(&mut self, job: &mut Job, became: SettledAs) -> Result<SettledAs> {
-        let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) else {
-            return Ok(became);
-        };
-        let memory = match job.shape.edge {
-            Edge::Throttle => {
-                let wanted = BTreeMap::from([(&job.task, BTreeSet::from([key.as_str()]))]);
-                self.load_memories(&wanted).await?.pop()
-            }
-            _ => None,
-        };
-        // Whether it waits for another attempt follows from the rows.
-        Ok(job.heed_key(self.now, false, memory.map(|loaded| loaded.value).as_ref()))
-    }
+/// The two ways to read the rows of keys: with a lock, and without.
+macro_rules! both_ways {
+    ($columns:literal, $table:literal) => {
+        (
+            concat!("select r.task_id, r.key, ", $columns, " ", $crate::keys::rows_of!($table)),
+            concat!("select r.task_id, r.key, ", $columns, " ", $crate::keys::rows_of!($table, "")),
+        )
+    };
+}
+pub(crate) use both_ways;
 
+/// Dedup keys.
+pub(crate) const HOLDS: (&str, &str) = both_ways!("r.job_id, r.until, r.expires_at", "hold");
+/// Memories.
+pub(crate) const MEMORIES: (&str, &str) =
+    both_ways!("r.leader, r.burst_at, r.last_at, r.started_at, r.expires_at, r.triggers", "memory");
+
+/// A row of [`HOLDS`].
+pub(crate) fn decode_hold(row: &PgRow) -> Result<Hold> {
+    let until = serde_json::from_str::<HoldUntil>(get(row, 3)?)
+        .map_err(|error| corrupt(format_args!("a dedup key: {error}")))?;
+    Ok(Hold { job: JobId::new(unsigned(get(row, 2)?)), until, expires_at: time(row, 4)? })
+}
+
+/// A row of [`MEMORIES`].
+pub(crate) fn decode_memory(row: &PgRow) -> Result<KeyMemory> {
+    Ok(KeyMemory {
+        leader: JobId::new(unsigned(get(row, 2)?)),
+        burst_at: time(row, 3)?,
+        last_at: time(row, 4)?,
+        started_at: time(row, 5)?,
+        expires_at: time(row, 6)?,
+        triggers: unsigned(get(row, 7)?),
+    })
+}
+
+impl Tx {
     /// Loads dedup holds with their jobs, whose states decide whether they hold. A job that is not
     /// among those that wait or run has ended.
     pub(crate) async fn load_holds(&mut self, wanted: &Wanted<'_>) -> Result<Vec<Loaded<Hold>>> {
-        const HOLDS: &str =
-            concat!("select r.task_id, r.key, r.job_id, r.until, r.expires_at ", rows_of!("hold"));
-        let mut loaded = self
-            .load_keys(wanted, HOLDS, |row| {
-                let until = serde_json::from_str::<HoldUntil>(get(row, 3)?)
-                    .map_err(|error| corrupt(format_args!("a dedup key: {error}")))?;
-                let job = JobId::new(unsigned(get(row, 2)?));
-                Ok(Hold { job, until, expires_at: time(row, 4)? })
-            })
-            .await?;
+        let mut loaded = self.load_keys(wanted, HOLDS.0, decode_hold).await?;
         // After the locks, so that a job that moved on meanwhile is seen where it is now.
         let ids = loaded.iter().map(|one| one.value.job).collect::<BTreeSet<_>>();
         let jobs = self.load_here(ids.into_iter().collect()).await?;
@@ -78,22 +93,7 @@ impl Tx<'_> {
         &mut self,
         wanted: &Wanted<'_>,
     ) -> Result<Vec<Loaded<KeyMemory>>> {
-        const MEMORIES: &str = concat!(
-            "select r.task_id, r.key, r.leader, r.burst_at, r.last_at, r.started_at, r.expires_at, \
-             r.triggers ",
-            rows_of!("memory")
-        );
-        self.load_keys(wanted, MEMORIES, |row| {
-            Ok(KeyMemory {
-                leader: JobId::new(unsigned(get(row, 2)?)),
-                burst_at: time(row, 3)?,
-                last_at: time(row, 4)?,
-                started_at: time(row, 5)?,
-                expires_at: time(row, 6)?,
-                triggers: unsigned(get(row, 7)?),
-            })
-        })
-        .await
+        self.load_keys(wanted, MEMORIES.0, decode_memory).await
     }
 
     pub(crate) async fn load_keys<T>(

@@ -11,15 +11,17 @@
 //! A shared row that nobody needs any more leaves with the last job. Where two jobs ended at the same
 //! time neither may see that it was the last; the row leaves when it lapses.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quell_core::{JobId, Lease, LeaseToken, Result, Timestamp};
 use sqlx::postgres::PgRow;
 
+use crate::backend::PostgresBackend;
 use crate::connections::Connections;
-use crate::row::{get, optional_time, signed, time, unsigned};
+use crate::row::{get, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
+use crate::step::Step;
 use crate::tx::{Asked, Tx, first, read};
 
 /// The draw of a job's token: the 39 lowest bits.
@@ -329,32 +331,39 @@ struct LapsedRow {
     job: i64,
 }
 
-impl Tx<'_> {
-    /// Locks jobs whose leases lapsed, the oldest first, `limit` at most. What another call holds is
-    /// passed over. Returns their leases, and all rows that it locked for them, whose tokens have the
-    /// draw and nothing else.
-    pub(crate) async fn lock_lapsed(&mut self, limit: usize) -> Result<(Vec<Lease>, Vec<Lease>)> {
-        let (mut leases, mut rows) = (Vec::new(), Vec::new());
+impl PostgresBackend {
+    /// Locks jobs whose leases lapsed by then, the oldest first, `limit` at most. What another call holds
+    /// is passed over. The step keeps the leases that it locked for them.
+    pub(crate) async fn lock_lapsed(
+        &self,
+        step: &mut Step,
+        by: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, JobId)>> {
+        let (mut jobs, mut rows) = (Vec::new(), Vec::new());
         loop {
-            let found = self.lock_lapsed_rows(limit, rows.last().copied()).await?;
+            let found = self.lock_lapsed_rows(step, (by, limit), rows.last().copied()).await?;
             let is_full = found.len() >= most_rows(limit);
-            leases =
-                if found.is_empty() { leases } else { self.lock_jobs_of(&found, limit).await? };
+            if !found.is_empty() {
+                jobs = self.lock_jobs_of(step, &found, limit).await?;
+            }
             rows.extend(found);
             // A full page may be of jobs that others hold, or of leases that were left behind.
-            if !leases.is_empty() || !is_full {
+            if !jobs.is_empty() || !is_full {
                 let of = |row: LapsedRow| Lease {
                     job: JobId::new(unsigned(row.job)),
                     token: LeaseToken::new(unsigned(row.draw)),
                 };
-                return Ok((leases, rows.into_iter().map(of).collect()));
+                step.lapsed.extend(rows.into_iter().map(of));
+                return Ok(jobs);
             }
         }
     }
 
     async fn lock_lapsed_rows(
-        &mut self,
-        limit: usize,
+        &self,
+        step: &mut Step,
+        (by, limit): (Timestamp, usize),
         after: Option<LapsedRow>,
     ) -> Result<Vec<LapsedRow>> {
         const ROWS: &str = "select x.until, x.draw, x.job_id from quell.lease x
@@ -364,15 +373,20 @@ impl Tx<'_> {
         let LapsedRow { until, draw, job } =
             after.unwrap_or(LapsedRow { until: i64::MIN, draw: i64::MIN, job: i64::MIN });
         let rows = i64::try_from(most_rows(limit)).unwrap_or(i64::MAX);
-        let query = self.sql.query(ROWS).bind(self.now.as_micros()).bind(rows);
+        let query = self.sql.query(ROWS).bind(by.as_micros()).bind(rows);
         let query = query.bind(until).bind(draw).bind(job);
-        let rows = self.fetch("lock lapsed leases", query).await?;
+        let rows = step.fetch(self, "lock lapsed leases", query).await?;
         let of = |row| Ok(LapsedRow { until: get(row, 0)?, draw: get(row, 1)?, job: get(row, 2)? });
         rows.iter().map(of).collect()
     }
 
     /// The jobs that have these leases, which are locked: so this sees what renewals did before.
-    async fn lock_jobs_of(&mut self, rows: &[LapsedRow], limit: usize) -> Result<Vec<Lease>> {
+    async fn lock_jobs_of(
+        &self,
+        step: &mut Step,
+        rows: &[LapsedRow],
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, JobId)>> {
         const JOBS: &str = concat!(
             "with l as materialized (
                  select * from unnest($1::bigint[], $2::bigint[], $3::bigint[])
@@ -397,7 +411,7 @@ impl Tx<'_> {
             draw!("j"),
             " offset 0) j
                   where l.job_id = 0)
-             select j.id, j.token
+             select j.id, d.until
                from due d join quell.job j on j.id between d.id and d.id
               where j.token = d.token and j.state + 0 = 1
               order by d.until, j.id limit $4
@@ -407,44 +421,29 @@ impl Tx<'_> {
         let query = self.sql.query(JOBS).bind(column(|row| row.until)).bind(column(|row| row.draw));
         let query = query.bind(column(|row| row.job));
         let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let of = |row| {
-            let token = LeaseToken::new(unsigned(get(row, 1)?));
-            Ok(Lease { job: JobId::new(unsigned(get(row, 0)?)), token })
-        };
-        self.fetch("lock jobs whose leases lapsed", query).await?.iter().map(of).collect()
+        let of = |row| Ok((time(row, 1)?, JobId::new(unsigned(get(row, 0)?))));
+        step.fetch(self, "lock jobs whose leases lapsed", query).await?.iter().map(of).collect()
     }
+}
 
-    /// When the leases of these jobs, which run and are locked, lapse: by a statement of its own, so
-    /// that it sees the renewals that came while the locks were waited for.
-    pub(crate) async fn lease_ends(
-        &mut self,
-        leases: &[Lease],
-    ) -> Result<HashMap<JobId, Timestamp>> {
-        const ENDS: &str = "select l.id, coalesce(
-                 (select x.until from quell.lease x where x.draw = l.draw and x.job_id = l.id),
-                 (select x.until from quell.lease x where x.draw = l.draw and x.job_id = 0))
-               from unnest($1::bigint[], $2::bigint[]) l (id, draw)";
-        let mut ends = HashMap::new();
-        if leases.is_empty() {
-            return Ok(ends);
-        }
-        let query = bind_pairs(self.sql.query(ENDS), leases);
-        for row in &self.fetch("read leases", query).await? {
-            if let Some(until) = optional_time(row, 1)? {
-                ends.insert(JobId::new(unsigned(get(row, 0)?)), until);
-            }
-        }
-        Ok(ends)
-    }
-
+impl Tx {
     /// Removes these leases and those that they shared where no running job has them any more.
     pub(crate) async fn forget_leases(&mut self, leases: &[Lease]) -> Result<()> {
-        const FORGET: &str = concat!(
+        if leases.is_empty() {
+            return Ok(());
+        }
+        self.run("remove leases", forget_query(&self.sql, leases)).await
+    }
+}
+
+/// Removes the leases `x` that no running job has any more.
+macro_rules! forget_of {
+    ($leases:literal) => {
+        concat!(
             "delete from quell.lease d
-              using (select id, draw from unnest($1::bigint[], $2::bigint[]) l (id, draw)
-                      union
-                     select 0, draw from unnest($2::bigint[]) l (draw)
-                      order by draw, id) x
+              using (",
+            $leases,
+            ") x
               where d.draw between x.draw and x.draw and d.job_id between x.id and x.id
                 and case when x.id <> 0
                          then (select k.id from quell.job k
@@ -458,12 +457,29 @@ impl Tx<'_> {
                    where o.draw = x.draw and o.job_id = k.id) is null"
             ),
             " end is null"
-        );
-        if leases.is_empty() {
-            return Ok(());
-        }
-        self.run("remove leases", bind_pairs(self.sql.query(FORGET), leases)).await
-    }
+        )
+    };
+}
+
+/// Removes these leases and those that they shared where no running job has them any more.
+pub(crate) fn forget_query(sql: &Sql, leases: &[Lease]) -> PgQuery {
+    const FORGET: &str = forget_of!(
+        "select id, draw from unnest($1::bigint[], $2::bigint[]) l (id, draw)
+          union
+         select 0, draw from unnest($2::bigint[]) l (draw)
+          order by draw, id"
+    );
+    bind_pairs(sql.query(FORGET), leases)
+}
+
+/// Removes leases that have lapsed and were left behind.
+pub(crate) fn forget_left_query(sql: &Sql, asked: Asked) -> PgQuery {
+    const FORGET: &str = forget_of!(
+        "select l.draw, l.job_id as id from quell.lease l
+          where l.until <= (select quell.peek($1, $2) offset 0)
+          order by l.until, l.draw, l.job_id limit 1000 for update skip locked"
+    );
+    asked.bind(sql.query(FORGET))
 }
 
 /// How many leases are locked at a time to take so many jobs back: many may lapse together, and

@@ -5,58 +5,56 @@
 //! other briefly and never in a circle. Whatever one statement can do is one statement, which is
 //! its own transaction.
 //!
-//! Where to read: `store` is the door; `tx` opens a transaction and gives it the time; `enqueue`
-//! (with `keys`), `claim`, `settle` and `operate` are what happens inside one; `row` and `write`
-//! are how jobs look on disk; `names` are their numbers; `push` notifies other processes, and `listen`
-//! receives their notifications; `watch` looks for what nobody notified; `connections` lends connections to `hosts`, each `bounded` by a
-//! deadline.
+//! Where to read: `store` is the public type; `backend` gives the engine of `quell-engine` its rows, with
+//! `load`, `scan` and `commit` for its steps, and `hanging`, `keyed`, `settings` and `schedules` for the
+//! kinds of rows; `hot` has the calls that are one statement of their own. `tx` opens a transaction and
+//! gives it the time; `row` and `write` are how jobs look on disk; `names` are their numbers; `push`
+//! notifies other processes, and `listen` receives their notifications; `watch` looks for what nobody
+//! notified; `connections` lends connections to `hosts`, each `bounded` by a deadline.
 //!
 //! Invariant: no claim or settlement trusts a caller's clock, and nothing waits for a caller's own
 //! transaction.
 
+#[macro_use]
+mod calls;
+
 mod alerts;
+mod backend;
 mod bounded;
 mod checkup;
-mod claim;
+mod commit;
 mod connections;
 mod counts;
 mod dead;
-mod effects;
+mod drafts;
 mod ends;
-mod enqueue;
 mod error;
-mod gather;
-mod heads;
+mod hanging;
 mod hosts;
+mod hot;
 mod idempotency;
 mod inbox;
+mod keyed;
 mod keys;
 mod leases;
-mod limit;
 mod listen;
-mod look;
-mod moving;
+mod load;
 mod names;
-mod opening;
-mod operate;
 mod options;
 mod parts;
 mod push;
 mod read;
-mod record;
 mod restored;
 mod row;
+mod scan;
 mod schedules;
 mod schema;
-mod settle;
+mod settings;
 mod sql;
+mod step;
 mod store;
-mod straight;
-mod trail;
 mod tries;
 mod tx;
-mod unreadable;
-mod warm;
 mod watch;
 mod workers;
 mod write;

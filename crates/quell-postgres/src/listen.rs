@@ -19,9 +19,9 @@ use crate::bounded::Bounded;
 use crate::ends::Ends;
 use crate::error::{explain, is_full, silent};
 use crate::hosts::Hosts;
+use crate::hot::trail::Trails;
 use crate::push::{FREED, Hint, Outbox};
 use crate::sql::Sql;
-use crate::trail::Trails;
 use crate::tx::tcp_settings;
 use crate::watch::Watch;
 

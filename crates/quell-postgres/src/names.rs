@@ -216,6 +216,11 @@ impl Names {
         Ok(())
     }
 
+    /// Notes the number of a task.
+    pub(crate) fn learn_task(&self, task: TaskName, id: i32) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).tasks.insert(task, id);
+    }
+
     /// Makes the lanes with these numbers known to this process.
     pub(crate) async fn load(
         &self,
@@ -223,18 +228,26 @@ impl Names {
         sql: &Sql,
         ids: impl Iterator<Item = i32>,
     ) -> Result<()> {
+        let Some(query) = self.lanes_query(sql, ids) else { return Ok(()) };
+        let rows = db.fetch_all(query).await.map_err(|e| explain("read names", e))?;
+        self.learn_lanes(&rows)
+    }
+
+    /// Asks for those of these lanes that this process does not know; none where it knows all.
+    pub(crate) fn lanes_query(&self, sql: &Sql, ids: impl Iterator<Item = i32>) -> Option<PgQuery> {
         const LANES: &str = "select l.id, l.task_id, q.name, t.name, l.priority
                from quell.lane l
                join quell.queue q on q.id = l.queue_id
                join quell.task t on t.id = l.task_id
               where l.id = any($1)";
         let unknown: HashSet<i32> = ids.filter(|id| self.lane(*id).is_none()).collect();
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        let query = sql.query(LANES).bind(unknown.into_iter().collect::<Vec<_>>());
-        let rows = db.fetch_all(query).await.map_err(|e| explain("read names", e))?;
-        for row in &rows {
+        let ids: Vec<i32> = unknown.into_iter().collect();
+        (!ids.is_empty()).then(|| sql.query(LANES).bind(ids))
+    }
+
+    /// Takes in what [`Names::lanes_query`] brought.
+    pub(crate) fn learn_lanes(&self, rows: &[PgRow]) -> Result<()> {
+        for row in rows {
             self.learn(Lane {
                 id: get(row, 0)?,
                 task_id: get(row, 1)?,

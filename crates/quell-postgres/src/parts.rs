@@ -154,7 +154,7 @@ macro_rules! strip {
     };
 }
 
-impl Tx<'_> {
+impl Tx {
     /// Removes what hangs on the jobs of a part that ended by then, in a batch of about `limit`; goes on
     /// where an earlier call has come, if the part was not emptied since.
     pub(crate) async fn strip_part(

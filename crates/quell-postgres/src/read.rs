@@ -1,23 +1,23 @@
 //! What operators read: one state of the store for each answer.
 
-use quell_core::alert::{AlertRow, Overview};
-use quell_core::schedule::{ScheduleInfo, Tick};
+use quell_core::alert::Overview;
+use quell_core::schedule::Tick;
 use quell_core::{
-    Attempt, Counts, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, JobState,
-    KeyAdvice, QueueInfo, QueueName, QueueSettings, Result, TaskInfo, TaskName,
+    Attempt, Effect, ExplainTarget, Explanation, Job, JobFilter, JobId, KeyAdvice, Past, QueueName,
+    QueueSettings, Result, TaskName,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{Postgres, QueryBuilder};
 use tracing::{error, warn};
 
-use crate::alerts::{ALL_ALERTS, decode_alert, decode_overview, overview_lanes, overview_query};
+use crate::alerts::{decode_overview, overview_lanes, overview_query};
 use crate::bounded::Bounded;
-use crate::error::{corrupt, explain};
-use crate::idempotency::{KEPT, decode_kept};
+use crate::error::explain;
+use crate::hanging::{ATTEMPTS, EFFECTS, PASTS, decode_effect, decode_past};
 use crate::leases::lease_until;
 use crate::names::Names;
 use crate::row::{blocked, decode, decode_attempt, get, job_columns, lane_of, signed, unsigned};
-use crate::schedules::{ALL_SCHEDULES, decode_schedule, decode_ticks, ticks_query};
+use crate::schedules::{decode_tick, ticks_query};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::Asked;
 
@@ -106,33 +106,10 @@ impl<'s> Reader<'s> {
         self.names.load(self.db, self.sql, lanes.into_iter()).await
     }
 
-    pub(crate) fn names(&self) -> &'s Names {
-        self.names
-    }
-
     pub(crate) async fn job(&mut self, id: JobId) -> Result<Option<Job>> {
         const JOB: &str = jobs_where!("j.id = $1");
         let rows = self.fetch("read a job", self.sql.query(JOB).bind(signed(id.get()))).await?;
         Ok(self.decode(&rows).await?.pop())
-    }
-
-    /// What came of a job, or of the heir that absorbed it (R19).
-    pub(crate) async fn result(&mut self, id: JobId) -> Result<Option<JobResult>> {
-        let mut id = id;
-        loop {
-            match self.job(id).await {
-                Ok(Some(Job { state: JobState::Absorbed, absorbed_by: Some(by), .. })) => id = by,
-                Ok(Some(job)) => return Ok(Some(JobResult::of(&job))),
-                Ok(None) => break,
-                Err(error) if error.unreadable_job() == Some(id) => {
-                    return Ok(Some(JobResult::unreadable(id, &error)));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let query = self.sql.query(KEPT).bind(signed(id.get()));
-        let rows = self.fetch("read a result", query).await?;
-        rows.first().map(|row| decode_kept(row, id)).transpose().map(Option::flatten)
     }
 
     /// A page of jobs, newest first. Rows that cannot be decoded are left out.
@@ -152,44 +129,25 @@ impl<'s> Reader<'s> {
         }
     }
 
-    pub(crate) async fn counts(&mut self) -> Result<Vec<Counts>> {
-        const COUNTS: &str = "select queue, task, state, jobs from quell.counts
-              order by queue collate \"C\", task collate \"C\", state";
-        let rows = self.fetch("count jobs", self.sql.query(COUNTS)).await?;
-        rows.iter().map(decode_counts).collect()
-    }
-
     /// A job's attempts, oldest first; the one on its row last.
     pub(crate) async fn attempts(&mut self, id: JobId) -> Result<Vec<Attempt>> {
-        const ATTEMPTS: &str = "select token, worker, started_at, ended_at, outcome, error
-               from quell.attempt where job_id = $1 order by token";
-        let query = self.sql.query(ATTEMPTS).bind(signed(id.get()));
+        let query = self.sql.query(ATTEMPTS).bind(vec![signed(id.get())]);
         let rows = self.fetch("read attempts", query).await?;
         let mut attempts = rows.iter().map(decode_attempt).collect::<Result<Vec<_>>>()?;
         attempts.extend(self.job(id).await?.and_then(|job| job.attempt_on_row()));
         Ok(attempts)
     }
 
-    pub(crate) async fn queues(&mut self) -> Result<Vec<QueueInfo>> {
-        let sql = "select name, settings from quell.queue where not deleted
-                    order by name collate \"C\"";
-        let rows = self.fetch("read queues", self.sql.query(sql)).await?;
-        let info =
-            |row: &PgRow| decode_queue(row).map(|(name, settings)| QueueInfo { name, settings });
-        rows.iter().map(info).collect()
+    async fn effects(&mut self, id: JobId) -> Result<Vec<Effect>> {
+        let query = self.sql.query(EFFECTS).bind(vec![signed(id.get())]);
+        self.fetch("read effects", query).await?.iter().map(decode_effect).collect()
     }
 
-    pub(crate) async fn tasks(&mut self) -> Result<Vec<TaskInfo>> {
-        let sql = "select name, settings from quell.task order by name collate \"C\"";
-        let rows = self.fetch("read tasks", self.sql.query(sql)).await?;
-        rows.iter()
-            .map(|row| {
-                let name: &str = get(row, 0)?;
-                let settings = serde_json::from_str(get(row, 1)?)
-                    .map_err(|error| corrupt(format_args!("settings of task {name}: {error}")))?;
-                Ok(TaskInfo { name: TaskName::new(name)?, settings })
-            })
-            .collect()
+    /// What a job was before someone edited or imported it.
+    async fn past(&mut self, id: JobId) -> Result<Past> {
+        let query = self.sql.query(PASTS).bind(vec![signed(id.get())]);
+        let rows = self.fetch("read what jobs were", query).await?;
+        Ok(rows.first().map(decode_past).transpose()?.unwrap_or_default())
     }
 
     pub(crate) async fn overview(&mut self, asked: Asked) -> Result<Overview> {
@@ -199,24 +157,10 @@ impl<'s> Reader<'s> {
         decode_overview(&rows, self.names)
     }
 
-    pub(crate) async fn alerts(&mut self) -> Result<Vec<AlertRow>> {
-        let rows = self.fetch("read alerts", self.sql.query(ALL_ALERTS)).await?;
-        rows.iter().map(decode_alert).collect()
-    }
-
-    pub(crate) async fn schedules(&mut self) -> Result<Vec<ScheduleInfo>> {
-        let rows = self.fetch("read schedules", self.sql.query(ALL_SCHEDULES)).await?;
-        let decode = |row| {
-            let decoded = decode_schedule(row).map(|row| row.info);
-            decoded.inspect_err(|error| error!(%error, "schedule left out of a list")).ok()
-        };
-        Ok(rows.iter().filter_map(decode).collect())
-    }
-
     /// The newest ticks among a job's triggers.
     async fn ticks(&mut self, job: JobId) -> Result<Vec<Tick>> {
         let rows = self.fetch("read ticks", ticks_query(self.sql, job)).await?;
-        decode_ticks(job, &rows)
+        Ok(Tick::newest(rows.iter().map(decode_tick).collect::<Result<_>>()?))
     }
 
     /// What happened, and why (R15).
@@ -311,16 +255,6 @@ fn select_page(sql: &Sql, filter: &JobFilter) -> QueryBuilder<Postgres> {
     let page = i64::try_from(filter.page()).unwrap_or(i64::MAX);
     query.push(" order by j.id desc limit ").push_bind(page);
     query
-}
-
-fn decode_counts(row: &PgRow) -> Result<Counts> {
-    let state = u8::try_from(get::<i16, _>(row, 2)?).ok().and_then(JobState::from_code);
-    Ok(Counts {
-        queue: QueueName::new(get::<&str, _>(row, 0)?)?,
-        task: TaskName::new(get::<&str, _>(row, 1)?)?,
-        state: state.ok_or_else(|| corrupt("the state of a job"))?,
-        jobs: unsigned(get(row, 3)?),
-    })
 }
 
 /// A row of name and settings.

@@ -1,62 +1,36 @@
-//! Schedules on disk (R36): loads the rows, lets the core decide, accepts the triggers of the ticks
-//! that fire, and writes both in one transaction.
+//! Schedules and their ticks (R36), as the engine's steps load and write them.
 //!
-//! Whoever fires ticks of a schedule holds its row; others pass it over, so each tick is one
+//! A step that fires ticks of a schedule holds its row, and others pass it over, so each tick is one
 //! trigger whatever number of workers ask. Looking for due ticks writes nothing.
 
 use std::collections::BTreeSet;
 
-use quell_core::history::Event;
-use quell_core::schedule::{
-    Fired, RECORD, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy, UNREADABLE_PAUSE,
-    no_such_schedule,
-};
-use quell_core::{Batch, Error, JobId, Receipt, Result, ScheduleName, Timestamp};
+use quell_core::schedule::{RECORD, Schedule, ScheduleInfo, ScheduleState, Tick, Ticked, TickedBy};
+use quell_core::{JobId, Result, ScheduleName, Timestamp};
+use quell_engine::{Entry, Place, Row, RowName, Scan, Seen};
 use sqlx::postgres::PgRow;
-use tracing::error;
 
+use crate::backend::PostgresBackend;
 use crate::connections::Connections;
 use crate::error::corrupt;
-use crate::row::{get, optional_time, signed, time};
+use crate::row::{get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
+use crate::step::Step;
 use crate::tx::{Asked, Tx, first, read};
-
-/// A schedule and its number.
-#[derive(Debug)]
-pub(crate) struct Row {
-    id: i32,
-    pub(crate) info: ScheduleInfo,
-}
-
-/// What [`decode_schedule`] reads.
-macro_rules! select {
-    ($rest:literal) => {
-        concat!(
-            "select id, name, schedule, paused, handled_at, last_at, next_at from quell.schedule ",
-            $rest
-        )
-    };
-}
-
-pub(crate) const ALL_SCHEDULES: &str = select!("order by name collate \"C\"");
 
 /// Looks, without writing, when the next tick is due; `fired` is empty.
 pub(crate) async fn look_for_ticks(pool: &Connections, sql: &Sql, asked: Asked) -> Result<Ticked> {
+    const LOOK: &str = "select quell.peek($1, $2),
+                (select next_at from quell.schedule where next_at is not null
+                  order by next_at, name limit 1)";
     let rows = read(pool, sql, "look for due ticks", asked.bind(sql.query(LOOK))).await?;
-    decode_look(first(&rows)?)
-}
-
-const LOOK: &str = "select quell.peek($1, $2),
-            (select next_at from quell.schedule where next_at is not null
-              order by next_at, name limit 1)";
-
-fn decode_look(row: &PgRow) -> Result<Ticked> {
+    let row = first(&rows)?;
     Ok(Ticked { now: time(row, 0)?, fired: Vec::new(), next: optional_time(row, 1)? })
 }
 
 /// The newest ticks among a job's triggers.
 pub(crate) fn ticks_query(sql: &Sql, job: JobId) -> PgQuery {
-    const TICKS: &str = "select s.name, t.tick_at, t.backfilled
+    const TICKS: &str = "select s.name, t.tick_at, t.job_id, t.backfilled
            from quell.tick_fired t join quell.schedule s on s.id = t.schedule_id
           where t.job_id = $1 order by t.tick_at desc limit $2";
     // Those of one moment are chosen by name, which would need a sort here.
@@ -65,114 +39,202 @@ pub(crate) fn ticks_query(sql: &Sql, job: JobId) -> PgQuery {
     query.bind(i64::try_from(ENOUGH).unwrap_or(i64::MAX))
 }
 
-/// What [`ticks_query`] brought.
-pub(crate) fn decode_ticks(job: JobId, rows: &[PgRow]) -> Result<Vec<Tick>> {
-    let decode = |row: &PgRow| {
-        let by = if get(row, 2)? { TickedBy::Backfill } else { TickedBy::Plan };
-        let schedule = ScheduleName::new(get::<&str, _>(row, 0)?)?;
-        Ok(Tick { schedule, tick: time(row, 1)?, job: Some(job), by })
-    };
-    Ok(Tick::newest(rows.iter().map(decode).collect::<Result<_>>()?))
+/// A row of a tick: the schedule's name, the time, the job, and whether a backfill fired it.
+pub(crate) fn decode_tick(row: &PgRow) -> Result<Tick> {
+    let by = if get(row, 3)? { TickedBy::Backfill } else { TickedBy::Plan };
+    let job = get::<Option<i64>, _>(row, 2)?.map(|id| JobId::new(unsigned(id)));
+    Ok(Tick { schedule: ScheduleName::new(get::<&str, _>(row, 0)?)?, tick: time(row, 1)?, job, by })
 }
 
-impl Tx<'_> {
-    pub(crate) async fn set_schedule(&mut self, schedule: &Schedule) -> Result<()> {
-        const INSERT: &str = "insert into quell.schedule (name, schedule, handled_at, next_at)
-             values ($1, $2, $3, $4)";
-        let found = self.find_schedule(&schedule.name).await?;
-        self.read_clock().await?;
-        let Some(mut row) = found else {
-            let info = ScheduleInfo::new(schedule.clone(), self.now);
-            // Fails, to be tried again, where another call made it a moment earlier.
+impl PostgresBackend {
+    /// Loads schedules and ticks.
+    pub(crate) async fn load_schedules(
+        &self,
+        step: &mut Step,
+        names: &BTreeSet<RowName>,
+        found: &mut Vec<(RowName, Row)>,
+    ) -> Result<()> {
+        const SCHEDULES: &str = "select name, schedule, paused, handled_at, last_at, next_at
+               from quell.schedule where name = any($1)";
+        const LOCK: &str = "select name, schedule, paused, handled_at, last_at, next_at
+               from quell.schedule where name = any($1) order by name collate \"C\" for update";
+        // Each is looked up by itself: a join that was planned while the table was empty reads all.
+        const TICKS: &str = "select k.name, t.tick_at, t.job_id, t.backfilled
+               from unnest($1::text[], $2::bigint[]) k (name, at)
+              cross join lateral (
+                    select * from quell.tick_fired f
+                     where f.schedule_id = (select s.id from quell.schedule s
+                                             where s.name = k.name)
+                       and f.tick_at = k.at
+                    offset 0) t";
+        let schedules = names.iter().filter_map(|name| match name {
+            RowName::Schedule(name) => Some(name.as_str().to_owned()),
+            _ => None,
+        });
+        let schedules: Vec<String> = schedules.collect();
+        if !schedules.is_empty() {
+            let sql = if step.writes() { LOCK } else { SCHEDULES };
+            let query = self.sql.query(sql).bind(schedules);
+            let rows = step.fetch(self, "read schedules", query).await?;
+            if step.writes() {
+                self.read_clock(step).await?;
+            }
+            for row in &rows {
+                let info = decode_schedule(row)?;
+                let name = info.schedule.name.clone();
+                found.push((RowName::Schedule(name), Row::Schedule(Box::new(info))));
+            }
+        }
+        let ticks = names.iter().filter_map(|name| match name {
+            RowName::Tick(name, at) => Some((name.as_str().to_owned(), at.as_micros())),
+            _ => None,
+        });
+        let (schedules, times): (Vec<String>, Vec<i64>) = ticks.unzip();
+        if schedules.is_empty() {
+            return Ok(());
+        }
+        let query = self.sql.query(TICKS).bind(schedules).bind(times);
+        for row in &step.fetch(self, "read ticks", query).await? {
+            let tick = decode_tick(row)?;
+            found.push((RowName::Tick(tick.schedule.clone(), tick.tick), Row::Tick(tick)));
+        }
+        Ok(())
+    }
+
+    /// Schedules by when they tick next. A step that writes locks them, and passes over those of others.
+    pub(crate) async fn planned(&self, step: &mut Step, scan: &Scan) -> Result<Seen> {
+        const PLAN: &str = "select name, next_at from quell.schedule
+              where next_at is not null and next_at <= $1
+              order by next_at, name collate \"C\" limit $2";
+        const LOCK: &str = "select name, next_at from quell.schedule
+              where next_at is not null and next_at <= $1
+              order by next_at, name collate \"C\" limit $2 for update skip locked";
+        let query = self.sql.query(if step.writes() { LOCK } else { PLAN });
+        let query = query.bind(scan.to.unwrap_or(Timestamp::MAX).as_micros());
+        let query = query.bind(i64::try_from(scan.limit).unwrap_or(i64::MAX));
+        let rows = step.fetch(self, "read due schedules", query).await?;
+        let entry = |row: &PgRow| {
+            let name = RowName::Schedule(ScheduleName::new(get::<&str, _>(row, 0)?)?);
+            Ok(Entry { place: Place::at(time(row, 1)?), name, note: None })
+        };
+        let entries = rows.iter().map(entry).collect::<Result<Vec<Entry>>>()?;
+        Ok(Seen { more: entries.len() >= scan.limit, entries })
+    }
+
+    /// The ticks of a schedule that fired, by when they were due.
+    pub(crate) async fn fired(
+        &self,
+        step: &mut Step,
+        schedule: &ScheduleName,
+        scan: &Scan,
+    ) -> Result<Seen> {
+        const FIRED: &str = "select t.tick_at from quell.tick_fired t
+              where t.schedule_id = (select s.id from quell.schedule s where s.name = $1)
+                and t.tick_at >= $2 and t.tick_at <= $3 and t.tick_at > $4
+              order by t.tick_at limit $5";
+        let after = scan.after.as_ref().map_or(Timestamp::MIN, |(place, _)| place.at);
+        let micros = |at: Option<Timestamp>, or: Timestamp| at.unwrap_or(or).as_micros();
+        let query = self.sql.query(FIRED).bind(schedule.as_str().to_owned());
+        let query = query.bind(micros(scan.from, Timestamp::MIN));
+        let query = query.bind(micros(scan.to, Timestamp::MAX)).bind(after.as_micros());
+        let query = query.bind(i64::try_from(scan.limit).unwrap_or(i64::MAX));
+        let rows = step.fetch(self, "read ticks", query).await?;
+        let entry = |row: &PgRow| {
+            let at = time(row, 0)?;
+            let name = RowName::Tick(schedule.clone(), at);
+            Ok(Entry { place: Place::at(at), name, note: None })
+        };
+        let entries = rows.iter().map(entry).collect::<Result<Vec<Entry>>>()?;
+        Ok(Seen { more: entries.len() >= scan.limit, entries })
+    }
+}
+
+impl Tx {
+    /// Writes schedules, removes them with their ticks, and records ticks. Another call that makes a
+    /// schedule of the same name a moment earlier lets this one start over.
+    pub(crate) async fn write_schedules(
+        &mut self,
+        step: &Step,
+        schedules: &[(ScheduleName, Option<ScheduleInfo>)],
+    ) -> Result<()> {
+        const INSERT: &str = "insert into quell.schedule
+                (name, schedule, paused, handled_at, last_at, next_at)
+             values ($1, $2, $3, $4, $5, $6)";
+        const UPDATE: &str = "update quell.schedule
+                set schedule = $2, paused = $3, handled_at = $4, last_at = $5, next_at = $6
+              where name = $1";
+        const REMOVE: [&str; 2] = [
+            "delete from quell.tick_fired
+              where schedule_id = (select id from quell.schedule where name = $1)",
+            "delete from quell.schedule where name = $1",
+        ];
+        for (name, info) in schedules {
+            let text = name.as_str().to_owned();
+            let Some(info) = info else {
+                for sql in REMOVE {
+                    self.run("remove a schedule", self.sql.query(sql).bind(text.clone())).await?;
+                }
+                continue;
+            };
+            let is_there = step.there.contains(&RowName::Schedule(name.clone()));
+            let schedule = serde_json::to_string(&info.schedule)
+                .map_err(|error| corrupt(format_args!("schedule {name}: {error}")))?;
             let query = self
                 .sql
-                .query(INSERT)
-                .bind(schedule.name.as_str().to_owned())
-                .bind(json(schedule)?)
+                .query(if is_there { UPDATE } else { INSERT })
+                .bind(text)
+                .bind(schedule)
+                .bind(info.state == ScheduleState::Paused)
                 .bind(info.handled.as_micros())
+                .bind(info.last.map(Timestamp::as_micros))
                 .bind(info.next.map(Timestamp::as_micros));
-            self.run("make a schedule", query).await?;
-            self.schedule_changed(info);
-            return Ok(());
-        };
-        if row.info.set(schedule, self.now) {
-            self.write_schedule(&row).await?;
-            self.schedule_changed(row.info);
+            self.run("write a schedule", query).await?;
         }
         Ok(())
     }
 
-    pub(crate) async fn set_schedule_state(
+    /// Records ticks that fired, and forgets others.
+    pub(crate) async fn write_ticks(
         &mut self,
-        name: &ScheduleName,
-        state: ScheduleState,
+        ticks: &[(ScheduleName, Timestamp, Option<Tick>)],
     ) -> Result<()> {
-        let mut row = self.known_schedule(name).await?;
-        if row.info.switch(state, self.now) {
-            self.write_schedule(&row).await?;
-            self.schedule_changed(row.info);
+        const RECORD: &str =
+            "insert into quell.tick_fired (schedule_id, tick_at, job_id, backfilled)
+             select s.id, t.at, t.job, t.backfilled
+               from unnest($1::text[], $2::bigint[], $3::bigint[], $4::bool[])
+                    t (name, at, job, backfilled)
+              cross join lateral (
+                    select id from quell.schedule where name = t.name offset 0) s";
+        // The schedule is locked by this call, so its ticks stay where they are.
+        const FORGET: &str = "delete from quell.tick_fired where ctid = any(array(
+                    select t.place
+                      from unnest($1::text[], $2::bigint[]) k (name, at)
+                     cross join lateral (
+                           select f.ctid as place from quell.tick_fired f
+                            where f.schedule_id = (select s.id from quell.schedule s
+                                                    where s.name = k.name)
+                              and f.tick_at = k.at
+                           offset 0) t))";
+        let (gone, fired): (Vec<_>, Vec<_>) = ticks.iter().partition(|(.., tick)| tick.is_none());
+        let names =
+            |ticks: &[&(ScheduleName, Timestamp, Option<Tick>)]| -> (Vec<String>, Vec<i64>) {
+                ticks.iter().map(|(name, at, _)| (name.as_str().to_owned(), at.as_micros())).unzip()
+            };
+        if !gone.is_empty() {
+            let (schedules, times) = names(&gone);
+            let query = self.sql.query(FORGET).bind(schedules).bind(times);
+            self.run("forget ticks", query).await?;
         }
-        Ok(())
-    }
-
-    pub(crate) async fn delete_schedule(&mut self, name: &ScheduleName) -> Result<()> {
-        const DELETES: [&str; 2] = [
-            "delete from quell.tick_fired where schedule_id = $1",
-            "delete from quell.schedule where id = $1",
-        ];
-        let row = self.known_schedule(name).await?;
-        for sql in DELETES {
-            self.run("remove a schedule", self.sql.query(sql).bind(row.id)).await?;
+        if fired.is_empty() {
+            return Ok(());
         }
-        let (t, schedule) = (self.now, name.clone());
-        self.tell(|| Event::Unscheduled { t, schedule });
-        Ok(())
-    }
-
-    /// Fires what is due, in the order in which it became due.
-    pub(crate) async fn fire_due(&mut self, limit: usize) -> Result<Ticked> {
-        let (mut due, mut planned) = (self.due_schedules(limit).await?, Vec::new());
-        for (at, row) in due.iter_mut().enumerate() {
-            let known = self.fired_between(row.id, row.info.handled, self.now).await?;
-            let ticks = row.info.due(self.now, limit.saturating_sub(planned.len()), &known);
-            planned.extend(ticks.into_iter().map(|tick| (at, tick)));
-        }
-        let fired = self.fire(&due, &planned, TickedBy::Plan).await?;
-        for row in &due {
-            self.write_schedule(row).await?;
-        }
-        let query = self.asked_now().bind(self.sql.query(LOOK));
-        let rows = self.fetch("look for due ticks", query).await?;
-        Ok(Ticked { now: self.now, fired, next: decode_look(first(&rows)?)?.next })
-    }
-
-    pub(crate) async fn run_schedule(&mut self, name: &ScheduleName) -> Result<Receipt> {
-        let row = self.known_schedule(name).await?;
-        let place = self.told();
-        let mut receipts = self.accept_promised(&[Batch::one(row.info.schedule.trigger)]).await?;
-        let receipt = receipts.pop().transpose()?.and_then(|mut of_batch| of_batch.pop());
-        let receipt = receipt.ok_or_else(|| corrupt("the receipt of a schedule"))?;
-        let (t, schedule, told) = (self.now, name.clone(), receipt.clone());
-        self.tell_at(place, || Event::ScheduleRun { t, schedule, receipt: told });
-        Ok(receipt)
-    }
-
-    pub(crate) async fn backfill(
-        &mut self,
-        name: &ScheduleName,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<u64> {
-        let mut row = self.known_schedule(name).await?;
-        let known = self.fired_between(row.id, from, to).await?;
-        let ticks = row.info.backfill(from, to, self.now, &known)?;
-        let planned: Vec<_> = ticks.into_iter().map(|tick| (0, tick)).collect();
-        let rows = [row];
-        let fired = self.fire(&rows, &planned, TickedBy::Backfill).await?;
-        for row in rows.iter().filter(|_| !fired.is_empty()) {
-            self.write_schedule(row).await?;
-        }
-        Ok(u64::try_from(fired.len()).unwrap_or(u64::MAX))
+        let (schedules, times) = names(&fired);
+        let ticks = || fired.iter().filter_map(|(.., tick)| tick.as_ref());
+        let jobs = ticks().map(|tick| tick.job.map(|job| signed(job.get())));
+        let query = self.sql.query(RECORD).bind(schedules).bind(times);
+        let query = query.bind(jobs.collect::<Vec<Option<i64>>>());
+        let query = query.bind(ticks().map(|one| one.by == TickedBy::Backfill).collect::<Vec<_>>());
+        self.run("record ticks", query).await
     }
 
     /// Forgets ticks that no backfill can reach any more.
@@ -185,134 +247,23 @@ impl Tx<'_> {
         self.run_counted("forget old ticks", query).await
     }
 
-    /// Accepts the triggers of ticks, each of the schedule at its place in `rows`, and keeps on
-    /// record that they fired.
-    async fn fire(
-        &mut self,
-        rows: &[Row],
-        planned: &[(usize, Timestamp)],
-        by: TickedBy,
-    ) -> Result<Vec<Fired>> {
-        const RECORD_TICKS: &str = "insert into quell.tick_fired
-                (schedule_id, tick_at, job_id, backfilled)
-             select id, at, job, $4 from unnest($1::int[], $2::bigint[], $3::bigint[]) t (id, at, job)";
-        let planned: Vec<(&Row, Timestamp)> =
-            planned.iter().filter_map(|(at, tick)| Some((rows.get(*at)?, *tick))).collect();
-        if planned.is_empty() {
-            return Ok(Vec::new());
+    /// Puts schedules off that cannot be decoded (R25).
+    pub(crate) async fn postpone(&mut self, schedules: &[(ScheduleName, Timestamp)]) -> Result<()> {
+        const POSTPONE: &str = "update quell.schedule set next_at = $2 where name = $1";
+        for (name, at) in schedules {
+            let query = self.sql.query(POSTPONE).bind(name.as_str().to_owned());
+            self.run("postpone a schedule", query.bind(at.as_micros())).await?;
         }
-        let batch = |(row, _): &(&Row, _)| Batch::one(row.info.schedule.trigger.clone());
-        let batches: Vec<Batch> = planned.iter().map(batch).collect();
-        // The time by which the ticks were chosen: to accept them may take until the next one.
-        let (t, place) = (self.now, self.told());
-        let receipts =
-            self.accept_promised(&batches).await?.into_iter().collect::<Result<Vec<_>>>()?;
-        let mut fired = Vec::with_capacity(planned.len());
-        let (mut ids, mut times, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
-        for ((row, tick), receipt) in planned.into_iter().zip(receipts.into_iter().flatten()) {
-            ids.push(row.id);
-            times.push(tick.as_micros());
-            jobs.push(receipt.job().map(|job| signed(job.get())));
-            let one = Fired::new(&row.info.schedule, tick, receipt);
-            self.tell_at(place + fired.len(), || Event::ticked(t, &one, by));
-            fired.push(one);
-        }
-        let query = self.sql.query(RECORD_TICKS).bind(ids).bind(times).bind(jobs);
-        self.run("record ticks", query.bind(by == TickedBy::Backfill)).await?;
-        Ok(fired)
+        Ok(())
     }
-
-    /// Schedules that are due, locked; those that another call is firing are passed over.
-    async fn due_schedules(&mut self, limit: usize) -> Result<Vec<Row>> {
-        self.read_clock().await?;
-        let due = select!(
-            "where next_at <= $1 order by next_at, name collate \"C\" limit $2
-               for update skip locked"
-        );
-        let query = self.sql.query(due).bind(self.now.as_micros());
-        let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
-        let mut due = Vec::new();
-        for row in &self.fetch("read due schedules", query).await? {
-            match decode_schedule(row) {
-                Ok(schedule) => due.push(schedule),
-                Err(error) => self.postpone(get(row, 0)?, &error).await?,
-            }
-        }
-        Ok(due)
-    }
-
-    /// R25: a schedule that cannot be decoded is tried again later, by a process that may know how,
-    /// and stops no other. Its missed ticks follow its `catch_up` then.
-    async fn postpone(&mut self, schedule: i32, error: &Error) -> Result<()> {
-        error!(%error, "schedule cannot be decoded, trying again");
-        let query = self.sql.query("update quell.schedule set next_at = $2 where id = $1");
-        let query = query.bind(schedule).bind((self.now + UNREADABLE_PAUSE).as_micros());
-        self.run("postpone a schedule", query).await
-    }
-
-    async fn find_schedule(&mut self, name: &ScheduleName) -> Result<Option<Row>> {
-        let query = self.sql.query(select!("where name = $1 for update"));
-        let rows = self.fetch("read a schedule", query.bind(name.as_str().to_owned())).await?;
-        rows.first().map(decode_schedule).transpose()
-    }
-
-    async fn known_schedule(&mut self, name: &ScheduleName) -> Result<Row> {
-        let found = self.find_schedule(name).await?;
-        self.read_clock().await?;
-        found.ok_or_else(|| no_such_schedule(name))
-    }
-
-    async fn fired_between(
-        &mut self,
-        schedule: i32,
-        from: Timestamp,
-        to: Timestamp,
-    ) -> Result<BTreeSet<Timestamp>> {
-        const FIRED: &str = "select tick_at from quell.tick_fired
-              where schedule_id = $1 and tick_at between $2 and $3";
-        let query = self.sql.query(FIRED).bind(schedule).bind(from.as_micros());
-        let rows = self.fetch("read ticks", query.bind(to.as_micros())).await?;
-        rows.iter().map(|row| time(row, 0)).collect()
-    }
-
-    async fn write_schedule(&mut self, row: &Row) -> Result<()> {
-        const UPDATE: &str = "update quell.schedule
-                set schedule = $2, paused = $3, handled_at = $4, last_at = $5, next_at = $6
-              where id = $1";
-        let Row { id, info } = row;
-        let query = self
-            .sql
-            .query(UPDATE)
-            .bind(*id)
-            .bind(json(&info.schedule)?)
-            .bind(info.state == ScheduleState::Paused)
-            .bind(info.handled.as_micros())
-            .bind(info.last.map(Timestamp::as_micros))
-            .bind(info.next.map(Timestamp::as_micros));
-        self.run("write a schedule", query).await
-    }
-
-    /// Tells workers, who sleep until the next tick they know of, and the history.
-    fn schedule_changed(&mut self, info: ScheduleInfo) {
-        self.news.next_tick = self.news.next_tick.into_iter().chain(info.next).min();
-        let t = self.now;
-        self.tell(|| Event::schedule(t, &info));
-    }
-}
-
-fn json(schedule: &Schedule) -> Result<String> {
-    let name = &schedule.name;
-    serde_json::to_string(schedule)
-        .map_err(|error| corrupt(format_args!("schedule {name}: {error}")))
 }
 
 /// A row of a schedule.
-pub(crate) fn decode_schedule(row: &PgRow) -> Result<Row> {
-    let name: &str = get(row, 1)?;
-    let schedule: Schedule = serde_json::from_str(get(row, 2)?)
+fn decode_schedule(row: &PgRow) -> Result<ScheduleInfo> {
+    let name: &str = get(row, 0)?;
+    let schedule: Schedule = serde_json::from_str(get(row, 1)?)
         .map_err(|error| corrupt(format_args!("schedule {name}: {error}")))?;
-    let state = if get(row, 3)? { ScheduleState::Paused } else { ScheduleState::Active };
-    let (last, next) = (optional_time(row, 5)?, optional_time(row, 6)?);
-    let info = ScheduleInfo { schedule, state, handled: time(row, 4)?, last, next };
-    Ok(Row { id: get(row, 0)?, info })
+    let state = if get(row, 2)? { ScheduleState::Paused } else { ScheduleState::Active };
+    let (last, next) = (optional_time(row, 4)?, optional_time(row, 5)?);
+    Ok(ScheduleInfo { schedule, state, handled: time(row, 3)?, last, next })
 }

@@ -95,6 +95,31 @@ pub(crate) struct News {
 }
 
 impl News {
+    /// What a step of the engine tells.
+    pub(crate) fn of(told: &quell_core::part::News) -> Self {
+        News {
+            wakes: told.wakes.iter().map(|(queue, due)| (queue.clone(), *due)).collect(),
+            next_tick: told.next_tick,
+            ended: told.ended.clone(),
+            cancelled: told.cancelled.clone(),
+            events: told.events.clone(),
+            ..News::default()
+        }
+    }
+
+    /// Takes in what comes after it.
+    pub(crate) fn append(&mut self, news: News) {
+        for (queue, due) in &news.wakes {
+            self.wake(queue, *due);
+        }
+        self.frees.extend(news.frees);
+        self.wakes_all |= news.wakes_all;
+        self.next_tick = self.next_tick.into_iter().chain(news.next_tick).min();
+        self.ended.extend(news.ended);
+        self.cancelled.extend(news.cancelled);
+        self.events.extend(news.events);
+    }
+
     /// Notes that something in `queue` is due at `due`.
     pub(crate) fn wake(&mut self, queue: &QueueName, due: Timestamp) {
         match self.wakes.get_mut(queue) {
@@ -156,10 +181,10 @@ impl Open {
 
 /// An open transaction.
 #[derive(Debug)]
-pub(crate) struct Tx<'s> {
+pub(crate) struct Tx {
     open: Open,
-    pub(crate) sql: &'s Sql,
-    pub(crate) names: &'s Names,
+    pub(crate) sql: Arc<Sql>,
+    pub(crate) names: Arc<Names>,
     /// When the call takes effect: see [`Tx::read_clock`].
     pub(crate) now: Timestamp,
     pub(crate) asked: Asked,
@@ -189,12 +214,11 @@ impl Unnamed {
     }
 }
 
-impl<'s> Tx<'s> {
-    /// Begins a transaction at the store's time, with what [`opening`](crate::opening::opening) says.
+impl Tx {
+    /// Begins a transaction at the store's time, with what [`opening`](crate::hot::opening::opening) says.
     pub(crate) async fn begin(
         pool: &Connections,
-        sql: &'s Sql,
-        names: &'s Names,
+        (sql, names): (&Arc<Sql>, &Arc<Names>),
         asked: Asked,
         has_history: bool,
         opening: Option<String>,
@@ -222,8 +246,8 @@ impl<'s> Tx<'s> {
         };
         Ok(Tx {
             open,
-            sql,
-            names,
+            sql: Arc::clone(sql),
+            names: Arc::clone(names),
             now,
             asked,
             inbox_waits,
@@ -317,18 +341,6 @@ impl<'s> Tx<'s> {
         if self.has_history {
             self.news.events.push(event());
         }
-    }
-
-    /// Puts what happened before what it led to, which is told from `place` on.
-    pub(crate) fn tell_at(&mut self, place: usize, event: impl FnOnce() -> Event) {
-        if self.has_history {
-            self.news.events.insert(place.min(self.news.events.len()), event());
-        }
-    }
-
-    /// Where the next event comes.
-    pub(crate) fn told(&self) -> usize {
-        self.news.events.len()
     }
 }
 

@@ -18,9 +18,9 @@ use tracing::debug;
 
 use crate::PostgresStore;
 use crate::connections::Connections;
+use crate::hot::trail::RARELY;
 use crate::row::get;
 use crate::sql::Sql;
-use crate::trail::RARELY;
 use crate::tx::{first, one_shot, read};
 
 /// Between two looks.
@@ -135,8 +135,9 @@ impl PostgresStore {
     /// [`ErrorKind::ReadOnly`](quell_core::ErrorKind::ReadOnly) for a role without the rights of a
     /// worker; else what the database says.
     pub async fn notify_in_transactions(&self, enabled: bool) -> Result<()> {
-        let query = self.sql.query("select quell.notify_in_transactions($1)").bind(enabled);
-        one_shot(&self.pool, &self.sql, query).await.map(drop)
+        let by = self.backend();
+        let query = by.sql.query("select quell.notify_in_transactions($1)").bind(enabled);
+        one_shot(&by.pool, &by.sql, query).await.map(drop)
     }
 }
 

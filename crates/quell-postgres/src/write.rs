@@ -92,7 +92,7 @@ pub(crate) fn insert_plain(
     Ok(query.bind(counted_lanes).bind(counts))
 }
 
-impl Tx<'_> {
+impl Tx {
     /// Jobs with their lanes. Fails, to be tried again, where a lane has no number yet.
     fn laned<'j>(&mut self, jobs: &[&'j Job]) -> Result<Vec<Laned<'j>>> {
         let mut laned = Vec::with_capacity(jobs.len());

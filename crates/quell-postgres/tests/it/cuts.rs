@@ -147,10 +147,10 @@ impl Ground {
             if case.cold {
                 self.idle().await;
             }
-            // Behind its begin, which would be made again on another connection.
+            // Behind its begin: what is a single read would be made again on another connection.
             let closes = async || {
                 self.proxy.set(Some(Cut::Before(40)));
-                let answer = self.cut_off.queues().await;
+                let answer = self.cut_off.attempts(FIRST).await;
                 self.proxy.unset().1 && answer.is_err()
             };
             until("no connection is left", closes).await;

@@ -14,10 +14,10 @@ use quell_core::line::{DueLane, Line};
 use quell_core::{Key, Result, Timestamp};
 use sqlx::postgres::PgRow;
 
-use crate::look::{Look, Looking, joint};
+use crate::hot::look::{Look, Looking, joint};
+use crate::hot::trail::{At, Part};
 use crate::row::{blocked, get, optional_time, time};
 use crate::sql::PgQuery;
-use crate::trail::{At, Part};
 use crate::tx::Tx;
 
 /// Partitions whose heads are replaced in one statement.
@@ -201,7 +201,7 @@ fn at(row: &PgRow, column: usize) -> Result<Option<At>> {
     due.map(|due| Ok((due, get(row, column + 1)?))).transpose()
 }
 
-impl Tx<'_> {
+impl Tx {
     /// Replaces the heads of these partitions, [`RAISED`] at most, by the places of their first jobs. Leaves
     /// partitions in which another transaction is writing a job.
     pub(crate) async fn raise_heads(&mut self, stale: &[Stale]) -> Result<()> {

@@ -7,19 +7,17 @@ use std::time::{Duration, Instant};
 use quell_core::{Claim, Claimed, QueueName, Result, TaskName, Timestamp, WorkerId};
 use tokio::sync::Mutex;
 
-use super::PostgresStore;
-use crate::claim::Winding;
-use crate::error::wants_retry;
-use crate::heads::{RAISED, Stale};
-use crate::look::{Alone, Look, Looking, base_of};
-use crate::trail::{Places, Reached, Read};
-use crate::tries::Tries;
-use crate::tx::{News, Tx};
+use crate::backend::PostgresBackend;
+use crate::hot::claim::Winding;
+use crate::hot::heads::{RAISED, Stale};
+use crate::hot::look::{Alone, Look, Looking, base_of};
+use crate::hot::trail::{Places, Reached, Read};
+use crate::tx::News;
 
 /// When to look again at an inbox that another call was folding.
 const FOLDED_ELSEWHERE: Duration = Duration::from_millis(250);
 
-impl PostgresStore {
+impl PostgresBackend {
     /// What the claims of a queue with limits pass one by one.
     fn gate(&self, queue: &QueueName) -> Option<Arc<Mutex<()>>> {
         self.limited.read().unwrap_or_else(PoisonError::into_inner).get(queue).cloned()
@@ -53,7 +51,7 @@ impl PostgresStore {
         Ok(is_straight)
     }
 
-    pub(super) async fn look(
+    pub(crate) async fn look(
         &self,
         now: Option<Timestamp>,
         (queue, tasks, worker): (&QueueName, &[TaskName], Option<&WorkerId>),
@@ -102,7 +100,7 @@ impl PostgresStore {
     }
 
     /// Starts what is due: in one statement where that does, else in a transaction of several.
-    pub(super) async fn claim_due(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
+    pub(crate) async fn claim_due(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
         let queue = &claim.queue;
         if claim.limit > 0
             && !self.is_winding(queue)
@@ -119,7 +117,7 @@ impl PostgresStore {
             // Each for itself: where there are very many, what is done stays done.
             let stale: Vec<Stale> = before.stale.iter().copied().collect();
             for stale in stale.chunks(RAISED) {
-                write!(self, now, |tx| tx.raise_heads(stale).await?)?;
+                writing!(self, now, |tx| tx.raise_heads(stale).await?)?;
             }
         }
         if !is_due {
@@ -142,7 +140,7 @@ impl PostgresStore {
         };
         // What waited for its turn meanwhile is no cost of the claim.
         let began = Instant::now();
-        let (mut claimed, reached) = write!(self, now, |tx| {
+        let (mut claimed, reached) = writing!(self, now, |tx| {
             let Winding { jobs, mut next, rated, reached } = tx.claim(claim, &from).await?;
             if tx.inbox_waits {
                 // Another call folds the inbox. If it dies, no notification comes.

@@ -9,7 +9,7 @@ use quell_core::limit::PartitionUsed;
 use quell_core::line::Line;
 use quell_core::{Key, QueueName, QueueSettings, Rate, Result, Timestamp};
 
-use crate::look::{Ask, Looking};
+use crate::hot::look::{Ask, Looking};
 use crate::row::{get, optional_time};
 use crate::tx::Tx;
 
@@ -122,7 +122,7 @@ async fn count_starts(
     Ok(counted)
 }
 
-impl Tx<'_> {
+impl Tx {
     /// Puts starts on record, by partition, where a rate counts them.
     pub(crate) async fn record_starts(
         &mut self,

@@ -3,6 +3,7 @@
 //! Triggers of one key fold in memory, so a hot key costs one row write per commit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use quell_core::accept::{Refused, accept, accept_promised};
 use quell_core::history::Event;
@@ -77,7 +78,7 @@ impl Numbers {
     }
 }
 
-impl Tx<'_> {
+impl Tx {
     /// Accepts batches that were promised before, each whole or not at all: those of committed
     /// transactions and of schedules. The names in them are known.
     pub(crate) async fn accept_promised(
@@ -168,7 +169,7 @@ impl Tx<'_> {
         self.know_lanes(&rows).await?;
         let mut windows = Vec::with_capacity(rows.len());
         for row in &rows {
-            let job = decode(row, self.names)?;
+            let job = decode(row, &self.names)?;
             // The lock may have been waited for, and the row have moved on.
             if let (JobState::Scheduled, Some(key)) = (job.state, job.key.clone()) {
                 windows.push(((job.task.clone(), key), job));
@@ -217,15 +218,15 @@ impl Tx<'_> {
         let ids: Vec<i64> = ids.iter().map(|id| signed(id.get())).collect();
         let rows = self.fetch("read jobs", self.sql.query(sql).bind(ids)).await?;
         self.know_lanes(&rows).await?;
-        let jobs = rows.iter().map(|row| decode(row, self.names));
+        let jobs = rows.iter().map(|row| decode(row, &self.names));
         jobs.map(|job| job.map(|job| (job.id, job))).collect()
     }
 
     /// Makes the lanes of these rows known, which another process may have made.
     pub(crate) async fn know_lanes(&mut self, rows: &[PgRow]) -> Result<()> {
         let ids = rows.iter().map(lane_of).collect::<Result<Vec<i32>>>()?;
-        let (names, sql) = (self.names, self.sql);
-        names.load(self.db(), sql, ids.into_iter()).await
+        let (names, sql) = (Arc::clone(&self.names), Arc::clone(&self.sql));
+        names.load(self.db(), &sql, ids.into_iter()).await
     }
 
     async fn load_thresholds(

@@ -1,38 +1,16 @@
-//! Upkeep: taking back leases that lapsed (R21), and removing what has expired (R37).
+//! Removing what has expired (R37): whole parts of the ended jobs, and the rest in small batches.
 
 use std::sync::PoisonError;
 
-use quell_core::{Lapsed, Pruned, Result, Retention, Timestamp};
+use quell_core::{Pruned, Result, Retention, Timestamp};
 
-use super::PostgresStore;
-use crate::error::wants_retry;
-use crate::leases::has_lapsed;
-use crate::operate::may_prune;
+use crate::backend::PostgresBackend;
+use crate::hot::expire::may_prune;
 use crate::parts::{Parts, empty_part};
-use crate::tries::Tries;
-use crate::tx::{Tx, one_shot};
+use crate::tx::one_shot;
 
-impl PostgresStore {
-    /// Takes back what lapsed; where nothing did, it is one look.
-    pub(super) async fn take_back(
-        &self,
-        now: Option<Timestamp>,
-        limit: usize,
-    ) -> Result<Vec<Lapsed>> {
-        if !has_lapsed(&self.upkeep, &self.sql, self.asked(now)).await? {
-            return Ok(Vec::new());
-        }
-        write!(self on upkeep, now, |tx| {
-            tx.fold_inbox().await?;
-            let lapsed = tx.reap(limit).await?;
-            if !lapsed.is_empty() {
-                tx.free_slots().await?;
-            }
-            lapsed
-        })
-    }
-
-    pub(super) async fn remove_expired(
+impl PostgresBackend {
+    pub(crate) async fn remove_expired(
         &self,
         now: Option<Timestamp>,
         retention: &Retention,
@@ -50,7 +28,7 @@ impl PostgresStore {
         let may =
             may_prune(&self.upkeep, &self.sql, self.asked(now), retention, &plan.sparse).await?;
         let mut pruned = if may {
-            write!(self on upkeep, now, |tx| {
+            writing!(self on upkeep, now, |tx| {
                 tx.read_clock().await?;
                 tx.prune(retention, &plan.sparse, limit).await?
             })?
@@ -60,7 +38,7 @@ impl PostgresStore {
         let expired = retention.succeeded.map_or(Timestamp::MIN, |keep| parts.now.before(keep));
         for part in plan.over {
             let before = *self.stripped.read().unwrap_or_else(PoisonError::into_inner);
-            let stripped = write!(self on upkeep, now, |tx| {
+            let stripped = writing!(self on upkeep, now, |tx| {
                 tx.read_clock().await?;
                 tx.strip_part(part, expired, before, limit).await?
             })?;

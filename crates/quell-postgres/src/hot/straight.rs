@@ -14,18 +14,18 @@ use quell_core::{
 };
 use sqlx::postgres::PgRow;
 use tokio::sync::MutexGuard;
-use tracing::{debug, warn};
+use tracing::debug;
 
-use crate::claim::{Straight, decode_straight, straight_query};
+use crate::backend::PostgresBackend;
+use crate::hot::claim::{Straight, decode_straight, straight_query};
+use crate::hot::settle::{Succeeded, decode_succeeded, succeed_query};
 use crate::leases::wait_query;
 use crate::row::{get, time, unsigned};
-use crate::settle::{Succeeded, decode_succeeded, succeed_query};
 use crate::sql::PgQuery;
-use crate::store::PostgresStore;
 use crate::tx::{News, first, one_shot, one_shot_in_order};
 use crate::write::insert_plain;
 
-impl PostgresStore {
+impl PostgresBackend {
     /// Runs a statement that is its own transaction; its commit is in order until the guard goes.
     pub(crate) async fn one_shot(
         &self,
@@ -88,11 +88,9 @@ impl PostgresStore {
         }
         self.spread(claimed.now, news);
         drop(ordered);
-        for error in &unreadable {
-            // What started must be handed out; where this fails, the reaper sets the job aside.
-            if let Err(failed) = self.set_aside(error).await {
-                warn!(error = %failed, "an unreadable job could not be set aside");
-            }
+        // What started must be handed out.
+        if !unreadable.is_empty() {
+            self.unreadable.lock().await.extend(unreadable);
         }
         Ok(Some(claimed))
     }

@@ -4,7 +4,7 @@
 
 use quell_core::touched::Needs;
 
-use crate::enqueue::WINDOWS;
+use crate::hot::accept::WINDOWS;
 use crate::names::Names;
 use crate::sql::Sql;
 use crate::tx::Asked;

@@ -14,11 +14,11 @@ use std::time::Duration;
 use quell_core::{Claim, Draw, QueueName, Result, TaskName, Timestamp, WorkerId};
 use tracing::debug;
 
-use crate::claim::straight_query;
+use crate::backend::PostgresBackend;
+use crate::hot::claim::straight_query;
+use crate::hot::settle::succeed_query;
+use crate::hot::trail::Places;
 use crate::names::{LaneNames, make_query};
-use crate::settle::succeed_query;
-use crate::store::PostgresStore;
-use crate::trail::Places;
 use crate::tx::{Asked, rehearse};
 use crate::write::insert_plain;
 
@@ -56,7 +56,7 @@ impl Warmth {
     }
 }
 
-impl PostgresStore {
+impl PostgresBackend {
     /// Called with queues in which nothing was due. Nothing depends on it, so errors stay here.
     pub(crate) async fn warm_up<'q>(
         &self,

@@ -1,17 +1,13 @@
-//! What operators change: windows by key, jobs by id, queue settings, and what has ended (R7, R32,
-//! R33, R37). Dead letters are in `dead`.
+//! Removing what has expired (R37), job by job and key by key: parts that have many jobs are emptied whole,
+//! see `parts`.
 
 use std::time::Duration;
 
 use quell_core::history::Event;
 use quell_core::schedule::RECORD;
-use quell_core::{
-    Job, JobId, JobState, Key, Pruned, QueueName, QueueSettings, Result, Retention, TaskName,
-    TaskSettings, Timestamp, no_such_job,
-};
+use quell_core::{JobId, JobState, Pruned, Result, Retention};
 
 use crate::connections::Connections;
-use crate::error::corrupt;
 use crate::row::{get, unsigned};
 use crate::sql::Sql;
 use crate::tx::{Asked, Tx, first, read};
@@ -58,115 +54,7 @@ pub(crate) async fn may_prune(
     get(first(&rows)?, 0)
 }
 
-impl Tx<'_> {
-    pub(crate) async fn flush(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
-        let flush = |now, job: &mut Job| {
-            job.window = job.window.flush(now);
-            Ok(())
-        };
-        self.move_open_window(task, key, flush).await
-    }
-
-    pub(crate) async fn cancel_key(&mut self, task: &TaskName, key: &Key) -> Result<Option<JobId>> {
-        let cancel = |now, job: &mut Job| job.cancel(now, "the window was cancelled by its key");
-        let cancelled = self.move_open_window(task, key, cancel).await?;
-        if let Some(id) = cancelled {
-            self.tell_cancelled(id);
-        }
-        Ok(cancelled)
-    }
-
-    pub(crate) async fn cancel(&mut self, id: JobId, reason: &str) -> Result<()> {
-        let cancelled = self
-            .move_one(id, |now, job, _| {
-                job.cancel(now, reason)?;
-                Ok(None)
-            })
-            .await?;
-        cancelled.ok_or_else(|| no_such_job(id))?;
-        self.tell_cancelled(id);
-        Ok(())
-    }
-
-    fn tell_cancelled(&mut self, id: JobId) {
-        let t = self.now;
-        self.tell(|| Event::Cancel { t, job: id });
-    }
-
-    pub(crate) async fn set_queue(
-        &mut self,
-        queue: &QueueName,
-        settings: &QueueSettings,
-    ) -> Result<()> {
-        const MAKE: &str = "insert into quell.queue (name) values ($1) on conflict do nothing";
-        const SET: &str = "update quell.queue set settings = $2, deleted = false where id = $1";
-        let text = serde_json::to_string(settings)
-            .map_err(|error| corrupt(format_args!("settings of queue {queue}: {error}")))?;
-        let name = queue.as_str().to_owned();
-        self.run("make a queue", self.sql.query(MAKE).bind(name)).await?;
-        let (id, was, _) =
-            self.queue_row(queue).await?.ok_or_else(|| corrupt("a queue that was just made"))?;
-        self.change_rates(id, &was, settings).await?;
-        self.run("set a queue", self.sql.query(SET).bind(id).bind(text)).await?;
-        let t = self.now;
-        self.tell(|| Event::Queue { t, queue: queue.clone(), settings: settings.clone() });
-        self.news.wake(queue, Timestamp::MIN);
-        Ok(())
-    }
-
-    /// R32: nothing of the queue starts until it is set again.
-    pub(crate) async fn delete_queue(&mut self, queue: &QueueName) -> Result<bool> {
-        const DELETE: &str = "update quell.queue set settings = '{}', deleted = true where id = $1";
-        let Some((id, was, deleted)) = self.queue_row(queue).await? else { return Ok(false) };
-        if deleted {
-            return Ok(false);
-        }
-        self.change_rates(id, &was, &QueueSettings::default()).await?;
-        self.run("delete a queue", self.sql.query(DELETE).bind(id)).await?;
-        let t = self.now;
-        self.tell(|| Event::QueueDeleted { t, queue: queue.clone() });
-        self.news.wake(queue, Timestamp::MIN);
-        Ok(true)
-    }
-
-    /// A queue's number and settings, and whether it was deleted; locked.
-    async fn queue_row(&mut self, queue: &QueueName) -> Result<Option<(i32, QueueSettings, bool)>> {
-        const ROW: &str =
-            "select id, settings, deleted from quell.queue where name = $1 for update";
-        let query = self.sql.query(ROW).bind(queue.as_str().to_owned());
-        let rows = self.fetch("read a queue", query).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let settings = crate::read::parse_settings(queue.as_str(), get(row, 1)?, false);
-        Ok(Some((get(row, 0)?, settings, get(row, 2)?)))
-    }
-
-    pub(crate) async fn set_task(
-        &mut self,
-        task: &TaskName,
-        settings: &TaskSettings,
-    ) -> Result<()> {
-        const SET: &str = "insert into quell.task (name, settings) values ($1, $2)
-             on conflict (name) do update set settings = excluded.settings";
-        let text = serde_json::to_string(settings)
-            .map_err(|error| corrupt(format_args!("settings of task {task}: {error}")))?;
-        let query = self.sql.query(SET).bind(task.as_str().to_owned()).bind(text);
-        self.run("set a task", query).await?;
-        let (t, settings) = (self.now, *settings);
-        self.tell(|| Event::TaskChanged { t, task: task.clone(), settings });
-        // Its jobs may wait in any queue.
-        self.news.wakes_all = true;
-        Ok(())
-    }
-
-    /// R31: what queues' limits held back may start, at any worker.
-    pub(crate) async fn free_slots(&mut self) -> Result<()> {
-        const LIMITED: &str = concat!("select name from quell.queue where ", limited!());
-        for row in &self.fetch("read queues with limits", self.sql.query(LIMITED)).await? {
-            self.news.frees.insert(QueueName::new(get::<&str, _>(row, 0)?)?);
-        }
-        Ok(())
-    }
-
+impl Tx {
     /// Removes ended jobs of these parts, and keys that have no effect any more, in one small batch.
     pub(crate) async fn prune(
         &mut self,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use quell_core::{Claim, NextDue, QueueName, TaskName, Timestamp};
 
-use crate::claim::PASSED_OVER;
+use crate::hot::claim::PASSED_OVER;
 use crate::sql::PgQuery;
 
 /// How many times as long as a claim from the head takes none follows it.

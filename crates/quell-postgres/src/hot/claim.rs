@@ -7,6 +7,7 @@
 //! first, without waiting, so that contention is one clear error (R35).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quell_core::history::Event;
@@ -19,13 +20,13 @@ use sqlx::postgres::PgRow;
 
 use crate::counts::counts_itself;
 use crate::error::corrupt;
-use crate::heads::{RAISED, Stale};
+use crate::hot::heads::{RAISED, Stale};
+use crate::hot::look::{ANY_PARTITION, Look, Looking, base_of, lanes, names_of, partition_of};
+use crate::hot::trail::{At, Part, Places, Reached, Strand};
 use crate::leases::{first_lapse, grant, grant_new, until};
-use crate::look::{ANY_PARTITION, Look, Looking, base_of, lanes, names_of, partition_of};
 use crate::names::Names;
 use crate::row::{blocked, broken, count, get, optional_time, signed, time, unsigned};
 use crate::sql::{PgQuery, Sql};
-use crate::trail::{At, Part, Places, Reached, Strand};
 use crate::tx::{Asked, Tx, first};
 
 /// When to look again at a job that was passed over because another call held its row.
@@ -100,7 +101,7 @@ const STRAIGHT: &str = concat!(
                      where name = $7
                        and (deleted or settings <> '{}' and (
                             coalesce((settings::json ->> 'paused')::boolean, false) or ",
-    crate::operate::limited!(),
+    crate::hot::expire::limited!(),
     "                  )))
                 -- A draw that was drawn before has leases already.
                 and not exists (select from quell.lease where draw = $6)
@@ -330,7 +331,7 @@ impl Look {
     }
 }
 
-impl Tx<'_> {
+impl Tx {
     /// Starts at most as many due jobs as asked for, in the order of R30; says when the next is
     /// due. What comes before `from` is passed over.
     pub(crate) async fn claim(&mut self, claim: &Claim, from: &Places) -> Result<Winding> {
@@ -377,8 +378,9 @@ impl Tx<'_> {
 
     /// Reads the line before the worker, who may start `most` jobs.
     async fn look(&mut self, claim: &Claim, from: &Places, most: usize) -> Result<Look> {
+        let sql = Arc::clone(&self.sql);
         let looking = Looking {
-            sql: self.sql,
+            sql: &sql,
             asked: self.asked_now(),
             queue: &claim.queue,
             tasks: &claim.tasks,
@@ -396,9 +398,9 @@ impl Tx<'_> {
         let ids: Vec<i64> = chosen.iter().map(|(_, id, _)| *id).collect();
         let query = bind_start(query, left, claim).bind(ids);
         let rows = self.fetch("start jobs", query).await?;
-        let (names, sql) = (self.names, self.sql);
-        names.load(self.db(), sql, started_lanes(&rows)?.into_iter()).await?;
-        let (started, mut unreadable) = decode_started(&rows, names)?;
+        let (names, sql) = (Arc::clone(&self.names), Arc::clone(&self.sql));
+        names.load(self.db(), &sql, started_lanes(&rows)?.into_iter()).await?;
+        let (started, mut unreadable) = decode_started(&rows, &names)?;
         unreadable.pop().map_or(Ok(started), Err)
     }
 
@@ -466,7 +468,7 @@ impl Tx<'_> {
     async fn lock_queue(&mut self, queue: &QueueName) -> Result<()> {
         const LOCK: &str = concat!(
             "select from quell.queue where name = $1 and ",
-            crate::operate::limited!(),
+            crate::hot::expire::limited!(),
             " for update nowait"
         );
         let query = self.sql.query(LOCK).bind(queue.as_str().to_owned());

@@ -12,13 +12,13 @@ use quell_core::{NextDue, QueueName, QueueSettings, Result, TaskName, WorkerId};
 use sqlx::postgres::PgRow;
 
 use crate::connections::Connections;
-use crate::heads::{Heads, Stale};
+use crate::hot::heads::{Heads, Stale};
+use crate::hot::limit::{count_running, count_starts_of_partitions, count_starts_of_queue};
+use crate::hot::trail::{At, Part, Places, Strand};
 use crate::leases::first_lapse;
-use crate::limit::{count_running, count_starts_of_partitions, count_starts_of_queue};
 use crate::read::parse_settings;
 use crate::row::{blocked, get, optional_time, time};
 use crate::sql::{PgQuery, Sql};
-use crate::trail::{At, Part, Places, Strand};
 use crate::tx::{Asked, Tx, first, read};
 
 /// What a look at a queue showed.
@@ -145,7 +145,7 @@ impl Ask for Alone<'_> {
     }
 }
 
-impl Ask for Tx<'_> {
+impl Ask for Tx {
     async fn ask(&mut self, what: &'static str, query: PgQuery) -> Result<Vec<PgRow>> {
         self.fetch(what, query).await
     }

@@ -13,12 +13,12 @@ use quell_core::trigger::{Keyed, When};
 use quell_core::{Batch, Error, Fold, Job, NewTrigger, Receipt, Result, Timestamp, TriggerId};
 use sqlx::postgres::PgRow;
 
+use crate::backend::PostgresBackend;
 use crate::counts::counts_itself;
 use crate::error::{corrupt, wants_retry};
 use crate::names::Names;
 use crate::row::{decode, job_columns, optional_time};
 use crate::sql::PgQuery;
-use crate::store::PostgresStore;
 use crate::tx::News;
 
 /// The sum of a moment and a duration, which ends where time does.
@@ -194,7 +194,7 @@ fn is_common(trigger: &NewTrigger, keyed: &Keyed) -> bool {
         && !debounce.overlap
 }
 
-impl PostgresStore {
+impl PostgresBackend {
     /// Takes what it can in one statement, and the rest in a transaction of several. Where that
     /// fails, what was taken before stays.
     pub(crate) async fn gather_or_enqueue(
