@@ -3,19 +3,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use quell_conformance::Rig;
-use quell_conformance::rig::{fails, keyed, lease, plain, queue, task};
-use quell_core::{
-    Batch, Claim, Draw, ErrorKind, JobFilter, Key, NewTrigger, Outcome, Priority, QueueSettings,
-    Redrive, Retention, Settlement, Store,
-};
-use quell_postgres::{PostgresStore, settle_in, trigger_in};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use quell_conformance::harness::actors::act;
+use quell_conformance::rig::plain;
+use quell_core::{Batch, Retention, Store};
+use quell_postgres::PostgresStore;
+use sqlx::{AssertSqlSafe, PgConnection};
 use tokio::task::JoinSet;
 
-use crate::scene::Scene;
+use crate::scene::{Caller, Scene};
 
 /// What the counts are, beside what all rows say; in one snapshot.
 const WRONG: &str = "with kept as (select queue, task, state, jobs from quell.counts),
@@ -45,96 +41,10 @@ async fn fetch(scene: &Scene, db: &mut PgConnection, text: &str) -> String {
     sqlx::query_scalar(AssertSqlSafe(text)).fetch_one(db).await.unwrap()
 }
 
-fn some_trigger() -> NewTrigger {
-    let name = format!("t{}", fastrand::u8(..2));
-    let mut trigger =
-        if fastrand::bool() { keyed(&format!("k{}", fastrand::u8(..4))) } else { plain("1") };
-    trigger.task = task(&name);
-    trigger.priority = Priority::from(fastrand::u8(..2));
-    if fastrand::u8(..4) == 0 {
-        trigger.partition = Some(Key::new(format!("p{}", fastrand::u8(..2))).unwrap());
-    }
-    trigger
-}
-
-fn wish() -> Claim {
-    let draw = Draw::new(fastrand::u64(..));
-    Claim { draw, tasks: Arc::from([task("t0"), task("t1")]), ..Rig::wish(fastrand::usize(1..9)) }
-}
-
-async fn settle_some(store: &PostgresStore, db: &mut PgConnection) {
-    let Ok(claimed) = store.claim(None, &wish()).await else { return };
-    let mut ends = Vec::new();
-    for job in &claimed.jobs {
-        let outcome = match fastrand::u8(..8) {
-            0 => fails(Duration::ZERO, false),
-            1 => fails(Duration::ZERO, true),
-            2 => Outcome::Released,
-            3 | 4 => {
-                let mut tx = db.begin().await.unwrap();
-                let location = store.location().unwrap();
-                if let Err(error) = settle_in(&mut tx, location, &lease(job), None).await {
-                    // Another actor has cancelled it since.
-                    assert_eq!(error.kind(), ErrorKind::IllegalMove, "{error}");
-                    tx.rollback().await.unwrap();
-                    continue;
-                }
-                trigger_in(&mut tx, location, &Batch::one(some_trigger())).await.unwrap();
-                if fastrand::bool() {
-                    tx.commit().await.unwrap();
-                    continue;
-                }
-                tx.rollback().await.unwrap();
-                Outcome::succeeded()
-            }
-            _ => Outcome::succeeded(),
-        };
-        ends.push(Settlement { lease: lease(job), outcome });
-    }
-    // Apart, so that both the short way of successes and the long way are gone.
-    if fastrand::bool() {
-        store.settle(None, ends).await.unwrap();
-    } else {
-        for end in ends {
-            store.settle(None, vec![end]).await.unwrap();
-        }
-    }
-}
-
-/// Any change that a caller, a worker or an operator makes.
-async fn act(scene: &Scene, store: &PostgresStore, db: &mut PgConnection) {
+/// Any change that a caller, a worker or an operator makes, and what only this store has.
+async fn change(scene: &Scene, store: &PostgresStore, caller: &mut Caller, db: &mut PgConnection) {
     match fastrand::u8(..14) {
-        0..=3 => {
-            let triggers = (0..fastrand::usize(1..5)).map(|_| some_trigger()).collect();
-            let batch = Batch { triggers, dedup: None };
-            store.enqueue(None, vec![batch]).await.unwrap().remove(0).unwrap();
-        }
-        4 => {
-            let one = || Batch::one(NewTrigger { task: task("t0"), ..plain("1") });
-            store.enqueue(None, vec![one(), one()]).await.unwrap();
-        }
-        5..=8 => settle_some(store, db).await,
-        9 => {
-            let jobs = store.jobs(&JobFilter { limit: 20, ..JobFilter::default() }).await.unwrap();
-            let Some(job) = fastrand::choice(jobs) else { return };
-            // Another call may have moved it.
-            if fastrand::bool() {
-                let _moved = store.cancel(None, job.id, "test").await;
-            } else {
-                let _moved = store.redrive(None, &Redrive::from(job.id)).await;
-            }
-        }
-        10 => {
-            let keep = Duration::ZERO;
-            let retention = Retention { succeeded: Some(keep), dead: Some(keep) };
-            store.prune(None, &retention, 5).await.unwrap();
-        }
-        11 => {
-            let concurrency = fastrand::bool().then_some(50);
-            let settings = QueueSettings { concurrency, ..QueueSettings::default() };
-            store.set_queue(&queue(), &settings).await.unwrap();
-        }
-        12 => {
+        0 => {
             let undone = "begin; delete from quell.job; savepoint s; delete from quell.ended;
                           rollback to s; rollback";
             // It waits for rows, and may lose to another call that does.
@@ -145,7 +55,8 @@ async fn act(scene: &Scene, store: &PostgresStore, db: &mut PgConnection) {
             }
             run(scene, db, "set lock_timeout = 0").await;
         }
-        _ => run(scene, db, "select quell.fold_counts(1)").await,
+        1 => run(scene, db, "select quell.fold_counts(1)").await,
+        _ => act(store, caller).await,
     }
 }
 
@@ -157,9 +68,9 @@ async fn counts_are_exact_at_every_moment_beside_any_changes_and_folds() {
     for _ in 0..4 {
         let (scene, store) = (Arc::clone(&scene), Arc::clone(&store));
         actors.spawn(async move {
-            let mut db = scene.connect().await;
+            let (mut caller, mut db) = (scene.caller().await, scene.connect().await);
             for _ in 0..60 {
-                act(&scene, &store, &mut db).await;
+                change(&scene, &store, &mut caller, &mut db).await;
             }
         });
     }

@@ -6,45 +6,21 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use quell_conformance::Rig;
 use quell_conformance::rig::{debounce, key, keyed, keyed_with, lease, plain, task, until};
-use quell_core::dedup::{Dedup, HoldUntil};
-use quell_core::window::Debounce;
+use quell_core::dedup::Dedup;
 use quell_core::{
-    AttemptOutcome, Batch, ErrorKind, Failure, FailureKind, Fold, JobState, Location, NewTrigger,
-    Outcome, Payload, QueueSettings, SettledAs, Settlement, Store, When,
+    Batch, ErrorKind, Fold, JobState, Location, NewTrigger, Payload, QueueSettings, Store,
 };
 use quell_postgres::{settle_in, settle_in_with, trigger_in};
 use sqlx::Connection;
 
-use crate::scene::{Scene, jobs};
+use crate::scene::{Caller, Scene, jobs};
 
-#[tokio::test]
-async fn r04_a_trigger_counts_from_the_commit() {
+async fn with_caller() -> (Rig, Caller) {
     let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(keyed("k"))).await.unwrap();
-    rig.at(4).claim_none().await;
-    tx.commit().await.unwrap();
-    // The next call folds it, whatever the call is.
-    rig.at(20).claim_none().await;
-    let job = rig.jobs().await.pop().unwrap();
-    assert_eq!(Rig::second(job.window.first_at), 20);
-    assert_eq!(rig.at(30).claim_one().await.triggers, 1);
+    (scene.rig().await, scene.caller().await)
 }
 
-#[tokio::test]
-async fn r04_a_rollback_leaves_no_trace_and_burns_no_key() {
-    let scene = Scene::new();
-    let rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let once = NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain("1") };
-    let mut tx = db.begin().await.unwrap();
-    trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(once.clone())).await.unwrap();
-    tx.rollback().await.unwrap();
-    rig.claim_none().await;
-    assert_eq!(rig.trigger(once).await.outcome(), "accepted");
-}
+quell_conformance::transaction_scenes!(with_caller());
 
 /// A caller outside must neither wait for a transaction's key nor be a duplicate of what is rolled back.
 #[tokio::test]
@@ -67,23 +43,6 @@ async fn r04_r16_a_dedup_key_in_an_open_transaction_is_free_for_others() {
     tx.commit().await.unwrap();
     let started = rig.claim().await;
     assert_eq!(started.len(), 2, "one for each key: {started:?}");
-}
-
-#[tokio::test]
-async fn r04_triggers_are_folded_in_their_order_and_dedup_is_decided_then() {
-    let scene = Scene::new();
-    let rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let once = |payload| NewTrigger { dedup: Some(Dedup::new(key("d"))), ..plain(payload) };
-    for payload in ["1", "2", "3"] {
-        trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(plain(payload)))
-            .await
-            .unwrap();
-        trigger_in(&mut db, rig.store.location().unwrap(), &Batch::one(once("9"))).await.unwrap();
-    }
-    let started = rig.claim().await;
-    let payloads: Vec<&str> = started.iter().map(|job| job.payload.as_str()).collect();
-    assert_eq!(payloads, ["1", "9", "2", "3"]);
 }
 
 #[tokio::test]
@@ -158,30 +117,6 @@ async fn an_inbox_row_that_is_not_quells_is_set_aside_and_holds_up_nobody() {
     assert_eq!(scene.sql("select count(*) from quell.inbox where refused is not null"), "1");
 }
 
-/// What no client sends, but anyone may write who may trigger.
-#[tokio::test]
-async fn r40_triggers_that_cannot_be_meant_are_set_aside_with_the_field() {
-    let scene = Scene::new();
-    let rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let elapsed = HoldUntil::Elapsed(Duration::ZERO);
-    let no_triggers = Debounce { max_triggers: Some(0), ..debounce() };
-    let bad = [
-        ("delay", NewTrigger { when: When::After(Duration::ZERO), ..plain("2") }),
-        ("collect", NewTrigger { fold: Fold::Collect { cap: 0 }, ..plain("2") }),
-        ("max_triggers", keyed_with("k", no_triggers, Fold::Last, "2")),
-        ("ttl", NewTrigger { dedup: Some(Dedup { key: key("d"), until: elapsed }), ..plain("2") }),
-    ];
-    for (field, trigger) in bad {
-        let batch = Batch { triggers: vec![plain("1"), trigger], dedup: None };
-        trigger_in(&mut db, rig.store.location().unwrap(), &batch).await.unwrap();
-        rig.claim_none().await;
-        let refused = scene.sql("select refused from quell.inbox");
-        assert!(refused.starts_with("triggers[1]: ") && refused.contains(field), "{refused}");
-        scene.sql("delete from quell.inbox");
-    }
-}
-
 #[tokio::test]
 async fn a_database_without_the_schema_says_so() {
     let scene = Scene::new();
@@ -190,70 +125,6 @@ async fn a_database_without_the_schema_says_so() {
     let nowhere = Location { id, schema: Some(scene.schema().to_owned()) };
     let refused = trigger_in(&mut db, &nowhere, &Batch::one(plain("1"))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Foreign, "{refused}");
-}
-
-fn in_transaction() -> Outcome {
-    let kind =
-        FailureKind::Transient { backoff: Duration::from_secs(1), last: false, asked: false };
-    let (error, ended) = ("did not commit".to_owned(), AttemptOutcome::Failed);
-    Outcome::InTransaction(Failure { error, ended, kind })
-}
-
-#[tokio::test]
-async fn r22_effects_and_settlement_commit_together_or_not_at_all() {
-    let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    scene.sql("create table quell.ledger (job bigint)");
-    let mut db = scene.connect().await;
-    for commits in [false, true] {
-        if !commits {
-            rig.trigger(plain("1")).await;
-        }
-        let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
-        let mut tx = db.begin().await.unwrap();
-        let effect = format!("insert into {}.ledger values ($1)", scene.schema());
-        let effect = sqlx::query(sqlx::AssertSqlSafe(effect)).bind(1_i64);
-        effect.execute(&mut *tx).await.unwrap();
-        settle_in(&mut tx, rig.store.location().unwrap(), &lease(&run), Some(rig.now()))
-            .await
-            .unwrap();
-        if commits {
-            tx.commit().await.unwrap();
-        } else {
-            tx.rollback().await.unwrap();
-        }
-        let told = Settlement { lease: lease(&run), outcome: in_transaction() };
-        let settled = rig.store.settle(Some(rig.now()), vec![told]).await.unwrap();
-        assert_eq!(settled[0].became == SettledAs::Succeeded, commits, "{settled:?}");
-        assert_eq!(scene.sql("select count(*) from quell.ledger"), u8::from(commits).to_string());
-        let state = rig.job(run.id).await.state;
-        assert_eq!(state, if commits { JobState::Succeeded } else { JobState::Scheduled });
-    }
-}
-
-#[tokio::test]
-async fn r19_r22_an_output_and_the_end_of_its_job_commit_together_or_not_at_all() {
-    let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    let output = Payload::from_text(r#"{"n": "\u0000 é"}"#).unwrap();
-    let job = rig.trigger(plain("1")).await.job().unwrap();
-    let mut db = scene.connect().await;
-    for commits in [false, true] {
-        let run = rig.at(if commits { 10 } else { 0 }).claim_one().await;
-        let (lease, now) = (lease(&run), Some(rig.now()));
-        let mut tx = db.begin().await.unwrap();
-        settle_in_with(&mut tx, rig.store.location().unwrap(), &lease, now, &output).await.unwrap();
-        if commits {
-            tx.commit().await.unwrap();
-        } else {
-            tx.rollback().await.unwrap();
-        }
-        let told = Settlement { lease, outcome: in_transaction() };
-        rig.store.settle(now, vec![told]).await.unwrap();
-        let result = rig.store.result(job).await.unwrap().unwrap();
-        let state = if commits { JobState::Succeeded } else { JobState::Scheduled };
-        assert_eq!((result.state, result.output), (state, commits.then(|| output.clone())));
-    }
 }
 
 #[tokio::test]
@@ -404,32 +275,4 @@ async fn many_transactions_at_once_lose_nothing() {
         jobs(&*store).await == 8 * 30 + 1
     })
     .await;
-}
-
-/// More than one fold takes at once.
-#[tokio::test]
-async fn r04_r10_no_trigger_overtakes_one_of_its_key_however_many_wait() {
-    let scene = Scene::new();
-    let mut rig = scene.rig().await;
-    let mut db = scene.connect().await;
-    let of_key = |payload| NewTrigger { payload: Payload::from_stored(payload), ..keyed("k") };
-    let mut tx = db.begin().await.unwrap();
-    for payload in ["\"other\""; 2_100] {
-        trigger_in(&mut tx, rig.store.location().unwrap(), &Batch::one(plain(payload)))
-            .await
-            .unwrap();
-    }
-    let first = Batch::one(of_key("\"first\""));
-    trigger_in(&mut tx, rig.store.location().unwrap(), &first).await.unwrap();
-    tx.commit().await.unwrap();
-    assert_eq!(rig.trigger(of_key("\"second\"")).await.outcome(), "debounced");
-    rig.at(10);
-    while let [others @ .., last] = &*rig.claim().await {
-        if last.key.is_some() {
-            assert_eq!((last.triggers, last.payload.as_str()), (2, "\"second\""));
-            assert!(others.iter().all(|job| job.key.is_none()));
-            return;
-        }
-    }
-    panic!("the window is gone");
 }

@@ -3,13 +3,18 @@
 use std::process::Output;
 use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use quell_conformance::rig::{lease, until};
+use quell_conformance::suite::transactions::Connection;
 use quell_conformance::{Opened, Rig};
 use quell_core::history::{Event, History};
-use quell_core::{Claim, Claimed, Draw, Outcome, Settlement, Store, Timestamp};
-use quell_postgres::{PostgresOptions, PostgresStore};
+use quell_core::{
+    Batch, Claim, Claimed, Draw, Error, Lease, Location, Outcome, Payload, Result, Settlement,
+    Store, Timestamp,
+};
+use quell_postgres::{PostgresOptions, PostgresStore, settle_in, settle_in_with, trigger_in};
 use quell_services::{psql, url_for_tests};
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 /// A schema, which is made when the first store opens it.
 #[derive(Debug)]
@@ -43,6 +48,12 @@ impl Scene {
     /// A caller's own connection.
     pub(crate) async fn connect(&self) -> PgConnection {
         PgConnection::connect(self.plain_url()).await.unwrap()
+    }
+
+    /// A caller, whose table is made here.
+    pub(crate) async fn caller(&self) -> Caller {
+        self.sql("create table if not exists quell.written (one int)");
+        Caller { db: self.connect().await, schema: self.schema().to_owned() }
     }
 
     /// Runs a script as a user of `psql` would; `quell.` in it stands for the schema.
@@ -138,5 +149,70 @@ impl Recorded {
 impl History for Recorded {
     fn record(&self, event: &Event) {
         self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+/// A caller with a connection and a table of its own.
+pub(crate) struct Caller {
+    db: PgConnection,
+    schema: String,
+}
+
+impl Caller {
+    async fn run(&mut self, text: &str) {
+        let text = text.replace("quell.", &format!("{}.", self.schema));
+        sqlx::raw_sql(AssertSqlSafe(text)).execute(&mut self.db).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Connection for Caller {
+    async fn begin(&mut self) {
+        self.run("begin").await;
+    }
+
+    async fn end(&mut self, commits: bool) {
+        self.run(if commits { "commit" } else { "rollback" }).await;
+    }
+
+    async fn trigger(&mut self, store: &Location, batch: &Batch) -> Result<()> {
+        trigger_in(&mut self.db, store, batch).await
+    }
+
+    async fn settle(
+        &mut self,
+        store: &Location,
+        lease: &Lease,
+        now: Option<Timestamp>,
+        output: Option<&Payload>,
+    ) -> Result<()> {
+        match output {
+            None => settle_in(&mut self.db, store, lease, now).await,
+            Some(output) => settle_in_with(&mut self.db, store, lease, now, output).await,
+        }
+    }
+
+    async fn write(&mut self) {
+        self.run("insert into quell.written values (1)").await;
+    }
+
+    async fn written(&mut self) -> u64 {
+        let count = format!("select count(*) from {}.written", self.schema);
+        let count: i64 =
+            sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&mut self.db).await.unwrap();
+        u64::try_from(count).unwrap()
+    }
+
+    async fn take_refused(&mut self) -> Vec<String> {
+        let refused = format!(
+            "delete from {}.inbox where refused is not null returning refused",
+            self.schema
+        );
+        sqlx::query_scalar(AssertSqlSafe(refused)).fetch_all(&mut self.db).await.unwrap()
+    }
+
+    /// Claims beside others may lose to them.
+    fn excuses(&self, _: &Error) -> bool {
+        true
     }
 }
