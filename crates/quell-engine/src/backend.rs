@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use quell_core::alert::Overview;
 use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, News, TaskKey};
 use quell_core::{
@@ -197,6 +198,26 @@ impl Access {
             Access::Write { jobs } => jobs,
         }
     }
+}
+
+/// How many attempts run in a queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// All of them.
+    pub all: usize,
+    /// Those of the worker that was asked for.
+    pub by_worker: usize,
+    /// Those of each partition.
+    pub by_partition: BTreeMap<Key, usize>,
+}
+
+/// Batches of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Whether they are offered to the backend's hot path.
+    pub is_hot: bool,
+    /// Their places in the call.
+    pub batches: Vec<usize>,
 }
 
 /// The answer of a hot path, and what other processes and workers are to be notified of.
@@ -398,6 +419,42 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(())
     }
 
+    /// How many attempts run in a queue, where it counts them: none by default, and the engine counts the
+    /// entries of [`Index::Leases`].
+    async fn running(
+        &self,
+        tx: &mut Self::Tx,
+        queue: &QueueName,
+        worker: Option<&WorkerId>,
+    ) -> Result<Option<Running>> {
+        let _unused = (tx, queue, worker);
+        Ok(None)
+    }
+
+    /// Which of these jobs have not ended, where it knows without loading them: none by default.
+    async fn waiting(
+        &self,
+        tx: &mut Self::Tx,
+        ids: &BTreeSet<JobId>,
+    ) -> Result<Option<BTreeSet<JobId>>> {
+        let _unused = (tx, ids);
+        Ok(None)
+    }
+
+    /// How many of these groups of rows, from the first on, one step of upkeep loads, and one at least
+    /// where there is one: all by default.
+    async fn fitting(&self, tx: &mut Self::Tx, groups: &[Vec<RowName>]) -> Result<usize> {
+        let _unused = tx;
+        Ok(groups.len())
+    }
+
+    /// The key that a job keeps busy of whose row nothing can be decoded, and whether the job is one of
+    /// its closed windows, where it can tell: none by default.
+    async fn held_key(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<(TaskKey, bool)>> {
+        let _unused = (tx, id);
+        Ok(None)
+    }
+
     /// The clock and a few facts about its health.
     async fn checkup(&self) -> Result<Checkup>;
 
@@ -417,6 +474,27 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
+    /// The parts of a call, in the order in which they are accepted: all batches are offered in one by
+    /// default.
+    fn parts(&self, batches: &[Batch]) -> Vec<Part> {
+        vec![Part { is_hot: true, batches: (0..batches.len()).collect() }]
+    }
+
+    /// The same as [`Backend::hot_enqueue`] where it may take some of the batches. The answers are of the
+    /// first batches, as many as it looked at. Those without an answer go by the engine's step, and then the
+    /// batches that it did not look at are offered again. All or none by default.
+    ///
+    /// # Errors
+    /// As [`Backend::hot_enqueue`].
+    async fn hot_enqueue_some(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+    ) -> Result<Taken<Vec<Option<Result<Vec<Receipt>>>>>> {
+        let taken = self.hot_enqueue(now, batches).await?;
+        Ok(taken.map(|(answers, news)| (answers.into_iter().map(Some).collect(), news)))
+    }
+
     /// Starts due jobs, as [`Backend::hot_enqueue`] accepts batches.
     ///
     /// # Errors
@@ -424,6 +502,25 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     async fn hot_claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Taken<Claimed>> {
         let _unused = (now, claim);
         Ok(None)
+    }
+
+    /// The same with whether the engine's step is to start the rest: it need not by default.
+    ///
+    /// # Errors
+    /// As [`Backend::hot_enqueue`].
+    async fn hot_claim_some(
+        &self,
+        now: Option<Timestamp>,
+        claim: &Claim,
+    ) -> Result<Taken<(Claimed, bool)>> {
+        let taken = self.hot_claim(now, claim).await?;
+        Ok(taken.map(|(claimed, news)| ((claimed, false), news)))
+    }
+
+    /// The errors of jobs that a hot path has started although their rows cannot be decoded, each once:
+    /// the engine sets those aside (R25). None by default.
+    fn met_unreadable(&self) -> Vec<Error> {
+        Vec::new()
     }
 
     /// Extends leases, likewise.
@@ -453,6 +550,26 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
+    /// The same where it may take some of them: those without an answer are left to the engine's step.
+    /// All or none by default.
+    ///
+    /// # Errors
+    /// As [`Backend::hot_enqueue`].
+    async fn hot_settle_some(
+        &self,
+        now: Option<Timestamp>,
+        settlements: &[Settlement],
+    ) -> Result<Taken<Vec<Option<Settled>>>> {
+        let taken = self.hot_settle(now, settlements).await?;
+        Ok(taken.map(|(settled, news)| (settled.into_iter().map(Some).collect(), news)))
+    }
+
+    /// What a hot path has ended in a call before the engine's step failed. The caller makes the
+    /// whole call again, and the hot path answers the same of these. Nothing by default.
+    fn keep_settled(&self, settled: &[Settled]) {
+        let _unused = settled;
+    }
+
     /// Reads when something is due in a queue, likewise.
     ///
     /// # Errors
@@ -480,6 +597,15 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
+    /// Reads what alerts look at, likewise.
+    ///
+    /// # Errors
+    /// As those of the operation; the engine does not try again.
+    async fn hot_overview(&self, now: Option<Timestamp>) -> Result<Option<Overview>> {
+        let _unused = now;
+        Ok(None)
+    }
+
     /// Removes what has expired, likewise.
     ///
     /// # Errors
@@ -492,6 +618,11 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     ) -> Result<Option<Pruned>> {
         let _unused = (now, retention, limit);
         Ok(None)
+    }
+
+    /// Whether the row of a key may forget its newest job once no job of the key waits or runs.
+    fn forgets_newest(&self) -> bool {
+        false
     }
 
     /// The longest pause between two tries of a step; none for a backend whose commits never conflict.

@@ -171,6 +171,15 @@ impl<B: Backend> Step<'_, B> {
             view.lapse = first.entries.first().map(|entry| entry.place.at);
             return Ok(());
         }
+        if let Some(running) = self.running(&view.queue, worker).await? {
+            let first = self.scan_one(Scan::first(Index::Leases, 1)).await?;
+            view.lapse = first.entries.first().map(|entry| entry.place.at);
+            (view.used.running, view.used.by_worker) = (running.all, running.by_worker);
+            for (partition, count) in running.by_partition {
+                view.partitions.entry(partition).or_default().running = count;
+            }
+            return Ok(());
+        }
         let leases = self.scan_all(Scan::first(Index::Leases, PAGE)).await?;
         view.lapse = leases.first().map(|entry| entry.place.at);
         for note in leases.into_iter().filter_map(|entry| entry.note) {

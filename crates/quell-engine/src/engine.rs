@@ -26,12 +26,12 @@ use crate::backend::{Access, Backend, Time, contended};
 use crate::known::Known;
 use crate::pace::{Contention, Pace};
 use crate::step::{Step, is_too_large, is_too_much, step};
-use crate::upkeep::Met;
+use crate::upkeep::{Frees, Met};
 
 /// Rows that a renewal changes.
 pub(crate) const CHANGES_OF_A_RENEWAL: usize = 3;
 /// Rows that a start changes where it is of the common kind.
-const CHANGES_OF_A_START: usize = 5;
+pub(crate) const CHANGES_OF_A_START: usize = 5;
 /// Rows that the end of an attempt changes where it is of the common kind, or a job that is made or
 /// removed.
 pub(crate) const CHANGES_OF_AN_END: usize = 8;
@@ -100,27 +100,28 @@ impl<B: Backend> Engine<B> {
         let reason = unreadable::reason(error);
         let mut others = 0;
         loop {
-            let error = match self.set_one_aside(id, &reason).await {
+            let error = match self.set_one_aside(id, &reason, Frees::NextWindow).await {
                 Ok(met) => return Ok(met == Met::Aside || others > 0),
                 Err(error) => error,
             };
-            // Its key's next window cannot be decoded either: that one goes first.
+            // Its key's next window cannot be decoded either. That one goes first: a process that ends
+            // between the two must not leave the key to a window that nothing frees.
             let next = error.unreadable_job().filter(|next| *next != id);
             let Some(next) = next.filter(|_| others < unreadable::MAX_PER_CALL) else {
                 return Err(error);
             };
-            self.set_one_aside(next, &unreadable::reason(&error)).await?;
+            self.set_one_aside(next, &unreadable::reason(&error), Frees::Nothing).await?;
             others += 1;
         }
     }
 
-    async fn set_one_aside(&self, id: JobId, reason: &str) -> Result<Met> {
+    async fn set_one_aside(&self, id: JobId, reason: &str, frees: Frees) -> Result<Met> {
         let mut pace = Pace::new(self.backend.longest_pause());
         loop {
             let recorded = self.history.is_some();
             let mut step =
                 Step::begin(&self.backend, Time::Last, Access::Write { jobs: 0 }, recorded).await?;
-            if let Some(met) = step.set_aside(id, reason).await?
+            if let Some(met) = step.set_aside(id, reason, frees).await?
                 && let Some(news) = step.commit().await?
             {
                 if met == Met::Aside {
@@ -201,44 +202,11 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         batches: Vec<Batch>,
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
-        if let Some(answer) = self.hot(|| self.backend.hot_enqueue(now, &batches)).await? {
-            return Ok(answer);
-        }
-        self.accept(now, &batches).await
+        self.accept_each(now, batches).await
     }
 
     async fn claim(&self, now: Option<Timestamp>, claim: &Claim) -> Result<Claimed> {
-        if let Some(answer) = self.hot(|| self.backend.hot_claim(now, claim)).await? {
-            return Ok(answer);
-        }
-        let mut most = self.share(CHANGES_OF_A_START);
-        let mut claimed: Option<Claimed> = None;
-        loop {
-            let jobs = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
-            let limit = most.min(claim.limit.saturating_sub(jobs));
-            let now = claimed.as_ref().map(|claimed| claimed.now).or(now);
-            let some = match self.start(now, &Claim { limit, ..claim.clone() }).await {
-                Ok(some) => some,
-                Err(error) if is_too_large(&error) && most > 1 => {
-                    most /= 2;
-                    continue;
-                }
-                // They have started: who cannot be told what comes next is to look at once.
-                Err(error) => return claimed.ok_or(error).map(Claimed::again),
-            };
-            let is_last = some.jobs.len() < limit || limit == 0;
-            let all = match claimed.take() {
-                Some(mut all) => {
-                    all.jobs.extend(some.jobs);
-                    Claimed { next: some.next, ..all }
-                }
-                None => some,
-            };
-            if is_last || all.jobs.len() >= claim.limit {
-                return Ok(all);
-            }
-            claimed = Some(all);
-        }
+        self.claim_each(now, claim).await
     }
 
     async fn renew(
@@ -258,10 +226,7 @@ impl<B: Backend> Steps for Engine<B> {
         now: Option<Timestamp>,
         settlements: Vec<Settlement>,
     ) -> Result<Vec<Settled>> {
-        if let Some(settled) = self.hot(|| self.backend.hot_settle(now, &settlements)).await? {
-            return Ok(settled);
-        }
-        self.settle_all(now, &settlements).await
+        self.settle_each(now, settlements).await
     }
 
     async fn begin_effect(
@@ -476,7 +441,9 @@ impl<B: Backend> Steps for Engine<B> {
                     all.expired = all.expired.saturating_add(some.expired);
                     all.more = some.more;
                     let done = usize::try_from(all.jobs.max(all.expired)).unwrap_or(usize::MAX);
-                    if !some.more || most == 0 || done >= limit {
+                    // A backend that takes any number of changes has bounded what it loads.
+                    let is_bounded = self.backend.most_changes() < usize::MAX;
+                    if !some.more || most == 0 || done >= limit || !is_bounded {
                         return Ok(all);
                     }
                     most = most.min(limit.saturating_sub(done));
@@ -486,6 +453,9 @@ impl<B: Backend> Steps for Engine<B> {
     }
 
     async fn overview(&self, now: Option<Timestamp>) -> Result<Overview> {
+        if let Some(overview) = self.backend.hot_overview(now).await? {
+            return Ok(overview);
+        }
         self.reading(now).await?.overview().await
     }
 
@@ -534,11 +504,15 @@ impl<B: Backend> Steps for Engine<B> {
 
     async fn delete_schedule(&self, now: Option<Timestamp>, name: &ScheduleName) -> Result<()> {
         let most = self.share(CHANGES_OF_A_START);
-        // Its ticks go first, so that one of its name starts without them.
-        while step!(self, "delete a schedule", (now, 0), |step| {
-            step.load_schedules([name.clone()]).await?;
-            Some(step.drop_ticks(name, most).await?)
-        }) {}
+        // Its ticks go first, so that one of its name later starts without them: all at once where the backend
+        // takes any number of changes.
+        let is_bounded = self.backend.most_changes() < usize::MAX;
+        while is_bounded
+            && step!(self, "delete a schedule", (now, 0), |step| {
+                step.load_schedules([name.clone()]).await?;
+                Some(step.drop_ticks(name, most).await?)
+            })
+        {}
         step!(self, "delete a schedule", (now, 0), |step| {
             step.load_schedules([name.clone()]).await?;
             step.load_ticks(name, Timestamp::MIN, Timestamp::MAX).await?;

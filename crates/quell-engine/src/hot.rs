@@ -1,15 +1,22 @@
 //! Hot paths: what a backend does in fewer round trips than a step of the engine.
 //!
-//! Invariant: a hot path is taken whole or not at all; the engine takes every operation that the backend
-//! declines.
+//! Invariant: the engine's steps take what the backend declines, of every call.
 
+use std::borrow::Cow;
 use std::future::Future;
 
-use quell_core::{Result, Settled, Settlement, Timestamp, unreadable};
+use quell_core::{
+    Batch, Claim, Claimed, Error, ErrorKind, Receipt, Result, Settled, Settlement, Timestamp,
+    unreadable,
+};
+use tracing::warn;
 
-use crate::backend::{Backend, Taken};
-use crate::engine::{CHANGES_OF_AN_END, Engine, halves};
-use crate::step::{Windows, is_too_much};
+use crate::backend::{Backend, Part, Taken};
+use crate::engine::{CHANGES_OF_A_START, CHANGES_OF_AN_END, Engine, halves};
+use crate::step::{Windows, is_too_large, is_too_much};
+
+/// The answer to each batch of a call, once it is there.
+type Answers = Vec<Option<Result<Vec<Receipt>>>>;
 
 impl<B: Backend> Engine<B> {
     /// Takes a hot path, again after a row that cannot be decoded was set aside (R25). None where the
@@ -35,6 +42,151 @@ impl<B: Backend> Engine<B> {
                 return Err(error);
             }
         }
+    }
+
+    /// Accepts batches, each whole or not at all: what the backend leaves goes by steps.
+    pub(crate) async fn accept_each(
+        &self,
+        now: Option<Timestamp>,
+        batches: Vec<Batch>,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        let parts = self.backend.parts(&batches);
+        if parts.iter().all(|part| !part.is_hot) {
+            return self.accept(now, &batches).await;
+        }
+        let mut answers: Answers = batches.iter().map(|_| None).collect();
+        for part in parts {
+            if let Err(error) = self.accept_part(now, &batches, &part, &mut answers).await {
+                if answers.iter().all(Option::is_none) {
+                    return Err(error);
+                }
+                // What was accepted stays so: the rest is refused by itself.
+                answers.iter_mut().for_each(|answer| {
+                    answer.get_or_insert_with(|| Err(error.share()));
+                });
+                break;
+            }
+        }
+        let lost = || Error::new(ErrorKind::Internal, "an answer to a batch is missing");
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(lost()))).collect())
+    }
+
+    /// Accepts a part of a call.
+    async fn accept_part(
+        &self,
+        now: Option<Timestamp>,
+        batches: &[Batch],
+        part: &Part,
+        answers: &mut Answers,
+    ) -> Result<()> {
+        let own: Cow<'_, [Batch]> = if part.batches.len() == batches.len() {
+            batches.into()
+        } else {
+            part.batches.iter().filter_map(|place| batches.get(*place)).cloned().collect()
+        };
+        let (mut places, mut own) = (part.batches.as_slice(), &own[..]);
+        while !places.is_empty() {
+            let taken = match part.is_hot {
+                true => self.hot(|| self.backend.hot_enqueue_some(now, own)).await?,
+                false => None,
+            };
+            let looked_at = taken.as_ref().map_or(places.len(), |taken| taken.len().max(1));
+            let looked_at = looked_at.min(places.len()).min(own.len());
+            let ((next, rest), (offered, others)) =
+                (places.split_at(looked_at), own.split_at(looked_at));
+            (places, own) = (rest, others);
+            let taken =
+                taken.unwrap_or_default().into_iter().chain(std::iter::repeat_with(|| None));
+            let mut left: Vec<(usize, Batch)> = Vec::new();
+            for ((place, batch), answer) in next.iter().zip(offered).zip(taken) {
+                match (answer, answers.get_mut(*place)) {
+                    (Some(answer), Some(place)) => *place = Some(answer),
+                    _ => left.push((*place, batch.clone())),
+                }
+            }
+            if left.is_empty() {
+                continue;
+            }
+            let (left_places, left): (Vec<usize>, Vec<Batch>) = left.into_iter().unzip();
+            for (place, answer) in left_places.into_iter().zip(self.accept(now, &left).await?) {
+                if let Some(place) = answers.get_mut(place) {
+                    *place = Some(answer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts due jobs: those that the backend leaves by steps, as many at once as it takes.
+    pub(crate) async fn claim_each(
+        &self,
+        now: Option<Timestamp>,
+        claim: &Claim,
+    ) -> Result<Claimed> {
+        let taken = self.hot(|| self.backend.hot_claim_some(now, claim)).await;
+        for error in self.backend.met_unreadable() {
+            // What has started must be handed out: where this fails, the reaper sets the job aside.
+            if let Err(failed) = Box::pin(self.set_aside(&error)).await {
+                warn!(error = %failed, "an unreadable job could not be set aside");
+            }
+        }
+        let mut claimed = match taken? {
+            Some((some, false)) => return Ok(some),
+            Some((some, true)) => Some(some),
+            None => None,
+        };
+        let mut most = self.share(CHANGES_OF_A_START);
+        loop {
+            let jobs = claimed.as_ref().map_or(0, |claimed| claimed.jobs.len());
+            let limit = most.min(claim.limit.saturating_sub(jobs));
+            let now = claimed.as_ref().map(|claimed| claimed.now).or(now);
+            let some = match self.start(now, &Claim { limit, ..claim.clone() }).await {
+                Ok(some) => some,
+                Err(error) if is_too_large(&error) && most > 1 => {
+                    most /= 2;
+                    continue;
+                }
+                // They have started: where what comes next is unknown, the worker looks at once.
+                Err(error) => return claimed.ok_or(error).map(Claimed::again),
+            };
+            let is_last = some.jobs.len() < limit || limit == 0;
+            let all = match claimed.take() {
+                Some(mut all) => {
+                    all.jobs.extend(some.jobs);
+                    Claimed { next: some.next, ..all }
+                }
+                None => some,
+            };
+            if is_last || all.jobs.len() >= claim.limit {
+                return Ok(all);
+            }
+            claimed = Some(all);
+        }
+    }
+
+    /// Ends attempts: those that the backend leaves by steps.
+    pub(crate) async fn settle_each(
+        &self,
+        now: Option<Timestamp>,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<Settled>> {
+        let taken = self.hot(|| self.backend.hot_settle_some(now, &settlements)).await?;
+        let Some(mut settled) = taken else {
+            return self.settle_all(now, &settlements).await;
+        };
+        let left = settlements.into_iter().zip(&settled).filter(|(_, settled)| settled.is_none());
+        let left: Vec<Settlement> = left.map(|(one, _)| one).collect();
+        if !left.is_empty() {
+            let ended = self.settle_all(now, &left).await.inspect_err(|_| {
+                let done: Vec<Settled> = settled.iter().flatten().copied().collect();
+                self.backend.keep_settled(&done);
+            });
+            let mut ended = ended?.into_iter();
+            let missing = settled.iter_mut().filter(|settled| settled.is_none());
+            missing.for_each(|settled| *settled = ended.next());
+        }
+        let settled: Option<Vec<Settled>> = settled.into_iter().collect();
+        settled.ok_or_else(|| Error::new(ErrorKind::Internal, "fewer answers than ends"))
     }
 
     /// Ends attempts, as many at once as the backend takes.

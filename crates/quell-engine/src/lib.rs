@@ -28,8 +28,8 @@ mod step;
 mod upkeep;
 
 pub use backend::{
-    Access, Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Taken,
-    Tally, Time, add_to,
+    Access, Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Part, Place, Running,
+    Scan, Seen, Taken, Tally, Time, add_to,
 };
 pub use engine::{Engine, publish, told};
 pub use maps::Maps;

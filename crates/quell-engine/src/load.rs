@@ -118,7 +118,8 @@ impl<B: Backend> Step<'_, B> {
                 None => jobs.closed,
             };
             next.extend(closed);
-            let is_next = |id: &JobId| closed.is_none_or(|closed| *id < closed);
+            let is_next =
+                |id: &JobId| !moving.contains(id) && closed.is_none_or(|closed| *id < closed);
             next.extend(jobs.open.filter(is_next));
         }
         self.load_jobs(next).await

@@ -17,6 +17,8 @@ use crate::rows::{Row, RowName};
 use crate::step::Step;
 use crate::upkeep::job_of;
 
+/// Entries of an index that are read at a time where all are.
+const INDEX_PAGE: usize = 1_000;
 /// Jobs that are looked through for the newest ones of a task.
 const MOST_LOOKED_THROUGH: usize = 2_000;
 /// An overview sees the earliest of the jobs that wait for their key.
@@ -85,7 +87,7 @@ impl<B: Backend> Step<'_, B> {
         };
         let mut page = Vec::new();
         if let Some(index) = index {
-            let all = self.scan_all(Scan::first(index, PAGE)).await?;
+            let all = self.scan_all(Scan::first(index, INDEX_PAGE)).await?;
             let mut ids: Vec<JobId> = all.iter().filter_map(job_of).collect();
             ids.sort_unstable_by(|a, b| b.cmp(a));
             ids.retain(|id| filter.before.is_none_or(|before| *id < before));
@@ -228,12 +230,13 @@ impl<B: Backend> Step<'_, B> {
         let names = tasks.iter().map(|task| RowName::Key((task.clone(), key.clone())));
         self.load(names).await?;
         let newest = self.keys.values().filter_map(|jobs| jobs.newest).max();
-        if newest.is_some() {
+        if newest.is_some() && !self.forgets_newest() {
             return Ok(newest);
         }
         // The newest job of all may have been removed before an older one.
         let of_key = |job: &Job| job.key.as_ref() == Some(key) && tasks.contains(&job.task);
-        Ok(self.newest_where(1, of_key).await?.first().copied())
+        let found = self.newest_where(1, of_key).await?;
+        Ok(found.first().copied().max(newest))
     }
 
     /// Loads the newest keyed jobs of a task, so far back as it looks.
@@ -357,7 +360,9 @@ impl<B: Backend> Step<'_, B> {
     ) -> Result<()> {
         let before = filter.before.map(|place| place.died_at);
         let to = before.into_iter().chain(filter.died_before).min();
-        let mut scan = Scan { from: filter.died_after, to, ..Scan::first(Index::Dead, PAGE) };
+        // A page is mostly found among the first ones.
+        let limit = filter.page().min(PAGE);
+        let mut scan = Scan { from: filter.died_after, to, ..Scan::first(Index::Dead, limit) };
         loop {
             let seen = self.scan_one(scan.clone()).await?;
             let may_match = seen.entries.iter().filter(|entry| may_match(filter, entry));
@@ -369,6 +374,7 @@ impl<B: Backend> Step<'_, B> {
                     return Ok(());
                 }
             }
+            scan.limit = scan.limit.saturating_mul(2).min(PAGE);
             let last = seen.entries.last().map(|entry| (entry.place, entry.name.clone()));
             match last.filter(|_| seen.more) {
                 Some(last) => scan.after = Some(last),
@@ -401,6 +407,16 @@ impl<B: Backend> Step<'_, B> {
         let first = Scan::first(Index::Dead, PAGE);
         let all = Scan { from: filter.died_after, to: filter.died_before, ..first };
         let died = self.scan_all(all).await?;
+        let of_some = filter.task.is_some() || filter.queue.is_some();
+        if of_some && died.iter().any(|entry| entry.note.is_none()) {
+            // Only their rows have their queues and tasks.
+            self.walk_dead(filter, |_| {
+                count = count.saturating_add(1);
+                true
+            })
+            .await?;
+            return Ok(count);
+        }
         let is_before = |entry: &&Entry| filter.died_before.is_none_or(|at| entry.place.at < at);
         let matching = died.iter().filter(|entry| may_match(filter, entry)).filter(is_before);
         Ok(u64::try_from(matching.count()).unwrap_or(u64::MAX))

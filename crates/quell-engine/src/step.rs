@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
-use quell_core::{Error, ErrorKind, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp};
+use quell_core::{
+    Error, ErrorKind, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp, WorkerId,
+};
 
 use crate::backend::{
-    Access, Backend, Begun, Changes, Committed, Entry, Index, Scan, Seen, Tally, Time,
+    Access, Backend, Begun, Changes, Committed, Entry, Index, Running, Scan, Seen, Tally, Time,
 };
 use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
@@ -320,6 +322,38 @@ impl<'b, B: Backend> Step<'b, B> {
     /// The counts that the backend keeps.
     pub(crate) async fn kept_counts(&mut self) -> Result<Tally> {
         self.backend.counts(&mut self.tx).await
+    }
+
+    /// Whether rows of keys may forget their newest jobs.
+    pub(crate) fn forgets_newest(&self) -> bool {
+        self.backend.forgets_newest()
+    }
+
+    /// How many attempts run in a queue, where the backend counts them.
+    pub(crate) async fn running(
+        &mut self,
+        queue: &QueueName,
+        worker: Option<&WorkerId>,
+    ) -> Result<Option<Running>> {
+        self.backend.running(&mut self.tx, queue, worker).await
+    }
+
+    /// Which of these jobs have not ended, where the backend knows.
+    pub(crate) async fn waiting(
+        &mut self,
+        ids: &BTreeSet<JobId>,
+    ) -> Result<Option<BTreeSet<JobId>>> {
+        self.backend.waiting(&mut self.tx, ids).await
+    }
+
+    /// How many of these groups of rows the backend loads at once.
+    pub(crate) async fn fitting(&mut self, groups: &[Vec<RowName>]) -> Result<usize> {
+        self.backend.fitting(&mut self.tx, groups).await
+    }
+
+    /// The key that a job without a decodable row keeps busy, where the backend knows.
+    pub(crate) async fn held_key(&mut self, id: JobId) -> Result<Option<(TaskKey, bool)>> {
+        self.backend.held_key(&mut self.tx, id).await
     }
 
     /// A job that is set aside, decoded again.

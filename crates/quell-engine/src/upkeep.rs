@@ -29,6 +29,15 @@ pub(crate) enum Met {
     Fine,
 }
 
+/// What becomes of the other windows of a key when one is set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frees {
+    /// The next one may start where no attempt runs (R11).
+    NextWindow,
+    /// They stay as they are, because another job of the key is about to be set aside.
+    Nothing,
+}
+
 impl<B: Backend> Step<'_, B> {
     /// The jobs whose leases have lapsed, those first that lapsed first, but for those that are `stuck`.
     pub(crate) async fn lapsed(
@@ -173,15 +182,30 @@ impl<B: Backend> Step<'_, B> {
         ];
         let mut seen = self.scan(&scans).await?.into_iter();
         let (ended, dead) = (seen.next().unwrap_or_default(), seen.next().unwrap_or_default());
-        let (expired, ticks) = (seen.next().unwrap_or_default(), seen.next().unwrap_or_default());
+        let mut expired = seen.next().unwrap_or_default();
+        let ticks = seen.next().unwrap_or_default();
         let mut ids: Vec<JobId> =
             ended.entries.iter().chain(&dead.entries).filter_map(job_of).collect();
         let more = [ids.len(), expired.entries.len(), ticks.entries.len()];
         let more = more.into_iter().any(|found| found >= limit);
         ids.truncate(limit);
+        let whole = |id: &JobId| {
+            vec![
+                RowName::Job(*id),
+                RowName::Attempts(*id),
+                RowName::Effects(*id),
+                RowName::Past(*id),
+            ]
+        };
+        let more_jobs = self.keep_fitting(&mut ids, whole).await?;
+        let of_name = |entry: &Entry| vec![entry.name.clone()];
+        let more_names = self.keep_fitting(&mut expired.entries, of_name).await?;
+        let more = more || more_jobs || more_names;
         self.load_whole(&ids).await?;
-        self.sweep_entries(&Index::Ended, &ended.entries).await?;
-        self.sweep_entries(&Index::Dead, &dead.entries).await?;
+        if !more_jobs {
+            self.sweep_entries(&Index::Ended, &ended.entries).await?;
+            self.sweep_entries(&Index::Dead, &dead.entries).await?;
+        }
         let names = expired.entries.iter().chain(&ticks.entries);
         self.load(names.map(|entry| entry.name.clone())).await?;
         // A log of starts is judged by the settings of its queue.
@@ -197,6 +221,22 @@ impl<B: Backend> Step<'_, B> {
         let others = self.rows.jobs.iter_mut().filter(|(id, _)| !old.contains(id));
         others.for_each(|(_, job)| Arc::make_mut(job).ended_at = None);
         Ok((more, expired.entries))
+    }
+
+    /// Leaves as many of these as the backend loads at once, and says whether others were left out.
+    async fn keep_fitting<T>(
+        &mut self,
+        all: &mut Vec<T>,
+        rows: impl Fn(&T) -> Vec<RowName>,
+    ) -> Result<bool> {
+        if all.is_empty() {
+            return Ok(false);
+        }
+        let groups: Vec<Vec<RowName>> = all.iter().map(rows).collect();
+        let fits = self.fitting(&groups).await?.max(1);
+        let left = fits < all.len();
+        all.truncate(fits);
+        Ok(left)
     }
 
     /// Writes the results of jobs that have ended into at most `most` keys that name them, and removes
@@ -245,13 +285,20 @@ impl<B: Backend> Step<'_, B> {
     /// Idempotency keys that have expired while their jobs have not ended are looked at again later, so
     /// that the keys of a long backlog are not read each time.
     async fn look_again_later(&mut self, expired: &[Entry]) -> Result<()> {
-        let jobs: Vec<JobId> = self.rows.records.values().map(|record| record.job).collect();
-        self.load_jobs(jobs).await?;
+        let jobs: BTreeSet<JobId> = self.rows.records.values().map(|record| record.job).collect();
+        let is_waiting = |job: &Arc<Job>| !job.state.is_ended();
+        let waiting = match self.waiting(&jobs).await? {
+            Some(waiting) => waiting,
+            None => {
+                self.load_jobs(jobs.iter().copied()).await?;
+                let waits = |id: &JobId| self.rows.jobs.get(id).is_some_and(is_waiting);
+                jobs.into_iter().filter(waits).collect()
+            }
+        };
         for entry in expired {
             let RowName::Record(key) = &entry.name else { continue };
             let Some(record) = self.rows.records.get(key) else { continue };
-            let is_waiting = |job: &Arc<Job>| !job.state.is_ended();
-            if !self.rows.jobs.get(&record.job).is_some_and(is_waiting) {
+            if !waiting.contains(&record.job) {
                 continue;
             }
             let later = Place::at(look_again(self.now, record.expires_at));
@@ -280,14 +327,9 @@ impl<B: Backend> Step<'_, B> {
         for Entry { place, name, .. } in due {
             match self.load([name.clone()]).await {
                 Ok(()) => {}
-                // R25: it is tried again later, by a process that may know how, and stops no other.
-                // Its missed ticks follow its `catch_up` then.
+                // R25: it stops no other.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    error!(%error, ?name, "schedule cannot be decoded, trying again");
-                    let later = Place::at(self.now + UNREADABLE_PAUSE);
-                    self.beside.leave.push((Index::Plan, place, name.clone()));
-                    let entry = Entry { place: later, name, note: None };
-                    self.beside.enter.push((Index::Plan, entry));
+                    self.postpone(name, Some(place), &error);
                 }
                 Err(error) => return Err(error),
             }
@@ -299,13 +341,37 @@ impl<B: Backend> Step<'_, B> {
         let handled: Vec<_> =
             self.rows.schedules.iter().map(|(name, info)| (name.clone(), info.handled)).collect();
         for (name, handled) in handled {
-            self.load_ticks(&name, handled, self.now).await?;
+            // The tick up to which all are handled says nothing of those that are due.
+            let from = handled + Duration::from_micros(1);
+            match self.load_ticks(&name, from, self.now).await {
+                // R25: as above, where it is unknown which of its ticks have fired.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    let info = self.rows.schedules.remove(&name);
+                    let place = info.and_then(|info| info.next).map(Place::at);
+                    self.postpone(RowName::Schedule(name), place, &error);
+                }
+                other => other?,
+            }
         }
         self.load_for_schedules().await
     }
 
+    /// Lets a schedule be tried again later, by a process that may know how. Its missed ticks follow its
+    /// `catch_up` then.
+    fn postpone(&mut self, name: RowName, place: Option<Place>, error: &quell_core::Error) {
+        error!(%error, ?name, "schedule cannot be decoded, trying again");
+        let later = Place::at(self.now + UNREADABLE_PAUSE);
+        self.beside.leave.extend(place.map(|place| (Index::Plan, place, name.clone())));
+        self.beside.enter.push((Index::Plan, Entry { place: later, name, note: None }));
+    }
+
     /// Sets a job aside whose row cannot be decoded (R25).
-    pub(crate) async fn set_aside(&mut self, id: JobId, reason: &str) -> Result<Option<Met>> {
+    pub(crate) async fn set_aside(
+        &mut self,
+        id: JobId,
+        reason: &str,
+        frees: Frees,
+    ) -> Result<Option<Met>> {
         match self.load_jobs([id]).await {
             Ok(()) => return Ok(Some(Met::Fine)),
             Err(error) if error.unreadable_job() == Some(id) => {}
@@ -325,13 +391,53 @@ impl<B: Backend> Step<'_, B> {
         let Some(job) = job else {
             let entry = Entry { place: Place::NONE, name: RowName::Job(id), note: None };
             self.beside.enter.push((Index::Unreadable, entry));
-            return Ok(self.take(|_| Met::Aside));
+            let held = self.leave_key(id, frees).await?.filter(|_| frees == Frees::NextWindow);
+            return Ok(self.take(|part| {
+                held.iter().for_each(|key| part.free_key(key));
+                Met::Aside
+            }));
         };
-        self.load_beside(job).await?;
+        self.load_beside(job, frees).await?;
         Ok(self.take(|part| {
             part.set_aside(id, reason);
             Met::Aside
         }))
+    }
+
+    /// Takes a job without a decodable row out of the row of the key that it keeps busy; returns the key.
+    async fn leave_key(&mut self, id: JobId, frees: Frees) -> Result<Option<TaskKey>> {
+        let held = self.held_key(id).await?;
+        let Some((key, is_closed)) = held else { return Ok(None) };
+        self.load_windows_beside(&[key.clone()].into(), id, frees).await?;
+        self.load_settings_of_jobs().await?;
+        if is_closed {
+            let name = RowName::Job(id);
+            self.beside.leave.push((Index::Closed(key.clone()), Place::NONE, name));
+            if let Some(closed) = self.closed.get_mut(&key) {
+                closed.remove(&id);
+                let first = closed.first().copied();
+                self.keys.entry(key.clone()).or_default().closed = first;
+            }
+        }
+        self.let_go(id, &key);
+        Ok(Some(key))
+    }
+
+    /// Loads the rows of the keys that a job is about to leave, and the windows that come next if they are
+    /// freed.
+    async fn load_windows_beside(
+        &mut self,
+        keys: &BTreeSet<TaskKey>,
+        id: JobId,
+        frees: Frees,
+    ) -> Result<()> {
+        match frees {
+            Frees::NextWindow => self.load_next_windows(keys, &[id].into()).await,
+            Frees::Nothing => {
+                self.load(keys.iter().cloned().map(RowName::Key)).await?;
+                self.load_firsts(keys, &[id].into()).await
+            }
+        }
     }
 
     /// Puts a job back that is set aside, if its row can be decoded; says whether it did.
@@ -350,7 +456,8 @@ impl<B: Backend> Step<'_, B> {
         let (Some(was), Some(job)) = (was, job) else { return Ok(self.take(|_| false)) };
         self.beside.set(RowName::Aside(id), None);
         let (now_known, key) = (job.state, key_of(&job));
-        self.load_beside(Job { state: JobState::Unreadable, ..Arc::unwrap_or_clone(job) }).await?;
+        let job = Job { state: JobState::Unreadable, ..Arc::unwrap_or_clone(job) };
+        self.load_beside(job, Frees::NextWindow).await?;
         // Where not even its key was known then, that still has it.
         let held = key.filter(|_| was.is_none());
         if let Some(key) = &held {
@@ -372,12 +479,12 @@ impl<B: Backend> Step<'_, B> {
     }
 
     /// Loads what hangs on a job that is set aside or about to be, and what its key is about.
-    pub(crate) async fn load_beside(&mut self, job: Job) -> Result<()> {
+    async fn load_beside(&mut self, job: Job, frees: Frees) -> Result<()> {
         let id = job.id;
         self.put_job(job);
         self.load_names(&[id]).await?;
         let keys = self.rows.jobs.get(&id).and_then(|job| key_of(job)).into_iter().collect();
-        self.load_next_windows(&keys, &[id].into()).await?;
+        self.load_windows_beside(&keys, id, frees).await?;
         self.load(keys.into_iter().map(RowName::Memory)).await?;
         self.load_settings_of_jobs().await
     }
