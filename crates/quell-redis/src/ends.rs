@@ -58,7 +58,7 @@ pub(crate) async fn ask(ends: Arc<Ends>, shards: Arc<Nodes>) {
             }
             let told = async {
                 match shards.of_job(job).await? {
-                    Some(shard) => shard.shard.await_end(job).await,
+                    Some(shard) => shard.backend().shard.await_end(job).await,
                     None => Ok(()),
                 }
             };

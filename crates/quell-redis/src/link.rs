@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::cluster::{Cluster, Twice};
 use crate::error::{explain, lost};
-use crate::fast::Fast;
+use crate::hot::Hot;
 use crate::row::corrupt;
 use crate::wire::{Failed, Sent, Wire};
 
@@ -94,7 +94,7 @@ pub(crate) struct Scripts {
     pub(crate) commit: Script,
     pub(crate) enter: Script,
     pub(crate) keep: Script,
-    pub(crate) fast: Fast,
+    pub(crate) hot: Hot,
 }
 
 impl Scripts {
@@ -104,7 +104,7 @@ impl Scripts {
             commit: Script::writing(include_str!("lua/commit.lua")),
             enter: Script::writing(include_str!("lua/enter.lua")),
             keep: Script::writing(include_str!("lua/keep.lua")),
-            fast: Fast::new(),
+            hot: Hot::new(),
         })
     }
 }

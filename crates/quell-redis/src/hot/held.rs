@@ -41,11 +41,6 @@ impl Held {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of jobs that a step started.
-    pub(crate) fn note(&self, claim: &Claim, given: &[ClaimedJob]) {
-        self.insert(claim, given.iter().map(|job| (job, None)));
-    }
-
     /// Takes note of jobs that one script started, each with its partition.
     pub(crate) fn note_first_runs(&self, claim: &Claim, given: &[(ClaimedJob, Option<Key>)]) {
         let Some((first, _)) = given.first() else { return };
@@ -123,8 +118,8 @@ mod tests {
             due_at: quell_core::Timestamp::MIN,
             lease_until: quell_core::Timestamp::MAX,
         };
-        let all: Vec<ClaimedJob> = (1..=20_001).map(job).collect();
-        held.note(&claim, &all);
+        let all: Vec<(ClaimedJob, Option<Key>)> = (1..=20_001).map(|id| (job(id), None)).collect();
+        held.note_first_runs(&claim, &all);
         assert!(held.get(JobId::new(1)).is_none());
         assert_eq!(held.get(JobId::new(20_001)).unwrap().task, name("t"));
         held.forget([JobId::new(20_001)]);
