@@ -4,10 +4,8 @@
 //! state, and the caller sets the rate.
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
 use quell::dead::{DeadFilter, DeadLetter, DeadPlace, Redrive, Swept};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
@@ -15,9 +13,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::Api;
+use super::body::{JsonBody, parse};
 use super::error::ApiError;
 use super::jobs::{Pairs, Parameters};
-use super::triggers::{parse, read};
 use crate::view;
 
 /// The name of exported dead jobs in paths and bodies.
@@ -129,10 +127,9 @@ pub(super) async fn export(
 /// `POST /v1/dead/redrive`: one page of those that match.
 pub(super) async fn redrive(
     State(api): State<Api>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let asked: Asked = parse(&body)?;
     if asked.reason.is_some() {
         return Err(ApiError::invalid("reason", "a redrive takes no reason: leave it out"));
@@ -144,10 +141,9 @@ pub(super) async fn redrive(
 /// `POST /v1/dead/discard`: one page of those that match, for good, with a reason.
 pub(super) async fn discard(
     State(api): State<Api>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let mut asked: Asked = parse(&body)?;
     let reason = reason(asked.reason.take())?;
     let swept = api.quell.dead().discard_page(&asked.filter()?, &reason).await?;
@@ -172,15 +168,14 @@ fn reason(reason: Option<String>) -> Result<String, ApiError> {
 /// `POST /v1/dead/import`: exported dead jobs become dead jobs here.
 pub(super) async fn import(
     State(api): State<Api>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Import {
         letters: Vec<DeadLetter>,
     }
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let Import { letters } = parse(&body)?;
     if letters.len() > MAX_LETTERS {
         let count = letters.len();
@@ -200,8 +195,7 @@ pub(super) async fn import(
 pub(super) async fn redrive_one(
     State(api): State<Api>,
     Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -210,12 +204,10 @@ pub(super) async fn redrive_one(
         payload: Option<&'a RawValue>,
     }
     let id = id.parse::<JobId>()?;
-    let body = match body {
-        Ok(body) if body.is_empty() => body,
-        body => read(&headers, body)?,
-    };
-    let edited = if body.is_empty() { None } else { parse::<Edited<'_>>(&body)?.payload };
-    let payload = edited.map(|payload| Payload::from_stored(payload.get()));
+    let body = body.read_if_any()?;
+    let edited = body.as_deref().map(parse::<Edited<'_>>).transpose()?;
+    let payload =
+        edited.and_then(|edited| edited.payload).map(|payload| Payload::from_stored(payload.get()));
     let became = api.quell.dead().redrive(Redrive { id, payload }).await?;
     Ok(Json(json!({ "job": id, "became": became })))
 }
@@ -224,8 +216,7 @@ pub(super) async fn redrive_one(
 pub(super) async fn discard_one(
     State(api): State<Api>,
     Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -233,7 +224,7 @@ pub(super) async fn discard_one(
         reason: Option<String>,
     }
     let id = id.parse::<JobId>()?;
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let Why { reason: why } = parse(&body)?;
     api.quell.dead().discard(id, &reason(why)?).await?;
     Ok(Json(json!({ "job": id, "discarded": true })))

@@ -6,6 +6,7 @@
 
 mod alerts;
 mod auth;
+mod body;
 mod bounds;
 mod dead;
 mod error;

@@ -1,17 +1,14 @@
 //! Queues and tasks as operators set them, live (R31–R33).
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
 use quell::queue::{QueueSettings, TaskSettings};
 use quell::{QueueName, TaskName};
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::body::{JsonBody, malformed, parse};
 use super::error::ApiError;
-use super::triggers::{malformed, parse, read};
 use crate::config::queues::{patched, show};
 
 /// `GET /v1/queues`.
@@ -25,10 +22,9 @@ pub(super) async fn list(State(api): State<Api>) -> Result<Json<Value>, ApiError
 pub(super) async fn put(
     State(api): State<Api>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let fields: Map<String, Value> = parse(&body)?;
     let text = patched(&QueueSettings::default(), fields).map_err(|e| malformed(".", &e))?;
     set(&api, &QueueName::new(name)?, text.settings()?).await
@@ -38,10 +34,9 @@ pub(super) async fn put(
 pub(super) async fn patch(
     State(api): State<Api>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let patch: Map<String, Value> = parse(&body)?;
     let name = QueueName::new(name)?;
     let text = patched(&known(&api, &name).await?, patch).map_err(|e| malformed(".", &e))?;

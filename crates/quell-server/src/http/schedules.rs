@@ -1,10 +1,7 @@
 //! Schedules over HTTP: read, set, paused, run, backfilled, removed (R36).
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
-use axum::http::HeaderMap;
 use quell::schedule::SpecParts;
 use quell::schedule::{CatchUp, Schedule, ScheduleInfo, ScheduleName, ScheduleState};
 use quell::{ErrorKind, Payload, Timestamp, When};
@@ -14,8 +11,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::Api;
+use super::body::{JsonBody, parse};
 use super::error::ApiError;
-use super::triggers::{known_task, length, parse, read, show as show_receipt};
+use super::triggers::{known_task, length, show as show_receipt};
 use crate::view;
 
 /// A schedule as callers write it.
@@ -63,11 +61,10 @@ pub(super) async fn show(
 pub(super) async fn set(
     State(api): State<Api>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let name = ScheduleName::new(name)?;
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let asked: Asked<'_> = parse(&body)?;
     let (_, task) = known_task(&api, &asked.task)?;
     let parts = SpecParts {
@@ -129,11 +126,10 @@ pub(super) async fn run(
 pub(super) async fn backfill(
     State(api): State<Api>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let name = ScheduleName::new(name)?;
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let Range { from, to } = parse(&body)?;
     let fired = api.quell.store().backfill(None, &name, moment(from), moment(to)).await;
     Ok(Json(json!({ "schedule": name, "fired": known(fired)? })))

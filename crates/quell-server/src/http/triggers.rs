@@ -1,8 +1,6 @@
 //! Triggering over HTTP, one or a batch, and windows by key.
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -13,14 +11,12 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::Api;
+use super::body::{JsonBody, parse};
 use super::error::ApiError;
 use crate::config::DeclaredTask;
 use crate::config::duration;
 use crate::config::key_template::KeyTemplate;
 use crate::view::document;
-
-/// How deep a payload may nest.
-const MAX_DEPTH: usize = 64;
 
 /// One trigger as callers write it.
 #[derive(Debug, Deserialize)]
@@ -67,10 +63,10 @@ pub(super) async fn trigger(
     State(api): State<Api>,
     Path(task): Path<String>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Response, ApiError> {
     let (name, declared) = known_task(&api, &task)?;
-    let body = read(&headers, body)?;
+    let body = body.read()?;
     let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     let mut asked: Vec<Asked<'_>> = if many { parse(&body)? } else { vec![parse(&body)?] };
     if let Some(key) = key_header(&headers)? {
@@ -122,70 +118,6 @@ pub(super) fn known_task<'a>(
     known.ok_or_else(|| {
         ApiError::not_found("task", "no such task is declared in this server's configuration")
     })
-}
-
-/// The body, if it is JSON by its own word, within the bounds of size and depth.
-pub(super) fn read(
-    headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Bytes, ApiError> {
-    let kind = headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    if kind
-        .split(';')
-        .next()
-        .is_none_or(|kind| !kind.trim().eq_ignore_ascii_case("application/json"))
-    {
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return Err(ApiError::new(status, "content-type", "send application/json"));
-    }
-    let body = body.map_err(|rejection| {
-        let status = rejection.status();
-        ApiError::new(status, "body", format!("cannot read the body: {rejection}"))
-    })?;
-    if depth(&body) > MAX_DEPTH {
-        let message = format!("the body has more than {MAX_DEPTH} nested levels, the limit");
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, "body", message));
-    }
-    Ok(body)
-}
-
-/// How deep a JSON text nests, without parsing it.
-fn depth(text: &[u8]) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
-    let (mut in_text, mut escaped) = (false, false);
-    for byte in text {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    deepest
-}
-
-/// Reads what a caller wrote, or says at which field it went wrong.
-pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiError> {
-    let mut source = serde_json::Deserializer::from_slice(body);
-    let read = serde_path_to_error::deserialize(&mut source).map_err(|error| {
-        let path = error.path().to_string();
-        malformed(&path, error.inner())
-    })?;
-    source.end().map_err(|error| malformed(".", &error))?;
-    Ok(read)
-}
-
-pub(super) fn malformed(path: &str, error: &serde_json::Error) -> ApiError {
-    let at = if path == "." { String::new() } else { format!(" at {path}") };
-    let message = format!("the body does not fit this path{at}: {error}");
-    let status =
-        if error.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
-    ApiError::new(status, "body", message)
 }
 
 /// A trigger of the task, as its caller asked for it.
@@ -310,10 +242,9 @@ struct Window {
 pub(super) async fn flush(
     State(api): State<Api>,
     Path(task): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let (name, key) = window(&api, &task, &headers, body)?;
+    let (name, key) = window(&api, &task, body)?;
     let job = api.quell.store().flush(None, &name, &key).await?;
     found(job.map(|job| json!({ "job": job, "flushed": true })))
 }
@@ -322,46 +253,20 @@ pub(super) async fn flush(
 pub(super) async fn cancel(
     State(api): State<Api>,
     Path(task): Path<String>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    let (name, key) = window(&api, &task, &headers, body)?;
+    let (name, key) = window(&api, &task, body)?;
     let job = api.quell.store().cancel_key(None, &name, &key).await?;
     found(job.map(|job| json!({ "job": job, "cancelled": true })))
 }
 
-fn window(
-    api: &Api,
-    task: &str,
-    headers: &HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<(TaskName, Key), ApiError> {
+fn window(api: &Api, task: &str, body: JsonBody) -> Result<(TaskName, Key), ApiError> {
     let (name, _) = known_task(api, task)?;
-    let body = read(headers, body)?;
+    let body = body.read()?;
     let window: Window = parse(&body)?;
     Ok((name, Key::new(window.key)?))
 }
 
 fn found(done: Option<Value>) -> Result<Json<Value>, ApiError> {
     done.map(Json).ok_or_else(|| ApiError::not_found("key", "no window of this key is open"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn depth_counts_brackets_outside_of_text() {
-        let table: [(&str, usize); 6] = [
-            ("1", 0),
-            ("[]", 1),
-            (r#"{"a":[1,{"b":2}]}"#, 3),
-            (r#""[[[[""#, 0),
-            (r#"["\"[["]"#, 1),
-            ("]]]][", 1),
-        ];
-        for (text, expected) in table {
-            assert_eq!(depth(text.as_bytes()), expected, "{text}");
-        }
-    }
 }
