@@ -140,7 +140,7 @@ fn judge_events(folder: &Path, partitions: &BTreeMap<u64, String>) -> Slots {
 
 #[tokio::test]
 async fn r31_r35_eight_processes_on_one_queue_meet_and_lose_nothing_and_exceed_no_limit() {
-    let (contention, intervals) = crowd(&Ground::postgres(), 500).await;
+    let (contention, intervals) = crowd(&Ground::postgres(), 300).await;
     assert!(contention.iter().sum::<f64>() > 0.0, "they never met: {contention:?}");
     assert!(intervals.iter().all(|seconds| (1.0..=120.0).contains(seconds)), "{intervals:?}");
     assert!(intervals.iter().any(|seconds| *seconds > 1.0), "no interval grew: {intervals:?}");
@@ -152,8 +152,8 @@ async fn r31_eight_processes_on_one_queue_of_redis_lose_nothing_and_exceed_no_li
     crowd(&Ground::redis(), 150).await;
 }
 
-/// Lets them run this many jobs a request, and judges it; returns the conflicts of each, and its poll
-/// interval.
+/// Lets them run this many jobs a request, and judges it; returns the conflicts of each, and the longest
+/// poll interval that it was seen to have: intervals shrink again once the others have less to do.
 async fn crowd(ground: &Ground, jobs: usize) -> (Vec<f64>, Vec<f64>) {
     let folder = tempfile::tempdir().unwrap();
     write_config(folder.path(), &ground.url());
@@ -172,20 +172,26 @@ async fn crowd(ground: &Ground, jobs: usize) -> (Vec<f64>, Vec<f64>) {
     }
     let store = ground.store().await;
     let deadline = Instant::now() + Duration::from_secs(300);
-    loop {
+    let mut intervals = vec![0.0_f64; servers.len()];
+    for turn in 0.. {
         let counts = store.counts().await.unwrap();
         let of = |state| counts.iter().filter(|c| c.state == state).map(|c| c.jobs).sum::<u64>();
         if of(JobState::Succeeded) == (jobs * REQUESTS) as u64 {
             break;
         }
         assert!(Instant::now() < deadline, "it does not come to rest: {counts:?}");
+        let at = turn % servers.len();
+        // It has none before its first poll.
+        let interval = metric(&servers[at], "quell_poll_interval_seconds").await.unwrap_or(0.0);
+        intervals[at] = intervals[at].max(interval);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let took = began.elapsed();
-    let (mut contention, mut intervals) = (Vec::new(), Vec::new());
-    for server in &servers {
+    let mut contention = Vec::new();
+    for (server, longest) in servers.iter().zip(&mut intervals) {
         contention.push(metric(server, "quell_poll_contention_total").await.unwrap_or(0.0));
-        intervals.push(metric(server, "quell_poll_interval_seconds").await.unwrap());
+        let interval = metric(server, "quell_poll_interval_seconds").await.unwrap();
+        *longest = longest.max(interval);
         server.signal("-TERM");
     }
     for mut server in servers {
