@@ -449,7 +449,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     }
 
     /// The key that a job keeps busy of whose row nothing can be decoded, and whether the job is one of
-    /// its closed windows, where it can tell: none by default.
+    /// its closed windows, where its indexes show that: none by default.
     async fn held_key(&self, tx: &mut Self::Tx, id: JobId) -> Result<Option<(TaskKey, bool)>> {
         let _unused = (tx, id);
         Ok(None)

@@ -537,8 +537,8 @@ impl<B: Backend> Steps for Engine<B> {
             Err(error) if is_too_much(&error) => self.fire_one_by_one(now, limit).await?,
             other => other?,
         };
-        // Of the schedules that were not due, too. These have fired: who cannot be told what comes
-        // next is to ask at once.
+        // Of the schedules that were not due, too. These have fired: where the next one is unknown, the
+        // caller asks again at once.
         let next = self.next_tick(now).await.map(|seen| seen.next);
         Ok(Ticked { next: next.unwrap_or(Some(ticked.now)), ..ticked })
     }

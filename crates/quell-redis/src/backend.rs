@@ -18,8 +18,8 @@ use quell_core::{
     Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName, Timestamp, WorkerId,
 };
 use quell_engine::{
-    Access, Backend, Begun, Changes, Committed, Part, Row, RowName, Running, Scan, Seen,
-    Taken, Tally, Time,
+    Access, Backend, Begun, Changes, Committed, Part, Row, RowName, Running, Scan, Seen, Taken,
+    Tally, Time,
 };
 use quell_shards::Told;
 

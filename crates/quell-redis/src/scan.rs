@@ -1,7 +1,7 @@
 //! Reading indexes for the engine.
 //!
-//! Most indexes are sorted sets, which are read in one look, a page of each. Lines are read by `lines`,
-//! ticks by `schedules`, and jobs by their ids by `list`.
+//! Most indexes are sorted sets, which are read in one look, a page of each. Lines are read by `line`,
+//! ticks by `ticks`, and jobs by their ids by `listing`.
 //!
 //! Invariant: no answer of a server grows with what the store holds, but with what was asked for.
 
@@ -237,7 +237,7 @@ impl Open {
             Index::Fired(schedule) => self.scan_fired(schedule, scan).await,
             Index::Jobs => self.scan_jobs(scan).await,
             Index::Rows(kind) => self.scan_rows(*kind).await,
-            // Ticks are forgotten by `forgotten`, as they are kept in spans.
+            // `hot::prune` forgets old ticks, as they are kept in spans.
             _ => Ok(Seen::default()),
         }
     }

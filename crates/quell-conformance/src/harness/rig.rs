@@ -47,12 +47,12 @@ pub const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// Waits until `done`, for at most 20 s.
+/// Waits until `done`, for at most a minute.
 ///
 /// # Panics
 /// When that time is over.
 pub async fn until<F: Future<Output = bool>>(what: &str, done: impl Fn() -> F) {
-    let waited = tokio::time::timeout(secs(20), async {
+    let waited = tokio::time::timeout(secs(60), async {
         while !done().await {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

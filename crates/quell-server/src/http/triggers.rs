@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::Api;
-use super::body::{JsonBody, parse};
+use super::body::{JsonBody, malformed, parse};
 use super::error::ApiError;
 use crate::config::DeclaredTask;
 use crate::config::duration;
