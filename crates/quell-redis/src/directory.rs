@@ -19,7 +19,7 @@ use crate::tags::tags_of;
 
 /// What a call of the directory is for.
 const DIRECTORY_CALL: &str = "read the directory of shards";
-/// How often a call of the directory is made of which nobody knows what came.
+/// The most attempts of a directory call while its outcome is unknown.
 const DIRECTORY_TRIES: usize = 3;
 /// The hash tag of the one shard of [`Layout::One`].
 const ALL: &str = "all";
@@ -241,8 +241,8 @@ impl Shard {
         }
     }
 
-    /// Runs a script of the directory; where nobody knows what came of it, once more: the second
-    /// time changes nothing.
+    /// Runs a script of the directory, and retries it while its outcome is unknown. These scripts are
+    /// idempotent.
     async fn directory_write(
         &self,
         script: &crate::link::Script,
@@ -288,7 +288,7 @@ impl Shard {
 }
 
 /// What these keys mean; a newer Quell may mean something else. Since 2, a shard of a queue has a part
-/// of the slots to itself, and a row may tell its bound in milliseconds; since 3, a row has what was
+/// of the slots to itself, and a row may store its bound in milliseconds; since 3, a row has what was
 /// drawn for the newest start; since 4, ticks that fired are in spans. Nothing older was released, and
 /// none of it is read.
 const LAYOUT: u64 = 4;

@@ -8,8 +8,8 @@
 //!
 //! The newest span is in the schedule's [`Record`], with what every change of its spans changes, so
 //! that a step which read some of them commits only while all are as they were. The closed ones are in
-//! two sorted sets by their last tick: those that are shorter than an hour, of which a range of time
-//! meets none that ends an hour after it, and the others, of which a year has few.
+//! two sorted sets by their last tick. One set has the spans that are shorter than an hour: a range of
+//! time meets none of them that ends an hour after it. The other set has the rest; a year has few.
 //!
 //! What is shown with a job is in a hash of the job's own, and goes with it.
 
@@ -29,7 +29,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(3_600);
 /// The resolution of store time.
 pub(crate) const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// Ticks of a plan of which each has fired.
+/// Consecutive ticks of a plan that have all fired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Span {
     pub(crate) first: Timestamp,

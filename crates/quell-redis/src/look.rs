@@ -1,4 +1,4 @@
-//! Reads, several in one trip and of one moment, and what came of them.
+//! Reads, several in one round trip and of one moment, and their results.
 
 use quell_core::{JobId, Result, Timestamp};
 use redis::Value;
@@ -30,22 +30,22 @@ pub(crate) enum Read {
     Text(String),
     /// The members of a set.
     Members(String),
-    /// Members of a sorted set from the lowest score on, at most so many.
+    /// Members of a sorted set from the lowest score on, at most `limit`.
     Lowest { key: String, from: Score, to: Score, limit: usize },
     /// How many fields a hash has.
     Count(String),
-    /// Fields of a hash from a cursor on, more or less so many.
+    /// Fields of a hash from a cursor on, about this number of them.
     Scan(String, String, usize),
     /// The same, with their values.
     ScanPairs(String, String, usize),
     /// Fields of a hash, as many as the bound of bytes of a script allows, and one at least.
     Bounded(String, Vec<String>),
-    /// Members of a sorted set, at most so many, `after` a member that has the score `from`, or from
+    /// Members of a sorted set, at most `limit`, `after` a member that has the score `from`, or from
     /// the first of that score on. It costs the same wherever in the set they are.
     Portion { key: String, order: Order, from: Score, after: Option<String>, limit: usize },
     /// The server's clock; the key is the store's clock, which says where to ask.
     ServerTime(String),
-    /// Counts a number up by so many.
+    /// Increments a counter by this number.
     Reserve(String, u64),
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn read_fields(key: &str, fields: &[String]) -> Vec<Read> {
 }
 
 impl Looked {
-    /// The answers after the first so many.
+    /// Splits off the answers after the first `first`.
     pub(crate) fn split_off(&mut self, first: usize) -> Looked {
         let mut answers: Vec<Value> = self.answers.by_ref().collect();
         let rest = answers.split_off(first.min(answers.len()));

@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::known::{Known, Lane};
 
-/// A job's row: an array, in this order. What is at its end and has its default is left away, and
-/// the times of the window are told from the first trigger on: most rows are short so.
+/// A job's row: an array, in this order. Defaults at its end are left out, and the times of the window
+/// are stored as offsets from the first trigger: this keeps most rows short.
 /// `lua/begin.lua` knows the places.
 #[derive(Deserialize)]
 struct Stored {
@@ -179,8 +179,8 @@ impl Row {
     }
 }
 
-/// A bound as rows tell it: one that is further from the first trigger than 32 bits reach is told in
-/// milliseconds where it is a whole number of them, and then stands below zero. Up to 24 days it takes
+/// A bound as rows store it: one that is further from the first trigger than 32 bits reach is stored in
+/// milliseconds where it is a whole number of them, and is negative then. Up to 24 days it takes
 /// five bytes instead of nine; no window ends before it began. `lua/begin.lua` reads it, too.
 pub(crate) fn short_bound(micros: i64) -> i64 {
     let is_long = micros > i64::from(u32::MAX) && micros % 1_000 == 0;

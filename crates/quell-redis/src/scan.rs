@@ -277,7 +277,7 @@ impl Open {
         Ok(())
     }
 
-    /// All rows of a kind, of which few are kept, or all are asked for whatever their number.
+    /// All rows of a kind: few of them are kept, or the caller asks for all whatever their number.
     async fn scan_rows(&mut self, kind: Kind) -> Result<Seen> {
         let keys = self.keys().clone();
         let mut names: Vec<RowName> = Vec::new();

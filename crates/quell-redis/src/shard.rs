@@ -20,7 +20,7 @@ pub(crate) struct Way {
     pub(crate) scripts: Arc<Scripts>,
     /// Where hints to other processes go.
     pub(crate) channel: String,
-    /// Tells this process's hints from others'.
+    /// Identifies the notifications that this process sent.
     pub(crate) origin: String,
     /// The highest time that this process has seen on any shard, in microseconds (R38).
     pub(crate) seen: Arc<AtomicI64>,
@@ -55,7 +55,7 @@ impl Steps {
     }
 }
 
-/// From so many conflicts on, ids are reserved.
+/// From this number of conflicts on, steps reserve ids.
 const RESERVE_FROM: u32 = 3;
 /// More conflicts are not counted.
 const MOST_LOSSES: u32 = 8;
@@ -78,11 +78,11 @@ pub(crate) struct Shard {
     pub(crate) scripts: Arc<Scripts>,
     /// Where hints to other processes go.
     pub(crate) channel: String,
-    /// Tells this process's hints from others'.
+    /// Identifies the notifications that this process sent.
     pub(crate) origin: String,
     turn: Arc<tokio::sync::Mutex<()>>,
     /// Scripts that accept triggers share it, a step has it alone: each new job would make the step
-    /// begin anew.
+    /// retry.
     pub(crate) accepting: Arc<tokio::sync::RwLock<()>>,
     known: Mutex<Arc<Known>>,
     /// How many more steps that make jobs reserve their ids, because others took them first.
@@ -169,7 +169,7 @@ impl Shard {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
-    /// What to tell a script of the time.
+    /// The time, as an argument of a script.
     pub(crate) fn told(&self, time: Time) -> String {
         match time {
             Time::Server => "server".to_owned(),
@@ -203,7 +203,7 @@ impl Shard {
 }
 
 impl Shard {
-    /// Reads names and settings anew. Their version is that of before it began: where they change
+    /// Reads names and settings again. Their version is that of before it began: where they change
     /// meanwhile, they are read again when that is noticed.
     pub(crate) async fn learn(&self) -> Result<Arc<Known>> {
         let keys = &self.keys;

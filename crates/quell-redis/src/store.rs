@@ -1,4 +1,4 @@
-//! The store as callers see it: its shards, and what other processes tell.
+//! The store as callers see it: its shards, and the notifications from other processes.
 
 use std::sync::Arc;
 

@@ -109,7 +109,7 @@ pub(crate) enum Write {
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     writes: Vec<Write>,
-    /// Lines of which the head may have changed, with their queues' heads.
+    /// Lines whose head may have changed, with their queues' heads.
     pub(crate) lines: BTreeSet<(String, String, String)>,
 }
 

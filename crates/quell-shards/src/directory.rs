@@ -51,7 +51,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
     /// All tags with their numbers.
     async fn listed(&self) -> Result<Vec<(String, u64)>>;
 
-    /// Opens a shard, and tells it what the directory knows of tasks, and of workers of its queue.
+    /// Opens a shard, and copies to it the directory's records of tasks, and of workers of its queue.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](quell_core::ErrorKind::Corrupt) for a shard that has jobs of another number.

@@ -80,7 +80,7 @@ impl<D: Directory> Sharded<D> {
         if let Some((shard, _)) = answers.into_iter().find(|(_, all)| has(all)) {
             return Ok(shard);
         }
-        // It may be where nobody answered.
+        // It may be on a shard that did not answer.
         if let Some(error) = failed {
             return Err(error);
         }
@@ -223,7 +223,7 @@ impl<D: Directory> Steps for Sharded<D> {
         if let Some(only) = self.shards.only() {
             return only.settle(now, settlements).await;
         }
-        // Ends of which the caller has not heard, as another shard failed it then.
+        // Ends that committed although an earlier call failed on another shard.
         let known = self.told.take(&settlements);
         let refused = |one: &Settlement| Settled { lease: one.lease, became: SettledAs::Refused };
         let told = settlements.iter().zip(&known);
@@ -356,7 +356,7 @@ impl<D: Directory> Steps for Sharded<D> {
     async fn tasks(&self) -> Result<Vec<TaskInfo>> {
         let of_shards = all_of!(self, |shard| shard.tasks());
         let own = self.shards.first().tasks().await?;
-        // The directory's come last: it is told first.
+        // The directory's come last and win: `set_task` writes to the directory first.
         let all = of_shards.into_iter().flatten().chain(own).map(|info| (info.name.clone(), info));
         Ok(all.collect::<BTreeMap<_, _>>().into_values().collect())
     }

@@ -1,18 +1,18 @@
-//! Ends that were done by a call that failed in another part of it.
+//! Ends that committed although their call failed in another part.
 //!
 //! A call that ends several attempts may take several steps, on several shards. Where one of them
-//! fails, the caller makes the whole call again, and must not hear that its own ends are somebody
-//! else's.
+//! fails, the caller retries the whole call. The retry must not refuse the caller's own ends as
+//! another caller's.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quell_core::{Lease, Settled, SettledAs, Settlement};
 
-/// The most that is remembered: who does not ask again in time hears that its lease is lost.
+/// The most ends that are remembered: a caller that retries too late finds its lease lost.
 const MOST: usize = 10_000;
 
-/// What callers have not been told yet.
+/// The ends that have not been returned to their callers yet.
 #[derive(Debug, Default)]
 pub struct Told(Mutex<BTreeMap<Lease, Settled>>);
 
@@ -28,7 +28,7 @@ impl Told {
         }
     }
 
-    /// What was done of these already, by its place; each is told once.
+    /// The results of those that are done already, by place; each is returned once.
     #[must_use]
     pub fn take(&self, settlements: &[Settlement]) -> Vec<Option<Settled>> {
         let mut kept = self.locked();

@@ -17,7 +17,7 @@ use crate::directory::Directory;
 use crate::door::{Sharded, of_those_that_answer, sooner};
 use crate::visits::{Visited, address};
 
-/// While a shard does not answer, schedules are looked at this often: nobody knows what is due there.
+/// How often schedules are read while a shard does not answer: what is due there is unknown.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 impl<D: Directory> Sharded<D> {

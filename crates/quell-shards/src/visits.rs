@@ -22,7 +22,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// The visits that are open, with their beginning.
 type Open = BTreeMap<Visit, Instant>;
-/// What for, which shard, and a number that tells it from other visits.
+/// The purpose, the shard, and a number that distinguishes the visit from others.
 type Visit = (&'static str, usize, u64);
 
 /// The shards that are being asked, and what for.
@@ -162,7 +162,7 @@ impl Visits {
     }
 }
 
-/// Tells shards apart: one that was met stays where it is.
+/// An address that identifies a shard: one that was met stays where it is.
 pub(crate) fn address<S>(shard: &Arc<S>) -> usize {
     Arc::as_ptr(shard).addr()
 }

@@ -21,7 +21,7 @@ use crate::shard::Shard;
 
 /// Jobs that one script starts: the server does nothing else meanwhile.
 const MOST_JOBS: usize = 1_000;
-/// Lanes of which one script takes jobs.
+/// Lanes that one script takes jobs from.
 const MOST_LANES: usize = 200;
 /// How often one claim asks because it had not named the lines that turned out to be next.
 const ROUNDS: usize = 5;
@@ -123,7 +123,7 @@ impl RedisBackend {
                 Err(_) => break,
             }
         }
-        // What was started must be told; the rest is left to the next claim.
+        // The worker must receive the started jobs; the rest is left to the next claim.
         if !given.jobs.is_empty() {
             given.next = given.now.map(|now| NextDue { now, due: Some(now), lapse: None });
         }
@@ -255,8 +255,8 @@ impl Wish<'_> {
     }
 }
 
-/// How many lines a claim is to be told of that may be next after it. Others take some of them
-/// before it asks again.
+/// How many lines the script returns as candidates for the worker's next claim. Other claims take some
+/// of them before that.
 fn ahead_of(limit: usize) -> usize {
     if limit == 0 { 0 } else { limit.saturating_mul(4).saturating_add(32) }
 }

@@ -105,7 +105,7 @@ impl Taken {
         Ok((job > 0).then_some(taken))
     }
 
-    /// The receipts of the last triggers of its window, of which the first may have opened it.
+    /// The receipts of the last triggers of its window. The first trigger may have opened the window.
     fn receipts(&self, burst: &Burst<'_>) -> impl Iterator<Item = Receipt> {
         let Taken { job, due, triggers, is_new } = *self;
         let count = u64::try_from(burst.members.len()).unwrap_or(u64::MAX);

@@ -1,6 +1,6 @@
-//! Which jobs this process was given: the end of an attempt names no key, and the scripts must be
-//! told which hash is its window's. They recognize the row of a first run by its token and times,
-//! without decoding it.
+//! Which jobs this process was given: the end of an attempt names no key, and the scripts need the
+//! name of its window's hash. They recognize the row of a first run by its token and times, without
+//! decoding it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -17,7 +17,7 @@ const MOST_HEADS: usize = 200;
 #[derive(Debug, Default)]
 struct First {
     due: Option<Timestamp>,
-    /// Whether there are more lines than the look saw, of which none was of the tasks.
+    /// Whether there are more lines than were read, and none of those read was of the tasks.
     unsure: bool,
 }
 

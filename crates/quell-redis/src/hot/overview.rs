@@ -35,7 +35,7 @@ const LOOK: &str = "look at all queues";
 #[derive(Default)]
 struct Lanes(BTreeMap<(QueueName, TaskName), LaneOverview>);
 
-/// The lines of one queue, of which the first of each of these tasks has not been met yet.
+/// The lines of one queue, and the tasks whose first line has not been found yet.
 struct Lines {
     queue: QueueName,
     tasks: BTreeSet<TaskName>,
@@ -146,7 +146,7 @@ impl RedisBackend {
         Ok(ids.iter().zip(rows).filter_map(decode).collect())
     }
 
-    /// The first of these jobs, so many that their rows stay within the bound of bytes of a call.
+    /// The first of these jobs, as many as have rows within the bound of bytes of a call.
     async fn first_rows(&self, mut ids: Vec<JobId>) -> Result<Vec<JobId>> {
         if ids.is_empty() {
             return Ok(ids);

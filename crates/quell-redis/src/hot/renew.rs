@@ -17,7 +17,7 @@ impl RedisBackend {
         leases: &[Lease],
         length: Duration,
     ) -> Result<Option<Vec<Renewal>>> {
-        // Renewals are events, which the other step tells.
+        // Renewals are events, and the engine's step records them.
         if self.records {
             return Ok(None);
         }

@@ -22,7 +22,7 @@ use crate::shard::Shard;
 
 /// Ends that one script takes.
 const MOST_ENDS: usize = 1_000;
-/// Lanes in which windows may be that one script is told of.
+/// Lanes that one script receives because windows may be in them.
 const MOST_LANES: usize = 64;
 
 /// The end of an attempt of a job that this process was given.
@@ -192,7 +192,7 @@ impl<'e> Groups<'e> {
                 worker.as_str(),
                 Item::from_count(lease.token.starts()),
                 Item::from_count(lease.token.draw().get()),
-                // What limits kept back may start, at any worker.
+                // Jobs that limits kept in the queue may start, at any worker.
                 known.settings(queue).limits_concurrency(),
                 since,
                 until,

@@ -17,7 +17,7 @@ use crate::place::{Place, server};
 use crate::refused::told;
 use crate::wake::heard;
 
-/// Without these a store opens and works: it says less, waits for nobody, or is in nobody's way.
+/// Without these a store opens and works: it logs less, waits for no replica, or meets no contention.
 const SPARED: [&str; 4] = ["+info", "+config|get", "+wait", "+incrby"];
 /// What a Cluster needs besides, as the page says.
 const OF_A_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
