@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use quell_conformance::Rig;
 use quell_conformance::calls::{Case, table};
+use quell_conformance::effort::cases;
 use quell_conformance::rig::{secs, until};
 use quell_core::{ErrorKind, JobId, Result, Store, Timestamp};
 use quell_postgres::PostgresStore;
@@ -18,6 +19,10 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use crate::proxy::{Cut, Proxy, cuts_of};
 use crate::scene::Scene;
 
+/// The usual run makes one in this number of a call's cuts, and the last ones, at which the call commits
+/// and answers; a long run makes all.
+const ONE_IN: u64 = 3;
+const LAST: usize = 6;
 /// How many cases are cut at a time.
 pub(crate) const SHARES: usize = 4;
 /// After how many cuts it is asked to go on: whatever was not done is done again.
@@ -178,7 +183,7 @@ impl Ground {
         (before, self.rows().await, replies)
     }
 
-    /// The call, cut off; says what its caller was told.
+    /// Makes the call, which is cut off; returns the outcome that its caller received.
     async fn round(&mut self, case: &Case, cut: Cut, known: (&str, &str)) -> Told {
         let (name, (before, after)) = (case.name, known);
         self.begin(case).await;
@@ -215,7 +220,7 @@ impl Ground {
             return until("it goes on", async || self.cut_off.counts().await.is_ok()).await;
         }
         if happened {
-            // The connection may have been closed while nobody used it: the next call finds out.
+            // The connection may have been closed while it was idle: the next call finds out.
             let _found_out = self.cut_off.counts().await;
             self.cut_off.counts().await.unwrap();
             return;
@@ -260,7 +265,7 @@ fn through(proxy: &Proxy, scene: &Scene, pooler: Option<&PgBouncer>) -> String {
     format!("{to}?sslmode=disable&connections=1{more}&schema={}", scene.schema())
 }
 
-/// Times are the only numbers of so many digits; they are counted from `base`.
+/// Times are the only numbers of 16 digits; they are counted from `base`.
 fn since(rows: &str, base: Timestamp) -> String {
     let mut told = String::new();
     for word in rows.split_inclusive(|c: char| !c.is_ascii_digit()) {
@@ -275,18 +280,25 @@ fn since(rows: &str, base: Timestamp) -> String {
     told
 }
 
-/// Cuts each of these cases everywhere; says how often, and what became of it.
-async fn cut_all(cases: Vec<Case>) -> (usize, String) {
+/// The cuts of a call that this run makes; another part of them for each case.
+fn some_of(cuts: Vec<Cut>, case: usize) -> impl Iterator<Item = Cut> {
+    let one_in = usize::try_from(cases(ONE_IN, 1)).unwrap();
+    let last = cuts.len().saturating_sub(LAST);
+    let is_in = move |at: usize| at >= last || (at + case).is_multiple_of(one_in);
+    cuts.into_iter().enumerate().filter(move |(at, _)| is_in(*at)).map(|(_, cut)| cut)
+}
+
+/// Cuts each of these cases; says how often, and what the outcomes were.
+async fn cut_all(of_share: Vec<Case>) -> (usize, String) {
     let mut ground = Ground::new(None).await;
     let mut summary = String::new();
-    for case in cases {
+    for (number, case) in of_share.into_iter().enumerate() {
         // The first time, names get their numbers.
         ground.whole(&case).await;
         let (before, after, replies) = ground.whole(&case).await;
         let mut told = BTreeMap::new();
-        let cuts = cuts_of(&replies);
-        for cut in &cuts {
-            *told.entry(ground.round(&case, *cut, (&before, &after)).await).or_insert(0) += 1;
+        for cut in some_of(cuts_of(&replies), number) {
+            *told.entry(ground.round(&case, cut, (&before, &after)).await).or_insert(0) += 1;
         }
         summary.push_str(&format!("{}: {} bytes, {told:?}\n", case.name, replies.len()));
         let changes = before != after;
@@ -325,12 +337,13 @@ async fn cut_pooler(pooling: Pooling) {
     let mut ground = Ground::new(Some(pooling)).await;
     let mut told = BTreeMap::new();
     // What a stranger does there, others do as well.
-    for case in table().into_iter().filter(|case| !case.stranger) {
+    for (number, case) in table().into_iter().filter(|case| !case.stranger).enumerate() {
         ground.whole(&case).await;
         let (before, after, replies) = ground.whole(&case).await;
         let changes = before != after;
         let whole = |cut: &Cut| matches!(cut, Cut::Before(_));
-        for cut in cuts_of(&replies).into_iter().filter(whole) {
+        let cuts = cuts_of(&replies).into_iter().filter(whole).collect();
+        for cut in some_of(cuts, number) {
             let answer = ground.round(&case, cut, (&before, &after)).await;
             *told.entry(answer).or_insert(0) += 1;
             assert!(changes || answer != Told::Unknown, "{}, {cut:?}: it only reads", case.name);
