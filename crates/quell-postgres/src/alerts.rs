@@ -1,8 +1,8 @@
 //! What alerts look at and keep (R27): dead jobs and the oldest due ones, by lane, and one row for
 //! each alert.
 //!
-//! Looking reads of the jobs that wait a few for each lane, and of each lane's dead and unreadable ones
-//! so many: so it costs no more with a longer backlog or more partitions.
+//! An overview reads a few waiting jobs of each lane, and a limited number of its dead and unreadable
+//! jobs. Its cost does not grow with the backlog or the number of partitions.
 
 use std::collections::BTreeMap;
 

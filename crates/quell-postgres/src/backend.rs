@@ -1,7 +1,7 @@
 //! The engine's backend: rows in the tables of one schema, locked by the steps that change them, and the
 //! calls that one statement makes.
 //!
-//! Invariant: others hear of a commit after it, and the history in the order of commits.
+//! Invariant: notifications of a commit are published after it, and history events in the order of commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -56,14 +56,14 @@ pub(crate) struct PostgresBackend {
     pushes: bool,
     pub(crate) history: Option<Sink>,
     pub(crate) location: Location,
-    /// Passed by commits, one by one, where a history must tell of them in their order.
+    /// Commits hold it one at a time where a history must record them in their order.
     pub(crate) order: Option<Mutex<()>>,
     /// The highest time that this process has seen, in microseconds (R38).
     seen: AtomicI64,
     /// Queues with limits, as this process last saw them. The claims of one process on one of them
     /// go one after the other, so that only other processes are met as contention (R35).
     pub(crate) limited: RwLock<BTreeMap<QueueName, Arc<Mutex<()>>>>,
-    /// Queues of which a claim begins with a look: when they were last seen, one statement did not do.
+    /// Queues whose claims begin with a look: when they were last seen, one statement was not enough.
     pub(crate) winding: RwLock<BTreeSet<QueueName>>,
     pub(crate) watch: Arc<Watch>,
     /// Where the claims of each queue left off.
@@ -138,7 +138,7 @@ impl PostgresBackend {
         self.seen.fetch_max(now.as_micros(), Ordering::Relaxed);
     }
 
-    /// Tells workers and the history what a commit changed.
+    /// Notifies workers of what a commit changed, and records it in the history.
     pub(crate) fn spread(&self, now: Timestamp, news: News) {
         self.saw(now);
         if let Some(history) = &self.history {

@@ -83,7 +83,7 @@ impl Bounded {
         self.limit = limit;
     }
 
-    /// Gives its next statements so many times as long, until it is given back.
+    /// Multiplies the time limit of its next statements by `times`, until the connection is released.
     pub(crate) fn lengthen(&mut self, times: u32) {
         self.limit = self.limit.saturating_mul(times);
     }

@@ -1,7 +1,7 @@
-//! How calls that are no step of the engine begin, start over and end: in a transaction that writes, or on
+//! How calls that are no step of the engine begin, retry and end: in a transaction that writes, or on
 //! one state of the store.
 
-/// One transaction, from begin to commit; it starts over where it met another call on its rows.
+/// One transaction, from begin to commit; it is retried after a write conflict.
 macro_rules! writing {
     ($self:ident $(on $pool:ident)?, $now:expr, |$tx:ident| $body:expr) => {
         writing!($self $(on $pool)?, $now, |_asked| None, |$tx| $body)

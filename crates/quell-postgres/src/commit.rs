@@ -121,7 +121,7 @@ impl Sorted {
 }
 
 impl PostgresBackend {
-    /// Writes what a step changes, and tells others of it.
+    /// Writes what a step changes, commits it and publishes it.
     pub(crate) async fn commit_step(
         &self,
         mut step: Step,
@@ -175,8 +175,8 @@ impl PostgresBackend {
 }
 
 impl Tx {
-    /// Draws ids for the jobs that a step has made. Names come first: a step that starts over for one has
-    /// drawn none.
+    /// Draws ids for the jobs that a step has made. Names come first: a step that is retried for a missing
+    /// name has drawn no ids.
     async fn number(&mut self, first: u64, changes: &Changes) -> Result<Numbers> {
         for row in changes.rows.values() {
             if let Some(Row::Job(job)) = row {

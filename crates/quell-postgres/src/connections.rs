@@ -1,8 +1,8 @@
 //! Connections to the server: a bounded number, and of those that are free the one that was used
 //! last. Its process is warm, and has planned what calls ask for; in turns, calls that are rare would
 //! each meet a cold one. Upkeep takes the free connections from the other end and returns them there,
-//! so that a job that arrives meanwhile still gets the warm one. (Pools that know this order give back
-//! by `Drop` what a call left halfway; here that is closed, which rolls it back at once.)
+//! so that a job that arrives meanwhile still gets the warm one. (Pools that know this order release in
+//! `Drop` a connection that a call left halfway; here it is closed, which rolls the call back at once.)
 //!
 //! Where one breaks, or falls silent, those that were made before it failed are not used again: they
 //! most likely lead to the same place.
@@ -71,7 +71,7 @@ struct Home {
 }
 
 impl Connections {
-    /// At most `most`, each of which begins with `greeting`.
+    /// At most `most` connections; each session begins with `greeting`.
     pub(crate) fn new(hosts: Hosts, greeting: Option<String>, most: u32, limits: Limits) -> Self {
         let most = usize::try_from(most).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         let (places, free) = (Arc::new(Semaphore::new(most)), Mutex::default());
@@ -123,7 +123,7 @@ impl Connections {
         let place = Arc::clone(&home.places).acquire_owned().await;
         let place = place.map_err(|_| Error::PoolClosed)?;
         while let Some((mut db, since)) = home.free_at(end) {
-            // One that broke while nobody used it says so here.
+            // A connection that broke while it was idle fails this probe.
             let probe = PROBE.min(home.limits.acquire / 4);
             if db.is_trusted() && (since.elapsed() < TRUSTED || db.answers(probe).await) {
                 db.set_limit(home.limits.call);

@@ -70,7 +70,7 @@ fn select_dead(sql: &Sql, filter: &DeadFilter) -> QueryBuilder<Postgres> {
 fn push_filter(query: &mut QueryBuilder<Postgres>, sql: &Sql, filter: &DeadFilter) {
     push_names(query, sql, filter.task.as_ref(), filter.queue.as_ref());
     if let Some(error) = &filter.error {
-        // In this collation, as in every other store, only ASCII letters have a case.
+        // In this collation, as in every other store, only the ASCII characters A to Z have a case.
         query.push(" and strpos(lower(j.error collate \"C\"), ");
         query.push_bind(error.to_ascii_lowercase()).push(") > 0");
     }

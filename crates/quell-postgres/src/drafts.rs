@@ -54,7 +54,7 @@ impl Numbers {
 
     /// Keeps them for the answer of the call that runs in this task.
     pub(crate) fn keep(self) {
-        // A call of which no answer names a job has no such place.
+        // A call whose answer names no job has no such place.
         let _kept = BECAME.try_with(|became| became.borrow_mut().0.extend(self.0));
     }
 

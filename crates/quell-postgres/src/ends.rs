@@ -1,8 +1,9 @@
-//! Ends of jobs that someone waits for (R19), here and in other processes.
+//! Ends of jobs that callers wait for (R19), here and in other processes.
 //!
-//! Who waits here for longer than a moment has the other processes told, and told again while it
-//! waits; a process that ends such a job tells of it. So an end of which nobody waits costs a look
-//! at two empty maps. What others wait for is bounded, and forgotten unless they say it again.
+//! When a caller here waits for longer than a moment, this process notifies the others, and again
+//! while the caller waits. A process that ends such a job publishes its end. An end without waiting
+//! callers therefore costs a look at two empty maps. The number of jobs that other processes wait
+//! for is bounded, and each is forgotten unless they repeat it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +15,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::push::Outbox;
 
-/// How long one waits before others are told: most ends that come soon need no words.
+/// How long a caller waits before others are notified: most ends that come soon need no notification.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often others are told of one who still waits.
+/// How often others are notified of a caller that still waits.
 const RENEWED: Duration = Duration::from_secs(30);
-/// How long it is known that others wait for a job, unless they say it again.
+/// How long this process remembers that others wait for a job, unless they repeat it.
 const KNOWN: Duration = Duration::from_secs(60);
-/// Of how many jobs it is known that others wait for them, or that they were told so.
+/// The most jobs that this process remembers as awaited by others, and the most that it has notified
+/// others of.
 const MOST: usize = 10_000;
 
 /// Who waits for ends.
@@ -45,8 +47,8 @@ impl Ends {
         self.here.is_awaited() || !self.elsewhere().known_until.is_empty()
     }
 
-    /// Tells those who wait here that this process ended these jobs; returns those of which other
-    /// processes must hear.
+    /// Notifies callers that wait here that this process ended these jobs; returns the jobs whose ends
+    /// other processes must be notified of.
     pub(crate) fn ended_here(&self, jobs: &[JobId]) -> Vec<JobId> {
         self.here.tell(jobs.iter().copied());
         self.elsewhere().take(jobs, Instant::now())
@@ -62,7 +64,7 @@ impl Ends {
         self.here.tell(jobs);
     }
 
-    /// Nobody knows what others have ended.
+    /// It is unknown which jobs others have ended: all callers that wait here are notified.
     pub(crate) fn lost_touch(&self) {
         self.here.tell_all();
     }
@@ -72,7 +74,7 @@ impl Ends {
     }
 }
 
-/// Has other processes told of the jobs that someone here waits for, until the task that runs it is
+/// Notifies other processes of the jobs that callers here wait for, until the task that runs it is
 /// dropped.
 pub(crate) async fn ask(ends: Arc<Ends>, outbox: Arc<Outbox>) {
     let mut asked = Asked::default();
@@ -92,7 +94,7 @@ pub(crate) async fn ask(ends: Arc<Ends>, outbox: Arc<Outbox>) {
 #[derive(Debug, Default)]
 struct Elsewhere {
     known_until: BTreeMap<JobId, Instant>,
-    /// When all that has lapsed is next removed.
+    /// When all entries that had expired were last removed.
     tidied_at: Option<Instant>,
 }
 
@@ -106,7 +108,7 @@ impl Elsewhere {
         }
     }
 
-    /// Those of the jobs that others wait for, who need to be told once.
+    /// Removes and returns those of the jobs that others wait for: one notification is enough.
     fn take(&mut self, jobs: &[JobId], now: Instant) -> Vec<JobId> {
         if self.known_until.is_empty() {
             return Vec::new();
@@ -123,17 +125,17 @@ impl Elsewhere {
     }
 }
 
-/// What other processes were told that someone here waits for, and when.
+/// The jobs that callers here wait for and other processes were notified of, and when.
 #[derive(Debug, Default)]
 struct Asked(BTreeMap<JobId, Instant>);
 
 impl Asked {
-    /// When the first of them must be told again, if someone waits still.
+    /// When the first of these notifications must be repeated, if a caller still waits.
     fn renewal(&self) -> Option<Instant> {
         self.0.values().min().map(|at| *at + RENEWED)
     }
 
-    /// What to tell them now: several who wait for one job are one.
+    /// The jobs to notify them of now: several callers that wait for one job count once.
     fn news(&mut self, awaited: Vec<JobId>, now: Instant) -> Vec<JobId> {
         let awaited: BTreeSet<JobId> = awaited.into_iter().collect();
         self.0.retain(|job, at| awaited.contains(job) && now < *at + RENEWED);

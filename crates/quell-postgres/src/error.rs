@@ -77,7 +77,8 @@ pub(crate) fn explain(what: &'static str, error: sqlx::Error) -> Error {
     Error::new(kind, format!("cannot {what}: {help}")).with_source(error)
 }
 
-/// As [`explain`], for a statement that commits: where it may have become durable, nobody knows (R1).
+/// As [`explain`], for a statement that commits: where it may have become durable, the outcome is
+/// unknown (R1).
 pub(crate) fn explain_commit(what: &'static str, error: sqlx::Error) -> Error {
     if !is_uncertain(&error) {
         // The server answered that it did not.
@@ -165,7 +166,7 @@ fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
 /// Whether a server that could not be connected to is about to start, or to have connections again.
 pub(crate) fn is_starting(error: &sqlx::Error) -> bool {
     match error {
-        // A failover is under way.
+        // A failover is in progress.
         _ if fault(error) == Some(&Fault::NoHostFits) => true,
         sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
         _ => has_code(error, &[code::TOO_MANY_CONNECTIONS, code::CANNOT_CONNECT_NOW]),

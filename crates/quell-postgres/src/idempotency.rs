@@ -1,4 +1,4 @@
-//! Idempotency records, and what came of jobs (R19, R37).
+//! Idempotency records, and the results of jobs (R19, R37).
 //!
 //! While a job's row is there, it says how the job stands; what removes the row first copies state
 //! and output to the job's records. So ending a job costs nothing more for having a key.
@@ -51,7 +51,7 @@ pub(crate) fn decode_record(row: &PgRow) -> Result<Record> {
 }
 
 impl Tx {
-    /// Loads records with their jobs, whose payloads nobody asks for.
+    /// Loads records with their jobs, but without payloads, which no caller needs.
     pub(crate) async fn load_records(
         &mut self,
         wanted: &Wanted<'_>,
@@ -74,8 +74,8 @@ impl Tx {
         Ok(loaded)
     }
 
-    /// Takes idempotency keys. Those that were there are locked by this call; another call that
-    /// took one a moment earlier makes this one start over.
+    /// Takes idempotency keys. Those that were there are locked by this call; if another call took
+    /// one a moment earlier, this one has a write conflict and is retried.
     pub(crate) async fn write_records(&mut self, records: &[(TaskKey, Record)]) -> Result<()> {
         const FREE: &str = "delete from quell.idempotency
               where ctid = any(array(

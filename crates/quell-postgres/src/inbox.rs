@@ -2,7 +2,7 @@
 //!
 //! Triggers are appended to an inbox there, and folded into jobs by the next store call after the
 //! commit: they count from the commit, a rollback leaves no trace, and a transaction that stays
-//! open holds up nobody.
+//! open delays no other call.
 
 use quell_core::{Batch, Lease, Location, Payload, QueueName, Result, Timestamp, in_savepoint};
 use sqlx::PgConnection;
@@ -38,7 +38,7 @@ pub async fn trigger_in(db: &mut PgConnection, store: &Location, batch: &Batch) 
     put(db, store, batch, "select quell.put($1) from quell.meta where store_id = $2").await
 }
 
-/// As [`trigger_in`], and the commit notifies nobody: call
+/// As [`trigger_in`], but the commit notifies no worker: call
 /// [`transaction_committed`](quell_core::Store::transaction_committed) of any store on the schema after
 /// it. Without that, workers find the triggers when they poll.
 ///
@@ -182,9 +182,9 @@ impl Tx {
     ///
     /// That is right for calls whose effect does not depend on what the inbox holds. A claim that
     /// passes it over starts older jobs; what waits in the inbox is a job later, and an attempt that
-    /// starts after that covers it (R2). A failed, lapsed or redriven job goes into the newest window
-    /// of its key as the older one, whichever of both is there first (R12); one that has used up its attempts is dead then, and the
-    /// trigger in the inbox has a window of its own.
+    /// starts after that covers it (R2). A job that failed, was redriven or whose lease expired goes
+    /// into the newest window of its key as the older one, whichever of both is there first (R12); one
+    /// that has used up its attempts is dead then, and the trigger in the inbox has a window of its own.
     pub(crate) async fn fold_inbox(&mut self) -> Result<()> {
         const ALONE: &str = "select pg_try_advisory_xact_lock(hashtextextended($1, 1)),
                                     9223372036854775807,
@@ -268,7 +268,7 @@ impl Tx {
         }
         let answers = self.accept_promised(&batches).await?;
         for ((id, text), answer) in sources.into_iter().zip(answers) {
-            // R19: nobody waits for this answer, so a conflict is kept where an operator finds it.
+            // R19: no caller waits for this answer, so a conflict is kept where an operator finds it.
             if let Err(error) = answer {
                 self.refuse_inbox(id, text, error.to_string()).await?;
             }

@@ -2,8 +2,8 @@
 //! write them.
 //!
 //! Each key is looked up by itself: planned while a table was empty, a plain join would read all of it for
-//! each call. A key that was there is locked; one that was not is inserted plainly, so that a call which
-//! took it a moment earlier makes this one start over.
+//! each call. A key that was there is locked; one that was not is inserted plainly: if another call took
+//! it a moment earlier, this one has a write conflict and is retried.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! What is kept of keys beside their windows: dedup holds (R16) and the memories of edges (R13).
 //!
-//! What was loaded is locked until the call commits, and what was not there is inserted plainly: a
-//! call that took the same key a moment earlier makes this one start over.
+//! What was loaded is locked until the call commits, and what was not there is inserted plainly: if
+//! another call took the same key a moment earlier, this one has a write conflict and is retried.
 //!
 //! Each key is looked up by itself: planned while a table was empty, a plain join would read all of
 //! it for each call.
@@ -153,7 +153,7 @@ impl Tx {
         self.run("take dedup keys", query).await
     }
 
-    /// Remembers keys. The key's window is this call's, so nobody else writes its memory, but for a
+    /// Remembers keys. The key's window is this call's, so no other call writes its memory, but for a
     /// start of the window, which this call waited for.
     pub(crate) async fn write_memories(&mut self, memories: &[(TaskKey, KeyMemory)]) -> Result<()> {
         const REMEMBER: &str = "insert into quell.memory

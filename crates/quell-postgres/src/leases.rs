@@ -3,13 +3,13 @@
 //!
 //! The jobs of one claim share the draw in their tokens, and one row, whose `job_id` is 0. A job whose
 //! lease was renewed without the others has a row of its own, which counts instead of the shared one.
-//! Who writes leases locks their rows in the order of the table's key, and waits for nothing else
-//! meanwhile. Who takes jobs back locks the leases before it looks at the jobs, and passes over jobs
-//! that others hold; what follows may meet an operator's call the other way round, and then the
-//! server lets one of the two start over.
+//! A call that writes leases locks their rows in the order of the table's key, and waits for nothing
+//! else meanwhile. A call that takes jobs back locks the leases before it reads the jobs, and skips jobs
+//! that others hold. Its later locks may deadlock with those of an operator's call; the server then
+//! aborts one of the two, which is retried.
 //!
-//! A shared row that nobody needs any more leaves with the last job. Where two jobs ended at the same
-//! time neither may see that it was the last; the row leaves when it lapses.
+//! A shared row that no job needs any more is removed with the last job. Where two jobs ended at the same
+//! time neither may see that it was the last; the row is removed when it expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -52,7 +52,7 @@ macro_rules! running_of {
 }
 pub(crate) use running_of;
 
-/// When the lease of the job `j` lapses, if it runs.
+/// When the lease of the job `j` expires, if it runs.
 macro_rules! lease_until {
     () => {
         concat!(
@@ -67,7 +67,7 @@ macro_rules! lease_until {
 }
 pub(crate) use lease_until;
 
-/// When the first lease lapses: at the earliest, where a shared row is left over.
+/// When the first lease expires; where a shared row is left over, this may be too early.
 macro_rules! first_lapse {
     () => {
         "(select x.until from quell.lease x order by x.until limit 1)"
@@ -200,7 +200,7 @@ macro_rules! forget {
 }
 pub(crate) use forget;
 
-/// Looks, without writing, whether a lease has lapsed.
+/// Checks, without writing, whether a lease has expired.
 pub(crate) async fn has_lapsed(pool: &Connections, sql: &Sql, asked: Asked) -> Result<bool> {
     const LAPSED: &str =
         concat!("select coalesce(", first_lapse!(), " <= quell.peek($1, $2), false)");
@@ -280,7 +280,7 @@ const RENEW: &str = concat!(
 
 /// Extends leases that still hold (R21): one statement, which is its own transaction.
 ///
-/// Jobs are read and not locked: whoever ends one meanwhile comes after.
+/// Jobs are read and not locked: a call that ends one meanwhile comes after.
 pub(crate) fn renew_query(sql: &Sql, asked: Asked, leases: &[Lease], length: Duration) -> PgQuery {
     let query = bind_leases(asked.bind(sql.query(RENEW)), leases.iter()).bind(draws(leases));
     query.bind(i64::try_from(length.as_micros()).unwrap_or(i64::MAX))
@@ -302,7 +302,7 @@ pub(crate) fn draws<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> Vec<i64>
     draws.into_iter().collect()
 }
 
-/// Waits for renewals of these leases that are under way.
+/// Waits for renewals of these leases that are in flight.
 pub(crate) fn wait_query<'l>(sql: &Sql, leases: impl IntoIterator<Item = &'l Lease>) -> PgQuery {
     const WAIT: &str = "select from quell.lease x where x.draw = any($1)
           order by x.draw, x.job_id for share";
@@ -322,7 +322,7 @@ pub(crate) fn decode_renewed(rows: &[PgRow]) -> Result<(Timestamp, BTreeMap<Leas
     Ok((now, renewed))
 }
 
-/// A lease that lapsed and was locked.
+/// A lease that expired and was locked.
 #[derive(Clone, Copy, Debug)]
 struct LapsedRow {
     until: i64,
@@ -332,8 +332,8 @@ struct LapsedRow {
 }
 
 impl PostgresBackend {
-    /// Locks jobs whose leases lapsed by then, the oldest first, `limit` at most. What another call holds
-    /// is passed over. The step keeps the leases that it locked for them.
+    /// Locks jobs whose leases expired by then, the oldest first, `limit` at most. Rows that another call
+    /// holds are skipped. The step keeps the leases that it locked for them.
     pub(crate) async fn lock_lapsed(
         &self,
         step: &mut Step,
@@ -472,7 +472,7 @@ pub(crate) fn forget_query(sql: &Sql, leases: &[Lease]) -> PgQuery {
     bind_pairs(sql.query(FORGET), leases)
 }
 
-/// Removes leases that have lapsed and were left behind.
+/// Removes leases that have expired and were left behind.
 pub(crate) fn forget_left_query(sql: &Sql, asked: Asked) -> PgQuery {
     const FORGET: &str = forget_of!(
         "select l.draw, l.job_id as id from quell.lease l
@@ -482,8 +482,8 @@ pub(crate) fn forget_left_query(sql: &Sql, asked: Asked) -> PgQuery {
     asked.bind(sql.query(FORGET))
 }
 
-/// How many leases are locked at a time to take so many jobs back: many may lapse together, and
-/// which of their jobs is first the jobs say.
+/// How many leases are locked at a time to take `limit` jobs back: many may expire together, and the
+/// order of their jobs is read from the jobs.
 fn most_rows(limit: usize) -> usize {
     limit.max(1_000)
 }

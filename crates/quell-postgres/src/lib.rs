@@ -9,8 +9,8 @@
 //! `load`, `scan` and `commit` for its steps, and `hanging`, `keyed`, `settings` and `schedules` for the
 //! kinds of rows; `hot` has the calls that are one statement of their own. `tx` opens a transaction and
 //! gives it the time; `row` and `write` are how jobs look on disk; `names` are their numbers; `push`
-//! notifies other processes, and `listen` receives their notifications; `watch` looks for what nobody
-//! notified; `connections` lends connections to `hosts`, each `bounded` by a deadline.
+//! notifies other processes, and `listen` receives their notifications; `watch` looks for triggers without
+//! a notification; `connections` lends connections to `hosts`, each `bounded` by a deadline.
 //!
 //! Invariant: no claim or settlement trusts a caller's clock, and nothing waits for a caller's own
 //! transaction.

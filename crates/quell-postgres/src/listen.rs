@@ -39,8 +39,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// Whether transactions of one connection run in different sessions, as behind a transaction pooler.
 ///
-/// It is found out without listening: a pooled session that listens would tell strangers. While one
-/// connection holds a session, another must neither have had it before nor have lost its own.
+/// The check does not listen: a pooled session that listens would deliver notifications to other clients
+/// of the pooler. While one connection holds a session, another must neither have had it before nor have lost
+/// its own.
 pub(crate) async fn is_pooled(hosts: &Hosts, first: &mut Bounded, limit: Duration) -> Result<bool> {
     let what = "look for a pooler";
     let pid = async |db: &mut Bounded, begin: &'static str| {

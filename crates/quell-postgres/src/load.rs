@@ -82,7 +82,7 @@ const LOCK_AROUND_ENDED: &str = concat!(
 );
 
 /// What is read once rows are locked: the time `$clock`, when the leases of the jobs `$1` with the draws
-/// `$2` lapse, and which jobs of the keys `$3`, `$4` wait and run.
+/// `$2` expire, and which jobs of the keys `$3`, `$4` wait and run.
 macro_rules! after_locks {
     ($clock:literal) => {
         concat!(
@@ -161,7 +161,7 @@ impl PostgresBackend {
     /// Loads those of these jobs that the step does not have yet.
     async fn load_jobs(&self, step: &mut Step, ids: &[JobId], is_moving: bool) -> Result<()> {
         let unread = ids.iter().filter(|id| !step.jobs.contains_key(id)).copied();
-        // Nothing changes a job because a key names it, so nobody waits for those who hold its row.
+        // No call changes a job because a key names it, so it is read without waiting for its row's lock.
         let is_locked = |id: &JobId| step.writes() && !step.named.contains(id);
         let (locked, read): (Vec<JobId>, Vec<JobId>) = unread.partition(is_locked);
         if !read.is_empty() {

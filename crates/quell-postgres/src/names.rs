@@ -59,8 +59,8 @@ impl Default for Partitions {
 
 /// More partitions than these are cached only while they are in use.
 const CACHED: usize = 10_000;
-/// What was used within this time is in use: a call that was told of a partition still finds it,
-/// however many others were asked for meanwhile.
+/// What was used within this time is in use: a call that has looked a partition up still finds it,
+/// however many others were looked up meanwhile.
 const IN_USE: Duration = Duration::from_secs(60);
 
 impl Partitions {

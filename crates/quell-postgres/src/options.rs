@@ -144,13 +144,13 @@ impl PostgresOptions {
 
     /// The schema that holds the store; it is made when missing. `quell` by default.
     ///
-    /// A letter or `_`, then letters, digits and `_`, 40 bytes at most.
+    /// An ASCII alphabetic character or `_`, then alphanumeric ones and `_`, 40 bytes at most.
     pub fn schema(mut self, name: impl Into<String>) -> Self {
         self.schema = name.into();
         self
     }
 
-    /// The most connections that calls share, beside one that tells hints and one that hears them.
+    /// The most connections that calls share, beside one that sends notifications and one that receives them.
     /// 8 by default, and 1 at least.
     pub fn connections(mut self, connections: u32) -> Self {
         self.connections = connections.max(1);
@@ -256,7 +256,7 @@ impl PostgresOptions {
         Ok((sql, first))
     }
 
-    /// How the connections that tell and hear hints introduce themselves.
+    /// The hosts for the connections that send and receive notifications, with their application name.
     fn for_hints(&self) -> Hosts {
         let name = hints_name(&self.schema);
         self.hosts.with(|connect| connect.application_name(&name))

@@ -210,8 +210,8 @@ impl Tx {
     }
 }
 
-/// Truncates a part whose jobs had all ended by then, and tells how many there were; none where one had
-/// not, or where others use the part. It is a transaction of its own: all who need the part wait for it.
+/// Truncates a part whose jobs had all ended by then, and returns their number; none where one had not,
+/// or where others use the part. It is a transaction of its own: all calls that need the part wait for it.
 pub(crate) async fn empty_part(
     pool: &Connections,
     sql: &Sql,

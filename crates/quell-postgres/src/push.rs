@@ -1,14 +1,15 @@
-//! Telling other processes, and hearing of them (R19, R34), by `NOTIFY` and `LISTEN`.
+//! Notifications to and from other processes (R19, R34), by `NOTIFY` and `LISTEN`.
 //!
-//! A hint is sent after the commit that it is about, in a transaction of its own: inside it, it
-//! would make all commits of the server that notify wait for each other's writes to disk. Hints
-//! that gather while one is on its way go together. One that does not arrive is sent again on another
-//! connection; one that is lost only delays (R39).
+//! A notification is sent after the commit that it is about, in a transaction of its own: inside that
+//! commit, it would make all commits of the server that notify wait for each other's writes to disk.
+//! Notifications that are queued while one is in flight are sent together. One that does not arrive is
+//! sent again on another connection; one that is lost only delays (R39).
 //!
-//! A hint of work is `ORIGIN DUE QUEUE`; with [`FREED`] as `DUE`, only a limit has let go. Ends are `wait ORIGIN JOB…` from those who wait for them and
-//! `ended ORIGIN JOB…` from who ended them; `cancelled ORIGIN JOB…` names running jobs that were
-//! cancelled; `settings ORIGIN` is of a changed setting of the store. Their first words are no numbers, so
-//! that a process which knows hints of work only takes no notice.
+//! A notification of work is `ORIGIN DUE QUEUE`; with [`FREED`] as `DUE`, only a limit lets more start.
+//! `wait ORIGIN JOB…` comes from processes that wait for ends, and `ended ORIGIN JOB…` from the process
+//! that ended the jobs. `cancelled ORIGIN JOB…` names running jobs that were cancelled, and
+//! `settings ORIGIN` reports a changed setting of the store. The first words of these are no numbers, so
+//! that a process which knows only notifications of work ignores them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +47,7 @@ const ANY: &str = "*";
 /// Hints that wait to be sent.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    /// Tells this store's hints from others'.
+    /// Distinguishes this store's notifications from others'.
     origin: u64,
     pending: Mutex<Pending>,
     ready: Notify,
@@ -175,7 +176,7 @@ pub(crate) async fn tell(pool: Connections, sql: Arc<Sql>, outbox: Arc<Outbox>) 
     }
 }
 
-/// What another process tells.
+/// A notification from another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hint {
     /// In a queue, or in any, something is due.

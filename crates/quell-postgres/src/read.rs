@@ -21,7 +21,7 @@ use crate::schedules::{decode_tick, ticks_query};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::Asked;
 
-/// The jobs of which `$these` is true, wherever they are.
+/// The jobs for which `$these` is true, wherever they are.
 macro_rules! jobs_where {
     ($these:literal) => {
         concat!(

@@ -79,8 +79,8 @@ pub(crate) use closed_before;
 
 /// The columns of a job, in the order that [`decode`] reads them. `$payload` is where its payload
 /// comes from: a null there is decoded as an empty one, which no write puts in a payload's place.
-/// `$waits` says whether an attempt of its key holds it back, and `$until` when its lease lapses, for
-/// whoever asks.
+/// `$waits` is whether an attempt of its key holds it back, and `$until` is when its lease expires, for
+/// queries that need it.
 macro_rules! job_columns {
     ($payload:expr, $waits:expr) => {
         $crate::row::job_columns!($payload, $waits, "null::bigint")

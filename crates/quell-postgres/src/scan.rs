@@ -49,8 +49,8 @@ impl PostgresBackend {
         }
     }
 
-    /// Jobs by when their leases lapse, locked with them. What another call holds is passed over: it may
-    /// be a caller's transaction that ends the job.
+    /// Jobs by when their leases expire, locked with them. Rows that another call holds are skipped: it
+    /// may be a caller's transaction that ends the job.
     async fn lapsed_leases(&self, step: &mut Step, scan: &Scan) -> Result<Seen> {
         let lapsed = self.lock_lapsed(step, scan.to.unwrap_or(Timestamp::MAX), scan.limit).await?;
         let entry = |(until, id)| {

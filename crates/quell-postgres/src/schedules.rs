@@ -150,8 +150,8 @@ impl PostgresBackend {
 }
 
 impl Tx {
-    /// Writes schedules, removes them with their ticks, and records ticks. Another call that makes a
-    /// schedule of the same name a moment earlier lets this one start over.
+    /// Writes schedules, removes them with their ticks, and records ticks. If another call makes a
+    /// schedule of the same name a moment earlier, this one has a write conflict and is retried.
     pub(crate) async fn write_schedules(
         &mut self,
         step: &Step,

@@ -256,8 +256,8 @@ impl Tx {
         self.run("write a worker", query).await
     }
 
-    /// Writes an alert, or removes it; one that the step saw is locked. Another call that makes it at
-    /// the same time lets this one start over.
+    /// Writes an alert, or removes it; one that the step saw is locked. If another call makes it at the
+    /// same time, this one has a write conflict and is retried.
     pub(crate) async fn write_alert(
         &mut self,
         name: &AlertName,

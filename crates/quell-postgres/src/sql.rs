@@ -54,7 +54,7 @@ impl Sql {
         &self.schema
     }
 
-    /// Where this schema's hints are told.
+    /// The channel of this schema's notifications.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
     }

@@ -58,7 +58,7 @@ pub(crate) struct Step {
     pub(crate) queues: BTreeMap<QueueName, QueueBefore>,
     /// All rows that it has loaded and that were there.
     pub(crate) there: BTreeSet<RowName>,
-    /// Leases that lapsed and are locked: their tokens have the draw and nothing else.
+    /// Leases that expired and are locked: their tokens have the draw and nothing else.
     pub(crate) lapsed: Vec<Lease>,
 }
 

@@ -1,12 +1,12 @@
-//! How often a call that met another on the same rows starts over before it says so (R35).
+//! How often a call retries after a write conflict before it reports the contention (R35).
 
 use std::time::{Duration, Instant};
 
-/// So many tries a call has in any case.
+/// The number of retries that a call has in any case.
 const LEAST: u32 = 10;
-/// It has more for so long.
+/// How long a call has further retries.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The first tries come at once.
+/// The number of first retries that come at once.
 const AT_ONCE: u32 = 2;
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 

@@ -75,7 +75,7 @@ fn tolerantly(all: &[String]) -> String {
     format!("do $quell$ begin {} end $quell$", each.collect::<String>())
 }
 
-/// What others must hear of once the transaction has committed.
+/// What is published once the transaction has committed.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     /// The earliest new due time of each queue.
@@ -95,7 +95,7 @@ pub(crate) struct News {
 }
 
 impl News {
-    /// What a step of the engine tells.
+    /// What a step of the engine publishes.
     pub(crate) fn of(told: &quell_core::part::News) -> Self {
         News {
             wakes: told.wakes.iter().map(|(queue, due)| (queue.clone(), *due)).collect(),
@@ -223,7 +223,7 @@ impl Tx {
         has_history: bool,
         opening: Option<String>,
     ) -> Result<Self> {
-        // An opening tells the time itself, once its rows are locked.
+        // An opening returns the time itself, once its rows are locked.
         let time_of_begin = match opening {
             Some(_) => "0::bigint".to_owned(),
             None => format!("quell.peek({})", asked.literals()),
@@ -280,7 +280,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Makes everything durable; says what others must hear of.
+    /// Makes everything durable; returns what to publish.
     pub(crate) async fn commit(self) -> Result<News> {
         self.open.commit().await?;
         Ok(self.news)

@@ -5,8 +5,8 @@
 //!
 //! Rows that were taken in stay in the inbox's index until they are vacuumed, and no vacuum removes what
 //! a snapshot that stays open anywhere on the server may still see. So a look begins a little before the
-//! newest id that had been given out two looks ago. A transaction that took its id earlier and commits later
-//! is found by the full look, of which there is one now and then; the longer it takes, the fewer there are.
+//! newest id that had been given out two looks ago. A full look, now and then, finds a transaction that took
+//! its id earlier and commits later; the longer full looks take, the fewer there are.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

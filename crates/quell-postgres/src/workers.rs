@@ -1,4 +1,4 @@
-//! Worker rows (R25): what heartbeats write, and what lapses are judged by.
+//! Worker rows (R25): what heartbeats write, and what lease expiries are judged by.
 //!
 //! A heartbeat is one statement on one row, but for the first, which is a step of the engine.
 

@@ -264,7 +264,7 @@ impl Tx {
         ];
         let (gone, here): (Vec<&Job>, Vec<&Job>) =
             jobs.iter().partition(|job| job.state.is_ended());
-        // Whoever gives up a key comes before whoever takes it.
+        // A job that gives up a key is written before a job that takes it.
         for (jobs, from, to) in
             [(gone, usize::from(was_ended), 1), (here, usize::from(was_ended), 0)]
         {

@@ -463,8 +463,8 @@ impl Tx {
         Err(corrupt("the jobs that are due"))
     }
 
-    /// R31, R35: a queue with limits is this claim's alone until it has committed. Whoever comes
-    /// meanwhile is told of the contention at once.
+    /// R31, R35: a queue with limits is this claim's alone until it has committed. Other claims that
+    /// come meanwhile fail with the contention at once.
     async fn lock_queue(&mut self, queue: &QueueName) -> Result<()> {
         const LOCK: &str = concat!(
             "select from quell.queue where name = $1 and ",

@@ -38,7 +38,7 @@ macro_rules! after {
     };
 }
 
-/// When the trigger counts: whoever wrote the window's row while this call waited for it came first.
+/// When the trigger counts: a call that wrote the window's row while this one waited for it came first.
 macro_rules! joined_at {
     () => {
         "greatest(c.now, coalesce(j.last_at, j.first_at))"
@@ -233,7 +233,7 @@ impl PostgresBackend {
         let query = columns.bind(self.asked(now).bind(self.sql.query(GATHER)));
         let (rows, _ordered) = match self.one_shot(query).await {
             Ok(answer) => answer,
-            // It met another call on its rows, and has changed nothing.
+            // After a write conflict, the statement has changed nothing.
             Err(error) if wants_retry(&error) => return Ok(receipts),
             Err(error) => return Err(error),
         };
@@ -269,7 +269,7 @@ impl PostgresBackend {
     }
 }
 
-/// The receipts of the last `count` triggers of a window, of which the first may have opened it.
+/// The receipts of the last `count` triggers of a window; the first of them may have opened it.
 fn told(job: &Job, count: usize, is_new: bool) -> impl Iterator<Item = Receipt> {
     let (job, due, newest) = (job.id, job.window.due_at, job.window.triggers);
     let earlier = u64::try_from(count).map_or(0, |count| newest.saturating_sub(count));

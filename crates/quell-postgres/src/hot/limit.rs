@@ -144,7 +144,7 @@ impl Tx {
         Ok(())
     }
 
-    /// The queue's row is locked, so nobody else counts meanwhile.
+    /// The queue's row is locked, so no other call counts meanwhile.
     async fn record_of_rate(
         &mut self,
         queue: &QueueName,

@@ -292,7 +292,7 @@ pub(crate) async fn peek(
     let rows = read(pool, sql, "look for due jobs", query).await?;
     let head = first(&rows)?;
     let (now, lapse) = (time(head, 0)?, optional_time(head, 2)?);
-    // Whoever looks at a queue folds the inbox.
+    // A claim on any queue folds the inbox.
     let all = get::<bool, _>(head, 1)?.then_some(now);
     let mut due = HashMap::new();
     for row in &rows {

@@ -12,8 +12,8 @@ use crate::row::{get, next_window, optional_time, unsigned};
 use crate::sql::{PgQuery, Sql};
 use crate::tx::Asked;
 
-/// Ends all the attempts that succeeded. R21: only a current, unlapsed lease counts. Ended jobs go
-/// where they are in nobody's way. R11: tells of windows whose key no longer runs.
+/// Ends all the attempts that succeeded. R21: only a current lease that has not expired counts. Ended
+/// jobs move to a table where they slow no claim down. R11: returns windows whose key no longer runs.
 ///
 /// States are compared so that no partial index seems to serve: the id is what finds the row. It is
 /// compared so that a plan made while the table was empty does not read the jobs first: a join that

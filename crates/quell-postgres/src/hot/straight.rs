@@ -153,7 +153,7 @@ impl PostgresBackend {
         Ok(settled)
     }
 
-    /// Tries to end attempts again whose leases had lapsed: a renewal may have been under way.
+    /// Retries the settlements of attempts whose leases had expired: a renewal may have been in flight.
     async fn settle_again(
         &self,
         now: Option<Timestamp>,

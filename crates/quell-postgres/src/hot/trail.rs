@@ -5,11 +5,11 @@
 //! see. A claim that begins at the head reads past all of them. So most claims begin where the last one
 //! of this process left off.
 //!
-//! What comes to stand before that place later (a job that was put back, a window whose key was freed, a
-//! trigger whose commit took its time) is told of, as everything is that workers are woken for
-//! (R34), and the next claim begins there. As a notification may be lost, a claim begins at the head
-//! now and then. The longer such a claim takes, the fewer there are, so that they take a twentieth
-//! of the time at most.
+//! A job may come to stand before that place later: one that was released, rescheduled or redriven,
+//! a window whose key was freed, or a trigger whose commit took its time. A notification follows, as
+//! for everything that workers are woken for (R34), and the next claim begins there. As it may be
+//! lost, a claim begins at the head now and then. The longer such a claim takes, the fewer there are, so
+//! that they take a twentieth of the time at most.
 //!
 //! In virtual time, which only tests have, each claim begins at the head.
 
@@ -84,7 +84,7 @@ pub(crate) struct Reached {
 pub(crate) struct Trail {
     /// From where the next claim reads.
     places: BTreeMap<Strand, At>,
-    /// No lease that was seen lapses earlier.
+    /// No lease that was seen expires earlier.
     lapse: Timestamp,
     /// When the next claim from the head is due.
     head_at: Instant,
@@ -115,7 +115,7 @@ impl Trail {
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     at: BTreeMap<Strand, At>,
-    /// No lease lapses earlier.
+    /// No lease expires earlier.
     pub(crate) lapse: Timestamp,
     pub(crate) read: Read,
 }
@@ -207,7 +207,7 @@ impl Trails {
     }
 
     /// Takes note of how far a claim came that read `from` these places and `took` so long, at the
-    /// store's time `now`; `lapse` is when the first lease lapses.
+    /// store's time `now`; `lapse` is when the first lease expires.
     pub(crate) fn note(
         &self,
         claim: &Claim,
@@ -220,7 +220,7 @@ impl Trails {
             let is_newest = from.step > trail.noted;
             if is_newest {
                 trail.noted = from.step;
-                // What was told before the claim began, it has seen.
+                // The claim has seen everything that was notified before it began.
                 trail.told = trail.told.filter(|(step, _)| *step > from.step);
             }
             if from.head_at.is_none() {

@@ -9,7 +9,7 @@ use crate::scene::Scene;
 
 const CALLS: u64 = 5;
 
-/// Three jobs die, and then so many of another queue. What an overview says, and how many rows of
+/// Three jobs die, and then `loud` jobs of another queue. Returns an overview, and how many rows of
 /// ended jobs one reads. Its plan is made while there are none.
 async fn overview_beside(loud: u64) -> (Overview, u64) {
     let scene = Scene::new();

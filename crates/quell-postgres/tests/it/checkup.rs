@@ -75,7 +75,7 @@ async fn r38_a_checkup_has_numbers_to_watch() {
     while !store.claim(None, &Rig::wish(9)).await.unwrap().jobs.is_empty() {}
     until("dead rows are counted", async || number("quell_store_dead_rows").await > Some(0.0))
         .await;
-    // Of all snapshots the oldest counts, whoever holds it.
+    // The oldest of all snapshots counts, no matter which session holds it.
     let begin = "begin isolation level repeatable read; select 1";
     sqlx::raw_sql(begin).execute(&mut db).await.unwrap();
     let open_for = async || number("quell_store_oldest_snapshot_seconds").await.unwrap();
@@ -87,7 +87,7 @@ async fn r38_a_checkup_has_numbers_to_watch() {
         .await
         .unwrap();
     until("it is old, too", async || open_for().await > 1.0).await;
-    // The standby tells how far behind it is while there is something to replay.
+    // The standby reports how far behind it is while there is something to replay.
     until("the replica's lag is known", async || {
         accept(&store, None, plain("2")).await;
         number("quell_store_replica_lag_seconds").await.is_some()

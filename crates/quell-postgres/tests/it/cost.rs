@@ -207,7 +207,7 @@ async fn r16_a_dedup_key_reads_its_own_hold_and_no_other() {
             let dedup = Dedup { key: Key::new(key).unwrap(), until };
             NewTrigger { dedup: Some(dedup), ..plain("1") }
         };
-        // The key is free once the job has started, and taken anew.
+        // The key is free once the job has started, and taken again.
         let take_twice = async |key: &str| {
             trigger(&store, with(key, HoldUntil::Started)).await;
             assert_eq!(claim(&store, 1).await.len(), 1);
@@ -305,7 +305,7 @@ async fn r11_r34_a_claim_of_a_keyed_job_reads_no_other_job_that_runs() {
     }
 }
 
-/// A key with many closed windows (R10): those behind the first are in nobody's way.
+/// A key with many closed windows (R10): those behind the first slow no call down.
 #[tokio::test]
 async fn r10_r11_closed_windows_are_not_read_until_it_is_their_turn() {
     for were in Were::ALL {
@@ -326,7 +326,7 @@ async fn r10_r11_closed_windows_are_not_read_until_it_is_their_turn() {
     }
 }
 
-/// Windows that someone puts back one after the other stand in a row as well, though the open window
+/// Windows that an operator redrives one after the other stand in a row as well, though the open window
 /// comes before them.
 #[tokio::test]
 async fn r10_r26_redriven_windows_are_not_read_until_it_is_their_turn() {
@@ -444,7 +444,7 @@ async fn r25_the_dead_are_found_without_a_look_at_others() {
     }
 }
 
-/// The rows of idempotency keys that upkeep reads in `CALLS` calls, where so many keys have expired
+/// The rows of idempotency keys that upkeep reads in `CALLS` calls, where `waiting` keys have expired
 /// whose jobs wait. In the first calls upkeep may look at each of them.
 async fn read_by_upkeep(were: Were, waiting: u64) -> u64 {
     let scene = Scene::new();
@@ -534,8 +534,8 @@ async fn r05_r31_triggers_of_many_partitions_are_accepted_at_once() {
     assert_eq!(scene.sql("select count(*) from quell.partition"), (2 * MANY).to_string());
 }
 
-/// The blocks that one session reads while it triggers, starts and ends so many jobs, one after the
-/// other. Its first claim begins at the head.
+/// The blocks that one session reads while it triggers, starts and ends the given number of jobs, one
+/// after the other. Its first claim begins at the head.
 async fn blocks_of_jobs(scene: &Scene, jobs: u64, inserted: &mut u64) -> u64 {
     let before = scene.blocks_touched(&["job"], *inserted).await;
     let store = scene.one_session().await;

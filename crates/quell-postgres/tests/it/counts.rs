@@ -95,7 +95,7 @@ async fn counts_are_exact_at_every_moment_beside_any_changes_and_folds() {
     assert_eq!(scene.sql("select quell.recount()"), "0");
 }
 
-/// So many jobs that wait.
+/// Enqueues the given number of jobs, which wait.
 async fn fill(store: &PostgresStore, jobs: usize) {
     let triggers = (0..jobs).map(|_| plain("1")).collect();
     store.enqueue(None, vec![Batch { triggers, dedup: None }]).await.unwrap().remove(0).unwrap();

@@ -7,7 +7,7 @@ use quell_core::JobId;
 
 use crate::scene::Scene;
 
-/// Rows of which the shape is no JSON.
+/// Rows whose shape is no JSON.
 struct Shapes(Scene);
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! What processes tell each other of ends that someone waits for (R19): as little as does.
+//! Notifications between processes about ends that callers wait for (R19): as few as are needed.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use sqlx::postgres::PgListener;
 
 use crate::scene::Scene;
 
-/// Hears what is told until a hint of work in the queue `last` comes, and returns the words of those
-/// hints that begin with `wait` or `ended`, without their origins.
+/// Receives notifications until one of work in the queue `last` comes, and returns the words of those
+/// that begin with `wait` or `ended`, without their origins.
 async fn told_of_ends(listener: &mut PgListener) -> Vec<Vec<String>> {
     let mut told = Vec::new();
     loop {
@@ -50,7 +50,7 @@ async fn r19_ends_that_nobody_waits_for_are_not_told_and_others_once() {
     let mut ended = [waits.ended(first), waits.ended(second), waits.ended(first)];
     let brief = waits.ended(jobs[0]);
     drop(brief);
-    // Hints come in one order to everyone: once the last one is heard there, so are those before.
+    // Notifications reach all processes in one order: once the last is received there, so are those before.
     let mut heard = rig.store.wakeups();
     tokio::time::timeout(Duration::from_secs(20), async {
         while !begun.recv().await.unwrap().payload().starts_with("wait") {}

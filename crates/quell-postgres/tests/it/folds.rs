@@ -11,7 +11,7 @@ use crate::proxy::Cut;
 use crate::scene::Scene;
 use crate::silent::{proxy_before, through};
 
-/// Others must start jobs so soon, whoever is stopped.
+/// Others must start jobs within this time, no matter which process is stopped.
 const GOES_ON: Duration = Duration::from_secs(15);
 
 async fn put(scene: &Scene, store: &PostgresStore, payload: &str) {

@@ -35,7 +35,7 @@ fn payloads(claimed: &Claimed) -> Vec<&str> {
     claimed.jobs.iter().map(|job| job.payload.as_str().trim_matches('"')).collect()
 }
 
-/// So many partitions, each with a job that waits, due one after the other.
+/// Inserts the given number of partitions, each with a job that waits, due one after the other.
 fn crowd(scene: &Scene, partitions: u64) {
     scene.sql(&format!(
         "insert into quell.partition (name) select 'c' || n from generate_series(1, {partitions}) n;
@@ -45,8 +45,8 @@ fn crowd(scene: &Scene, partitions: u64) {
     ));
 }
 
-/// What each claim reads that starts one job of a partition and ends it, beside so many partitions in
-/// which a job waits.
+/// The blocks that each claim reads that starts one job of a partition and ends it, beside the given
+/// number of partitions in which a job waits.
 async fn blocks_for_each_claim(partitions: u64) -> u64 {
     const CLAIMS: u64 = 40;
     let scene = Scene::new();
@@ -74,8 +74,8 @@ async fn r31_a_claim_reads_few_of_the_partitions_that_wait() {
     assert!(many < 2 * few, "{few} blocks a claim beside 200 partitions, {many} beside 10,000");
 }
 
-/// What a claim reads that passes over partitions whose slots are taken, in each of which so many jobs
-/// wait that come first.
+/// The blocks that a claim reads that passes over partitions whose slots are taken. In each of these
+/// partitions `waiting` jobs wait that come first.
 async fn blocks_behind_full_partitions(waiting: i64) -> u64 {
     const FULL: usize = 5;
     const CLAIMS: u64 = 20;
@@ -115,7 +115,7 @@ async fn r30_r31_jobs_of_many_partitions_start_in_their_order() {
     let store = scene.store().await;
     limit_partitions(&store, 2).await;
     let now = Timestamp::from_secs(10_000);
-    // Of each partition three jobs, of which the last is due at one moment with others.
+    // Each partition has three jobs; the last one is due at the same moment as those of the others.
     let name = |n: i64| format!("p{n:04}");
     let mut triggers = Vec::new();
     for n in 0..PARTITIONS {

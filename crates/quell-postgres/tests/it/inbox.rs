@@ -183,7 +183,7 @@ async fn r04_r22_a_transaction_of_another_store_is_refused_and_changes_nothing_t
     assert_eq!(rig.job(run.id).await.state, JobState::Succeeded);
 }
 
-/// While the transaction is open the job is nobody else's, though its lease runs out.
+/// While the transaction is open no other worker gets the job, though its lease expires.
 #[tokio::test]
 async fn r22_a_settlement_under_way_keeps_the_job_from_being_taken_back() {
     let scene = Scene::new();

@@ -48,7 +48,7 @@ async fn succeed(rig: &Rig, leases: &[Lease]) -> usize {
     settled.iter().filter(|one| one.became == SettledAs::Succeeded).count()
 }
 
-/// The seconds at which the lapses of leases are due.
+/// The second at which the first lease expires.
 async fn lapse(rig: &Rig) -> Option<u64> {
     rig.next_due().await.lapse.map(Rig::second)
 }
@@ -278,7 +278,7 @@ const WITHOUT: &str = "select count(*) from quell.job j
 async fn r21_every_running_job_has_a_lease_whatever_happens_at_once() {
     const WORKERS: u64 = 6;
     const ROUNDS: u64 = 30;
-    /// Some lapse while they are renewed.
+    /// Some expire while they are renewed.
     const SHORT: Duration = Duration::from_millis(20);
     let scene = Scene::new();
     let rig = scene.rig().await;
@@ -317,7 +317,7 @@ async fn r21_every_running_job_has_a_lease_whatever_happens_at_once() {
         done.unwrap();
         assert_eq!(scene.sql(WITHOUT), "0");
     }
-    // What was left behind leaves when it lapses.
+    // Leases that were left behind are removed when they expire.
     let next = rig.store.next_due(None, &queue(), &[task("t")]).await.unwrap();
     let later = next.now + 10 * Rig::LEASE;
     rig.store.reap(Some(later), 1_000).await.unwrap();

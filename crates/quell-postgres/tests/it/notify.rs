@@ -189,7 +189,7 @@ async fn r22_r34_without_notifications_a_settlement_wakes_who_waits_for_its_key(
     expect_woken(&mut wakeups, "the key is free").await;
     let mut ear = Ear::new(&scene).await;
     rig.claim_one().await;
-    // Who takes it in tells the others, which may have claimed past the window of the key.
+    // The process that takes it in notifies the others, which may have claimed past the window of the key.
     ear.expect(&format!("{} q", i64::MIN)).await;
     assert_eq!(scene.sql("select count(*) from quell.inbox"), "0");
     assert_eq!(scene.sql("select count(*) from quell.job"), "1");
@@ -326,7 +326,7 @@ fn counted(scene: &Scene, view: &str, what: &str, table: &str) -> u64 {
     scene.sql(&sum).parse().unwrap()
 }
 
-/// The blocks of the inbox that a process touches in each look, while a snapshot keeps so many dead rows, and
+/// The blocks of the inbox that a process touches in each look, while a snapshot keeps `dead` dead rows, and
 /// those that one full look touches.
 async fn blocks_of_a_look(dead: u64) -> (u64, u64) {
     const LOOKS: u64 = 60;

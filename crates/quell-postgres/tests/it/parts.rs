@@ -250,7 +250,7 @@ async fn r37_r39_jobs_leave_though_their_part_is_in_use_all_the_time() {
     report.close().await.unwrap();
 }
 
-/// The blocks that are touched where so many expired jobs leave.
+/// The blocks that are touched where `many` expired jobs are removed.
 async fn blocks_of_emptying(many: u64) -> u64 {
     let scene = Scene::new();
     let store = scene.store().await;

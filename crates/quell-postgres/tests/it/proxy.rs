@@ -1,7 +1,8 @@
-//! A proxy on loopback between a store and its server: it closes a connection after so many bytes
-//! of the server's replies, or goes silent: nothing passes, and nothing is closed.
+//! A proxy on loopback between a store and its server: it closes a connection after a given number of
+//! bytes of the server's replies, or goes silent: nothing passes, and nothing is closed.
 //!
-//! The connections that tell and hear hints are not counted, and go silent with the others only.
+//! The connections that send and receive notifications are not counted, and go silent with the others
+//! only.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,12 +18,12 @@ const HINTS: &[u8] = b"quell hints";
 /// Where in the server's replies the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cut {
-    /// As soon as so many bytes have passed: whatever the client says next does not arrive.
+    /// As soon as this number of bytes has passed: whatever the client sends next does not arrive.
     After(usize),
     /// When the server has sent a byte more, which does not arrive: it has done what it was asked.
     Before(usize),
-    /// As soon as so many bytes have passed nothing more passes, in either direction, until the proxy
-    /// heals. The connection stays open, as that of a process that was stopped.
+    /// As soon as this number of bytes has passed nothing more passes, in either direction, until the
+    /// proxy heals. The connection stays open, as that of a process that was stopped.
     Silent(usize),
 }
 

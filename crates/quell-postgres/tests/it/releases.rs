@@ -50,7 +50,7 @@ async fn r04_r22_r39_a_full_queue_of_notifications_refuses_no_trigger_and_no_set
         let said = psql(&server.url()).args(["--command", script]).output().unwrap();
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     };
-    // A job of the key runs, and the next waits for its end, of which a settlement tells others.
+    // A job of the key runs, and the next waits for its end; a settlement notifies others of that end.
     let keyed =
         "select quell.trigger('t', '1', key => 'k', queue => 'q', min => '1 s', max => '9 s')";
     asked(keyed);
@@ -79,7 +79,7 @@ async fn r04_r22_r39_a_full_queue_of_notifications_refuses_no_trigger_and_no_set
     }
     assert_eq!(rig.states().await, [JobState::Succeeded; 4]);
 
-    // Once the listener has gone, others are told again.
+    // Once the listener has gone, others are notified again.
     slow.close().await.unwrap();
     let channel = "select substring(prosrc from 'quell_[0-9a-f]{16}') from pg_proc \
                     where pronamespace = 'quell'::regnamespace and proname = 'hint'";

@@ -62,7 +62,7 @@ impl Scene {
         psql(self.plain_url()).args(["--command", &script]).output().unwrap()
     }
 
-    /// As [`Scene::psql`]; errors are told with their codes.
+    /// As [`Scene::psql`]; errors are printed with their codes.
     pub(crate) fn psql_verbose(&self, script: &str) -> Output {
         let script = script.replace("quell.", &format!("{}.", self.schema()));
         let mut psql = psql(self.plain_url());

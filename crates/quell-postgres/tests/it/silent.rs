@@ -1,5 +1,5 @@
-//! Peers that say nothing: connections on which nothing arrives and which nobody closes, and idle
-//! ones that the server ended (R39).
+//! Silent peers: connections on which nothing arrives and which neither side closes, and idle ones
+//! that the server ended (R39).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -204,7 +204,7 @@ async fn r01_a_trigger_whose_names_were_being_made_was_surely_not_accepted() {
         assert!(was_cut || kind.is_ok());
         told.push(kind);
     }
-    // Unknown it is while its own statement is under way, which is the last one.
+    // The outcome is unknown while the call's own statement is in flight, which is the last one.
     let first = told.iter().position(|kind| *kind == Err(ErrorKind::UnknownOutcome)).unwrap();
     assert!(told[..first].contains(&Err(ErrorKind::Unavailable)), "{told:?}");
     let statements = replies.len();
@@ -264,7 +264,7 @@ async fn r34_r39_a_listener_that_hears_nothing_any_more_listens_again() {
     // It is made up for: whatever was missed, workers look once it listens again.
     let woken = tokio::time::timeout(Duration::from_secs(30), wakeups.next()).await;
     assert!(woken.expect("it looks again").is_some());
-    // And it hears what comes from now on, at once.
+    // It receives later notifications at once.
     let heard = async {
         loop {
             take(&other, plain("2")).await.unwrap();

@@ -11,10 +11,10 @@ use quell_core::{Batch, Claim, NewTrigger, QueueName, Store};
 use crate::cuts::{FIRST, Ground, SHARES};
 use crate::proxy::{Cut, cuts_of};
 
-/// Others must go on so soon, whoever is stopped.
+/// Others must go on within this time, no matter which process is stopped.
 const GOES_ON: Duration = Duration::from_secs(15);
 
-/// Triggers in another queue, whose key nobody else uses, and starts what comes of it.
+/// Triggers in another queue, with a key that no other caller uses, and starts the resulting jobs.
 async fn goes_on(ground: &Ground, name: &str, at: usize) -> Duration {
     let (stopped, now) = (Instant::now(), Some(ground.base));
     let queue = QueueName::new("other").unwrap();

@@ -9,7 +9,7 @@ use quell_postgres::PostgresStore;
 
 use crate::scene::{Scene, claim, end};
 
-/// So long a claim may pass over a job that nobody was told of.
+/// How long a claim may pass over a job that no process was notified of.
 const LONGEST: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -17,7 +17,7 @@ async fn trigger(store: &PostgresStore, trigger: NewTrigger) {
     store.enqueue(None, vec![Batch::one(trigger)]).await.unwrap().remove(0).unwrap();
 }
 
-/// So many jobs, one after the other.
+/// Runs the given number of jobs, one after the other.
 async fn run(store: &PostgresStore, jobs: usize) {
     for _ in 0..jobs {
         trigger(store, plain("2")).await;
@@ -103,8 +103,8 @@ async fn is_started(store: &PostgresStore) {
     }
 }
 
-/// A join, a flush or a claim that is undone holds a job's row for a moment, and tells of nothing where
-/// it changes nothing.
+/// A join, a flush or a claim that is undone holds a job's row for a moment, and sends no notification
+/// where it changes nothing.
 #[tokio::test]
 async fn r30_a_job_that_was_locked_while_claims_went_by_is_started_next() {
     let scene = Scene::new();
@@ -134,7 +134,7 @@ async fn r30_a_job_that_was_locked_while_claims_went_by_is_started_next() {
     }
 }
 
-/// Where nobody was told of a job, it is found all the same, beside others.
+/// A job that no process was notified of is found all the same, beside others.
 #[tokio::test]
 async fn r30_r39_a_job_that_nobody_was_told_of_is_started_beside_others() {
     let scene = Scene::new();
