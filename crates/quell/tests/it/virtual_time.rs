@@ -187,12 +187,12 @@ async fn a_handler_that_never_rests_is_named() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_year_of_bursts_runs_in_a_moment() -> Result<()> {
+async fn weeks_of_bursts_run_in_a_moment() -> Result<()> {
     let (kit, log) = start()?;
-    for _ in 0..52 {
+    for _ in 0..6 {
         kit.quell().trigger(Reindex::page("a")).await?;
         kit.advance(secs(7 * 86_400)).await;
     }
-    assert_eq!(log.runs().len(), 52);
+    assert_eq!(log.runs().len(), 6);
     Ok(())
 }
