@@ -1,6 +1,7 @@
 //! The two builds: this commit's program and the earlier one's, and what `compat/earlier.toml` says of
 //! their stores.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -55,6 +56,14 @@ pub(super) struct Pin {
     #[expect(dead_code, reason = "for people")]
     about: String,
     earlier_build: Stores,
+    #[serde(default)]
+    known_defects: BTreeMap<String, Vec<String>>,
+}
+
+impl Pin {
+    fn read() -> Pin {
+        toml::from_str(include_str!("../../../../../compat/earlier.toml")).unwrap()
+    }
 }
 
 /// What the earlier build does with a store that the new one has opened.
@@ -104,10 +113,15 @@ impl Kind {
         }
     }
 
+    /// Properties that the earlier build breaks on it, as the pin says.
+    pub(super) fn known_defects(self) -> Vec<String> {
+        let name = format!("{self:?}").to_lowercase();
+        Pin::read().known_defects.remove(&name).unwrap_or_default()
+    }
+
     /// What the pin says of it.
     pub(super) fn meets(self) -> Meets {
-        let pin: Pin = toml::from_str(include_str!("../../../../../compat/earlier.toml")).unwrap();
-        let Stores { sqlite, postgres, redis, azure } = pin.earlier_build;
+        let Stores { sqlite, postgres, redis, azure } = Pin::read().earlier_build;
         match self {
             Kind::Sqlite => sqlite,
             Kind::Postgres => postgres,

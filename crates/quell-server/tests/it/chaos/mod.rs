@@ -26,7 +26,7 @@ mod workload;
 use std::time::Duration;
 
 use ground::Ground;
-pub(crate) use judge::checked;
+pub(crate) use judge::{checked, checked_except};
 use plan::{
     BEHIND_A_POOLER, BESIDE_A_SNAPSHOT, Deck, ON_FILE, ON_FILE_GENTLY, ON_GRAY, ON_POSTGRES,
     ON_POSTGRES_GENTLY, ON_REDIS, ON_REDIS_GENTLY,
