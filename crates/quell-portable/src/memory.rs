@@ -72,6 +72,10 @@ impl Table for MemoryTable {
         Ok(self.locked().now)
     }
 
+    fn latest(&self) -> Option<Timestamp> {
+        Some(self.locked().now)
+    }
+
     async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {
         let kept = self.locked();
         let get = |name: &String| {

@@ -75,6 +75,8 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub struct Tx {
     now: Timestamp,
+    /// Whether its time is that of the table's clock.
+    has_clock: bool,
     /// The rows that were read, by their names in the table; none where there is none.
     read: BTreeMap<String, Option<table::Row>>,
     /// Jobs whose dependent rows are all read.
@@ -394,8 +396,15 @@ impl<T: Table> Backend for Partition<T> {
         let first = ids.ids.start.max(1);
         let (read, whole, parts) = (BTreeMap::new(), BTreeSet::new(), PartCounts::new());
         let copies = Copies::new(count > 0);
-        let tx = Tx { now, read, whole, parts, copies, ids };
+        let has_clock = time == Time::Clock;
+        let tx = Tx { now, has_clock, read, whole, parts, copies, ids };
         Ok(Begun { tx, now, ids: self.numbers.from(first) })
+    }
+
+    fn late(&self, tx: &Tx) -> Option<Timestamp> {
+        // What it has read was written before its last answer: an end that made room, for instance.
+        let latest = if tx.has_clock { self.table.latest() } else { None };
+        latest.map(|now| self.know(now))
     }
 
     async fn ids_above(&self, tx: &mut Tx, above: JobId, jobs: usize) -> Result<Ids> {

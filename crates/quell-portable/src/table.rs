@@ -169,6 +169,13 @@ pub trait Table: Send + Sync + fmt::Debug + 'static {
     /// which the call returns.
     async fn now(&self) -> Result<Timestamp>;
 
+    /// The newest time of that clock which is known without a request, such as by the last answer: no
+    /// later than the time at which the call returns. None by default: then a step that has read for long
+    /// still has the time at which it began.
+    fn latest(&self) -> Option<Timestamp> {
+        None
+    }
+
     /// The rows of these names, in their order; none for one that is not there.
     async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>>;
 
@@ -192,6 +199,10 @@ impl<T: Table + ?Sized> Table for Arc<T> {
 
     async fn now(&self) -> Result<Timestamp> {
         (**self).now().await
+    }
+
+    fn latest(&self) -> Option<Timestamp> {
+        (**self).latest()
     }
 
     async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {

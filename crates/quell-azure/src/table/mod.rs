@@ -184,6 +184,10 @@ impl Table for TableStorage {
         Batch::new(self, partition, &changes)?.commit().await
     }
 
+    fn latest(&self) -> Option<Timestamp> {
+        self.clock.read()
+    }
+
     fn facts(&self) -> Vec<Fact> {
         let credentials = self.transport.credentials.summary();
         vec![

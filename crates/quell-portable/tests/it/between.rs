@@ -109,6 +109,11 @@ impl Between {
         }
     }
 
+    /// Moves the table's clock.
+    pub(crate) fn advance(&self, now: Timestamp) {
+        self.table.advance(now);
+    }
+
     /// Whether what was planned has happened.
     pub(crate) fn has_come(&self) -> bool {
         self.planned.lock().unwrap().is_none()
@@ -123,6 +128,10 @@ impl Table for Between {
 
     async fn now(&self) -> Result<Timestamp> {
         self.table.now().await
+    }
+
+    fn latest(&self) -> Option<Timestamp> {
+        self.table.latest()
     }
 
     async fn get(&self, partition: &str, rows: &[String]) -> Result<Vec<Option<Row>>> {

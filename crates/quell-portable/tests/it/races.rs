@@ -114,6 +114,32 @@ async fn r31_a_start_between_two_reads_of_a_queues_log_counts() {
     }
 }
 
+/// An attempt ends while a claim reads, and makes room for a job. That starts no earlier than the end.
+#[tokio::test]
+async fn r31_a_start_is_no_earlier_than_the_end_that_made_room() {
+    let two = two();
+    let settings = QueueSettings { concurrency: Some(1), ..QueueSettings::default() };
+    two.second.set_queue(&queue(), &settings).await.unwrap();
+    for payload in ["1", "2"] {
+        enqueue(&*two.second, 0, plain(payload)).await;
+    }
+    let runs = start(&*two.second, 1, 1).await;
+    let (second, between, settled) =
+        (Arc::clone(&two.second), two.between.clone(), succeeded(&runs[0]));
+    two.between.advance(at(2).unwrap());
+    two.between.before(|call| call.reads("x:l:"), async move {
+        between.advance(at(5).unwrap());
+        second.settle(None, settled).await.unwrap();
+    });
+    let claimed = two.first.claim(None, &claim("w2", 1)).await.unwrap();
+    assert!(two.between.has_come());
+    let ids: Vec<_> = claimed.jobs.iter().map(|job| job.id).collect();
+    assert_eq!(ids.len(), 1);
+    let job = two.second.job(ids[0]).await.unwrap().unwrap();
+    let ended = two.second.job(runs[0].id).await.unwrap().unwrap().ended_at;
+    assert!(job.started_at >= ended, "started at {:?}, room since {ended:?}", job.started_at);
+}
+
 /// A claim finds a job in one partition, and starts it after a join has moved it into a full one.
 #[tokio::test]
 async fn r31_a_job_that_moves_to_a_full_partition_does_not_start() {
