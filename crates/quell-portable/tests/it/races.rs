@@ -127,7 +127,7 @@ async fn r31_a_start_is_no_earlier_than_the_end_that_made_room() {
     let (second, between, settled) =
         (Arc::clone(&two.second), two.between.clone(), succeeded(&runs[0]));
     two.between.advance(at(2).unwrap());
-    two.between.before(|call| call.reads("x:l:"), async move {
+    two.between.before(|call| call.reads("x:r:"), async move {
         between.advance(at(5).unwrap());
         second.settle(None, settled).await.unwrap();
     });

@@ -111,8 +111,8 @@ fn violations(printed: &str) -> Vec<(&str, &str)> {
     for line in printed.lines() {
         let head = line.split_once(": ").map(|(head, _)| head);
         let is_property = |head: &&str| {
-            head.strip_prefix('P')
-                .is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+            let mut rest = head.strip_prefix('P').unwrap_or_default().chars();
+            rest.next().is_some_and(|c| c.is_ascii_digit()) && rest.all(char::is_alphanumeric)
         };
         match (head.filter(is_property), found.last_mut()) {
             (Some(property), _) => found.push((property, "")),
