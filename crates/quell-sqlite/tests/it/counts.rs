@@ -160,27 +160,3 @@ async fn a_recount_corrects_what_hands_changed() {
     scene.execute("delete from quell_job; update quell_recount set wrong = 0").await;
     assert!(rig.store.counts().await.unwrap().is_empty());
 }
-
-/// As the schema before counts left it.
-#[tokio::test]
-async fn a_file_from_before_counts_is_counted_as_it_opens() {
-    let scene = Scene::new();
-    let rig = scene.rig().await;
-    for partition in [None, Key::new("p").ok()] {
-        rig.trigger(NewTrigger { partition, ..plain("1") }).await;
-    }
-    let runs = rig.claim().await;
-    rig.succeed(&runs[0]).await;
-    let before = rig.store.counts().await.unwrap();
-    drop(rig);
-    scene
-        .execute(
-            "drop view quell_recount; drop view quell_miscount; drop view quell_counts;
-             drop view quell_lane_counts; drop table quell_tally;
-             alter table quell_meta drop column recent; update quell_meta set schema_version = 10",
-        )
-        .await;
-    let store = scene.open().await;
-    expect_exact(&scene.path());
-    assert_eq!((store.counts().await.unwrap(), before.len()), (before, 2));
-}
