@@ -1,6 +1,6 @@
 //! How many random cases a proof tries: some in each test run, many where time does not matter.
 //!
-//! Invariant: the cases of the usual run are the first of those of the long run.
+//! Invariant: where cases are numbered seeds, those of a usual run are the first of a long run.
 
 /// The environment variable that `cargo xtask test --long` sets.
 pub const LONG: &str = "QUELL_TEST_LONG";
