@@ -68,8 +68,8 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str) {
     }
 }
 
-/// What a command in a script was told. Before version 7, servers wrap it: `Error running script
-/// (call to f_…): @user_script:1: WRONGTYPE …`.
+/// Classifies the error of a command in a script. Before version 7, servers wrap it: `Error running
+/// script (call to f_…): @user_script:1: WRONGTYPE …`.
 fn classify_wrapped(detail: &str) -> Option<(ErrorKind, &'static str)> {
     if detail.starts_with("The user executing the script can't") {
         return classify_code("NOPERM");

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_core::{Result, Timestamp};
-use tokio::sync::MutexGuard;
+use tokio::sync::{OwnedMutexGuard, OwnedRwLockWriteGuard};
 
-use crate::fast::{Held, Lines};
+use crate::hot::{Held, Lines};
 use crate::keys::Keys;
 use crate::known::Known;
 use crate::link::{Link, Scripts};
 use crate::look::Read;
-use crate::tx::VERSION;
+use crate::open::VERSION;
 
 /// How all shards of a store reach their servers.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Way {
     pub(crate) scripts: Arc<Scripts>,
     /// Where hints to other processes go.
     pub(crate) channel: String,
-    /// Tells this process's hints from others'.
+    /// Identifies the notifications that this process sent.
     pub(crate) origin: String,
     /// The highest time that this process has seen on any shard, in microseconds (R38).
     pub(crate) seen: Arc<AtomicI64>,
@@ -55,6 +55,11 @@ impl Steps {
     }
 }
 
+/// From this number of conflicts on, steps reserve ids.
+const RESERVE_FROM: u32 = 3;
+/// More conflicts are not counted.
+const MOST_LOSSES: u32 = 8;
+
 /// Which ids a shard hands out: the shards of a Cluster take turns, so that an id says whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnIds {
@@ -73,13 +78,15 @@ pub(crate) struct Shard {
     pub(crate) scripts: Arc<Scripts>,
     /// Where hints to other processes go.
     pub(crate) channel: String,
-    /// Tells this process's hints from others'.
+    /// Identifies the notifications that this process sent.
     pub(crate) origin: String,
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// Scripts that accept triggers share it, a step has it alone: each new job would make the step
-    /// begin anew.
-    pub(crate) accepting: tokio::sync::RwLock<()>,
+    /// retry.
+    pub(crate) accepting: Arc<tokio::sync::RwLock<()>>,
     known: Mutex<Arc<Known>>,
+    /// How many more steps that make jobs reserve their ids, because others took them first.
+    losing_ids: AtomicU32,
     seen: Arc<AtomicI64>,
     pub(crate) steps: Arc<Steps>,
     pub(crate) syncs: bool,
@@ -117,15 +124,36 @@ impl Shard {
             scripts,
             channel,
             origin,
-            turn: tokio::sync::Mutex::new(()),
-            accepting: tokio::sync::RwLock::new(()),
+            turn: Arc::default(),
+            accepting: Arc::default(),
             known,
+            losing_ids: AtomicU32::new(0),
             seen,
             steps,
             syncs,
             held: Held::default(),
             lines: Lines::default(),
         }
+    }
+
+    /// Whether steps that make jobs have lately conflicted: then they reserve their ids, as others accept
+    /// triggers faster than they take.
+    pub(crate) fn loses_ids(&self) -> bool {
+        self.losing_ids.load(Ordering::Relaxed) >= RESERVE_FROM
+    }
+
+    /// Notes what became of the commit of a step that makes jobs or does not.
+    pub(crate) fn note_ids(&self, makes_jobs: bool, is_done: bool) {
+        if !makes_jobs {
+            return;
+        }
+        let losses = self.losing_ids.load(Ordering::Relaxed);
+        let losses = if is_done {
+            losses.saturating_sub(1)
+        } else {
+            losses.saturating_add(1).min(MOST_LOSSES)
+        };
+        self.losing_ids.store(losses, Ordering::Relaxed);
     }
 
     /// Whether the last connection to the shard's server could be made.
@@ -141,7 +169,7 @@ impl Shard {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
     }
 
-    /// What to tell a script of the time.
+    /// The time, as an argument of a script.
     pub(crate) fn told(&self, time: Time) -> String {
         match time {
             Time::Server => "server".to_owned(),
@@ -161,15 +189,21 @@ impl Shard {
         Timestamp::from_micros(self.seen.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
-    /// Waits until no other step of this process is under way: they would only get in each other's
+    /// Waits until no other step of this process is in flight: they would only get in each other's
     /// way.
-    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
+    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.turn).lock_owned().await
+    }
+
+    /// Waits until no script of this process accepts triggers, and keeps others from it.
+    pub(crate) async fn accept_alone(&self) -> OwnedRwLockWriteGuard<()> {
+        self.steps.taken();
+        Arc::clone(&self.accepting).write_owned().await
     }
 }
 
 impl Shard {
-    /// Reads names and settings anew. Their version is that of before it began: where they change
+    /// Reads names and settings again. Their version is that of before it began: where they change
     /// meanwhile, they are read again when that is noticed.
     pub(crate) async fn learn(&self) -> Result<Arc<Known>> {
         let keys = &self.keys;

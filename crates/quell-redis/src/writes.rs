@@ -7,9 +7,9 @@ use quell_core::Timestamp;
 use quell_core::part::News;
 use quell_core::schedule::Tick;
 
+use crate::open::Numbered;
 use crate::pack::{Item, list};
 use crate::shard::Shard;
-use crate::tx::Numbered;
 
 /// Stands for every queue in a hint; no name has it.
 pub(crate) const ANY: &str = "*";
@@ -109,19 +109,13 @@ pub(crate) enum Write {
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     writes: Vec<Write>,
-    /// Lines of which the head may have changed, with their queues' heads.
+    /// Lines whose head may have changed, with their queues' heads.
     pub(crate) lines: BTreeSet<(String, String, String)>,
 }
 
 impl Writes {
     pub(crate) fn is_empty(&self) -> bool {
         self.writes.is_empty()
-    }
-
-    /// Takes over the writes of `others`, after its own.
-    pub(crate) fn append(&mut self, others: &mut Writes) {
-        self.writes.append(&mut others.writes);
-        self.lines.append(&mut others.lines);
     }
 
     pub(crate) fn push(&mut self, write: Write) {

@@ -1,4 +1,4 @@
-//! What calls cost, told by what a server of their own has counted.
+//! What calls cost, by the counters of a server of their own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -307,8 +307,8 @@ async fn two_calls_at_a_time_are_made_where_they_pay() {
     assert_eq!(synced.enqueues_at_once(), 1);
 }
 
-/// Two jobs die, and then so many of another queue. What an overview says, and what it costs: the
-/// commands and the bytes that it brings.
+/// Two jobs die, and then `loud` jobs of another queue. Returns an overview and its cost: the commands
+/// and the bytes that it brings.
 async fn overview_beside(loud: u64) -> (Overview, u64, u64) {
     let mut server = Server::start().await;
     let of_loud = |_| NewTrigger { queue: QueueName::new("loud").unwrap(), ..plain("1") };
@@ -343,7 +343,7 @@ async fn r27_a_loud_queue_hides_no_quiet_one_and_costs_no_look_more() {
     assert!(long < short + short / 10, "{short} bytes, and {long} with a hundred times as many");
 }
 
-/// How many bytes upkeep reads at most in a call that looks at so many idempotency keys whose jobs
+/// How many bytes upkeep reads at most in a call that looks at `waiting` idempotency keys whose jobs
 /// wait, and in 20 calls, a minute apart, after it has looked at them.
 async fn read_by_upkeep(waiting: u64) -> (u64, u64) {
     let server = Server::start().await;
@@ -444,8 +444,8 @@ async fn r10_r27_an_overview_reads_waiting_windows_within_a_bound_of_bytes() {
     assert_eq!(seen.lanes[0].first_due, Some(Rig::START));
 }
 
-/// The first round on one key has so many closed windows; what calls of the second cost: the
-/// commands and the bytes.
+/// The first round on one key has `closed` closed windows. Returns the cost of each call of the second
+/// round: the commands and the bytes.
 async fn beside_closed(closed: usize) -> Vec<(&'static str, BTreeMap<String, u64>, u64)> {
     let mut server = Server::start().await;
     let payload = format!("\"{}\"", "x".repeat(20_000));

@@ -15,7 +15,7 @@ use crate::place::Place;
 const REASON: usize = 6;
 const UNKNOWN: i64 = 70;
 
-/// Rows of which the reason is one that this build does not know.
+/// Rows whose reason is one that this build does not know.
 struct Reasons(Place);
 
 #[async_trait]
@@ -92,7 +92,7 @@ fn collects(payload: &str) -> NewTrigger {
     keyed_with("a", debounce(), Fold::Collect { cap: 1 }, payload)
 }
 
-/// So many windows of the key `a`; all but the last are closed.
+/// Makes `count` windows of the key `a`; all but the last are closed.
 async fn windows(rig: &Rig, count: usize) -> Vec<JobId> {
     let mut windows = Vec::new();
     for n in 0..count {
@@ -172,7 +172,7 @@ async fn r11_a_running_job_that_is_rubbish_frees_its_key() {
     }
 }
 
-/// An old job that was put back is the open window; closed ones wait for it, until it is set aside.
+/// An old, redriven job is the open window; closed ones wait for it, until it is set aside.
 #[tokio::test]
 async fn r10_r11_an_open_window_that_is_rubbish_holds_back_no_closed_one() {
     let (mut rig, damage) = damageable().await;

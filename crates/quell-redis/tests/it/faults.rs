@@ -19,7 +19,7 @@ use crate::place::{PATIENCE, Place, answers, at_last, dump, server};
 
 /// How long calls wait for a server here.
 const SOON: Duration = Duration::from_millis(300);
-/// What is kept is on the disk before it is told.
+/// A write is on the disk before the server acknowledges it.
 const DURABLE: [&str; 2] = ["appendonly yes", "appendfsync always"];
 
 async fn take(store: &RedisStore, trigger: NewTrigger) -> Result<Receipt> {

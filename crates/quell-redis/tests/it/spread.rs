@@ -16,7 +16,7 @@ use quell_redis::{RedisOptions, RedisStore};
 use quell_services::RedisCluster;
 use tokio::task::JoinSet;
 
-/// Shards are told apart by what ids leave of this.
+/// An id modulo this is the number of its shard.
 const SHARDS: u64 = 1_024;
 
 fn at(prefix: &str, query: &str) -> RedisOptions {
@@ -187,7 +187,7 @@ async fn r36_a_schedule_moves_to_the_shard_of_its_queue() {
     assert!(store.schedules().await.unwrap().is_empty());
 }
 
-/// A queue over so many shards, and how many of its shards each of the masters has.
+/// Makes a queue over `shards` shards; returns how many of them each of the masters has.
 async fn masters_of_shards(masters: usize, shards: usize) -> Vec<usize> {
     let cluster = RedisCluster::start(masters, 0, &[]).unwrap();
     let url = format!("redis-cluster://{}?shards.{}={shards}", cluster.nodes(), queue());
@@ -232,7 +232,7 @@ async fn r17_a_batch_goes_where_its_key_is_wherever_in_it_the_key_stands() {
     }
 }
 
-/// A failover may lose what the directory was told last. A number that is given twice would send the
+/// A failover may lose the last writes to the directory. A number that is given twice would send the
 /// calls about one queue's jobs to the other's shard.
 #[tokio::test]
 async fn r39_a_directory_that_forgot_a_shard_is_told_and_not_believed() {

@@ -1,6 +1,6 @@
-//! Which jobs this process was given: the end of an attempt names no key, and the scripts must be
-//! told which hash is its window's. They recognize the row of a first run by its token and times,
-//! without decoding it.
+//! Which jobs this process was given: the end of an attempt names no key, and the scripts need the
+//! name of its window's hash. They recognize the row of a first run by its token and times, without
+//! decoding it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,11 +39,6 @@ pub(crate) struct FirstRun {
 impl Held {
     fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, HeldJob>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes note of jobs that a step started.
-    pub(crate) fn note(&self, claim: &Claim, given: &[ClaimedJob]) {
-        self.insert(claim, given.iter().map(|job| (job, None)));
     }
 
     /// Takes note of jobs that one script started, each with its partition.
@@ -123,8 +118,8 @@ mod tests {
             due_at: quell_core::Timestamp::MIN,
             lease_until: quell_core::Timestamp::MAX,
         };
-        let all: Vec<ClaimedJob> = (1..=20_001).map(job).collect();
-        held.note(&claim, &all);
+        let all: Vec<(ClaimedJob, Option<Key>)> = (1..=20_001).map(|id| (job(id), None)).collect();
+        held.note_first_runs(&claim, &all);
         assert!(held.get(JobId::new(1)).is_none());
         assert_eq!(held.get(JobId::new(20_001)).unwrap().task, name("t"));
         held.forget([JobId::new(20_001)]);
