@@ -441,6 +441,18 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         Ok(None)
     }
 
+    /// The newest jobs of a task that have a key, at most `most`, where it keeps a list of them; some may
+    /// have been removed. None by default: then the engine looks through the newest jobs of all tasks.
+    async fn newest_keyed(
+        &self,
+        tx: &mut Self::Tx,
+        task: &TaskName,
+        most: usize,
+    ) -> Result<Option<Vec<JobId>>> {
+        let _unused = (tx, task, most);
+        Ok(None)
+    }
+
     /// How many of these groups of rows, from the first on, one step of upkeep loads, and one at least
     /// where there is one: all by default.
     async fn fitting(&self, tx: &mut Self::Tx, groups: &[Vec<RowName>]) -> Result<usize> {

@@ -356,6 +356,15 @@ impl<'b, B: Backend> Step<'b, B> {
         self.backend.held_key(&mut self.tx, id).await
     }
 
+    /// The newest jobs of a task that have a key, where the backend lists them.
+    pub(crate) async fn newest_keyed(
+        &mut self,
+        task: &TaskName,
+        most: usize,
+    ) -> Result<Option<Vec<JobId>>> {
+        self.backend.newest_keyed(&mut self.tx, task, most).await
+    }
+
     /// A job that is set aside, decoded again.
     pub(crate) async fn load_aside(&mut self, id: JobId) -> Result<Option<Row>> {
         self.backend.load_aside(&mut self.tx, id).await

@@ -27,7 +27,7 @@ use crate::commit::worker_field;
 use crate::hot::parts;
 use crate::keys::{slot_of_partition, slot_of_worker};
 use crate::load::cell_of;
-use crate::look::{MOST_BYTES, Read};
+use crate::look::{MOST_BYTES, Read, job_of};
 use crate::open::Open;
 use crate::row::number;
 use crate::shard::{self, Shard};
@@ -185,6 +185,17 @@ impl Backend for RedisBackend {
         ids: &BTreeSet<JobId>,
     ) -> Result<Option<BTreeSet<JobId>>> {
         tx.waiting(ids).await.map(Some)
+    }
+
+    async fn newest_keyed(
+        &self,
+        tx: &mut Open,
+        task: &TaskName,
+        most: usize,
+    ) -> Result<Option<Vec<JobId>>> {
+        let read = Read::First(tx.keys().recent(task), most);
+        let members = tx.look(vec![read]).await?.members()?;
+        members.iter().map(|member| job_of(member)).collect::<Result<_>>().map(Some)
     }
 
     async fn fitting(&self, tx: &mut Open, groups: &[Vec<RowName>]) -> Result<usize> {

@@ -30,6 +30,8 @@ pub(crate) enum Read {
     Text(String),
     /// The members of a set.
     Members(String),
+    /// The first elements of a list, at most this number.
+    First(String, usize),
     /// Members of a sorted set from the lowest score on, at most `limit`.
     Lowest { key: String, from: Score, to: Score, limit: usize },
     /// How many fields a hash has.
@@ -89,6 +91,7 @@ impl Read {
             | Read::All(key)
             | Read::Text(key)
             | Read::Members(key)
+            | Read::First(key, _)
             | Read::Lowest { key, .. }
             | Read::Count(key)
             | Read::Scan(key, _, _)
@@ -111,6 +114,8 @@ impl Read {
             Read::All(_) => list!["a", key],
             Read::Text(_) => list!["g", key],
             Read::Members(_) => list!["s", key],
+            // The script is given the index of the last.
+            Read::First(_, count) => list!["l", key, count.saturating_sub(1)],
             Read::Lowest { from, to, limit, .. } => {
                 list!["z", key, from.item(), to.item(), *limit]
             }

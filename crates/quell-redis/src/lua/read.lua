@@ -30,6 +30,8 @@ for number, request in ipairs(cmsgpack.unpack(ARGV[2])) do
     answer = redis.call('GET', key)
   elseif kind == 's' then
     answer = redis.call('SMEMBERS', key)
+  elseif kind == 'l' then
+    answer = redis.call('LRANGE', key, 0, request[3])
   elseif kind == 'z' then
     -- Members by score, from the lowest, with their scores.
     answer = redis.call('ZRANGEBYSCORE', key, request[3], request[4], 'WITHSCORES', 'LIMIT', 0, request[5])

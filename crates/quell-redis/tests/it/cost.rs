@@ -13,8 +13,9 @@ use quell_core::dedup::{Dedup, HoldUntil};
 use quell_core::idempotency::Idempotency;
 use quell_core::window::{Debounce, Thresholds};
 use quell_core::{
-    Batch, Claim, Claimed, Fold, JobFilter, JobId, NewTrigger, Outcome, Payload, Pruned, QueueName,
-    QueueSettings, Rate, Redrive, Retention, Settlement, Store, TaskName, Timestamp, When,
+    Batch, Claim, Claimed, ExplainTarget, Fold, JobFilter, JobId, NewTrigger, Outcome, Payload,
+    Pruned, QueueName, QueueSettings, Rate, Redrive, Retention, Settlement, Store, TaskName,
+    Timestamp, When,
 };
 use quell_redis::{RedisOptions, RedisStore};
 use quell_services::Redis;
@@ -500,6 +501,31 @@ async fn r10_a_call_costs_no_more_however_many_windows_of_its_key_are_closed() {
 }
 
 /// What a window keeps of its own is in its row, and takes no number of its own.
+/// What an explanation of a job and of a key reads: scripts and bytes.
+async fn explained_beside(others: u64) -> (BTreeMap<String, u64>, u64) {
+    let mut server = Server::start().await;
+    let job = server.store.enqueue(Some(Rig::START), vec![Batch::one(debounced("k"))]).await;
+    let job = job.unwrap().remove(0).unwrap()[0].job().unwrap();
+    for round in 0..others / 100 {
+        server.trigger((0..100).map(|number| later(100 * round + number)).collect()).await;
+    }
+    server.calls();
+    let before = server.sent();
+    let of_key = ExplainTarget::Key { task: None, key: key("k") };
+    for target in [ExplainTarget::Job(job), of_key] {
+        let explained = server.store.explain(&target).await.unwrap().unwrap();
+        assert_eq!(explained.job.id, job);
+    }
+    (server.scripts(), server.sent() - before)
+}
+
+#[tokio::test]
+async fn r15_an_explanation_reads_no_jobs_without_a_key() {
+    let (few, many) = (explained_beside(100).await, explained_beside(2_000).await);
+    assert_eq!(few.0, many.0, "scripts");
+    assert!(many.1 < few.1 + 2_000, "{} bytes beside 2,000 jobs, {} beside 100", many.1, few.1);
+}
+
 #[tokio::test]
 async fn r10_r26_windows_of_any_surplus_share_one_shape() {
     let server = Server::start().await;
