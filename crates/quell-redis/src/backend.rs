@@ -126,6 +126,10 @@ impl Backend for RedisBackend {
 
     async fn commit(&self, mut tx: Open, changes: Changes, news: &News) -> Result<Committed> {
         let makes_jobs = changes.ids > 0;
+        if tx.reserved.is_some_and(|reserved| reserved < changes.ids) {
+            self.shard.want_ids(changes.ids);
+            return Ok(Committed::Conflict);
+        }
         // Expired leases are judged by rows as they were read: a heartbeat that comes meanwhile is no conflict.
         let beats = changes.rows.keys().filter_map(|name| match name {
             RowName::Worker(worker, incarnation) => Some(worker_field(worker, *incarnation)),
@@ -136,7 +140,9 @@ impl Backend for RedisBackend {
         tx.let_change(&workers, |field| beats.contains(field));
         let writes = tx.writes(changes, news)?;
         let is_done = tx.commit(writes).await?;
-        self.shard.note_ids(makes_jobs, is_done);
+        if makes_jobs && is_done {
+            self.shard.note_ids(true);
+        }
         Ok(if is_done { Committed::Done } else { Committed::Conflict })
     }
 

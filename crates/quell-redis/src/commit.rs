@@ -74,7 +74,9 @@ impl Open {
             let version = format!("{:016x}", fastrand::u64(..));
             writes.hash_set(self.keys().meta(), VERSION, version.into_bytes());
         }
-        if ids > 0 && !self.reserved {
+        if ids == 0 {
+            self.seq = None;
+        } else if self.reserved.is_none() {
             let step = self.shard.ids.step;
             let newest = self.ids().next.saturating_add(ids.saturating_sub(1).saturating_mul(step));
             writes.set(self.keys().seq(), newest.to_string());

@@ -91,8 +91,10 @@ pub(crate) struct Open {
     /// Whether it commits nothing, so that rows of jobs need not be kept.
     only_reads: bool,
     turns: Turns,
-    /// Whether ids were reserved, so that no other step has them.
-    pub(crate) reserved: bool,
+    /// The newest id when it began, which must still be that if it makes jobs without a reservation.
+    pub(crate) seq: Option<Option<Vec<u8>>>,
+    /// How many ids were reserved, so that no other step has them.
+    pub(crate) reserved: Option<u64>,
     /// Whether it may make jobs: a server whose memory is full refuses that, and nothing else.
     grows: bool,
 }
@@ -100,7 +102,8 @@ pub(crate) struct Open {
 impl Open {
     /// Begins a step. One that only reads, whatever the time, looks at nothing yet.
     pub(crate) async fn begin(shard: Arc<Shard>, time: Time, access: Access) -> Result<Self> {
-        let (jobs, only_reads) = (access.jobs(), access == Access::Read);
+        let only_reads = access == Access::Read;
+        let jobs = u64::try_from(access.jobs()).unwrap_or(u64::MAX);
         let _turn = if only_reads { None } else { Some(shard.turn().await) };
         let _alone = if jobs == 0 { None } else { Some(shard.accept_alone().await) };
         let mut open = Open {
@@ -120,7 +123,8 @@ impl Open {
             is_open: false,
             only_reads,
             turns: Turns { _turn, _alone },
-            reserved: jobs > 0 && shard.loses_ids(),
+            seq: None,
+            reserved: shard.reserves(jobs),
             grows: jobs > 0,
             shard,
         };
@@ -131,28 +135,25 @@ impl Open {
     }
 
     /// Learns the time, the next id, and whether names and settings have changed.
-    async fn open(&mut self, jobs: usize) -> Result<()> {
+    async fn open(&mut self, jobs: u64) -> Result<()> {
         self.is_open = true;
         let (keys, step) = (self.shard.keys.clone(), self.shard.ids.step);
-        let reserved = reserved(jobs, step);
-        let id = if self.reserved {
-            Read::Reserve(keys.seq(), reserved)
-        } else {
-            Read::Text(keys.seq())
+        let reserved = self.reserved.map(|ids| ids.saturating_mul(step));
+        let id = match reserved {
+            Some(reserved) => Read::Reserve(keys.seq(), reserved),
+            None => Read::Text(keys.seq()),
         };
         let mut looked =
             self.look(vec![Read::Fields(keys.meta(), vec![VERSION.into()]), id]).await?;
         let version = looked.text()?;
         self.note(Cell::new(keys.meta(), VERSION), version.clone());
-        if self.reserved {
+        if let Some(reserved) = reserved {
             self.next_id = looked.number()?.saturating_sub(reserved).saturating_add(step);
         } else {
             let seq = looked.text()?;
             let newest = seq.as_deref().map_or(Ok(self.shard.ids.first), parse_number)?;
             self.next_id = newest.saturating_add(step);
-            if jobs > 0 {
-                self.cells.insert(Cell { key: keys.seq(), field: None }, seq);
-            }
+            self.seq = (jobs > 0).then_some(seq);
         }
         self.know(&version).await
     }
@@ -171,14 +172,15 @@ impl Open {
         if self.is_open { Ok(()) } else { self.look(Vec::new()).await.map(drop) }
     }
 
-    /// Reserves ids for this number of jobs in place of those that it began with.
+    /// Reserves ids for a step that makes at most this number of jobs, in place of those that it began
+    /// with.
     pub(crate) async fn reserve(&mut self, jobs: usize) -> Result<()> {
         let (key, step) = (self.shard.keys.seq(), self.shard.ids.step);
-        let reserved = reserved(jobs, step);
-        let last = self.look(vec![Read::Reserve(key.clone(), reserved)]).await?.number()?;
+        let block = self.shard.block(u64::try_from(jobs).unwrap_or(u64::MAX));
+        let reserved = block.saturating_mul(step);
+        let last = self.look(vec![Read::Reserve(key, reserved)]).await?.number()?;
         self.next_id = last.saturating_sub(reserved).saturating_add(step);
-        self.reserved = true;
-        self.cells.remove(&Cell { key, field: None });
+        (self.reserved, self.seq) = (Some(block), None);
         Ok(())
     }
 
@@ -313,10 +315,16 @@ impl Open {
         Ok(())
     }
 
+    /// How many checks a commit makes. The last is that of the newest id, where there is one.
+    fn checks(&self) -> usize {
+        let checks = self.cells.len().saturating_add(self.firsts.len());
+        checks.saturating_add(usize::from(self.seq.is_some()))
+    }
+
     /// The keys, time, checks, writes and growth of a commit.
     fn into_call(self, writes: Writes) -> (Vec<String>, [Vec<u8>; 4], Turns) {
         let mut keys = Numbered::new(self.shard.keys.clock());
-        let mut checks = Vec::with_capacity(self.cells.len().saturating_add(self.firsts.len()));
+        let mut checks = Vec::with_capacity(self.checks());
         for (cell, value) in self.cells {
             let field = cell.field.map_or(Item::NOTHING, Item::from);
             let value = value.map_or(Item::NOTHING, compared);
@@ -326,6 +334,10 @@ impl Open {
             let members: Vec<String> = first.into_iter().map(member).collect();
             let members = compared(members.join(" ").into_bytes());
             checks.push(list![keys.number(set), Item::NOTHING, members, count]);
+        }
+        if let Some(seq) = self.seq {
+            let value = seq.map_or(Item::NOTHING, compared);
+            checks.push(list![keys.number(self.shard.keys.seq()), Item::NOTHING, value]);
         }
         let writes = pack(&writes.into_items(&mut keys));
         let grows = if self.grows { b"grows".to_vec() } else { Vec::new() };
@@ -371,20 +383,21 @@ impl Open {
     /// Writes what changes, if everything that was read is still so; says whether it is.
     pub(crate) async fn commit(self, writes: Writes) -> Result<bool> {
         let shard = Arc::clone(&self.shard);
+        let of_ids = self.seq.as_ref().and_then(|_| i64::try_from(self.checks()).ok());
         // Until the commit is done, no other step of this process begins.
         let (keys, args, _turns) = self.into_call(writes);
         let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let script = &shard.scripts.commit;
         match shard.link.write("commit a step", script, &keys, &args).await? {
-            redis::Value::Int(failed) => Ok(failed == 0),
+            redis::Value::Int(failed) => {
+                if of_ids == Some(failed) {
+                    shard.note_ids(false);
+                }
+                Ok(failed == 0)
+            }
             other => Err(corrupt(format_args!("the answer {other:?} to a commit"))),
         }
     }
-}
-
-/// How far the ids of this number of jobs reach.
-fn reserved(jobs: usize, step: u64) -> u64 {
-    u64::try_from(jobs).unwrap_or(u64::MAX).saturating_mul(step)
 }
 
 /// A value as it is sent to be compared.

@@ -1,6 +1,6 @@
 //! One shard: keys that live on one node, and what this process knows of them.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quell_core::{Result, Timestamp};
@@ -55,10 +55,13 @@ impl Steps {
     }
 }
 
-/// From this number of conflicts on, steps reserve ids.
+/// From this number of steps on whose ids others took, steps reserve ids.
 const RESERVE_FROM: u32 = 3;
-/// More conflicts are not counted.
+/// More of them are not counted.
 const MOST_LOSSES: u32 = 8;
+/// Ids that are reserved at a time, unless a step needs more. Those that it does not need are left out, and
+/// a listing looks for each (`listing`).
+const FEW_IDS: u64 = 16;
 
 /// Which ids a shard hands out: the shards of a Cluster take turns, so that an id says whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +90,8 @@ pub(crate) struct Shard {
     known: Mutex<Arc<Known>>,
     /// How many more steps that make jobs reserve their ids, because others took them first.
     losing_ids: AtomicU32,
+    /// How many ids the next of them needs, where the last one had reserved too few.
+    wanted_ids: AtomicU64,
     seen: Arc<AtomicI64>,
     pub(crate) steps: Arc<Steps>,
     pub(crate) syncs: bool,
@@ -128,6 +133,7 @@ impl Shard {
             accepting: Arc::default(),
             known,
             losing_ids: AtomicU32::new(0),
+            wanted_ids: AtomicU64::new(0),
             seen,
             steps,
             syncs,
@@ -136,19 +142,28 @@ impl Shard {
         }
     }
 
-    /// Whether steps that make jobs have lately conflicted: then they reserve their ids, as others accept
-    /// triggers faster than they take.
-    pub(crate) fn loses_ids(&self) -> bool {
-        self.losing_ids.load(Ordering::Relaxed) >= RESERVE_FROM
+    /// How many ids a step reserves that makes at most this number of jobs. None where it reserves none,
+    /// but begins again where another step took its ids: that is seldom, and no id is left out.
+    pub(crate) fn reserves(&self, jobs: u64) -> Option<u64> {
+        let loses = self.losing_ids.load(Ordering::Relaxed) >= RESERVE_FROM;
+        (jobs > 0 && loses).then(|| self.block(jobs))
     }
 
-    /// Notes what became of the commit of a step that makes jobs or does not.
-    pub(crate) fn note_ids(&self, makes_jobs: bool, is_done: bool) {
-        if !makes_jobs {
-            return;
-        }
+    /// How many of the ids that a step may need are reserved: few make as many jobs as they may.
+    pub(crate) fn block(&self, jobs: u64) -> u64 {
+        jobs.min(self.wanted_ids.load(Ordering::Relaxed).max(FEW_IDS))
+    }
+
+    /// Notes that a step has reserved too few ids for the jobs that it makes: the next reserves as many.
+    pub(crate) fn want_ids(&self, jobs: u64) {
+        self.wanted_ids.store(jobs, Ordering::Relaxed);
+    }
+
+    /// Notes that a step made jobs with its ids, or that another step took them.
+    pub(crate) fn note_ids(&self, has_them: bool) {
         let losses = self.losing_ids.load(Ordering::Relaxed);
-        let losses = if is_done {
+        let losses = if has_them {
+            self.wanted_ids.store(0, Ordering::Relaxed);
             losses.saturating_sub(1)
         } else {
             losses.saturating_add(1).min(MOST_LOSSES)

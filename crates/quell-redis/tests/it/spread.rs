@@ -73,6 +73,44 @@ async fn r03_ids_stay_with_their_shard_however_many_call_at_once() {
     }
 }
 
+/// A step that may fire a thousand ticks, and fires one, takes no thousand ids: each that is left out makes
+/// a list of jobs longer to read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn r03_ticks_beside_busy_callers_leave_few_ids_out() {
+    const CALLERS: usize = 8;
+    const CALLS: usize = 12;
+    const MOST: usize = 1_000;
+    let prefix = prefix();
+    let schedule = Schedule {
+        name: ScheduleName::new("s").unwrap(),
+        spec: Spec::every(secs(1), Rig::START).unwrap(),
+        catch_up: CatchUp::All,
+        trigger: plain("1"),
+    };
+    let first = at(&prefix, "").open().await.unwrap();
+    first.set_schedule(Some(Rig::START), &schedule).await.unwrap();
+    let begins = take(&first, vec![plain("1")]).await.unwrap()[0].job().unwrap();
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let options = at(&prefix, "");
+        callers.spawn(async move {
+            let store = options.open().await.unwrap();
+            for call in 0..CALLS {
+                let dedup = Dedup { key: key(&format!("{caller}-{call}")), until: HoldUntil::Done };
+                take(&store, vec![NewTrigger { dedup: Some(dedup), ..plain("1") }]).await.unwrap();
+                let after = u64::try_from(call * CALLERS + caller).unwrap();
+                // Another process may have fired it by then.
+                store.tick(Some(Rig::START + secs(after)), MOST).await.unwrap();
+            }
+        });
+    }
+    callers.join_all().await;
+    let ends = take(&first, vec![plain("1")]).await.unwrap()[0].job().unwrap();
+    let took = ends.get() - begins.get();
+    let calls = u64::try_from(CALLERS * CALLS).unwrap();
+    assert!(took < calls * 200, "{took} ids for {calls} triggers and as many ticks");
+}
+
 #[tokio::test]
 async fn r07_r11_a_key_is_always_on_the_same_of_a_queues_shards() {
     let store = spread().await;
