@@ -198,12 +198,12 @@ impl Book {
 
     /// The job that a job's triggers are in at the end, however often it was absorbed.
     #[must_use]
-    pub fn last_heir(&self, job: JobId) -> JobId {
+    pub fn last_successor(&self, job: JobId) -> JobId {
         let mut last = job;
         // Chains end: a successor is younger than what it took in. A broken history may say otherwise.
         for _ in 0..self.jobs.len() {
             match self.jobs.get(&last).and_then(|view| view.successor) {
-                Some((heir, _)) if heir != last => last = heir,
+                Some((successor, _)) if successor != last => last = successor,
                 _ => break,
             }
         }
@@ -512,12 +512,12 @@ impl Book {
             SettledAs::Scheduled { due } => view.due = due,
             SettledAs::Absorbed { by, .. } => {
                 view.successor = Some((by, None));
-                if let Some(heir) = self.jobs.get_mut(&by) {
-                    heir.awaits.push((job, count));
-                    heir.failures = heir.failures.max(failures);
-                    heir.doubted |= doubted;
-                    heir.newest_at = heir.newest_at.max(t);
-                    heir.seen_from = heir.seen_from.max(self.seen_from);
+                if let Some(successor) = self.jobs.get_mut(&by) {
+                    successor.awaits.push((job, count));
+                    successor.failures = successor.failures.max(failures);
+                    successor.doubted |= doubted;
+                    successor.newest_at = successor.newest_at.max(t);
+                    successor.seen_from = successor.seen_from.max(self.seen_from);
                 }
             }
             _ => {}
@@ -550,7 +550,7 @@ impl Book {
     pub(super) fn summary(&self) -> Report {
         let attempts = self.jobs.values().map(|view| view.claims.len()).sum();
         let waits = |job: &JobId| {
-            let last = self.jobs.get(&self.last_heir(*job));
+            let last = self.jobs.get(&self.last_successor(*job));
             last.is_some_and(|view| !view.state.is_ended())
         };
         let pending = self.triggers.keys().filter(|trigger| waits(&trigger.job)).count();

@@ -90,7 +90,7 @@ fn answered(book: &Book, op: &OpView, receipt: &Receipt, at: usize, found: &mut 
         Covered::Yes => found.holds("P2"),
         Covered::Unknown(why) => found.cannot("P2", why),
         Covered::No(why) => {
-            let last = book.jobs.get(&book.last_heir(trigger.job)).into_iter();
+            let last = book.jobs.get(&book.last_successor(trigger.job)).into_iter();
             let shown = [op.at, at].into_iter().chain(job.newest(3));
             let shown: Vec<usize> = shown.chain(last.flat_map(|last| last.newest(3))).collect();
             let lost = format!("trigger {trigger} was accepted and lost: {why}");
@@ -126,7 +126,7 @@ fn covered(book: &Book, job: &JobView, op: &OpView, trigger: TriggerId) -> Cover
     let (mut id, mut seq) = (trigger.job, Some(trigger.seq));
     for _ in 0..=book.jobs.len() {
         let Some(job) = book.jobs.get(&id) else {
-            return unknown_heir(book, id);
+            return unknown_successor(book, id);
         };
         match job.state {
             JobState::Succeeded => return succeeded(id, job, seq),
@@ -134,7 +134,7 @@ fn covered(book: &Book, job: &JobView, op: &OpView, trigger: TriggerId) -> Cover
             JobState::Scheduled | JobState::Running => return waits(book, id, job),
             JobState::Absorbed => match job.successor {
                 // P14 judges whether the successor has its triggers.
-                Some((heir, _)) => (id, seq) = (heir, None),
+                Some((successor, _)) => (id, seq) = (successor, None),
                 None => return Covered::No(format!("job {id} was absorbed by no job")),
             },
         }
@@ -142,7 +142,7 @@ fn covered(book: &Book, job: &JobView, op: &OpView, trigger: TriggerId) -> Cover
     Covered::No(format!("job {id} absorbs itself"))
 }
 
-fn unknown_heir(book: &Book, id: JobId) -> Covered {
+fn unknown_successor(book: &Book, id: JobId) -> Covered {
     match book.excuse(super::Act::Any, Timestamp::MIN, Timestamp::MAX) {
         Some(why) => Covered::Unknown(why),
         None => Covered::No(format!("job {id} is unknown")),

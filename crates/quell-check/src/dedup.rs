@@ -54,13 +54,14 @@ impl Property for Dedup {
                 }
                 let twice = format!("dedup key {key} of {task} was taken twice at once");
                 // The end of the job that held it may be missing.
-                let ended = book.jobs.get(&book.last_heir(before.job)).filter(|_| !before.timed);
+                let ended =
+                    book.jobs.get(&book.last_successor(before.job)).filter(|_| !before.timed);
                 // It may have read the clock first, and then waited for the end.
                 let waited = before.to.is_some_and(|(to, _)| {
                     to <= after.seen.0 && to.since(after.from.0) < book.slack
                 });
                 let excuse = waited.then(|| UNCLEAR.to_owned()).or(ended.and_then(|view| {
-                    let id = book.last_heir(before.job);
+                    let id = book.last_successor(before.job);
                     let ended = view.ended.map(|(_, t)| t).filter(|_| !view.doubted);
                     ended.is_none().then(|| book.may_have_ended(id, view, after.from.0)).flatten()
                 }));
@@ -127,7 +128,7 @@ pub(super) fn end_of_work(book: &Book, job: JobId, since: usize) -> Option<(Time
         if let Some((at, t, _)) = ends.find(buried) {
             return Some((t, at));
         }
-        next = view.successor.map(|(heir, _)| heir);
+        next = view.successor.map(|(successor, _)| successor);
         since = view.ended.map_or(since, |(at, _)| at);
         if next.is_none() {
             return view.ended.map(|(at, t)| (t, at));
@@ -151,13 +152,13 @@ fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut 
         book.came_before(hold.from, op, *at) && hold.seen.1.is_none_or(|over| over >= op.since)
     };
     let live = || holds.iter().filter(is_live);
-    if live().any(|hold| is_heir(book, hold, *job)) {
+    if live().any(|hold| is_successor(book, hold, *job)) {
         found.holds("P17");
         return;
     }
     // The event that absorbed the holder may be missing.
     let lost = || {
-        let last = |hold: &Hold| book.jobs.get(&book.last_heir(hold.job));
+        let last = |hold: &Hold| book.jobs.get(&book.last_successor(hold.job));
         let until = op.answered.unwrap_or(Timestamp::MAX);
         live().filter_map(last).find_map(|last| book.missing(last, until))
     };
@@ -170,6 +171,6 @@ fn refused(book: &Book, op: &OpView, holds: &[Hold], unknown: bool, found: &mut 
 }
 
 /// Whether `job` is the hold's job or one that took it in.
-fn is_heir(book: &Book, hold: &Hold, job: JobId) -> bool {
-    hold.job == job || book.last_heir(hold.job) == book.last_heir(job)
+fn is_successor(book: &Book, hold: &Hold, job: JobId) -> bool {
+    hold.job == job || book.last_successor(hold.job) == book.last_successor(job)
 }

@@ -157,8 +157,8 @@ impl Failures {
         let (due, waits, latest) = match became {
             SettledAs::Scheduled { due } => (due, job, latest),
             SettledAs::Absorbed { by, due } => {
-                let heir = book.jobs.get(&by).map(|heir| heir.due);
-                (due, by, heir.map_or(Timestamp::MAX, |own| own.max(latest)))
+                let successor = book.jobs.get(&by).map(|successor| successor.due);
+                (due, by, successor.map_or(Timestamp::MAX, |own| own.max(latest)))
             }
             _ => return,
         };

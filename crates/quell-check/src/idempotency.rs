@@ -157,7 +157,7 @@ fn hold<'b>(book: &Book, op: &'b OpView) -> Option<Hold<'b>> {
     let joined = book.jobs.get(&trigger.job)?.joined_at(trigger.seq)?;
     let kept = joined.t + idempotency.retention;
     // Where events may be missing, so may be the end.
-    let last = book.last_heir(trigger.job);
+    let last = book.last_successor(trigger.job);
     let may_have_ended = book.jobs.get(&last).and_then(|view| book.may_have_succeeded(last, view));
     let ended = if book.processes.are_complete() && may_have_ended.is_none() {
         end_of_work(book, trigger.job, joined.at).map(|(t, _)| t)
@@ -194,7 +194,7 @@ fn existing(
     let live = |hold: &&Hold<'_>| {
         book.came_before(hold.from, op, *at)
             && hold.to.is_none_or(|to| to >= op.since)
-            && (hold.job == *job || book.last_heir(hold.job) == book.last_heir(*job))
+            && (hold.job == *job || book.last_successor(hold.job) == book.last_successor(*job))
     };
     let holder = holds.iter().find(live);
     if let Some(other) = holder.filter(|hold| hold.print != print) {

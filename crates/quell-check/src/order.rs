@@ -64,9 +64,9 @@ impl Property for Moves {
                 found.holds("P14");
                 continue;
             }
-            let heir_at =
+            let successor_at =
                 book.jobs.get(&successor).map_or(job.newest_at, |successor| successor.newest_at);
-            let excuse = book.excuse(Act::Any, job.newest_at.min(heir_at), Timestamp::MAX);
+            let excuse = book.excuse(Act::Any, job.newest_at.min(successor_at), Timestamp::MAX);
             let lost = format!("job {successor} absorbed job {id} but did not take its triggers");
             found.unless(excuse, "P14", job.newest(2), lost);
         }

@@ -264,12 +264,12 @@ enum Share<'a> {
 }
 
 fn shared<'a>(event: &Event, keys: &'a BTreeMap<JobId, TaskKey>) -> Vec<Share<'a>> {
-    let heir = match event {
+    let successor = match event {
         Event::Lapse { became: SettledAs::Absorbed { by, .. }, .. }
         | Event::Settle { became: SettledAs::Absorbed { by, .. }, .. } => Some(*by),
         _ => None,
     };
-    let jobs = job_of(event).into_iter().chain(heir);
+    let jobs = job_of(event).into_iter().chain(successor);
     let of = |job| [Some(Share::Job(job)), keys.get(&job).map(Share::Key)];
     jobs.flat_map(of).flatten().collect()
 }

@@ -401,7 +401,7 @@ pub(crate) fn entries_of(job: &Job) -> Entries {
     if job.is_closed_window() {
         entries.extend(key_of(job).map(|key| (Index::Closed(key), Place::NONE, None)));
     }
-    entries.extend(job.absorbed_by.map(|heir| (Index::Of(heir), Place::NONE, None)));
+    entries.extend(job.absorbed_by.map(|successor| (Index::Of(successor), Place::NONE, None)));
     entries
 }
 

@@ -389,8 +389,8 @@ impl Writes {
 }
 
 /// The set of jobs that a job absorbed.
-pub(crate) fn absorbed_by(keys: &Keys, heir: JobId) -> String {
-    format!("{}:{heir}", keys.absorbed())
+pub(crate) fn absorbed_by(keys: &Keys, successor: JobId) -> String {
+    format!("{}:{successor}", keys.absorbed())
 }
 
 /// The field under which a log of starts is kept.

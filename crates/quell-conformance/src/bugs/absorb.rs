@@ -13,7 +13,7 @@ use super::{Bend, Bug, Buggy};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
-        suite: &["r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody"],
+        suite: &["r12_the_run_of_failures_goes_on_in_the_successor_and_buries_nobody"],
         bends: &[Bend::Settlement(|_, _, settlement| {
             if let Outcome::Failed(failure) = &mut settlement.outcome
                 && matches!(failure.kind, FailureKind::Transient { last: true, .. })

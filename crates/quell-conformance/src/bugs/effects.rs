@@ -88,7 +88,7 @@ pub(super) const BUGS: &[Bug] = &[
     Bug {
         suite: &[
             "r23_names_are_each_jobs_own",
-            "r12_r23_an_heir_has_effects_of_its_own",
+            "r12_r23_a_successor_has_effects_of_its_own",
             "r23_the_same_intent_twice_is_one",
         ],
         bends: &[Bend::Answer(share)],

@@ -127,7 +127,7 @@ pub(super) const BUGS: &[Bug] = &[
     Bug {
         suite: &[
             "r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports",
-            "r12_r25_the_heir_takes_over_the_lapses",
+            "r12_r25_the_successor_takes_over_the_lapses",
             "r25_a_crash_beside_other_workers_counts",
             "r25_the_crash_of_the_only_worker_counts_once_the_next_one_starts",
         ],

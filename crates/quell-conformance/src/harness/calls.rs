@@ -163,7 +163,7 @@ fn triggers() -> Vec<Case> {
 fn attempts() -> Vec<Case> {
     let claim: Step = step!(|s, t| s.claim(Some(t), &Rig::wish(2)).await?);
     let runs: Step = step!(|s, t| start(s, t, &[plain("1")]).await?);
-    let with_heir: Step = step!(|s, t| {
+    let with_successor: Step = step!(|s, t| {
         start(s, t, &[soon("k")]).await?;
         take(s, t, &[keyed("k")]).await?
     });
@@ -181,7 +181,7 @@ fn attempts() -> Vec<Case> {
             stranger: true,
             ..writes(
                 "settle well by a stranger",
-                with_heir,
+                with_successor,
                 step!(|s, t, j| settle(s, t, j, Outcome::succeeded()).await?),
             )
         },
@@ -212,7 +212,7 @@ fn attempts() -> Vec<Case> {
         ),
         writes(
             "settle with a failure that is absorbed",
-            with_heir,
+            with_successor,
             step!(|s, t, j| settle(s, t, j, fails(secs(9), false)).await?),
         ),
         writes(

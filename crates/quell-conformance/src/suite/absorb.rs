@@ -24,26 +24,30 @@ pub async fn r12_the_failed_payload_is_folded_in_as_older(mut rig: Rig) {
         let failed = rig.at(begin + 10).claim_one().await;
         rig.trigger(trigger(two)).await;
         rig.fail(&failed, secs(1)).await;
-        let heir = rig.at(begin + 20).claim_one().await;
+        let successor = rig.at(begin + 20).claim_one().await;
         let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
-        assert_eq!(parse(heir.payload.as_str()), parse(expected), "{fold:?}");
-        rig.succeed(&heir).await;
+        assert_eq!(parse(successor.payload.as_str()), parse(expected), "{fold:?}");
+        rig.succeed(&successor).await;
     }
 }
 
 /// The successor has attempts of its own, so an old failure never buries a new trigger; the run of
 /// failures goes on, so an outage is not hammered.
-pub async fn r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody(mut rig: Rig) {
+pub async fn r12_the_run_of_failures_goes_on_in_the_successor_and_buries_nobody(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     let mut run = rig.at(10).claim_one().await;
     for failures in 0..6 {
         assert_eq!((run.attempt, run.failures), (1, failures));
-        let heir = rig.trigger(keyed("a")).await.job().expect("a job");
+        let successor = rig.trigger(keyed("a")).await.job().expect("a job");
         let became = rig.settle(lease(&run), fails(secs(20), true)).await;
         let due = rig.now() + secs(20);
-        assert_eq!(became, SettledAs::Absorbed { by: heir, due }, "not dead: others wait for it");
+        assert_eq!(
+            became,
+            SettledAs::Absorbed { by: successor, due },
+            "not dead: others wait for it"
+        );
         run = rig.at_time(due).claim_one().await;
-        assert_eq!((run.id, run.triggers), (heir, u64::from(failures) + 2));
+        assert_eq!((run.id, run.triggers), (successor, u64::from(failures) + 2));
     }
     assert_eq!(rig.settle(lease(&run), fails(secs(20), true)).await, SettledAs::Dead);
     let states = rig.states().await;
@@ -55,13 +59,13 @@ pub async fn r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody(mut r
 }
 
 /// The later of the window's own time and the backoff, the window's own first, the higher priority.
-pub async fn r12_the_heir_keeps_its_times_but_heeds_the_backoff(mut rig: Rig) {
+pub async fn r12_the_successor_keeps_its_times_but_heeds_the_backoff(mut rig: Rig) {
     let urgent = NewTrigger { priority: 5, ..keyed("a") };
     rig.trigger(urgent).await;
     let failed = rig.at(10).claim_one().await;
-    let heir = rig.at(12).trigger(keyed("a")).await.job().expect("a job");
+    let successor = rig.at(12).trigger(keyed("a")).await.job().expect("a job");
     rig.at(13).fail(&failed, secs(2)).await;
-    let row = rig.job(heir).await;
+    let row = rig.job(successor).await;
     assert_eq!((Rig::second(row.window.first_at), Rig::second(row.window.due_at)), (12, 22));
     assert_eq!((row.priority, row.window.reason), (5, DueReason::Quiet));
 
@@ -113,6 +117,6 @@ pub async fn r10_r12_a_join_brings_the_fold_of_what_follows(mut rig: Rig) {
     rig.trigger(folded(Fold::Last, r#"{"c":3}"#)).await;
     rig.trigger(folded(Fold::Merge, r#"{"d":4}"#)).await;
     rig.fail(&run, secs(1)).await;
-    let heir = rig.at(20).claim_one().await;
-    assert_eq!(heir.payload.as_str(), r#"{"a":1,"b":2,"c":3,"d":4}"#);
+    let successor = rig.at(20).claim_one().await;
+    assert_eq!(successor.payload.as_str(), r#"{"a":1,"b":2,"c":3,"d":4}"#);
 }

@@ -221,8 +221,8 @@ pub async fn r26_an_edited_payload_joins_the_open_window(mut rig: Rig) {
     assert_eq!(rig.job(window).await.payload.as_str(), "[7,8,1]");
     let shown = rig.explain(&ExplainTarget::Job(run.id)).await.expect("is known");
     assert_eq!(shown.past.original.expect("kept").as_str(), "[1]");
-    let heir = rig.explain(&ExplainTarget::Job(window)).await.expect("is known");
-    assert_eq!(heir.past.original, None);
+    let successor = rig.explain(&ExplainTarget::Job(window)).await.expect("is known");
+    assert_eq!(successor.past.original, None);
 }
 
 /// An edit of what is not dead is refused and changes nothing.

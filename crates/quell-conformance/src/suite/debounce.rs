@@ -156,12 +156,12 @@ pub async fn r12_a_failed_run_is_absorbed_by_the_newer_window(mut rig: Rig) {
     rig.trigger(collect("1")).await;
     let failed = rig.at(10).claim_one().await;
     rig.at(12);
-    let heir = rig.trigger(collect("2")).await.job().expect("a job");
+    let successor = rig.trigger(collect("2")).await.job().expect("a job");
     let became = rig.at(14).settle(lease(&failed), fails(secs(40), true)).await;
-    assert_eq!(became, SettledAs::Absorbed { by: heir, due: Rig::START + secs(54) });
+    assert_eq!(became, SettledAs::Absorbed { by: successor, due: Rig::START + secs(54) });
     let row = rig.job(failed.id).await;
-    assert_eq!((row.state, row.absorbed_by), (JobState::Absorbed, Some(heir)));
-    let window = rig.job(heir).await.window;
+    assert_eq!((row.state, row.absorbed_by), (JobState::Absorbed, Some(successor)));
+    let window = rig.job(successor).await.window;
     assert_eq!((Rig::second(window.first_at), window.triggers), (12, 2));
 
     rig.at(53).claim_none().await;
@@ -193,7 +193,7 @@ pub async fn r12_snoozed_released_and_lapsed_jobs_join_the_newer_window_too(mut 
         let begin = round as u64 * 1_000;
         rig.at(begin).trigger(keyed(how)).await;
         let old = rig.at(begin + 10).claim_one().await;
-        let heir = rig.at(begin + 12).trigger(keyed(how)).await.job().expect("a job");
+        let successor = rig.at(begin + 12).trigger(keyed(how)).await.job().expect("a job");
         let became = match how {
             "snooze" => rig.settle(lease(&old), Outcome::Snoozed { delay: secs(30) }).await,
             "release" => rig.settle(lease(&old), Outcome::Released).await,
@@ -203,7 +203,7 @@ pub async fn r12_snoozed_released_and_lapsed_jobs_join_the_newer_window_too(mut 
             }
         };
         let SettledAs::Absorbed { by, .. } = became else { panic!("{how}: {became:?}") };
-        assert_eq!(by, heir, "{how}");
+        assert_eq!(by, successor, "{how}");
         rig.at(begin + 41).claim_none_or_one().await;
         rig.at(begin + 42);
         for job in rig.claim().await {

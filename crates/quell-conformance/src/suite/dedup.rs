@@ -120,14 +120,14 @@ pub async fn r17_the_batchs_key_is_held_by_a_job_of_the_batch(rig: Rig) {
 }
 
 /// When the holder is absorbed, its key is taken until the successor ends.
-pub async fn r16_a_hold_follows_its_job_to_the_heir(mut rig: Rig) {
+pub async fn r16_a_hold_follows_its_job_to_the_successor(mut rig: Rig) {
     let dedup = Some(Dedup { key: key("d"), until: HoldUntil::Done });
     let deduped = || NewTrigger { dedup: dedup.clone(), ..keyed("a") };
     rig.trigger(deduped()).await;
     let failed = rig.at(10).claim_one().await;
-    let heir = rig.at(12).trigger(keyed("a")).await.job().expect("a job");
+    let successor = rig.at(12).trigger(keyed("a")).await.job().expect("a job");
     rig.settle(lease(&failed), fails(secs(1), false)).await;
-    assert_eq!(rig.trigger(deduped()).await, Receipt::Duplicate { job: heir });
+    assert_eq!(rig.trigger(deduped()).await, Receipt::Duplicate { job: successor });
     let run = rig.at(22).claim_one().await;
     rig.succeed(&run).await;
     assert_eq!(rig.trigger(deduped()).await.outcome(), "accepted");
@@ -139,10 +139,10 @@ pub async fn r16_a_key_that_a_start_freed_stays_free(mut rig: Rig) {
     let deduped = || NewTrigger { dedup: dedup.clone(), ..keyed("a") };
     rig.trigger(deduped()).await;
     let failed = rig.at(10).claim_one().await;
-    let heir = rig.trigger(keyed("a")).await.job();
+    let successor = rig.trigger(keyed("a")).await.job();
     rig.fail(&failed, secs(1)).await;
     let next = rig.at(12).trigger(deduped()).await;
-    assert_eq!((next.outcome(), next.job()), ("debounced", heir));
+    assert_eq!((next.outcome(), next.job()), ("debounced", successor));
     assert_eq!(rig.trigger(deduped()).await.outcome(), "duplicate", "until the successor starts");
 }
 

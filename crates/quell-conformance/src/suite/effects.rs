@@ -220,7 +220,7 @@ pub async fn r23_names_are_each_jobs_own(rig: Rig) {
 }
 
 /// The window that absorbs a failed job is another job: it has effects of its own.
-pub async fn r12_r23_an_heir_has_effects_of_its_own(mut rig: Rig) {
+pub async fn r12_r23_a_successor_has_effects_of_its_own(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     let failed = rig.at(10).claim_one().await;
     rig.begin(&failed, "charge", "k1").await;
@@ -228,9 +228,9 @@ pub async fn r12_r23_an_heir_has_effects_of_its_own(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     let became = rig.fail(&failed, secs(1)).await;
     assert!(matches!(became, SettledAs::Absorbed { .. }), "{became:?}");
-    let heir = rig.at(20).claim_one().await;
-    assert_eq!(rig.effects(heir.id).await, []);
-    assert_eq!(rig.begin(&heir, "charge", "k2").await, new("k2"));
+    let successor = rig.at(20).claim_one().await;
+    assert_eq!(rig.effects(successor.id).await, []);
+    assert_eq!(rig.begin(&successor, "charge", "k2").await, new("k2"));
     assert_eq!(rig.effects(failed.id).await.len(), 1);
 }
 

@@ -60,20 +60,20 @@ pub async fn r21_r25_a_job_that_lapses_again_waits(mut rig: Rig) {
 
 /// What kills its worker goes on doing so in the window that takes it in, and a new trigger does not
 /// change that.
-pub async fn r12_r25_the_heir_takes_over_the_lapses(mut rig: Rig) {
+pub async fn r12_r25_the_successor_takes_over_the_lapses(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     rig.beat("w1", 1, 10).await;
     let first = rig.at(10).claim_one().await;
-    let heir = rig.at(11).trigger(keyed("a")).await.job().expect("a job");
+    let successor = rig.at(11).trigger(keyed("a")).await.job().expect("a job");
     rig.beat("w2", 1, 30).await;
     let expired = rig.at(40).reap().await;
     assert!(
-        matches!(expired[0].became, SettledAs::Absorbed { by, .. } if by == heir),
+        matches!(expired[0].became, SettledAs::Absorbed { by, .. } if by == successor),
         "{expired:?}"
     );
     rig.trigger(keyed("a")).await;
     let next = rig.at(200).claim_one().await;
-    assert_eq!((next.id, next.lapses), (heir, 1));
+    assert_eq!((next.id, next.lapses), (successor, 1));
     assert_eq!(rig.job(first.id).await.lapses, 1);
 }
 

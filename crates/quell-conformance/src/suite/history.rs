@@ -83,14 +83,14 @@ pub async fn every_change_of_a_window_is_recorded(mut rig: Rig, recorder: Record
     let t = rig.now();
     assert_eq!(recorder.take(), [Event::claimed(t, &Rig::wish(1_000), &run)]);
 
-    let heir = rig.at(6).trigger(keyed("a")).await.job().expect("a job");
-    assert_eq!(recorder.window(), (heir, 1, 16, DueReason::Quiet));
+    let successor = rig.at(6).trigger(keyed("a")).await.job().expect("a job");
+    assert_eq!(recorder.window(), (successor, 1, 16, DueReason::Quiet));
     rig.fail(&run, secs(30)).await;
-    assert_eq!(recorder.window(), (heir, 3, 36, DueReason::Backoff));
+    assert_eq!(recorder.window(), (successor, 3, 36, DueReason::Backoff));
     let run = rig.at(36).claim_one().await;
     recorder.take();
     rig.fail(&run, secs(7)).await;
-    assert_eq!(recorder.window(), (heir, 3, 43, DueReason::Backoff));
+    assert_eq!(recorder.window(), (successor, 3, 43, DueReason::Backoff));
     let run = rig.at(43).claim_one().await;
     recorder.take();
     rig.succeed(&run).await;

@@ -225,20 +225,20 @@ pub async fn r19_a_key_that_was_free_stays_free_after_a_redrive(mut rig: Rig) {
 }
 
 /// An absorbed job's key names the window that took the job in, and so does its result.
-pub async fn r19_a_key_follows_its_job_to_the_heir(mut rig: Rig) {
+pub async fn r19_a_key_follows_its_job_to_the_successor(mut rig: Rig) {
     let trigger = || with_key("i", keyed("a"));
     let first = rig.trigger(trigger()).await.job().expect("a job");
     let failed = rig.at(10).claim_one().await;
-    let heir = rig.at(12).trigger(keyed("a")).await.job().expect("a job");
+    let successor = rig.at(12).trigger(keyed("a")).await.job().expect("a job");
     rig.fail(&failed, secs(1)).await;
-    assert_eq!(rig.trigger(trigger()).await, existing(heir, JobState::Scheduled, None));
+    assert_eq!(rig.trigger(trigger()).await, existing(successor, JobState::Scheduled, None));
     assert_eq!(
         rig.result(first).await.map(|r| (r.job, r.state)),
-        Some((heir, JobState::Scheduled))
+        Some((successor, JobState::Scheduled))
     );
     let run = rig.at(22).claim_one().await;
     rig.settle(lease(&run), returns("\"both\"")).await;
-    let told = existing(heir, JobState::Succeeded, Some("\"both\""));
+    let told = existing(successor, JobState::Succeeded, Some("\"both\""));
     assert_eq!(rig.trigger(trigger()).await, told);
     assert_eq!(rig.result(first).await.and_then(|r| r.output), Some(json("\"both\"")));
     assert_eq!(rig.prune(30, &NOTHING, 99).await, 2);

@@ -50,7 +50,7 @@ macro_rules! rule_tests {
                     r16_a_ttl_outlasts_the_job_and_the_hosts_clock needs Dedup,
                     r16_callers_that_race_for_a_key_get_one_job needs Dedup,
                     r16_a_key_counts_within_one_call_too needs Dedup,
-                    r16_a_hold_follows_its_job_to_the_heir needs Dedup,
+                    r16_a_hold_follows_its_job_to_the_successor needs Dedup,
                     r16_a_key_that_a_start_freed_stays_free needs Dedup,
                     r16_a_key_that_death_freed_stays_free_after_a_redrive needs Dedup,
                     r16_a_ttl_outlasts_death_and_redrive needs Dedup,
@@ -70,7 +70,7 @@ macro_rules! rule_tests {
                     r19_a_key_is_kept_until_its_job_has_ended needs Dedup,
                     r19_every_end_is_told needs Dedup,
                     r19_a_key_that_was_free_stays_free_after_a_redrive needs Dedup,
-                    r19_a_key_follows_its_job_to_the_heir needs Dedup,
+                    r19_a_key_follows_its_job_to_the_successor needs Dedup,
                     r19_a_window_answers_for_each_of_its_keys needs Dedup,
                     r13_r19_a_suppressed_triggers_key_names_the_leader needs Dedup,
                     r03_idempotency_is_checked_before_dedup_and_debounce needs Dedup,
@@ -136,7 +136,7 @@ macro_rules! rule_tests {
                 failures: [
                     r21_r25_lapses_in_a_row_are_counted_until_an_attempt_reports,
                     r21_r25_a_job_that_lapses_again_waits,
-                    r12_r25_the_heir_takes_over_the_lapses,
+                    r12_r25_the_successor_takes_over_the_lapses,
                     r25_a_crash_beside_other_workers_counts,
                     r25_the_crash_of_the_only_worker_counts_once_the_next_one_starts,
                     r39_an_outage_of_the_store_counts_no_crash,
@@ -189,8 +189,8 @@ macro_rules! rule_tests {
                 absorb: [
                     r10_r12_a_join_brings_the_fold_of_what_follows,
                     r12_the_failed_payload_is_folded_in_as_older,
-                    r12_the_run_of_failures_goes_on_in_the_heir_and_buries_nobody,
-                    r12_the_heir_keeps_its_times_but_heeds_the_backoff needs Priorities,
+                    r12_the_run_of_failures_goes_on_in_the_successor_and_buries_nobody,
+                    r12_the_successor_keeps_its_times_but_heeds_the_backoff needs Priorities,
                     r12_no_count_undercuts_a_backoff,
                     r12_a_success_leaves_the_newer_window_as_it_is,
                 ]
@@ -245,7 +245,7 @@ macro_rules! rule_tests {
                     r23_r26_effects_outlast_every_way_back,
                     r23_r26_effects_travel_with_their_letter,
                     r23_names_are_each_jobs_own,
-                    r12_r23_an_heir_has_effects_of_its_own,
+                    r12_r23_a_successor_has_effects_of_its_own,
                     r23_r37_effects_go_with_their_jobs_row,
                     r23_r40_what_is_too_large_is_refused,
                 ]

@@ -12,12 +12,12 @@ pub async fn r15_a_job_a_trigger_and_a_key_are_explained(mut rig: Rig) {
     rig.trigger(keyed("a")).await;
     let trigger = rig.at(4).trigger(keyed("a")).await.trigger().expect("an id");
     let run = rig.at(14).claim_one().await;
-    let heir = rig.at(15).trigger(keyed("a")).await.job().expect("a job");
+    let successor = rig.at(15).trigger(keyed("a")).await.job().expect("a job");
     rig.settle(lease(&run), fails(secs(1), false)).await;
 
     let shown = rig.explain(&ExplainTarget::Trigger(trigger)).await.expect("is known");
-    assert_eq!((shown.job.id, shown.job.absorbed_by), (run.id, Some(heir)));
-    assert_eq!((shown.attempts.len(), shown.open_window), (1, Some(heir)));
+    assert_eq!((shown.job.id, shown.job.absorbed_by), (run.id, Some(successor)));
+    assert_eq!((shown.attempts.len(), shown.open_window), (1, Some(successor)));
     let text = shown.to_string();
     for needle in ["was taken by job", "the quiet period", "failed after", "boom", "absorbed   by"]
     {
@@ -25,7 +25,7 @@ pub async fn r15_a_job_a_trigger_and_a_key_are_explained(mut rig: Rig) {
     }
     let target = ExplainTarget::Key { task: Some(task("t")), key: key("a") };
     let shown = rig.explain(&target).await.expect("is known");
-    assert_eq!((shown.job.id, shown.absorbed), (heir, vec![run.id]));
+    assert_eq!((shown.job.id, shown.absorbed), (successor, vec![run.id]));
     let alone = rig.trigger(NewTrigger { task: task("u"), ..plain("1") }).await;
     let shown = rig.explain(&ExplainTarget::Job(alone.job().expect("a job"))).await;
     assert_eq!(shown.expect("is known").keys, None, "its task has no keys to judge");

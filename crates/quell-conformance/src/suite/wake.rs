@@ -287,18 +287,18 @@ pub async fn r12_r19_who_waits_hears_that_a_job_was_absorbed(mut rig: Rig) {
     for (begin, how) in [(0, "a failure"), (100, "an expiry")] {
         let first = rig.at(begin).trigger(keyed("a")).await.job().expect("a job");
         let run = rig.at(begin + 10).claim_one().await;
-        let heir = rig.at(begin + 12).trigger(keyed("a")).await.job().expect("a job");
-        let (first_ended, heir_ended) = (rig.store.ended(first), rig.store.ended(heir));
+        let successor = rig.at(begin + 12).trigger(keyed("a")).await.job().expect("a job");
+        let (first_ended, successor_ended) = (rig.store.ended(first), rig.store.ended(successor));
         match how {
             "a failure" => drop(rig.fail(&run, secs(1)).await),
             _ => drop(rig.at(begin + 40).reap().await),
         }
         assert!(first_ended.now_or_never().is_some(), "{how} that is absorbed was not notified");
         let run = rig.at(begin + 60).claim_one().await;
-        assert_eq!(run.id, heir);
+        assert_eq!(run.id, successor);
         rig.succeed(&run).await;
         assert!(
-            heir_ended.now_or_never().is_some(),
+            successor_ended.now_or_never().is_some(),
             "the end of the successor was not notified after {how}"
         );
     }

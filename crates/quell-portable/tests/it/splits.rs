@@ -166,7 +166,7 @@ async fn r01_what_is_accepted_can_start_and_end() {
 
 /// A window that fits into its successor by their bound, and not into a batch.
 #[tokio::test]
-async fn r12_r21_a_lapsed_job_that_is_too_large_for_its_heir_holds_up_no_other() {
+async fn r12_r21_a_lapsed_job_that_is_too_large_for_its_successor_holds_up_no_other() {
     let two = two_with(narrow());
     let store = &*two.second;
     let collect = |length| keyed_with("k", debounce(), Fold::Collect { cap: 100 }, &text(length));

@@ -264,23 +264,23 @@ async fn r21_what_a_dead_process_had_started_comes_to_another() {
     assert_eq!(started.len(), 2);
     assert_eq!(scene.timer.scheduled(), 1, "one message covers both");
     drop(dies);
-    let mut heir = scene.worker();
+    let mut successor = scene.worker();
     scene.timer.lose_locks();
     // Its leases hold still.
-    scene.at(15, &mut [&mut client, &mut heir.rig]);
-    assert!(heir.woken().await.is_empty());
-    scene.at(31, &mut [&mut client, &mut heir.rig]);
+    scene.at(15, &mut [&mut client, &mut successor.rig]);
+    assert!(successor.woken().await.is_empty());
+    scene.at(31, &mut [&mut client, &mut successor.rig]);
     let mut again = Vec::new();
     while again.len() < 2 {
-        again.extend(heir.woken().await);
+        again.extend(successor.woken().await);
     }
     for job in &again {
         assert!(started.iter().any(|one| one.id == job.id && one.token < job.token));
-        heir.rig.succeed(job).await;
+        successor.rig.succeed(job).await;
     }
     // One that was started before its message came has a message for the end of its lease.
-    scene.at(62, &mut [&mut client, &mut heir.rig]);
-    heir.works_until(&scene, 0).await;
+    scene.at(62, &mut [&mut client, &mut successor.rig]);
+    successor.works_until(&scene, 0).await;
 }
 
 /// What starts under no message, because a worker looked by itself, has one for the end of its lease.
@@ -292,20 +292,20 @@ async fn r21_what_started_without_a_message_is_taken_back_by_one() {
     scene.at(10, &mut [&mut client, &mut looks]);
     let started = looks.claim_one().await;
     drop(looks);
-    let mut heir = scene.worker();
+    let mut successor = scene.worker();
     // The message of the window finds that another worker runs it.
-    scene.at(11, &mut [&mut client, &mut heir.rig]);
+    scene.at(11, &mut [&mut client, &mut successor.rig]);
     while scene.timer.waiting() != [Rig::START + Duration::from_secs(40)] {
         assert!(!scene.timer.waiting().is_empty());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    scene.at(41, &mut [&mut client, &mut heir.rig]);
-    let again = heir.woken_one().await;
+    scene.at(41, &mut [&mut client, &mut successor.rig]);
+    let again = successor.woken_one().await;
     assert_eq!(again.id, started.id);
-    heir.rig.succeed(&again).await;
+    successor.rig.succeed(&again).await;
     // One that took a lease back looks once more, at the end of the first lease that it saw.
-    scene.at(72, &mut [&mut client, &mut heir.rig]);
-    heir.works_until(&scene, 0).await;
+    scene.at(72, &mut [&mut client, &mut successor.rig]);
+    successor.works_until(&scene, 0).await;
 }
 
 /// Published: the lock is renewed while the task runs, however long that is.
@@ -360,14 +360,14 @@ async fn r21_r39_a_message_is_held_while_the_table_is_away() {
     client.trigger(plain("2")).await;
     let second = worker.woken_one().await;
     drop(worker);
-    let mut heir = scene.worker();
+    let mut successor = scene.worker();
     scene.timer.lose_locks();
-    scene.at(31, &mut [&mut client, &mut heir.rig]);
-    let again = heir.woken_one().await;
+    scene.at(31, &mut [&mut client, &mut successor.rig]);
+    let again = successor.woken_one().await;
     assert_eq!(again.id, second.id);
-    heir.rig.succeed(&again).await;
-    scene.at(62, &mut [&mut client, &mut heir.rig]);
-    heir.works_until(&scene, 0).await;
+    successor.rig.succeed(&again).await;
+    scene.at(62, &mut [&mut client, &mut successor.rig]);
+    successor.works_until(&scene, 0).await;
 }
 
 /// Jobs of messages that the lost one covered have another.

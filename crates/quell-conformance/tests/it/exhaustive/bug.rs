@@ -104,13 +104,13 @@ impl Bug {
         let Some(job) = all.iter().find(|job| job.id == lease.job) else {
             return world.act(store, now, &Action::Settle(lease, end));
         };
-        let heir = all.iter().any(|other| other.state == JobState::Scheduled);
+        let successor = all.iter().any(|other| other.state == JobState::Scheduled);
         match (self, end) {
             (Bug::NoFence, _) => {
                 let lease = Lease { token: job.token, ..lease };
                 world.act(store, now, &Action::Settle(lease, end))
             }
-            (Bug::AbsorbDrops, End::Failed) if heir => {
+            (Bug::AbsorbDrops, End::Failed) if successor => {
                 world.act(store, now, &Action::Settle(lease, End::Succeeded))
             }
             (Bug::NeverDies, End::Failed) if job.attempt > 1 => {

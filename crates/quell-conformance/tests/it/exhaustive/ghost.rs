@@ -15,7 +15,7 @@ pub(super) struct Ghost {
     /// No attempt of a job may start before this: a backoff, or when it was redriven.
     pub(super) not_before: BTreeMap<JobId, i64>,
     /// Who took in whom.
-    pub(super) heirs: BTreeMap<JobId, JobId>,
+    pub(super) successors: BTreeMap<JobId, JobId>,
     /// Windows that someone flushed.
     pub(super) flushed: BTreeSet<JobId>,
     /// The last start of each debounce key.
@@ -41,8 +41,8 @@ impl Ghost {
     /// The job that has a job's triggers now: the end of its chain of successors.
     pub(super) fn home(&self, from: JobId) -> JobId {
         let mut id = from;
-        while let Some(heir) = self.heirs.get(&id) {
-            id = *heir;
+        while let Some(successor) = self.successors.get(&id) {
+            id = *successor;
         }
         id
     }
@@ -50,7 +50,7 @@ impl Ghost {
     /// Remembers who took in whom, for when the row is gone.
     pub(super) fn follow(&mut self, jobs: &BTreeMap<JobId, Job>) {
         let absorbed = jobs.values().filter_map(|job| Some((job.id, job.absorbed_by?)));
-        self.heirs.extend(absorbed.filter(|(id, by)| id != by));
+        self.successors.extend(absorbed.filter(|(id, by)| id != by));
     }
 
     /// The accepted triggers that a job has now.

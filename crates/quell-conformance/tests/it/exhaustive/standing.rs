@@ -51,8 +51,9 @@ impl Case<'_> {
             self.must("P2", !ended || lost.is_none(), || {
                 format!("{lost:?} is not covered: {job:?}")
             });
-            let heir = job.absorbed_by.and_then(|id| after.get(&id));
-            let known = heir.is_none_or(|heir| heir.key == job.key && heir.id != job.id);
+            let successor = job.absorbed_by.and_then(|id| after.get(&id));
+            let known = successor
+                .is_none_or(|successor| successor.key == job.key && successor.id != job.id);
             self.must("P14", known && absorbed == job.absorbed_by.is_some(), || format!("{job:?}"));
         }
         for known in &next.ghost.triggers {
