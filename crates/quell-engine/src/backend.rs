@@ -225,7 +225,7 @@ pub type Taken<A> = Option<(A, News)>;
 
 /// A step that has begun.
 #[derive(Debug)]
-pub struct Begun<Tx> {
+pub struct Beginning<Tx> {
     /// What the backend knows of it.
     pub tx: Tx,
     /// The store's time, which never goes back (R38).
@@ -348,7 +348,7 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     }
 
     /// Begins a step.
-    async fn begin(&self, time: Time, access: Access) -> Result<Begun<Self::Tx>>;
+    async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Self::Tx>>;
 
     /// Other ids in place of those that the step began with, all of them above `above`: the windows of a
     /// key run in the order of their ids (R10). A backend that hands out ids in order is never asked.

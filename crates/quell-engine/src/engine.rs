@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::checkup::Checkup;
-use quell_core::effect::{Begun, check_result};
+use quell_core::effect::{EffectStart, check_result};
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::history::Sink;
 use quell_core::part::News;
@@ -235,7 +235,7 @@ impl<B: Backend> Steps for Engine<B> {
         lease: &Lease,
         name: &EffectName,
         key: &Key,
-    ) -> Result<Begun> {
+    ) -> Result<EffectStart> {
         step!(self, "record an intent", (now, 0), |step| {
             step.load_effects(lease.job).await?;
             step.take(|part| part.begin_effect(lease, name, key))

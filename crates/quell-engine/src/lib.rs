@@ -28,7 +28,7 @@ mod step;
 mod upkeep;
 
 pub use backend::{
-    Access, Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Part, Place, Running,
+    Access, Backend, Beginning, Changes, Committed, Entry, Index, Kind, Note, Part, Place, Running,
     Scan, Seen, Taken, Tally, Time, add_to,
 };
 pub use engine::{Engine, publish, told};

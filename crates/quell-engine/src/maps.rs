@@ -15,8 +15,8 @@ use quell_core::{Capabilities, Error, ErrorKind, Job, JobId, Result, Timestamp};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::backend::{
-    Access, Backend, Begun, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen, Tally,
-    Time, add_to,
+    Access, Backend, Beginning, Changes, Committed, Entry, Index, Kind, Note, Place, Scan, Seen,
+    Tally, Time, add_to,
 };
 use crate::rows::{Row, RowName};
 
@@ -175,14 +175,14 @@ impl Backend for Maps {
         Duration::ZERO
     }
 
-    async fn begin(&self, time: Time, _: Access) -> Result<Begun<Self::Tx>> {
+    async fn begin(&self, time: Time, _: Access) -> Result<Beginning<Self::Tx>> {
         let mut tx = Arc::clone(&self.0).lock_owned().await;
         if let Time::At(now) = time {
             // R38: store time never goes back.
             tx.now = tx.now.max(now);
         }
         let (now, ids) = (tx.now, Ids { next: tx.next_id, step: 1 });
-        Ok(Begun { tx, now, ids })
+        Ok(Beginning { tx, now, ids })
     }
 
     async fn load(

@@ -10,7 +10,7 @@ use quell_core::{
 };
 
 use crate::backend::{
-    Access, Backend, Begun, Changes, Committed, Entry, Index, Running, Scan, Seen, Tally, Time,
+    Access, Backend, Beginning, Changes, Committed, Entry, Index, Running, Scan, Seen, Tally, Time,
 };
 use crate::loaded::Loaded;
 use crate::rows::{KeyJobs, Row, RowName};
@@ -148,7 +148,7 @@ impl<'b, B: Backend> Step<'b, B> {
         access: Access,
         has_history: bool,
     ) -> Result<Self> {
-        let Begun { tx, now, ids } = backend.begin(time, access).await?;
+        let Beginning { tx, now, ids } = backend.begin(time, access).await?;
         Ok(Step {
             backend,
             tx,

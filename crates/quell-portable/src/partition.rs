@@ -16,7 +16,7 @@ use quell_core::{
     Capabilities, Error, ErrorKind, Job, JobId, JobState, QueueName, Result, Timestamp,
 };
 use quell_engine::{
-    Access, Backend, Begun, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan,
+    Access, Backend, Beginning, Changes, Committed, Entry, Index, Note, Place, Row, RowName, Scan,
     Seen, Tally, Time,
 };
 
@@ -380,7 +380,7 @@ impl<T: Table> Backend for Partition<T> {
         most.saturating_sub(GROWTH.min(most / 4).saturating_add(ROOM))
     }
 
-    async fn begin(&self, time: Time, access: Access) -> Result<Begun<Tx>> {
+    async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Tx>> {
         let seen = locked(&self.state).now;
         let now = match time {
             Time::At(now) => self.know(now),
@@ -398,7 +398,7 @@ impl<T: Table> Backend for Partition<T> {
         let copies = Copies::new(count > 0);
         let has_clock = time == Time::Clock;
         let tx = Tx { now, has_clock, read, whole, parts, copies, ids };
-        Ok(Begun { tx, now, ids: self.numbers.from(first) })
+        Ok(Beginning { tx, now, ids: self.numbers.from(first) })
     }
 
     fn late(&self, tx: &Tx) -> Option<Timestamp> {

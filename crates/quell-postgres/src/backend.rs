@@ -18,7 +18,7 @@ use quell_core::{
     Timestamp, WakeHub,
 };
 use quell_engine::{
-    Access, Backend, Begun, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally, Time,
+    Access, Backend, Beginning, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally, Time,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -201,7 +201,7 @@ impl Backend for PostgresBackend {
         }
     }
 
-    async fn begin(&self, time: Time, access: Access) -> Result<Begun<Step>> {
+    async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Step>> {
         let now = match time {
             Time::At(now) => Some(now),
             Time::Clock => None,
@@ -212,7 +212,7 @@ impl Backend for PostgresBackend {
         if access == Access::Read {
             let now = if time == Time::Last { asked.seen } else { self.peek_clock(asked).await? };
             let ids = Ids { next: 1, step: 1 };
-            return Ok(Begun { tx: Step::new(None, asked), now, ids });
+            return Ok(Beginning { tx: Step::new(None, asked), now, ids });
         }
         // What a step writes is no later than what is promised (R38).
         let clock = self.sql.rewrite(&format!("; select quell.tick({})", asked.literals()));
@@ -222,7 +222,7 @@ impl Backend for PostgresBackend {
         let mut step = Step::new(Some(tx), asked);
         step.first_draft = self.drafts.draw(access.jobs());
         let ids = Ids { next: step.first_draft, step: 1 };
-        Ok(Begun { tx: step, now, ids })
+        Ok(Beginning { tx: step, now, ids })
     }
 
     fn late(&self, step: &Step) -> Option<Timestamp> {

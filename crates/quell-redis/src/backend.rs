@@ -18,7 +18,7 @@ use quell_core::{
     Receipt, Renewal, Result, Retention, Settled, Settlement, TaskName, Timestamp, WorkerId,
 };
 use quell_engine::{
-    Access, Backend, Begun, Changes, Committed, Part, Row, RowName, Running, Scan, Seen, Taken,
+    Access, Backend, Beginning, Changes, Committed, Part, Row, RowName, Running, Scan, Seen, Taken,
     Tally, Time,
 };
 use quell_shards::Told;
@@ -100,9 +100,9 @@ impl Backend for RedisBackend {
         LONGEST_PAUSE
     }
 
-    async fn begin(&self, time: Time, access: Access) -> Result<Begun<Open>> {
+    async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Open>> {
         let tx = Open::begin(Arc::clone(&self.shard), time.into(), access).await?;
-        Ok(Begun { now: tx.now, ids: tx.ids(), tx })
+        Ok(Beginning { now: tx.now, ids: tx.ids(), tx })
     }
 
     async fn ids_above(&self, tx: &mut Open, _: JobId, jobs: usize) -> Result<Ids> {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use quell_core::alert::{AlertRow, AlertState, Overview};
 use quell_core::checkup::Checkup;
-use quell_core::effect::Begun;
+use quell_core::effect::EffectStart;
 use quell_core::heartbeat::{Heartbeat, Workers};
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked, no_such_schedule};
 use quell_core::{
@@ -265,7 +265,7 @@ impl<D: Directory> Steps for Sharded<D> {
         lease: &Lease,
         name: &EffectName,
         key: &Key,
-    ) -> Result<Begun> {
+    ) -> Result<EffectStart> {
         self.of_lease(lease).await?.begin_effect(now, lease, name, key).await
     }
 

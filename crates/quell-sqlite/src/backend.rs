@@ -21,7 +21,7 @@ use quell_core::{
     WakeHub,
 };
 use quell_engine::{
-    Access, Backend, Begun, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally, Time,
+    Access, Backend, Beginning, Changes, Committed, Row, RowName, Scan, Seen, Taken, Tally, Time,
 };
 use sqlx::{SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
@@ -195,13 +195,13 @@ impl Backend for SqliteBackend {
         Duration::ZERO
     }
 
-    async fn begin(&self, time: Time, access: Access) -> Result<Begun<SqliteTx>> {
+    async fn begin(&self, time: Time, access: Access) -> Result<Beginning<SqliteTx>> {
         let at = self.time(time)?;
         let seen = Loaded::default();
         if access == Access::Read {
             let reader = Reader::new(&self.readers, &self.names, at).await?;
             let (now, ids) = (reader.now, Ids { next: 0, step: 1 });
-            return Ok(Begun { tx: SqliteTx { open: Open::Read(reader), seen }, now, ids });
+            return Ok(Beginning { tx: SqliteTx { open: Open::Read(reader), seen }, now, ids });
         }
         // What decides nothing by the time needs no trigger before it. So a job can be set aside that
         // keeps the inbox from being folded.
@@ -210,7 +210,7 @@ impl Backend for SqliteBackend {
             Time::At(_) | Time::Clock => self.after_inbox(at).await?,
         };
         let (now, ids) = (tx.now, Ids { next: tx.next_id, step: 1 });
-        Ok(Begun { tx: SqliteTx { open: Open::Write(Box::new(tx)), seen }, now, ids })
+        Ok(Beginning { tx: SqliteTx { open: Open::Write(Box::new(tx)), seen }, now, ids })
     }
 
     async fn load(

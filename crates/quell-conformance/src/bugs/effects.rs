@@ -1,6 +1,6 @@
 //! Bugs in effects: what attempts record of the world outside, and what commits with a settlement.
 
-use quell_core::effect::Begun;
+use quell_core::effect::EffectStart;
 use quell_core::{Answer, Operation, Result, SettledAs, Timestamp};
 
 use super::{Bend, Bug, Buggy};
@@ -15,7 +15,7 @@ macro_rules! begun {
                     Ok(other) => return Ok(other),
                     Err(error) => Err(error),
                 };
-                let begun: Result<Begun> = match begun { $($arms)* };
+                let begun: Result<EffectStart> = match begun { $($arms)* };
                 begun.map(Answer::BeginEffect)
             }
             (_, answer) => answer,
@@ -35,7 +35,7 @@ pub(super) const BUGS: &[Bug] = &[
         bends: &[
             Bend::Answer(|_, _, operation, answer| {
                 begun!(operation, answer, |_, key|
-                    Ok(_) => Ok(Begun::New { key: key.clone() }),
+                    Ok(_) => Ok(EffectStart::New { key: key.clone() }),
                     Err(error) => Err(error),
                 )
             }),
@@ -47,7 +47,7 @@ pub(super) const BUGS: &[Bug] = &[
         suite: &["r23_a_bare_intent_keeps_its_key", "r23_intents_that_race_have_one_key"],
         bends: &[Bend::Answer(|_, _, operation, answer| {
             begun!(operation, answer, |_, key|
-                Ok(Begun::Intended { .. }) => Ok(Begun::Intended { key: key.clone() }),
+                Ok(EffectStart::Intended { .. }) => Ok(EffectStart::Intended { key: key.clone() }),
                 begun => begun,
             )
         })],
@@ -59,7 +59,7 @@ pub(super) const BUGS: &[Bug] = &[
         alone: true,
         bends: &[Bend::Answer(|_, _, operation, answer| {
             begun!(operation, answer, |_, key|
-                Ok(Begun::Intended { .. }) => Ok(Begun::New { key: key.clone() }),
+                Ok(EffectStart::Intended { .. }) => Ok(EffectStart::New { key: key.clone() }),
                 begun => begun,
             )
         })],
@@ -77,7 +77,7 @@ pub(super) const BUGS: &[Bug] = &[
         bends: &[
             Bend::Answer(|_, _, operation, answer| {
                 begun!(operation, answer, |_, key|
-                    Err(_) => Ok(Begun::New { key: key.clone() }),
+                    Err(_) => Ok(EffectStart::New { key: key.clone() }),
                     begun => begun,
                 )
             }),
@@ -98,7 +98,7 @@ pub(super) const BUGS: &[Bug] = &[
         suite: &["r23_r26_effects_outlast_every_way_back"],
         bends: &[Bend::Answer(|_, _, operation, answer| {
             begun!(operation, answer, |lease, key|
-                Ok(_) if lease.token.starts() > 2 => Ok(Begun::New { key: key.clone() }),
+                Ok(_) if lease.token.starts() > 2 => Ok(EffectStart::New { key: key.clone() }),
                 begun => begun,
             )
         })],
@@ -140,7 +140,9 @@ fn share(
     let Operation::BeginEffect { name, key, .. } = operation else { return answer };
     let before = buggy.memory().effect_keys.insert(name.clone(), key.clone());
     match (answer, before) {
-        (Ok(Answer::BeginEffect(_)), Some(key)) => Ok(Answer::BeginEffect(Begun::Intended { key })),
+        (Ok(Answer::BeginEffect(_)), Some(key)) => {
+            Ok(Answer::BeginEffect(EffectStart::Intended { key }))
+        }
         (answer, _) => answer,
     }
 }

@@ -1,6 +1,6 @@
 //! Recorded effects: intents, results, and who may record them.
 
-use quell_core::effect::{Begun, MAX_EFFECTS, MAX_RESULT_BYTES};
+use quell_core::effect::{EffectStart, MAX_EFFECTS, MAX_RESULT_BYTES};
 use quell_core::{
     ClaimedJob, Draw, Effect, EffectName, ErrorKind, ExplainTarget, JobId, Lease, LeaseToken,
     Outcome, Payload, Result, Retention, SettledAs,
@@ -16,16 +16,16 @@ fn json(text: &str) -> Payload {
     Payload::from_text(text).expect("JSON")
 }
 
-fn new(k: &str) -> Begun {
-    Begun::New { key: key(k) }
+fn new(k: &str) -> EffectStart {
+    EffectStart::New { key: key(k) }
 }
 
-fn intended(k: &str) -> Begun {
-    Begun::Intended { key: key(k) }
+fn intended(k: &str) -> EffectStart {
+    EffectStart::Intended { key: key(k) }
 }
 
-fn done(k: &str, result: &str) -> Begun {
-    Begun::Done { key: key(k), result: json(result) }
+fn done(k: &str, result: &str) -> EffectStart {
+    EffectStart::Done { key: key(k), result: json(result) }
 }
 
 fn kind<T>(answer: Result<T>) -> Option<ErrorKind> {
@@ -33,11 +33,11 @@ fn kind<T>(answer: Result<T>) -> Option<ErrorKind> {
 }
 
 impl Rig {
-    async fn try_begin(&self, lease: Lease, name: &str, k: &str) -> Result<Begun> {
+    async fn try_begin(&self, lease: Lease, name: &str, k: &str) -> Result<EffectStart> {
         self.store.begin_effect(Some(self.now()), &lease, &effect(name), &key(k)).await
     }
 
-    async fn begin(&self, job: &ClaimedJob, name: &str, k: &str) -> Begun {
+    async fn begin(&self, job: &ClaimedJob, name: &str, k: &str) -> EffectStart {
         self.try_begin(lease(job), name, k).await.expect("the store records an intent")
     }
 
@@ -122,11 +122,13 @@ pub async fn r23_intents_that_race_have_one_key(rig: Rig) {
     let begun = futures_util::future::join_all(begun).await;
     let known = rig.effects(run.id).await;
     assert_eq!(known.len(), 1);
-    let news = begun.iter().filter(|one| matches!(one, Begun::New { .. })).count();
+    let news = begun.iter().filter(|one| matches!(one, EffectStart::New { .. })).count();
     assert_eq!(news, 1, "{begun:?}");
-    let agree = |one: &Begun| match one {
-        Begun::New { key } | Begun::Intended { key } => known.first().map(|k| &k.key) == Some(key),
-        Begun::Done { .. } => false,
+    let agree = |one: &EffectStart| match one {
+        EffectStart::New { key } | EffectStart::Intended { key } => {
+            known.first().map(|k| &k.key) == Some(key)
+        }
+        EffectStart::Done { .. } => false,
     };
     assert!(begun.iter().all(agree), "{begun:?} but on record is {known:?}");
 }

@@ -47,7 +47,7 @@ pub struct Done {
 /// What an attempt that begins an effect has to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Begun {
+pub enum EffectStart {
     /// The intent is on record, and no attempt acted on it before: perform with this key.
     New {
         /// The idempotency key.
@@ -84,20 +84,20 @@ impl Effect {
     }
 
     /// What to do about this intent in view of what is `known`, where `job` has this number of
-    /// effects on record. For [`Begun::New`] the intent is to be written, unless it is there.
+    /// effects on record. For [`EffectStart::New`] the intent is to be written, unless it is there.
     ///
     /// An intent that is known with the same key is this very one: its caller did not receive
     /// the answer and asks again.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where the job has [`MAX_EFFECTS`].
-    pub fn begin(&self, job: JobId, known: Option<&Effect>, effects: usize) -> Result<Begun> {
+    pub fn begin(&self, job: JobId, known: Option<&Effect>, effects: usize) -> Result<EffectStart> {
         match known {
             Some(Effect { key, done: Some(done), .. }) => {
-                Ok(Begun::Done { key: key.clone(), result: done.result.clone() })
+                Ok(EffectStart::Done { key: key.clone(), result: done.result.clone() })
             }
             Some(Effect { key, .. }) if *key != self.key => {
-                Ok(Begun::Intended { key: key.clone() })
+                Ok(EffectStart::Intended { key: key.clone() })
             }
             None if effects >= MAX_EFFECTS => {
                 let message = format!(
@@ -106,7 +106,7 @@ impl Effect {
                 );
                 Err(Error::invalid("effect", message))
             }
-            Some(_) | None => Ok(Begun::New { key: self.key.clone() }),
+            Some(_) | None => Ok(EffectStart::New { key: self.key.clone() }),
         }
     }
 }
@@ -257,15 +257,15 @@ mod tests {
 
     #[test]
     fn r23_what_is_known_decides_what_to_do() {
-        let new = |text: &str| Ok(Begun::New { key: key(text) });
+        let new = |text: &str| Ok(EffectStart::New { key: key(text) });
         let result = Payload::from_stored("5");
-        let table: [(Option<Effect>, usize, Result<Begun, ()>); 6] = [
+        let table: [(Option<Effect>, usize, Result<EffectStart, ()>); 6] = [
             (None, 0, new("b")),
             (None, MAX_EFFECTS - 1, new("b")),
             (None, MAX_EFFECTS, Err(())),
-            (Some(intent(1, "a")), MAX_EFFECTS, Ok(Begun::Intended { key: key("a") })),
+            (Some(intent(1, "a")), MAX_EFFECTS, Ok(EffectStart::Intended { key: key("a") })),
             (Some(intent(1, "b")), MAX_EFFECTS, new("b")),
-            (Some(done(1, "5")), 1, Ok(Begun::Done { key: key("a"), result })),
+            (Some(done(1, "5")), 1, Ok(EffectStart::Done { key: key("a"), result })),
         ];
         for (row, (known, effects, expected)) in table.into_iter().enumerate() {
             let begun = intent(2, "b").begin(JobId::new(7), known.as_ref(), effects);

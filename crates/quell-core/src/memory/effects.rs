@@ -1,7 +1,7 @@
 //! Recorded effects as the memory store keeps them (R23).
 
 use super::state::State;
-use crate::effect::{self, Begun};
+use crate::effect::{self, EffectStart};
 use crate::{Effect, EffectName, JobId, Key, Lease, Payload, Result};
 
 impl State {
@@ -10,7 +10,7 @@ impl State {
         lease: &Lease,
         name: &EffectName,
         key: &Key,
-    ) -> Result<Begun> {
+    ) -> Result<EffectStart> {
         let now = self.now();
         effect::check_lease(now, lease, self.job(lease.job))?;
         let known = self.effects.get(&lease.job);

@@ -30,7 +30,7 @@ use async_trait::async_trait;
 
 use crate::accept::accept;
 use crate::alert::{AlertRow, AlertState, Overview};
-use crate::effect::Begun;
+use crate::effect::EffectStart;
 use crate::heartbeat::{Heartbeat, Workers};
 use crate::history::{Event, Sink};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -204,7 +204,7 @@ impl Steps for MemoryStore {
         lease: &Lease,
         name: &EffectName,
         key: &Key,
-    ) -> Result<Begun> {
+    ) -> Result<EffectStart> {
         self.step(now, |state| state.begin_effect(lease, name, key))
     }
 

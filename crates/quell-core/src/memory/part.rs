@@ -14,7 +14,7 @@ use super::state::State;
 use crate::accept::accept;
 use crate::dedup::Hold;
 use crate::edge::KeyMemory;
-use crate::effect::Begun;
+use crate::effect::EffectStart;
 use crate::heartbeat::WorkerRow;
 use crate::history::Event;
 use crate::idempotency::Record;
@@ -194,7 +194,12 @@ impl Part {
     ///
     /// # Errors
     /// As there.
-    pub fn begin_effect(&mut self, lease: &Lease, name: &EffectName, key: &Key) -> Result<Begun> {
+    pub fn begin_effect(
+        &mut self,
+        lease: &Lease,
+        name: &EffectName,
+        key: &Key,
+    ) -> Result<EffectStart> {
         self.0.begin_effect(lease, name, key)
     }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::alert::{AlertRow, AlertState, Overview};
 use crate::checkup::Checkup;
-use crate::effect::Begun;
+use crate::effect::EffectStart;
 use crate::heartbeat::{Heartbeat, Workers};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -131,7 +131,7 @@ macro_rules! with_operations {
             Hot claim(now) Claim { claim: lent Claim } -> Claimed;
             Hot renew(now) Renew { leases: all Lease, lease: own Duration } -> Vec<Renewal>;
             Hot settle(now) Settle { settlements: own Vec<Settlement> } -> Vec<Settled>;
-            Write begin_effect(now) BeginEffect { lease: lent Lease, name: lent EffectName, key: lent Key } -> Begun;
+            Write begin_effect(now) BeginEffect { lease: lent Lease, name: lent EffectName, key: lent Key } -> EffectStart;
             Write end_effect(now) EndEffect { lease: lent Lease, name: lent EffectName, result: lent Payload } -> ();
             Read effects() Effects { id: own JobId } -> Vec<Effect>;
             Write heartbeat(now) Heartbeat { beat: lent Heartbeat } -> ();

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use crate::alert::{AlertRow, AlertState, Overview};
 use crate::checkup::Checkup;
-use crate::effect::Begun;
+use crate::effect::EffectStart;
 use crate::heartbeat::{Heartbeat, Workers};
 use crate::queue::{QueueInfo, QueueSettings, TaskInfo, TaskSettings};
 use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
@@ -72,7 +72,7 @@ pub trait Steps: DeadLetters + UnreadableJobs + Send + Sync {
         lease: &Lease,
         name: &EffectName,
         key: &Key,
-    ) -> Result<Begun>;
+    ) -> Result<EffectStart>;
 
     /// Records the result of an effect that was begun (R23).
     ///

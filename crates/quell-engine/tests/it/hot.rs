@@ -17,7 +17,7 @@ use quell_core::{
     TaskName, Timestamp, Wakeups,
 };
 use quell_engine::{
-    Access, Backend, Begun, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
+    Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
     Tally, Time,
 };
 
@@ -50,7 +50,7 @@ impl Backend for Watched {
         self.maps.capabilities()
     }
 
-    async fn begin(&self, time: Time, access: Access) -> Result<Begun<Self::Tx>> {
+    async fn begin(&self, time: Time, access: Access) -> Result<Beginning<Self::Tx>> {
         self.maps.begin(time, access).await
     }
 

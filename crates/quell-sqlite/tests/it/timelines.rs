@@ -3,7 +3,7 @@
 use quell_conformance::Rig;
 use quell_conformance::rig::{lease, plain};
 use quell_core::checkup::SKIPPED_IDS;
-use quell_core::effect::Begun;
+use quell_core::effect::EffectStart;
 use quell_core::{
     Claim, ClaimedJob, Draw, EffectName, ErrorKind, JobState, Key, Outcome, Result, SettledAs,
     WorkerId,
@@ -18,7 +18,7 @@ async fn start(rig: &Rig, worker: &str, draw: u64) -> ClaimedJob {
     rig.claim_with(&claim).await.remove(0)
 }
 
-async fn begin(rig: &Rig, job: &ClaimedJob) -> Result<Begun> {
+async fn begin(rig: &Rig, job: &ClaimedJob) -> Result<EffectStart> {
     let (name, key) = (EffectName::new("charge").unwrap(), Key::new("k").unwrap());
     rig.store.begin_effect(Some(rig.now()), &lease(job), &name, &key).await
 }

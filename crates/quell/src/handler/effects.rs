@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use quell_core::effect::{Begun, check_result};
+use quell_core::effect::{EffectStart, check_result};
 use quell_core::{EffectName, Error, ErrorKind, Key, Lease, Payload, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -83,8 +83,10 @@ impl EffectCall {
     {
         let call = self.call.named()?;
         match call.begin().await? {
-            Begun::Done { result, .. } => call.recorded(&result),
-            Begun::New { key } | Begun::Intended { key } => call.perform(perform(key)).await,
+            EffectStart::Done { result, .. } => call.recorded(&result),
+            EffectStart::New { key } | EffectStart::Intended { key } => {
+                call.perform(perform(key)).await
+            }
         }
     }
 }
@@ -108,9 +110,9 @@ impl<V> EffectCall<Verify<V>> {
     {
         let (call, Verify(verify)) = (self.call.named()?, self.verify);
         match call.begin().await? {
-            Begun::Done { result, .. } => call.recorded(&result),
-            Begun::New { key } => call.perform(perform(key)).await,
-            Begun::Intended { key } => match verify(key.clone()).await {
+            EffectStart::Done { result, .. } => call.recorded(&result),
+            EffectStart::New { key } => call.perform(perform(key)).await,
+            EffectStart::Intended { key } => match verify(key.clone()).await {
                 Ok(Some(result)) => call.record(result).await,
                 Ok(None) => call.perform(perform(key)).await,
                 Err(error) => {
@@ -140,9 +142,9 @@ impl OnceCall {
     {
         let call = self.0.named()?;
         match call.begin().await? {
-            Begun::Done { result, .. } => call.recorded(&result).map(Once::Done),
-            Begun::New { .. } => call.perform(perform()).await.map(Once::Done),
-            Begun::Intended { .. } => Ok(Once::Unclear),
+            EffectStart::Done { result, .. } => call.recorded(&result).map(Once::Done),
+            EffectStart::New { .. } => call.perform(perform()).await.map(Once::Done),
+            EffectStart::Intended { .. } => Ok(Once::Unclear),
         }
     }
 }
@@ -179,7 +181,7 @@ impl Call {
 }
 
 impl Named {
-    async fn begin(&self) -> Result<Begun, TaskError> {
+    async fn begin(&self) -> Result<EffectStart, TaskError> {
         let (job, lease) = (&*self.job, self.job.lease());
         let key = fresh_key(&lease).map_err(TaskError::permanent)?;
         let (store, clock, name) = (job.quell.store(), job.quell.clock(), &self.name);

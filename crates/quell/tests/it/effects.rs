@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use quell::effect::EffectName;
 use quell::effect::MAX_RESULT_BYTES;
-use quell::store::Begun;
+use quell::store::EffectStart;
 use quell::store::{Lease, MemoryStore};
 use quell::testing::TestKit;
 use quell::worker::PollSettings;
@@ -374,6 +374,6 @@ async fn r23_an_intent_of_the_library_is_an_intent_of_the_store() -> Result<()> 
     let lease = Lease { job: run.id, token: run.token };
     let (name, key) = (EffectName::new("charge")?, Key::new("mine")?);
     let begun = store.begin_effect(Some(kit.now()), &lease, &name, &key).await?;
-    assert_eq!(begun, Begun::Intended { key: effects[0].key.clone() });
+    assert_eq!(begun, EffectStart::Intended { key: effects[0].key.clone() });
     Ok(())
 }
