@@ -6,7 +6,7 @@
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use quell::dead::{DeadFilter, DeadLetter, DeadPlace, Redrive, Swept};
+use quell::dead::{BulkResult, DeadFilter, DeadLetter, DeadPlace, Redrive};
 use quell::{JobId, Payload, QueueName, TaskName, Timestamp};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -150,7 +150,7 @@ pub(super) async fn discard(
     Ok(Json(swept_json("discarded", &swept)))
 }
 
-fn swept_json(done: &str, swept: &Swept) -> Value {
+fn swept_json(done: &str, swept: &BulkResult) -> Value {
     json!({
         done: swept.done,
         "skipped": swept.skipped,

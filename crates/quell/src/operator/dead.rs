@@ -45,7 +45,7 @@ pub struct Dead<'a> {
 
 /// What one step did to some of the dead that match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct BulkResult {
     /// How many were redriven or discarded.
     pub done: u64,
     /// How many were not dead any more when their turn came.
@@ -71,7 +71,7 @@ pub struct Progress {
 
 impl Progress {
     /// Adds what a step did.
-    pub fn add(&mut self, step: &Swept) {
+    pub fn add(&mut self, step: &BulkResult) {
         self.done = self.done.saturating_add(step.done);
         self.skipped = self.skipped.saturating_add(step.skipped);
         self.failed = self.failed.saturating_add(step.failed);
@@ -201,9 +201,9 @@ impl<'a> Dead<'a> {
     ///
     /// # Errors
     /// As for [`list`](Self::list); or the store's error, after five in a row.
-    pub async fn redrive_page(&self, filter: &DeadFilter) -> Result<Swept> {
+    pub async fn redrive_page(&self, filter: &DeadFilter) -> Result<BulkResult> {
         let (ids, next) = self.page(filter).await?;
-        let mut swept = Swept { next, ..Swept::default() };
+        let mut swept = BulkResult { next, ..BulkResult::default() };
         let mut in_a_row = 0;
         for id in ids {
             match self.redrive(id).await {
@@ -241,12 +241,12 @@ impl<'a> Dead<'a> {
     ///
     /// # Errors
     /// As for [`list`](Self::list), and [`ErrorKind::Invalid`] for a reason that says nothing.
-    pub async fn discard_page(&self, filter: &DeadFilter, reason: &str) -> Result<Swept> {
+    pub async fn discard_page(&self, filter: &DeadFilter, reason: &str) -> Result<BulkResult> {
         dead::validate_reason(reason)?;
         let (ids, next) = self.page(filter).await?;
         let done = self.remove(&ids, reason).await?;
         let asked = u64::try_from(ids.len()).unwrap_or(u64::MAX);
-        Ok(Swept { done, skipped: asked.saturating_sub(done), failed: 0, next })
+        Ok(BulkResult { done, skipped: asked.saturating_sub(done), failed: 0, next })
     }
 
     /// Hands each line of an export of all that match to `each`, without its end; returns how many

@@ -3,7 +3,7 @@
 //! Invariant: both return the same JSON.
 
 use anyhow::Context as _;
-use quell::dead::{DeadFilter, DeadLetter, DeadPlace, Redrive, Swept, UnreadablePage};
+use quell::dead::{BulkResult, DeadFilter, DeadLetter, DeadPlace, Redrive, UnreadablePage};
 use quell::job::ExplainTarget;
 use quell::{JobId, Payload, Quell, Timestamp};
 use reqwest::header::CONTENT_TYPE;
@@ -168,7 +168,7 @@ impl Desk {
         }
     }
 
-    pub(super) fn redrive_page(&self, filter: &DeadFilter) -> anyhow::Result<Swept> {
+    pub(super) fn redrive_page(&self, filter: &DeadFilter) -> anyhow::Result<BulkResult> {
         match &self.place {
             Place::Server(server) => {
                 let body = Value::Object(fields(filter)).to_string();
@@ -178,7 +178,11 @@ impl Desk {
         }
     }
 
-    pub(super) fn discard_page(&self, filter: &DeadFilter, reason: &str) -> anyhow::Result<Swept> {
+    pub(super) fn discard_page(
+        &self,
+        filter: &DeadFilter,
+        reason: &str,
+    ) -> anyhow::Result<BulkResult> {
         match &self.place {
             Place::Server(server) => {
                 let mut body = fields(filter);
@@ -250,9 +254,9 @@ fn next(answer: &Value) -> anyhow::Result<Option<DeadPlace>> {
     Ok(answer["next_before"].as_str().map(str::parse).transpose()?)
 }
 
-fn swept(answer: &Value, done: &str) -> anyhow::Result<Swept> {
+fn swept(answer: &Value, done: &str) -> anyhow::Result<BulkResult> {
     let count = |name: &str| answer[name].as_u64().unwrap_or_default();
-    Ok(Swept {
+    Ok(BulkResult {
         done: count(done),
         skipped: count("skipped"),
         failed: count("failed"),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use quell::dead::{DeadFilter, Pace, Progress, Swept};
+use quell::dead::{BulkResult, DeadFilter, Pace, Progress};
 use serde_json::json;
 
 use super::desk::Desk;
@@ -61,7 +61,7 @@ fn sweep(
     desk: &Desk,
     mut filter: DeadFilter,
     done: &str,
-    mut step: impl FnMut(&DeadFilter, &Progress) -> anyhow::Result<Swept>,
+    mut step: impl FnMut(&DeadFilter, &Progress) -> anyhow::Result<BulkResult>,
 ) -> anyhow::Result<Progress> {
     let mut progress = Progress { matched: desk.count(&filter)?, ..Progress::default() };
     let mut shown = Shown::new(progress.matched, done);
