@@ -50,7 +50,7 @@ pub(crate) struct Inner<T: Table> {
 pub(crate) async fn receive<T: Table>(inner: Arc<Inner<T>>) {
     let (mut pause, mut handled) = (PUT_OFF.0, JoinSet::new());
     loop {
-        if !inner.hub.is_heard() {
+        if !inner.hub.has_subscribers() {
             inner.listened.notified().await;
             continue;
         }

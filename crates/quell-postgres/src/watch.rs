@@ -150,7 +150,7 @@ pub(crate) async fn keep_watch(
 ) {
     let mut place = Place::new(Instant::now());
     loop {
-        if !hub.is_heard() {
+        if !hub.has_subscribers() {
             watch.look.notified().await;
             continue;
         }

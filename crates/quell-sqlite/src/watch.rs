@@ -69,8 +69,8 @@ pub(crate) async fn watch(
     let mut failing = false;
     loop {
         tokio::time::sleep(if failing { PAUSE_AFTER_ERROR } else { PAUSE }).await;
-        let is_heard = hub.is_heard() || ends.is_awaited();
-        if !is_heard || !(log.may_have_changed() || failing) {
+        let has_subscribers = hub.has_subscribers() || ends.is_awaited();
+        if !has_subscribers || !(log.may_have_changed() || failing) {
             continue;
         }
         // The first time it differs, too: what happened before is not known.

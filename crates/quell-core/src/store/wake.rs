@@ -89,7 +89,7 @@ impl WakeHub {
 
     /// Whether there is a subscriber.
     #[must_use]
-    pub fn is_heard(&self) -> bool {
+    pub fn has_subscribers(&self) -> bool {
         locked(&self.subscribers).iter().any(|subscriber| subscriber.strong_count() > 0)
     }
 
@@ -196,13 +196,13 @@ mod tests {
     #[test]
     fn r34_a_hub_knows_whether_anyone_listens_and_its_end_ends_the_stream() {
         let hub = WakeHub::new();
-        assert!(!hub.is_heard());
+        assert!(!hub.has_subscribers());
         let mut wakeups = hub.subscribe();
         let other = hub.subscribe();
-        assert!(hub.is_heard());
+        assert!(hub.has_subscribers());
         assert_eq!(next(&mut wakeups), Poll::Pending);
         drop(other);
-        assert!(hub.is_heard());
+        assert!(hub.has_subscribers());
         hub.wake(None, Timestamp::MIN);
         drop(hub);
         let last = Wakeup::due(None, Timestamp::MIN);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(next(&mut wakeups), Poll::Ready(None));
         let hub = WakeHub::new();
         drop(hub.subscribe());
-        assert!(!hub.is_heard());
+        assert!(!hub.has_subscribers());
     }
 
     #[test]
