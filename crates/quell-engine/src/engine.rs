@@ -155,7 +155,7 @@ pub fn publish(news: News, hub: &WakeHub, ends: &EndHub, history: Option<&Sink>)
 
 /// What callers are told of an error of one of the engine's [`Steps`]; [`Store::call`] does that itself.
 #[must_use]
-pub fn told(error: Error) -> Error {
+pub fn caller_error(error: Error) -> Error {
     if is_too_large(&error) { too_much(&error) } else { error }
 }
 
@@ -183,7 +183,7 @@ impl<B: Backend> Store for Engine<B> {
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
-        dispatch(self, now, operation).await.map_err(told)
+        dispatch(self, now, operation).await.map_err(caller_error)
     }
 
     fn wakeups(&self) -> Wakeups {

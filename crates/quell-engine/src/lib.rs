@@ -31,7 +31,7 @@ pub use backend::{
     Access, Backend, Beginning, Changes, Committed, Entry, Index, Kind, Note, Part, Place, Running,
     Scan, Seen, Taken, Tally, Time, add_to,
 };
-pub use engine::{Engine, publish, told};
+pub use engine::{Engine, caller_error, publish};
 pub use maps::Maps;
 pub use rows::{GATES, KeyJobs, Row, RowName};
 

@@ -8,7 +8,7 @@ use quell_core::{
     Answer, Capabilities, EndHub, Ended, Error, ErrorKind, JobId, Operation, QueueName, Result,
     Steps, Store, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, dispatch,
 };
-use quell_engine::{Engine, told};
+use quell_engine::{Engine, caller_error};
 use quell_shards::{Directory, Layout, Sharded, Shards, Spread, check_spread};
 
 use crate::listing::{About, Listing};
@@ -147,7 +147,7 @@ impl<T: Table + Clone> Store for Partitions<T> {
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
-        dispatch(&self.sharded, now, operation).await.map_err(told)
+        dispatch(&self.sharded, now, operation).await.map_err(caller_error)
     }
 
     fn wakeups(&self) -> Wakeups {

@@ -21,7 +21,7 @@ use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Part, Row, RowName, Running, Scan, Seen, Taken,
     Tally, Time,
 };
-use quell_shards::Told;
+use quell_shards::SettledAnswers;
 
 use crate::commit::worker_field;
 use crate::hot::parts;
@@ -42,7 +42,7 @@ pub(crate) struct RedisBackend {
     /// Whether the store records a history: then all goes by the engine's steps, which record events.
     pub(crate) records: bool,
     /// Answers that callers have not received yet.
-    pub(crate) told: Told,
+    pub(crate) answers: SettledAnswers,
     /// The errors of jobs that were started although their rows cannot be decoded (R25).
     unreadable: Mutex<Vec<Error>>,
 }
@@ -59,8 +59,9 @@ impl From<Time> for shard::Time {
 
 impl RedisBackend {
     pub(crate) fn new(shard: Shard, records: bool) -> Self {
-        let (shard, told, unreadable) = (Arc::new(shard), Told::default(), Mutex::default());
-        RedisBackend { shard, records, told, unreadable }
+        let (shard, answers, unreadable) =
+            (Arc::new(shard), SettledAnswers::default(), Mutex::default());
+        RedisBackend { shard, records, answers, unreadable }
     }
 
     pub(crate) fn unreadable(&self) -> MutexGuard<'_, Vec<Error>> {
@@ -283,7 +284,7 @@ impl Backend for RedisBackend {
     }
 
     fn keep_settled(&self, settled: &[Settled]) {
-        self.told.keep(settled);
+        self.answers.keep(settled);
     }
 
     async fn hot_next_due(

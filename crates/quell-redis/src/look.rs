@@ -153,7 +153,7 @@ impl Shard {
         let mut keys = Numbered::new(self.keys.clock());
         let items: Vec<Item> =
             reads.iter().map(|read| read.item(keys.number(read.key().clone()))).collect();
-        let asked = self.told(time);
+        let asked = self.time_argument(time);
         let (script, packed) = (&self.scripts.read, pack(&items));
         let args = [asked.as_bytes(), packed.as_slice()];
         // Numbers that are reserved twice are no loss.

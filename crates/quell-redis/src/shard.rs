@@ -185,7 +185,7 @@ impl Shard {
     }
 
     /// The time, as an argument of a script.
-    pub(crate) fn told(&self, time: Time) -> String {
+    pub(crate) fn time_argument(&self, time: Time) -> String {
         match time {
             Time::Server => "server".to_owned(),
             Time::Last => "last".to_owned(),

@@ -7,7 +7,7 @@ use quell_core::{
     Answer, Capabilities, Ended, JobId, Operation, Result, Store, Timestamp, WakeHub, Wakeups,
     dispatch,
 };
-use quell_engine::told;
+use quell_engine::caller_error;
 use quell_shards::Sharded;
 use tokio::task::JoinSet;
 
@@ -73,7 +73,7 @@ impl Store for RedisStore {
     }
 
     async fn call(&self, now: Option<Timestamp>, operation: Operation) -> Result<Answer> {
-        dispatch(&self.sharded, now, operation).await.map_err(told)
+        dispatch(&self.sharded, now, operation).await.map_err(caller_error)
     }
 
     fn wakeups(&self) -> Wakeups {

@@ -19,9 +19,9 @@ use quell_core::{
     TaskSettings, Timestamp, WorkerId, lacks, no_such_job,
 };
 
+use crate::answers::SettledAnswers;
 use crate::directory::Directory;
 use crate::shards::Shards;
-use crate::told::Told;
 use crate::visits::{Visited, Visits};
 
 /// How many batches without keys go to one of a queue's shards together: each shard that a call
@@ -38,15 +38,16 @@ pub struct Sharded<D: Directory> {
     pub(crate) visits: Visits,
     /// What each shard with alerts to look for answered last.
     pub(crate) overviews: Mutex<BTreeMap<usize, Overview>>,
-    told: Told,
+    answers: SettledAnswers,
 }
 
 impl<D: Directory> Sharded<D> {
     /// The store on these shards.
     #[must_use]
     pub fn new(shards: Arc<Shards<D>>) -> Self {
-        let (visits, overviews, told) = (Visits::default(), Mutex::default(), Told::default());
-        Sharded { shards, visits, overviews, told }
+        let (visits, overviews, answers) =
+            (Visits::default(), Mutex::default(), SettledAnswers::default());
+        Sharded { shards, visits, overviews, answers }
     }
 
     /// Its shards.
@@ -224,18 +225,18 @@ impl<D: Directory> Steps for Sharded<D> {
             return only.settle(now, settlements).await;
         }
         // Ends that committed although an earlier call failed on another shard.
-        let known = self.told.take(&settlements);
+        let known = self.answers.take(&settlements);
         let refused = |one: &Settlement| Settled { lease: one.lease, became: SettledAs::Refused };
-        let told = settlements.iter().zip(&known);
+        let answers = settlements.iter().zip(&known);
         let mut answers: Vec<Settled> =
-            told.map(|(one, known)| known.unwrap_or_else(|| refused(one))).collect();
+            answers.map(|(one, known)| known.unwrap_or_else(|| refused(one))).collect();
         let new = settlements.into_iter().zip(&known).enumerate();
         let new: Vec<(usize, Settlement)> = new
             .filter(|(_, (_, known))| known.is_none())
             .map(|(place, (settlement, _))| (place, settlement))
             .collect();
         let parts = self.by_shard(&new, |(_, one)| one.lease.job).await;
-        let parts = parts.inspect_err(|_| self.told.keep(known.iter().flatten()))?;
+        let parts = parts.inspect_err(|_| self.answers.keep(known.iter().flatten()))?;
         let asked = parts.into_iter().map(async |(shard, _, part)| {
             let (places, part): (Vec<usize>, Vec<Settlement>) = part.into_iter().unzip();
             (places, shard.settle(now, part).await)
@@ -248,7 +249,8 @@ impl<D: Directory> Steps for Sharded<D> {
             }
         }
         if let Some(error) = failed {
-            self.told.keep(known.iter().flatten().chain(done.iter().map(|(_, settled)| settled)));
+            self.answers
+                .keep(known.iter().flatten().chain(done.iter().map(|(_, settled)| settled)));
             return Err(error);
         }
         for (place, one) in done {
@@ -415,8 +417,8 @@ impl<D: Directory> Steps for Sharded<D> {
             ExplainTarget::Job(id) => *id,
             ExplainTarget::Trigger(trigger) => trigger.job,
             ExplainTarget::Key { .. } => {
-                let told = all_of!(self, |shard| shard.explain(target)).into_iter().flatten();
-                return Ok(told.max_by_key(|told| (told.job.window.first_at, told.job.id)));
+                let explained = all_of!(self, |shard| shard.explain(target)).into_iter().flatten();
+                return Ok(explained.max_by_key(|one| (one.job.window.first_at, one.job.id)));
             }
         };
         match self.shards.of_job(id).await? {

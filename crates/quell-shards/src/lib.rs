@@ -9,22 +9,22 @@
 //!
 //! Invariant: a shard that is away delays and fails only what is on it (R39).
 
+mod answers;
 mod dead;
 mod directory;
 mod door;
 mod layout;
 mod renew;
 mod shards;
-mod told;
 mod upkeep;
 mod visits;
 mod workers;
 
+pub use answers::SettledAnswers;
 pub use directory::{Directory, MOST_SHARDS};
 pub use door::Sharded;
 pub use layout::{Layout, MOST_SHARDS_OF_QUEUE, Spread, check_spread};
 pub use shards::Shards;
-pub use told::Told;
 
 /// The README's examples run as documentation tests.
 #[cfg(doctest)]

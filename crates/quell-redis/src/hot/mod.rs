@@ -101,9 +101,9 @@ impl Shard {
         for _ in 0..TRIES {
             let known = self.known();
             let Some(Request { keys, asked }) = request(&known)? else { return Ok(None) };
-            let (told, asked) = (self.told(time), pack(&asked));
+            let (time, asked) = (self.time_argument(time), pack(&asked));
             let version = known.version.clone().unwrap_or_default();
-            let args = [told.as_bytes(), version.as_slice(), asked.as_slice()];
+            let args = [time.as_bytes(), version.as_slice(), asked.as_slice()];
             let keys = keys.into_names();
             let answer = self.link.ask(what, script, &keys, &args).await?;
             let mut values = values(answer)?.into_iter();

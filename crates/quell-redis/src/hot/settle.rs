@@ -41,13 +41,13 @@ impl RedisBackend {
         now: Option<Timestamp>,
         settlements: &[Settlement],
     ) -> Result<Taken<Vec<Option<Settled>>>> {
-        let mut settled = self.told.take(settlements);
+        let mut settled = self.answers.take(settlements);
         let mut news = News::default();
         let mut ends = self.common_ends(settlements);
         ends.retain(|(place, _)| settled.get(*place).is_some_and(Option::is_none));
         for ends in ends.chunks(MOST_ENDS) {
             if let Err(error) = self.settle_ends(now, ends, (&mut settled, &mut news)).await {
-                self.told.keep(settled.iter().flatten());
+                self.answers.keep(settled.iter().flatten());
                 return Err(error);
             }
         }

@@ -14,9 +14,9 @@ const MOST: usize = 10_000;
 
 /// The ends that have not been returned to their callers yet.
 #[derive(Debug, Default)]
-pub struct Told(Mutex<BTreeMap<Lease, Settled>>);
+pub struct SettledAnswers(Mutex<BTreeMap<Lease, Settled>>);
 
-impl Told {
+impl SettledAnswers {
     /// Remembers what was done.
     pub fn keep<'s>(&self, settled: impl IntoIterator<Item = &'s Settled>) {
         let done = settled.into_iter().filter(|one| one.became != SettledAs::Refused);
@@ -48,14 +48,14 @@ mod tests {
 
     #[test]
     fn r21_what_was_done_is_told_once_to_who_asks_again() {
-        let told = Told::default();
+        let answers = SettledAnswers::default();
         let lease = |job| Lease { job: JobId::new(job), token: LeaseToken::new(1) };
         let settled = |job, became| Settled { lease: lease(job), became };
-        told.keep(&[settled(1, SettledAs::Succeeded), settled(2, SettledAs::Refused)]);
+        answers.keep(&[settled(1, SettledAs::Succeeded), settled(2, SettledAs::Refused)]);
         let ends =
             [1, 2, 3].map(|job| Settlement { lease: lease(job), outcome: Outcome::succeeded() });
         let known = Some(settled(1, SettledAs::Succeeded));
-        assert_eq!(told.take(&ends), [known, None, None]);
-        assert_eq!(told.take(&ends), [None, None, None]);
+        assert_eq!(answers.take(&ends), [known, None, None]);
+        assert_eq!(answers.take(&ends), [None, None, None]);
     }
 }
