@@ -70,9 +70,10 @@ pub use queue::{
     TaskSettings,
 };
 pub use store::{
-    Answer, Call, Cancelled, Capabilities, Counts, DeadLetters, EndHub, Ended, ExplainTarget,
-    JobFilter, Location, Operation, OperationKind, Pruned, Retention, Root, Scope, Steps, Store,
-    UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch, in_savepoint, lacks, no_such_job,
+    Answer, Call, Cancelled, Capabilities, Counts, DeadLetters, EndHub, EndNotification,
+    ExplainTarget, JobFilter, Location, Operation, OperationKind, Pruned, Retention, Root, Scope,
+    Steps, Store, UnreadableJobs, WakeHub, Wakeup, Wakeups, dispatch, in_savepoint, lacks,
+    no_such_job,
 };
 pub use time::Timestamp;
 pub use trigger::idempotency::JobResult;

@@ -13,12 +13,12 @@ use quell_core::part::News;
 use quell_core::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use quell_core::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, DeadFilter,
-    DeadLetter, DeadLetters, Effect, EffectName, EndHub, Ended, Error, ErrorKind, ExplainTarget,
-    Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, NextDue,
-    Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive, Renewal,
-    Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, Store, TaskInfo,
-    TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage, WakeHub,
-    Wakeups, WorkerId, dispatch, lacks, unreadable,
+    DeadLetter, DeadLetters, Effect, EffectName, EndHub, EndNotification, Error, ErrorKind,
+    ExplainTarget, Explanation, Imported, Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease,
+    NextDue, Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings, Receipt, Redrive,
+    Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement, Steps, Store,
+    TaskInfo, TaskName, TaskSettings, Timestamp, UnreadableJob, UnreadableJobs, UnreadablePage,
+    WakeHub, Wakeups, WorkerId, dispatch, lacks, unreadable,
 };
 use tracing::{error, warn};
 
@@ -190,7 +190,7 @@ impl<B: Backend> Store for Engine<B> {
         self.hub.subscribe()
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.ends.wait_for(job)
     }
 }

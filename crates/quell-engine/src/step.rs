@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_core::part::{Ended, Ids, News, Part, Rows, TaskKey};
+use quell_core::part::{Ids, News, Part, Rows, StepResult, TaskKey};
 use quell_core::{
     Error, ErrorKind, Job, JobId, JobState, QueueName, Result, TaskName, Timestamp, WorkerId,
 };
@@ -135,7 +135,7 @@ pub(crate) struct Step<'b, B: Backend> {
     /// Queues and tasks that are known to exist and were not read: the step writes none of them.
     pub(crate) assumed: BTreeSet<RowName>,
     has_history: bool,
-    taken: Option<(Rows, Ended)>,
+    taken: Option<(Rows, StepResult)>,
     /// What changes beside what follows from the rows.
     pub(crate) beside: Changes,
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use quell_core::history::Sink;
 use quell_core::{
-    Answer, Capabilities, EndHub, Ended, Error, ErrorKind, JobId, Operation, QueueName, Result,
-    Steps, Store, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, dispatch,
+    Answer, Capabilities, EndHub, EndNotification, Error, ErrorKind, JobId, Operation, QueueName,
+    Result, Steps, Store, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, dispatch,
 };
 use quell_engine::{Engine, caller_error};
 use quell_shards::{Directory, Layout, Sharded, Shards, Spread, check_spread};
@@ -154,7 +154,7 @@ impl<T: Table + Clone> Store for Partitions<T> {
         self.hub.subscribe()
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.ends.wait_for(job)
     }
 }

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::select;
 use quell_core::{
-    Answer, Capabilities, Claim, Claimed, Ended, Error, JobId, NextDue, Operation, QueueName,
-    Renewal, Result, Store, Timestamp, WakeHub, Wakeup, Wakeups,
+    Answer, Capabilities, Claim, Claimed, EndNotification, Error, JobId, NextDue, Operation,
+    QueueName, Renewal, Result, Store, Timestamp, WakeHub, Wakeup, Wakeups,
 };
 use quell_engine::Engine;
 use tokio::sync::Notify;
@@ -219,7 +219,7 @@ impl<T: Table> Store for Timed<T> {
         wakeups
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.inner.below.ended(job)
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_core::{EndHub, Ended, JobId};
+use quell_core::{EndHub, EndNotification, JobId};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -36,7 +36,7 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// Waits here for the end of a job.
-    pub(crate) fn wait_for(&self, job: JobId) -> Ended {
+    pub(crate) fn wait_for(&self, job: JobId) -> EndNotification {
         let ended = self.here.wait_for(job);
         self.begun.notify_one();
         ended

@@ -5,8 +5,8 @@
 use async_trait::async_trait;
 use quell_core::history::{Event, History, Sink};
 use quell_core::{
-    Answer, Capabilities, Ended, Error, JobId, Location, Operation, Result, Store, Timestamp,
-    Wakeups, unreadable,
+    Answer, Capabilities, EndNotification, Error, JobId, Location, Operation, Result, Store,
+    Timestamp, Wakeups, unreadable,
 };
 use quell_engine::Engine;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl Store for PostgresStore {
         self.backend().outbox.put([(None, Timestamp::MIN)]);
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.backend().ends.wait_for(job)
     }
 }

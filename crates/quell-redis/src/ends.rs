@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_core::{EndHub, Ended, JobId, Result};
+use quell_core::{EndHub, EndNotification, JobId, Result};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
@@ -32,7 +32,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    pub(crate) fn wait_for(&self, job: JobId) -> Ended {
+    pub(crate) fn wait_for(&self, job: JobId) -> EndNotification {
         let ended = self.here.wait_for(job);
         self.begun.notify_one();
         ended

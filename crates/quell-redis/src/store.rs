@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, Ended, JobId, Operation, Result, Store, Timestamp, WakeHub, Wakeups,
-    dispatch,
+    Answer, Capabilities, EndNotification, JobId, Operation, Result, Store, Timestamp, WakeHub,
+    Wakeups, dispatch,
 };
 use quell_engine::caller_error;
 use quell_shards::Sharded;
@@ -80,7 +80,7 @@ impl Store for RedisStore {
         self.hub.subscribe()
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.ends.wait_for(job)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, EndHub, Ended, JobId, Location, Operation, Result, Store, Timestamp,
-    WakeHub, Wakeups,
+    Answer, Capabilities, EndHub, EndNotification, JobId, Location, Operation, Result, Store,
+    Timestamp, WakeHub, Wakeups,
 };
 use quell_engine::Engine;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -130,7 +130,7 @@ impl Store for SqliteStore {
         self.engine.hub().wake(None, Timestamp::MIN);
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.engine.ended(job)
     }
 }

@@ -11,9 +11,9 @@ use futures_util::{FutureExt, stream};
 use quell_core::history::{Event, History, Sink};
 use quell_core::schedule::CatchUp;
 use quell_core::{
-    Answer, Batch, Capabilities, Effect, EffectName, Ended, Error, ErrorKind, Job, JobFilter,
-    JobId, JobState, Key, Lease, MemoryStore, Operation, Receipt, Result, ScheduleName, Settled,
-    SettledAs, Settlement, Store, TaskName, Timestamp, Wakeups,
+    Answer, Batch, Capabilities, Effect, EffectName, EndNotification, Error, ErrorKind, Job,
+    JobFilter, JobId, JobState, Key, Lease, MemoryStore, Operation, Receipt, Result, ScheduleName,
+    Settled, SettledAs, Settlement, Store, TaskName, Timestamp, Wakeups,
 };
 
 use super::{Bend, Bug};
@@ -294,7 +294,7 @@ impl Store for Buggy {
         self.inner.transaction_committed();
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         if self.bug.bends.iter().any(|bend| matches!(bend, Bend::NoEnds)) {
             return Box::pin(std::future::pending());
         }

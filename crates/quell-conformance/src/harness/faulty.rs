@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, Ended, Error, ErrorKind, JobId, Operation, Result, Store, Timestamp,
-    Wakeups,
+    Answer, Capabilities, EndNotification, Error, ErrorKind, JobId, Operation, Result, Store,
+    Timestamp, Wakeups,
 };
 
 /// Which call fails, counted from 0, and when.
@@ -107,7 +107,7 @@ impl<S: Store> Store for Faulty<S> {
         self.inner.transaction_committed();
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.inner.ended(job)
     }
 }

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Batch, Capabilities, Ended, Error, JobId, Operation, QueueName, Receipt, Result, Store,
-    TaskName, Timestamp, Wakeups, lacks,
+    Answer, Batch, Capabilities, EndNotification, Error, JobId, Operation, QueueName, Receipt,
+    Result, Store, TaskName, Timestamp, Wakeups, lacks,
 };
 
 use crate::Capability;
@@ -182,7 +182,7 @@ impl<S: Store> Store for Lesser<S> {
         self.inner.transaction_committed();
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         if self.claims.push {
             self.inner.ended(job)
         } else {

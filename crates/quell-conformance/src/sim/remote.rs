@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use quell_core::{
-    Answer, Capabilities, Ended, Error, ErrorKind, JobId, Operation, Result, Store, Timestamp,
-    Wakeups,
+    Answer, Capabilities, EndNotification, Error, ErrorKind, JobId, Operation, Result, Store,
+    Timestamp, Wakeups,
 };
 use tokio::sync::oneshot;
 
@@ -86,7 +86,7 @@ impl Store for Remote {
         }))
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.world.stores().store_of(self.clock.index()).ended(job)
     }
 

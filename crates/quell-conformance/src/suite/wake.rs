@@ -5,8 +5,8 @@
 use futures_util::{FutureExt, StreamExt};
 use quell_core::window::Debounce;
 use quell_core::{
-    Batch, Cancelled, Ended, Fold, NewTrigger, Outcome, QueueSettings, TaskSettings, Timestamp,
-    Wakeups,
+    Batch, Cancelled, EndNotification, Fold, NewTrigger, Outcome, QueueSettings, TaskSettings,
+    Timestamp, Wakeups,
 };
 
 use super::limits::{per_partition, within};
@@ -277,7 +277,7 @@ pub async fn r19_who_waits_hears_of_every_end(mut rig: Rig) {
     }
 }
 
-fn not_told(waiting: &mut [Ended], after: &str) {
+fn not_told(waiting: &mut [EndNotification], after: &str) {
     let told = waiting.iter_mut().filter_map(|ended| ended.now_or_never()).count();
     assert_eq!(told, 0, "{after} was notified as the end");
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Batch, Capabilities, Claim, Draw, Ended, ErrorKind, JobFilter, JobId, JobState, Lease,
-    LeaseToken, MemoryStore, NewTrigger, Operation, OperationKind, Outcome, Payload, QueueName,
-    Receipt, Redrive, Result, Settlement, Store, TaskName, Timestamp, WakeHub, Wakeups, WorkerId,
+    Answer, Batch, Capabilities, Claim, Draw, EndNotification, ErrorKind, JobFilter, JobId,
+    JobState, Lease, LeaseToken, MemoryStore, NewTrigger, Operation, OperationKind, Outcome,
+    Payload, QueueName, Receipt, Redrive, Result, Settlement, Store, TaskName, Timestamp, WakeHub,
+    Wakeups, WorkerId,
 };
 
 fn queue() -> QueueName {
@@ -49,7 +50,7 @@ impl Store for Mistaken {
         self.0.subscribe()
     }
 
-    fn ended(&self, _: JobId) -> Ended {
+    fn ended(&self, _: JobId) -> EndNotification {
         Box::pin(std::future::pending())
     }
 }

@@ -37,11 +37,11 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::no_such_job;
 use crate::{
     AlertName, Answer, Attempt, Batch, Cancelled, Capabilities, Claim, Claimed, Counts, Effect,
-    EffectName, EndHub, Ended, ExplainTarget, Explanation, Job, JobFilter, JobId, JobResult, Key,
-    Lapsed, Lease, NextDue, Operation, Payload, Pruned, QueueInfo, QueueName, QueueSettings,
-    Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement,
-    Steps, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups, WorkerId,
-    dispatch,
+    EffectName, EndHub, EndNotification, ExplainTarget, Explanation, Job, JobFilter, JobId,
+    JobResult, Key, Lapsed, Lease, NextDue, Operation, Payload, Pruned, QueueInfo, QueueName,
+    QueueSettings, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, Steps, Store, TaskInfo, TaskName, TaskSettings, Timestamp, WakeHub, Wakeups,
+    WorkerId, dispatch,
 };
 pub use snapshot::Snapshot;
 use state::State;
@@ -156,7 +156,7 @@ impl Store for MemoryStore {
         self.hub.subscribe()
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.ends.wait_for(job)
     }
 }

@@ -85,7 +85,7 @@ pub struct News {
 
 /// What became of the rows of a step.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct StepResult {
     /// The rows after it; what is missing was removed.
     pub rows: Rows,
     /// The id that the next new job would have got.
@@ -117,7 +117,7 @@ impl Part {
 
     /// Ends the step.
     #[must_use]
-    pub fn end(mut self) -> Ended {
+    pub fn end(mut self) -> StepResult {
         self.0.know_met();
         let (wakes, events) = self.0.take_notifications();
         let State {
@@ -146,7 +146,7 @@ impl Part {
             schedules: self.0.schedules,
             ticks: self.0.ticks,
         };
-        Ended { rows, next_id, news: News { wakes, next_tick, ended, cancelled, events } }
+        StepResult { rows, next_id, news: News { wakes, next_tick, ended, cancelled, events } }
     }
 
     /// The time of the step.

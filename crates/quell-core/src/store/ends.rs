@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use crate::JobId;
 
 /// Resolves once the store publishes the end of a job. Dropping it ends the wait.
-pub type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type EndNotification = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Notifies the waiters of this process of the ends of jobs.
 ///
@@ -46,7 +46,7 @@ impl EndHub {
 
     /// Waits for the end of a job, from this call on.
     #[must_use]
-    pub fn wait_for(self: &Arc<Self>, job: JobId) -> Ended {
+    pub fn wait_for(self: &Arc<Self>, job: JobId) -> EndNotification {
         let mut waiting = self.locked();
         let number = waiting.next;
         waiting.next = waiting.next.wrapping_add(1);
@@ -132,7 +132,7 @@ mod tests {
 
     const JOB: JobId = JobId::new(7);
 
-    fn is_notified(ended: &mut Ended) -> bool {
+    fn is_notified(ended: &mut EndNotification) -> bool {
         ended.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 

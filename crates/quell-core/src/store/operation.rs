@@ -21,10 +21,10 @@ use crate::schedule::{Schedule, ScheduleInfo, ScheduleState, Ticked};
 use crate::store::Steps;
 use crate::{
     AlertName, Attempt, Batch, Capabilities, Claim, Claimed, Counts, DeadFilter, DeadLetter,
-    Effect, EffectName, Ended, Error, ErrorKind, ExplainTarget, Explanation, Imported, Job,
-    JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload, Pruned, QueueName,
-    Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs, Settlement,
-    TaskName, Timestamp, UnreadableJob, UnreadablePage, Wakeups, WorkerId,
+    Effect, EffectName, EndNotification, Error, ErrorKind, ExplainTarget, Explanation, Imported,
+    Job, JobFilter, JobId, JobResult, Key, Lapsed, Lease, Location, NextDue, Payload, Pruned,
+    QueueName, Receipt, Redrive, Renewal, Result, Retention, ScheduleName, Settled, SettledAs,
+    Settlement, TaskName, Timestamp, UnreadableJob, UnreadablePage, Wakeups, WorkerId,
 };
 
 /// A call of a store: resolves to its answer.
@@ -352,7 +352,7 @@ pub trait Store: Send + Sync + std::fmt::Debug + 'static {
     /// Resolves after the end of a job that comes after this call (R19), an absorption too. The
     /// notification may be lost or false; asking for the [result](Store::result) now and then is
     /// the safety net. A store that pushes nothing returns a future that never resolves.
-    fn ended(&self, job: JobId) -> Ended;
+    fn ended(&self, job: JobId) -> EndNotification;
 
     with_operations!(methods);
 }

@@ -12,9 +12,9 @@ use quell_core::checkup::Checkup;
 use quell_core::part::{Ids, News};
 use quell_core::schedule::Schedule;
 use quell_core::{
-    Answer, Batch, Capabilities, Claim, Claimed, Ended, Job, JobId, Lease, NextDue, Operation,
-    QueueName, Receipt, Renewal, Result, Root, Scope, Settled, SettledAs, Settlement, Steps, Store,
-    TaskName, Timestamp, Wakeups,
+    Answer, Batch, Capabilities, Claim, Claimed, EndNotification, Job, JobId, Lease, NextDue,
+    Operation, QueueName, Receipt, Renewal, Result, Root, Scope, Settled, SettledAs, Settlement,
+    Steps, Store, TaskName, Timestamp, Wakeups,
 };
 use quell_engine::{
     Access, Backend, Beginning, Changes, Committed, Engine, Maps, Row, RowName, Scan, Seen, Taken,
@@ -206,7 +206,7 @@ impl Store for Scoped {
         self.engine.wakeups()
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.engine.ended(job)
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quell_core::{
-    Answer, Capabilities, Ended, JobId, Operation, Pruned, Result, Store, Timestamp, WakeHub,
-    Wakeups, lacks,
+    Answer, Capabilities, EndNotification, JobId, Operation, Pruned, Result, Store, Timestamp,
+    WakeHub, Wakeups, lacks,
 };
 
 use super::ledger::Ledger;
@@ -88,7 +88,7 @@ impl Store for Observed {
         self.inner.transaction_committed();
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.inner.ended(job)
     }
 }

@@ -188,7 +188,7 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use quell_core::{Answer, Capabilities, Ended, JobId, Key, Operation, Wakeups};
+    use quell_core::{Answer, Capabilities, EndNotification, JobId, Key, Operation, Wakeups};
 
     use super::super::virtual_time;
     use super::*;
@@ -220,7 +220,7 @@ mod tests {
             self.inner.wakeups()
         }
 
-        fn ended(&self, job: JobId) -> Ended {
+        fn ended(&self, job: JobId) -> EndNotification {
             self.inner.ended(job)
         }
     }

@@ -9,7 +9,8 @@ use quell_conformance::sim::Place;
 use quell_conformance::{Opened, Rig};
 use quell_core::history::Sink;
 use quell_core::{
-    Answer, Capabilities, Ended, JobId, NextDue, Operation, Result, Store, Timestamp, Wakeups,
+    Answer, Capabilities, EndNotification, JobId, NextDue, Operation, Result, Store, Timestamp,
+    Wakeups,
 };
 use quell_engine::Engine;
 use quell_portable::{MemoryTable, MemoryTimer, Partition, Timed};
@@ -87,7 +88,7 @@ impl Store for Polled {
         self.store.wakeups()
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.store.ended(job)
     }
 }

@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use futures_util::{FutureExt, StreamExt, stream};
 use quell_core::history::{Event, Sink};
 use quell_core::{
-    Answer, Capabilities, Ended, Error, ErrorKind, JobId, Location, Operation, OperationKind,
-    Result, Store, Timestamp, Wakeups,
+    Answer, Capabilities, EndNotification, Error, ErrorKind, JobId, Location, Operation,
+    OperationKind, Result, Store, Timestamp, Wakeups,
 };
 use tracing::error;
 
@@ -95,7 +95,7 @@ fn guarded_wakeups(wakeups: Wakeups) -> Wakeups {
     }))
 }
 
-fn guarded_ended(ended: Ended) -> Ended {
+fn guarded_ended(ended: EndNotification) -> EndNotification {
     Box::pin(async move {
         if let Err(panic) = AssertUnwindSafe(ended).catch_unwind().await {
             no_more("ended", panic);
@@ -158,7 +158,7 @@ impl Store for Guarded {
     }
 
     /// A future that panics is never ready: asking for the result is the safety net (R19).
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         let ended = plain("ended", || self.inner.ended(job), || Box::pin(std::future::pending()));
         guarded_ended(ended)
     }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use quell::clock::{Clock, SystemClock};
 use quell::store::{MemoryStore, Store};
 use quell::{Quell, Result, Timestamp};
-use quell_core::{Answer, Capabilities, Ended, JobId, Operation, Wakeups};
+use quell_core::{Answer, Capabilities, EndNotification, JobId, Operation, Wakeups};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -48,7 +48,7 @@ impl Store for SlowBeats {
         self.inner.wakeups()
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.inner.ended(job)
     }
 }
@@ -73,7 +73,7 @@ impl Store for Server {
         self.0.wakeups()
     }
 
-    fn ended(&self, job: JobId) -> Ended {
+    fn ended(&self, job: JobId) -> EndNotification {
         self.0.ended(job)
     }
 }
